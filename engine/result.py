@@ -1,0 +1,209 @@
+"""The one schema of result.json: what a run measured, and everything needed to trace and repeat it.
+
+Read and written only here. A file is replaced in one step, so a reader never sees half of one. Times are in
+seconds, memory in bytes, rates per second, utilisations as fractions of one.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from engine.errors import UsageError
+from engine.grid import Grid
+
+SCHEMA = "par4d.result"
+VERSION = 1
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+def _grid(text: str) -> str:
+    Grid.parse(text)
+    return text
+
+
+GridText = Annotated[str, AfterValidator(_grid)]
+
+
+class Model(_Record):
+    """The network that was trained."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    vocabulary: int
+    sequence: int
+    parameters: int
+    parameters_per_rank: int
+
+
+class Iteration(_Record):
+    """One training step. loss: mean cross-entropy in nats per token over the global batch."""
+
+    index: int
+    time_s: float
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    warmup: bool
+
+
+class Summary(_Record):
+    """Figures over the counted iterations (all but the warm-up, axonn-sc24 VI-C).
+
+    hardware_flops_per_s counts the recomputation of activation checkpointing where it was on, model_flops_per_s
+    never does; both are of the whole job. hfu and mfu are those rates over the job's advertised peak, and absent
+    where no peak was given.
+    """
+
+    counted_iterations: int
+    time_per_iteration_s: float
+    median_time_s: float
+    tokens_per_s: float
+    hardware_flops_per_s: float
+    model_flops_per_s: float
+    peak_flops_per_device: float | None = None
+    hfu: float | None = None
+    mfu: float | None = None
+
+
+class Memory(_Record):
+    """Peak of each rank in rank order. kind: what was read, "resident" (host) or "allocated" (device)."""
+
+    kind: Literal["resident", "allocated"]
+    peak_bytes_per_rank: tuple[int, ...]
+
+
+class Collective(_Record):
+    """What rank 0 sent in one counted iteration along one axis: bytes are those of the input buffers."""
+
+    kind: str
+    axis: str
+    calls: float
+    bytes: float
+    time_s: float
+
+
+class Breakdown(_Record):
+    """Mean seconds of one counted iteration on rank 0; the sum is the iteration.
+
+    collectives_s is the time spent inside collectives, which the engine runs one after the other with the compute,
+    waiting for the slowest rank included; compute_s is the rest.
+    """
+
+    compute_s: float
+    collectives_s: float
+
+
+class GemmPoint(_Record):
+    """Square matrices of one size. A size that was not measured says why."""
+
+    size: int
+    flops_per_s: float | None = None
+    median_time_s: float | None = None
+    repeats: int = 0
+    skipped: str | None = None
+
+
+class Provenance(_Record):
+    """Where a number comes from."""
+
+    git_commit: str | None
+    git_dirty: bool | None
+    versions: dict[str, str]
+    hosts: tuple[str, ...]
+    devices: tuple[str, ...]
+    environment: dict[str, str]
+    launcher: str
+    start: str
+    end: str
+
+
+class Result(_Record):
+    """A whole result.json. kind "train" carries iterations and summary, kind "gemm" carries gemm.
+
+    labels are the caller's own words (a suite writes system, partition and study), config is every option of the
+    command after defaults were applied.
+    """
+
+    schema_: Literal["par4d.result"] = Field(default=SCHEMA, alias="schema")
+    version: Literal[1] = VERSION
+    kind: Literal["train", "gemm"]
+    status: Literal["ok", "failed"]
+    reason: str | None = None
+    labels: dict[str, str] = {}
+    config: dict[str, Any]
+    ranks: int
+    grid: GridText | None = None
+    model: Model | None = None
+    iterations: tuple[Iteration, ...] = ()
+    summary: Summary | None = None
+    memory: Memory | None = None
+    collectives: tuple[Collective, ...] = ()
+    breakdown: Breakdown | None = None
+    dtype: str
+    gemm: tuple[GemmPoint, ...] = ()
+    best_flops_per_s: float | None = None
+    provenance: Provenance
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_by_name=True)
+
+    def to_json(self) -> str:
+        """The text of the file."""
+        return self.model_dump_json(by_alias=True, indent=1)
+
+
+class ResultError(UsageError):
+    """A file that is not a result this version can read; the message names the file and the key."""
+
+
+def parse(data: object, where: str) -> Result:
+    """Check a decoded JSON document. where names its origin in errors. Raises ResultError."""
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise ResultError(f"{where} is not a Par4D result: its key 'schema' is not {SCHEMA!r}.")
+    version = data.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise ResultError(
+            f"{where} has schema version {version}, but this Par4D reads up to {VERSION}: update Par4D to read it."
+        )
+    try:
+        return Result.model_validate(data)
+    except ValidationError as error:
+        raise ResultError(f"{where} is not a valid result: {first_problem(error)}") from None
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first finding of a pydantic error as one sentence: the key, what is expected there, what was given."""
+    problem = error.errors()[0]
+    key = ".".join(str(part) for part in problem["loc"]) or "the document"
+    more = f" ({error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return f"at {key}: {problem['msg'][0].lower()}{problem['msg'][1:]}, given {str(problem['input'])[:80]!r}{more}."
+
+
+def read(path: Path) -> Result:
+    """Read and check one file. Raises ResultError if it is cut short, newer than this code or not a result."""
+    try:
+        data = json.loads(path.read_text())
+    except OSError as error:
+        raise ResultError(f"{path} can't be read: {error.strerror}.") from None
+    except ValueError:
+        raise ResultError(f"{path} is cut short or is not JSON: write it again by running its test once more.") from None
+    return parse(data, str(path))
+
+
+def write(result: Result, path: Path) -> None:
+    """Check and write one file: to a temporary name beside it, then renamed over it."""
+    text = Result.model_validate_json(result.to_json()).to_json()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text + "\n")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
