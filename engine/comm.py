@@ -1,0 +1,173 @@
+"""Comm: the live process groups of a grid, and the only module of the engine that issues collectives.
+
+Everything goes through one funnel, Comm.issue, which checks sizes and dtypes (meta and fake back ends accept wrong
+ones silently), tells the recorder, and returns a handle that is waited for exactly once.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from enum import StrEnum
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from engine.grid import Axis, Grid
+from engine.recorder import Recorder
+
+DEFAULT_TIMEOUT = timedelta(minutes=10)
+
+# Renamed in torch 2.13; clusters run older ones.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+class Kind(StrEnum):
+    """The collectives of Algorithm 1 (axonn-sc24). MAX_REDUCE is the all-reduce of a softmax's maximum."""
+
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_REDUCE = "all_reduce"
+    MAX_REDUCE = "max_reduce"
+
+
+class Handle:
+    """A collective in flight. Owns its buffers until wait(), which is called exactly once."""
+
+    def __init__(self, finish: Callable[[], Tensor]) -> None:
+        self._finish: Callable[[], Tensor] | None = finish
+
+    def wait(self) -> Tensor:
+        """Block the stream that computes until the result is there, and return it."""
+        if self._finish is None:
+            raise RuntimeError("A collective's handle was waited for twice.")
+        finish, self._finish = self._finish, None
+        return finish()
+
+
+class Comm:
+    """This rank's process groups, one an axis; an axis of size 1 has none and costs nothing.
+
+    Needs an initialised default process group of grid.size ranks, of any back end.
+    """
+
+    def __init__(
+        self, grid: Grid, *, timeout: timedelta = DEFAULT_TIMEOUT, recorder: Recorder | None = None
+    ) -> None:
+        self.grid = grid
+        self.recorder = recorder
+        self.rank = self._connect(timeout)
+        self.coords = grid.coords(self.rank)
+
+    def _connect(self, timeout: timedelta) -> int:
+        """Make this rank's own groups; returns its rank."""
+        if not dist.is_initialized():
+            if self.grid.size > 1:
+                raise RuntimeError("Comm needs an initialised process group for a grid of more than one rank.")
+            return 0
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        if world_size != self.grid.size:
+            raise RuntimeError(f"Grid {self.grid} has {self.grid.size} ranks, the process group {world_size}.")
+        groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
+        self._groups: dict[Axis, dist.ProcessGroup] = {}
+        for axis in Axis:
+            if self.grid[axis] == 1:
+                continue
+            members = self.grid.members(axis, rank)
+            if members not in groups:
+                # Every rank makes only its own groups; the back end's default time-out is not the parent's.
+                group = dist.new_group(list(members), timeout=timeout, use_local_synchronization=True)
+                assert group is not None
+                groups[members] = group
+            self._groups[axis] = groups[members]
+        return rank
+
+    def issue(self, kind: Kind, axis: Axis, tensor: Tensor, *, out: Tensor | None = None) -> Handle:
+        """Start a collective along an axis.
+
+        ALL_GATHER: [n] -> [G * n]. REDUCE_SCATTER: [G * n] -> [n], summed. ALL_REDUCE and MAX_REDUCE: in place, so the
+        caller must own the buffer. out, for the first two, is where the result goes. On an axis of size 1 the result
+        is the input (copied into out if there is one).
+        """
+        size = self.grid[axis]
+        if size == 1:
+            if out is not None and out is not tensor:
+                out.copy_(tensor)
+            return Handle(lambda: tensor if out is None else out)
+        result = self._checked_output(kind, size, tensor, out)
+        if self.recorder is None:
+            return Handle(self._start(kind, axis, tensor, result))
+        recorder = self.recorder
+        tally = recorder.issued(kind, axis, tensor.numel() * tensor.element_size())
+        start = recorder.clock.stamp()
+        finish = self._start(kind, axis, tensor, result)
+
+        def finish_and_record() -> Tensor:
+            output = finish()
+            recorder.finished(tally, start)
+            return output
+
+        return Handle(finish_and_record)
+
+    def run(self, kind: Kind, axis: Axis, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """issue() and wait()."""
+        return self.issue(kind, axis, tensor, out=out).wait()
+
+    def _checked_output(self, kind: Kind, size: int, tensor: Tensor, out: Tensor | None) -> Tensor:
+        """The buffer that a collective fills, after the checks that no back end can be trusted with."""
+        if not tensor.is_contiguous() or tensor.numel() == 0:
+            raise ValueError(f"{kind} needs a contiguous buffer that is not empty, got {tuple(tensor.shape)}.")
+        if kind in (Kind.ALL_REDUCE, Kind.MAX_REDUCE):
+            expected = tensor.numel()
+            result = tensor if out is None else out
+        elif kind is Kind.ALL_GATHER:
+            expected = tensor.numel() * size
+            result = tensor.new_empty(expected) if out is None else out
+        else:
+            if tensor.numel() % size:
+                raise ValueError(f"{kind} over {size} ranks can't split {tensor.numel()} elements evenly.")
+            expected = tensor.numel() // size
+            result = tensor.new_empty(expected) if out is None else out
+        if result.numel() != expected or result.dtype != tensor.dtype or not result.is_contiguous():
+            raise ValueError(
+                f"{kind} of {tensor.numel()} {tensor.dtype} over {size} ranks fills {expected} contiguous elements, "
+                f"got a buffer of {result.numel()} {result.dtype}."
+            )
+        return result
+
+    def _start(self, kind: Kind, axis: Axis, tensor: Tensor, result: Tensor) -> Callable[[], Tensor]:
+        """Hand a checked collective to torch.distributed; returns what waits for it."""
+        group = self._groups[axis]
+        source, target = tensor.detach().view(-1), result.detach().view(-1)
+        if kind is Kind.ALL_GATHER:
+            work = _all_gather(target, source, group=group, async_op=True)
+        elif kind is Kind.REDUCE_SCATTER:
+            if dist.get_backend(group) == "gloo":
+                return self._gloo_reduce_scatter(group, source, result)
+            work = _reduce_scatter(target, source, group=group, async_op=True)
+        else:
+            op = dist.ReduceOp.SUM if kind is Kind.ALL_REDUCE else dist.ReduceOp.MAX
+            if result is not tensor:
+                target.copy_(source)
+            work = dist.all_reduce(target, op=op, group=group, async_op=True)
+
+        def finish() -> Tensor:
+            work.wait()
+            return result
+
+        return finish
+
+    def _gloo_reduce_scatter(
+        self, group: dist.ProcessGroup, source: Tensor, result: Tensor
+    ) -> Callable[[], Tensor]:
+        """gloo's own reduce-scatter sends as much as an all-reduce; an exchange and a local sum send half."""
+        parts = torch.empty_like(source)
+        work = dist.all_to_all_single(parts, source, group=group, async_op=True)
+
+        def finish() -> Tensor:
+            assert work is not None
+            work.wait()
+            torch.sum(parts.view(dist.get_world_size(group), -1), dim=0, out=result.detach().view(-1))
+            return result
+
+        return finish

@@ -1,0 +1,79 @@
+"""Token and position tables.
+
+The token table [V, h] has the normal placement of a linear layer, V over x and h over y, so that one shard also
+serves a tied head. The position table [S, h] is split over y and replicated over x and z.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from engine.comm import Comm
+from engine.grid import Axis
+from engine.layers.linear import all_reduce
+from engine.schedule import WeightBlock, WeightSchedule
+
+
+class _Lookup(torch.autograd.Function):
+    """Rows of the gathered block for the tokens that it holds, zeros for the others."""
+
+    @staticmethod
+    def forward(ctx, tokens: Tensor, shard: Tensor, layer: "TokenEmbedding") -> Tensor:  # type: ignore[no-untyped-def]
+        table_VH = layer.schedule.gather(layer.block)
+        rows = tokens.flatten() - layer.first_token
+        if layer.split_vocabulary:
+            held = (rows >= 0) & (rows < table_VH.shape[0])
+            rows = rows.where(held, 0)
+            O_MH = table_VH.index_select(0, rows).mul_(held.unsqueeze(1))
+            ctx.save_for_backward(rows, held)
+        else:
+            O_MH = table_VH.index_select(0, rows)
+            ctx.save_for_backward(rows, None)
+        ctx.layer = layer
+        return O_MH
+
+    @staticmethod
+    def backward(ctx, dO_MH: Tensor) -> tuple[None, None, None]:  # type: ignore[no-untyped-def, override]
+        rows, held = ctx.saved_tensors
+        layer: TokenEmbedding = ctx.layer
+        if held is not None:
+            dO_MH = dO_MH * held.unsqueeze(1)
+        own = layer.schedule.local_gradient(layer.block)
+        if own is not None:
+            table_VH, overwrite = own
+            if overwrite:
+                table_VH.zero_()
+            table_VH.index_add_(0, rows, dO_MH)
+        else:
+            # Many tokens add to one row, so the sum is made in the master dtype.
+            table_VH = dO_MH.new_zeros(layer.block.shape, dtype=layer.weight.dtype)
+            layer.schedule.reduce(layer.block, table_VH.index_add_(0, rows, dO_MH.to(table_VH.dtype)))
+        return None, None, None
+
+
+class TokenEmbedding(nn.Module):
+    """Tokens [B, S] -> features [B, S, h / Gy], the same on all of x."""
+
+    def __init__(self, comm: Comm, schedule: WeightSchedule, block: WeightBlock) -> None:
+        super().__init__()
+        self.comm, self.schedule, self.block = comm, schedule, block
+        self.weight = block.shard
+        self.split_vocabulary = comm.grid.x > 1
+        self.first_token = comm.coords.x * block.shape[0]
+
+    def forward(self, tokens_BS: Tensor) -> Tensor:
+        """Look up, then sum over x: exactly one rank of x holds a token."""
+        O_MH = all_reduce(_Lookup.apply(tokens_BS, self.weight, self), self.comm, Axis.X)
+        return O_MH.unflatten(0, tokens_BS.shape)
+
+
+class PositionEmbedding(nn.Module):
+    """Positions [S] -> features [S, h / Gy], in the compute dtype."""
+
+    def __init__(self, table: nn.Parameter, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = table
+        self.dtype = dtype
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """The table's rows at the positions."""
+        return self.weight[positions].to(self.dtype)

@@ -1,0 +1,97 @@
+"""Linear: Algorithm 1 of axonn-sc24.
+
+O = I W with I [m, k] and W [k, n]; nn.Linear stores W as weight [n, k]. In a normal layer the axis x splits n and y splits
+k, in a transposed layer they change places; rows of I are split over z and data. Line numbers are the paper's.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engine.comm import Comm, Kind
+from engine.grid import Axis
+from engine.schedule import WeightBlock, WeightSchedule
+
+
+class Matmul3D(torch.autograd.Function):
+    """Lines 2-3 and 9-15: everything of Algorithm 1 but the all-reduce of O (see AllReduce)."""
+
+    @staticmethod
+    def forward(ctx, I_MK: Tensor, shard: Tensor, bias_N: Tensor | None, layer: "Linear") -> Tensor:  # type: ignore[no-untyped-def]
+        W_NK = layer.schedule.gather(layer.block)  # line 2: all-gather over z
+        ctx.save_for_backward(I_MK, W_NK)  # line 5
+        ctx.layer = layer
+        return F.linear(I_MK, W_NK, bias_N)  # line 3
+
+    @staticmethod
+    def backward(ctx, dO_MN: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:  # type: ignore[no-untyped-def, override]
+        I_MK, W_NK = ctx.saved_tensors  # line 10
+        layer: Linear = ctx.layer
+        dI_MK = None
+        if ctx.needs_input_grad[0]:
+            dI_MK = dO_MN @ W_NK  # line 11
+            dI_MK = layer.comm.run(Kind.ALL_REDUCE, layer.out_axis, dI_MK)  # line 12
+        own = layer.schedule.local_gradient(layer.block)
+        if own is not None:
+            dW_NK, overwrite = own
+            dW_NK.addmm_(dO_MN.t(), I_MK, beta=0 if overwrite else 1)  # line 13
+        else:
+            layer.schedule.reduce(layer.block, dO_MN.t() @ I_MK)  # lines 13-14: reduce-scatter over z
+        dbias_N = dO_MN.sum(dim=0) if ctx.needs_input_grad[2] else None
+        # The shard's gradient is set by the schedule: autograd would copy a buffer that is still in flight.
+        return dI_MK, None, dbias_N, None
+
+
+class AllReduce(torch.autograd.Function):
+    """Line 4: sum O over the axis that splits k; its gradient is already the same on all of that axis.
+
+    A function of its own, so that a checkpoint's early stop skips the block's last one in the recomputation.
+    """
+
+    @staticmethod
+    def forward(ctx, O_partial: Tensor, comm: Comm, axis: Axis) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.mark_dirty(O_partial)
+        return comm.run(Kind.ALL_REDUCE, axis, O_partial)
+
+    @staticmethod
+    def backward(ctx, dO: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def, override]
+        return dO, None, None
+
+
+def all_reduce(partial: Tensor, comm: Comm, axis: Axis) -> Tensor:
+    """Sum partial results over an axis, in place; differentiable."""
+    if comm.grid[axis] == 1:
+        return partial
+    return AllReduce.apply(partial, comm, axis)
+
+
+class Linear(nn.Module):
+    """A linear layer on the grid. In: [..., k / G(in axis)], out: [..., n / G(out axis)], rows over z and data.
+
+    weight's placement says which axis splits n and which k: NORMAL or TRANSPOSED. A bias [n / G(out axis)] is added once,
+    after the reduction.
+    """
+
+    def __init__(
+        self, comm: Comm, schedule: WeightSchedule, block: WeightBlock, bias: nn.Parameter | None
+    ) -> None:
+        super().__init__()
+        out_axis, in_axis = block.placement.split
+        assert out_axis is not None
+        assert in_axis is not None
+        self.comm, self.schedule, self.block = comm, schedule, block
+        self.out_axis, self.in_axis = out_axis, in_axis
+        self.weight = block.shard
+        self.bias = bias
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[..., K] -> [..., N]."""
+        I_MK = inputs.flatten(0, -2)
+        bias_N = None if self.bias is None else self.bias.to(inputs.dtype)
+        whole = self.comm.grid[self.in_axis] == 1
+        O_MN = Matmul3D.apply(I_MK, self.weight, bias_N if whole else None, self)
+        if not whole:
+            O_MN = all_reduce(O_MN, self.comm, self.in_axis)
+            if bias_N is not None:
+                O_MN = O_MN + bias_N
+        return O_MN.unflatten(0, inputs.shape[:-1])

@@ -1,0 +1,140 @@
+"""parallelize: turns a serial model into the 4D one, layer by layer, by the placements of its parameters.
+
+Activations stay split through the whole network. Weights are created shard by shard: no rank ever holds more than its
+own block (x, y) of one.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from engine.comm import Comm, Kind
+from engine.errors import UsageError
+from engine.fit import Batch, check_grid
+from engine.gradients import Gradients
+from engine.grid import Axis, Coords, Grid
+from engine.init import initial
+from engine.layers.dropout import Dropout
+from engine.layers.embedding import PositionEmbedding, TokenEmbedding
+from engine.layers.linear import Linear
+from engine.layers.loss import CrossEntropy
+from engine.layers.norm import LayerNorm, RMSNorm
+from engine.models.gpt import GPT
+from engine.models.layout import gpt_placements
+from engine.placement import Placement
+from engine.precision import Precision
+from engine.schedule import WeightBlock, WeightSchedule
+
+
+class ParallelModel(nn.Module):
+    """A 4D-parallel model and the state that it owns: placements, the gather schedule and the gradients.
+
+    A training step is start_step(); loss(...).backward() for each micro-batch; finish_step().
+    """
+
+    def __init__(
+        self, module: GPT, comm: Comm, placements: Mapping[str, Placement], gradients: Gradients
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self.comm = comm
+        self.placements = placements
+        self.gradients = gradients
+
+    def loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+        """Sum of the cross-entropies of this rank's tokens, the same on all of x and y."""
+        return self.module.loss(tokens_BS, targets_BS)
+
+    def forward(self, tokens_BS: Tensor) -> Tensor:
+        """Logits [B, S, V / Gx] of this rank's tokens."""
+        return self.module(tokens_BS)
+
+    def start_step(self) -> None:
+        """Forget the last step's gradients."""
+        self.gradients.clear()
+
+    def finish_step(self) -> None:
+        """Sum over z and data what the backward passes left to be summed."""
+        self.gradients.reduce()
+
+    def sum_over_batch(self, value: Tensor) -> Tensor:
+        """Sum a scalar of each rank's rows over all that share the batch (z and data); in place."""
+        for axis in (Axis.Z, Axis.DATA):
+            self.comm.run(Kind.ALL_REDUCE, axis, value)
+        return value
+
+    def local_parameters(self) -> dict[str, nn.Parameter]:
+        """This rank's elements of every parameter under its serial name."""
+        return dict(self.module.named_parameters())
+
+
+def parallelize(
+    model: GPT, comm: Comm, *, precision: Precision, seed: int, device: torch.device | str = "cpu"
+) -> ParallelModel:
+    """Turn a serial GPT, best built on the meta device, into this rank's part of the 4D model, with initial weights.
+
+    The same seed gives the same global weights on every grid, whatever the precision. The serial model's layers are
+    replaced in place. Raises UsageError if the grid doesn't divide the model.
+    """
+    grid = comm.grid
+    check_grid(model.config, grid, Batch(grid.batch_split))
+    placements = gpt_placements(model.config)
+    schedule = WeightSchedule(comm, precision)
+
+    def parameter(name: str) -> nn.Parameter:
+        placement = placements[name]
+        local = initial(placement, grid, comm.coords, seed).to(device, precision.master)
+        return nn.Parameter(local if placement.sharded else local.view(placement.block_shape(grid)))
+
+    blocks: dict[str, WeightBlock] = {}
+
+    def block(name: str) -> WeightBlock:
+        if name not in blocks:
+            blocks[name] = WeightBlock(placements[name], parameter(name), placements[name].block_shape(grid))
+        return blocks[name]
+
+    def replacement(name: str, layer: nn.Module) -> nn.Module | None:
+        weight = f"{name}.weight"
+        bias = parameter(f"{name}.bias") if f"{name}.bias" in placements else None
+        match layer:
+            case nn.Linear():
+                shared = model.config.tied and name == "head"
+                return Linear(comm, schedule, block("tokens.weight" if shared else weight), bias)
+            case nn.Embedding() if placements[weight].sharded:
+                return TokenEmbedding(comm, schedule, block(weight))
+            case nn.Embedding():
+                return PositionEmbedding(parameter(weight), precision.compute)
+            case nn.LayerNorm():
+                return LayerNorm(comm, parameter(weight), bias, layer.eps)
+            case nn.RMSNorm():
+                return RMSNorm(comm, parameter(weight), layer.eps or 1e-5)
+            case Dropout():
+                width = model.config.hidden // grid.y
+                return Dropout(layer.p, layer.site, layer.position, comm.coords.y * width)
+            case nn.CrossEntropyLoss():
+                return CrossEntropy(comm)
+        return None
+
+    for name, layer in list(model.named_modules()):
+        new = replacement(name, layer)
+        if new is not None:
+            model.set_submodule(name, new)
+    missing = placements.keys() ^ dict(model.named_parameters()).keys()
+    if missing:
+        raise UsageError(f"The plan of this model and its layers disagree on {', '.join(sorted(missing))}.")
+    replicated = [p for name, p in model.named_parameters() if not placements[name].sharded]
+    return ParallelModel(model, comm, placements, Gradients(comm, list(blocks.values()), replicated))
+
+
+def initialise_serial(model: GPT, seed: int, *, dtype: torch.dtype, device: torch.device | str = "cpu") -> GPT:
+    """Give a serial model built on the meta device the same global weights that every grid starts from."""
+    placements = gpt_placements(model.config)
+    model.to_empty(device=device).to(dtype)
+    if model.config.tied:
+        model.head.weight = model.tokens.weight  # to_empty makes two of a shared parameter
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            values = initial(placements[name], Grid(), Coords(0, 0, 0, 0), seed)
+            parameter.copy_(values.view(parameter.shape))
+    return model

@@ -1,0 +1,47 @@
+"""Every grid trains as the serial model does, in float64: losses, gradients, and the parameters after SGD at rate 1."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from virtual_ranks import factorisations, run_ranks
+from training import Case, Outcome, grid_id, train_parallel, train_serial, worst_error
+
+from engine.grid import Axis, Grid
+from engine.models import GPTConfig
+
+TOLERANCE = 1e-10
+GRIDS = [*factorisations(), Grid(2, 2, 2, 2), Grid(3, 2, 1, 2)]
+SMALL = GPTConfig("small", layers=2, hidden=48, heads=24, vocabulary=96, sequence=6)
+CASES = {
+    "plain": Case(SMALL),
+    "everything": Case(replace(SMALL, tied=True, dropout=0.2), sequences=16, micro_batches=2, checkpoint=True),
+}
+VARIANTS = {
+    "no-bias": Case(replace(SMALL, bias=False)),
+    "rmsnorm": Case(replace(SMALL, norm="rmsnorm"), checkpoint=True),
+    "tied": Case(replace(SMALL, tied=True)),
+    "dropout": Case(replace(SMALL, dropout=0.3)),
+    "checkpoint": Case(SMALL, checkpoint=True),
+    "micro-batches": Case(SMALL, sequences=16, micro_batches=4),
+}
+ALL_AXES = [Grid(2, 2, 2, 1), Grid(2, 1, 2, 2), Grid(1, 2, 2, 2), Grid(2, 2, 1, 2), Grid(4, 2, 1, 1)]
+
+
+@cache
+def serial(case: Case) -> Outcome:
+    return train_serial(case)
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=grid_id)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_every_grid_trains_like_the_serial_model(case: Case, grid: Grid) -> None:
+    ours = run_ranks(grid, lambda comm: train_parallel(case, comm))[0]
+    assert worst_error(ours, serial(case)) < TOLERANCE
+
+
+@pytest.mark.parametrize("grid", ALL_AXES, ids=grid_id)
+@pytest.mark.parametrize("case", VARIANTS.values(), ids=VARIANTS.keys())
+def test_each_option_alone_trains_like_the_serial_model(case: Case, grid: Grid) -> None:
+    ours = run_ranks(grid, lambda comm: train_parallel(case, comm))[0]
+    assert worst_error(ours, serial(case)) < TOLERANCE

@@ -1,0 +1,127 @@
+"""A few training steps of a small GPT, serially or on a grid, and the comparison of the two."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.comm import Comm
+from engine.gather import full_gradients, full_state_dict
+from engine.grid import Grid
+from engine.models import GPTConfig
+from engine.models.gpt import GPT
+from engine.parallelize import ParallelModel, initialise_serial, parallelize
+from engine.precision import Precision
+
+SEED = 7
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained, and how: plain SGD at learning rate 1, because Adam hides a gradient off by a factor."""
+
+    config: GPTConfig
+    sequences: int = 8
+    micro_batches: int = 1
+    checkpoint: bool = False
+    steps: int = 2
+    precision: str = "fp64"
+    learning_rate: float = 1.0
+
+
+@dataclass
+class Outcome:
+    """losses: mean per token of each step. gradients: those of the first step; parameters: after the last."""
+
+    losses: list[float]
+    gradients: dict[str, Tensor]
+    parameters: dict[str, Tensor]
+
+
+def build(case: Case) -> GPT:
+    with torch.device("meta"):
+        return GPT(case.config, checkpoint_activations=case.checkpoint)
+
+
+def tokens_of_step(case: Case, step: int) -> Tensor:
+    """Different sequences for every step and every row: [sequences, S + 1]."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    shape = (case.sequences, case.config.sequence + 1)
+    return torch.randint(0, case.config.vocabulary, shape, generator=generator)
+
+
+def train_serial(case: Case) -> Outcome:
+    model = initialise_serial(build(case), SEED, dtype=Precision.named(case.precision).master)
+    losses: list[float] = []
+    gradients: dict[str, Tensor] = {}
+    for step in range(case.steps):
+        model.zero_grad()
+        tokens = tokens_of_step(case, step)
+        model.position.seed, model.position.step = SEED, step
+        model.position.sequences = torch.arange(case.sequences)
+        loss = model.loss(tokens[:, :-1], tokens[:, 1:]) / tokens[:, 1:].numel()
+        loss.backward()
+        losses.append(loss.item())
+        if step == 0:
+            gradients = {n: p.grad.clone() for n, p in model.named_parameters()}  # type: ignore[union-attr]
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= case.learning_rate * p.grad  # type: ignore[operator]
+    return Outcome(losses, gradients, {n: p.detach() for n, p in model.named_parameters()})
+
+
+def start(case: Case, comm: Comm) -> ParallelModel:
+    return parallelize(build(case), comm, precision=Precision.named(case.precision), seed=SEED)
+
+
+def step_parallel(case: Case, model: ParallelModel, step: int) -> float:
+    """One step; returns the mean loss over the whole batch."""
+    comm, grid = model.comm, model.comm.grid
+    share = case.sequences // grid.batch_split
+    first = (comm.coords.data * grid.z + comm.coords.z) * share
+    tokens = tokens_of_step(case, step)
+    model.start_step()
+    total = torch.zeros((), dtype=torch.float64)
+    for rows in torch.arange(first, first + share).chunk(case.micro_batches):
+        model.module.position.seed, model.module.position.step = SEED, step
+        model.module.position.sequences = rows
+        loss = model.loss(tokens[rows, :-1], tokens[rows, 1:]) / tokens[:, 1:].numel()
+        loss.backward()
+        total += loss.detach()
+    model.finish_step()
+    return model.sum_over_batch(total).item()
+
+
+def train_parallel(case: Case, comm: Comm) -> Outcome:
+    model = start(case, comm)
+    losses: list[float] = []
+    gradients: dict[str, Tensor] = {}
+    for step in range(case.steps):
+        losses.append(step_parallel(case, model, step))
+        if step == 0:
+            gradients = full_gradients(model)
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= case.learning_rate * p.grad  # type: ignore[operator]
+    return Outcome(losses, gradients, full_state_dict(model))
+
+
+def error(ours: Tensor, reference: Tensor) -> float:
+    """Largest difference relative to the largest value; infinite where there is a NaN."""
+    difference = (ours.double() - reference.double()).abs().max() / reference.double().abs().max()
+    return float("inf") if difference.isnan() else difference.item()
+
+
+def worst_error(ours: Outcome, reference: Outcome) -> float:
+    """Over losses, and every gradient and parameter on its own. A missing one is an infinite error."""
+    if ours.gradients.keys() != reference.gradients.keys() or ours.parameters.keys() != reference.parameters.keys():
+        return float("inf")
+    errors = [error(torch.tensor(ours.losses), torch.tensor(reference.losses))]
+    for name in reference.gradients:
+        errors.append(error(ours.gradients[name], reference.gradients[name]))
+        errors.append(error(ours.parameters[name], reference.parameters[name]))
+    return max(errors)
+
+
+def grid_id(grid: Grid) -> str:
+    return str(grid)

@@ -1,0 +1,143 @@
+"""Many ranks as threads of one process, with a Comm that is lazy on purpose.
+
+A result is NaN until its handle is waited for, and an input that changes while in flight is an error: a forgotten wait or
+a buffer reused too early can't pass. Mutations make one reduction wrong, to show that a test would notice.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from itertools import product
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from engine.comm import Comm, Kind
+from engine.grid import Axis, Grid
+from engine.recorder import Recorder
+
+T = TypeVar("T")
+TIMEOUT_S = 120
+
+
+class _Slot:
+    """One collective of one group: its inputs by rank, and its outcome once all have come."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[int, Tensor] = {}
+        self.kinds: set[tuple[Kind, int]] = set()
+        self.done = threading.Event()
+        self.outcome: Tensor | None = None
+
+
+class Hub:
+    """Where the threads meet. mutate(kind, axis) -> "drop" or "twice" falsifies matching collectives."""
+
+    def __init__(self, mutate: Callable[[Kind, Axis, int], str | None] | None = None) -> None:
+        self.mutate = mutate or (lambda kind, axis, numel: None)
+        self.failed = threading.Event()
+        self._lock = threading.Lock()
+        self._slots: dict[tuple[tuple[int, ...], int], _Slot] = {}
+
+    def put(self, members: tuple[int, ...], number: int, rank: int, kind: Kind, value: Tensor) -> _Slot:
+        with self._lock:
+            slot = self._slots.setdefault((members, number), _Slot())
+            slot.inputs[rank] = value
+            slot.kinds.add((kind, value.numel()))
+            if len(slot.inputs) == len(members):
+                if len(slot.kinds) > 1:
+                    self.failed.set()
+                    raise AssertionError(f"ranks {members} issued different collectives: {slot.kinds}")
+                ordered = torch.stack([slot.inputs[m] for m in members])
+                if kind is Kind.ALL_GATHER:
+                    slot.outcome = ordered.flatten()
+                else:
+                    slot.outcome = ordered.amax(0) if kind is Kind.MAX_REDUCE else ordered.sum(0)
+                del self._slots[members, number]
+                slot.done.set()
+        return slot
+
+    def take(self, slot: _Slot) -> Tensor:
+        for _ in range(TIMEOUT_S * 10):
+            if slot.done.wait(0.1):
+                assert slot.outcome is not None
+                return slot.outcome
+            if self.failed.is_set():
+                raise RuntimeError("another rank failed")
+        raise TimeoutError("a rank never issued its part of a collective")
+
+
+class LazyComm(Comm):
+    """A Comm whose back end is the Hub."""
+
+    def __init__(self, grid: Grid, hub: Hub, rank: int, recorder: Recorder | None = None) -> None:
+        self._hub, self._own_rank = hub, rank
+        self._numbers: dict[Axis, int] = dict.fromkeys(Axis, 0)
+        super().__init__(grid, recorder=recorder)
+
+    def _connect(self, timeout: timedelta) -> int:
+        return self._own_rank
+
+    def _start(self, kind: Kind, axis: Axis, tensor: Tensor, result: Tensor) -> Callable[[], Tensor]:
+        members = self.grid.members(axis, self.rank)
+        self._numbers[axis] += 1
+        mutation = self._hub.mutate(kind, axis, tensor.numel())
+        sent = tensor.detach().flatten().clone()
+        slot = self._hub.put(members, self._numbers[axis], self.rank, kind, sent)
+        in_place = result.data_ptr() == tensor.data_ptr()
+        result.detach().fill_(torch.nan)
+
+        def finish() -> Tensor:
+            outcome = self._hub.take(slot)
+            assert in_place or torch.equal(tensor.flatten(), sent), "an input changed while in flight"
+            if kind is Kind.REDUCE_SCATTER:
+                place = members.index(self.rank)
+                outcome, own = outcome.chunk(len(members))[place], sent.chunk(len(members))[place]
+            else:
+                own = sent
+            if mutation == "drop" and kind is not Kind.ALL_GATHER:
+                outcome = own
+            if mutation == "twice":
+                outcome = outcome * 2
+            result.detach().view(-1).copy_(outcome)
+            return result
+
+        return finish
+
+
+def run_ranks(
+    grid: Grid,
+    work: Callable[[Comm], T],
+    *,
+    mutate: Callable[[Kind, Axis, int], str | None] | None = None,
+    record: bool = False,
+) -> list[T]:
+    """work(comm) on every rank of the grid at once; what each returned, in rank order."""
+    hub = Hub(mutate)
+
+    def one(rank: int) -> T:
+        try:
+            return work(LazyComm(grid, hub, rank, Recorder() if record else None))
+        except BaseException:
+            hub.failed.set()
+            raise
+
+    with ThreadPoolExecutor(grid.size) as pool:
+        futures = [pool.submit(one, rank) for rank in range(grid.size)]
+        errors = [f.exception() for f in futures]
+    first = [e for e in errors if e is not None and str(e) != "another rank failed"] or [e for e in errors if e]
+    if first:
+        raise first[0]
+    return [f.result() for f in futures]
+
+
+def factorisations(sizes: Sequence[int] = (1, 2, 4, 8)) -> list[Grid]:
+    """Every ordered grid with that many ranks."""
+    return [
+        Grid(*shape)
+        for size in sizes
+        for shape in product(range(1, size + 1), repeat=4)
+        if Grid(*shape).size == size
+    ]
