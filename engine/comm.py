@@ -52,9 +52,15 @@ class Comm:
     """
 
     def __init__(
-        self, grid: Grid, *, timeout: timedelta = DEFAULT_TIMEOUT, recorder: Recorder | None = None
+        self,
+        grid: Grid,
+        *,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        recorder: Recorder | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
         self.grid = grid
+        self.device = torch.device(device)
         self.recorder = recorder
         self.rank = self._connect(timeout)
         self.coords = grid.coords(self.rank)
@@ -113,6 +119,18 @@ class Comm:
         """issue() and wait()."""
         return self.issue(kind, axis, tensor, out=out).wait()
 
+    def barrier(self) -> None:
+        """Wait until every rank of the grid has come here."""
+        if self.grid.size > 1:
+            dist.barrier()
+
+    def everyone(self, row: Tensor) -> Tensor:
+        """A small row [n] of every rank, stacked in rank order: [ranks, n]."""
+        rows = row.to(self.device)
+        for axis in Axis:
+            rows = self.run(Kind.ALL_GATHER, axis, rows)
+        return rows.view(self.grid.size, -1)
+
     def _checked_output(self, kind: Kind, size: int, tensor: Tensor, out: Tensor | None) -> Tensor:
         """The buffer that a collective fills, after the checks that no back end can be trusted with."""
         if not tensor.is_contiguous() or tensor.numel() == 0:
@@ -157,9 +175,7 @@ class Comm:
 
         return finish
 
-    def _gloo_reduce_scatter(
-        self, group: dist.ProcessGroup, source: Tensor, result: Tensor
-    ) -> Callable[[], Tensor]:
+    def _gloo_reduce_scatter(self, group: dist.ProcessGroup, source: Tensor, result: Tensor) -> Callable[[], Tensor]:
         """gloo's own reduce-scatter sends as much as an all-reduce; an exchange and a local sum send half."""
         parts = torch.empty_like(source)
         work = dist.all_to_all_single(parts, source, group=group, async_op=True)

@@ -1,4 +1,4 @@
-"""Does a grid fit a model and a batch, and which grid to take when none is asked for. No torch: a login node can ask."""
+"""Does a grid fit a model and a batch, and which grid to take when none is asked for. No torch in it."""
 
 from dataclasses import dataclass
 from math import gcd, prod
@@ -35,7 +35,8 @@ def check_grid(config: GPTConfig, grid: Grid, batch: Batch) -> None:
     if config.vocabulary % x:
         raise UsageError(
             f"Grid {grid} splits the vocabulary over x={x}, but {config.vocabulary} is not a multiple of {x}: use a "
-            f"vocabulary of {-(-config.vocabulary // x) * x}, or x one of {_divisors(gcd(config.vocabulary, config.heads))}."
+            f"vocabulary of {-(-config.vocabulary // x) * x}, or x one of "
+            f"{_divisors(gcd(config.vocabulary, config.heads))}."
         )
     if config.heads % x:
         raise UsageError(
@@ -68,19 +69,24 @@ def check_batch(grid: Grid, batch: Batch) -> None:
     share = batch.per_rank(grid)
     if batch.micro is not None and (batch.micro < 1 or share % batch.micro):
         raise UsageError(
-            f"A rank of grid {grid} has {share} of the {batch.sequences} sequences, which micro-batches of {batch.micro} "
-            f"don't divide: use --micro-batch one of {_divisors(share)}."
+            f"A rank of grid {grid} has {share} of the {batch.sequences} sequences, which micro-batches of "
+            f"{batch.micro} don't divide: use --micro-batch one of {_divisors(share)}."
         )
 
 
 def choose_grid(
-    config: GPTConfig, ranks: int, batch: Batch, *, devices_per_node: int = 1, device_memory: float | None = None
+    config: GPTConfig,
+    ranks: int,
+    batch: Batch,
+    *,
+    devices_per_node: int = 1,
+    device_memory: float | None = None,
 ) -> Grid:
     """A valid grid for that many ranks. Raises UsageError if there is none.
 
     The rule is the baseline of axonn-sc24 VII-A: tensor parallelism (x) within a node, as far as the model's state
-    (16 bytes a parameter, in half of device_memory bytes) needs it; then shards over z until the state fits; the rest is
-    data. Without device_memory one device is taken to hold the state. A batch too small for that many parts moves
+    (16 bytes a parameter, in half of device_memory bytes) needs it; then shards over z until the state fits; the rest
+    is data. Without device_memory one device is taken to hold the state. A batch too small for that many parts moves
     ranks from data to z, then x, then y.
     """
     needed = 1.0
@@ -107,7 +113,8 @@ def choose_grid(
             continue
         return grid
     raise UsageError(
-        f"No grid of {ranks} ranks fits {config.name} with {batch.sequences} sequences; the closest failed so: {refusals[0]}"
+        f"No grid of {ranks} ranks fits {config.name} with {batch.sequences} sequences; the closest failed so: "
+        f"{refusals[0]}"
     )
 
 

@@ -12,7 +12,9 @@ from engine.placement import Placement
 def full_tensor(placement: Placement, local: Tensor, comm: Comm) -> Tensor:
     """The serial tensor of which every rank holds its local elements. Collective over x, y and z; same on all ranks."""
     pieces = local.detach().reshape(-1).contiguous()
-    axes = [axis for axis in (Axis.Z, Axis.Y, Axis.X) if axis in placement.split or (axis is Axis.Z and placement.sharded)]
+    axes = [
+        axis for axis in (Axis.Z, Axis.Y, Axis.X) if axis in placement.split or (axis is Axis.Z and placement.sharded)
+    ]
     for axis in axes:
         pieces = comm.run(Kind.ALL_GATHER, axis, pieces)
     full = local.new_empty(placement.shape)

@@ -33,9 +33,7 @@ class ParallelModel(nn.Module):
     A training step is start_step(); loss(...).backward() for each micro-batch; finish_step().
     """
 
-    def __init__(
-        self, module: GPT, comm: Comm, placements: Mapping[str, Placement], gradients: Gradients
-    ) -> None:
+    def __init__(self, module: GPT, comm: Comm, placements: Mapping[str, Placement], gradients: Gradients) -> None:
         super().__init__()
         self.module = module
         self.comm = comm

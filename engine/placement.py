@@ -69,9 +69,7 @@ class Placement:
 
     def block_shape(self, grid: Grid) -> tuple[int, ...]:
         """Shape of a rank's block before the split over z. The grid must divide the dims (fit.check_grid)."""
-        return tuple(
-            size // (grid[axis] if axis else 1) for size, axis in zip(self.shape, self.split, strict=True)
-        )
+        return tuple(size // (grid[axis] if axis else 1) for size, axis in zip(self.shape, self.split, strict=True))
 
     def local_numel(self, grid: Grid) -> int:
         """Elements that one rank stores."""

@@ -5,17 +5,17 @@ seconds, memory in bytes, rates per second, utilisations as fractions of one.
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from engine.errors import UsageError
+from engine.files import write_text
 from engine.grid import Grid
 
-SCHEMA = "par4d.result"
-VERSION = 1
+SCHEMA: Literal["par4d.result"] = "par4d.result"
+VERSION: Literal[1] = 1
 
 
 class _Record(BaseModel):
@@ -193,17 +193,13 @@ def read(path: Path) -> Result:
     except OSError as error:
         raise ResultError(f"{path} can't be read: {error.strerror}.") from None
     except ValueError:
-        raise ResultError(f"{path} is cut short or is not JSON: write it again by running its test once more.") from None
+        raise ResultError(
+            f"{path} is cut short or is not JSON: write it again by running its test once more."
+        ) from None
     return parse(data, str(path))
 
 
 def write(result: Result, path: Path) -> None:
-    """Check and write one file: to a temporary name beside it, then renamed over it."""
+    """Check and write one file, in one step."""
     text = Result.model_validate_json(result.to_json()).to_json()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text + "\n")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_text(path, text + "\n")

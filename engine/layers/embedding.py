@@ -32,7 +32,7 @@ class _Lookup(torch.autograd.Function):
         return O_MH
 
     @staticmethod
-    def backward(ctx, dO_MH: Tensor) -> tuple[None, None, None]:  # type: ignore[no-untyped-def, override]
+    def backward(ctx, dO_MH: Tensor) -> tuple[None, None, None]:  # type: ignore[no-untyped-def]
         rows, held = ctx.saved_tensors
         layer: TokenEmbedding = ctx.layer
         if held is not None:

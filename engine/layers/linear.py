@@ -1,7 +1,7 @@
 """Linear: Algorithm 1 of axonn-sc24.
 
-O = I W with I [m, k] and W [k, n]; nn.Linear stores W as weight [n, k]. In a normal layer the axis x splits n and y splits
-k, in a transposed layer they change places; rows of I are split over z and data. Line numbers are the paper's.
+O = I W with I [m, k] and W [k, n]; nn.Linear stores W as weight [n, k]. In a normal layer the axis x splits n and y
+splits k, in a transposed layer they change places; rows of I are split over z and data. Line numbers are the paper's.
 """
 
 import torch
@@ -24,7 +24,7 @@ class Matmul3D(torch.autograd.Function):
         return F.linear(I_MK, W_NK, bias_N)  # line 3
 
     @staticmethod
-    def backward(ctx, dO_MN: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:  # type: ignore[no-untyped-def, override]
+    def backward(ctx, dO_MN: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:  # type: ignore[no-untyped-def]
         I_MK, W_NK = ctx.saved_tensors  # line 10
         layer: Linear = ctx.layer
         dI_MK = None
@@ -54,7 +54,7 @@ class AllReduce(torch.autograd.Function):
         return comm.run(Kind.ALL_REDUCE, axis, O_partial)
 
     @staticmethod
-    def backward(ctx, dO: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def, override]
+    def backward(ctx, dO: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
         return dO, None, None
 
 
@@ -68,13 +68,11 @@ def all_reduce(partial: Tensor, comm: Comm, axis: Axis) -> Tensor:
 class Linear(nn.Module):
     """A linear layer on the grid. In: [..., k / G(in axis)], out: [..., n / G(out axis)], rows over z and data.
 
-    weight's placement says which axis splits n and which k: NORMAL or TRANSPOSED. A bias [n / G(out axis)] is added once,
-    after the reduction.
+    weight's placement says which axis splits n and which k: NORMAL or TRANSPOSED. A bias [n / G(out axis)] is added
+    once, after the reduction.
     """
 
-    def __init__(
-        self, comm: Comm, schedule: WeightSchedule, block: WeightBlock, bias: nn.Parameter | None
-    ) -> None:
+    def __init__(self, comm: Comm, schedule: WeightSchedule, block: WeightBlock, bias: nn.Parameter | None) -> None:
         super().__init__()
         out_axis, in_axis = block.placement.split
         assert out_axis is not None

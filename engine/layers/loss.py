@@ -28,7 +28,7 @@ class _CrossEntropy(torch.autograd.Function):
         return (sums_2M[0].log() - sums_2M[1]).sum()
 
     @staticmethod
-    def backward(ctx, dloss: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def, override]
+    def backward(ctx, dloss: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
         exp_MV, sum_M, columns_M, held_M = ctx.saved_tensors
         dlogits_MV = exp_MV * (dloss / sum_M).unsqueeze(1)
         dlogits_MV.scatter_add_(1, columns_M.unsqueeze(1), (-dloss * held_M).unsqueeze(1).to(dlogits_MV.dtype))

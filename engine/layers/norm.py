@@ -38,7 +38,7 @@ class _Normalise(torch.autograd.Function):
         return normal_MH
 
     @staticmethod
-    def backward(ctx, g_MH: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[no-untyped-def, override]
+    def backward(ctx, g_MH: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[no-untyped-def]
         normal_MH, rstd_M1 = ctx.saved_tensors
         comm: Comm = ctx.comm
         sums = [(g_MH * normal_MH).sum(1)] + ([g_MH.sum(1)] if ctx.centred else [])

@@ -4,10 +4,10 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from virtual_ranks import factorisations, run_ranks
 from training import Case, Outcome, grid_id, train_parallel, train_serial, worst_error
+from virtual_ranks import factorisations, run_ranks
 
-from engine.grid import Axis, Grid
+from engine.grid import Grid
 from engine.models import GPTConfig
 
 TOLERANCE = 1e-10

@@ -1,7 +1,7 @@
 """Many ranks as threads of one process, with a Comm that is lazy on purpose.
 
-A result is NaN until its handle is waited for, and an input that changes while in flight is an error: a forgotten wait or
-a buffer reused too early can't pass. Mutations make one reduction wrong, to show that a test would notice.
+A result is NaN until its handle is waited for, and an input that changes while in flight is an error: a forgotten wait
+or a buffer reused too early can't pass. A mutation makes one collective wrong, to show that a test would notice.
 """
 
 import threading
@@ -33,10 +33,10 @@ class _Slot:
 
 
 class Hub:
-    """Where the threads meet. mutate(kind, axis) -> "drop" or "twice" falsifies matching collectives."""
+    """Where the threads meet. mutate(kind, axis, number of the call on that axis) -> "drop", "twice" or None."""
 
     def __init__(self, mutate: Callable[[Kind, Axis, int], str | None] | None = None) -> None:
-        self.mutate = mutate or (lambda kind, axis, numel: None)
+        self.mutate = mutate or (lambda kind, axis, number: None)
         self.failed = threading.Event()
         self._lock = threading.Lock()
         self._slots: dict[tuple[tuple[int, ...], int], _Slot] = {}
@@ -83,7 +83,7 @@ class LazyComm(Comm):
     def _start(self, kind: Kind, axis: Axis, tensor: Tensor, result: Tensor) -> Callable[[], Tensor]:
         members = self.grid.members(axis, self.rank)
         self._numbers[axis] += 1
-        mutation = self._hub.mutate(kind, axis, tensor.numel())
+        mutation = self._hub.mutate(kind, axis, self._numbers[axis])
         sent = tensor.detach().flatten().clone()
         slot = self._hub.put(members, self._numbers[axis], self.rank, kind, sent)
         in_place = result.data_ptr() == tensor.data_ptr()
@@ -136,8 +136,5 @@ def run_ranks(
 def factorisations(sizes: Sequence[int] = (1, 2, 4, 8)) -> list[Grid]:
     """Every ordered grid with that many ranks."""
     return [
-        Grid(*shape)
-        for size in sizes
-        for shape in product(range(1, size + 1), repeat=4)
-        if Grid(*shape).size == size
+        Grid(*shape) for size in sizes for shape in product(range(1, size + 1), repeat=4) if Grid(*shape).size == size
     ]

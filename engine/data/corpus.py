@@ -1,0 +1,247 @@
+"""`engine data prepare`: any folder of text -> byte-level BPE -> token shards (the format is in tokens.py).
+
+Files are taken recursively in sorted order; hidden ones, and links to folders, are left out. A file is text
+if it is UTF-8 without a zero byte. The vocabulary is learnt on at most SAMPLE_BYTES, taken evenly from the
+whole corpus. Everything is written to a temporary folder beside the target and renamed at the end.
+"""
+
+import logging
+import os
+import shutil
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from engine.data.tokens import HEADER, Header, Origin, Shard, read_header, stored_as
+from engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+log = logging.getLogger(__name__)
+
+END_OF_TEXT = "<|endoftext|>"
+SMALLEST_VOCABULARY = 256 + 1
+SAMPLE_BYTES = 16_000_000
+SHARD_TOKENS = 1 << 28
+PIECE_CHARACTERS = 1 << 15
+PIECES_AT_ONCE = 256
+TOKENIZER = "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """A file of text, of which the first `size` bytes are used."""
+
+    path: Path
+    size: int
+
+
+def prepare(
+    source: Path,
+    out: Path,
+    vocab_size: int,
+    *,
+    max_bytes: int | None = None,
+    shard_tokens: int = SHARD_TOKENS,
+) -> Header:
+    """Turn the text under `source` into a corpus at `out`, replacing a corpus that is there already.
+
+    vocab_size: tokens to learn, the 256 bytes and the end of text included; text too small for that many
+    gives fewer, and the header says how many there are. max_bytes: use only so much text, from the first file
+    on. Raises UsageError if there is no text, if `out` is something other than a corpus, or if it can't be
+    written.
+    """
+    _check(source, out, vocab_size, max_bytes)
+    documents, skipped = _survey(source, out, max_bytes)
+    size = sum(document.size for document in documents)
+    log.info("%d text files, %d bytes; %d files skipped because they are not text", len(documents), size, skipped)
+    if not size:
+        raise UsageError(
+            f"The folder {source} holds no text: of its files {skipped} are not UTF-8 text and the rest are "
+            "empty; --source needs a folder with text files."
+        )
+    tokenizer = _train(_sample(documents, size), vocab_size)
+    vocabulary = tokenizer.get_vocab_size()
+    if vocabulary < vocab_size:
+        log.warning("the text is too small for %d tokens: the vocabulary has %d", vocab_size, vocabulary)
+    end = tokenizer.get_vocab()[END_OF_TEXT]
+    dtype: Literal["uint16", "uint32"] = "uint16" if vocabulary <= 1 << 16 else "uint32"
+    with _replacing(out) as folder:
+        tokenizer.save(str(folder / TOKENIZER))
+        shards = _write(folder, _encode(tokenizer, documents, end), stored_as(dtype), shard_tokens)
+        header = Header(
+            dtype=dtype,
+            vocabulary=vocabulary,
+            end_of_text=end,
+            shards=shards,
+            tokenizer=TOKENIZER,
+            source=Origin(folder=str(source.resolve()), files=len(documents), bytes=size, skipped=skipped),
+        )
+        (folder / HEADER).write_text(header.model_dump_json(indent=1) + "\n")
+    return header
+
+
+def _check(source: Path, out: Path, vocab_size: int, max_bytes: int | None) -> None:
+    if not source.is_dir():
+        raise UsageError(
+            f"The corpus folder {source} doesn't exist or is not a folder: give --source a folder of text."
+        )
+    if vocab_size < SMALLEST_VOCABULARY:
+        raise UsageError(
+            f"A byte-level vocabulary needs at least {SMALLEST_VOCABULARY} tokens (256 bytes and the end of "
+            f"text), but --vocab-size {vocab_size} was given."
+        )
+    if max_bytes is not None and max_bytes < 1:
+        raise UsageError(f"--max-bytes must be at least 1, but {max_bytes} was given.")
+    if source.resolve().is_relative_to(out.resolve()):
+        raise UsageError(f"The corpus {source} lies inside --out {out}, which is replaced: give another --out.")
+    if out.is_dir() and any(out.iterdir()):
+        try:
+            read_header(out)
+        except UsageError:
+            if not (out / HEADER).is_file():
+                raise UsageError(
+                    f"{out} exists and is not a prepared corpus, so it is not replaced: give another --out."
+                ) from None
+    elif out.exists() and not out.is_dir():
+        raise UsageError(f"{out} exists and is not a folder: give another --out.")
+
+
+def _survey(source: Path, out: Path, max_bytes: int | None) -> tuple[list[_Document], int]:
+    """The text files to use, and how many files were skipped."""
+    documents: list[_Document] = []
+    skipped = 0
+    left = max_bytes
+    for path in _files(source, out.resolve()):
+        try:
+            size = sum(len(piece.encode()) for piece in _pieces(path, left))
+        except (OSError, ValueError):
+            skipped += 1
+            continue
+        documents.append(_Document(path, size))
+        if left is not None and (left := left - size) <= 0:
+            break
+    return documents, skipped
+
+
+def _files(source: Path, leave_out: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(source):
+        here = Path(folder)
+        folders[:] = sorted(
+            name for name in folders if not name.startswith(".") and (here / name).resolve() != leave_out
+        )
+        for name in sorted(names):
+            if not name.startswith(".") and (here / name).is_file():
+                yield here / name
+
+
+def _pieces(path: Path, limit: int | None) -> Iterator[str]:
+    """A file's text in pieces that end at a line where one is near. Raises ValueError if it is not text.
+
+    limit: stop after so many bytes of text.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        while piece := file.read(PIECE_CHARACTERS):
+            piece += file.readline(PIECE_CHARACTERS)
+            if "\0" in piece:
+                raise ValueError(f"{path} holds a zero byte")
+            if limit is not None:
+                piece = piece.encode()[:limit].decode(errors="ignore")
+                limit -= len(piece.encode())
+            if not piece:
+                return
+            yield piece
+
+
+def _sample(documents: Iterable[_Document], size: int) -> Iterator[str]:
+    """Pieces spread evenly over the corpus, SAMPLE_BYTES of it in all."""
+    share = min(1.0, SAMPLE_BYTES / size)
+    seen = taken = 0
+    for document in documents:
+        for piece in _pieces(document.path, document.size):
+            seen += len(piece)
+            if taken + len(piece) / 2 <= seen * share:
+                taken += len(piece)
+                yield piece
+
+
+def _train(text: Iterator[str], vocab_size: int) -> "Tokenizer":
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(text, trainer)
+    tokenizer.encode_special_tokens = True  # text that spells the end-of-text token doesn't end a document
+    return tokenizer
+
+
+def _encode(tokenizer: "Tokenizer", documents: Iterable[_Document], end: int) -> Iterator[np.ndarray]:
+    """The tokens of the corpus in order, `end` after each document."""
+
+    def units() -> Iterator[str | None]:
+        for document in documents:
+            yield from _pieces(document.path, document.size)
+            yield None
+
+    stream = units()
+    while chunk := list(islice(stream, PIECES_AT_ONCE)):
+        encoded = iter(tokenizer.encode_batch_fast([piece for piece in chunk if piece is not None]))
+        ids = [[end] if piece is None else next(encoded).ids for piece in chunk]
+        yield np.concatenate([np.array(part, np.uint32) for part in ids])
+
+
+def _write(folder: Path, stream: Iterable[np.ndarray], storage: np.dtype, shard_tokens: int) -> tuple[Shard, ...]:
+    """Write the tokens to shards of `shard_tokens` each, the last one shorter."""
+    counts: list[int] = []
+    for tokens in stream:
+        rest = tokens.astype(storage)
+        while len(rest):
+            if not counts or counts[-1] == shard_tokens:
+                counts.append(0)
+            part, rest = np.split(rest, [shard_tokens - counts[-1]])
+            with (folder / _shard_name(len(counts) - 1)).open("ab") as file:
+                part.tofile(file)
+            counts[-1] += len(part)
+    return tuple(Shard(file=_shard_name(number), tokens=count) for number, count in enumerate(counts))
+
+
+def _shard_name(number: int) -> str:
+    return f"tokens-{number:05d}.bin"
+
+
+@contextmanager
+def _replacing(out: Path) -> Iterator[Path]:
+    """A fresh folder that takes the place of `out` when the block ends well and vanishes when it doesn't."""
+    suffix = f"{socket.gethostname()}.{os.getpid()}"
+    fresh, old = out.parent / f".{out.name}.{suffix}.new", out.parent / f".{out.name}.{suffix}.old"
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        fresh.mkdir()
+        yield fresh
+        if out.is_dir():
+            out.rename(old)
+        try:
+            fresh.rename(out)
+        except OSError:
+            if old.is_dir():
+                old.rename(out)
+            raise
+    except OSError as error:
+        raise UsageError(f"The corpus can't be written to {out}: {error}.") from None
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)

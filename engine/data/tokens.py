@@ -1,0 +1,212 @@
+"""Where tokens come from: shards on disk (`Tokens`) or a formula (`Synthetic`).
+
+A corpus is a folder with header.json, tokenizer.json and shards tokens-00000.bin ... that hold little-endian
+unsigned integers and nothing else. Opening checks every shard's size, so a missing or truncated one is found
+before a job starts.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Final, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from engine.data.sampler import Ints, key, mix, shuffled
+from engine.errors import UsageError
+from engine.result import first_problem
+
+FORMAT: Final = "par4d.tokens"
+VERSION: Final = 1
+HEADER = "header.json"
+
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Shard(_Record):
+    """One file of tokens."""
+
+    file: FileName
+    tokens: int = Field(gt=0)
+
+
+class Origin(_Record):
+    """The text that was prepared: its folder, its files and bytes, and how many files were not text."""
+
+    folder: str
+    files: int
+    bytes: int
+    skipped: int
+
+
+class Header(_Record):
+    """header.json of a prepared corpus. Every token is below `vocabulary`; end_of_text ends each document."""
+
+    format: Literal["par4d.tokens"] = FORMAT
+    version: Literal[1] = VERSION
+    dtype: Literal["uint16", "uint32"]
+    vocabulary: int = Field(gt=1)
+    end_of_text: int
+    shards: tuple[Shard, ...] = Field(min_length=1)
+    tokenizer: FileName
+    source: Origin
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in all shards together."""
+        return sum(shard.tokens for shard in self.shards)
+
+    @property
+    def storage(self) -> np.dtype:
+        """How a token is stored."""
+        return stored_as(self.dtype)
+
+
+def stored_as(dtype: Literal["uint16", "uint32"]) -> np.dtype:
+    """The little-endian layout of a shard."""
+    return np.dtype(dtype).newbyteorder("<")
+
+
+class Dataset(Protocol):
+    """Anything a training run can read sequences from."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Every token is below this."""
+
+    def read(self, seed: int, positions: Ints, sequence_length: int) -> Ints:
+        """[B, sequence_length + 1] tokens of the sequences at these positions; the last is a target only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synthetic:
+    """Random tokens, a pure function of (seed, position): nothing to learn and nothing to read."""
+
+    vocabulary: int
+
+    def read(self, seed: int, positions: Ints, sequence_length: int) -> Ints:
+        rows_B1 = mix(key(seed, 2) ^ positions.astype(np.uint64))[:, None]
+        columns_1S = np.arange(sequence_length + 1, dtype=np.uint64)[None, :]
+        high_BS = mix(rows_B1 + columns_1S) >> np.uint64(32)
+        return (high_BS * np.uint64(self.vocabulary) >> np.uint64(32)).astype(np.int64)
+
+
+class Tokens:
+    """A prepared corpus, memory-mapped: it is cut into sequences, which each epoch shuffles anew."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        self.path = path
+        self.header = header
+
+    @classmethod
+    def open(cls, path: Path) -> "Tokens":
+        """Check the header and every shard's size. Raises UsageError for what is missing or cut short."""
+        header = read_header(path)
+        for shard in header.shards:
+            file, expected = path / shard.file, shard.tokens * header.storage.itemsize
+            try:
+                size = file.stat().st_size
+            except OSError as error:
+                raise UsageError(
+                    f"The token shard {file} can't be read ({error.strerror}): prepare the corpus again."
+                ) from None
+            if size != expected:
+                raise UsageError(
+                    f"The token shard {file} has {size} bytes, but its header says {expected}: prepare the "
+                    "corpus again."
+                )
+        return cls(path, header)
+
+    @property
+    def vocabulary(self) -> int:
+        return self.header.vocabulary
+
+    def sequences(self, sequence_length: int) -> int:
+        """How many sequences an epoch has. Raises UsageError if the corpus is too short for one."""
+        count = (self.header.tokens - 1) // sequence_length
+        if count < 1:
+            raise UsageError(
+                f"The corpus {self.path} has {self.header.tokens} tokens, but a sequence length of "
+                f"{sequence_length} needs at least {sequence_length + 1}: prepare more text or take a shorter "
+                "sequence."
+            )
+        return count
+
+    def read(self, seed: int, positions: Ints, sequence_length: int) -> Ints:
+        window = np.empty((len(positions), sequence_length + 1), np.int64)
+        numbers = shuffled(seed, positions, self.sequences(sequence_length))
+        for row, start in zip(window, (numbers * sequence_length).tolist(), strict=True):
+            self._copy(start, row)
+        return window
+
+    def _copy(self, start: int, out: Ints) -> None:
+        """Fill out with the tokens from `start` on, across shards where need be."""
+        shard = int(np.searchsorted(self._starts, start, side="right")) - 1
+        done = 0
+        while done < len(out):
+            here = start + done - int(self._starts[shard])
+            part = self._shards[shard][here : here + len(out) - done]
+            out[done : done + len(part)] = part
+            done += len(part)
+            shard += 1
+
+    @cached_property
+    def _starts(self) -> Ints:
+        return np.cumsum([0, *(shard.tokens for shard in self.header.shards)], dtype=np.int64)
+
+    @cached_property
+    def _shards(self) -> list[NDArray[np.unsignedinteger]]:
+        storage = self.header.storage
+        return [
+            np.asarray(np.memmap(self.path / shard.file, storage, "r", shape=(shard.tokens,)))
+            for shard in self.header.shards
+        ]
+
+
+def read_header(path: Path) -> Header:
+    """Read and check header.json alone. Raises UsageError."""
+    file = path / HEADER
+    try:
+        data = json.loads(file.read_text())
+    except OSError:
+        raise UsageError(
+            f"{path} holds no prepared corpus: make one with `python -m engine data prepare --source DIR --out {path}`."
+        ) from None
+    except ValueError:
+        raise UsageError(f"{file} is cut short or is not JSON: prepare the corpus again.") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise UsageError(f"{file} is not the header of a prepared corpus: its key 'format' is not {FORMAT!r}.")
+    if isinstance(version := data.get("version"), int) and version > VERSION:
+        raise UsageError(
+            f"{file} has format version {version}, but this Par4D reads up to {VERSION}: update Par4D to read it."
+        )
+    try:
+        return Header.model_validate(data)
+    except ValidationError as error:
+        raise UsageError(f"{file} is not a valid header: {first_problem(error)}") from None
+
+
+def open_dataset(data: str, *, vocabulary: int, sequence_length: int) -> Dataset:
+    """The dataset that `--data` names ("synthetic" or a folder) for a model of this vocabulary.
+
+    Raises UsageError if the corpus can't be read, has tokens that the model hasn't, or is shorter than a
+    sequence.
+    """
+    if data == "synthetic":
+        return Synthetic(vocabulary)
+    tokens = Tokens.open(Path(data))
+    if tokens.vocabulary > vocabulary:
+        raise UsageError(
+            f"The corpus {data} has a vocabulary of {tokens.vocabulary}, but the model's is {vocabulary}: "
+            f"take a model with at least {tokens.vocabulary}, or prepare the corpus with --vocab-size "
+            f"{vocabulary}."
+        )
+    tokens.sequences(sequence_length)
+    return tokens

@@ -1,0 +1,211 @@
+"""One `engine train`: connect, train, and leave one result.json whatever happens.
+
+Rank 0 writes a failed result before the first iteration, which the outcome replaces, so that even a run that is killed
+has said so. Of several failing ranks the one with a reason of its own wins over those that only lost contact.
+"""
+
+import logging
+import resource
+import signal
+import socket
+import sys
+from contextlib import suppress
+from datetime import timedelta
+from statistics import mean, median
+from types import FrameType
+from typing import Literal
+
+import torch
+
+from engine import flops, provenance
+from engine.comm import Comm
+from engine.config import TrainConfig, checked, parameters_per_rank
+from engine.errors import EngineError, RunError, UsageError
+from engine.grid import Grid
+from engine.launch import Launch, init_process_group
+from engine.recorder import Clock, Recorder
+from engine.result import Breakdown, Collective, Memory, Model, Result, Summary, read, write
+from engine.train import Measured, Trainer, run_iterations
+
+log = logging.getLogger(__name__)
+
+UNFINISHED = "The run ended before it could write its result: it was killed, or its time limit passed."
+NAME_BYTES = 256
+
+
+class Terminated(RunError):
+    """The launcher or the scheduler asked this rank to end."""
+
+
+def train(config: TrainConfig, launch: Launch) -> int:
+    """Run on this rank; returns the exit code: 0, or 1 with a failed result. Raises UsageError before anything ran."""
+    config = checked(config, launch.world_size)
+    device = pick_device(config.device, launch.local_rank)
+    outcome = Outcome(config, launch, device)
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        if launch.rank == 0:
+            write(outcome.failed(UNFINISHED), config.out)
+        init_process_group(launch, device, timedelta(seconds=config.timeout_s))
+        recorder = Recorder(Clock(device))
+        comm = Comm(_grid(config), timeout=timedelta(seconds=config.timeout_s), recorder=recorder, device=device)
+        run_iterations(Trainer(config, comm, recorder), outcome.measured)
+        result = outcome.succeeded(comm)
+        if launch.rank == 0:
+            write(result, config.out)
+        comm.barrier()
+    except Exception as error:
+        outcome.write_failure(error)
+        return 1
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return 0
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise Terminated(
+        f"Rank was told to end by signal {signal.Signals(number).name}: another rank failed or time is up."
+    )
+
+
+def _grid(config: TrainConfig) -> Grid:
+    assert config.grid is not None
+    return config.grid
+
+
+def pick_device(wanted: Literal["auto", "cpu", "cuda"], local_rank: int) -> torch.device:
+    """The device of a rank; on CUDA (or ROCm), the one with its local rank's number."""
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UsageError("There is no CUDA or ROCm device here, but --device cuda was given: use --device cpu.")
+    # A launcher that shows each rank one device only calls it number 0.
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def device_name(device: torch.device) -> str:
+    """What the machine calls it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {torch.get_num_threads()} threads"
+
+
+class Outcome:
+    """Turns what a run measured, or why it failed, into its result."""
+
+    def __init__(self, config: TrainConfig, launch: Launch, device: torch.device) -> None:
+        self._config, self._launch, self._device = config, launch, device
+        self._start = provenance.now()
+        self.measured = Measured()
+
+    def failed(self, reason: str) -> Result:
+        """A failed result with the iterations so far."""
+        return self._result("failed", reason, [socket.gethostname()], [device_name(self._device)])
+
+    def succeeded(self, comm: Comm) -> Result:
+        """The result of a whole run; collective, because it holds every rank's memory, host and device."""
+        kind, peak = _peak_memory(self._device)
+        peaks = comm.everyone(torch.tensor([peak], dtype=torch.int64)).flatten().tolist()
+        hosts = _texts(comm, socket.gethostname())
+        devices = _texts(comm, device_name(self._device))
+        result = self._result("ok", None, hosts, devices)
+        counted = [i for i in self.measured.iterations if not i.warmup]
+        collectives = tuple(
+            Collective(
+                kind=of_kind,
+                axis=axis,
+                calls=tally.calls / len(counted),
+                bytes=tally.num_bytes / len(counted),
+                time_s=tally.time_s / len(counted),
+            )
+            for (of_kind, axis), tally in sorted(self.measured.collectives.items())
+        )
+        within = sum(c.time_s for c in collectives)
+        return result.model_copy(
+            update={
+                "summary": self._summary(),
+                "memory": Memory(kind=kind, peak_bytes_per_rank=tuple(peaks)),
+                "collectives": collectives,
+                "breakdown": Breakdown(compute_s=mean(i.time_s for i in counted) - within, collectives_s=within),
+            }
+        )
+
+    def write_failure(self, error: Exception) -> None:
+        """Log the failure and write it, unless another rank already gave a reason of its own."""
+        own = isinstance(error, EngineError | torch.cuda.OutOfMemoryError | MemoryError | OSError)
+        own = own and not isinstance(error, Terminated)
+        step = len(self.measured.iterations)
+        told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = told if isinstance(error, RunError) else f"Rank {self._launch.rank} failed in iteration {step}: {told}"
+        if not isinstance(error, EngineError):
+            log.error("", exc_info=error)
+        log.error("%s", reason)
+        with suppress(EngineError, OSError):
+            already = self._config.out.exists() and read(self._config.out).reason not in (None, UNFINISHED)
+            if own or not already:
+                write(self.failed(reason), self._config.out)
+
+    def _summary(self) -> Summary:
+        config, ranks = self._config, self._launch.world_size
+        times = [i.time_s for i in self.measured.iterations if not i.warmup]
+        time_s = mean(times)
+        sequences = config.batch.sequences
+        hardware = flops.hardware_flops(config.model, sequences, recompute=config.checkpoint_activations)
+        model = flops.model_flops(config.model, sequences)
+        peak = config.peak_flops
+        return Summary(
+            counted_iterations=len(times),
+            time_per_iteration_s=time_s,
+            median_time_s=median(times),
+            tokens_per_s=sequences * config.model.sequence / time_s,
+            hardware_flops_per_s=hardware / time_s,
+            model_flops_per_s=model / time_s,
+            peak_flops_per_device=peak,
+            hfu=flops.utilisation(hardware, time_s, ranks, peak) if peak else None,
+            mfu=flops.utilisation(model, time_s, ranks, peak) if peak else None,
+        )
+
+    def _result(
+        self, status: Literal["ok", "failed"], reason: str | None, hosts: list[str], devices: list[str]
+    ) -> Result:
+        config, model = self._config, self._config.model
+        return Result(
+            kind="train",
+            status=status,
+            reason=reason,
+            labels=dict(config.labels),
+            config=config.as_options(),
+            ranks=self._launch.world_size,
+            grid=str(_grid(config)),
+            model=Model(
+                name=model.name,
+                layers=model.layers,
+                hidden=model.hidden,
+                heads=model.heads,
+                vocabulary=model.vocabulary,
+                sequence=model.sequence,
+                parameters=model.parameters,
+                parameters_per_rank=parameters_per_rank(model, _grid(config)),
+            ),
+            iterations=tuple(self.measured.iterations),
+            dtype=config.precision,
+            provenance=provenance.collect(
+                start=self._start, launcher=self._launch.launcher, hosts=hosts, devices=devices
+            ),
+        )
+
+
+def _peak_memory(device: torch.device) -> tuple[Literal["resident", "allocated"], int]:
+    if device.type == "cuda":
+        return "allocated", torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return "resident", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _texts(comm: Comm, text: str) -> list[str]:
+    """A short text of every rank, in rank order."""
+    encoded = text.encode()[:NAME_BYTES].ljust(NAME_BYTES, b"\0")
+    rows = comm.everyone(torch.frombuffer(bytearray(encoded), dtype=torch.uint8))
+    return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows.tolist()]

@@ -1,0 +1,67 @@
+"""Real gloo processes for tests: forked from a clean server that has torch loaded, each with a time-out."""
+
+import multiprocessing
+import tempfile
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from engine.grid import Grid
+
+TIMEOUT_S = 120
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.checkpoint", "engine.train"])
+
+
+def _rank(pipe: Connection, store: str, grid: Grid, rank: int, work: Callable[..., Any], args: tuple) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from engine.comm import Comm
+    from engine.recorder import Recorder
+
+    torch.set_num_threads(1)
+    limit = timedelta(seconds=TIMEOUT_S / 2)
+    try:
+        dist.init_process_group(
+            "gloo", store=dist.FileStore(store, grid.size), rank=rank, world_size=grid.size, timeout=limit
+        )
+        pipe.send(("ok", work(Comm(grid, timeout=limit, recorder=Recorder()), *args)))
+        dist.barrier()
+        dist.destroy_process_group()
+    except BaseException:
+        pipe.send(("error", traceback.format_exc()))
+
+
+def run_processes(grid: Grid, work: Callable[..., Any], *args: Any) -> list[Any]:
+    """work(comm, *args) in one process a rank, all picklable; what each returned, in rank order."""
+    with tempfile.TemporaryDirectory() as folder:
+        pipes, processes = [], []
+        for rank in range(grid.size):
+            here, there = _context.Pipe(duplex=False)
+            process = _context.Process(
+                target=_rank, args=(there, str(Path(folder) / "store"), grid, rank, work, args), daemon=True
+            )
+            process.start()
+            there.close()
+            pipes.append(here)
+            processes.append(process)
+        try:
+            outcomes = []
+            for rank, pipe in enumerate(pipes):
+                if not wait([pipe], TIMEOUT_S):
+                    raise TimeoutError(f"rank {rank} of grid {grid} did not finish in {TIMEOUT_S} s")
+                outcomes.append(pipe.recv())
+        finally:
+            for process in processes:
+                process.join(5)
+                if process.is_alive():
+                    process.kill()
+    for rank, (status, value) in enumerate(outcomes):
+        if status == "error":
+            raise AssertionError(f"rank {rank} of grid {grid} failed:\n{value}")
+    return [value for _, value in outcomes]
