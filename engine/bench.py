@@ -24,6 +24,7 @@ from engine.result import GemmPoint, Result, write
 log = logging.getLogger(__name__)
 
 LARGEST = 1 << 20
+SMALLEST_PROBE = 64
 TARGET_S = 1.0  # time to spend on one size
 SAMPLE_S = 0.002  # below this a sample is several multiplications, so that the clock and the launch don't show
 FEWEST, MOST = 3, 30  # samples of one size
@@ -33,7 +34,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     """Read "1024..65536" (doubling) or "1000,3000" (those). Ascending, each once. Raises UsageError."""
     if match := re.fullmatch(r"(\d{1,7})\.\.(\d{1,7})", text):
         first, last = map(int, match.groups())
-        sizes = {first << step for step in range(21) if first << step <= last}
+        sizes = {first << step for step in range(21) if first << step <= last <= LARGEST}
     elif re.fullmatch(r"\d{1,7}(,\d{1,7})*", text):
         sizes = set(map(int, text.split(",")))
     else:
@@ -51,14 +52,15 @@ def gemm(
 ) -> tuple[GemmPoint, ...]:
     """The rate of n x n times n x n for each size, ascending: the median of several samples after a warm-up.
 
-    A size that doesn't fit the free memory, or what is left of the budget (predicted from the size before by
-    n^3), is skipped and says so. fp32 means fp32: no TF32.
+    A size that doesn't fit the free memory, or what is left of the budget (predicted from the size before by n^3, for
+    the first from smaller ones that are not reported), is skipped and says so. fp32 means fp32: no TF32.
     """
     start = time.perf_counter()
     points: list[GemmPoint] = []
     last: GemmPoint | None = None
     with _full_speed(device):
-        for size in sizes:
+        probes = (sizes[0] >> shift for shift in (9, 6, 3))
+        for size in (*(probe for probe in probes if probe >= SMALLEST_PROBE), *sizes):
             left_s = time_budget_s - (time.perf_counter() - start)
             point = GemmPoint(size=size, skipped=_obstacle(size, dtype, device, last, left_s))
             if point.skipped is None:
@@ -66,7 +68,7 @@ def gemm(
             rate = f"{point.flops_per_s / 1e9:.1f} Gflop/s" if point.flops_per_s else f"skipped: {point.skipped}"
             log.info("%d x %d: %s", size, size, rate)
             points.append(point)
-    return tuple(points)
+    return tuple(points[-len(sizes) :])
 
 
 def run_gemm(*, dtype: str, sizes: str, device: str, time_budget_s: float, labels: dict[str, str], out: Path) -> Result:

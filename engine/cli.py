@@ -203,7 +203,8 @@ def _model(arguments: argparse.Namespace) -> GPTConfig:
     if len(given) < len(shape):
         raise UsageError("Name a network with --model NAME, or give --layers, --hidden and --heads.")
     name = f"gpt-l{arguments.layers}-h{arguments.hidden}-a{arguments.heads}"
-    return GPTConfig(**{"name": name, "vocabulary": 51200, "sequence": 2048} | shape | changes)
+    whole = GPTConfig(name, arguments.layers, arguments.hidden, arguments.heads, vocabulary=51200, sequence=2048)
+    return replace(whole, **changes)
 
 
 def _config(arguments: argparse.Namespace) -> TrainConfig:

@@ -10,7 +10,7 @@ the forward. With full activation checkpointing each layer, but not the logits, 
     flops model flops     = 72 B s l h^2 (1 + s / 6h + V / 12 l h)     the same without the second forward
 
 The logit term 6 B s h V is equal in both, so model flops / hardware flops is a little above the often quoted
-0.75: 0.752 for gpt-80b, 0.760 for gpt-5b. HFU divides the first by the peak, MFU the second.
+0.75: 0.7515 for gpt-80b, 0.7573 for gpt-5b. HFU divides the first by the peak, MFU the second.
 """
 
 from engine.grid import Grid

@@ -20,9 +20,9 @@ import torch
 from engine import flops, provenance
 from engine.comm import Comm
 from engine.config import TrainConfig, checked, parameters_per_rank
-from engine.errors import EngineError, RunError, UsageError
+from engine.errors import EngineError, RunError
 from engine.grid import Grid
-from engine.launch import Launch, init_process_group
+from engine.launch import Launch, choose_device, init_process_group
 from engine.recorder import Clock, Recorder
 from engine.result import Breakdown, Collective, Memory, Model, Result, Summary, read, write
 from engine.train import Measured, Trainer, run_iterations
@@ -40,7 +40,7 @@ class Terminated(RunError):
 def train(config: TrainConfig, launch: Launch) -> int:
     """Run on this rank; returns the exit code: 0, or 1 with a failed result. Raises UsageError before anything ran."""
     config = checked(config, launch.world_size)
-    device = pick_device(config.device, launch.local_rank)
+    device = choose_device(config.device, launch.local_rank)
     outcome = Outcome(config, launch, device)
     signal.signal(signal.SIGTERM, _terminated)
     try:
@@ -73,25 +73,6 @@ def _grid(config: TrainConfig) -> Grid:
     return config.grid
 
 
-def pick_device(wanted: Literal["auto", "cpu", "cuda"], local_rank: int) -> torch.device:
-    """The device of a rank; on CUDA (or ROCm), the one with its local rank's number."""
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise UsageError("There is no CUDA or ROCm device here, but --device cuda was given: use --device cpu.")
-    # A launcher that shows each rank one device only calls it number 0.
-    device = torch.device("cuda", local_rank % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device
-
-
-def device_name(device: torch.device) -> str:
-    """What the machine calls it."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"CPU, {torch.get_num_threads()} threads"
-
-
 class Outcome:
     """Turns what a run measured, or why it failed, into its result."""
 
@@ -102,14 +83,14 @@ class Outcome:
 
     def failed(self, reason: str) -> Result:
         """A failed result with the iterations so far."""
-        return self._result("failed", reason, [socket.gethostname()], [device_name(self._device)])
+        return self._result("failed", reason, [socket.gethostname()], [provenance.device_name(self._device)])
 
     def succeeded(self, comm: Comm) -> Result:
         """The result of a whole run; collective, because it holds every rank's memory, host and device."""
         kind, peak = _peak_memory(self._device)
         peaks = comm.everyone(torch.tensor([peak], dtype=torch.int64)).flatten().tolist()
         hosts = _texts(comm, socket.gethostname())
-        devices = _texts(comm, device_name(self._device))
+        devices = _texts(comm, provenance.device_name(self._device))
         result = self._result("ok", None, hosts, devices)
         counted = [i for i in self.measured.iterations if not i.warmup]
         collectives = tuple(

@@ -1,8 +1,9 @@
 """`engine data prepare`: any folder of text -> byte-level BPE -> token shards (the format is in tokens.py).
 
-Files are taken recursively in sorted order; hidden ones, and links to folders, are left out. A file is text
-if it is UTF-8 without a zero byte. The vocabulary is learnt on at most SAMPLE_BYTES, taken evenly from the
-whole corpus. Everything is written to a temporary folder beside the target and renamed at the end.
+Files are taken recursively in sorted order, a folder's own before those of its subfolders; hidden ones, and links to
+folders, are left out. A file is text if it is UTF-8 without a zero byte. The vocabulary is learnt on at most
+SAMPLE_BYTES, taken evenly from the whole corpus. Everything is written to a temporary folder beside the target and
+renamed at the end.
 """
 
 import logging
@@ -58,6 +59,7 @@ def prepare(
     on. Raises UsageError if there is no text, if `out` is something other than a corpus, or if it can't be
     written.
     """
+    out = out.resolve()
     _check(source, out, vocab_size, max_bytes)
     documents, skipped = _survey(source, out, max_bytes)
     size = sum(document.size for document in documents)
@@ -74,7 +76,7 @@ def prepare(
     end = tokenizer.get_vocab()[END_OF_TEXT]
     dtype: Literal["uint16", "uint32"] = "uint16" if vocabulary <= 1 << 16 else "uint32"
     with _replacing(out) as folder:
-        tokenizer.save(str(folder / TOKENIZER))
+        (folder / TOKENIZER).write_text(tokenizer.to_str(pretty=True))
         shards = _write(folder, _encode(tokenizer, documents, end), stored_as(dtype), shard_tokens)
         header = Header(
             dtype=dtype,
@@ -100,7 +102,7 @@ def _check(source: Path, out: Path, vocab_size: int, max_bytes: int | None) -> N
         )
     if max_bytes is not None and max_bytes < 1:
         raise UsageError(f"--max-bytes must be at least 1, but {max_bytes} was given.")
-    if source.resolve().is_relative_to(out.resolve()):
+    if source.resolve().is_relative_to(out):
         raise UsageError(f"The corpus {source} lies inside --out {out}, which is replaced: give another --out.")
     if out.is_dir() and any(out.iterdir()):
         try:
@@ -119,7 +121,7 @@ def _survey(source: Path, out: Path, max_bytes: int | None) -> tuple[list[_Docum
     documents: list[_Document] = []
     skipped = 0
     left = max_bytes
-    for path in _files(source, out.resolve()):
+    for path in _files(source, out):
         try:
             size = sum(len(piece.encode()) for piece in _pieces(path, left))
         except (OSError, ValueError):

@@ -87,7 +87,7 @@ class LazyComm(Comm):
         sent = tensor.detach().flatten().clone()
         slot = self._hub.put(members, self._numbers[axis], self.rank, kind, sent)
         in_place = result.data_ptr() == tensor.data_ptr()
-        result.detach().fill_(torch.nan)
+        result.detach().fill_(torch.nan if result.is_floating_point() else -1)
 
         def finish() -> Tensor:
             outcome = self._hub.take(slot)

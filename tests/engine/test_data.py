@@ -1,0 +1,364 @@
+"""A folder of text becomes shards, and every grid reads the same samples from them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.data import Synthetic, Tokens, batch, open_dataset, prepare, rows
+from engine.data.corpus import _replacing
+from engine.data.sampler import key, permute, shuffled
+from engine.errors import UsageError
+from engine.grid import Axis, Grid
+
+TEXTS = {
+    "b.txt": "The second file, with an <|endoftext|> spelt out.\r\nAnd a windows line.\n",
+    "a/deep/one.py": "def f(x):\n    return x + 1\n" * 40,
+    "a/emoji.md": "naïve café, 東京, 🚀\n" * 30,
+    "c.txt": "The quick brown fox jumps over the lazy dog.\n" * 60,
+}
+ORDER = ["b.txt", "c.txt", "a/emoji.md", "a/deep/one.py"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("source")
+    for name, text in TEXTS.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode())
+    (folder / "image.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
+    (folder / "zero.txt").write_bytes(b"text with a \0 byte")
+    (folder / "latin.txt").write_bytes("café".encode("latin-1"))
+    (folder / ".hidden").write_text("never read")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def corpus(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("out") / "corpus"
+    prepare(source, out, 300, shard_tokens=500)
+    return out
+
+
+def all_tokens(path: Path) -> np.ndarray:
+    header = Tokens.open(path).header
+    return np.concatenate([np.fromfile(path / shard.file, header.storage) for shard in header.shards])
+
+
+def decoded(path: Path) -> list[str]:
+    """The documents of a corpus as text again."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+    tokens = all_tokens(path).tolist()
+    end = Tokens.open(path).header.end_of_text
+    assert tokens[-1] == end
+    documents: list[list[int]] = [[]]
+    for token in tokens[:-1]:
+        if token == end:
+            documents.append([])
+        else:
+            documents[-1].append(token)
+    return [tokenizer.decode(document, skip_special_tokens=False) for document in documents]
+
+
+def test_every_text_comes_back_byte_for_byte_in_sorted_order(corpus: Path) -> None:
+    assert decoded(corpus) == [TEXTS[name] for name in ORDER]
+
+
+def test_files_that_are_not_text_are_counted_and_left_out(corpus: Path) -> None:
+    origin = Tokens.open(corpus).header.source
+    assert (origin.files, origin.skipped) == (4, 3)
+    assert origin.bytes == sum(len(text.encode()) for text in TEXTS.values())
+
+
+def test_the_header_bounds_every_token(corpus: Path) -> None:
+    header = Tokens.open(corpus).header
+    assert header.dtype == "uint16"
+    assert all_tokens(corpus).max() < header.vocabulary <= 300
+    assert len(header.shards) > 1
+    assert header.tokens == len(all_tokens(corpus))
+
+
+def test_a_vocabulary_beyond_two_bytes_is_stored_in_four(source: Path, tmp_path: Path) -> None:
+    words = tmp_path / "words"
+    words.mkdir()
+    rng = np.random.default_rng(0)
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+    text = " ".join("".join(word) for word in rng.choice(letters, (40_000, 8)))
+    (words / "text").write_text(text)
+    header = prepare(words, tmp_path / "out", 66_000)
+    assert header.vocabulary == 66_000
+    assert header.dtype == "uint32"
+    assert decoded(tmp_path / "out") == [text]
+
+
+def test_a_long_line_is_cut_into_pieces_and_comes_back_whole(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    text = "é0123456789" * 20_000
+    (tmp_path / "in" / "line.txt").write_text(text)
+    prepare(tmp_path / "in", tmp_path / "out", 257)
+    assert decoded(tmp_path / "out") == [text]
+
+
+def test_max_bytes_takes_the_first_text_only(source: Path, tmp_path: Path) -> None:
+    size = len(TEXTS["b.txt"].encode())
+    header = prepare(source, tmp_path / "out", 300, max_bytes=size + 10)
+    assert header.source.bytes == size + 10
+    assert decoded(tmp_path / "out") == [TEXTS["b.txt"], TEXTS["c.txt"][:10]]
+
+
+def test_preparing_twice_gives_the_same_bytes_and_leaves_nothing_else(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "corpus"
+    prepare(source, out, 280)
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    prepare(source, out, 280)
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_corpus_inside_its_own_source_is_not_read_as_text(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("some text\n")
+    first = prepare(tmp_path, tmp_path / "out", 257)
+    assert prepare(tmp_path, tmp_path / "out", 257).source == first.source
+
+
+def test_a_killed_prepare_leaves_the_former_corpus(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("first\n" * 100)
+    prepare(tmp_path / "in", tmp_path / "out", 257)
+    before = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
+    for number in range(400):
+        (tmp_path / "in" / f"{number}.txt").write_text(f"line {number} of many\n" * 4000)
+    code = "import sys; from pathlib import Path; from engine.data import prepare; " + (
+        "prepare(Path(sys.argv[1]), Path(sys.argv[2]), 300)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "in"), str(tmp_path / "out")])
+    while not list(tmp_path.glob(".out.*/tokens-*.bin")):
+        assert process.poll() is None
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == before
+
+
+def test_a_replacement_that_fails_at_the_last_moment_puts_the_former_corpus_back(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    prepare(source, out, 257)
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    with pytest.raises(UsageError, match="can't be written"), _replacing(out) as fresh:
+        fresh.rmdir()
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_bytes(bytes(range(1, 128)) * 2000)
+    code = (
+        "import resource, sys; from pathlib import Path; from engine.data import prepare\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "prepare(Path(sys.argv[1]), Path(sys.argv[2]), 257)"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "in"), str(tmp_path / "out")], capture_output=True, text=True
+    )
+    assert "UsageError: The corpus can't be written to" in process.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [({}, "holds no text"), ({"a.bin": b"\0\1"}, "1 are not UTF-8"), ({"empty.txt": b""}, "the rest are empty")],
+)
+def test_a_folder_without_text_is_refused(tmp_path: Path, text: dict[str, bytes], says: str) -> None:
+    (tmp_path / "in").mkdir()
+    for name, content in text.items():
+        (tmp_path / "in" / name).write_bytes(content)
+    with pytest.raises(UsageError, match=says):
+        prepare(tmp_path / "in", tmp_path / "out", 300)
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_arguments_of_prepare_are_refused_and_change_nothing(source: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work")
+    (tmp_path / "file").write_text("text")
+    for arguments, says in [
+        ((tmp_path / "nowhere", tmp_path / "out", 300), "nowhere doesn't exist"),
+        ((tmp_path / "file", tmp_path / "out", 300), "not a folder"),
+        ((source, tmp_path / "out", 256), "at least 257"),
+        ((source, mine, 300), "not a prepared corpus"),
+        ((source, tmp_path / "file", 300), "not a folder"),
+        ((source, source, 300), "lies inside"),
+        ((source, source.parent, 300), "lies inside"),
+        ((source, tmp_path / "file" / "out", 300), "can't be written"),
+    ]:
+        with pytest.raises(UsageError, match=says):
+            prepare(*arguments)
+    assert (mine / "thesis.txt").read_text() == "years of work"
+
+
+def damaged(corpus: Path, folder: Path) -> Path:
+    folder.mkdir()
+    for file in corpus.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+def test_a_missing_corpus_names_the_command_that_makes_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="data prepare --source DIR --out"):
+        Tokens.open(tmp_path / "nothing")
+
+
+def test_a_truncated_or_missing_shard_is_named(corpus: Path, tmp_path: Path) -> None:
+    copy = damaged(corpus, tmp_path / "copy")
+    shard = copy / "tokens-00001.bin"
+    os.truncate(shard, 998)
+    with pytest.raises(UsageError, match=r"tokens-00001.bin has 998 bytes, but its header says 1000"):
+        Tokens.open(copy)
+    shard.unlink()
+    with pytest.raises(UsageError, match=r"tokens-00001.bin can't be read"):
+        Tokens.open(copy)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda text: text[:100], "cut short"),
+        (lambda text: json.dumps(json.loads(text) | {"version": 2}), "format version 2"),
+        (lambda text: json.dumps(json.loads(text) | {"format": "other"}), "'format'"),
+        (lambda text: json.dumps(json.loads(text) | {"dtype": "float32"}), "at dtype"),
+        (lambda text: text.replace("tokens-00000.bin", "../tokens.bin"), "at shards.0.file"),
+    ],
+)
+def test_a_bad_header_is_explained(corpus: Path, tmp_path: Path, change: Callable[[str], str], says: str) -> None:
+    copy = damaged(corpus, tmp_path / "copy")
+    (copy / "header.json").write_text(change((copy / "header.json").read_text()))
+    with pytest.raises(UsageError, match=says):
+        Tokens.open(copy)
+
+
+def test_opening_a_dataset_checks_it_against_the_model(corpus: Path) -> None:
+    tokens = Tokens.open(corpus)
+    count = tokens.header.tokens
+    assert open_dataset("synthetic", vocabulary=7, sequence_length=10).vocabulary == 7
+    assert open_dataset(str(corpus), vocabulary=300, sequence_length=count - 1).vocabulary == tokens.vocabulary
+    with pytest.raises(UsageError, match=f"needs at least {count + 1}"):
+        open_dataset(str(corpus), vocabulary=300, sequence_length=count)
+    with pytest.raises(UsageError, match="--vocab-size 200"):
+        open_dataset(str(corpus), vocabulary=200, sequence_length=8)
+
+
+def test_checking_a_dataset_needs_no_torch(corpus: Path) -> None:
+    code = (
+        "import sys; from engine.data import open_dataset; "
+        f"open_dataset({str(corpus)!r}, vocabulary=300, sequence_length=8); "
+        "sys.exit('torch' in sys.modules or 'tokenizers' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("size", [*range(1, 40), 97, 1000, 4097])
+def test_the_permutation_moves_every_index_to_a_place_of_its_own(size: int) -> None:
+    assert sorted(permute(np.arange(size), size, key(3, size))) == list(range(size))
+
+
+def test_epochs_are_shuffled_each_in_its_own_way() -> None:
+    order = shuffled(5, np.arange(3000), 1000).reshape(3, 1000)
+    assert (np.sort(order) == np.arange(1000)).all()
+    for first, second in [(order[0], order[1]), (order[1], order[2]), (order[0], np.arange(1000))]:
+        assert (first == second).sum() < 10
+        assert abs(np.corrcoef(first, second)[0, 1]) < 0.15
+    assert (order[0] != shuffled(6, np.arange(1000), 1000)).sum() > 990
+
+
+def test_every_sequence_comes_first_about_equally_often() -> None:
+    firsts = shuffled(1, np.arange(0, 10 * 5000, 10), 10)
+    assert np.bincount(firsts, minlength=10) == pytest.approx(np.full(10, 500), abs=110)
+
+
+def test_targets_are_the_next_tokens_and_an_epoch_covers_the_corpus_once(corpus: Path) -> None:
+    tokens, stream, length = Tokens.open(corpus), all_tokens(corpus), 7
+    count = tokens.sequences(length)
+    inputs, targets = batch(tokens, seed=2, step=0, batch_size=count, rows=range(count), sequence_length=length)
+    assert (inputs[:, 1:] == targets[:, :-1]).all()
+    expected = {tuple(stream[i * length : (i + 1) * length + 1].tolist()) for i in range(count)}
+    assert {(*row, target) for row, target in zip(inputs.tolist(), targets[:, -1].tolist(), strict=True)} == expected
+
+
+def test_batches_are_contiguous_int64_of_the_callers_own(corpus: Path) -> None:
+    for dataset in (Tokens.open(corpus), Synthetic(50)):
+        for array in batch(dataset, seed=0, step=1, batch_size=4, rows=range(4), sequence_length=6):
+            assert array.dtype == np.int64
+            assert array.shape == (4, 6)
+            assert array.flags.c_contiguous
+            assert array.flags.writeable
+
+
+@pytest.mark.parametrize("kind", ["tokens", "synthetic"])
+def test_all_grids_see_the_same_global_batch(corpus: Path, kind: str) -> None:
+    dataset = Tokens.open(corpus) if kind == "tokens" else Synthetic(50)
+    arguments = {"seed": 4, "step": 9, "batch_size": 24, "sequence_length": 5}
+    whole = batch(dataset, rows=range(24), **arguments)
+    for text in ("1x1x1x1", "2x1x3x1", "1x2x2x2", "1x1x4x3", "3x2x1x2"):
+        grid = Grid.parse(text)
+        for z, data in ((z, data) for z in range(grid.z) for data in range(grid.data)):
+            coords = grid.coords(grid.rank(z=z, data=data))
+            share = rows(grid, coords, 24)
+            for part, expected in zip(batch(dataset, rows=share, **arguments), whole, strict=True):
+                assert (part == expected[share.start : share.stop]).all()
+            micro = [batch(dataset, rows=share[i : i + 1], **arguments)[0] for i in range(len(share))]
+            assert (np.concatenate(micro) == whole[0][share.start : share.stop]).all()
+
+
+@pytest.mark.parametrize("text", ["1x1x1x1", "2x1x3x1", "1x2x2x2", "1x1x4x3"])
+def test_the_shares_cover_the_batch_once_and_x_and_y_repeat_them(text: str) -> None:
+    grid = Grid.parse(text)
+    shares = [rows(grid, grid.coords(rank), 24) for rank in range(grid.size)]
+    counts = np.bincount(list(chain.from_iterable(shares)), minlength=24)
+    assert (counts == grid.x * grid.y).all()
+    for rank in range(grid.size):
+        for axis in (Axis.X, Axis.Y):
+            assert len({shares[other] for other in grid.members(axis, rank)}) == 1
+
+
+def test_neighbours_on_z_hold_neighbouring_shares() -> None:
+    grid = Grid.parse("2x1x2x3")
+    assert rows(grid, grid.coords(grid.rank(z=1, data=2)), 12) == range(10, 12)
+    assert rows(grid, grid.coords(grid.rank(x=1, z=1, data=0)), 12) == range(2, 4)
+
+
+def test_a_batch_that_the_grid_does_not_divide_says_what_would_fit() -> None:
+    grid = Grid.parse("1x1x2x2")
+    with pytest.raises(UsageError, match="4 equal parts, but the batch size given is 10: take 8 or 12"):
+        rows(grid, grid.coords(0), 10)
+    with pytest.raises(UsageError, match="take 4"):
+        rows(grid, grid.coords(0), 3)
+
+
+def test_a_resumed_run_goes_on_where_it_stopped(corpus: Path) -> None:
+    dataset = Tokens.open(corpus)
+    steps = [batch(dataset, seed=1, step=step, batch_size=8, rows=range(8), sequence_length=16)[0] for step in range(6)]
+    again = batch(Tokens.open(corpus), seed=1, step=4, batch_size=8, rows=range(8), sequence_length=16)[0]
+    assert (again == steps[4]).all()
+    assert not any((again == other).all() for other in steps[:4])
+
+
+def test_synthetic_tokens_are_uniform_and_differ_by_seed_step_and_row() -> None:
+    one = batch(Synthetic(10), seed=1, step=0, batch_size=50, rows=range(50), sequence_length=400)[0]
+    assert np.bincount(one.ravel(), minlength=10) == pytest.approx(np.full(10, 2000), abs=250)
+    assert len(np.unique(one, axis=0)) == 50
+    for seed, step in ((2, 0), (1, 1)):
+        other = batch(Synthetic(10), seed=seed, step=step, batch_size=50, rows=range(50), sequence_length=400)[0]
+        assert (one == other).mean() == pytest.approx(0.1, abs=0.02)

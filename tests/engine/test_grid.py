@@ -1,0 +1,50 @@
+"""Grid arithmetic."""
+
+import pytest
+from virtual_ranks import factorisations
+
+from engine.errors import UsageError
+from engine.grid import Axis, Coords, Grid
+
+
+def test_x_is_innermost_and_data_outermost() -> None:
+    grid = Grid(x=2, y=3, z=5, data=7)
+    assert grid.size == 210
+    assert grid.rank(x=1) == 1
+    assert grid.rank(y=1) == 2
+    assert grid.rank(z=1) == 6
+    assert grid.rank(data=1) == 30
+    assert grid.coords(1 + 2 * 2 + 6 * 4 + 30 * 6) == Coords(1, 2, 4, 6)
+
+
+@pytest.mark.parametrize("grid", [*factorisations((8,)), Grid(3, 2, 1, 2)], ids=str)
+def test_coords_and_rank_are_each_others_inverse_and_members_differ_on_one_axis(grid: Grid) -> None:
+    for rank in range(grid.size):
+        at = grid.coords(rank)
+        assert grid.rank(x=at.x, y=at.y, z=at.z, data=at.data) == rank
+        for axis in Axis:
+            members = grid.members(axis, rank)
+            assert members[at[axis]] == rank
+            assert [grid.coords(m)[axis] for m in members] == list(range(grid[axis]))
+            others = [a for a in Axis if a is not axis]
+            assert {tuple(grid.coords(m)[a] for a in others) for m in members} == {tuple(at[a] for a in others)}
+
+
+def test_parse_reads_what_str_writes() -> None:
+    assert Grid.parse("2x1x2x4") == Grid(2, 1, 2, 4)
+    assert str(Grid.parse("8x1x16x256")) == "8x1x16x256"
+
+
+@pytest.mark.parametrize("text", ["2x1x2", "2x1x2x0", "2x1x2x-1", "axbxcxd", "", "2x1x2x4x1", "2 x1x2x4", "02x1x1x1"])
+def test_anything_else_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(UsageError, match="such as 2x1x2x4"):
+        Grid.parse(text)
+
+
+def test_a_rank_or_coordinate_off_the_grid_is_refused() -> None:
+    with pytest.raises(UsageError, match="ranks 0 to 3"):
+        Grid(2, 2).coords(4)
+    with pytest.raises(UsageError, match="goes from 0 to 1"):
+        Grid(2, 2).rank(x=2)
+    with pytest.raises(UsageError, match="at least one"):
+        Grid(0)

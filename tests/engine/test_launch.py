@@ -1,0 +1,263 @@
+"""Every launcher's variables give the right rank, and real processes meet by them."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.errors import RunError, UsageError
+from engine.launch import Launch, choose_device, first_of_nodelist, from_environment, init_process_group
+
+SRUN = {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "2",
+    "SLURM_PROCID": "5",
+    "SLURM_NTASKS": "8",
+    "SLURM_LOCALID": "1",
+    "SLURM_NNODES": "2",
+    "SLURM_JOB_NODELIST": "nid[001-003,007]",
+    "SLURM_STEP_NODELIST": "nid[002-003]",
+}
+BATCH = {name: value for name, value in SRUN.items() if "STEP" not in name} | {
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+    "PMIX_NAMESPACE": "1920008193",
+}
+HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+PALS = {"PALS_RANKID": "13", "PMI_RANK": "13", "PMI_SIZE": "24", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "12"}
+JSRUN = {
+    "JSM_NAMESPACE_RANK": "7",
+    "JSM_NAMESPACE_SIZE": "12",
+    "JSM_NAMESPACE_LOCAL_RANK": "1",
+    "JSM_NAMESPACE_LOCAL_SIZE": "6",
+    "OMPI_COMM_WORLD_RANK": "7",
+    "LSB_JOBID": "99",
+    "LSB_MCPU_HOSTS": "batch3 1 h41n08 42 h41n09 42",
+}
+FLUX = {
+    "FLUX_TASK_RANK": "2",
+    "FLUX_JOB_SIZE": "4",
+    "FLUX_TASK_LOCAL_ID": "0",
+    "FLUX_JOB_NNODES": "1",
+    "FLUX_JOB_ID": "f3ETxsR9H",
+}
+TORCHRUN = {
+    "RANK": "9",
+    "WORLD_SIZE": "16",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "8",
+    "MASTER_ADDR": "node7",
+    "MASTER_PORT": "29400",
+    "TORCHELASTIC_RUN_ID": "x",
+}
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank", "size", "local", "launcher", "address"),
+    [
+        ({}, 0, 1, 0, "none", "127.0.0.1"),
+        (TORCHRUN, 9, 16, 1, "torchrun", "node7"),
+        (SRUN, 5, 8, 1, "srun", "nid002"),
+        (SRUN | {"SLURM_NNODES": "1"}, 5, 8, 1, "srun", "127.0.0.1"),
+        (OPEN_MPI, 3, 4, 3, "mpirun", "127.0.0.1"),
+        (HYDRA, 1, 2, 1, "mpiexec", "127.0.0.1"),
+        (PALS | {"MASTER_ADDR": "x4"}, 13, 24, 1, "mpiexec", "x4"),
+        (JSRUN, 7, 12, 1, "jsrun", "h41n08"),
+        (FLUX, 2, 4, 0, "flux", "127.0.0.1"),
+        ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, 1, 2, 1, "environment", "a"),
+    ],
+)
+def test_each_launcher_is_understood(
+    environ: dict[str, str], rank: int, size: int, local: int, launcher: str, address: str
+) -> None:
+    launch = from_environment(environ)
+    assert (launch.rank, launch.world_size, launch.local_rank) == (rank, size, local)
+    assert (launch.launcher, launch.master_addr) == (launcher, address)
+
+
+@pytest.mark.parametrize("step", [None, "4294967290", "4294967291", "batch"])
+def test_a_job_shell_without_srun_is_one_rank_whatever_the_task_count(step: str | None) -> None:
+    environ = BATCH | ({} if step is None else {"SLURM_STEP_ID": step})
+    launch = from_environment(environ)
+    assert (launch.rank, launch.world_size, launch.launcher) == (0, 1, "none")
+
+
+def test_a_launcher_inside_a_job_wins_over_the_jobs_own_variables() -> None:
+    inside = {name: value for name, value in OPEN_MPI.items() if "LOCAL_SIZE" not in name}
+    launch = from_environment(BATCH | inside)
+    assert (launch.rank, launch.world_size, launch.launcher, launch.master_addr) == (3, 4, "mpirun", "nid001")
+    assert from_environment(SRUN | OPEN_MPI).rank == 3
+    assert from_environment(SRUN | TORCHRUN).rank == 9
+
+
+def test_a_step_smaller_than_its_job_counts_its_own_tasks() -> None:
+    assert from_environment(SRUN | {"SLURM_STEP_NUM_TASKS": "6"}).world_size == 6
+    assert from_environment(SRUN | {"SLURM_STEP_NUM_NODES": "1"}).master_addr == "127.0.0.1"
+
+
+def test_a_given_master_wins_everywhere() -> None:
+    given = {"MASTER_ADDR": "elsewhere", "MASTER_PORT": "1234"}
+    for environ in (SRUN, OPEN_MPI, HYDRA, JSRUN, FLUX):
+        launch = from_environment(environ | given)
+        assert (launch.master_addr, launch.master_port) == ("elsewhere", 1234)
+
+
+def test_the_port_is_the_same_for_every_rank_of_a_step_and_another_for_another() -> None:
+    port = from_environment(SRUN).master_port
+    assert 20000 <= port < 32768
+    assert from_environment(SRUN | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}).master_port == port
+    assert from_environment(SRUN | {"SLURM_STEP_ID": "3"}).master_port != port
+    assert from_environment(SRUN | {"SLURM_JOB_ID": "4712"}).master_port != port
+    daemon = {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1"}
+    on_first_node = from_environment(OPEN_MPI | {"SLURM_JOB_ID": "1"})
+    assert from_environment(OPEN_MPI | daemon).master_port == on_first_node.master_port
+
+
+@pytest.mark.parametrize(
+    ("nodelist", "first"),
+    [
+        ("nid001", "nid001"),
+        ("nid[001-003,007]", "nid001"),
+        ("nid[007,001],login1", "nid007"),
+        ("login1,nid[001-002]", "login1"),
+        ("r[1-2]n[03-04]", "r1n03"),
+        ("a-b[5]-c.domain", "a-b5-c.domain"),
+    ],
+)
+def test_the_first_host_of_a_list_is_found(nodelist: str, first: str) -> None:
+    assert first_of_nodelist(nodelist) == first
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, "set MASTER_ADDR=the node of rank 0"),
+        (FLUX | {"FLUX_JOB_NNODES": "2"}, "flux hostlist"),
+        (PALS, "set MASTER_ADDR"),
+        (SRUN | {"SLURM_PROCID": "8"}, "rank 8 of 8"),
+        (SRUN | {"SLURM_PROCID": "five"}, "SLURM_PROCID must be a whole number, but it is 'five'"),
+        ({"PALS_RANKID": "1"}, "left PMI_SIZE unset"),
+        (HYDRA | {"MASTER_PORT": "http"}, "MASTER_PORT must be"),
+        (SRUN | {"SLURM_STEP_NODELIST": ""}, "names no node"),
+    ],
+)
+def test_what_cannot_work_is_one_sentence(environ: dict[str, str], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        from_environment(environ)
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    assert choose_device("cpu", 7) == torch.device("cpu")
+    with pytest.raises(UsageError, match="auto, cpu or cuda"):
+        choose_device("gpu", 0)
+    if not torch.cuda.is_available():
+        assert choose_device("auto", 3) == torch.device("cpu")
+        with pytest.raises(UsageError, match="no GPU is visible"):
+            choose_device("cuda", 0)
+
+
+PROGRAM = """
+import os
+from datetime import timedelta
+import torch
+from torch import distributed as dist
+from engine.launch import from_environment, init_process_group
+launch = from_environment(os.environ)
+init_process_group(launch, torch.device("cpu"), timedelta(seconds=60))
+ranks = torch.zeros(launch.world_size)
+ranks[launch.rank] = launch.rank + 1
+dist.all_reduce(ranks)
+print(launch.launcher, launch.rank, launch.local_rank, ranks.tolist(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def clean_environment() -> dict[str, str]:
+    """This process's environment without anything a launcher may have left in it."""
+    marks = ("SLURM_", "OMPI_", "PMI", "PALS_", "FLUX_", "JSM_", "LSB_", "MASTER_", "TORCHELASTIC_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(marks)}
+    return {name: value for name, value in kept.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+
+
+def outputs(commands: Iterable[tuple[list[str], dict[str, str]]]) -> list[str]:
+    """Start all, wait for all, and return their sorted lines."""
+    processes = [
+        subprocess.Popen(
+            command,
+            env=clean_environment() | {"OMP_NUM_THREADS": "1"} | environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for command, environ in commands
+    ]
+    lines = []
+    for process in processes:
+        out, err = process.communicate(timeout=90)
+        assert process.returncode == 0, err
+        lines += out.splitlines()
+    return sorted(lines)
+
+
+def test_bare_python_is_a_group_of_one(program: Path) -> None:
+    assert outputs([([sys.executable, str(program)], {})]) == ["none 0 0 [1.0]"]
+
+
+def test_two_ranks_of_torchrun_meet(program: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
+    assert outputs([(torchrun, {})]) == ["torchrun 0 0 [1.0, 2.0]", "torchrun 1 1 [1.0, 2.0]"]
+
+
+@pytest.mark.parametrize("launcher", ["srun", "mpirun", "mpiexec", "flux"])
+def test_two_ranks_meet_by_their_launchers_variables(program: Path, launcher: str) -> None:
+    job = str(os.getpid())
+    environs = {
+        "srun": [
+            SRUN
+            | {"SLURM_NTASKS": "2", "SLURM_PROCID": str(r), "SLURM_LOCALID": str(r)}
+            | {"SLURM_JOB_ID": job, "SLURM_NNODES": "2", "SLURM_STEP_NODELIST": "localhost"}
+            for r in range(2)
+        ],
+        "mpirun": [
+            {f"OMPI_COMM_WORLD_{name}": "2" for name in ("SIZE", "LOCAL_SIZE")}
+            | {f"OMPI_COMM_WORLD_{name}": str(r) for name in ("RANK", "LOCAL_RANK")}
+            | {"PMIX_NAMESPACE": f"prterun-{job}@1"}
+            for r in range(2)
+        ],
+        "mpiexec": [HYDRA | {"PMI_RANK": str(r), "MPI_LOCALRANKID": str(r), "PBS_JOBID": job} for r in range(2)],
+        "flux": [
+            FLUX
+            | {"FLUX_TASK_RANK": str(r), "FLUX_JOB_SIZE": "2", "FLUX_TASK_LOCAL_ID": str(r), "FLUX_JOB_ID": f"f{job}"}
+            for r in range(2)
+        ],
+    }
+    lines = outputs(([sys.executable, str(program)], environ) for environ in environs[launcher])
+    assert lines == [f"{launcher} 0 0 [1.0, 2.0]", f"{launcher} 1 1 [1.0, 2.0]"]
+
+
+def test_a_rank_that_finds_nobody_gives_up_with_a_reason() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    alone = Launch(1, 2, 1, "srun", "127.0.0.1", port)
+    with pytest.raises(RunError, match=rf"Rank 1 of 2 did not meet the others at 127.0.0.1:{port} within 1 s"):
+        init_process_group(alone, torch.device("cpu"), timedelta(seconds=1))

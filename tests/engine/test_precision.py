@@ -1,0 +1,78 @@
+"""bf16 compute over fp32 masters: close to fp32 within bf16's rounding, and no worse when many micro-batches are summed."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from test_parity import SMALL
+from training import SEED, Case, build, error, grid_id, start, step_parallel, train_parallel, train_serial
+from virtual_ranks import run_ranks
+
+from engine.comm import Comm
+from engine.errors import UsageError
+from engine.gather import full_gradients
+from engine.grid import Grid
+from engine.parallelize import parallelize
+from engine.precision import Precision
+
+BF16_EPS = 2.0**-8
+
+
+@pytest.mark.parametrize("grid", [Grid(), Grid(2, 2, 2, 1), Grid(1, 1, 4, 2)], ids=grid_id)
+def test_bf16_gradients_stay_within_a_few_roundings_of_fp64(grid: Grid) -> None:
+    case = Case(SMALL, steps=1, precision="bf16")
+    ours = run_ranks(grid, lambda comm: train_parallel(case, comm))[0]
+    reference = train_serial(replace(case, precision="fp64"))
+    assert abs(ours.losses[0] / reference.losses[0] - 1) < BF16_EPS
+    for name, gradient in reference.gradients.items():
+        difference = (ours.gradients[name].double() - gradient).norm() / gradient.norm()
+        # A gradient passes some dozen bf16 roundings on its way through two layers.
+        assert difference < 8 * BF16_EPS, name
+
+
+def _gradients(comm: Comm, case: Case, reduce: str) -> dict[str, torch.Tensor]:
+    model = parallelize(build(case), comm, precision=Precision.named("bf16", reduce), seed=SEED)
+    step_parallel(case, model, 0)
+    return full_gradients(model)
+
+
+def test_sixteen_micro_batches_err_no_more_than_one_because_sums_are_kept_in_fp32() -> None:
+    case = Case(SMALL, sequences=32, steps=1, precision="bf16")
+    reference = train_serial(replace(case, precision="fp64")).gradients
+    errors = {}
+    for micro_batches in (1, 16):
+        part = replace(case, micro_batches=micro_batches)
+        ours = run_ranks(Grid(1, 1, 2, 1), lambda comm, part=part: _gradients(comm, part, "bf16"))[0]
+        errors[micro_batches] = max(((ours[n].double() - g).norm() / g.norm()).item() for n, g in reference.items())
+    assert errors[16] < 1.5 * errors[1]
+
+
+def test_masters_and_gradients_are_fp32_under_bf16() -> None:
+    model = start(Case(SMALL, precision="bf16"), Comm(Grid()))
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert model.gradients.buffer.dtype == torch.float32
+    assert model(torch.zeros(1, 4, dtype=torch.int64)).dtype == torch.bfloat16
+
+
+def test_reducing_in_fp32_moves_twice_the_bytes_of_bf16() -> None:
+    case = Case(SMALL, sequences=2, steps=1, precision="bf16")
+
+    def num_bytes(comm: Comm, reduce: str) -> int:
+        assert comm.recorder is not None
+        _gradients(comm, case, reduce)
+        return comm.recorder.read()["reduce_scatter", "z"].num_bytes
+
+    grid = Grid(1, 1, 2, 1)
+    half = run_ranks(grid, lambda comm: num_bytes(comm, "bf16"), record=True)[0]
+    assert run_ranks(grid, lambda comm: num_bytes(comm, "fp32"), record=True)[0] == 2 * half
+
+
+def test_an_unknown_or_narrower_reduction_is_refused() -> None:
+    with pytest.raises(UsageError, match="one of fp32, fp64, bf16"):
+        Precision.named("fp8")
+    with pytest.raises(UsageError, match="reduce in fp32"):
+        Precision.named("fp32", "bf16")
+
+
+def test_error_counts_a_nan_as_infinite() -> None:
+    assert error(torch.tensor([1.0, float("nan")]), torch.ones(2)) == float("inf")

@@ -1,0 +1,91 @@
+"""What a result says about its origin is true, and no secret is in it."""
+
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from engine import provenance
+from engine.provenance import collect, git_state, relevant
+
+
+def commit_something(folder: Path) -> None:
+    folder.mkdir()
+    for words in (
+        ["init", "-q"],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "one"],
+    ):
+        subprocess.run(["git", "-C", str(folder), *words], check=True, timeout=20)
+
+
+def test_a_checkout_names_its_commit_and_whether_it_was_changed(tmp_path: Path) -> None:
+    folder = tmp_path / "repo"
+    commit_something(folder)
+    commit, dirty = git_state(folder)
+    assert commit is not None
+    assert len(commit) == 40
+    assert dirty is False
+    (folder / "new.txt").write_text("untracked files don't count")
+    assert git_state(folder) == (commit, False)
+    subprocess.run(["git", "-C", str(folder), "add", "new.txt"], check=True, timeout=20)
+    assert git_state(folder) == (commit, True)
+
+
+def test_an_installation_inside_another_repository_has_no_commit(tmp_path: Path) -> None:
+    commit_something(tmp_path / "repo")
+    inner = tmp_path / "repo" / "venv"
+    inner.mkdir()
+    assert git_state(inner) == (None, None)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    assert git_state(outside) == (None, None)
+
+
+def test_a_machine_without_git_is_no_error(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    commit_something(tmp_path / "repo")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_state(tmp_path / "repo") == (None, None)
+
+
+def test_only_variables_that_matter_are_kept_and_never_a_secret() -> None:
+    environ = {
+        "OMP_NUM_THREADS": "1",
+        "NCCL_NET": "AWS Libfabric",
+        "FI_CXI_RX_MATCH_MODE": "soft",
+        "SLURM_JOB_ID": "77",
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "LD_PRELOAD": "/lib/x.so",
+        "HOME": "/home/me",
+        "SLURM_JOB_USER": "me",
+        "FILE": "x",
+        "NCCL_AUTH_TOKEN": "hunter2",
+        "PAR4D_API_KEY": "hunter2",
+        "AWS_SECRET_ACCESS_KEY": "hunter2",
+        "MY_OMP_NUM_THREADS": "3",
+    }
+    kept = relevant(environ)
+    assert list(kept) == sorted(
+        ["OMP_NUM_THREADS", "NCCL_NET", "FI_CXI_RX_MATCH_MODE", "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD"]
+    )
+    assert kept["NCCL_NET"] == "AWS Libfabric"
+
+
+def test_a_record_has_versions_times_and_each_host_once() -> None:
+    start = provenance.now()
+    record = collect(
+        start=start, launcher="srun", hosts=["n2", "n1", "n2"], devices=["A100"] * 3, environ={"OMP_NUM_THREADS": "4"}
+    )
+    assert record.versions["torch"] == torch.__version__
+    assert record.versions["par4d"] == metadata.version("par4d")
+    assert "python" in record.versions
+    assert (record.hosts, record.devices, record.launcher) == (("n2", "n1"), ("A100",), "srun")
+    assert record.environment == {"OMP_NUM_THREADS": "4"}
+    first, last = datetime.fromisoformat(record.start), datetime.fromisoformat(record.end)
+    assert first <= last <= datetime.now(UTC)
+    assert record.start.endswith("+00:00")
+
+
+def test_a_processor_has_a_name() -> None:
+    assert provenance.device_name(torch.device("cpu")).strip()
