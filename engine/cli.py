@@ -254,9 +254,13 @@ def _train(arguments: argparse.Namespace) -> int:
     from engine.run import train
 
     code = train(config, launch)
-    if launch.rank == 0 and code == 0:
+    if code:
+        # Leave at once: while a failed rank tidies up its groups, the others wait for it.
+        logging.shutdown()
+        os._exit(code)
+    if launch.rank == 0:
         sys.stdout.write(f"{config.out}\n")
-    return code
+    return 0
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -74,18 +74,14 @@ class Comm:
         rank, world_size = dist.get_rank(), dist.get_world_size()
         if world_size != self.grid.size:
             raise RuntimeError(f"Grid {self.grid} has {self.grid.size} ranks, the process group {world_size}.")
-        groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
         self._groups: dict[Axis, dist.ProcessGroup] = {}
-        for axis in Axis:
-            if self.grid[axis] == 1:
-                continue
-            members = self.grid.members(axis, rank)
-            if members not in groups:
-                # Every rank makes only its own groups; the back end's default time-out is not the parent's.
-                group = dist.new_group(list(members), timeout=timeout, use_local_synchronization=True)
-                assert group is not None
-                groups[members] = group
-            self._groups[axis] = groups[members]
+        # Every rank makes only its own groups, but all in this order: NCCL splits the parent's communicator, which is
+        # collective. A new group takes its back end's default time-out, not the parent's.
+        for axis in [axis for axis in Axis if self.grid[axis] > 1]:
+            members = list(self.grid.members(axis, rank))
+            group = dist.new_group(members, timeout=timeout, use_local_synchronization=True)
+            assert group is not None
+            self._groups[axis] = group
         return rank
 
     def issue(self, kind: Kind, axis: Axis, tensor: Tensor, *, out: Tensor | None = None) -> Handle:

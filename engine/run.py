@@ -5,6 +5,7 @@ has said so. Of several failing ranks the one with a reason of its own wins over
 """
 
 import logging
+import os
 import resource
 import signal
 import socket
@@ -34,7 +35,7 @@ NAME_BYTES = 256
 
 
 class Terminated(RunError):
-    """The launcher or the scheduler asked this rank to end."""
+    """The launcher or the scheduler asked this rank to end, because another one failed or time is up."""
 
 
 def train(config: TrainConfig, launch: Launch) -> int:
@@ -42,7 +43,13 @@ def train(config: TrainConfig, launch: Launch) -> int:
     config = checked(config, launch.world_size)
     device = choose_device(config.device, launch.local_rank)
     outcome = Outcome(config, launch, device)
-    signal.signal(signal.SIGTERM, _terminated)
+
+    def terminated(number: int, frame: FrameType | None) -> None:
+        # An exception from here could end up anywhere, in a logging call for one, and be swallowed.
+        outcome.write_failure(Terminated(f"Rank {launch.rank} was told to end by {signal.Signals(number).name}."))
+        os._exit(1)
+
+    signal.signal(signal.SIGTERM, terminated)
     try:
         if launch.rank == 0:
             write(outcome.failed(UNFINISHED), config.out)
@@ -60,12 +67,6 @@ def train(config: TrainConfig, launch: Launch) -> int:
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return 0
-
-
-def _terminated(number: int, frame: FrameType | None) -> None:
-    raise Terminated(
-        f"Rank was told to end by signal {signal.Signals(number).name}: another rank failed or time is up."
-    )
 
 
 def _grid(config: TrainConfig) -> Grid:

@@ -1,4 +1,4 @@
-"""Placements: every element of a serial tensor is stored where the algorithm says, and starts the same on every grid."""
+"""Placements: every element of a serial tensor is stored where it should be, and starts the same on every grid."""
 
 import pytest
 import torch

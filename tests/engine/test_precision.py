@@ -1,4 +1,4 @@
-"""bf16 compute over fp32 masters: close to fp32 within bf16's rounding, and no worse when many micro-batches are summed."""
+"""bf16 compute over fp32 masters: close to fp64 within bf16's rounding, and no worse over many micro-batches."""
 
 from dataclasses import replace
 

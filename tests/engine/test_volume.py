@@ -49,10 +49,8 @@ def closed_form(case: Case, grid: Grid) -> Volume:
             normal = in_axis == "y"
             out_parts, in_parts, out_axis = (x, y, "x") if normal else (y, x, "y")
             # The last all-reduce of a block is not repeated: nothing after it needs its result.
-            last = k == 4 * h
-            volume.add(
-                "all_reduce", in_axis, m * n / out_parts, size=compute, times=layers * (1 + again - again * last)
-            )
+            passes = 1 if k == 4 * h else 1 + again
+            volume.add("all_reduce", in_axis, m * n / out_parts, size=compute, times=layers * passes)
             volume.add("all_reduce", out_axis, m * k / in_parts, size=compute, times=layers)
         # Token table and head, gathered and reduced once each even if they are one.
         for _ in range(2):

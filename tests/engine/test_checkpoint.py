@@ -1,0 +1,112 @@
+"""Checkpoints: saved on one grid and resumed on another, whole or not there, and refused when they don't fit."""
+
+import pickle
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from real_ranks import run_processes
+from training import grid_id
+
+from engine.checkpoint import _Unpickler
+from engine.comm import Comm
+from engine.config import OptimConfig, TrainConfig, checked
+from engine.errors import UsageError
+from engine.fit import Batch
+from engine.grid import Grid
+from engine.manifest import find, read_manifest
+from engine.models import GPTConfig
+
+MODEL = GPTConfig("small", layers=2, hidden=48, heads=24, vocabulary=96, sequence=8, tied=True, dropout=0.1)
+SAVED_ON = Grid(2, 2, 2, 1)
+STEPS = 6
+
+
+def _config(folder: Path, grid: Grid, **changes: object) -> TrainConfig:
+    whole = TrainConfig(
+        model=MODEL,
+        grid=grid,
+        batch=Batch(8),
+        data="synthetic",
+        out=folder / "result.json",
+        iterations=STEPS,
+        warmup=0,
+        precision="fp64",
+        optim=OptimConfig(learning_rate=1e-2, warmup_steps=4, decay_steps=10),
+    )
+    return replace(whole, **changes)  # type: ignore[arg-type]
+
+
+def _losses(comm: Comm, config: TrainConfig) -> list[float]:
+    """Train as the command does, inside a process group that is there already."""
+    from engine.train import Measured, Trainer, run_iterations
+
+    assert comm.recorder is not None
+    measured = Measured()
+    run_iterations(Trainer(checked(config, comm.grid.size), comm, comm.recorder), measured)
+    return [i.loss for i in measured.iterations]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float]]:
+    """Checkpoints of steps 2, 4 and 6 of a run on eight ranks, and its losses."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    losses = run_processes(SAVED_ON, _losses, _config(folder, SAVED_ON, save=folder, save_every=2))[0]
+    return folder, losses
+
+
+@pytest.mark.parametrize(
+    "grid", [Grid(), Grid(1, 1, 1, 4), Grid(1, 1, 8, 1), Grid(3, 2, 1, 1), Grid(2, 2, 2, 1)], ids=grid_id
+)
+def test_a_checkpoint_resumes_on_any_grid_with_the_same_next_losses(
+    saved: tuple[Path, list[float]], grid: Grid
+) -> None:
+    folder, losses = saved
+    config = _config(folder, grid, resume=folder / "step-2", iterations=4)
+    resumed = run_processes(grid, _losses, config)[0]
+    assert resumed == pytest.approx(losses[2:], rel=1e-10)
+
+
+def test_the_latest_whole_checkpoint_is_taken_and_a_killed_save_is_not(
+    saved: tuple[Path, list[float]], tmp_path: Path
+) -> None:
+    shutil.copytree(saved[0], tmp_path, dirs_exist_ok=True)
+    (tmp_path / ".step-8.part").mkdir()
+    (tmp_path / "step-10").mkdir()
+    assert find(tmp_path) == tmp_path / "step-6"
+    assert not list(saved[0].glob(".step-*"))
+
+
+def test_a_checkpoint_cut_short_is_refused(saved: tuple[Path, list[float]], tmp_path: Path) -> None:
+    step = shutil.copytree(saved[0] / "step-4", tmp_path / "step-4")
+    shard = sorted(step.glob("*.distcp"))[0]
+    with shard.open("r+b") as file:
+        file.truncate(100)
+    with pytest.raises(UsageError, match=f"cut short: {shard.name} has 100 of"):
+        checked(_config(tmp_path, Grid(), resume=tmp_path), 1)
+    (step / "manifest.json").write_text('{"version": 1')
+    with pytest.raises(UsageError, match=r"cut short: its manifest\.json"):
+        read_manifest(step, MODEL)
+
+
+def test_a_checkpoint_of_another_model_or_run_is_refused(saved: tuple[Path, list[float]]) -> None:
+    folder = saved[0]
+    other = replace(MODEL, layers=3)
+    with pytest.raises(UsageError, match="another model: its layers is 2, the model asked for has 3"):
+        checked(_config(folder, Grid(), resume=folder, model=other), 1)
+    with pytest.raises(UsageError, match="--batch-size 8 --seed 0"):
+        checked(_config(folder, Grid(), resume=folder, seed=1), 1)
+    with pytest.raises(UsageError, match="There is no checkpoint"):
+        checked(_config(folder, Grid(), resume=folder / "nowhere"), 1)
+
+
+def test_a_table_of_contents_can_not_run_code(tmp_path: Path) -> None:
+    class Hostile:
+        def __reduce__(self) -> tuple:
+            return (print, ("never",))
+
+    file = tmp_path / "metadata"
+    file.write_bytes(pickle.dumps(Hostile()))
+    with file.open("rb") as stream, pytest.raises(pickle.UnpicklingError, match=r"builtins\.print"):
+        _Unpickler(stream).load()

@@ -1,0 +1,61 @@
+"""What a grid needs of a model and a batch, and the grid that is chosen when none is asked for."""
+
+import pytest
+
+from engine.errors import UsageError
+from engine.fit import Batch, check_grid, choose_grid
+from engine.grid import Grid
+from engine.models import GPTConfig, lookup
+
+MODEL = GPTConfig("m", layers=2, hidden=96, heads=12, vocabulary=100, sequence=16)
+
+
+@pytest.mark.parametrize(
+    ("grid", "batch", "said"),
+    [
+        (Grid(x=3), Batch(8), "vocabulary of 102, or x one of 1, 2, 4"),
+        (Grid(x=10), Batch(8), "12 heads are not a multiple of 10: x may be one of 1, 2, 4"),
+        (Grid(y=5), Batch(8), "96 is not a multiple of 5: y may be one of 1, 2, 3, 4, 6, 8, 12"),
+        (Grid(z=7), Batch(7), "shards tokens.weight over z=7"),
+        (Grid(z=2, data=3), Batch(8), "into 6 parts.*8 sequences is not a multiple.*--batch-size 12"),
+        (Grid(data=2), Batch(8, micro=3), "has 4 of the 8 sequences.*--micro-batch one of 1, 2, 4"),
+        (Grid(), Batch(0), "--batch-size 1"),
+    ],
+)
+def test_a_grid_that_does_not_divide_is_refused_with_what_would_fit(grid: Grid, batch: Batch, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        check_grid(MODEL, grid, batch)
+
+
+def test_a_published_vocabulary_that_x_does_not_divide_names_the_next() -> None:
+    gpt2 = GPTConfig("gpt2", layers=12, hidden=768, heads=12, vocabulary=50257, sequence=1024)
+    check_grid(gpt2, Grid(z=2), Batch(2))
+    with pytest.raises(UsageError, match="vocabulary of 50258"):
+        check_grid(gpt2, Grid(x=2), Batch(2))
+
+
+def test_tensor_parallelism_stays_in_the_node_then_shards_then_data() -> None:
+    frontier = {"devices_per_node": 8, "device_memory": 64e9}
+    assert choose_grid(lookup("gpt-5b"), 512, Batch(8192), **frontier) == Grid(4, 1, 1, 128)
+    assert choose_grid(lookup("gpt-80b"), 8192, Batch(8192), **frontier) == Grid(8, 1, 8, 128)
+    assert choose_grid(lookup("gpt-local-2"), 2, Batch(8)) == Grid(data=2)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 6, 7, 8, 12, 48, 512, 4096, 32768])
+@pytest.mark.parametrize("name", ["gpt-test", "gpt-5b", "gpt-100b", "gpt-320b"])
+def test_the_chosen_grid_is_valid_or_the_refusal_says_why(name: str, ranks: int) -> None:
+    config, batch = lookup(name), Batch(8192)
+    try:
+        grid = choose_grid(config, ranks, batch, devices_per_node=8, device_memory=64e9)
+    except UsageError as error:
+        assert "No grid of" in str(error)
+        assert ranks in (7, 12, 48, 3, 6, 4096, 32768)
+    else:
+        assert grid.size == ranks
+        check_grid(config, grid, batch)
+
+
+def test_a_batch_smaller_than_the_ranks_moves_them_off_data() -> None:
+    grid = choose_grid(lookup("gpt-test"), 8, Batch(2))
+    assert grid.size == 8
+    assert grid.batch_split <= 2

@@ -1,0 +1,82 @@
+"""AdamW on shards, clipping and the rate's course, against PyTorch on the serial model."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from test_parity import SMALL
+from training import SEED, Case, build, error, grid_id, start, step_parallel, tokens_of_step
+from virtual_ranks import run_ranks
+
+from engine.comm import Comm
+from engine.config import OptimConfig
+from engine.gather import full_state_dict
+from engine.grid import Grid
+from engine.optim import adamw, clip_gradients, gradient_norm, learning_rate
+from engine.parallelize import initialise_serial
+
+CASE = Case(replace(SMALL, tied=True), sequences=8)
+CONFIG = OptimConfig(learning_rate=1e-2, weight_decay=0.5, clip=0.05)
+STEPS = 3
+
+
+def _serial() -> tuple[list[float], dict[str, torch.Tensor]]:
+    model = initialise_serial(build(CASE), SEED, dtype=torch.float64)
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    vectors = [p for p in model.parameters() if p.ndim == 1]
+    groups = [{"params": matrices, "weight_decay": 0.5}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.95))
+    norms = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        tokens = tokens_of_step(CASE, step)
+        (model.loss(tokens[:, :-1], tokens[:, 1:]) / tokens[:, 1:].numel()).backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CONFIG.clip).item())
+        optimizer.step()
+    return norms, {name: p.detach() for name, p in model.named_parameters()}
+
+
+def _parallel(comm: Comm) -> tuple[list[float], dict[str, torch.Tensor]]:
+    model = start(CASE, comm)
+    optimizer = adamw(model.local_parameters(), model.placements, CONFIG)
+    norms = []
+    for step in range(STEPS):
+        step_parallel(CASE, model, step)
+        norm = gradient_norm(model)
+        clip_gradients(model, norm, CONFIG.clip)
+        optimizer.step()
+        norms.append(norm.item())
+    return norms, full_state_dict(model)
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [Grid(), Grid(2, 1, 1, 1), Grid(1, 2, 1, 1), Grid(1, 1, 2, 1), Grid(2, 2, 2, 1), Grid(3, 2, 1, 2)],
+    ids=grid_id,
+)
+def test_clipped_adamw_equals_pytorch_on_the_serial_model(grid: Grid) -> None:
+    reference_norms, reference = _serial()
+    for norms, _ in (results := run_ranks(grid, _parallel)):
+        assert norms == pytest.approx(reference_norms, rel=1e-10)
+    assert reference_norms[0] > 2 * CONFIG.clip
+    for name, parameter in reference.items():
+        assert error(results[0][1][name], parameter) < 1e-10, name
+
+
+def test_a_norm_below_the_limit_leaves_gradients_alone() -> None:
+    model = start(CASE, Comm(Grid()))
+    step_parallel(CASE, model, 0)
+    before = model.gradients.buffer.clone()
+    clip_gradients(model, gradient_norm(model), 1e6)
+    assert torch.equal(model.gradients.buffer, before)
+
+
+def test_the_rate_warms_up_linearly_and_falls_along_a_cosine() -> None:
+    config = OptimConfig(learning_rate=1.0, warmup_steps=4, decay_steps=14, final_fraction=0.1)
+    rates = [learning_rate(config, step) for step in range(20)]
+    assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert rates[4] == 1.0
+    assert rates[9] == pytest.approx(0.55)
+    assert rates[14] == rates[19] == pytest.approx(0.1)
+    assert rates[4:15] == sorted(rates[4:15], reverse=True)
+    assert learning_rate(OptimConfig(learning_rate=2.0), 1000) == 2.0

@@ -1,0 +1,190 @@
+"""The command `engine train` as a user meets it: real processes, exit codes, one sentence, one result.json."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.grid import Grid
+from engine.models import lookup
+from engine.result import Result, read
+
+TIMEOUT_S = 120
+SMALL = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic"]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _start(ranks: int, *options: str) -> list[subprocess.Popen[str]]:
+    """One process a rank, with the variables that torchrun would set."""
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(ranks)}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "engine", *options],
+            env=os.environ | address | {"RANK": str(r), "LOCAL_RANK": str(r), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for r in range(ranks)
+    ]
+
+
+def _finish(processes: list[subprocess.Popen[str]]) -> tuple[list[int], list[str]]:
+    """Exit codes, and what each said on stderr."""
+    try:
+        said = [process.communicate(timeout=TIMEOUT_S)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [process.returncode for process in processes], said
+
+
+def _train(ranks: int, *options: str) -> tuple[list[int], list[str]]:
+    return _finish(_start(ranks, "train", *options))
+
+
+def test_four_ranks_write_one_result_with_everything_in_it(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "result.json"
+    options = ["--grid", "2x1x2x1", "--out", str(out), "--peak-flops", "1e12", "--label", "study=a"]
+    codes, said = _train(4, *SMALL, *options, "--iterations", "5", "--warmup", "2", "--checkpoint-activations")
+    assert codes == [0] * 4, said
+    result = read(out)
+    assert result.status == "ok"
+    assert (result.ranks, result.grid, result.labels) == (4, "2x1x2x1", {"study": "a"})
+    assert [i.warmup for i in result.iterations] == [True, True, False, False, False]
+    assert result.summary is not None
+    counted = [i.time_s for i in result.iterations[2:]]
+    assert result.summary.time_per_iteration_s == pytest.approx(sum(counted) / 3)
+    assert result.summary.hfu == pytest.approx(result.summary.hardware_flops_per_s / 4e12)
+    assert result.summary.mfu is not None
+    assert result.summary.mfu < result.summary.hfu
+    assert result.memory is not None
+    assert len(result.memory.peak_bytes_per_rank) == 4
+    assert {(c.kind, c.axis) for c in result.collectives} >= {("all_gather", "z"), ("all_reduce", "x")}
+    assert result.breakdown is not None
+    assert result.breakdown.compute_s > 0
+    assert result.breakdown.collectives_s == pytest.approx(sum(c.time_s for c in result.collectives))
+    assert result.model is not None
+    assert result.model.parameters == lookup("gpt-test").parameters
+    assert result.provenance.launcher == "environment"
+    assert "iteration 5/5" in said[0]
+    assert said[1:] == [""] * 3, "only rank 0 reports progress"
+
+
+def test_a_bare_python_is_one_rank_and_auto_finds_its_grid(tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    out = tmp_path / "r.json"
+    command = [sys.executable, "-m", "engine", "train", *SMALL, "--iterations", "2", "--warmup", "1", "--out", str(out)]
+    subprocess.run(command, check=True, timeout=TIMEOUT_S, env=environment, capture_output=True)
+    assert read(out).grid == "1x1x1x1"
+    assert read(out).collectives == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--grid", "2x1x1x1"], "Grid 2x1x1x1 has 2 ranks, but 1 was started: start 2, or use --grid auto."),
+        (["--grid", "2x1"], "four positive numbers XxYxZxDATA"),
+        (["--model", "gpt-tset"], "did you mean gpt-test"),
+        (["--data", "nowhere"], "nowhere holds no prepared corpus"),
+        (["--micro-batch", "3"], "use --micro-batch one of 1, 2, 4, 8"),
+        (["--iterations", "2", "--warmup", "2"], "at least one iteration after its warm-up"),
+        (["--save", "x"], "needs both --save DIR and --save-every N"),
+        (["--layers", "2"], "either --model NAME or --layers"),
+        (["--label", "nothing"], "A label is written KEY=VALUE"),
+        (["--dropout", "1.5"], "probability from 0 to below 1"),
+        (["--nonsense"], "Unrecognized arguments: --nonsense"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path: Path, options: list[str], said: str) -> None:
+    out = tmp_path / "r.json"
+    codes, errors = _train(1, *SMALL, "--out", str(out), *options)
+    assert codes == [2]
+    assert said in errors[0]
+    assert len(errors[0].strip().splitlines()) == 1
+    assert not out.exists()
+
+
+def test_check_answers_without_loading_torch() -> None:
+    code = "import sys; from engine.cli import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    command = [sys.executable, "-c", code, "check", *SMALL, "--ranks", "8", "--grid", "2x2x2x1"]
+    output = subprocess.run(command, check=True, timeout=TIMEOUT_S, capture_output=True, text=True).stdout
+    assert json.loads(output)["sequences_per_rank"] == 4
+
+
+def test_a_loss_that_is_not_a_number_fails_and_names_the_step(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    codes, _ = _train(1, *SMALL, "--learning-rate", "1e30", "--iterations", "8", "--out", str(out))
+    result = read(out)
+    assert codes == [1]
+    assert result.status == "failed"
+    assert result.reason is not None
+    assert f"in step {len(result.iterations) + 1} " in result.reason
+    assert "lower the learning rate" in result.reason
+
+
+def _await_iteration(out: Path, process: subprocess.Popen[str]) -> None:
+    """Until rank 0 has reported a first iteration."""
+    assert process.stderr is not None
+    while "iteration" not in process.stderr.readline():
+        assert process.poll() is None
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_killed_in_mid_run_ends_all_others_and_leaves_a_failed_result(tmp_path: Path, victim: int) -> None:
+    out = tmp_path / "r.json"
+    options = ["--grid", "2x1x2x1", "--iterations", "100000", "--timeout", "20", "--out", str(out)]
+    processes = _start(4, "train", *SMALL, *options)
+    _await_iteration(out, processes[0])
+    start = time.monotonic()
+    processes[victim].send_signal(signal.SIGKILL)
+    codes, _ = _finish(processes)
+    assert time.monotonic() - start < 60
+    assert [code for rank, code in enumerate(codes) if rank != victim] == [1] * 3
+    result = read(out)
+    assert result.status == "failed"
+    assert result.reason
+
+
+def test_a_killed_lone_rank_has_left_a_failed_result(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    processes = _start(1, "train", *SMALL, "--iterations", "100000", "--out", str(out))
+    _await_iteration(out, processes[0])
+    processes[0].send_signal(signal.SIGKILL)
+    _finish(processes)
+    assert "killed" in (read(out).reason or "")
+
+
+def test_a_terminated_run_says_so(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    processes = _start(1, "train", *SMALL, "--iterations", "100000", "--out", str(out))
+    _await_iteration(out, processes[0])
+    processes[0].terminate()
+    codes, _ = _finish(processes)
+    result: Result = read(out)
+    assert codes == [1]
+    assert "SIGTERM" in (result.reason or "")
+    assert result.iterations
+
+
+def test_torchrun_starts_it_too(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    train = ["-m", "engine", "train", *SMALL, "--iterations", "2", "--warmup", "1", "--grid", "1x1x1x2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [*torchrun, *train, "--out", str(out)]
+    subprocess.run(command, check=True, timeout=TIMEOUT_S, env=environment, capture_output=True)
+    result = read(out)
+    assert result.provenance.launcher == "torchrun"
+    assert Grid.parse(result.grid or "").size == result.ranks == 2
