@@ -1,8 +1,8 @@
 """The recorder's bytes and calls equal the closed form of Algorithm 1 plus everything around it.
 
-axonn-sc24 Eq. 1-5 give the linear layers: all-gather of k n / (Gx Gy Gz), reduce-scatter of k n / (Gx Gy), all-reduces of m n / Gx and
-m k / Gy elements for the m rows of a rank. To that come norm statistics, embedding, loss, replicated gradients, the
-data all-reduce of everything, and what activation checkpointing repeats.
+axonn-sc24 Eq. 1-5 give the linear layers: all-gather of k n / (Gx Gy Gz), reduce-scatter of k n / (Gx Gy), all-reduces
+of m n / Gx and m k / Gy elements for the m rows of a rank. To that come norm statistics, embedding, loss, replicated
+gradients, the data all-reduce of everything, and what activation checkpointing repeats.
 """
 
 from collections import Counter

@@ -1,0 +1,99 @@
+"""Single layers where the whole-model parity would not look closely enough."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_parity import SMALL
+from torch import nn
+from training import Case, build, start
+from virtual_ranks import run_ranks
+
+from engine.comm import Comm
+from engine.grid import Grid
+from engine.layers.dropout import BatchPosition, keep_mask
+from engine.layers.loss import CrossEntropy
+from engine.layers.norm import LayerNorm, RMSNorm
+
+
+def _parts(tensor: torch.Tensor, comm: Comm, coordinate: int, size: int) -> torch.Tensor:
+    return tensor.chunk(size, dim=-1)[coordinate].contiguous()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_split_layer_norm_keeps_fp32_digits_far_from_zero(ranks: int) -> None:
+    """Mean 100, deviation 1: the sum of squares would lose four digits of seven."""
+    x = torch.randn(64, 256, generator=torch.Generator().manual_seed(0)) + 100
+    exact = F.layer_norm(x.double(), (256,))
+
+    def split(comm: Comm) -> torch.Tensor:
+        weight = nn.Parameter(torch.ones(256 // ranks))
+        return LayerNorm(comm, weight, None, 1e-5)(_parts(x, comm, comm.coords.y, ranks)).detach()
+
+    ours = torch.cat(run_ranks(Grid(y=ranks), split), dim=1)
+    native = (F.layer_norm(x, (256,)) - exact).abs().max()
+    assert (ours - exact).abs().max() < 4 * native + 1e-6
+
+
+def test_a_split_rms_norm_equals_pytorch() -> None:
+    x = torch.randn(8, 24, dtype=torch.float64)
+    weight = torch.randn(24, dtype=torch.float64)
+
+    def split(comm: Comm) -> torch.Tensor:
+        own = nn.Parameter(_parts(weight, comm, comm.coords.y, 3))
+        return RMSNorm(comm, own, 1e-5)(_parts(x, comm, comm.coords.y, 3)).detach()
+
+    assert torch.allclose(torch.cat(run_ranks(Grid(y=3), split), dim=1), F.rms_norm(x, (24,), weight, 1e-5), rtol=1e-12)
+
+
+def test_a_split_cross_entropy_survives_logits_that_overflow_an_exponential() -> None:
+    logits = torch.randn(6, 8) * 1e4
+    targets = torch.tensor([0, 3, 4, 7, 2, 5])
+
+    def split(comm: Comm) -> tuple[float, torch.Tensor]:
+        own = _parts(logits, comm, comm.coords.x, 4).requires_grad_()
+        loss = CrossEntropy(comm)(own, targets)
+        loss.backward()
+        assert own.grad is not None
+        return loss.item(), own.grad
+
+    results = run_ranks(Grid(x=4), split)
+    whole = logits.clone().requires_grad_()
+    loss = F.cross_entropy(whole, targets, reduction="sum")
+    loss.backward()
+    assert [value for value, _ in results] == pytest.approx([loss.item()] * 4)
+    assert torch.allclose(torch.cat([g for _, g in results], dim=1), whole.grad)  # type: ignore[arg-type]
+
+
+def test_a_dropout_mask_drops_the_asked_part_and_differs_by_all_it_depends_on() -> None:
+    def mask(seed: int = 1, step: int = 2, site: int = 3, first: int = 0) -> torch.Tensor:
+        position = BatchPosition(seed, step, torch.arange(first, first + 16))
+        return keep_mask(position, site, 32, range(64), 0.25)
+
+    base = mask()
+    assert base.double().mean().item() == pytest.approx(0.75, abs=0.01)
+    assert base.double().mean((0, 1)).std() < 0.05
+    assert base.double().mean((0, 2)).std() < 0.05
+    for other in (mask(seed=2), mask(step=3), mask(site=4), mask(first=16), mask(seed=1 + (1 << 32))):
+        assert (other == base).double().mean().item() == pytest.approx(0.75**2 + 0.25**2, abs=0.02)
+    part = keep_mask(BatchPosition(1, 2, torch.arange(8, 12)), 3, 32, range(16, 48), 0.25)
+    assert torch.equal(part, base[8:12, :, 16:48])
+
+
+def test_evaluation_without_gradients_equals_the_serial_model_and_drops_nothing() -> None:
+    case = Case(replace(SMALL, dropout=0.5))
+    tokens = torch.arange(2 * SMALL.sequence).view(2, -1)
+
+    def evaluate(comm: Comm) -> torch.Tensor:
+        model = start(case, comm).eval()
+        with torch.no_grad():
+            return model(tokens)
+
+    serial = start(case, Comm(Grid())).eval()(tokens).detach()
+    ours = run_ranks(Grid(2, 2, 2, 1), evaluate)
+    assert torch.allclose(torch.cat(ours[:2], dim=2), serial, rtol=1e-10)
+
+
+def test_building_the_serial_model_allocates_nothing() -> None:
+    assert all(p.is_meta for p in build(Case(SMALL)).parameters())
