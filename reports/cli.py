@@ -1,0 +1,76 @@
+"""The command line: `python -m reports build [--results DIR ...] --out DIR`."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.errors import RunError, UsageError
+from reports import text
+from reports.site import build
+
+log = logging.getLogger("reports")
+
+RESULTS = Path("results")
+DESCRIPTION = """\
+Make a report of what was measured: one index page and one page a study, each a single HTML file that opens without
+a network, with the data of every figure and table as CSV beside them (in data/).
+"""
+EPILOG = """\
+What is read, below every folder given by --results:
+  result.json files    of `python -m engine train` and `python -m engine bench`, under any name that ends in .json
+  run reports          of ReFrame (run-report-*.json): each test case carries the result of its run
+  results databases    of ReFrame (*.db), opened read-only
+A run that is found in several of them counts once. Files that are cut short or written by a newer Par4D are left out
+and listed on the index page with the reason. Other files are ignored.
+
+examples:
+  python -m reports build --out site/                                  everything under ./results
+  python -m reports build --results results/ ~/.reframe/reports --out site/
+  python -m reports build --results /scratch/nightly --out public/
+
+exit code: 0 the report was written, 1 it could not be written, 2 the command can't work (one sentence says why).
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    main_parser = argparse.ArgumentParser(prog="python -m reports", description="Results to an HTML report.")
+    commands = main_parser.add_subparsers(dest="command", required=True, metavar="build")
+    build_parser = commands.add_parser(
+        "build", help="write the report", description=DESCRIPTION, epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    build_parser.add_argument(
+        "--results", metavar="DIR", type=Path, nargs="+", action="extend",
+        help="folders to search for results, with all below them (default: results, if it is there)",
+    )  # fmt: skip
+    build_parser.add_argument(
+        "--out", metavar="DIR", type=Path, required=True, help="folder to write to; other files in it are left alone"
+    )
+    return main_parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    options = parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    folders = options.results or ([RESULTS] if RESULTS.is_dir() else [])
+    try:
+        first_page, loaded = build(folders, options.out)
+    except UsageError as error:
+        log.error("%s", error)
+        return 2
+    except RunError as error:
+        log.error("%s", error)
+        return 1
+    log.info(
+        "%s read from %s, %s skipped, %s found twice",
+        text.plural(len(loaded.runs), "result"),
+        text.plural(loaded.files, "file"),
+        len(loaded.skipped),
+        loaded.duplicates,
+    )
+    sys.stdout.write(f"{first_page.resolve()}\n")
+    return 0

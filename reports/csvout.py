@@ -1,0 +1,30 @@
+"""CSV files that a spreadsheet opens as data and never as formulas."""
+
+import csv
+import io
+
+import pandas as pd
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def to_csv(table: pd.DataFrame) -> str:
+    """The frame as CSV text. A string that a spreadsheet would run gets an apostrophe in front; numbers stay."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([_safe(str(name)) for name in table.columns])
+    for row in table.itertuples(index=False):
+        writer.writerow([_value(value) for value in row])
+    return buffer.getvalue()
+
+
+def _value(value: object) -> object:
+    if isinstance(value, str):
+        return _safe(value)
+    if isinstance(value, pd.Timestamp):
+        return value.isoformat()
+    return "" if value is None or value is pd.NaT or value != value else value
+
+
+def _safe(value: str) -> str:
+    return f"'{value}" if value.startswith(_FORMULA) else value

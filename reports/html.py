@@ -1,0 +1,66 @@
+"""Pages as HTML: one self-contained file each, style and script inside, everything from results escaped."""
+
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup, escape
+
+from reports import text
+from reports.index import Card
+from reports.page import Block, Cell, Column, Figure, Figures, Page, Table
+
+_HERE = Path(__file__).parent
+
+
+class Renderer:
+    """Draws the pages of one report. menu: (name, title) of the studies; results: how many the report shows."""
+
+    def __init__(self, menu: Iterable[tuple[str, str]], *, results: int, built: datetime) -> None:
+        script = (_HERE / "static" / "sort.js").read_text()
+        self._environment = Environment(loader=FileSystemLoader(_HERE / "templates"), autoescape=True, trim_blocks=True)
+        self._environment.globals.update(
+            css=Markup((_HERE / "static" / "report.css").read_text()),
+            script=Markup(script),
+            script_hash="sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            menu=tuple(menu),
+            built=text.moment(built),
+            total=text.plural(results, "result"),
+            kind=_kind,
+            td=_td,
+        )
+
+    def study(self, name: str, page: Page, files: Mapping[str, str]) -> str:
+        """A study's page. files: the address of the CSV of each table and figure, by its name."""
+        return self._environment.get_template("study.html").render(page=page, here=name, files=files)
+
+    def index(self, page: Page, cards: Iterable[Card], files: Mapping[str, str]) -> str:
+        """The first page."""
+        return self._environment.get_template("index.html").render(page=page, here="", files=files, cards=cards)
+
+
+def data_blocks(page: Page) -> list[Table | Figure]:
+    """Every table and figure of a page: what has a CSV."""
+    found: list[Table | Figure] = []
+    for section in page.sections:
+        for block in section.blocks:
+            if isinstance(block, Table):
+                found.append(block)
+            elif isinstance(block, Figures):
+                found.extend(block.figures)
+    return found
+
+
+def _kind(block: Block) -> str:
+    """The template of a block: its class's name in small letters."""
+    return type(block).__name__.lower()
+
+
+def _td(cell: Cell, column: Column) -> Markup:
+    names = [name for name, on in (("n", column.numeric), ("w", column.wide), ("none", cell.missing)) if on]
+    classes = f' class="{" ".join(names)}"' if names else ""
+    sort = "" if cell.sort is None or not column.numeric else f' data-s="{escape(cell.sort)}"'
+    return Markup(f"<td{classes}{sort}>{escape(cell.text)}</td>")

@@ -1,0 +1,148 @@
+"""Find and read every result under the given folders, each run once.
+
+A run is found as a result file of its own, inside a run report of ReFrame or in ReFrame's results database
+(run_reports.py). What can't be read is kept with the reason, so that the report can list it.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import UsageError
+from engine.result import SCHEMA, Result, ResultError, parse
+from reports import run_reports
+from reports.run_reports import Record
+from reports.text import clean
+
+MOST_RANKS = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One job's result and the file it was read from."""
+
+    result: Result
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Something that can't be in the report, and why."""
+
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """All that was found. duplicates: runs met again, without_record: test cases that measured nothing."""
+
+    folders: tuple[str, ...]
+    runs: tuple[Run, ...]
+    skipped: tuple[Skipped, ...]
+    files: int
+    duplicates: int
+    without_record: int
+
+
+def check_folders(folders: Iterable[Path]) -> None:
+    """Raises UsageError for a folder that isn't there."""
+    for folder in folders:
+        if not folder.is_dir():
+            what = "is a file" if folder.exists() else "does not exist"
+            raise UsageError(f"--results takes folders, but {folder} {what}: give the folder that holds the results.")
+
+
+def load(folders: Sequence[Path]) -> Loaded:
+    """Read everything under the folders. Raises UsageError for a folder that isn't there."""
+    check_folders(folders)
+    skipped: list[Skipped] = []
+    results: list[Record] = []
+    reported: list[Record] = []
+    files = 0
+    for path in _files(folders):
+        if path.suffix == ".json":
+            found = _read_json(path, skipped)
+            if found is None:
+                continue
+            kept = results if isinstance(found, Record) else reported
+            kept.extend([found] if isinstance(found, Record) else found)
+        else:
+            kept = reported
+            try:
+                kept.extend(run_reports.from_database(path))
+            except ResultError as error:
+                skipped.append(Skipped(str(path), str(error)))
+        files += 1
+
+    runs: list[Run] = []
+    seen: set[str] = set()
+    duplicates = without_record = 0
+    for record in results + reported:  # a result file is named as the source before a report that repeats it
+        if record.data is None:
+            without_record += 1
+            if record.failure:
+                skipped.append(Skipped(record.source, f"no result was written: {clean(record.failure)}"))
+            continue
+        identity = _identity(record.data)
+        if identity in seen:
+            duplicates += 1
+            continue
+        try:
+            runs.append(Run(_parse(record), record.source))
+        except ResultError as error:
+            skipped.append(Skipped(record.source, str(error)))
+        else:
+            seen.add(identity)
+    return Loaded(tuple(map(str, folders)), tuple(runs), tuple(skipped), files, duplicates, without_record)
+
+
+def _files(folders: Iterable[Path]) -> Iterator[Path]:
+    """Every *.json and *.db, each real file once, in a fixed order. Hidden ones are half-written or not ours."""
+    met: set[Path] = set()
+    for folder in folders:
+        for root, below, names in os.walk(folder):
+            below[:] = sorted(name for name in below if not name.startswith("."))
+            for name in sorted(names):
+                path = Path(root, name)
+                if name.startswith(".") or path.suffix not in (".json", ".db"):
+                    continue
+                real = path.resolve()
+                if real not in met:
+                    met.add(real)
+                    yield path
+
+
+def _read_json(path: Path, skipped: list[Skipped]) -> Record | list[Record] | None:
+    """A result, the records of a run report, or None for a file that is neither."""
+    try:
+        data = json.loads(path.read_bytes())
+    except OSError as error:
+        skipped.append(Skipped(str(path), f"{path} can't be read: {error.strerror}."))
+        return None
+    except (ValueError, RecursionError):
+        skipped.append(Skipped(str(path), f"{path} is cut short or is not JSON: run its test once more."))
+        return None
+    if isinstance(data, dict) and data.get("schema") == SCHEMA:
+        return Record(str(path), data)
+    if run_reports.is_run_report(data):
+        return run_reports.records(data, str(path))
+    return None
+
+
+def _parse(record: Record) -> Result:
+    result = parse(record.data, record.source)
+    if not 0 < result.ranks < MOST_RANKS:
+        raise ResultError(f"{record.source} is not a valid result: its ranks are {result.ranks}, not 1 or more.")
+    return result
+
+
+def _identity(data: dict[str, Any]) -> str:
+    """What tells one run from another: who ran what, where and when."""
+    provenance = data.get("provenance")
+    where = provenance if isinstance(provenance, dict) else {}
+    parts = [data.get(key) for key in ("version", "kind", "status", "ranks", "labels", "config")]
+    return json.dumps([*parts, *(where.get(key) for key in ("start", "end", "hosts"))], sort_keys=True)

@@ -1,0 +1,159 @@
+"""What a page is made of: sections of text, facts, figures and tables. templates/study.html draws them."""
+
+import math
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from reports import text
+
+NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table. key: of the frame, also its name in the CSV; write: a value as text.
+
+    missing: what stands where there is no value. wide: text that may wrap instead of staying on one line.
+    """
+
+    title: str
+    key: str
+    write: Callable[[Any], str] = str
+    numeric: bool = True
+    missing: str = NOT_MEASURED
+    wide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell: its text, what it sorts by, and whether there is no value."""
+
+    text: str
+    sort: object
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under sortable heads. data is what the CSV holds: every row, also those beyond HTML_ROWS."""
+
+    title: str
+    columns: tuple[Column, ...]
+    data: pd.DataFrame
+    name: str
+    note: str = ""
+    failed: str = ""
+    """Key of a boolean column that says which rows are of failed jobs only: "failed" stands for what they lack."""
+
+    HTML_ROWS = 1000
+
+    def rows(self) -> Iterable[list[Cell]]:
+        """The first HTML_ROWS rows as cells."""
+        shown = self.data.head(self.HTML_ROWS)
+        failed = shown[self.failed].tolist() if self.failed else [False] * len(shown)
+        cells = [
+            [_cell(column, value, bad) for value, bad in zip(shown[column.key].tolist(), failed, strict=True)]
+            for column in self.columns
+        ]
+        return (list(row) for row in zip(*cells, strict=True))
+
+    @property
+    def left_out(self) -> int:
+        """Rows that are in the CSV only."""
+        return max(0, len(self.data) - self.HTML_ROWS)
+
+    @property
+    def csv(self) -> pd.DataFrame:
+        """The data behind the table."""
+        return self.data[list(dict.fromkeys(column.key for column in self.columns))]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A chart with its caption and the data it was drawn from."""
+
+    title: str
+    caption: str
+    svg: Markup
+    csv: pd.DataFrame
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Charts that stand side by side where there is room."""
+
+    figures: tuple[Figure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Command lines to copy."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A few large figures: (value, what it is, remark). A value of None is not known, the remark says why."""
+
+    facts: tuple[tuple[str | None, str, str], ...]
+
+
+Block = Table | Figures | Text | Commands | Facts
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a page with a heading."""
+
+    title: str
+    blocks: tuple[Block, ...]
+    name: str = ""
+    """Its fragment in the address, unique in the page; made of the title if not given."""
+
+    @property
+    def anchor(self) -> str:
+        """Its fragment in the address."""
+        return self.name or text.slug(self.title)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One study's page. headline: the study in a few words, for the index; empty: nothing was measured."""
+
+    title: str
+    lead: str
+    sections: tuple[Section, ...]
+    headline: str
+    empty: bool = False
+
+
+def flops_column(title: str, key: str, data: pd.DataFrame, missing: str = NOT_MEASURED) -> Column:
+    """A column of rates in one unit, that of its smallest value, so that they can be compared at a glance."""
+    factor, letter = text.prefix(float(data[key].min()))
+    return Column(f"{title}, {letter}flop/s", key, lambda value: text.significant(value / factor), missing=missing)
+
+
+def nothing_measured(command: str) -> Section:
+    """What a page without results says: the command that measures, and the one that builds the report again."""
+    lines = (command, "python -m reports build --out site/")
+    return Section("Nothing measured yet", (Text("Run the suite, then build this report:"), Commands(lines)))
+
+
+def _cell(column: Column, value: Hashable, failed: bool) -> Cell:
+    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)) or value is pd.NaT:
+        return Cell("failed" if failed and column.missing else column.missing, None, missing=True)
+    return Cell(column.write(value), value.timestamp() if isinstance(value, datetime) else value)

@@ -1,0 +1,59 @@
+"""Numbers of the papers, as data with their source (published/*.csv). Rates in flop/s, percentages as fractions."""
+
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+_FOLDER = Path(__file__).with_name("published")
+_UNITS = {"%": 0.01, "Pflop/s": 1e15, "Tflop/s": 1e12, "s": 1.0}
+_MEASURES = {
+    "sustained": "hardware_flops_per_s",
+    "pct_advertised_peak": "hfu",
+    "pct_empirical_peak": "of_empirical",
+    "batch_time": "time_s",
+}
+
+
+def _read(name: str) -> pd.DataFrame:
+    table = pd.read_csv(_FOLDER / name, keep_default_na=False)
+    table["value"] = table["value"].astype(float) * table["unit"].map(_UNITS)
+    return table
+
+
+@cache
+def weak_scaling() -> pd.DataFrame:
+    """One row a published point: paper, system, framework, model, ranks, batch_tokens and the measures it has.
+
+    Percentages count recomputation: hfu is of the advertised peak, of_empirical of the empirical one. time_s is not
+    printed in the papers but implied by the flop/s. efficiency: relative to the smallest point of the same series.
+    """
+    rows = _read("weak_scaling.csv")
+    rows = rows[rows["metric"].isin(list(_MEASURES))].assign(
+        paper=rows["source"].str.split(" ").str[0], ranks=rows["devices"], metric=rows["metric"].map(_MEASURES)
+    )
+    key = ["paper", "system", "framework", "model", "ranks", "batch_tokens"]
+    table = rows.pivot(index=key, columns="metric", values="value").reset_index().rename_axis(columns=None)
+    series = ["paper", "system", "framework"]
+    table = table.sort_values([*series, "ranks"]).reset_index(drop=True)
+    per_device = (table["hardware_flops_per_s"] / table["ranks"]).fillna(table["hfu"])
+    table["efficiency"] = per_device / per_device.groupby([table[name] for name in series]).transform("first")
+    return table
+
+
+@cache
+def peaks() -> pd.DataFrame:
+    """One row a published peak of a device: source, system, device, dtype, metric (advertised, empirical), value."""
+    return _read("peaks.csv")
+
+
+def matching(system: str, models: set[str], series: str = "") -> pd.DataFrame:
+    """AxoNN's own published points on a system if one of its models was measured, whatever the case of the names.
+
+    Of every paper that has some, or of the one whose series was run, if that is known.
+    """
+    table = weak_scaling()
+    wanted = {model.lower() for model in models}
+    own = table[table["framework"].str.contains("AxoNN") & (table["system"].str.lower() == system.lower())]
+    papers = own.loc[own["model"].str.lower().isin(wanted), "paper"].unique()
+    return own[own["paper"].isin([series] if series in papers else papers)]

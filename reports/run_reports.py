@@ -1,0 +1,79 @@
+"""Results inside ReFrame's own output: run reports (JSON) and the results database (SQLite).
+
+A suite keeps the whole result of a run in its loggable variable `record`, so a session's report is enough to
+rebuild ours. Format: ReFrame 4.10, run report data version 4.2.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.result import ResultError
+
+RECORD = "record"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A result as decoded JSON, not yet checked. data is None where a test case measured nothing.
+
+    failure: why a test case without a result failed, None for one that did not fail (a dry run).
+    """
+
+    source: str
+    data: dict[str, Any] | None
+    failure: str | None = None
+
+
+def is_run_report(data: object) -> bool:
+    """Whether a decoded JSON document is a run report."""
+    return isinstance(data, dict) and "session_info" in data and isinstance(data.get("runs"), list)
+
+
+def records(report: dict[str, Any], source: str) -> list[Record]:
+    """The record of every test case of ours; test cases of other suites carry no such variable."""
+    return list(_records(report, source))
+
+
+def _records(report: dict[str, Any], source: str) -> Iterator[Record]:
+    for session in report["runs"]:
+        cases = session.get("testcases") if isinstance(session, dict) else None
+        for case in cases if isinstance(cases, list) else ():
+            if not isinstance(case, dict) or RECORD not in case:
+                continue
+            where = f"{source}, test case {case.get('display_name') or case.get('name')}"
+            data = case[RECORD]
+            if isinstance(data, dict) and data:
+                yield Record(where, data)
+            else:
+                failed = case.get("result") == "fail"
+                yield Record(where, None, str(case.get("fail_reason") or "no reason given") if failed else None)
+
+
+def from_database(path: Path) -> list[Record]:
+    """The records of every session in a results database, opened read-only; none if it is another database.
+
+    Raises ResultError if the file can't be read as a database.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=10)) as connection:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+            if "sessions" not in tables:
+                return []
+            rows = connection.execute("SELECT uuid, json_blob FROM sessions ORDER BY session_start_unix").fetchall()
+    except sqlite3.Error as error:
+        raise ResultError(f"{path} can't be read as a results database: {error}.") from None
+    found: list[Record] = []
+    for uuid, blob in rows:
+        try:
+            report = json.loads(blob)
+        except (TypeError, ValueError, RecursionError):
+            found.append(Record(f"{path}, session {uuid}", None, "the session is cut short or is not JSON"))
+            continue
+        if is_run_report(report):
+            found.extend(_records(report, f"{path}, session {uuid}"))
+    return found

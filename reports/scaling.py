@@ -1,0 +1,273 @@
+"""The figures of a scaling series: ours beside the published ones, on a log2 scale of devices."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from reports import charts, text
+from reports.charts import Axis, Bars, Line
+from reports.frame import Frames
+from reports.page import Figure
+from reports.points import fastest
+
+DEVICES = Axis("devices", "log2", write=text.count)
+MOST_CURVES = 6
+MOST_POINTS = 60
+MOST_BARS = 12
+_CURVES = ("blue", "red", "green", "purple", "gold", "sky")
+_MARKS = {"axonn-sc24": "o", "par4d": "s"}
+_AXES = {"x": "blue", "y": "red", "z": "green", "data": "purple"}
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A series of points on one machine, and the published series to draw beside it (possibly none)."""
+
+    name: str
+    points: pd.DataFrame
+    published: pd.DataFrame
+
+    @property
+    def line(self) -> pd.DataFrame:
+        """The fastest point at each device count."""
+        return fastest(self.points)
+
+
+def time(series: Series) -> Figure:
+    """Time per batch (axonn-sc24 Fig. 6). Published times of another batch size are left out: they don't compare."""
+    series = replace(series, published=same_batch(series))
+    return _scaling(
+        series, "time", "Time per batch", [("time_s", "blue", "measured")], Axis("seconds per batch", from_zero=True),
+        text.seconds, "Level is ideal. Bars span the jobs of a point."
+        + _drawn(series, "time_s", "its times are implied by the printed flop/s"),
+    )  # fmt: skip
+
+
+def flops(series: Series) -> Figure:
+    """Sustained flop/s (axonn-sc24 Fig. 8)."""
+    values = [series.line["hardware_flops_per_s"].min(), series.published["hardware_flops_per_s"].min()]
+    factor, letter = text.prefix(min((value for value in values if value == value), default=1.0))
+    axis = Axis(f"{letter}flop/s, hardware", "log10", write=lambda value: charts.plain(value / factor))
+    line = series.line
+    ideal = []
+    if len(line) > 1:
+        base = line.iloc[0]
+        ends = [base["ranks"], line["ranks"].max()]
+        rates = [base["hardware_flops_per_s"] / base["ranks"] * ranks for ranks in ends]
+        ideal = [Line(ends, rates, "muted", kind="guide")]
+    return _scaling(
+        series, "flops", "Sustained flop/s", [("hardware_flops_per_s", "blue", "measured")], axis, text.flops,
+        "Recomputation counted. Dotted: linear from the smallest point." + _drawn(series, "hardware_flops_per_s"),
+        guides=ideal,
+    )  # fmt: skip
+
+
+def peak(series: Series) -> Figure:
+    """Percentages of the advertised and of the empirical peak (axonn-sc24 Table III)."""
+    measures = [("of_empirical", "red", "of empirical"), ("hfu", "blue", "HFU"), ("mfu", "green", "MFU")]
+    axis = Axis("% of peak", from_zero=True, write=lambda value: f"{100 * value:.0f}")
+    return _scaling(
+        series, "peak", "Share of the peak", measures, axis, text.percent,
+        "HFU and MFU are of the advertised peak; HFU counts recomputation, MFU does not." + _drawn(series, "hfu"),
+    )  # fmt: skip
+
+
+def efficiency(series: Series) -> Figure:
+    """Weak-scaling efficiency (axonn-sc24 section VII-A)."""
+    line = series.line
+    base = int(line["ranks"].min())
+    axis = Axis("% efficiency", from_zero=True, write=lambda value: f"{100 * value:.0f}")
+    return _scaling(
+        series, "efficiency", "Weak-scaling efficiency", [("efficiency", "blue", "measured")], axis, text.percent,
+        f"Flop/s per device, relative to {text.plural(base, 'device')}."
+        + _drawn(series, "efficiency", "relative to its own smallest"),
+    )  # fmt: skip
+
+
+def loss(series: Series, frames: Frames) -> Figure:
+    """Training loss of the newest job of each point."""
+    chosen = spread_out(series.line, MOST_CURVES)
+    steps = frames.iterations[frames.iterations["run"].isin(chosen["newest"])]
+    curves = []
+    for colour, (_, point) in zip(_CURVES, chosen.iterrows(), strict=False):
+        mine = steps[steps["run"] == point["newest"]]
+        curves.append(Line(mine["index"].tolist(), mine["loss"].tolist(), colour, _at(point), kind="curve"))
+    table = steps.merge(chosen[["newest", "ranks", "model"]], left_on="run", right_on="newest")
+    name, title = f"{series.name}-loss", "Training loss"
+    return Figure(
+        title,
+        "Newest job of each point, every iteration, by devices." + _chosen(chosen, series.line),
+        charts.lines(
+            curves,
+            Axis("iteration"),
+            Axis("nats per token"),
+            name=name,
+            title=title,
+            description=_describe(curves, "iteration", text.significant),
+        ),
+        table[["ranks", "model", "index", "time_s", "loss", "grad_norm", "warmup"]],
+        name,
+    )
+
+
+def breakdown(series: Series) -> Figure:
+    """Compute and collectives of an iteration."""
+    chosen = spread_out(series.line, MOST_BARS)
+    parts = [
+        Bars("compute", chosen["compute_s"].tolist(), "blue"),
+        Bars("collectives", chosen["collectives_s"].tolist(), "red"),
+    ]
+    return _bars(
+        series, "breakdown", "Where the time goes", parts, chosen, "seconds per iteration on rank 0",
+        "Collectives include waiting for the slowest rank.", ["compute_s", "collectives_s"], text.seconds,
+    )  # fmt: skip
+
+
+def memory(series: Series) -> Figure:
+    """Peak memory of the fullest rank."""
+    chosen = spread_out(series.line, MOST_BARS)
+    parts = [Bars("fullest rank", (chosen["memory_max"] / 2**30).tolist(), "green")]
+    return _bars(
+        series, "memory", "Peak memory", parts, chosen, "GiB per rank",
+        "The emptiest rank is in the table below.", ["memory_max", "memory_min"], text.memory,
+    )  # fmt: skip
+
+
+def traffic(series: Series, frames: Frames) -> Figure:
+    """Bytes that rank 0 hands to collectives in an iteration, by axis of the grid."""
+    chosen = spread_out(series.line, MOST_BARS)
+    mine = frames.collectives[frames.collectives["run"].isin(chosen["newest"])]
+    sums = mine.pivot_table(index="run", columns="axis", values="bytes", aggfunc="sum", fill_value=0.0)
+    sums = sums.reindex(chosen["newest"])
+    sums[chosen["ranks"].to_numpy() == 1] = 0.0  # one device sends nothing; for more, nothing told is not measured
+    factor, letter = text.prefix(float(sums.max().max()) if sums.size else 1.0)
+    known = [axis for axis in _AXES if axis in sums]
+    parts = [Bars(axis, (sums[axis] / factor).tolist(), _AXES[axis]) for axis in known]
+    others = [axis for axis in sums if axis not in _AXES]
+    if others:
+        parts.append(Bars("other", (sums[others].sum(axis=1, min_count=1) / factor).tolist(), "gold"))
+    if not parts:
+        parts.append(Bars("none", [0.0 if ranks == 1 else math.nan for ranks in chosen["ranks"]], "muted"))
+    table = chosen.assign(**{f"bytes_{axis}": sums[axis].to_numpy() for axis in known})
+    return _bars(
+        series, "traffic", "Data in collectives", parts, table, f"{letter}B per iteration on rank 0, by grid axis",
+        "Bytes of the input buffers.", [f"bytes_{axis}" for axis in known], text.size,
+    )  # fmt: skip
+
+
+def same_batch(series: Series) -> pd.DataFrame:
+    """The published points whose batch has as many tokens as one of ours."""
+    return series.published[series.published["batch_tokens"].isin(series.points["batch_tokens"])]
+
+
+def spread_out(table: pd.DataFrame, most: int) -> pd.DataFrame:
+    """At most so many rows, evenly chosen, first and last among them."""
+    if len(table) <= most:
+        return table
+    return table.iloc[[round(i * (len(table) - 1) / (most - 1)) for i in range(most)]]
+
+
+def _scaling(
+    series: Series,
+    suffix: str,
+    title: str,
+    measures: Sequence[tuple[str, str, str]],
+    axis: Axis,
+    write: Callable[[float], str],
+    caption: str,
+    guides: Sequence[Line] = (),
+) -> Figure:
+    line, name = spread_out(series.line, MOST_POINTS), f"{series.name}-{suffix}"
+    drawn = list(guides)
+    described = []
+    single = len(measures) == 1
+    for key, colour, label in measures:
+        for paper, points in series.published.groupby("paper", sort=False):
+            if key in points and points[key].notna().any():
+                hue = {"axonn-sc24": "red", "par4d": "purple"}.get(str(paper), "muted") if single else colour
+                past = Line(
+                    points["ranks"].tolist(), points[key].tolist(), hue, str(paper) if single else "",
+                    mark=_MARKS.get(str(paper), "^"), kind="published",
+                )  # fmt: skip
+                drawn.append(past)
+                described.append(Line(past.x, past.y, hue, f"{paper}, {label}"))
+        whiskers = f"{key}_low" in line
+        low = line[f"{key}_low"].tolist() if whiskers else ()
+        high = line[f"{key}_high"].tolist() if whiskers else ()
+        drawn.append(Line(line["ranks"].tolist(), line[key].tolist(), colour, label, low, high))
+        described.append(drawn[-1])
+    keys = [key for key, _, _ in measures]
+    columns = ["ranks", "model", *keys]
+    ours = line[[*columns, "jobs"]].assign(origin="measured")
+    theirs = series.published[columns_in(series.published, columns)].assign(origin=series.published["paper"])
+    return Figure(
+        title,
+        caption + _chosen(line, series.line),
+        charts.lines(drawn, DEVICES, axis, name=name, title=title, description=_describe(described, "devices", write)),
+        pd.concat([ours, theirs], ignore_index=True),
+        name,
+    )
+
+
+def columns_in(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+    """Those of the columns that the table has."""
+    return [column for column in columns if column in table]
+
+
+def _bars(
+    series: Series,
+    suffix: str,
+    title: str,
+    parts: Sequence[Bars],
+    chosen: pd.DataFrame,
+    axis: str,
+    caption: str,
+    keys: list[str],
+    write: Callable[[float], str],
+) -> Figure:
+    name = f"{series.name}-{suffix}"
+    rows = [
+        f"{_at(point)}: " + ", ".join(f"{key} {write(point[key])}" for key in keys if point[key] == point[key])
+        for _, point in chosen.iterrows()
+    ]
+    labels = [f"{_at(point)} · {point['model']}" for _, point in chosen.iterrows()]
+    return Figure(
+        title,
+        caption + _chosen(chosen, series.line),
+        charts.bars(parts, labels, axis, name=name, title=title, description=". ".join(rows) or "Not measured."),
+        chosen[["ranks", "model", "grid", *keys]],
+        name,
+    )
+
+
+def _at(point: "pd.Series[Any]") -> str:
+    return f"{int(point['ranks']):,}"
+
+
+def _drawn(series: Series, key: str, remark: str = "") -> str:
+    """The part of a caption that names what is drawn dashed."""
+    papers = list(series.published.loc[series.published[key].notna(), "paper"].unique())
+    if not papers:
+        return ""
+    shapes = " (circles) and ".join(papers) + " (squares)" if len(papers) > 1 else papers[0]
+    return f" Dashed: published, {shapes} Table III{'; ' + remark if remark else ''}."
+
+
+def _chosen(chosen: pd.DataFrame, of: pd.DataFrame) -> str:
+    return f" {len(chosen)} of {len(of)} points drawn; the tables have all." if len(chosen) < len(of) else ""
+
+
+def _describe(drawn: Sequence[Line], noun: str, write: Callable[[float], str]) -> str:
+    """The chart in words: where each line begins and ends."""
+    said = []
+    for line in drawn:
+        kept = [(x, y) for x, y in zip(line.x, line.y, strict=True) if y == y]
+        if kept:
+            (first, start), (last, end) = kept[0], kept[-1]
+            said.append(
+                f"{line.label}: {write(start)} at {first:,} {noun} to {write(end)} at {last:,}, {len(kept)} points"
+            )
+    return ". ".join(said) + "." if said else "Not measured."

@@ -1,0 +1,88 @@
+"""Build the report: every study's page, the first page and the CSV files, put in place when all are written."""
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+
+from engine.errors import RunError, UsageError
+from reports.csvout import to_csv
+from reports.frame import frames
+from reports.html import Renderer, data_blocks
+from reports.index import card, index
+from reports.load import Loaded, load
+from reports.page import Page
+from reports.peaks import with_peaks
+from reports.study import all_studies
+
+
+def build(folders: Sequence[Path], out: Path) -> tuple[Path, Loaded]:
+    """Read the results under the folders and write the report; returns its first page and what was read.
+
+    Raises UsageError for a folder that isn't there or an `out` that can't be one, RunError if writing fails.
+    """
+    check_out(out)
+    loaded = load(folders)
+    write(pages(loaded), out)
+    return out / "index.html", loaded
+
+
+def check_out(out: Path) -> None:
+    """Raises UsageError if the report can't be put there."""
+    blocking = next((part for part in (out, *out.parents) if part.exists() and not part.is_dir()), None)
+    if blocking is not None:
+        raise UsageError(f"--out is the folder to write to, but {blocking} is a file: name another folder.")
+
+
+def pages(loaded: Loaded) -> dict[str, str]:
+    """Every file of the report: its path in the site to its text, the first page last."""
+    everything = frames(loaded.runs)
+    everything = everything.of(with_peaks(everything.runs))
+    runs = everything.runs
+    studies = all_studies()
+    menu = [(study.name, study.title) for study in studies]
+    renderer = Renderer(menu, results=len(runs), built=datetime.now(UTC))
+    files: dict[str, str] = {}
+    cards = []
+    shown = pd.Series(False, index=runs.index)
+    for study in studies:
+        selected = study.selects(runs)
+        mine = everything.of(runs[selected])
+        page = study.build(mine, everything)
+        shown |= selected
+        files[f"{study.name}.html"] = renderer.study(study.name, page, _add_data(files, study.name, page))
+        cards.append(card(study, page, mine.runs))
+    first = index(loaded, runs, runs[~shown])
+    files["index.html"] = renderer.index(first, cards, _add_data(files, "index", first))
+    return files
+
+
+def _add_data(files: dict[str, str], study: str, page: Page) -> dict[str, str]:
+    """Add the CSV of every table and figure to the files; returns their addresses by name."""
+    addresses = {}
+    for block in data_blocks(page):
+        addresses[block.name] = f"data/{study}-{block.name}.csv"
+        files[addresses[block.name]] = to_csv(block.csv)
+    return addresses
+
+
+def write(files: dict[str, str], out: Path) -> None:
+    """Write all files beside their places, then rename them into place one by one. Raises RunError."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=out))
+        try:
+            for name, content in files.items():
+                path = draft / name
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(content, encoding="utf-8", errors="replace")
+            (out / "data").mkdir(exist_ok=True)
+            for name in files:
+                (draft / name).replace(out / name)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    except OSError as error:
+        raise RunError(f"The report can't be written to {out}: {error.strerror or error}.") from None

@@ -1,0 +1,1 @@
+"""The studies, one module each with an object STUDY; they are found by being here."""

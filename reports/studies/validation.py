@@ -1,0 +1,171 @@
+"""Validation: the loss of the 4D engine step by step against the same training run serially (par4d VII-A)."""
+
+from typing import Any
+
+import pandas as pd
+
+from reports import charts, text
+from reports.charts import Axis, Line
+from reports.frame import Frames
+from reports.page import Block, Column, Facts, Figure, Figures, Page, Section, Table, Text, nothing_measured
+from reports.provenance import failures, provenance
+from reports.study import Study
+
+TITLE = "Validation"
+SUMMARY = "Loss curves of 4D training against serial training of the same model on the same data."
+LEAD = (
+    "The same network is trained on one rank and on a 4D grid, from the same weights and on the same samples. The two "
+    "losses may differ by rounding only; a parallel algorithm that drops or doubles a gradient drifts away."
+)
+RUN = "reframe -c suites/validation.py --system local"
+KEY = ["system", "partition", "dtype", "model", "batch_size"]
+MOST_SECTIONS = 12
+MOST_GRIDS = 4
+_COLOURS = ("blue", "red", "green", "purple")
+
+
+def build(mine: Frames, everything: Frames) -> Page:
+    """The page; with no runs it says what to run."""
+    if mine.runs.empty:
+        todo = nothing_measured(RUN)
+        return Page(TITLE, LEAD, (todo,), "nothing measured", empty=True)
+    pairs, steps = compare(mine)
+    groups = [rows for _, rows in mine.runs.groupby(KEY, dropna=False, sort=True)][:MOST_SECTIONS]
+    titles = [_title(rows.iloc[0]) for rows in groups]
+    sections = [
+        _section(name, title, rows, pairs, steps, mine)
+        for name, title, rows in zip(text.slugs(titles), titles, groups, strict=True)
+    ]
+    details: tuple[Block, ...] = (_table(pairs), *failures(mine.runs, "all_jobs"), provenance(mine.runs))
+    sections.append(Section("Details", details))
+    return Page(TITLE, LEAD, tuple(sections), _headline(pairs))
+
+
+STUDY = Study("validation", TITLE, SUMMARY, 2, lambda runs: runs["study"] == "validation", build)
+
+
+def compare(frames: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Each parallel job with the serial job nearest in time, and the two losses step by step.
+
+    The first frame has one row a parallel job: columns of `runs`, `serial` (index of its partner, -1 if there is
+    none), compared, loss, serial_loss (both of the last common step), largest, largest_relative. The second has one
+    row a step: run, index, loss, serial_loss, difference.
+    """
+    done = frames.runs[frames.runs["status"] == "ok"]
+    done = done.assign(run=done.index, when=done["end"].fillna(pd.Timestamp(0, tz="UTC"))).sort_values("when")
+    serial = done.loc[done["ranks"] == 1, [*KEY, "when", "run"]].rename(columns={"run": "serial"})
+    parallel = done[done["ranks"] > 1]
+    pairs = pd.merge_asof(parallel, serial, on="when", by=KEY, direction="nearest")
+    pairs["serial"] = pairs["serial"].fillna(-1).astype(int)
+
+    losses = frames.iterations[["run", "index", "loss"]]
+    steps = losses.merge(pairs[["run", "serial"]], on="run")
+    partner = losses.rename(columns={"run": "serial", "loss": "serial_loss"})
+    steps = steps.merge(partner, on=["serial", "index"]).dropna(subset=["loss", "serial_loss"])
+    steps["difference"] = steps["loss"] - steps["serial_loss"]
+    steps["size"] = steps["difference"].abs()
+    steps["relative"] = steps["size"] / steps["serial_loss"].abs()
+    by_run = steps.sort_values("index").groupby("run").agg(
+        compared=("index", "size"), loss=("loss", "last"), serial_loss=("serial_loss", "last"),
+        largest=("size", "max"), largest_relative=("relative", "max"),
+    )  # fmt: skip
+    return pairs.merge(by_run.reset_index(), on="run", how="left"), steps
+
+
+def _headline(pairs: pd.DataFrame) -> str:
+    compared = pairs.dropna(subset="largest")
+    if compared.empty:
+        return "no pair of serial and 4D runs yet"
+    largest, number = compared["largest_relative"].max(), text.plural(len(compared), "4D run")
+    return f"largest difference {largest:.1e} relative, {number}"
+
+
+def _title(run: "pd.Series[Any]") -> str:
+    words = (run["system"] or "unnamed system", run["partition"], run["dtype"], run["model"])
+    return text.clean(", ".join(word for word in words if word), 120)
+
+
+def _section(
+    name: str, title: str, rows: pd.DataFrame, pairs: pd.DataFrame, steps: pd.DataFrame, frames: Frames
+) -> Section:
+    newest = pairs[pairs["run"].isin(rows.index) & (pairs["serial"] >= 0)].sort_values("when", ascending=False)
+    newest = newest.drop_duplicates("grid").head(MOST_GRIDS)
+    if newest.empty:
+        said = Text("Not compared: it takes a serial run and a 4D run that both ended well.")
+        return Section(title, (said,), f"series-{name}")
+    figures = Figures((_curves(name, newest, steps, frames), _differences(name, newest, steps)))
+    worst = newest.sort_values("largest", na_position="first").iloc[-1]
+    if pd.isna(worst["largest"]):
+        return Section(title, (Text("Not compared: the runs have no iteration in common."), figures), f"series-{name}")
+    facts = Facts(
+        (
+            (f"{worst['largest']:.2e}", "largest difference", f"nats per token, grid {worst['grid']}"),
+            (f"{worst['largest_relative']:.2e}", "relative", "to the serial loss of that step"),
+            (text.count(worst["compared"]), "iterations", "compared one by one"),
+            (f"{worst['loss']:.4f}", "last loss", f"serial {worst['serial_loss']:.4f}"),
+        )
+    )
+    return Section(title, (facts, figures), f"series-{name}")
+
+
+def _curves(name: str, newest: pd.DataFrame, steps: pd.DataFrame, frames: Frames) -> Figure:
+    serial = frames.iterations[frames.iterations["run"] == newest.iloc[0]["serial"]]
+    drawn = [Line(serial["index"].tolist(), serial["loss"].tolist(), "muted", "serial", kind="backdrop")]
+    for colour, (_, pair) in zip(_COLOURS, newest.iterrows(), strict=False):
+        mine = frames.iterations[frames.iterations["run"] == pair["run"]]
+        drawn.append(Line(mine["index"].tolist(), mine["loss"].tolist(), colour, str(pair["grid"]), kind="curve"))
+    grids = newest[["run", "grid"]]
+    data = steps.merge(grids, on="run")[["grid", "index", "loss", "serial_loss", "difference"]]
+    title = "Training loss"
+    return Figure(
+        title, "Serial (broad line) and 4D on the grids XxYxZxDATA named, newest run of each.",
+        charts.lines(drawn, Axis("iteration"), Axis("nats per token"), name=f"{name}-loss", title=title,
+            description=". ".join(f"{line.label}: {line.y[0]:.4f} to {line.y[-1]:.4f}" for line in drawn if line.y)),
+        data, f"{name}-loss",
+    )  # fmt: skip
+
+
+def _differences(name: str, newest: pd.DataFrame, steps: pd.DataFrame) -> Figure:
+    mine = steps[steps["run"].isin(newest["run"])]
+    largest = float(mine["size"].max()) if len(mine) else 0.0
+    unit, letter = 10.0 ** (exponent := _exponent(largest)), f"10{str(exponent).translate(_RAISED)} nats per token"
+    drawn = []
+    for colour, (_, pair) in zip(_COLOURS, newest.iterrows(), strict=False):
+        own = mine[mine["run"] == pair["run"]].sort_values("index")
+        values = (own["difference"] / unit).tolist()
+        drawn.append(Line(own["index"].tolist(), values, colour, str(pair["grid"]), kind="curve"))
+    title = "Difference from serial"
+    caption = f"4D loss minus serial loss. Largest: {largest:.2e} nats per token."
+    data = mine.merge(newest[["run", "grid"]], on="run")[["grid", "index", "difference", "relative"]]
+    return Figure(
+        title, caption,
+        charts.lines(drawn, Axis("iteration"), Axis(letter), name=f"{name}-difference", title=title,
+            description=caption),
+        data, f"{name}-difference",
+    )  # fmt: skip
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def _exponent(value: float) -> int:
+    """The power of ten of a positive number; 0 for zero."""
+    return int(f"{value:e}".partition("e")[2]) if value > 0 else 0
+
+
+def _table(pairs: pd.DataFrame) -> Table:
+    columns = (
+        Column("End", "end", text.moment, missing="unknown"),
+        Column("System", "system", numeric=False, missing="unnamed"),
+        Column("Model", "model", numeric=False),
+        Column("Number format", "dtype", numeric=False),
+        Column("Grid", "grid", numeric=False),
+        Column("Iterations compared", "compared", text.count, missing="no serial run"),
+        Column("Last loss, serial", "serial_loss", lambda value: f"{value:.5f}", missing="no serial run"),
+        Column("Last loss, 4D", "loss", lambda value: f"{value:.5f}", missing="no serial run"),
+        Column("Largest difference", "largest", lambda value: f"{value:.2e}", missing="no serial run"),
+        Column("relative", "largest_relative", lambda value: f"{value:.2e}", missing="no serial run"),
+    )
+    note = "Each 4D run against the serial run of the same model, number format and batch that is nearest in time."
+    note += f" Curves are drawn for {MOST_SECTIONS} of them at most and {MOST_GRIDS} grids each."
+    return Table("4D runs against serial", columns, pairs.sort_values("when", ascending=False), "pairs", note)

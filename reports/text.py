@@ -1,0 +1,106 @@
+"""How numbers and foreign strings are written: units, percentages, clean text, safe file names."""
+
+import itertools
+import math
+import re
+import unicodedata
+from collections.abc import Iterable
+from datetime import datetime
+
+_SI = {-9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
+
+
+def clean(text: str, limit: int = 400) -> str:
+    """One line of printable text: control and direction characters become U+FFFD, a long one is cut with "…"."""
+    if text.isprintable() and len(text) <= limit:
+        return text
+    kept = "".join("\ufffd" if unicodedata.category(char) in ("Cc", "Cf", "Cs") else char for char in text)
+    return kept if len(kept) <= limit else kept[: limit - 1] + "…"
+
+
+def slug(text: str) -> str:
+    """A file name's part made of a-z, 0-9 and "-" only, never empty, at most 40 characters."""
+    ascii_only = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9]+", "-", ascii_only).strip("-")[:40].strip("-") or "x"
+
+
+def slugs(texts: Iterable[str]) -> list[str]:
+    """The slug of each, told apart by a number where two are alike."""
+    taken: list[str] = []
+    for one in map(slug, texts):
+        free = (name for n in itertools.count(1) if (name := one if n == 1 else f"{one}-{n}") not in taken)
+        taken.append(next(free))
+    return taken
+
+
+def count(value: float) -> str:
+    """A whole number with thousands set apart: 32,768. One that isn't whole keeps a digit."""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """A number to so many significant digits, without an exponent where one can do without.
+
+    >>> significant(17.91274), significant(1019.9), significant(0.0421358)
+    ('17.91', '1,020', '0.04214')
+    """
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    exponent = math.floor(math.log10(abs(value)))
+    if not -5 <= exponent < 15:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:,.{max(0, digits - 1 - exponent)}f}"
+
+
+def prefix(value: float) -> tuple[float, str]:
+    """The SI prefix that suits a value, as (factor, letter): 5.7e14 -> (1e12, "T")."""
+    if not math.isfinite(value) or value == 0:
+        return 1.0, ""
+    exponent = min(18, max(-9, 3 * math.floor(math.log10(abs(value)) / 3)))
+    return 10.0**exponent, _SI[exponent]
+
+
+def si(value: float, unit: str, digits: int = 4) -> str:
+    """A value with its unit and SI prefix: 571.4 Pflop/s."""
+    factor, letter = prefix(value)
+    return f"{significant(value / factor, digits)} {letter}{unit}"
+
+
+def flops(value: float) -> str:
+    """A rate of floating-point operations."""
+    return si(value, "flop/s")
+
+
+def seconds(value: float) -> str:
+    """A time: seconds from one up, milli- or microseconds below."""
+    return f"{significant(value)} s" if value >= 1 else si(value, "s")
+
+
+def size(value: float) -> str:
+    """Bytes in powers of 1000, as bandwidths count them."""
+    return si(value, "B", 3)
+
+
+def memory(value: float) -> str:
+    """Bytes of memory in GiB, or MiB below one."""
+    return f"{significant(value / 2**30, 3)} GiB" if value >= 2**30 else f"{significant(value / 2**20, 3)} MiB"
+
+
+def percent(value: float) -> str:
+    """A fraction of one as a percentage."""
+    return f"{100 * value:.1f} %"
+
+
+def signed(value: float) -> str:
+    """A small difference, in scientific notation unless it is exactly zero."""
+    return "0" if value == 0 else f"{value:+.2e}"
+
+
+def moment(value: datetime) -> str:
+    """A point in time, to the second, in UTC."""
+    return f"{value:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def plural(number: int, noun: str) -> str:
+    """1 job, 2 jobs, 1,024 jobs."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

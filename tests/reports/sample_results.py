@@ -1,0 +1,198 @@
+"""Results as a machine would leave them, made up but consistent: flop/s follow from time, loss falls, bytes fit."""
+
+import json
+import math
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from engine.flops import hardware_flops, model_flops
+from engine.models import lookup
+from engine.result import (
+    Breakdown,
+    Collective,
+    GemmPoint,
+    Iteration,
+    Memory,
+    Model,
+    Provenance,
+    Result,
+    Summary,
+    write,
+)
+
+START = datetime(2026, 3, 2, 1, 0, tzinfo=UTC)
+FRONTIER = {
+    512: ("gpt-5b", "8x1x8x8", 17.2),
+    1024: ("gpt-10b", "8x2x8x8", 18.1),
+    2048: ("gpt-20b", "8x2x16x8", 18.4),
+    4096: ("gpt-40b", "8x4x16x8", 17.9),
+    8192: ("gpt-80b", "8x4x32x8", 19.3),
+}
+LOCAL = {1: ("gpt-local-1", "1x1x1x1", 0.71), 2: ("gpt-local-2", "2x1x1x1", 0.78), 4: ("gpt-local-4", "2x1x2x1", 1.6)}
+
+
+def provenance(job: int = 0, **changes: Any) -> Provenance:
+    """Where and when job number `job` ran: one job an hour."""
+    start = START + timedelta(hours=job)
+    known: dict[str, Any] = {
+        "git_commit": "3028ec7d0c5e4f11a9b8c7d6e5f4a3b2c1d0e9f8",
+        "git_dirty": False,
+        "versions": {"python": "3.11.7", "torch": "2.9.0", "par4d": "0.1.0"},
+        "hosts": tuple(f"node{n:05d}" for n in range(3)),
+        "devices": ("AMD Instinct MI250X",),
+        "environment": {"OMP_NUM_THREADS": "1"},
+        "launcher": "srun",
+        "start": start.isoformat(),
+        "end": (start + timedelta(minutes=9)).isoformat(),
+    }
+    return Provenance(**(known | changes))
+
+
+def train(
+    *,
+    ranks: int = 512,
+    model: str = "gpt-5b",
+    grid: str = "8x1x8x8",
+    time_s: float = 18.0,
+    job: int = 0,
+    sequences: int = 8192,
+    dtype: str = "bf16",
+    recompute: bool = True,
+    peak: float | None = None,
+    name: str | None = None,
+    losses: tuple[float, ...] = (),
+    failure: str | None = None,
+    environment: dict[str, Any] | None = None,
+    **labels: str,
+) -> Result:
+    """One training run of ten iterations, the first two a warm-up. failure: it failed, for that reason."""
+    noise = random.Random(f"{ranks}{grid}{job}")
+    labels = {"study": "weak_scaling", "system": "frontier", "partition": "gpu"} | labels
+    config = lookup(model)
+    shape = Model(
+        name=name or config.name, layers=config.layers, hidden=config.hidden, heads=config.heads,
+        vocabulary=config.vocabulary, sequence=config.sequence, parameters=config.parameters,
+        parameters_per_rank=config.parameters // ranks,
+    )  # fmt: skip
+    options = {
+        "model": {"name": shape.name}, "batch": {"sequences": sequences, "micro": None}, "precision": dtype,
+        "checkpoint_activations": recompute, "iterations": 10, "warmup": 2, "out": f"job{job}/result.json",
+    }  # fmt: skip
+    common: dict[str, Any] = {
+        "kind": "train", "labels": labels, "config": options, "ranks": ranks, "grid": grid, "model": shape,
+        "dtype": dtype, "provenance": provenance(job, **(environment or {})),
+    }  # fmt: skip
+    if failure:
+        return Result(status="failed", reason=failure, **common)
+    curve = losses or tuple(math.log(config.vocabulary) - 0.25 * step**0.7 for step in range(10))
+    iterations = tuple(
+        Iteration(
+            index=index, time_s=time_s * noise.uniform(0.98, 1.02), loss=loss, grad_norm=1.0 / (index + 1),
+            learning_rate=3e-4, warmup=index < 2,
+        )
+        for index, loss in enumerate(curve)
+    )  # fmt: skip
+    hardware = hardware_flops(config, sequences, recompute=recompute) / time_s
+    useful = model_flops(config, sequences) / time_s
+    summary = Summary(
+        counted_iterations=len(curve) - 2, time_per_iteration_s=time_s, median_time_s=time_s,
+        tokens_per_s=sequences * config.sequence / time_s, hardware_flops_per_s=hardware, model_flops_per_s=useful,
+        peak_flops_per_device=peak, hfu=hardware / ranks / peak if peak else None,
+        mfu=useful / ranks / peak if peak else None,
+    )  # fmt: skip
+    share = min(0.6, 0.06 * math.log2(max(ranks, 2)))
+    sizes = dict(zip("xyz", map(int, grid.split("x")), strict=False)) | {"data": int(grid.split("x")[3])}
+    collectives = tuple(
+        Collective(
+            kind=kind, axis=axis, calls=calls * config.layers, bytes=calls * 2.0 * config.parameters / ranks,
+            time_s=time_s * share / 4,
+        )
+        for kind, axis, calls in (
+            ("all_reduce", "x", 4), ("all_reduce", "y", 4), ("all_gather", "z", 8), ("reduce_scatter", "z", 4),
+            ("all_reduce", "data", 1),
+        )
+        if sizes[axis] > 1
+    )  # fmt: skip
+    return Result(
+        status="ok", iterations=iterations, summary=summary, collectives=collectives,
+        breakdown=Breakdown(compute_s=time_s * (1 - share), collectives_s=time_s * share),
+        memory=Memory(kind="allocated", peak_bytes_per_rank=tuple(
+            int(2**30 * noise.uniform(38, 44)) for _ in range(min(ranks, 64)))),
+        **common,
+    )  # fmt: skip
+
+
+def gemm(
+    *, system: str = "frontier", partition: str = "gpu", dtype: str = "bf16", best: float = 122e12, job: int = 0
+) -> Result:
+    """A benchmark of matrix products that rises to `best` at 32768 and skips 65536."""
+    points = [
+        GemmPoint(size=2**n, flops_per_s=rate, median_time_s=2 * 8.0**n / rate, repeats=20)
+        for n in range(10, 16)
+        for rate in [best * (1 - 0.55 * 0.5 ** (n - 10)) / (1 - 0.55 * 0.5**5) * (1 + 0.004 * (job % 3))]
+    ]
+    points.append(GemmPoint(size=65536, skipped="needs 24 GiB, 16 GiB are free"))
+    return Result(
+        kind="gemm", status="ok", labels={"study": "peak", "system": system, "partition": partition},
+        config={"sizes": "1024..65536"}, ranks=1, dtype=dtype, gemm=tuple(points),
+        best_flops_per_s=max(point.flops_per_s or 0 for point in points), provenance=provenance(job),
+    )  # fmt: skip
+
+
+def series(system: str, jobs: int = 3) -> list[Result]:
+    """A weak-scaling series on frontier or local, so many jobs a point."""
+    points, dtype = (FRONTIER, "bf16") if system == "frontier" else (LOCAL, "fp32")
+    partition = "gpu" if system == "frontier" else "cpu"
+    sequences = 8192 if system == "frontier" else 8
+    noise = random.Random(system)
+    return [
+        train(
+            ranks=ranks, model=model, grid=grid, time_s=time_s * noise.uniform(0.97, 1.05), job=12 * (ranks % 97) + job,
+            sequences=sequences, dtype=dtype, recompute=system == "frontier", system=system, partition=partition,
+        )
+        for ranks, (model, grid, time_s) in points.items()
+        for job in range(jobs)
+    ]  # fmt: skip
+
+
+def validation(drift: float = 1e-6) -> list[Result]:
+    """A serial run and a 4D one whose losses differ by rounding."""
+    serial = tuple(math.log(512) - 0.9 * math.log1p(step / 4) for step in range(60))
+    parallel = tuple(loss + drift * math.sin(3.0 * step) * step / 60 for step, loss in enumerate(serial))
+    common: dict[str, Any] = {
+        "model": "gpt-test", "dtype": "fp32", "sequences": 16, "study": "validation", "system": "local",
+        "partition": "cpu", "time_s": 0.05, "recompute": False,
+    }  # fmt: skip
+    return [
+        train(ranks=1, grid="1x1x1x1", losses=serial, variant="serial", job=1, **common),
+        train(ranks=16, grid="2x2x2x2", losses=parallel, variant="4d", job=2, **common),
+    ]
+
+
+def save(results: list[Result], folder: Path) -> list[Path]:
+    """One file a result, numbered."""
+    paths = [folder / f"{number:05d}.json" for number in range(len(results))]
+    for result, path in zip(results, paths, strict=True):
+        write(result, path)
+    return paths
+
+
+def run_report(records: list[Any], *, result: str = "pass", fail_reason: str | None = None) -> dict[str, Any]:
+    """A run report as ReFrame 4.10 writes it, one test case a record."""
+    cases = [
+        {
+            "name": f"weak_scaling_{n}", "display_name": f"weak_scaling %n={n}", "system": "frontier",
+            "partition": "gpu", "environ": "engine", "result": result, "fail_reason": fail_reason,
+            "uuid": f"abc:0:{n}", "record": record, "perfvalues": {}, "job_nodelist": [],
+        }
+        for n, record in enumerate(records)
+    ]  # fmt: skip
+    session = {"data_version": "4.2", "hostname": "login1", "uuid": "abc", "num_cases": len(cases)}
+    return {"session_info": session, "runs": [{"run_index": 0, "testcases": cases}], "restored_cases": []}
+
+
+def as_record(result: Result) -> dict[str, Any]:
+    """The result as the JSON object that a suite keeps."""
+    return json.loads(result.to_json())

@@ -1,0 +1,127 @@
+"""The pages in a real browser: nothing foreign runs, nothing is fetched, nothing overflows, tables sort.
+
+A page is shown unchanged in a frame of the wanted width, and the page around it looks inside.
+"""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (apt-get install chromium)"),
+]
+OPTIONS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--dump-dom"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
+    *("--hide-scrollbars", "--virtual-time-budget=5000", "--window-size=1300,900"),
+)
+PAGES = ("index", "weak_scaling", "validation", "peak")
+POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
+HARNESS = """<body><iframe width="%d" height="900" style="border:0" srcdoc="%s"></iframe>
+<script>
+addEventListener("load", () => {
+  const view = document.querySelector("iframe").contentWindow, page = view.document;
+  const look = () => { %s };
+  document.body.dataset.answer = JSON.stringify(look());
+});
+</script></body>"""
+
+# The page's title, what it fetched, its width, and texts that stick out of their figure.
+LOOK = """
+const outside = [];
+for (const svg of page.querySelectorAll("svg")) {
+  const frame = svg.getBoundingClientRect();
+  for (const text of svg.querySelectorAll("text")) {
+    const box = text.getBoundingClientRect();
+    const inside = box.left > frame.left - 1 && box.right < frame.right + 1;
+    if (!inside || box.top < frame.top - 1 || box.bottom > frame.bottom + 1)
+      outside.push(svg.querySelector("title").textContent + ": " + text.textContent);
+  }
+}
+return {
+  title: page.title, outside, requests: view.performance.getEntriesByType("resource").map((entry) => entry.name),
+  width: page.documentElement.scrollWidth, room: view.innerWidth, figures: page.querySelectorAll("svg").length,
+};
+"""
+SORT = """
+const head = [...page.querySelectorAll("th")].find((th) => th.textContent === NAME);
+const column = () => [...head.closest("table").tBodies[0].rows].map((row) => row.cells[head.cellIndex].textContent);
+const states = [column()];
+for (let press = 0; press < 2; press++) {
+  head.querySelector("button").click();
+  states.push([head.getAttribute("aria-sort"), ...column()]);
+}
+return states;
+"""
+
+
+def dom(page: Path, profile: Path) -> str:
+    """The page's elements after its scripts ran."""
+    assert CHROMIUM is not None
+    command = [CHROMIUM, *OPTIONS, f"--user-data-dir={profile}", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout
+
+
+def ask(page: str, script: str, folder: Path, width: int = 1280) -> Any:
+    """What the script returns about a page, given as HTML, in a frame of that width."""
+    harness = folder / "harness.html"
+    harness.write_text(HARNESS % (width, html.escape(page), script))
+    found = re.search(r'data-answer="([^"]*)"', dom(harness, folder / "profile"))
+    assert found, "the script returned nothing"
+    return json.loads(html.unescape(found[1]))
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("which", ["site", "hostile_site"])
+def test_a_page_fits_its_window_and_fetches_nothing(
+    which: str, name: str, width: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    page = (request.getfixturevalue(which) / f"{name}.html").read_text()
+    seen = ask(page, LOOK, tmp_path, width)
+    assert seen["requests"] == []
+    assert seen["outside"] == []
+    assert seen["room"] == width
+    assert seen["width"] <= width
+    assert seen["figures"] > 0 or name == "index"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_hostile_strings_run_nothing_even_without_the_security_policy(
+    name: str, hostile_site: Path, tmp_path: Path
+) -> None:
+    page, removed = POLICY.subn("", (hostile_site / f"{name}.html").read_text())
+    assert removed == 1
+    assert ask(page, LOOK, tmp_path)["title"].endswith(" | Par4D")
+
+
+def test_the_security_policy_keeps_out_a_script_that_is_not_the_pages_own(site: Path, tmp_path: Path) -> None:
+    page = (site / "peak.html").read_text().replace("</body>", "<script>document.title = 'ran'</script></body>")
+    assert ask(page, LOOK, tmp_path)["title"] == "Peak | Par4D"
+    assert ask(POLICY.sub("", page), LOOK, tmp_path)["title"] == "ran"
+
+
+def test_numbers_sort_as_numbers_and_what_is_missing_stays_last(site: Path, tmp_path: Path) -> None:
+    page = (site / "weak_scaling.html").read_text()
+    first, up, down = ask(page, SORT.replace("NAME", '"Time per batch"'), tmp_path)
+    assert (up[0], down[0]) == ("ascending", "descending")
+    assert (up[-1], down[-1]) == ("failed", "failed")
+    times = [float(cell.removesuffix(" s")) for cell in up[1:-1]]
+    assert times == sorted(times)
+    assert [float(cell.removesuffix(" s")) for cell in down[1:-1]] == times[::-1]
+    assert sorted(first) == sorted(up[1:])
+
+
+def test_texts_sort_with_the_numbers_in_them_in_order(site: Path, tmp_path: Path) -> None:
+    _, up, down = ask((site / "weak_scaling.html").read_text(), SORT.replace("NAME", '"Model"'), tmp_path)
+    assert up[1:] == ["gpt-5b", "gpt-10b", "gpt-20b", "gpt-40b", "gpt-80b", "gpt-160b"]
+    assert down[1:] == up[:0:-1]
