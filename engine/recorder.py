@@ -1,7 +1,7 @@
 """Counts what the funnel sends: calls, bytes and seconds for each kind of collective on each axis."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -64,11 +64,11 @@ class Recorder:
         self._spans.append((tally, start, self.clock.stamp()))
 
     def read(self) -> dict[tuple[str, str], Tally]:
-        """The tallies by (kind, axis)."""
+        """A copy of the tallies by (kind, axis)."""
         for tally, start, end in self._spans:
             tally.time_s += self.clock.seconds(start, end)  # type: ignore[arg-type]
         self._spans.clear()
-        return dict(self._tallies)
+        return {key: replace(tally) for key, tally in self._tallies.items()}
 
     def clear(self) -> None:
         """Forget everything counted so far."""

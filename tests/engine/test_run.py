@@ -71,7 +71,9 @@ def test_four_ranks_write_one_result_with_everything_in_it(tmp_path: Path) -> No
     assert result.summary.mfu < result.summary.hfu
     assert result.memory is not None
     assert len(result.memory.peak_bytes_per_rank) == 4
-    assert {(c.kind, c.axis) for c in result.collectives} >= {("all_gather", "z"), ("all_reduce", "x")}
+    calls = {(c.kind, c.axis): c.calls for c in result.collectives}
+    # Two layers of four matmuls, gathered twice under checkpointing, and token table and head once each.
+    assert calls["all_gather", "z"] == 18
     assert result.breakdown is not None
     assert result.breakdown.compute_s > 0
     assert result.breakdown.collectives_s == pytest.approx(sum(c.time_s for c in result.collectives))
