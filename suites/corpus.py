@@ -1,0 +1,47 @@
+"""Real text that is on every machine: the standard library of the running Python, as a corpus."""
+
+import shlex
+import sys
+import sysconfig
+from pathlib import Path
+
+import reframe as rfm
+import reframe.utility.sanity as sn
+from reframe.core.builtins import run_before, sanity_function, variable
+
+MOST_BYTES = 8_000_000
+FOLDER = "corpus"
+
+
+class Corpus(rfm.RunOnlyRegressionTest):
+    """A fixture: `engine data prepare` as a job of its own. vocabulary: tokens, at most as many as the model knows."""
+
+    vocabulary = variable(int, value=2048)
+    python = variable(str, value=sys.executable)
+    num_tasks = 1
+    time_limit = "10m"
+
+    @property
+    def folder(self) -> str:
+        """Where the corpus is, for --data."""
+        return str(Path(self.stagedir, FOLDER))
+
+    @run_before("run")
+    def write_command(self) -> None:
+        source = sysconfig.get_path("stdlib")
+        self.executable = shlex.quote(self.python)
+        self.executable_opts = [
+            "-m",
+            "engine",
+            "data",
+            "prepare",
+            "--source",
+            shlex.quote(source),
+            "--out",
+            FOLDER,
+        ]
+        self.executable_opts += ["--vocab-size", str(self.vocabulary), "--max-bytes", str(MOST_BYTES)]
+
+    @sanity_function
+    def corpus_was_written(self) -> bool:
+        return bool(sn.assert_found(rf"^{FOLDER}: \S+ tokens", self.stdout, msg=f"no corpus; see {self.stderr}"))

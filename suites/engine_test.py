@@ -1,0 +1,105 @@
+"""What all tests share: one engine command as one job, and its result.json as the test's outcome."""
+
+# ruff: noqa: RUF012 - class attributes are how a ReFrame test sets its variables
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import reframe as rfm
+from reframe.core.builtins import run_after, run_before, sanity_function, variable
+from reframe.core.exceptions import SanityError
+
+import systems
+
+RESULT = "result.json"
+
+
+def last_words(stderr: str) -> str:
+    """The last line a program wrote before torchrun reports, at length, that it failed."""
+    own = re.split(r"^[EW]\d{4} .*torch/distributed/", stderr, maxsplit=1, flags=re.MULTILINE)[0]
+    for text in (own, stderr):
+        if lines := [line for line in text.splitlines() if line.strip()]:
+            return lines[-1].strip()
+    return "nothing on its standard error"
+
+
+class EngineTest(rfm.RunOnlyRegressionTest):
+    """Runs `python -m engine ...` with one rank a device. A subclass gives the study's name and the options.
+
+    device: cpu or cuda; unless set, what the system's devices are. record: the whole result, so that ReFrame's run
+    report and database suffice to rebuild a report.
+    """
+
+    valid_systems = ["*"]
+    valid_prog_environs = ["*"]
+    python = variable(str, value=sys.executable)
+    device = variable(str, value="")
+    record = variable(dict, value={}, loggable=True)
+    keep_files = [RESULT]
+    study = ""
+
+    @property
+    def system(self) -> systems.System:
+        """The machine that the test runs on."""
+        return systems.load(self.current_system.name)
+
+    @run_after("init")
+    def take_the_systems_device(self) -> None:
+        self.device = self.device or self.system.device.kind
+
+    def options(self) -> list[str]:
+        """The engine's words for this test, from its command on, without labels and --out."""
+        raise NotImplementedError
+
+    def labels(self) -> dict[str, str]:
+        """What a report tells this result from others by."""
+        return {
+            "study": self.study,
+            "system": self.current_system.name,
+            "partition": self.current_partition.name,
+        }
+
+    @run_before("run")
+    def spread_over_nodes(self) -> None:
+        """As many ranks a node as it has devices; where they don't divide the ranks, as many as do."""
+        devices = self.system.node.devices
+        if devices:
+            fits = [number for number in range(1, devices.value + 1) if self.num_tasks % number == 0]
+            self.num_tasks_per_node = max(fits)
+            self.num_gpus_per_node = max(fits) if self.system.device.kind == "cuda" else None
+
+    @run_before("run")
+    def write_launch_line(self) -> None:
+        """The engine's command line, with every option spelled out."""
+        extras = self.current_partition.extras
+        self.num_cpus_per_task = extras.get("cpus_per_task")
+        self.job.launcher.options = extras.get("launcher_options", [])
+        words = self.options()
+        for name, value in self.labels().items():
+            words += ["--label", f"{name}={value}"]
+        self.executable = shlex.quote(self.python)
+        self.executable_opts = ["-m", "engine", *map(shlex.quote, words), "--out", RESULT]
+
+    @sanity_function
+    def the_result_is_good(self) -> bool:
+        """The engine says ok; if it failed, or never ran, the reason is its own."""
+        self.record = self._read_result()
+        if self.record["status"] != "ok":
+            raise SanityError(f"the run failed: {self.record['reason']}")
+        self.judge()
+        return True
+
+    def judge(self) -> None:
+        """What else the record of a good run has to show. Raises SanityError."""
+
+    def _read_result(self) -> dict[str, Any]:
+        file = Path(self.stagedir, RESULT)
+        if not file.exists():
+            said = Path(self.stagedir, self.stderr.evaluate()).read_text(errors="replace")
+            raise SanityError(f"the engine wrote no {RESULT}; its last words: {last_words(said)}")
+        record: dict[str, Any] = json.loads(file.read_text())
+        return record

@@ -1,0 +1,124 @@
+"""The `reframe` command: ReFrame's own, which knows our systems and what to do when no action is given.
+
+    reframe -c suites/weak_scaling.py --system frontier
+
+runs there; on any other machine it says so and makes a dry run. All options are ReFrame's own, and an action that is
+given (-r, -l, --dry-run ...) is respected. A selection that matches no test is an error, which ReFrame calls a pass.
+"""
+
+import os
+import re
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import systems
+from engine.errors import UsageError
+
+SETTINGS = Path(systems.__file__).with_name("settings.py")
+CONFIGURATION = ("RFM_CONFIG_FILES", "RFM_CONFIG_PATH", "RFM_CONFIG_FILE")
+ACTIONS = (
+    *("--run", "--dry-run", "--list", "--list-detailed", "--list-tags", "--describe", "--show-config", "--ci-generate"),
+    *("--list-stored-sessions", "--list-stored-testcases", "--describe-stored-sessions", "--describe-stored-testcases"),
+    *("--delete-stored-sessions", "--performance-compare", "--detect-host-topology", "--version", "--help"),
+)
+SHORT_ACTION = re.compile(r"-[Rvq]*[hlLrV]")
+
+
+def main() -> None:
+    """Run ReFrame on this process's command line and exit with its code, or 2 for a system that can't be used."""
+    try:
+        arguments = complete(sys.argv[1:])
+    except UsageError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2)
+    sys.argv[1:] = arguments
+    from reframe.frontend import cli  # after the configuration is chosen, and not for a mistyped system
+
+    _refuse_no_tests(cli)
+    cli.main()
+
+
+def complete(arguments: Sequence[str]) -> list[str]:
+    """The command line with an action, and the environment with our configuration where none is named.
+
+    Says on standard error when it makes the run a dry one. Raises UsageError for an unknown system or a bad file.
+    """
+    ours = _configure(arguments)
+    if ours:
+        for name in systems.names():
+            systems.load(name)  # a bad file is told in one sentence here, and by a stack trace in ReFrame
+    if not arguments or _has_action(arguments):
+        return list(arguments)
+    wanted = _value(arguments, "--system") or os.environ.get("RFM_SYSTEM")
+    if not ours or wanted is None:
+        return [*arguments, "--run"]
+    system = systems.load(wanted.partition(":")[0])
+    if system.is_here():
+        return [*arguments, "--run"]
+    sys.stderr.write(
+        f"This machine, {socket.gethostname()}, is not {system.name}, so this is a dry run: job scripts are written, "
+        "nothing is submitted (-r submits all the same).\n"
+    )
+    return [*arguments, "--dry-run"]
+
+
+def _configure(arguments: Sequence[str]) -> bool:
+    """Name our settings in the environment unless others are named; whether ours are among those in force."""
+    if (given := _value(arguments, "-C", "--config-file")) is not None:
+        return Path(given).resolve() == SETTINGS
+    if not any(map(os.environ.get, CONFIGURATION)):
+        os.environ["RFM_CONFIG_FILES"] = str(SETTINGS)
+    return str(SETTINGS) in os.environ.get("RFM_CONFIG_FILES", "").split(":")
+
+
+def _has_action(arguments: Sequence[str]) -> bool:
+    """Whether an action is among them; ReFrame accepts unambiguous beginnings of long options."""
+    words = [word.partition("=")[0] for word in arguments]
+    return any(
+        SHORT_ACTION.match(word) if not word.startswith("--") else any(a.startswith(word) for a in ACTIONS)
+        for word in words
+        if word.startswith("-") and word.strip("-")
+    )
+
+
+def _value(arguments: Sequence[str], *names: str) -> str | None:
+    """The value of an option, the last one given; None if it isn't given."""
+    found = None
+    for position, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        if name in names and equals:
+            found = value
+        elif word in names and position + 1 < len(arguments):
+            found = arguments[position + 1]
+    return found
+
+
+def _refuse_no_tests(cli: Any) -> None:
+    """Make ReFrame's command line fail where it would list or run no test at all."""
+    from reframe.core.exceptions import ReframeError
+
+    def require(tests: Sequence[Any]) -> None:
+        if not tests:
+            raise ReframeError(
+                "no test matches the selection: check -c, -n, -t and --system, or list all tests with -c suites -R -l"
+            )
+
+    class Runner(cli.Runner):
+        def runall(self, testcases: Sequence[Any], restored_cases: Sequence[Any] | None = None) -> None:
+            super().runall(testcases, restored_cases)
+            require([*testcases, *(restored_cases or ())])
+
+    list_checks = cli.list_checks
+
+    def list_some(testcases: Sequence[Any], *arguments: Any) -> None:
+        require(testcases)
+        list_checks(testcases, *arguments)
+
+    cli.Runner, cli.list_checks = Runner, list_some
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""The peak that one device really reaches: the best of square matrix products of growing size (axonn-sc24 VI-C)."""
+
+# ruff: noqa: RUF012 - class attributes are how a ReFrame test sets its variables
+
+import reframe as rfm
+from reframe.core.builtins import performance_function, variable
+
+from suites.engine_test import EngineTest
+from suites.series import points
+
+SIZES = {"cuda": "1024..65536", "cpu": "256..4096"}
+TIME_BUDGET_S = {"cuda": 120, "cpu": 20}
+
+
+@rfm.simple_test
+class Peak(EngineTest):
+    """`engine bench gemm` on one device. Also a fixture of the scaling tests where no file tells the peak.
+
+    dtype: what the system's scaling series computes in, unless another is set.
+    """
+
+    descr = "GEMM peak of one device"
+    study = "peak"
+    tags = {"peak", "nightly"}
+    dtype = variable(str, value="", loggable=True)
+    num_tasks = 1
+    time_limit = "10m"
+
+    def options(self) -> list[str]:
+        self.dtype = self.dtype or points(self.system.name)[0].precision
+        words = ["bench", "gemm", "--dtype", self.dtype, "--sizes", SIZES[self.device], "--device", self.device]
+        return [*words, "--time-budget", str(TIME_BUDGET_S[self.device])]
+
+    @performance_function("flop/s")
+    def best_flops_per_s(self) -> float:
+        return float(self.record["best_flops_per_s"])

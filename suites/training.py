@@ -1,0 +1,121 @@
+"""A training run as a test: checked by the engine before a job is submitted, measured from its result."""
+
+import json
+import subprocess
+import sys
+
+from reframe.core.builtins import performance_function, run_after, run_before, variable
+from reframe.core.exceptions import ReframeError
+
+from suites.engine_test import EngineTest
+
+CHECK_TIMEOUT_S = 60
+COLLECTIVE_TIMEOUT_S = 300
+SYNTHETIC = "synthetic"
+
+
+class Refused(ReframeError):
+    """The engine says that this run can't work; the message is its own sentence."""
+
+
+class Training(EngineTest):
+    """`engine train`. num_tasks is the number of ranks; grid "auto" is resolved by the engine before submission.
+
+    data: a corpus of `engine data prepare`, or synthetic. empirical_peak_flops: flop/s that one device sustains in
+    a GEMM, None where it is not known. A figure that can't be had is absent, not zero.
+    """
+
+    grid = variable(str, value="auto", loggable=True)
+    data = variable(str, value=SYNTHETIC, loggable=True)
+    iterations = variable(int, value=10)
+    warmup = variable(int, value=2)
+    learning_rate = variable(float, type(None), value=None)
+    checkpoint_activations = True
+    model: str
+    sequences: int
+    micro_batch: int | None = None
+    precision: str
+    empirical_peak_flops: float | None = None
+
+    def corpus(self) -> str:
+        """What --data is given."""
+        return self.data
+
+    def _plan_options(self, data: str) -> list[str]:
+        """Options that train and check have in common."""
+        device, node = self.system.device, self.system.node
+        words = [
+            "--model",
+            self.model,
+            "--grid",
+            self.grid,
+            "--batch-size",
+            str(self.sequences),
+            "--data",
+            data,
+        ]
+        words += [
+            "--iterations",
+            str(self.iterations),
+            "--warmup",
+            str(self.warmup),
+            "--precision",
+            self.precision,
+        ]
+        words += ["--device", self.device, "--timeout", str(COLLECTIVE_TIMEOUT_S)]
+        if self.checkpoint_activations:
+            words.append("--checkpoint-activations")
+        if self.micro_batch:
+            words += ["--micro-batch", str(self.micro_batch)]
+        if self.learning_rate:
+            words += ["--learning-rate", f"{self.learning_rate:g}"]
+        if node.devices:
+            words += ["--devices-per-node", str(node.devices.value)]
+        if device.memory_bytes:
+            words += ["--device-memory", f"{device.memory_bytes.value:.0f}"]
+        if self.precision in device.peak_flops:
+            words += ["--peak-flops", f"{device.peak_flops[self.precision].value:g}"]
+        return words
+
+    def options(self) -> list[str]:
+        return ["train", *self._plan_options(self.corpus())]
+
+    @run_after("setup")
+    def settle_grid(self) -> None:
+        """Ask the engine for the grid, and whether it can work at all, before any job is submitted. Raises Refused."""
+        data = SYNTHETIC if self.is_dry_run() else self.corpus()  # a dry run prepares no corpus
+        check = ["check", *self._plan_options(data), "--ranks", str(self.num_tasks)]
+        command = [sys.executable, "-m", "engine", *check]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_TIMEOUT_S, check=False)
+        if done.returncode:
+            raise Refused(done.stderr.strip().split("\n")[-1])
+        self.grid = json.loads(done.stdout)["grid"]
+
+    @run_before("performance")
+    def leave_out_what_is_not_known(self) -> None:
+        """A percentage of an unknown peak is not measured, and a dry run measures nothing."""
+        if self.is_dry_run():
+            self.perf_variables.clear()
+            return
+        if self.record["summary"]["hfu"] is None:
+            del self.perf_variables["percent_of_advertised_peak"]
+        if self.empirical_peak_flops is None:
+            del self.perf_variables["percent_of_empirical_peak"]
+
+    @performance_function("s")
+    def time_per_iteration(self) -> float:
+        return float(self.record["summary"]["time_per_iteration_s"])
+
+    @performance_function("flop/s")
+    def hardware_flops_per_s(self) -> float:
+        return float(self.record["summary"]["hardware_flops_per_s"])
+
+    @performance_function("%")
+    def percent_of_advertised_peak(self) -> float:
+        return 100 * float(self.record["summary"]["hfu"])
+
+    @performance_function("%")
+    def percent_of_empirical_peak(self) -> float:
+        assert self.empirical_peak_flops is not None
+        rate = float(self.record["summary"]["hardware_flops_per_s"])
+        return 100 * rate / (self.num_tasks * self.empirical_peak_flops)

@@ -1,0 +1,168 @@
+"""The machines: one YAML file each, with its hardware facts and how ReFrame runs jobs on it.
+
+Adding a machine is adding one file. settings.py hands the partitions to ReFrame; suites and reports read the facts
+from here. Every fact names its source, and what is not known is left out.
+"""
+
+import os
+import re
+import socket
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from engine.errors import UsageError, nearest
+from engine.result import first_problem
+
+FOLDER = Path(__file__).parent
+
+Dtype = Literal["bf16", "fp16", "fp32", "fp64"]
+
+
+class SystemFileError(UsageError):
+    """A system's file can't be used; the message names the file, the key and what is expected there."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Fact(_Record):
+    """A number and where it comes from."""
+
+    value: float = Field(gt=0)
+    source: str = Field(min_length=1)
+
+
+class Count(_Record):
+    """A whole number and where it comes from."""
+
+    value: int = Field(gt=0)
+    source: str = Field(min_length=1)
+
+
+class Device(_Record):
+    """One device: what a rank computes on. Peaks are flop/s by dtype, those of matrix products.
+
+    empirical_peak_flops: the best a GEMM benchmark has sustained, and at which size its source says.
+    """
+
+    name: str = Field(min_length=1)
+    kind: Literal["cpu", "cuda"]
+    memory_bytes: Fact | None = None
+    peak_flops: dict[Dtype, Fact] = {}
+    empirical_peak_flops: dict[Dtype, Fact] = {}
+
+
+class Node(_Record):
+    """One node. Bandwidths are bytes/s in one direction.
+
+    intra_node_bytes_per_s: between two devices of the node; where the links differ, the slowest of them.
+    """
+
+    devices: Count | None = None
+    nics: Count | None = None
+    nic_bytes_per_s: Fact | None = None
+    intra_node_bytes_per_s: Fact | None = None
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"should be a regular expression, but {error}") from None
+    return text
+
+
+class Here(_Record):
+    """How to tell that this machine is the system: a host name that matches, or a variable that has the value."""
+
+    hostnames: tuple[Annotated[str, AfterValidator(_pattern)], ...] = ()
+    environment: dict[str, str] = {}
+
+
+class Partition(_Record):
+    """A ReFrame partition, in ReFrame's words where it has them.
+
+    access: an option that speaks of {account} is left out where the environment names no account.
+    devices_option: how a job asks for {devices} GPUs of each node, which on Slurm goes without saying.
+    launcher_options: for the launch line.
+    time_limit: of one training run there.
+    """
+
+    name: str = Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_-]*$")
+    scheduler: str
+    launcher: str
+    access: tuple[str, ...] = ()
+    devices_option: str | None = None
+    launcher_options: tuple[str, ...] = ()
+    cpus_per_task: int | None = Field(default=None, gt=0)
+    features: tuple[str, ...] = ()
+    env_vars: dict[str, str] = {}
+    prepare_cmds: tuple[str, ...] = ()
+    max_jobs: int = Field(default=8, gt=0)
+    time_limit: str = Field(pattern=r"^(\d+h)?(\d+m)?$", min_length=2)
+
+
+class System(_Record):
+    """A machine."""
+
+    name: str
+    title: str = Field(min_length=1)
+    here: Here
+    device: Device
+    node: Node
+    partitions: tuple[Partition, ...] = Field(min_length=1)
+
+    def is_here(self) -> bool:
+        """Whether this process runs on a login or compute node of the system."""
+        hosts = {socket.gethostname(), socket.getfqdn()}
+        return any(re.search(pattern, host) for pattern in self.here.hostnames for host in hosts) or any(
+            os.environ.get(name) == value for name, value in self.here.environment.items()
+        )
+
+
+def names() -> tuple[str, ...]:
+    """The name of every system, those of one file each, in alphabetical order."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
+
+
+def load(name: str) -> System:
+    """The system of that name. Raises UsageError with the nearest names, SystemFileError for a bad file."""
+    if name not in names():
+        raise UsageError(f"No system is called {name!r}: {nearest(name, names())}")
+    return _load(name)
+
+
+def here() -> System:
+    """The system this machine is; one that any machine is (its hosts match everything) comes last."""
+    mine = [system for system in map(load, names()) if system.is_here()]
+    if not mine:
+        raise UsageError(
+            f"This machine, {socket.gethostname()}, is none of {', '.join(names())}: name one by --system."
+        )
+    return min(mine, key=lambda system: ".*" in system.here.hostnames)
+
+
+@cache
+def _load(name: str) -> System:
+    return read(FOLDER / f"{name}.yaml")
+
+
+def read(path: Path) -> System:
+    """Read and check one file; the system is named as the file. Raises SystemFileError."""
+    try:
+        data: Any = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise SystemFileError(f"{path} can't be read: {error.strerror}.") from None
+    except yaml.YAMLError as error:
+        raise SystemFileError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
+    if not isinstance(data, dict):
+        raise SystemFileError(f"{path} should hold the keys of a system, such as title, device and partitions.")
+    try:
+        return System.model_validate({"name": path.stem} | data)
+    except ValidationError as error:
+        raise SystemFileError(f"{path} is not a valid system file: {first_problem(error)}") from None

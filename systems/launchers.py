@@ -1,0 +1,34 @@
+"""Launchers that ReFrame does not bring: torchrun on one node, and jsrun. Importing this module registers them."""
+
+import sys
+
+from reframe.core.backends import register_launcher
+from reframe.core.launchers import JobLauncher
+from reframe.core.schedulers import Job
+
+
+@register_launcher("torchrun-one-node")
+class TorchrunLauncher(JobLauncher):
+    """As many processes as the job has tasks, on this node, by PyTorch's own launcher; a single task needs none."""
+
+    def command(self, job: Job) -> list[str]:
+        if job.num_tasks == 1:
+            self.options: list[str] = []
+            return []
+        torchrun = [sys.executable, "-m", "torch.distributed.run"]
+        return [*torchrun, "--standalone", f"--nproc-per-node={job.num_tasks}", "--no-python"]
+
+
+@register_launcher("jsrun")
+class JsrunLauncher(JobLauncher):
+    """One resource set a task, of one device each, filling a node before the next."""
+
+    def command(self, job: Job) -> list[str]:
+        per_host = job.num_tasks_per_node or 1
+        return [
+            "jsrun",
+            f"--nrs={job.num_tasks}",
+            f"--rs_per_host={per_host}",
+            "--tasks_per_rs=1",
+            "--gpu_per_rs=1",
+        ]

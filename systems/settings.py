@@ -1,0 +1,82 @@
+"""ReFrame's configuration, made of the system files: `reframe -C systems/settings.py`, or RFM_CONFIG_FILES.
+
+The account that jobs are charged to is PAR4D_ACCOUNT, or else SBATCH_ACCOUNT, of the environment. Run reports and
+the results database go to ./results, where `python -m reports build` looks for them.
+"""
+
+import os
+from typing import Any
+
+import systems
+from systems import Partition, System, launchers
+
+ENVIRONMENT = "engine"
+RESULTS = "results/reframe"
+SLURM_DEVICES = "--gpus-per-node={devices}"
+
+__all__ = ["launchers", "site_configuration"]  # importing launchers is what registers them
+
+
+def account() -> str | None:
+    """The account jobs are charged to, as the environment names it."""
+    return os.environ.get("PAR4D_ACCOUNT") or os.environ.get("SBATCH_ACCOUNT")
+
+
+def access(partition: Partition) -> list[str]:
+    charged = account()
+    return [option.format(account=charged) for option in partition.access if charged or "{account}" not in option]
+
+
+def _partition(system: System, partition: Partition) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": partition.name,
+        "descr": system.title,
+        "scheduler": partition.scheduler,
+        "launcher": partition.launcher,
+        "access": access(partition),
+        "environs": [ENVIRONMENT],
+        "features": list(partition.features),
+        "env_vars": [[name, value] for name, value in partition.env_vars.items()],
+        "prepare_cmds": list(partition.prepare_cmds),
+        "max_jobs": partition.max_jobs,
+        "time_limit": partition.time_limit,
+        "extras": {
+            "launcher_options": list(partition.launcher_options),
+            "cpus_per_task": partition.cpus_per_task,
+        },
+        "sched_options": {"use_nodes_option": True},
+    }
+    asked = partition.devices_option or (SLURM_DEVICES if partition.scheduler == "slurm" else None)
+    if asked and system.device.kind == "cuda":
+        # _rfm_gpu is ReFrame's own name for what a test's num_gpus_per_node asks for.
+        entry["resources"] = [{"name": "_rfm_gpu", "options": [asked.format(devices="{num_gpus_per_node}")]}]
+    if system.node.devices and system.device.kind == "cuda":
+        entry["devices"] = [{"type": "gpu", "num_devices": system.node.devices.value}]
+    if partition.scheduler == "local":  # said here, or ReFrame finds it out and keeps it in the home directory
+        entry["processor"] = {"num_cpus": os.cpu_count() or 1}
+    return entry
+
+
+def _system(system: System, here: System) -> dict[str, Any]:
+    return {
+        "name": system.name,
+        "descr": system.title,
+        "hostnames": [".*" if system == here else "(?!)"],
+        "max_local_jobs": 1,
+        "partitions": [_partition(system, partition) for partition in system.partitions],
+    }
+
+
+site_configuration = {
+    "systems": [_system(systems.load(name), systems.here()) for name in systems.names()],
+    "environments": [{"name": ENVIRONMENT}],
+    "general": [{"report_file": f"{RESULTS}/run-report-{{sessionid}}.json"}],
+    "logging": [
+        {
+            "handlers$": [{"type": "stream", "name": "stdout", "level": "info", "format": "%(message)s"}],
+            "handlers": [{"type": "file", "name": "reframe.log", "level": "debug", "append": False}],
+            "handlers_perflog": [],  # the report and the database hold every number already
+        }
+    ],
+    "storage": [{"enable": True, "sqlite_db_file": f"{RESULTS}/results.db"}],
+}

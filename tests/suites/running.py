@@ -1,0 +1,76 @@
+"""Runs the `reframe` command in a folder of its own, with nothing of the user's configuration."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished run and the folder it ran in."""
+
+    code: int
+    out: str
+    err: str
+    folder: Path
+
+    @property
+    def scripts(self) -> dict[int, str]:
+        """The job scripts of trainings, by their number of ranks."""
+        every = [file.read_text() for file in self.folder.glob("stage/**/rfm_job.sh")]
+        return {ranks(text): text for text in every if " train " in text}
+
+    def cases(self) -> list[dict[str, Any]]:
+        """The test cases of the run report."""
+        (report,) = self.folder.glob("results/reframe/run-report-*.json")
+        cases: list[dict[str, Any]] = json.loads(report.read_text())["runs"][0]["testcases"]
+        return cases
+
+
+def reframe(folder: Path, *arguments: str, root: Path = ROOT, **environment: str) -> Run:
+    """`reframe ...` of the project at root, run in folder, where `suites` is the project's: paths may be relative."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "suites").exists():
+        (folder / "suites").symlink_to(root / "suites")
+    foreign = ("RFM_", "PAR4D_", "SBATCH_", "SLURM_", "PYTHONPATH")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "suites.launcher", "--nocolor", *arguments],
+        cwd=folder,
+        env=kept | {"PYTHONPATH": str(root)} | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    return Run(done.returncode, done.stdout, done.stderr, folder)
+
+
+def project(folder: Path) -> Path:
+    """A copy of the parts a suite needs, to change."""
+    for part in ("engine", "suites", "systems"):
+        shutil.copytree(ROOT / part, folder / "project" / part, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder / "project"
+
+
+def option(script: str, name: str) -> str:
+    """The value of an option of the launch line, or of a scheduler's directive."""
+    words = script.replace("=", " ").split()
+    return words[words.index(name) + 1]
+
+
+def ranks(script: str) -> int:
+    """How many processes a script starts."""
+    for name in ("--ntasks", "--nrs", "--nproc-per-node"):
+        if name in script.replace("=", " ").split():
+            return int(option(script, name))
+    return 1

@@ -1,0 +1,115 @@
+"""The user's literal command on a machine that is none of the systems: the job scripts say what matters."""
+
+from pathlib import Path
+
+import pytest
+from running import Run, option, ranks, reframe
+
+import systems
+from engine.grid import Grid
+from suites.series import points
+
+REMOTE = ["alps", "frontier", "perlmutter", "summit"]
+
+
+@pytest.fixture(scope="module", params=REMOTE)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Run]:
+    """The command that a user types, word for word, with an account in the environment."""
+    name = request.param
+    command = ["-c", "suites/weak_scaling.py", "--system", name]
+    return name, reframe(tmp_path_factory.mktemp(name), *command, PAR4D_ACCOUNT="abc123")
+
+
+def test_it_says_that_it_is_a_dry_run_and_succeeds(run: tuple[str, Run]) -> None:
+    name, done = run
+    assert done.code == 0, done.out
+    assert f"is not {name}, so this is a dry run" in done.err
+
+
+def test_there_is_a_script_for_every_point_with_its_model_and_a_grid_of_its_ranks(run: tuple[str, Run]) -> None:
+    name, done = run
+    expected = {point.devices: point for point in points(name)}
+    assert set(done.scripts) == set(expected)
+    for number, script in done.scripts.items():
+        point = expected[number]
+        assert option(script, "--model") == point.model
+        assert option(script, "--batch-size") == str(point.sequences)
+        assert option(script, "--precision") == point.precision
+        assert Grid.parse(option(script, "--grid")).size == number
+        assert option(script, "--iterations") == "10"
+        assert option(script, "--warmup") == "2"
+        assert option(script, "--data") == "synthetic"
+        assert "--checkpoint-activations" in script
+        for label in ("study=weak_scaling", f"system={name}", "partition=gpu", f"series={point.series}"):
+            assert f"--label {label}" in script
+
+
+def test_ranks_are_spread_over_whole_nodes_one_rank_a_device(run: tuple[str, Run]) -> None:
+    name, done = run
+    devices = systems.load(name).node.devices
+    assert devices is not None
+    for number, script in done.scripts.items():
+        if name == "summit":
+            assert int(option(script, "-nnodes")) * devices.value == number
+            assert option(script, "--rs_per_host") == str(devices.value)
+            assert option(script, "--tasks_per_rs") == option(script, "--gpu_per_rs") == "1"
+        else:
+            assert int(option(script, "--nodes")) * devices.value == number
+            assert option(script, "--ntasks-per-node") == str(devices.value)
+            assert option(script, "--gpus-per-node") == str(devices.value)
+
+
+def test_account_time_limit_and_queue_are_asked_for(run: tuple[str, Run]) -> None:
+    name, done = run
+    asked = {
+        "alps": ["#SBATCH --account=abc123", "#SBATCH --time=0:30:0", "#SBATCH --partition=normal"],
+        "frontier": ["#SBATCH --account=abc123", "#SBATCH --time=0:30:0", "#SBATCH --partition=batch"],
+        "perlmutter": ["#SBATCH --account=abc123", "#SBATCH --time=0:30:0", "#SBATCH --qos=regular"],
+        "summit": ["#BSUB -P abc123", "#BSUB -W 30"],
+    }
+    for script in done.scripts.values():
+        assert [line for line in asked[name] if line not in script.splitlines()] == []
+
+
+def test_the_launch_line_starts_with_the_systems_launcher(run: tuple[str, Run]) -> None:
+    name, done = run
+    starts = {"frontier": "srun --cpus-per-task=7 --gpus-per-task=1 --gpu-bind=closest", "summit": "jsrun --nrs="}
+    for script in done.scripts.values():
+        assert script.splitlines()[-1].startswith(starts.get(name, "srun --cpus-per-task="))
+        assert " -m engine train " in script.splitlines()[-1]
+
+
+def test_the_advertised_peak_and_the_memory_are_those_of_the_file(run: tuple[str, Run]) -> None:
+    name, done = run
+    device = systems.load(name).device
+    assert device.memory_bytes is not None
+    for script in done.scripts.values():
+        peak = device.peak_flops[option(script, "--precision")]
+        assert float(option(script, "--peak-flops")) == pytest.approx(peak.value, rel=1e-5)
+        assert float(option(script, "--device-memory")) == device.memory_bytes.value
+
+
+def test_nothing_is_measured_by_a_dry_run(run: tuple[str, Run]) -> None:
+    _, done = run
+    assert all(not case["record"] for case in done.cases())
+    assert "P: time_per_iteration" not in done.out
+
+
+def test_peak_and_validation_ask_for_whole_nodes_or_one_device(tmp_path: Path) -> None:
+    done = reframe(tmp_path, "-c", "suites/validation.py", "-c", "suites/peak.py", "--system", "frontier")
+    assert done.code == 0, done.out
+    assert set(done.scripts) == {1, 16}
+    assert option(done.scripts[16], "--nodes") == "2"
+    assert option(done.scripts[16], "--grid") == "2x2x2x2"
+    assert option(done.scripts[1], "--gpus-per-node") == "1"
+    every = [file.read_text() for file in tmp_path.glob("stage/**/rfm_job.sh")]
+    assert any("-m engine bench gemm --dtype bf16 --sizes 1024..65536" in script for script in every)
+    assert all("#SBATCH --time=" in script for script in every)
+    assert all(ranks(script) in (1, 16) for script in every)
+
+
+def test_a_grid_that_cant_work_fails_with_the_engines_sentence_before_any_script_is_written(tmp_path: Path) -> None:
+    done = reframe(tmp_path, "-c", "suites/weak_scaling.py", "--system", "frontier", "-n", "512", "-S", "grid=3x1x1x1")
+    assert done.code == 1
+    assert "Grid 3x1x1x1 has 3 ranks, but 512 were started: start 3, or use --grid auto." in done.out
+    assert not done.scripts

@@ -1,0 +1,108 @@
+"""The `reframe` command: the action it adds, and what it refuses."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from running import project, reframe
+
+from engine.errors import UsageError
+from suites import launcher
+
+
+@pytest.fixture(autouse=True)
+def no_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a user who has set nothing; what the launcher sets is undone."""
+    for name in (*launcher.CONFIGURATION, "RFM_SYSTEM"):
+        monkeypatch.setenv(name, "")
+
+
+def test_on_this_machine_the_action_is_to_run_with_our_settings() -> None:
+    assert launcher.complete(["-c", "x.py", "--system", "local"]) == ["-c", "x.py", "--system", "local", "--run"]
+    assert os.environ["RFM_CONFIG_FILES"] == str(launcher.SETTINGS)
+
+
+@pytest.mark.parametrize("system", [["--system", "frontier"], ["--system=frontier"], ["--system=frontier:gpu"]])
+def test_on_another_machine_it_says_so_in_one_sentence_and_runs_dry(
+    system: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launcher.complete(["-c", "x.py", *system])[-1] == "--dry-run"
+    said = capsys.readouterr().err
+    assert "is not frontier" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        ["-r"],
+        ["--run"],
+        ["-l"],
+        ["-lC"],
+        ["-L"],
+        ["-rv"],
+        ["-vr"],
+        ["--dry"],
+        ["--list-tags"],
+        ["--show-config=x"],
+        ["-V"],
+    ],
+)
+def test_an_action_that_is_given_is_respected(action: list[str]) -> None:
+    arguments = ["-c", "x.py", "--system", "frontier", *action]
+    assert launcher.complete(arguments) == arguments
+
+
+@pytest.mark.parametrize(
+    "option", [["-v"], ["-q"], ["-R"], ["--nocolor"], ["-n", "larger"], ["--prefix=/r"], ["-S", "x=1"]]
+)
+def test_other_options_are_no_action(option: list[str]) -> None:
+    assert launcher.complete(["--system", "local", *option])[-1] == "--run"
+
+
+def test_a_configuration_of_the_users_own_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RFM_CONFIG_FILES", "/site/settings.py")
+    assert launcher.complete(["--system", "theirs"]) == ["--system", "theirs", "--run"]
+    assert os.environ["RFM_CONFIG_FILES"] == "/site/settings.py"
+
+
+def test_an_unknown_system_is_told_the_nearest_names(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="did you mean perlmutter"):
+        launcher.complete(["--system", "perlmuter"])
+    run = reframe(tmp_path, "-c", "suites/peak.py", "--system", "perlmuter")
+    assert run.code == 2
+    assert run.err.strip() == "No system is called 'perlmuter': did you mean perlmutter?"
+
+
+def test_a_bad_system_file_is_told_in_one_sentence_whatever_system_is_asked_for(tmp_path: Path) -> None:
+    copy = project(tmp_path)
+    (copy / "systems" / "broken.yaml").write_text("title: a machine")
+    run = reframe(tmp_path / "a", "-c", "suites/peak.py", "--system", "local", root=copy)
+    assert run.code == 2
+    assert run.err.count("\n") == 1
+    assert f"{copy}/systems/broken.yaml is not a valid system file: at here: field required" in run.err
+
+
+def test_every_action_of_reframe_is_known(tmp_path: Path) -> None:
+    usage = reframe(tmp_path, "--help").out
+    (group,) = re.findall(r"\((--ci-generate [^)]*)\)", usage)
+    actions = [part.split()[0] for part in group.split(" | ")]
+    assert {"-r", "--dry-run", "--show-config"} <= set(actions)
+    for action in actions:
+        assert launcher.complete([action]) == [action]
+
+
+@pytest.mark.parametrize("action", [["-r"], ["--dry-run"], ["-l"], ["-r", "-qq"]])
+def test_a_selection_that_matches_no_test_is_an_error(tmp_path: Path, action: list[str]) -> None:
+    run = reframe(tmp_path, "-c", "suites/peak.py", "--system", "local", "-n", "nosuchtest", *action)
+    assert run.code == 1
+    assert "no test matches the selection" in run.out + run.err
+
+
+def test_listing_lists_and_runs_nothing(tmp_path: Path) -> None:
+    run = reframe(tmp_path, "-c", "suites/weak_scaling.py", "--system", "frontier", "-t", "nightly", "-l")
+    assert run.code == 0
+    assert "par4d-64-gpt-5b" in run.out
+    assert "Found 1 check(s)" in run.out
+    assert not (tmp_path / "stage").exists()

@@ -1,0 +1,161 @@
+"""Real runs on this machine, small: what is measured, what is kept, and what makes a test fail."""
+
+import json
+import os
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from running import ROOT, Run, project, reframe
+
+from engine.result import parse
+from suites.training import Training
+
+pytestmark = pytest.mark.slow
+
+WEAK_SCALING = ["-c", "suites/weak_scaling.py", "--system", "local"]
+VALIDATION = ["-c", "suites/validation.py", "--system", "local", "-S", "iterations=3"]
+VALIDATION += ["-S", "Validation.num_tasks=2", "-S", "Validation.grid=1x1x2x1"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Weak scaling on one and two ranks, three iterations each, with its fixtures."""
+    return reframe(tmp_path_factory.mktemp("local"), *WEAK_SCALING, "-S", "iterations=3", "-n", "local-[12]-")
+
+
+def by_name(run: Run, name: str) -> dict[str, object]:
+    (case,) = [case for case in run.cases() if case["name"].startswith(name)]
+    return case
+
+
+def test_every_point_is_measured_on_real_text_with_a_measured_peak(run: Run) -> None:
+    assert run.code == 0, run.out
+    cases = run.cases()
+    assert sorted(case["name"].split()[0] for case in cases) == ["Corpus", "Peak", "WeakScaling", "WeakScaling"]
+    for case in cases:
+        if case["name"].startswith("WeakScaling"):
+            figures = {name.split(":")[-1]: value[0] for name, value in case["perfvalues"].items()}
+            assert set(figures) == {"time_per_iteration", "hardware_flops_per_s", "percent_of_empirical_peak"}
+            assert all(value > 0 for value in figures.values())
+            assert case["record"]["config"]["data"].endswith("corpus")
+
+
+def test_each_result_is_whole_in_the_run_report_in_the_database_and_in_the_output_folder(run: Run) -> None:
+    kept = [json.loads(file.read_text()) for file in run.folder.glob("output/**/result.json")]
+    records = [case["record"] for case in run.cases() if case.get("record")]
+    assert len(records) == 3
+    assert sorted(map(str, kept)) == sorted(map(str, records))
+    for record in records:
+        assert parse(record, "record").status == "ok"
+        assert record["labels"]["system"] == "local"
+    with closing(sqlite3.connect(run.folder / "results/reframe/results.db")) as database:
+        (blob,) = database.execute("SELECT json_blob FROM sessions").fetchone()
+    stored = [case["record"] for case in json.loads(blob)["runs"][0]["testcases"] if case.get("record")]
+    assert stored == records
+
+
+def test_every_reference_names_a_figure_that_is_really_measured(run: Run) -> None:
+    measured = {name.split(":")[-1] for case in run.cases() for name in case["perfvalues"]}
+    measured |= {"percent_of_advertised_peak"} & set(vars(Training))
+    references = yaml.safe_load((ROOT / "suites" / "references.yaml").read_text())
+    names = {
+        name
+        for test in references.values()
+        for system, by_series in test.items()
+        if system != "$index"
+        for by_devices in by_series.values()
+        for figures in by_devices.values()
+        for name in figures
+    }
+    assert names
+    assert names <= measured
+
+
+def test_nothing_is_written_outside_the_folder(run: Run) -> None:
+    assert {path.name for path in run.folder.iterdir()} == {"suites", "stage", "output", "results", "reframe.log"}
+
+
+def test_more_ranks_than_cores_are_run_on_demand_only(tmp_path: Path) -> None:
+    four = [*WEAK_SCALING, "--dry-run", "-n", "local-4-"]
+    demanded = reframe(tmp_path / "demanded", *four, "-S", "oversubscribe=yes")
+    assert set(demanded.scripts) == {4}
+    assert " -m torch.distributed.run --standalone --nproc-per-node=4 " in demanded.scripts[4]
+    if (os.cpu_count() or 1) < 4:
+        skipped = reframe(tmp_path / "skipped", *four)
+        assert "4 ranks on" in skipped.out
+        assert not skipped.scripts
+
+
+def test_a_result_below_its_reference_fails_and_one_without_reference_does_not(tmp_path: Path) -> None:
+    copy = project(tmp_path)
+    references = {
+        "WeakScaling": {
+            "$index": ["$system", "series", "num_tasks"],
+            "local": {"local": {1: {"hardware_flops_per_s": [1e30, -0.2, None, "flop/s"]}}},
+        }
+    }
+    (copy / "suites" / "references.yaml").write_text(yaml.safe_dump(references))
+    done = reframe(tmp_path / "a", *WEAK_SCALING, "-S", "iterations=3", "-n", "local-[12]-", root=copy)
+    assert done.code == 1
+    assert "failed to meet reference(s): hardware_flops_per_s=" in done.out
+    verdicts = {case["name"].split()[1]: case["result"] for case in done.cases() if "WeakScaling" in case["name"]}
+    assert verdicts == {"%point=local-1-gpt-local-1": "fail", "%point=local-2-gpt-local-2": "pass"}
+
+
+def test_a_run_that_fails_says_the_engines_own_reason_and_keeps_its_record(tmp_path: Path) -> None:
+    done = reframe(tmp_path, *WEAK_SCALING, "-n", "local-1-", "-S", "learning_rate=1e30")
+    assert done.code == 1
+    record = by_name(done, "WeakScaling")["record"]
+    assert isinstance(record, dict)
+    assert record["status"] == "failed"
+    assert f"the run failed: {record['reason']}" in done.out
+
+
+def test_a_missing_corpus_fails_with_the_engines_own_sentence(tmp_path: Path) -> None:
+    done = reframe(tmp_path, *WEAK_SCALING, "-n", "local-1-", "-S", "data=/nowhere")
+    assert done.code == 1
+    assert "Reason: refused: " in done.out
+    assert "/nowhere" in str(by_name(done, "WeakScaling")["fail_reason"])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the run would work on a machine with a GPU")
+def test_a_run_that_never_started_says_the_engines_own_sentence(tmp_path: Path) -> None:
+    done = reframe(tmp_path, *WEAK_SCALING, "-n", "local-2-", "-S", "WeakScaling.device=cuda")
+    assert done.code == 1
+    assert re.search("the engine wrote no result.json; its last words: .*--device cuda .* GPU", done.out)
+
+
+def test_validation_passes_where_the_curves_agree(tmp_path: Path) -> None:
+    done = reframe(tmp_path, *VALIDATION)
+    assert done.code == 0, done.out
+    variants = [case["record"]["labels"]["variant"] for case in done.cases() if case.get("record")]
+    assert sorted(variants) == ["4d", "serial"]
+    figures = by_name(done, "Validation")["perfvalues"]
+    assert isinstance(figures, dict)
+    assert figures["local:cpu:max_relative_difference"][0] < 1e-12
+
+
+def test_validation_fails_where_the_curves_differ(tmp_path: Path) -> None:
+    done = reframe(tmp_path, *VALIDATION, "-S", "Validation.learning_rate=0.00301")
+    assert done.code == 1
+    assert "the loss curves of 1x1x2x1 and of serial training differ by" in done.out
+
+
+def test_adding_a_machine_is_adding_one_file(tmp_path: Path) -> None:
+    copy = project(tmp_path)
+    frontier = (copy / "systems" / "frontier.yaml").read_text()
+    new = (
+        frontier.replace("frontier", "brandnew")
+        .replace("  empirical_peak_flops:", "  # unknown:")
+        .replace('    bf16: {value: 125.0e+12, source: "axonn-sc24 VI-C, rocBLAS, 32768 x 32768"}\n', "")
+    )
+    (copy / "systems" / "brandnew.yaml").write_text(new)
+    done = reframe(tmp_path / "a", "-c", "suites/weak_scaling.py", "--system", "brandnew", root=copy)
+    assert done.code == 0, done.out
+    assert set(done.scripts) == {64, 512, 1024, 2048, 4096, 8192}
+    assert "Peak" in {case["name"].split()[0] for case in done.cases()}
