@@ -1,4 +1,4 @@
-"""The engine's command line: train, check, data prepare, bench gemm. torch is imported only by what computes."""
+"""The engine's command line: train, check, data prepare, bench. torch is imported only by what computes."""
 
 import argparse
 import json
@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from engine.baselines import CONTESTS, Case
 from engine.config import OptimConfig, TrainConfig, checked, parameters_per_rank
 from engine.errors import EngineError, RunError, UsageError
 from engine.fit import Batch
@@ -29,6 +30,8 @@ Start one process a device with any launcher; the grid's four sizes multiply to 
 
 Exit codes: 0 trained; 1 the run failed, and result.json says why; 2 it can't work as asked, and nothing was run.
 """
+
+PEERS_SHAPE = {"layers": 6, "hidden": 512, "heads": 8, "vocab": 8192, "seq": 128}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -89,6 +92,26 @@ def _parser() -> argparse.ArgumentParser:
     gemm.add_argument("--time-budget", type=float, default=120.0, metavar="SECONDS", help="default %(default)s")
     _label_and_out(gemm)
     gemm.set_defaults(command=_gemm)
+
+    startup = bench.add_parser("startup", help="what Grid and Comm cost one rank of a very large job")
+    startup.add_argument("--grid", default="8x4x16x64", metavar="XxYxZxDATA", help="default %(default)s, 32,768 ranks")
+    startup.set_defaults(command=_startup)
+
+    peers = bench.add_parser(
+        "peers",
+        help="step times of the engine's grids against other people's parallelism, in turns in the same processes",
+    )
+    peers.add_argument("--peer", action="append", metavar="NAME", help=f"{', '.join(CONTESTS)} or all; repeatable")
+    peers.add_argument("--model", metavar="NAME", help="a published size; else a shape")
+    for key, default in PEERS_SHAPE.items():
+        peers.add_argument(f"--{key}", type=int, metavar="N", help=f"without --model: {default} unless given")
+    peers.add_argument("--batch-size", type=int, default=8, metavar="SEQS", help="default %(default)s")
+    peers.add_argument("--rounds", type=int, default=10, metavar="N", help="default %(default)s")
+    peers.add_argument("--steps-per-round", type=int, default=3, metavar="N", help="of each side; default %(default)s")
+    peers.add_argument("--threads", type=int, default=1, metavar="N", help="of each rank; default %(default)s")
+    peers.add_argument("--timeout", type=float, default=1800.0, metavar="SECONDS", help="for one peer; %(default)s")
+    peers.add_argument("--out", type=Path, default=Path("peers.json"), metavar="FILE", help="default %(default)s")
+    peers.set_defaults(command=_peers, norm=None, no_bias=False, tied=False, dropout=None)
     return parser
 
 
@@ -302,4 +325,31 @@ def _gemm(arguments: argparse.Namespace) -> int:
     if result.best_flops_per_s is None:
         raise RunError(f"No size could be measured: {result.gemm[0].skipped if result.gemm else 'none was given'}.")
     sys.stdout.write(f"{arguments.out}: best {result.best_flops_per_s / 1e12:.3f} Tflop/s\n")
+    return 0
+
+
+def _startup(arguments: argparse.Namespace) -> int:
+    grid = Grid.parse(arguments.grid)
+    from engine.startup import measure
+
+    sys.stdout.write(f"{grid.size} ranks, {measure(grid)}\n")
+    return 0
+
+
+def _peers(arguments: argparse.Namespace) -> int:
+    if arguments.model is None:
+        given = {key: value for key, value in vars(arguments).items() if value is not None}
+        arguments = argparse.Namespace(**(vars(arguments) | PEERS_SHAPE | given))
+    from engine.baselines.compare import compare, table
+
+    _log_from_rank(0)
+    case = Case(
+        model=_model(arguments),
+        sequences=arguments.batch_size,
+        rounds=arguments.rounds,
+        steps=arguments.steps_per_round,
+        threads=arguments.threads,
+        timeout_s=arguments.timeout,
+    )
+    sys.stdout.write(table(compare(arguments.peer or ["all"], case, arguments.out)))
     return 0

@@ -1,0 +1,82 @@
+"""The same serial model under other people's parallelism, to be timed against the engine's grid in the same run.
+
+A peer is one short file with a class that satisfies peer.Peer, and one line in CONTESTS. No torch in this one.
+"""
+
+from dataclasses import dataclass, field
+
+from engine.config import OptimConfig
+from engine.grid import Grid
+from engine.models import GPTConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """One peer against one grid of ours. built_by: "module:class" of the peer, loaded by the ranks only.
+
+    target: what the ratio of medians, our step time by the peer's, is to be at most; None where it is only told.
+    """
+
+    name: str
+    peer: str
+    grid: Grid
+    target: float | None
+    built_by: str
+
+
+CONTESTS = {
+    contest.name: contest
+    for contest in (
+        Contest("plain", "plain PyTorch", Grid(), 1.02, "engine.baselines.plain:Plain"),
+        Contest("ddp", "DistributedDataParallel", Grid(data=2), 1.0, "engine.baselines.ddp:DDP"),
+        Contest("fsdp2", "fully_shard, keeps gathered weights", Grid(z=2), 1.0, "engine.baselines.fsdp2:FSDP2"),
+        Contest("fsdp2-reshard", "fully_shard, gathers twice", Grid(z=2), None, "engine.baselines.fsdp2:FSDP2Reshard"),
+        Contest(
+            "tensor-parallel",
+            "DTensor tensor parallelism",
+            Grid(x=2),
+            1.0,
+            "engine.baselines.tensor_parallel:TensorParallel",
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What both sides train, in fp32, and how often. sequences: of the global batch. threads: of each rank.
+
+    warmup: untimed steps of each side, whose losses are compared. A round is `steps` steps of one side, then of the
+    other.
+    """
+
+    model: GPTConfig
+    sequences: int
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    seed: int = 0
+    warmup: int = 3
+    rounds: int = 10
+    steps: int = 3
+    threads: int = 1
+    timeout_s: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one rank measured of one side. losses: of the warm-up steps.
+
+    wall_s, cpu_s: elapsed and processor seconds of each timed step, by round. Processor seconds are those of the whole
+    process, threads of the collectives included, without waiting; other work on the machine disturbs them less.
+    """
+
+    losses: tuple[float, ...]
+    wall_s: tuple[tuple[float, ...], ...]
+    cpu_s: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Both sides of a contest on one rank."""
+
+    ours: Side
+    peer: Side

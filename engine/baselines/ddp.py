@@ -1,0 +1,28 @@
+"""The serial model under torch's DistributedDataParallel: the batch is split, the weights are copies."""
+
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from engine.baselines.peer import Values, mean_over_ranks, optimizer, serial_model
+from engine.config import OptimConfig
+from engine.models import GPTConfig
+
+
+class DDP:
+    """Gradients are averaged bucket by bucket while the backward runs, in place (gradient_as_bucket_view)."""
+
+    def __init__(self, config: GPTConfig, optim: OptimConfig, seed: int) -> None:
+        self._model = serial_model(config, seed)
+        self._parallel = DistributedDataParallel(self._model, gradient_as_bucket_view=True)
+        self._optimizer = optimizer(self._model, config, optim)
+        self._clip = optim.clip
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """See peer.Peer."""
+        self._optimizer.zero_grad()
+        logits_MV = self._parallel(tokens_BS).flatten(0, 1)
+        loss = self._model.criterion(logits_MV, targets_BS.flatten()) / targets_BS.numel()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._clip)
+        self._optimizer.step()
+        return Values(mean_over_ranks(loss), norm.item())

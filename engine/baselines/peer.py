@@ -1,0 +1,49 @@
+"""What a peer has to offer, and the pieces that all of them share: the serial model, its optimizer, its loss."""
+
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from engine.config import OptimConfig
+from engine.models import GPTConfig
+from engine.models.gpt import GPT
+from engine.models.layout import gpt_placements
+from engine.optim import adamw
+from engine.parallelize import initialise_serial
+
+
+class Values(NamedTuple):
+    """What one step tells. loss: mean over the global batch in nats; gradient_norm: before clipping."""
+
+    loss: float
+    gradient_norm: float
+
+
+class Peer(Protocol):
+    """A model, its parallelism and its optimizer, in fp32."""
+
+    def __init__(self, config: GPTConfig, optim: OptimConfig, seed: int) -> None: ...
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """One whole optimizer step on this rank's rows of the global batch."""
+
+
+def serial_model(config: GPTConfig, seed: int) -> GPT:
+    """The serial model with the weights that every grid starts from."""
+    with torch.device("meta"):
+        model = GPT(config)
+    return initialise_serial(model, seed, dtype=torch.float32)
+
+
+def optimizer(model: nn.Module, config: GPTConfig, optim: OptimConfig) -> torch.optim.AdamW:
+    """The engine's optimizer, in the same groups, over a model whose parameters keep their serial names."""
+    return adamw(dict(model.named_parameters()), gpt_placements(config), optim)
+
+
+def mean_over_ranks(loss: Tensor) -> float:
+    """The mean over ranks that have equally many tokens each."""
+    total = loss.detach()
+    dist.all_reduce(total)
+    return total.item() / dist.get_world_size()

@@ -1,0 +1,84 @@
+"""Starts the ranks of a contest on this machine: one process each, gloo, and a limit on the time of all."""
+
+import multiprocessing
+import os
+import tempfile
+import time
+import traceback
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+
+from engine.baselines import CONTESTS, Case, Measured
+from engine.errors import EngineError, RunError
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=5)
+
+
+def run_ranks(name: str, case: Case) -> Measured:
+    """Run one contest; what its rank 0 measured. Raises RunError if a rank fails or time runs out."""
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        processes: dict[Connection, SpawnProcess] = {}
+        for rank in range(CONTESTS[name].grid.size):
+            here, there = context.Pipe(duplex=False)
+            process = context.Process(target=_rank, args=(there, f"{folder}/store", rank, name, case), daemon=True)
+            process.start()
+            there.close()
+            processes[here] = process
+        try:
+            return _first_measured(list(processes), name, case.timeout_s)
+        finally:
+            for process in processes.values():
+                process.join(5)
+                if process.is_alive():
+                    process.kill()
+                    process.join()
+
+
+def _first_measured(pipes: list[Connection], name: str, timeout_s: float) -> Measured:
+    """What rank 0, whose pipe is the first, sent, once every rank has sent something."""
+    deadline = time.monotonic() + timeout_s
+    received: dict[Connection, Measured] = {}
+    while len(received) < len(pipes):
+        ready = wait([pipe for pipe in pipes if pipe not in received], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise RunError(f"The comparison with {name} did not end within {timeout_s:g} s: raise --timeout.")
+        for pipe in ready:
+            assert isinstance(pipe, Connection)
+            try:
+                outcome = pipe.recv()
+            except EOFError:
+                raise RunError(
+                    f"Rank {pipes.index(pipe)} of the comparison with {name} died: is memory short for two models?"
+                ) from None
+            if isinstance(outcome, str):
+                raise RunError(outcome)
+            received[pipe] = outcome
+    return received[pipes[0]]
+
+
+def _rank(pipe: Connection, store: str, rank: int, name: str, case: Case) -> None:
+    """The life of one rank: sends a Measured, or the reason why there is none."""
+    os.environ["OMP_NUM_THREADS"] = str(case.threads)  # before torch is loaded
+    grid = CONTESTS[name].grid
+    try:
+        import torch
+        import torch.distributed as dist
+
+        from engine.baselines.alternate import measure
+        from engine.comm import Comm
+        from engine.recorder import Recorder
+
+        torch.set_num_threads(case.threads)
+        dist.init_process_group(
+            "gloo", store=dist.FileStore(store, grid.size), rank=rank, world_size=grid.size, timeout=COLLECTIVE_TIMEOUT
+        )
+        comm = Comm(grid, timeout=COLLECTIVE_TIMEOUT, recorder=Recorder())
+        pipe.send(measure(comm, name, case))
+        comm.barrier()
+        dist.destroy_process_group()
+    except EngineError as error:
+        pipe.send(str(error))
+    except Exception:
+        pipe.send(f"Rank {rank} of the comparison with {name} failed:\n{traceback.format_exc()}")
