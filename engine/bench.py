@@ -80,7 +80,11 @@ def run_gemm(*, dtype: str, sizes: str, device: str, time_budget_s: float, label
     numbers = parse_sizes(sizes)
     target = choose_device(device, 0)
     start = provenance.now()
-    points = gemm(DTYPES[dtype], numbers, target, time_budget_s)
+    try:
+        points = gemm(DTYPES[dtype], numbers, target, time_budget_s)
+    except RuntimeError as error:  # how torch reports a dtype or a device that doesn't work
+        why = f"failed with: {str(error).strip().splitlines()[0]}"
+        points = tuple(GemmPoint(size=size, skipped=why) for size in numbers)
     rates = [point.flops_per_s for point in points if point.flops_per_s is not None]
     config = {"dtype": dtype, "sizes": list(numbers), "device": target.type, "time_budget_s": time_budget_s}
     result = Result(

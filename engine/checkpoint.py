@@ -107,23 +107,29 @@ class _LoadPlanner(dcp.DefaultLoadPlanner):
 class _Unpickler(pickle.Unpickler):
     """The library keeps its table of contents as a pickle: only the types that such a table needs may come out."""
 
-    ALLOWED = (
-        ("torch.distributed.checkpoint.", ""),
-        ("torch", "Size"),
-        ("torch", "float32"),
-        ("torch", "float64"),
-        ("torch.serialization", "_get_layout"),
-        ("pathlib", "PosixPath"),
-        ("collections", "OrderedDict"),
+    _METADATA = "torch.distributed.checkpoint.metadata"
+    ALLOWED = frozenset(
+        {
+            (_METADATA, "Metadata"),
+            (_METADATA, "MetadataIndex"),
+            (_METADATA, "TensorStorageMetadata"),
+            (_METADATA, "ChunkStorageMetadata"),
+            (_METADATA, "TensorProperties"),
+            (_METADATA, "StorageMeta"),
+            (_METADATA, "_MEM_FORMAT_ENCODING"),
+            ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+            ("torch", "Size"),
+            ("torch", "float32"),
+            ("torch", "float64"),
+            ("torch.serialization", "_get_layout"),
+            ("pathlib", "PosixPath"),
+        }
     )
 
     def find_class(self, module: str, name: str) -> Any:
-        for allowed_module, allowed_name in self.ALLOWED:
-            if (module == allowed_module and name == allowed_name) or (
-                not allowed_name and module.startswith(allowed_module) and "." not in name
-            ):
-                return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name} has no place in a checkpoint")
+        if (module, name) not in self.ALLOWED:
+            raise pickle.UnpicklingError(f"{module}.{name} has no place in a checkpoint")
+        return super().find_class(module, name)
 
 
 class _Reader(dcp.FileSystemReader):
@@ -172,6 +178,7 @@ def save(folder: Path, manifest: Manifest, model: ParallelModel, optimizer: torc
         write_manifest(manifest.model_copy(update={"files": files}), temporary)
         older = folder / f".step-{manifest.step}.old"
         if final.exists():
+            shutil.rmtree(older, ignore_errors=True)
             final.rename(older)
         temporary.rename(final)
         shutil.rmtree(older, ignore_errors=True)

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from engine.baselines import CONTESTS, Case
-from engine.config import OptimConfig, TrainConfig, checked, parameters_per_rank
+from engine.config import OptimConfig, TrainConfig, checked
 from engine.errors import EngineError, RunError, UsageError
-from engine.fit import Batch
+from engine.fit import Batch, parameters_per_rank, state_bytes
 from engine.grid import Grid
 from engine.models import GPTConfig, lookup, published
+from engine.progress import log_to_stderr
 
 TRAIN_HELP = """\
 Train a GPT with 4D parallelism for a fixed number of iterations and write one result.json.
@@ -262,19 +263,13 @@ def _config(arguments: argparse.Namespace) -> TrainConfig:
     )
 
 
-def _log_from_rank(rank: int) -> None:
-    """Progress comes from rank 0 only; problems from everyone."""
-    level = logging.INFO if rank == 0 else logging.ERROR
-    logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
-
-
 def _train(arguments: argparse.Namespace) -> int:
     from engine.launch import from_environment
 
-    config, launch = _config(arguments), from_environment(os.environ)
-    _log_from_rank(launch.rank)
-    checked(config, launch.world_size)  # before torch is loaded
-    from engine.run import train
+    launch = from_environment(os.environ)
+    log_to_stderr(launch.rank)
+    config = checked(_config(arguments), launch.world_size)
+    from engine.run import train  # loads torch, which a command that can't work needn't wait for
 
     code = train(config, launch)
     if code:
@@ -295,6 +290,7 @@ def _check(arguments: argparse.Namespace) -> int:
         "model": config.model.name,
         "parameters": config.model.parameters,
         "parameters_per_rank": parameters_per_rank(config.model, config.grid),
+        "state_bytes_per_rank": state_bytes(config.model, config.grid),
         "sequences_per_rank": config.batch.per_rank(config.grid),
     }
     sys.stdout.write(json.dumps(plan) + "\n")
@@ -304,7 +300,7 @@ def _check(arguments: argparse.Namespace) -> int:
 def _prepare(arguments: argparse.Namespace) -> int:
     from engine.data import prepare
 
-    _log_from_rank(0)
+    log_to_stderr(0)
     header = prepare(arguments.source, arguments.out, arguments.vocab_size, max_bytes=arguments.max_bytes)
     sys.stdout.write(f"{arguments.out}: {header.tokens:,} tokens, vocabulary {header.vocabulary}\n")
     return 0
@@ -313,7 +309,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
 def _gemm(arguments: argparse.Namespace) -> int:
     from engine.bench import run_gemm
 
-    _log_from_rank(0)
+    log_to_stderr(0)
     result = run_gemm(
         dtype=arguments.dtype,
         sizes=arguments.sizes,
@@ -342,7 +338,7 @@ def _peers(arguments: argparse.Namespace) -> int:
         arguments = argparse.Namespace(**(vars(arguments) | PEERS_SHAPE | given))
     from engine.baselines.compare import compare, table
 
-    _log_from_rank(0)
+    log_to_stderr(0)
     case = Case(
         model=_model(arguments),
         sequences=arguments.batch_size,

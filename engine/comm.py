@@ -75,8 +75,7 @@ class Comm:
         if world_size != self.grid.size:
             raise RuntimeError(f"Grid {self.grid} has {self.grid.size} ranks, the process group {world_size}.")
         self._groups: dict[Axis, dist.ProcessGroup] = {}
-        # Every rank makes only its own groups, but all in this order: NCCL splits the parent's communicator, which is
-        # collective. A new group takes its back end's default time-out, not the parent's.
+        # Every rank makes only its own groups. A new group takes its back end's default time-out, not the parent's.
         for axis in [axis for axis in Axis if self.grid[axis] > 1]:
             members = list(self.grid.members(axis, rank))
             group = dist.new_group(members, timeout=timeout, use_local_synchronization=True)
@@ -117,8 +116,10 @@ class Comm:
 
     def barrier(self) -> None:
         """Wait until every rank of the grid has come here."""
-        if self.grid.size > 1:
-            dist.barrier()
+        token = torch.zeros(1, device=self.device)
+        for axis in Axis:
+            self.run(Kind.ALL_REDUCE, axis, token)
+        token.item()
 
     def everyone(self, row: Tensor) -> Tensor:
         """A small row [n] of every rank, stacked in rank order: [ranks, n]."""

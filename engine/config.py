@@ -1,16 +1,17 @@
 """What a training run is asked to do, checked as far as it can be before anything starts. No torch."""
 
+import math
+import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from engine.data import open_dataset
 from engine.errors import UsageError
-from engine.fit import Batch, check_grid, choose_grid
+from engine.fit import Batch, check_grid, check_memory, choose_grid
 from engine.grid import Grid
 from engine.manifest import find, read_manifest
 from engine.models import GPTConfig
-from engine.models.layout import gpt_placements
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,8 @@ def checked(config: TrainConfig, ranks: int) -> TrainConfig:
             f"A run needs at least one iteration after its warm-up, but {config.iterations} iterations with a warm-up "
             f"of {config.warmup} were asked for."
         )
-    if config.timeout_s <= 0:
-        raise UsageError(f"A time-out is a positive number of seconds, but {config.timeout_s} was given.")
+    _check_numbers(config)
+    _check_places(config)
     if (config.save is None) != (config.save_every == 0) or config.save_every < 0:
         raise UsageError("Saving needs both --save DIR and --save-every N with N at least 1.")
     grid = config.grid
@@ -94,6 +95,8 @@ def checked(config: TrainConfig, ranks: int) -> TrainConfig:
             f"{grid.size}, or use --grid auto."
         )
     check_grid(config.model, grid, config.batch)
+    if config.device_memory is not None:
+        check_memory(config.model, grid, config.device_memory)
     open_dataset(config.data, vocabulary=config.model.vocabulary, sequence_length=config.model.sequence)
     if config.resume is not None:
         folder = find(config.resume)
@@ -107,6 +110,45 @@ def checked(config: TrainConfig, ranks: int) -> TrainConfig:
     return replace(config, grid=grid)
 
 
-def parameters_per_rank(config: GPTConfig, grid: Grid) -> int:
-    """Elements that each rank stores."""
-    return sum(placement.local_numel(grid) for placement in gpt_placements(config).values())
+def _check_numbers(config: TrainConfig) -> None:
+    """Raises UsageError for an option that is out of its range."""
+    optim = config.optim
+    positive: dict[str, float | None] = {
+        "--timeout": config.timeout_s,
+        "--learning-rate": optim.learning_rate,
+        "--devices-per-node": config.devices_per_node,
+        "--device-memory": config.device_memory,
+        "--peak-flops": config.peak_flops,
+    }
+    not_negative = {
+        "--clip": optim.clip,
+        "--weight-decay": optim.weight_decay,
+        "--lr-warmup-steps": optim.warmup_steps,
+        "--lr-decay-steps": optim.decay_steps,
+    }
+    for option, value in positive.items():
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise UsageError(f"{option} is a positive number, but {value} was given.")
+    for option, value in not_negative.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise UsageError(f"{option} is a number from 0 up, but {value} was given.")
+    if config.reduce_dtype not in (None, config.precision) and (config.precision, config.reduce_dtype) != (
+        "bf16",
+        "fp32",
+    ):
+        raise UsageError(
+            f"With --precision {config.precision} gradients reduce in {config.precision}"
+            f"{' or fp32' if config.precision == 'bf16' else ''}, but --reduce-dtype {config.reduce_dtype} was given."
+        )
+
+
+def _check_places(config: TrainConfig) -> None:
+    """Raises UsageError unless the result, and checkpoints if any, can be written where they should go."""
+    if config.out.is_dir():
+        raise UsageError(f"--out {config.out} is a folder: give the name of a file.")
+    for option, folder in (("--out", config.out.absolute().parent), ("--save", config.save)):
+        if folder is None:
+            continue
+        existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK):
+            raise UsageError(f"{option} can't be written: {existing} is not a folder that may be written to.")

@@ -12,6 +12,26 @@ STATE_BYTES_PER_PARAMETER = 16
 """fp32 master weight, gradient and two Adam moments."""
 
 
+def parameters_per_rank(config: GPTConfig, grid: Grid) -> int:
+    """Elements that each rank stores."""
+    return sum(placement.local_numel(grid) for placement in gpt_placements(config).values())
+
+
+def state_bytes(config: GPTConfig, grid: Grid = Grid()) -> int:  # noqa: B008 - frozen
+    """Bytes of weights, gradients and optimizer that each rank of the grid holds; activations come on top."""
+    return STATE_BYTES_PER_PARAMETER * parameters_per_rank(config, grid)
+
+
+def check_memory(config: GPTConfig, grid: Grid, device_memory: float) -> None:
+    """Raises UsageError if the state alone is larger than a device's memory (bytes)."""
+    needed = state_bytes(config, grid)
+    if needed > device_memory:
+        raise UsageError(
+            f"On grid {grid} the state of {config.name} needs {needed / 1e9:.3g} GB on each rank, but a device has "
+            f"{device_memory / 1e9:.3g} GB: use more ranks on x, y or z."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """sequences: of one global batch (one optimizer step). micro: of one rank's micro-batch, None for all it has."""
@@ -32,16 +52,16 @@ def _divisors(number: int) -> str:
 def check_grid(config: GPTConfig, grid: Grid, batch: Batch) -> None:
     """Raises UsageError, naming the numbers and what would fit, unless the grid divides all that it has to."""
     x, y, z = grid.x, grid.y, grid.z
-    if config.vocabulary % x:
-        raise UsageError(
-            f"Grid {grid} splits the vocabulary over x={x}, but {config.vocabulary} is not a multiple of {x}: use a "
-            f"vocabulary of {-(-config.vocabulary // x) * x}, or x one of "
-            f"{_divisors(gcd(config.vocabulary, config.heads))}."
-        )
+    fitting_x = _divisors(gcd(config.vocabulary, config.heads))
     if config.heads % x:
         raise UsageError(
             f"Grid {grid} splits the attention heads over x={x}, but {config.heads} heads are not a multiple of {x}: "
-            f"x may be one of {_divisors(gcd(config.vocabulary, config.heads))}."
+            f"x may be one of {fitting_x}."
+        )
+    if config.vocabulary % x:
+        raise UsageError(
+            f"Grid {grid} splits the vocabulary over x={x}, but {config.vocabulary} is not a multiple of {x}: use a "
+            f"vocabulary of {-(-config.vocabulary // x) * x}, or x one of {fitting_x}."
         )
     if config.hidden % y:
         raise UsageError(
@@ -89,9 +109,9 @@ def choose_grid(
     is data. Without device_memory one device is taken to hold the state. A batch too small for that many parts moves
     ranks from data to z, then x, then y.
     """
-    needed = 1.0
-    if device_memory:
-        needed = STATE_BYTES_PER_PARAMETER * config.parameters / (device_memory / 2)
+    if ranks < 1:
+        raise UsageError(f"A job has at least one rank, but {ranks} were asked for.")
+    needed = state_bytes(config) / (device_memory / 2) if device_memory else 1.0
 
     def cost(grid: Grid) -> tuple[bool, bool, int, int, int, int]:
         tensor = grid.x * grid.y * grid.z

@@ -17,10 +17,13 @@ from engine.schedule import WeightBlock
 
 
 class Gradients:
-    """Owns the buffer; each parameter's .grad is a view of it."""
+    """Owns the buffer; each parameter's .grad is a view of it. dtype: in which it is summed over data."""
 
-    def __init__(self, comm: Comm, blocks: Sequence[WeightBlock], replicated: Sequence[nn.Parameter]) -> None:
+    def __init__(
+        self, comm: Comm, blocks: Sequence[WeightBlock], replicated: Sequence[nn.Parameter], dtype: torch.dtype
+    ) -> None:
         self._comm = comm
+        self._dtype = dtype
         self._blocks = blocks
         sharded = sum(block.shard.numel() for block in blocks)
         like = blocks[0].shard
@@ -48,4 +51,7 @@ class Gradients:
                 block.gradient.zero_()
         if self._replicated.numel():
             self._comm.run(Kind.ALL_REDUCE, Axis.Z, self._replicated)
-        self._comm.run(Kind.ALL_REDUCE, Axis.DATA, self.buffer)
+        if self._comm.grid.data > 1 and self._dtype != self.buffer.dtype:
+            self.buffer.copy_(self._comm.run(Kind.ALL_REDUCE, Axis.DATA, self.buffer.to(self._dtype)))
+        else:
+            self._comm.run(Kind.ALL_REDUCE, Axis.DATA, self.buffer)

@@ -192,7 +192,10 @@ def choose_device(name: str, local_rank: int) -> "torch.device":
 
 
 def init_process_group(launch: Launch, device: "torch.device", timeout: timedelta) -> None:
-    """Make torch.distributed's default group: gloo on CPUs, NCCL (or RCCL) bound to the device on GPUs.
+    """Make torch.distributed's default group: gloo on CPUs, NCCL (or RCCL) on GPUs.
+
+    The group is not bound to a device: NCCL would then split it for each axis, by a hash of 31 bits that collides
+    among the thousands of groups of a large grid.
 
     One rank alone gets a group without any network. timeout holds for the rendezvous and for every
     collective. Raises RunError if the ranks don't find each other in time.
@@ -213,7 +216,6 @@ def init_process_group(launch: Launch, device: "torch.device", timeout: timedelt
             rank=launch.rank,
             world_size=launch.world_size,
             timeout=timeout,
-            device_id=device if device.type == "cuda" else None,
         )
     except dist.DistError as error:
         raise RunError(

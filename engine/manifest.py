@@ -1,23 +1,24 @@
 """What a checkpoint folder says of itself, and whether it can be resumed. No torch: known before anything starts."""
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from engine.errors import UsageError
 from engine.files import write_text
 from engine.models import GPTConfig
+from engine.record import Record
 
 MANIFEST = "manifest.json"
 VERSION = 1
+STEP = re.compile(r"\.?step-(\d+)(\.old)?")
 
 
-class Manifest(BaseModel):
+class Manifest(Record):
     """step: optimizer steps done, which is also the position in the data. files: name -> bytes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
     version: int = VERSION
     step: int
@@ -42,10 +43,12 @@ def find(path: Path) -> Path:
     """The checkpoint at `path`, or the latest whole one below it. Raises UsageError if there is none."""
     if (path / MANIFEST).is_file():
         return path
-    steps = [folder for folder in path.glob("step-*") if (folder / MANIFEST).is_file()]
-    if not steps:
+    found = [(match, folder) for folder in path.glob("*step-*") if (match := STEP.fullmatch(folder.name))]
+    # A save that was killed between its two renames leaves the older checkpoint of that step as .step-N.old.
+    whole = [(int(match[1]), not match[2], folder) for match, folder in found if (folder / MANIFEST).is_file()]
+    if not whole:
         raise UsageError(f"There is no checkpoint in {path}: give a folder that --save wrote.")
-    return max(steps, key=lambda folder: int(folder.name.removeprefix("step-")))
+    return max(whole)[2]
 
 
 def read_manifest(folder: Path, config: GPTConfig) -> Manifest:
@@ -67,10 +70,10 @@ def read_manifest(folder: Path, config: GPTConfig) -> Manifest:
                 f"The checkpoint {folder} is cut short: {name} has {actual} of {size} bytes; resume another one."
             )
     wanted = shape_of(config)
-    for key, value in manifest.model.items():
-        if wanted.get(key) != value:
+    for key in sorted(wanted.keys() | manifest.model.keys()):
+        if wanted.get(key) != manifest.model.get(key):
             raise UsageError(
-                f"The checkpoint {folder} is of another model: its {key} is {value}, the model asked for has "
-                f"{wanted.get(key)}."
+                f"The checkpoint {folder} is of another model: its {key} is {manifest.model.get(key)}, the model asked "
+                f"for has {wanted.get(key)}."
             )
     return manifest

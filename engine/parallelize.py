@@ -122,7 +122,7 @@ def parallelize(
     if missing:
         raise UsageError(f"The plan of this model and its layers disagree on {', '.join(sorted(missing))}.")
     replicated = [p for name, p in model.named_parameters() if not placements[name].sharded]
-    return ParallelModel(model, comm, placements, Gradients(comm, list(blocks.values()), replicated))
+    return ParallelModel(model, comm, placements, Gradients(comm, list(blocks.values()), replicated, precision.reduce))
 
 
 def initialise_serial(model: GPT, seed: int, *, dtype: torch.dtype, device: torch.device | str = "cpu") -> GPT:

@@ -65,10 +65,14 @@ class Recorder:
 
     def read(self) -> dict[tuple[str, str], Tally]:
         """A copy of the tallies by (kind, axis)."""
+        self.settle()
+        return {key: replace(tally) for key, tally in self._tallies.items()}
+
+    def settle(self) -> None:
+        """Add up the times noted so far. Once a step, or they pile up; on CUDA it waits for the device."""
         for tally, start, end in self._spans:
             tally.time_s += self.clock.seconds(start, end)  # type: ignore[arg-type]
         self._spans.clear()
-        return {key: replace(tally) for key, tally in self._tallies.items()}
 
     def clear(self) -> None:
         """Forget everything counted so far."""

@@ -8,18 +8,15 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
 from engine.errors import UsageError
 from engine.files import write_text
 from engine.grid import Grid
+from engine.record import Record, first_problem
 
 SCHEMA: Literal["par4d.result"] = "par4d.result"
 VERSION: Literal[1] = 1
-
-
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
 def _grid(text: str) -> str:
@@ -30,7 +27,7 @@ def _grid(text: str) -> str:
 GridText = Annotated[str, AfterValidator(_grid)]
 
 
-class Model(_Record):
+class Model(Record):
     """The network that was trained."""
 
     name: str
@@ -43,7 +40,7 @@ class Model(_Record):
     parameters_per_rank: int
 
 
-class Iteration(_Record):
+class Iteration(Record):
     """One training step. loss: mean cross-entropy in nats per token over the global batch."""
 
     index: int
@@ -54,12 +51,12 @@ class Iteration(_Record):
     warmup: bool
 
 
-class Summary(_Record):
+class Summary(Record):
     """Figures over the counted iterations (all but the warm-up, axonn-sc24 VI-C).
 
     hardware_flops_per_s counts the recomputation of activation checkpointing where it was on, model_flops_per_s
     never does; both are of the whole job. hfu and mfu are those rates over the job's advertised peak, and absent
-    where no peak was given.
+    where no peak was given. repeated_flops_per_s is what Algorithm 1 runs Gy times over and neither rate counts.
     """
 
     counted_iterations: int
@@ -68,19 +65,20 @@ class Summary(_Record):
     tokens_per_s: float
     hardware_flops_per_s: float
     model_flops_per_s: float
+    repeated_flops_per_s: float = 0.0
     peak_flops_per_device: float | None = None
     hfu: float | None = None
     mfu: float | None = None
 
 
-class Memory(_Record):
+class Memory(Record):
     """Peak of each rank in rank order. kind: what was read, "resident" (host) or "allocated" (device)."""
 
     kind: Literal["resident", "allocated"]
     peak_bytes_per_rank: tuple[int, ...]
 
 
-class Collective(_Record):
+class Collective(Record):
     """What rank 0 sent in one counted iteration along one axis: bytes are those of the input buffers."""
 
     kind: str
@@ -90,7 +88,7 @@ class Collective(_Record):
     time_s: float
 
 
-class Breakdown(_Record):
+class Breakdown(Record):
     """Mean seconds of one counted iteration on rank 0; the sum is the iteration.
 
     collectives_s is the time spent inside collectives, which the engine runs one after the other with the compute,
@@ -101,7 +99,7 @@ class Breakdown(_Record):
     collectives_s: float
 
 
-class GemmPoint(_Record):
+class GemmPoint(Record):
     """Square matrices of one size. A size that was not measured says why."""
 
     size: int
@@ -111,7 +109,7 @@ class GemmPoint(_Record):
     skipped: str | None = None
 
 
-class Provenance(_Record):
+class Provenance(Record):
     """Where a number comes from."""
 
     git_commit: str | None
@@ -125,7 +123,7 @@ class Provenance(_Record):
     end: str
 
 
-class Result(_Record):
+class Result(Record):
     """A whole result.json. kind "train" carries iterations and summary, kind "gemm" carries gemm.
 
     labels are the caller's own words (a suite writes system, partition and study), config is every option of the
@@ -176,14 +174,6 @@ def parse(data: object, where: str) -> Result:
         return Result.model_validate(data)
     except ValidationError as error:
         raise ResultError(f"{where} is not a valid result: {first_problem(error)}") from None
-
-
-def first_problem(error: ValidationError) -> str:
-    """The first finding of a pydantic error as one sentence: the key, what is expected there, what was given."""
-    problem = error.errors()[0]
-    key = ".".join(str(part) for part in problem["loc"]) or "the document"
-    more = f" ({error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"at {key}: {problem['msg'][0].lower()}{problem['msg'][1:]}, given {str(problem['input'])[:80]!r}{more}."
 
 
 def read(path: Path) -> Result:

@@ -6,27 +6,29 @@ has said so. Of several failing ranks the one with a reason of its own wins over
 
 import logging
 import os
-import resource
 import signal
 import socket
-import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from statistics import mean, median
 from types import FrameType
 from typing import Literal
 
 import torch
+import torch.distributed as dist
 
 from engine import flops, provenance
 from engine.comm import Comm
-from engine.config import TrainConfig, checked, parameters_per_rank
+from engine.config import TrainConfig
 from engine.errors import EngineError, RunError
+from engine.fit import parameters_per_rank
 from engine.grid import Grid
 from engine.launch import Launch, choose_device, init_process_group
+from engine.memory import peak_bytes
 from engine.recorder import Clock, Recorder
 from engine.result import Breakdown, Collective, Memory, Model, Result, Summary, read, write
-from engine.train import Measured, Trainer, run_iterations
+from engine.train import Diverged, Measured, Trainer, run_iterations
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +41,7 @@ class Terminated(RunError):
 
 
 def train(config: TrainConfig, launch: Launch) -> int:
-    """Run on this rank; returns the exit code: 0, or 1 with a failed result. Raises UsageError before anything ran."""
-    config = checked(config, launch.world_size)
+    """Run a checked configuration on this rank; returns the exit code: 0, or 1 with a failed result."""
     device = choose_device(config.device, launch.local_rank)
     outcome = Outcome(config, launch, device)
 
@@ -54,18 +55,19 @@ def train(config: TrainConfig, launch: Launch) -> int:
         if launch.rank == 0:
             write(outcome.failed(UNFINISHED), config.out)
         init_process_group(launch, device, timedelta(seconds=config.timeout_s))
+        outcome.connected = True
         recorder = Recorder(Clock(device))
         comm = Comm(_grid(config), timeout=timedelta(seconds=config.timeout_s), recorder=recorder, device=device)
         run_iterations(Trainer(config, comm, recorder), outcome.measured)
-        result = outcome.succeeded(comm)
+        ranks = everyones(comm)
         if launch.rank == 0:
-            write(result, config.out)
+            write(outcome.succeeded(ranks), config.out)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         comm.barrier()
+        dist.destroy_process_group()
     except Exception as error:
         outcome.write_failure(error)
         return 1
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return 0
 
 
@@ -74,25 +76,42 @@ def _grid(config: TrainConfig) -> Grid:
     return config.grid
 
 
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """What every rank says of itself, in rank order."""
+
+    memory: Memory
+    hosts: list[str]
+    devices: list[str]
+
+
+def everyones(comm: Comm) -> Ranks:
+    """Ask every rank for its peak memory, host and device. Collective."""
+    kind, peak = peak_bytes(comm.device)
+    peaks = comm.everyone(torch.tensor([peak], dtype=torch.int64)).flatten().tolist()
+    hosts = _texts(comm, socket.gethostname())
+    devices = _texts(comm, provenance.device_name(comm.device))
+    return Ranks(Memory(kind=kind, peak_bytes_per_rank=tuple(peaks)), hosts, devices)
+
+
 class Outcome:
-    """Turns what a run measured, or why it failed, into its result."""
+    """Turns what a run measured, or why it failed, into its result.
+
+    connected: whether the ranks have met, and so whether rank 0's failed result of this run is there to be amended.
+    """
 
     def __init__(self, config: TrainConfig, launch: Launch, device: torch.device) -> None:
         self._config, self._launch, self._device = config, launch, device
         self._start = provenance.now()
         self.measured = Measured()
+        self.connected = False
 
     def failed(self, reason: str) -> Result:
         """A failed result with the iterations so far."""
         return self._result("failed", reason, [socket.gethostname()], [provenance.device_name(self._device)])
 
-    def succeeded(self, comm: Comm) -> Result:
-        """The result of a whole run; collective, because it holds every rank's memory, host and device."""
-        kind, peak = _peak_memory(self._device)
-        peaks = comm.everyone(torch.tensor([peak], dtype=torch.int64)).flatten().tolist()
-        hosts = _texts(comm, socket.gethostname())
-        devices = _texts(comm, provenance.device_name(self._device))
-        result = self._result("ok", None, hosts, devices)
+    def succeeded(self, ranks: Ranks) -> Result:
+        """The result of a whole run."""
         counted = [i for i in self.measured.iterations if not i.warmup]
         collectives = tuple(
             Collective(
@@ -105,10 +124,10 @@ class Outcome:
             for (of_kind, axis), tally in sorted(self.measured.collectives.items())
         )
         within = sum(c.time_s for c in collectives)
-        return result.model_copy(
+        return self._result("ok", None, ranks.hosts, ranks.devices).model_copy(
             update={
                 "summary": self._summary(),
-                "memory": Memory(kind=kind, peak_bytes_per_rank=tuple(peaks)),
+                "memory": ranks.memory,
                 "collectives": collectives,
                 "breakdown": Breakdown(compute_s=mean(i.time_s for i in counted) - within, collectives_s=within),
             }
@@ -116,18 +135,24 @@ class Outcome:
 
     def write_failure(self, error: Exception) -> None:
         """Log the failure and write it, unless another rank already gave a reason of its own."""
-        own = isinstance(error, EngineError | torch.cuda.OutOfMemoryError | MemoryError | OSError)
-        own = own and not isinstance(error, Terminated)
-        step = len(self.measured.iterations)
         told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        step = len(self.measured.iterations)
         reason = told if isinstance(error, RunError) else f"Rank {self._launch.rank} failed in iteration {step}: {told}"
         if not isinstance(error, EngineError):
             log.error("", exc_info=error)
         log.error("%s", reason)
+        if isinstance(error, Diverged) and self._launch.rank:
+            return  # all ranks see it, rank 0 writes it
+        own = isinstance(error, EngineError | torch.OutOfMemoryError | MemoryError | OSError)
+        own = own and not isinstance(error, Terminated)
         with suppress(EngineError, OSError):
-            already = self._config.out.exists() and read(self._config.out).reason not in (None, UNFINISHED)
-            if own or not already:
+            if not self.connected:
                 write(self.failed(reason), self._config.out)
+                return
+            present = read(self._config.out)
+            if present.status == "failed" and (own or present.reason == UNFINISHED):
+                iterations = tuple(self.measured.iterations)
+                write(present.model_copy(update={"reason": reason, "iterations": iterations}), self._config.out)
 
     def _summary(self) -> Summary:
         config, ranks = self._config, self._launch.world_size
@@ -136,6 +161,7 @@ class Outcome:
         sequences = config.batch.sequences
         hardware = flops.hardware_flops(config.model, sequences, recompute=config.checkpoint_activations)
         model = flops.model_flops(config.model, sequences)
+        repeated = flops.repeated_flops(config.model, sequences, _grid(config), recompute=config.checkpoint_activations)
         peak = config.peak_flops
         return Summary(
             counted_iterations=len(times),
@@ -144,6 +170,7 @@ class Outcome:
             tokens_per_s=sequences * config.model.sequence / time_s,
             hardware_flops_per_s=hardware / time_s,
             model_flops_per_s=model / time_s,
+            repeated_flops_per_s=repeated / time_s,
             peak_flops_per_device=peak,
             hfu=flops.utilisation(hardware, time_s, ranks, peak) if peak else None,
             mfu=flops.utilisation(model, time_s, ranks, peak) if peak else None,
@@ -177,13 +204,6 @@ class Outcome:
                 start=self._start, launcher=self._launch.launcher, hosts=hosts, devices=devices
             ),
         )
-
-
-def _peak_memory(device: torch.device) -> tuple[Literal["resident", "allocated"], int]:
-    if device.type == "cuda":
-        return "allocated", torch.cuda.max_memory_allocated(device)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return "resident", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _texts(comm: Comm, text: str) -> list[str]:

@@ -1,14 +1,15 @@
 """What a rank of a very large job pays to begin: Grid and Comm on torch's fake process group, which needs no peers."""
 
-import resource
 import time
 from dataclasses import dataclass
 from statistics import median
 
+import torch
 import torch.distributed as dist
 
 from engine.comm import Comm
 from engine.grid import Grid
+from engine.memory import peak_bytes
 
 REPEATS = 7
 
@@ -27,15 +28,11 @@ class Startup:
 
 def measure(grid: Grid) -> Startup:
     """Connect the middle rank of the grid, several times over."""
-    before, times = _peak_bytes(), []
+    before, times = peak_bytes(torch.device("cpu"))[1], []
     for _ in range(REPEATS):
         dist.init_process_group("fake", rank=grid.size // 2, world_size=grid.size)
         start = time.perf_counter()
         Comm(Grid.parse(str(grid)))
         times.append(time.perf_counter() - start)
         dist.destroy_process_group()
-    return Startup(tuple(times), _peak_bytes() - before)
-
-
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Startup(tuple(times), peak_bytes(torch.device("cpu"))[1] - before)

@@ -17,10 +17,15 @@ from engine.models.gpt import GPT
 from engine.optim import adamw, clip_gradients, gradient_norm, learning_rate
 from engine.parallelize import ParallelModel, parallelize
 from engine.precision import Precision
+from engine.progress import RENEWED
 from engine.recorder import Recorder, Tally
 from engine.result import Iteration
 
 log = logging.getLogger(__name__)
+
+
+class Diverged(RunError):
+    """The loss is no longer a number; every rank sees it in the same step."""
 
 
 @dataclass(slots=True)
@@ -119,7 +124,7 @@ class Trainer:
 def run_iterations(trainer: Trainer, measured: Measured) -> None:
     """Train for the configured iterations, appending each to measured as it ends.
 
-    Raises RunError, naming the step, when the loss is no longer a number.
+    Raises Diverged, naming the step, when the loss is no longer a number.
     """
     config, recorder = trainer.config, trainer.recorder
     clock = recorder.clock
@@ -130,7 +135,7 @@ def run_iterations(trainer: Trainer, measured: Measured) -> None:
         loss, norm, rate = trainer.step()
         time_s = clock.seconds(start, clock.stamp())
         if not math.isfinite(loss) or not math.isfinite(norm):
-            raise RunError(
+            raise Diverged(
                 f"The loss became {loss} and the gradient norm {norm} in step {trainer.done} (iteration {index}): "
                 f"lower the learning rate or check the data."
             )
@@ -143,14 +148,15 @@ def run_iterations(trainer: Trainer, measured: Measured) -> None:
             warmup=index < config.warmup,
         )
         measured.iterations.append(iteration)
-        log.info("%s", progress(iteration, config))
+        recorder.settle()
+        log.info("%s", describe(iteration, config), extra=RENEWED)
         if index + 1 == config.iterations:
             measured.collectives = recorder.read()
         if config.save is not None and trainer.done % config.save_every == 0:
             trainer.save()
 
 
-def progress(iteration: Iteration, config: TrainConfig) -> str:
+def describe(iteration: Iteration, config: TrainConfig) -> str:
     """One line for a person who waits."""
     flops_per_s = flops.hardware_flops(config.model, config.batch.sequences, recompute=config.checkpoint_activations)
     return (

@@ -1,4 +1,4 @@
 """ReFrame tests, one file a study: parameters, launch line, sanity, performance.
 
-The engine is used by its command line only.
+What the engine computes is asked for by its command line only; its grid, errors and file formats are shared.
 """

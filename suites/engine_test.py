@@ -1,7 +1,5 @@
 """What all tests share: one engine command as one job, and its result.json as the test's outcome."""
 
-# ruff: noqa: RUF012 - class attributes are how a ReFrame test sets its variables
-
 import json
 import re
 import shlex

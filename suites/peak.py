@@ -1,7 +1,5 @@
 """The peak that one device really reaches: the best of square matrix products of growing size (axonn-sc24 VI-C)."""
 
-# ruff: noqa: RUF012 - class attributes are how a ReFrame test sets its variables
-
 import reframe as rfm
 from reframe.core.builtins import performance_function, variable
 

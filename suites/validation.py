@@ -3,8 +3,6 @@
 Both runs start from the same weights and see the same samples, so their loss curves must be the same but for rounding.
 """
 
-# ruff: noqa: RUF012 - class attributes are how a ReFrame test sets its variables
-
 import math
 from dataclasses import dataclass
 from typing import Any

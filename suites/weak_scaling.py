@@ -7,8 +7,6 @@
 Efficiency compares a point with the smallest one of its series: the report computes it, as a job knows itself only.
 """
 
-# ruff: noqa: RUF012 - class attributes are how a ReFrame test sets its variables
-
 import os
 
 import reframe as rfm

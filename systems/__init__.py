@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from engine.errors import UsageError, nearest
-from engine.result import first_problem
+from engine.record import Record, first_problem
 
 FOLDER = Path(__file__).parent
 
@@ -26,25 +26,21 @@ class SystemFileError(UsageError):
     """A system's file can't be used; the message names the file, the key and what is expected there."""
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Fact(_Record):
+class Fact(Record):
     """A number and where it comes from."""
 
     value: float = Field(gt=0)
     source: str = Field(min_length=1)
 
 
-class Count(_Record):
+class Count(Record):
     """A whole number and where it comes from."""
 
     value: int = Field(gt=0)
     source: str = Field(min_length=1)
 
 
-class Device(_Record):
+class Device(Record):
     """One device: what a rank computes on. Peaks are flop/s by dtype, those of matrix products.
 
     empirical_peak_flops: the best a GEMM benchmark has sustained, and at which size its source says.
@@ -57,7 +53,7 @@ class Device(_Record):
     empirical_peak_flops: dict[Dtype, Fact] = {}
 
 
-class Node(_Record):
+class Node(Record):
     """One node. Bandwidths are bytes/s in one direction.
 
     intra_node_bytes_per_s: between two devices of the node; where the links differ, the slowest of them.
@@ -77,14 +73,14 @@ def _pattern(text: str) -> str:
     return text
 
 
-class Here(_Record):
+class Here(Record):
     """How to tell that this machine is the system: a host name that matches, or a variable that has the value."""
 
     hostnames: tuple[Annotated[str, AfterValidator(_pattern)], ...] = ()
     environment: dict[str, str] = {}
 
 
-class Partition(_Record):
+class Partition(Record):
     """A ReFrame partition, in ReFrame's words where it has them.
 
     access: an option that speaks of {account} is left out where the environment names no account.
@@ -107,7 +103,7 @@ class Partition(_Record):
     time_limit: str = Field(pattern=r"^(\d+h)?(\d+m)?$", min_length=2)
 
 
-class System(_Record):
+class System(Record):
     """A machine."""
 
     name: str

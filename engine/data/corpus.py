@@ -66,8 +66,8 @@ def prepare(
     log.info("%d text files, %d bytes; %d files skipped because they are not text", len(documents), size, skipped)
     if not size:
         raise UsageError(
-            f"The folder {source} holds no text: of its files {skipped} are not UTF-8 text and the rest are "
-            "empty; --source needs a folder with text files."
+            f"The folder {source} holds no text ({skipped} of its files are not UTF-8, all others empty): "
+            "--source needs a folder with text files."
         )
     tokenizer = _train(_sample(documents, size), vocab_size)
     vocabulary = tokenizer.get_vocab_size()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import UsageError
+from engine.fit import Batch, check_batch
 from engine.grid import Coords, Grid
 
 if TYPE_CHECKING:
@@ -75,14 +75,8 @@ def rows(grid: Grid, coords: Coords, batch_size: int) -> range:
     The batch is split over z and data only: share number data * Gz + z of Gz * Gdata contiguous ones. Raises
     UsageError if the batch can't be split evenly.
     """
-    share, rest = divmod(batch_size, grid.batch_split)
-    if rest or share < 1:
-        below = share * grid.batch_split
-        fits = f"{below} or {below + grid.batch_split}" if below else f"{grid.batch_split}"
-        raise UsageError(
-            f"The grid {grid} splits a batch into z * data = {grid.batch_split} equal parts, but the batch "
-            f"size given is {batch_size}: take {fits}."
-        )
+    check_batch(grid, Batch(batch_size))
+    share = batch_size // grid.batch_split
     first = (coords.data * grid.z + coords.z) * share
     return range(first, first + share)
 

@@ -13,11 +13,11 @@ from typing import Annotated, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from engine.data.sampler import Ints, key, mix, shuffled
 from engine.errors import UsageError
-from engine.result import first_problem
+from engine.record import Record, first_problem
 
 FORMAT: Final = "par4d.tokens"
 VERSION: Final = 1
@@ -26,18 +26,14 @@ HEADER = "header.json"
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Shard(_Record):
+class Shard(Record):
     """One file of tokens."""
 
     file: FileName
     tokens: int = Field(gt=0)
 
 
-class Origin(_Record):
+class Origin(Record):
     """The text that was prepared: its folder, its files and bytes, and how many files were not text."""
 
     folder: str
@@ -46,7 +42,7 @@ class Origin(_Record):
     skipped: int
 
 
-class Header(_Record):
+class Header(Record):
     """header.json of a prepared corpus. Every token is below `vocabulary`; end_of_text ends each document."""
 
     format: Literal["par4d.tokens"] = FORMAT

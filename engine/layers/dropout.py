@@ -5,6 +5,7 @@ numbers depend on the shape that a rank happens to hold.
 """
 
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +26,11 @@ class BatchPosition:
 _MASK = (1 << 32) - 1
 
 
-def _mix(value: Tensor) -> Tensor:
-    """A bijective scrambling of 32-bit numbers held in int64 (multiply and xor-shift, as integer hashes do)."""
+Word = TypeVar("Word", int, Tensor)
+
+
+def _mix(value: Word) -> Word:
+    """A bijective scrambling of 32-bit numbers (multiply and xor-shift, as integer hashes do); int64 in tensors."""
     value = (value ^ (value >> 16)) * 0x45D9F3B & _MASK
     value = (value ^ (value >> 16)) * 0x45D9F3B & _MASK
     return value ^ (value >> 16)
@@ -35,7 +39,7 @@ def _mix(value: Tensor) -> Tensor:
 def keep_mask(position: BatchPosition, site: int, length: int, columns: range, p: float) -> Tensor:
     """Bool [B, length, len(columns)]: which elements of a [sequence, token, feature] tensor are kept."""
     device = position.sequences.device
-    key = torch.tensor(position.seed & _MASK, device=device)
+    key = position.seed & _MASK
     for word in (position.seed >> 32, position.step, site):
         key = _mix(key ^ (word & _MASK)) + 0x9E3779B9 & _MASK
     rows_BS = position.sequences.unsqueeze(1) * length + torch.arange(length, device=device)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from engine.comm import Comm, Kind
 from engine.grid import Axis
-from engine.layers.norm import _wide
+from engine.precision import at_least_fp32
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -44,7 +44,7 @@ class CrossEntropy(nn.Module):
 
     def forward(self, logits_MV: Tensor, targets_M: Tensor) -> Tensor:
         """In float32 at least."""
-        logits_MV = _wide(logits_MV)
+        logits_MV = at_least_fp32(logits_MV)
         if self.comm.grid.x == 1:
             return F.cross_entropy(logits_MV, targets_M, reduction="sum")
         return _CrossEntropy.apply(logits_MV, targets_M, self.comm)

@@ -10,10 +10,7 @@ from torch import Tensor, nn
 
 from engine.comm import Comm, Kind
 from engine.grid import Axis
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
+from engine.precision import at_least_fp32
 
 
 class _Normalise(torch.autograd.Function):
@@ -21,7 +18,7 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x_MH: Tensor, comm: Comm, eps: float, centred: bool) -> Tensor:  # type: ignore[no-untyped-def]
-        wide, ranks, width = _wide(x_MH), comm.grid.y, x_MH.shape[1]
+        wide, ranks, width = at_least_fp32(x_MH), comm.grid.y, x_MH.shape[1]
         if centred:
             m2, mean = torch.var_mean(wide, dim=1, correction=0)
             own = torch.stack([mean, m2])

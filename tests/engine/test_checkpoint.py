@@ -2,11 +2,14 @@
 
 import pickle
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch.distributed.checkpoint as dcp
 from real_ranks import run_processes
+from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
 from training import grid_id
 
 from engine.checkpoint import _Unpickler
@@ -95,18 +98,45 @@ def test_a_checkpoint_of_another_model_or_run_is_refused(saved: tuple[Path, list
     other = replace(MODEL, layers=3)
     with pytest.raises(UsageError, match="another model: its layers is 2, the model asked for has 3"):
         checked(_config(folder, Grid(), resume=folder, model=other), 1)
+    with pytest.raises(UsageError, match="another model: its layers is 2"):
+        read_manifest(folder / "step-2", replace(MODEL, layers=1))
     with pytest.raises(UsageError, match="--batch-size 8 --seed 0"):
         checked(_config(folder, Grid(), resume=folder, seed=1), 1)
     with pytest.raises(UsageError, match="There is no checkpoint"):
         checked(_config(folder, Grid(), resume=folder / "nowhere"), 1)
 
 
-def test_a_table_of_contents_can_not_run_code(tmp_path: Path) -> None:
-    class Hostile:
-        def __reduce__(self) -> tuple:
-            return (print, ("never",))
+class _Hostile:
+    def __init__(self, call: Callable[..., object], *arguments: object) -> None:
+        self._call, self._arguments = call, arguments
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return self._call, self._arguments
+
+
+@pytest.mark.parametrize("call", [print, torch_save_to_dcp, dcp.load], ids=lambda c: c.__name__)
+def test_a_table_of_contents_can_not_run_code(tmp_path: Path, call: Callable[..., object]) -> None:
     file = tmp_path / "metadata"
-    file.write_bytes(pickle.dumps(Hostile()))
-    with file.open("rb") as stream, pytest.raises(pickle.UnpicklingError, match=r"builtins\.print"):
+    file.write_bytes(pickle.dumps(_Hostile(call, "never")))
+    with file.open("rb") as stream, pytest.raises(pickle.UnpicklingError, match="has no place in a checkpoint"):
         _Unpickler(stream).load()
+
+
+def _save_twice(comm: Comm, config: TrainConfig) -> None:
+    from engine.train import Trainer
+
+    assert comm.recorder is not None
+    trainer = Trainer(checked(config, comm.grid.size), comm, comm.recorder)
+    trainer.step()
+    trainer.save()
+    trainer.save()
+
+
+def test_a_step_can_be_saved_again_even_after_a_save_that_was_killed_between_its_renames(tmp_path: Path) -> None:
+    leftover = tmp_path / ".step-1.old"
+    leftover.mkdir()
+    (leftover / "manifest.json").write_text("{}")
+    assert find(tmp_path) == leftover
+    run_processes(Grid(), _save_twice, _config(tmp_path, Grid(), save=tmp_path, save_every=1))
+    assert [folder.name for folder in tmp_path.iterdir()] == ["step-1"]
+    assert find(tmp_path) == tmp_path / "step-1"

@@ -178,7 +178,11 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [({}, "holds no text"), ({"a.bin": b"\0\1"}, "1 are not UTF-8"), ({"empty.txt": b""}, "the rest are empty")],
+    [
+        ({}, "holds no text"),
+        ({"a.bin": b"\0\1"}, "1 of its files are not UTF-8"),
+        ({"empty.txt": b""}, "all others empty"),
+    ],
 )
 def test_a_folder_without_text_is_refused(tmp_path: Path, text: dict[str, bytes], says: str) -> None:
     (tmp_path / "in").mkdir()
@@ -341,9 +345,11 @@ def test_neighbours_on_z_hold_neighbouring_shares() -> None:
 
 def test_a_batch_that_the_grid_does_not_divide_says_what_would_fit() -> None:
     grid = Grid.parse("1x1x2x2")
-    with pytest.raises(UsageError, match="4 equal parts, but the batch size given is 10: take 8 or 12"):
+    with pytest.raises(
+        UsageError, match="into 4 parts, but a batch of 10 sequences is not a multiple of that: use --batch-size 12"
+    ):
         rows(grid, grid.coords(0), 10)
-    with pytest.raises(UsageError, match="take 4"):
+    with pytest.raises(UsageError, match="use --batch-size 4"):
         rows(grid, grid.coords(0), 3)
 
 

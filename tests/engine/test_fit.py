@@ -30,7 +30,7 @@ def test_a_grid_that_does_not_divide_is_refused_with_what_would_fit(grid: Grid, 
 def test_a_published_vocabulary_that_x_does_not_divide_names_the_next() -> None:
     gpt2 = GPTConfig("gpt2", layers=12, hidden=768, heads=12, vocabulary=50257, sequence=1024)
     check_grid(gpt2, Grid(z=2), Batch(2))
-    with pytest.raises(UsageError, match="vocabulary of 50258"):
+    with pytest.raises(UsageError, match="vocabulary of 50258, or x one of 1"):
         check_grid(gpt2, Grid(x=2), Batch(2))
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from real_ranks import run_processes
 from test_parity import CASES, SMALL, TOLERANCE
-from training import Case, grid_id, train_parallel, train_serial, worst_error
+from training import Case, Outcome, grid_id, train_parallel, train_serial, worst_error
 
 from engine.comm import Comm
 from engine.grid import Grid
@@ -21,10 +21,15 @@ def test_gloo_processes_train_like_the_serial_model(grid: Grid) -> None:
     assert worst_error(run_processes(grid, _train, case)[0], train_serial(case)) < TOLERANCE
 
 
+def _largest_difference(ours: Outcome, reference: Outcome) -> float:
+    return max(abs(a / b - 1) for a, b in zip(ours.losses, reference.losses, strict=True))
+
+
 def test_fifty_steps_in_float32_keep_the_loss_curve() -> None:
-    case = Case(replace(SMALL, dropout=0.1), steps=50, precision="fp32", learning_rate=0.5)
-    ours, serial = run_processes(Grid(2, 1, 2, 1), _train, case)[0], train_serial(case)
-    differences = [abs(a - b) / abs(b) for a, b in zip(ours.losses, serial.losses, strict=True)]
-    # Rounding of 1e-7 a step grows along the trajectory; a wrong gradient would show in the second step already.
-    assert max(differences) < 2e-5
-    assert abs(serial.losses[-1] - serial.losses[0]) > 1e-2
+    """Rounding grows along a steep descent; a learning rate, and so a gradient, off by 0.1 % is ten bounds away."""
+    bound = 2e-4
+    case = Case(replace(SMALL, dropout=0.1), steps=50, precision="fp32", learning_rate=0.1, batches=1)
+    serial = train_serial(case)
+    assert serial.losses[-1] < 0.5 * serial.losses[0]
+    assert _largest_difference(run_processes(Grid(2, 1, 2, 1), _train, case)[0], serial) < bound
+    assert _largest_difference(train_serial(replace(case, learning_rate=0.1001)), serial) > 10 * bound

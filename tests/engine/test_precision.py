@@ -9,7 +9,6 @@ from training import SEED, Case, build, error, grid_id, start, step_parallel, tr
 from virtual_ranks import run_ranks
 
 from engine.comm import Comm
-from engine.errors import UsageError
 from engine.gather import full_gradients
 from engine.grid import Grid
 from engine.parallelize import parallelize
@@ -65,13 +64,6 @@ def test_reducing_in_fp32_moves_twice_the_bytes_of_bf16() -> None:
     grid = Grid(1, 1, 2, 1)
     half = run_ranks(grid, lambda comm: num_bytes(comm, "bf16"), record=True)[0]
     assert run_ranks(grid, lambda comm: num_bytes(comm, "fp32"), record=True)[0] == 2 * half
-
-
-def test_an_unknown_or_narrower_reduction_is_refused() -> None:
-    with pytest.raises(UsageError, match="one of fp32, fp64, bf16"):
-        Precision.named("fp8")
-    with pytest.raises(UsageError, match="reduce in fp32"):
-        Precision.named("fp32", "bf16")
 
 
 def test_error_counts_a_nan_as_infinite() -> None:

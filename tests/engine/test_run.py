@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from engine.grid import Grid
 from engine.models import lookup
@@ -107,6 +108,13 @@ def test_a_bare_python_is_one_rank_and_auto_finds_its_grid(tmp_path: Path) -> No
         (["--label", "nothing"], "A label is written KEY=VALUE"),
         (["--dropout", "1.5"], "probability from 0 to below 1"),
         (["--nonsense"], "Unrecognized arguments: --nonsense"),
+        (["--clip", "-1"], "--clip is a number from 0 up, but -1.0"),
+        (["--learning-rate", "0"], "--learning-rate is a positive number"),
+        (["--timeout", "inf"], "--timeout is a positive number"),
+        (["--reduce-dtype", "bf16"], "With --precision fp32 gradients reduce in fp32, but"),
+        (["--device-memory", "1e6"], "needs 0.00268 GB on each rank, but a device has 0.001 GB"),
+        (["--save", "/dev/null", "--save-every", "1"], "--save can't be written: /dev/null is not a folder"),
+        (["--resume", "nowhere"], "There is no checkpoint in nowhere"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path: Path, options: list[str], said: str) -> None:
@@ -178,6 +186,33 @@ def test_a_terminated_run_says_so(tmp_path: Path) -> None:
     assert codes == [1]
     assert "SIGTERM" in (result.reason or "")
     assert result.iterations
+
+
+def test_a_late_signal_does_not_spoil_a_good_result(tmp_path: Path) -> None:
+    from engine.cli import _config, _parser
+    from engine.config import checked
+    from engine.launch import Launch
+    from engine.run import Outcome, Terminated
+
+    out = tmp_path / "r.json"
+    assert _train(1, *SMALL, "--iterations", "2", "--warmup", "1", "--out", str(out))[0] == [0]
+    config = checked(_config(_parser().parse_args(["train", *SMALL, "--out", str(out)])), 1)
+    late = Outcome(config, Launch(0, 1, 0, "none", "", 0), torch.device("cpu"))
+    late.connected = True
+    late.write_failure(Terminated("too late"))
+    assert read(out).status == "ok"
+
+
+def test_a_terminal_gets_one_line_that_renews_itself(tmp_path: Path) -> None:
+    here, there = os.openpty()
+    command = [sys.executable, "-m", "engine", "train", *SMALL, "--iterations", "3", "--warmup", "1"]
+    done = subprocess.run([*command, "--out", str(tmp_path / "r.json")], stderr=there, timeout=TIMEOUT_S, check=True)
+    assert done.returncode == 0
+    os.close(there)
+    shown = os.read(here, 10000).decode()
+    os.close(here)
+    assert shown.count("\r\x1b[Kiteration") == 3
+    assert shown.count("\n") == 1
 
 
 def test_torchrun_starts_it_too(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def closed_form(case: Case, grid: Grid) -> Volume:
     placements = gpt_placements(config).values()
     replicated = sum(p.local_numel(grid) for p in placements if not p.sharded)
     volume.add("all_reduce", "z", replicated, size=wide)
-    volume.add("all_reduce", "data", sum(p.local_numel(grid) for p in placements), size=wide)
+    volume.add("all_reduce", "data", sum(p.local_numel(grid) for p in placements), size=compute)
     for axis in ("z", "data"):
         volume.add("all_reduce", axis, 1, size=8)  # the reported loss
     active = {"x": x > 1, "y": y > 1, "z": z > 1, "data": grid.data > 1}

@@ -18,7 +18,10 @@ SEED = 7
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained, and how: plain SGD at learning rate 1, because Adam hides a gradient off by a factor."""
+    """What is trained, and how: plain SGD at learning rate 1, because Adam hides a gradient off by a factor.
+
+    batches: how many different ones there are before they come again.
+    """
 
     config: GPTConfig
     sequences: int = 8
@@ -27,6 +30,7 @@ class Case:
     steps: int = 2
     precision: str = "fp64"
     learning_rate: float = 1.0
+    batches: int = 1000
 
 
 @dataclass
@@ -45,7 +49,7 @@ def build(case: Case) -> GPT:
 
 def tokens_of_step(case: Case, step: int) -> Tensor:
     """Different sequences for every step and every row: [sequences, S + 1]."""
-    generator = torch.Generator().manual_seed(1000 + step)
+    generator = torch.Generator().manual_seed(1000 + step % case.batches)
     shape = (case.sequences, case.config.sequence + 1)
     return torch.randint(0, case.config.vocabulary, shape, generator=generator)
 
