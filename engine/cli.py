@@ -107,10 +107,11 @@ def _parser() -> argparse.ArgumentParser:
     for key, default in PEERS_SHAPE.items():
         peers.add_argument(f"--{key}", type=int, metavar="N", help=f"without --model: {default} unless given")
     peers.add_argument("--batch-size", type=int, default=8, metavar="SEQS", help="default %(default)s")
-    peers.add_argument("--rounds", type=int, default=10, metavar="N", help="default %(default)s")
-    peers.add_argument("--steps-per-round", type=int, default=3, metavar="N", help="of each side; default %(default)s")
+    peers.add_argument("--jobs", type=int, default=3, metavar="N", help="fresh sets of processes; default %(default)s")
+    peers.add_argument("--rounds", type=int, default=6, metavar="N", help="of each job; default %(default)s")
+    peers.add_argument("--steps-per-round", type=int, default=2, metavar="N", help="of each side; default %(default)s")
     peers.add_argument("--threads", type=int, default=1, metavar="N", help="of each rank; default %(default)s")
-    peers.add_argument("--timeout", type=float, default=1800.0, metavar="SECONDS", help="for one peer; %(default)s")
+    peers.add_argument("--timeout", type=float, default=1800.0, metavar="SECONDS", help="for one job; %(default)s")
     peers.add_argument("--out", type=Path, default=Path("peers.json"), metavar="FILE", help="default %(default)s")
     peers.set_defaults(command=_peers, norm=None, no_bias=False, tied=False, dropout=None)
     return parser
@@ -342,6 +343,7 @@ def _peers(arguments: argparse.Namespace) -> int:
     case = Case(
         model=_model(arguments),
         sequences=arguments.batch_size,
+        jobs=arguments.jobs,
         rounds=arguments.rounds,
         steps=arguments.steps_per_round,
         threads=arguments.threads,

@@ -55,9 +55,9 @@ class WeightSchedule:
         Micro-batches are summed in the master dtype.
         """
         flat = gradient.contiguous().view(-1).to(self.precision.reduce)
-        shard = self.comm.run(Kind.REDUCE_SCATTER, Axis.Z, flat)
-        if block.untouched:
-            block.gradient.copy_(shard)
+        if block.untouched and flat.dtype == block.gradient.dtype:
+            self.comm.run(Kind.REDUCE_SCATTER, Axis.Z, flat, out=block.gradient)
         else:
-            block.gradient.add_(shard)
+            shard = self.comm.run(Kind.REDUCE_SCATTER, Axis.Z, flat)
+            block.gradient.copy_(shard) if block.untouched else block.gradient.add_(shard)
         block.untouched = False

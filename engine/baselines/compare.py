@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from engine import provenance
 from engine.baselines import CONTESTS, Case, Contest, Measured
@@ -18,20 +18,18 @@ from engine.baselines.ranks import run_ranks
 from engine.errors import UsageError, nearest
 from engine.files import write_text
 from engine.fit import Batch, check_grid
+from engine.record import Record
 from engine.result import Provenance
 
 log = logging.getLogger(__name__)
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Comparison(Record):
+    """One contest. ratio: our median step time by the peer's, the median of the jobs, to be at most the target.
 
-
-class Comparison(_Record):
-    """One contest. ratio: our median step time by the peer's, over all timed steps, to be at most the target.
-
-    cpu_ratio: the same of processor seconds. round_ratios: ratio for each round alone. medians and ours, peer: rank
-    0's. load: runnable processes of the whole machine when it started, averaged over a minute.
+    job_ratios: that of each job. cpu_ratio: as ratio, of processor seconds. round_ratios: of each round, job by job.
+    *_median_s: over all steps. measured: by rank 0 of each job. load: runnable processes of the whole machine as it
+    started, averaged over a minute.
     """
 
     peer: str
@@ -40,15 +38,16 @@ class Comparison(_Record):
     ranks: int
     target: float | None
     ratio: float
-    cpu_ratio: float
+    job_ratios: tuple[float, ...]
     round_ratios: tuple[float, ...]
+    cpu_ratio: float
     ours_median_s: float
     peer_median_s: float
-    measured: Measured
+    measured: tuple[Measured, ...]
     load: float
 
 
-class Report(_Record):
+class Report(Record):
     """All contests of one command, and what they ran."""
 
     schema_: Literal["par4d.peers"] = Field(default="par4d.peers", alias="schema")
@@ -72,10 +71,12 @@ def chosen(names: Sequence[str]) -> list[Contest]:
 
 def checked(case: Case, contests: Sequence[Contest]) -> None:
     """Raises UsageError for whatever can't be run, before anything is."""
-    numbers = {"--rounds": case.rounds, "--steps-per-round": case.steps, "--threads": case.threads}
+    numbers = {"--jobs": case.jobs, "--rounds": case.rounds, "--steps-per-round": case.steps, "--threads": case.threads}
     for option, number in numbers.items():
         if number < 1:
             raise UsageError(f"{option} is at least 1, but {number} was given.")
+    if case.timeout_s <= 0:
+        raise UsageError(f"--timeout is a positive number of seconds, but {case.timeout_s:g} was given.")
     for contest in contests:
         check_grid(case.model, contest.grid, Batch(case.sequences))
 
@@ -87,9 +88,8 @@ def compare(names: Sequence[str], case: Case, out: Path) -> Report:
     start, found = provenance.now(), []
     for contest in contests:
         load = os.getloadavg()[0]
-        comparison = _comparison(contest, run_ranks(contest.name, case), load)
-        found.append(comparison)
-        log.info("%s: ratio %.3f", contest.name, comparison.ratio)
+        found.append(comparison(contest, [run_ranks(contest.name, case) for _ in range(case.jobs)], load))
+        log.info("%s: ratio %.3f", contest.name, found[-1].ratio)
         report = Report(
             case=asdict(case),
             comparisons=tuple(found),
@@ -101,21 +101,23 @@ def compare(names: Sequence[str], case: Case, out: Path) -> Report:
     return report
 
 
-def _comparison(contest: Contest, measured: Measured, load: float) -> Comparison:
-    ours, peer = measured.ours, measured.peer
-    ours_s, peer_s = _median(ours.wall_s), _median(peer.wall_s)
+def comparison(contest: Contest, jobs: Sequence[Measured], load: float) -> Comparison:
+    """The statistics of what rank 0 of each job measured."""
+    job_ratios = tuple(_median(job.ours.wall_s) / _median(job.peer.wall_s) for job in jobs)
+    rounds = [pair for job in jobs for pair in zip(job.ours.wall_s, job.peer.wall_s, strict=True)]
     return Comparison(
         peer=contest.name,
         peer_is=contest.peer,
         grid=str(contest.grid),
         ranks=contest.grid.size,
         target=contest.target,
-        ratio=ours_s / peer_s,
-        cpu_ratio=_median(ours.cpu_s) / _median(peer.cpu_s),
-        round_ratios=tuple(median(a) / median(b) for a, b in zip(ours.wall_s, peer.wall_s, strict=True)),
-        ours_median_s=ours_s,
-        peer_median_s=peer_s,
-        measured=measured,
+        ratio=median(job_ratios),
+        job_ratios=job_ratios,
+        round_ratios=tuple(median(ours) / median(peer) for ours, peer in rounds),
+        cpu_ratio=median(_median(job.ours.cpu_s) / _median(job.peer.cpu_s) for job in jobs),
+        ours_median_s=_median(ours for ours, _ in rounds),
+        peer_median_s=_median(peer for _, peer in rounds),
+        measured=tuple(jobs),
         load=load,
     )
 
@@ -126,12 +128,17 @@ def _median(rounds: Iterable[Iterable[float]]) -> float:
 
 def table(report: Report) -> str:
     """For a person: one line a contest."""
-    lines = [f"{'peer':<16}{'grid':<8}  ours s  peer s  ratio  target  min to max of rounds, median  processor time"]
+    lines = [
+        f"{'peer':<16}{'grid':<9}{'ours s':>7}{'peer s':>9}{'ratio':>7}{'target':>8}  {'jobs':<16}{'rounds':<16}cpu"
+    ]
     for c in report.comparisons:
         target = "-" if c.target is None else f"{c.target:.2f}"
-        spread = f"{min(c.round_ratios):.3f} to {max(c.round_ratios):.3f}, {median(c.round_ratios):.3f}"
         lines.append(
-            f"{c.peer:<16}{c.grid:<8}{c.ours_median_s:8.4f}{c.peer_median_s:8.4f}{c.ratio:7.3f}{target:>8}"
-            f"  {spread:<28}  {c.cpu_ratio:14.3f}"
+            f"{c.peer:<16}{c.grid:<9}{c.ours_median_s:7.4f}{c.peer_median_s:9.4f}{c.ratio:7.3f}{target:>8}"
+            f"  {_span(c.job_ratios):<16}{_span(c.round_ratios):<16}{c.cpu_ratio:.3f}"
         )
     return "\n".join(lines) + "\n"
+
+
+def _span(ratios: Sequence[float]) -> str:
+    return f"{min(ratios):.3f}..{max(ratios):.3f}"

@@ -1,5 +1,6 @@
 """The serial model under FSDP2: fully_shard on each block and on the rest."""
 
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -16,8 +17,6 @@ class FSDP2:
     reshard_after_forward = False
 
     def __init__(self, config: GPTConfig, optim: OptimConfig, seed: int) -> None:
-        import torch.distributed as dist
-
         self._model = serial_model(config, seed)
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         for block in self._model.blocks:

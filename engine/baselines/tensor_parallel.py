@@ -1,7 +1,9 @@
 """The serial model under DTensor's tensor parallelism, in the layout of Megatron-LM.
 
-Heads, the feed-forward's width and the vocabulary (table, head and loss) are split; norms, positions and the residual
-stream are copies on every rank, which all see the whole batch.
+Heads, the feed-forward's width and the head's and the loss's vocabulary are split; norms, positions and the residual
+stream are copies on every rank, which all see the whole batch. The token table is split by features: split by tokens,
+its gradient comes out of DTensor whole. Sequence parallelism is left out, as it made a step 13 % slower on two CPU
+ranks.
 """
 
 import torch
@@ -17,7 +19,7 @@ from engine.models import GPTConfig
 from engine.models.gpt import GPT
 
 PLAN = {
-    "tokens": RowwiseParallel(input_layouts=Replicate()),
+    "tokens": ColwiseParallel(output_layouts=Replicate()),
     "blocks.*.attention.qkv": ColwiseParallel(),
     "blocks.*.attention.out": RowwiseParallel(),
     "blocks.*.feed_forward.fc1": ColwiseParallel(),

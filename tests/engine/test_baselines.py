@@ -24,7 +24,7 @@ from engine.models import GPTConfig
 MODEL = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
 CASE = Case(MODEL, sequences=4, optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=2, steps=1)
 SHAPE = {"--layers": 1, "--hidden": 16, "--heads": 2, "--vocab": 32, "--seq": 8, "--batch-size": 2}
-TINY = [str(word) for pair in (SHAPE | {"--rounds": 3, "--steps-per-round": 2}).items() for word in pair]
+TINY = [str(word) for pair in (SHAPE | {"--jobs": 2, "--rounds": 3, "--steps-per-round": 2}).items() for word in pair]
 
 
 @pytest.mark.parametrize("name", CONTESTS)
@@ -64,12 +64,16 @@ def test_the_rows_of_a_fused_projection_are_reordered_by_rank() -> None:
     assert torch.equal(qkv[48:], torch.cat([q[16:], k[16:], v[16:]]))  # type: ignore[index]
 
 
-def test_the_ratio_is_of_the_medians_of_all_steps() -> None:
-    ours = Side((1.0,), wall_s=((1.0, 2.0), (3.0, 40.0), (2.0, 2.0)), cpu_s=((1.0, 1.0),))
-    peer = Side((1.0,), wall_s=((4.0, 4.0), (5.0, 5.0), (3.0, 4.0)), cpu_s=((4.0, 4.0),))
-    found = comparison(CONTESTS["ddp"], Measured(ours, peer), load=0.0)
-    assert (found.ours_median_s, found.peer_median_s, found.ratio, found.cpu_ratio) == (2.0, 4.0, 0.5, 0.25)
-    assert found.round_ratios == pytest.approx((1.5 / 4, 21.5 / 5, 2 / 3.5))
+def test_the_ratio_is_the_median_of_the_jobs_ratios_of_medians() -> None:
+    peer = Side((1.0,), wall_s=((4.0, 4.0), (5.0, 3.0)), cpu_s=((4.0, 4.0),))
+    jobs = [
+        Measured(Side((1.0,), wall_s=((scale, 2 * scale), (2 * scale, 90.0)), cpu_s=((1.0, 1.0),)), peer)
+        for scale in (1.0, 3.0, 2.0)
+    ]
+    found = comparison(CONTESTS["ddp"], jobs, load=0.0)
+    assert found.job_ratios == (0.5, 1.5, 1.0)
+    assert (found.ratio, found.cpu_ratio, found.peer_median_s) == (1.0, 0.25, 4.0)
+    assert found.round_ratios[:2] == pytest.approx((1.5 / 4, 46.0 / 4))
 
 
 def test_the_command_writes_every_step_time_and_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,8 +82,7 @@ def test_the_command_writes_every_step_time_and_a_table(tmp_path: Path, capsys: 
     report = json.loads(out.read_text())
     (found,) = report["comparisons"]
     for side in ("ours", "peer"):
-        assert [len(times) for times in found["measured"][side]["wall_s"]] == [2, 2, 2]
-    assert found["ratio"] == pytest.approx(found["ours_median_s"] / found["peer_median_s"])
+        assert [[len(times) for times in job[side]["wall_s"]] for job in found["measured"]] == [[2, 2, 2]] * 2
     assert report["case"]["model"]["hidden"] == 16
     assert report["case"]["threads"] == 1
     header, row = capsys.readouterr().out.splitlines()
