@@ -16,6 +16,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import (
+    _MEM_FORMAT_ENCODING,
     ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
@@ -127,9 +128,17 @@ class _Unpickler(pickle.Unpickler):
     )
 
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):  # how Python 3.11.0 to 3.11.3 pickle a member of an enum
+            return _memory_format
         if (module, name) not in self.ALLOWED:
             raise pickle.UnpicklingError(f"{module}.{name} has no place in a checkpoint")
         return super().find_class(module, name)
+
+
+def _memory_format(owner: object, name: str) -> _MEM_FORMAT_ENCODING:
+    if owner is not _MEM_FORMAT_ENCODING:
+        raise pickle.UnpicklingError(f"getattr of {owner!r} has no place in a checkpoint")
+    return _MEM_FORMAT_ENCODING[name]
 
 
 class _Reader(dcp.FileSystemReader):

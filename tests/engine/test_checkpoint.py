@@ -114,10 +114,10 @@ class _Hostile:
         return self._call, self._arguments
 
 
-@pytest.mark.parametrize("call", [print, torch_save_to_dcp, dcp.load], ids=lambda c: c.__name__)
+@pytest.mark.parametrize("call", [print, getattr, torch_save_to_dcp, dcp.load], ids=lambda c: c.__name__)
 def test_a_table_of_contents_can_not_run_code(tmp_path: Path, call: Callable[..., object]) -> None:
     file = tmp_path / "metadata"
-    file.write_bytes(pickle.dumps(_Hostile(call, "never")))
+    file.write_bytes(pickle.dumps(_Hostile(call, "never", "upper")))
     with file.open("rb") as stream, pytest.raises(pickle.UnpicklingError, match="has no place in a checkpoint"):
         _Unpickler(stream).load()
 
