@@ -133,16 +133,16 @@ class Comm:
         if not tensor.is_contiguous() or tensor.numel() == 0:
             raise ValueError(f"{kind} needs a contiguous buffer that is not empty, got {tuple(tensor.shape)}.")
         if kind in (Kind.ALL_REDUCE, Kind.MAX_REDUCE):
-            expected = tensor.numel()
-            result = tensor if out is None else out
-        elif kind is Kind.ALL_GATHER:
+            if out is not None:
+                raise ValueError(f"{kind} is in place and takes no other buffer.")
+            return tensor
+        if kind is Kind.ALL_GATHER:
             expected = tensor.numel() * size
-            result = tensor.new_empty(expected) if out is None else out
         else:
             if tensor.numel() % size:
                 raise ValueError(f"{kind} over {size} ranks can't split {tensor.numel()} elements evenly.")
             expected = tensor.numel() // size
-            result = tensor.new_empty(expected) if out is None else out
+        result = tensor.new_empty(expected) if out is None else out
         if result.numel() != expected or result.dtype != tensor.dtype or not result.is_contiguous():
             raise ValueError(
                 f"{kind} of {tensor.numel()} {tensor.dtype} over {size} ranks fills {expected} contiguous elements, "
@@ -162,8 +162,6 @@ class Comm:
             work = _reduce_scatter(target, source, group=group, async_op=True)
         else:
             op = dist.ReduceOp.SUM if kind is Kind.ALL_REDUCE else dist.ReduceOp.MAX
-            if result is not tensor:
-                target.copy_(source)
             work = dist.all_reduce(target, op=op, group=group, async_op=True)
 
         def finish() -> Tensor:

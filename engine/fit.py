@@ -17,7 +17,7 @@ def parameters_per_rank(config: GPTConfig, grid: Grid) -> int:
     return sum(placement.local_numel(grid) for placement in gpt_placements(config).values())
 
 
-def state_bytes(config: GPTConfig, grid: Grid = Grid()) -> int:  # noqa: B008 - frozen
+def state_bytes(config: GPTConfig, grid: Grid) -> int:
     """Bytes of weights, gradients and optimizer that each rank of the grid holds; activations come on top."""
     return STATE_BYTES_PER_PARAMETER * parameters_per_rank(config, grid)
 
@@ -111,7 +111,7 @@ def choose_grid(
     """
     if ranks < 1:
         raise UsageError(f"A job has at least one rank, but {ranks} were asked for.")
-    needed = state_bytes(config) / (device_memory / 2) if device_memory else 1.0
+    needed = state_bytes(config, Grid()) / (device_memory / 2) if device_memory else 1.0
 
     def cost(grid: Grid) -> tuple[bool, bool, int, int, int, int]:
         tensor = grid.x * grid.y * grid.z

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from engine.errors import UsageError
-from engine.result import first_problem
+from engine.record import Record, first_problem
 
 FILE = Path(__file__).with_name("series.yaml")
 ANY_OTHER = "*"
@@ -31,10 +31,8 @@ class Point:
         return f"{self.series}-{self.devices}-{self.model}"
 
 
-class Series(BaseModel):
+class Series(Record):
     """A series as the file has it: per system, devices -> model."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     source: str = Field(min_length=1)
