@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from engine.baselines import CONTESTS, Case
-from engine.config import OptimConfig, TrainConfig, checked
+from engine.config import OptimConfig, TrainConfig, checked, notices
 from engine.errors import EngineError, RunError, UsageError
 from engine.fit import Batch, parameters_per_rank, state_bytes
 from engine.grid import Grid
 from engine.models import GPTConfig, lookup, published
+from engine.overlap import ALL, Overlap
 from engine.progress import log_to_stderr
+
+log = logging.getLogger(__name__)
 
 TRAIN_HELP = """\
 Train a GPT with 4D parallelism for a fixed number of iterations and write one result.json.
@@ -32,6 +35,9 @@ Start one process a device with any launcher; the grid's four sizes multiply to 
 Exit codes: 0 trained; 1 the run failed, and result.json says why; 2 it can't work as asked, and nothing was run.
 """
 
+DEPTH_HELP = "weights gathered ahead of their use, for oag (default %(default)s)"
+WINDOW_HELP = "reduce-scatters in flight at once, for ors (default %(default)s)"
+BUCKET_HELP = "gradients of one all-reduce, for data (default %(default)g)"
 PEERS_SHAPE = {"layers": 6, "hidden": 512, "heads": 8, "vocab": 8192, "seq": 128}
 
 
@@ -168,6 +174,24 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
     )
     run.add_argument("--peak-flops", type=float, metavar="FLOPS", help="advertised peak of one device, for HFU and MFU")
 
+    overlap = parser.add_argument_group("overlap: communication behind compute, with the same numbers")
+    overlap.add_argument(
+        "--overlap",
+        default="all",
+        metavar="FLAGS",
+        help="none, all (default), or a comma list: oar (a layer's all-reduce behind its weight gradient), ors "
+        "(reduce-scatters waited for late), oag (gathers ahead of their use), cache=N or cache=auto (gathers of N "
+        "blocks kept for the recomputation of --checkpoint-activations), data (all-reduces over data during the last "
+        "backward, and of each bucket the optimizer's step, unless --clip needs all gradients first)",
+    )
+    overlap.add_argument("--prefetch-depth", type=int, default=ALL.prefetch_depth, metavar="N", help=DEPTH_HELP)
+    overlap.add_argument("--reduce-window", type=int, default=ALL.reduce_window, metavar="N", help=WINDOW_HELP)
+    overlap.add_argument("--bucket-bytes", type=float, default=ALL.bucket_bytes, metavar="BYTES", help=BUCKET_HELP)
+    overlap.add_argument(
+        "--cache-bytes", type=float, metavar="BYTES", help="for cache=auto (default: half the free memory)"
+    )
+    overlap.add_argument("--timeline", type=Path, metavar="FILE", help="write the last iteration as a Chrome trace")
+
     optim = parser.add_argument_group("optimizer: AdamW")
     defaults = OptimConfig()
     optim.add_argument("--learning-rate", type=float, default=defaults.learning_rate, metavar="LR")
@@ -232,6 +256,16 @@ def _model(arguments: argparse.Namespace) -> GPTConfig:
     return replace(whole, **changes)
 
 
+def _overlap(arguments: argparse.Namespace) -> Overlap:
+    return replace(
+        Overlap.parse(arguments.overlap),
+        prefetch_depth=arguments.prefetch_depth,
+        reduce_window=arguments.reduce_window,
+        bucket_bytes=arguments.bucket_bytes,
+        cache_bytes=arguments.cache_bytes,
+    )
+
+
 def _config(arguments: argparse.Namespace) -> TrainConfig:
     return TrainConfig(
         model=_model(arguments),
@@ -244,6 +278,7 @@ def _config(arguments: argparse.Namespace) -> TrainConfig:
         precision=arguments.precision,
         reduce_dtype=arguments.reduce_dtype,
         checkpoint_activations=arguments.checkpoint_activations,
+        overlap=_overlap(arguments),
         optim=OptimConfig(
             learning_rate=arguments.learning_rate,
             weight_decay=arguments.weight_decay,
@@ -257,6 +292,7 @@ def _config(arguments: argparse.Namespace) -> TrainConfig:
         save=arguments.save,
         save_every=arguments.save_every,
         resume=arguments.resume,
+        timeline=arguments.timeline,
         devices_per_node=arguments.devices_per_node,
         device_memory=arguments.device_memory,
         peak_flops=arguments.peak_flops,
@@ -270,6 +306,8 @@ def _train(arguments: argparse.Namespace) -> int:
     launch = from_environment(os.environ)
     log_to_stderr(launch.rank)
     config = checked(_config(arguments), launch.world_size)
+    for notice in notices(config):
+        log.warning("%s", notice)
     from engine.run import train  # loads torch, which a command that can't work needn't wait for
 
     code = train(config, launch)
@@ -285,6 +323,8 @@ def _train(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     config = checked(_config(arguments), arguments.ranks)
     assert config.grid is not None
+    for notice in notices(config):
+        sys.stderr.write(f"{notice}\n")
     plan = {
         "grid": str(config.grid),
         "ranks": config.grid.size,

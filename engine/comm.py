@@ -7,13 +7,14 @@ ones silently), tells the recorder, and returns a handle that is waited for exac
 from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from engine.grid import Axis, Grid
-from engine.recorder import Recorder
+from engine.recorder import Flight, Recorder
 
 DEFAULT_TIMEOUT = timedelta(minutes=10)
 
@@ -31,6 +32,20 @@ class Kind(StrEnum):
     MAX_REDUCE = "max_reduce"
 
 
+class Lane(StrEnum):
+    """What a collective is for. Those of one axis and lane run in the order in which they are issued; a small gather
+    needn't wait behind large reductions that are in no hurry.
+    """
+
+    COMPUTE = "compute"
+    GATHER = "gather"
+    REDUCE = "reduce"
+
+
+LANES = {Axis.Z: tuple(Lane), Axis.DATA: (Lane.COMPUTE, Lane.REDUCE)}
+"""Where an axis has more lanes than COMPUTE; each is a process group (and a CUDA stream) of its own."""
+
+
 class Handle:
     """A collective in flight. Owns its buffers until wait(), which is called exactly once."""
 
@@ -46,7 +61,7 @@ class Handle:
 
 
 class Comm:
-    """This rank's process groups, one an axis; an axis of size 1 has none and costs nothing.
+    """This rank's process groups, one an axis and lane; an axis of size 1 has none and costs nothing.
 
     Needs an initialised default process group of grid.size ranks, of any back end.
     """
@@ -74,22 +89,37 @@ class Comm:
         rank, world_size = dist.get_rank(), dist.get_world_size()
         if world_size != self.grid.size:
             raise RuntimeError(f"Grid {self.grid} has {self.grid.size} ranks, the process group {world_size}.")
-        self._groups: dict[Axis, dist.ProcessGroup] = {}
+        self._groups: dict[tuple[Axis, Lane], dist.ProcessGroup] = {}
+        self._streams: dict[tuple[Axis, Lane], torch.cuda.Stream] = {}
         # Every rank makes only its own groups. A new group takes its back end's default time-out, not the parent's.
         for axis in [axis for axis in Axis if self.grid[axis] > 1]:
             members = list(self.grid.members(axis, rank))
-            group = dist.new_group(members, timeout=timeout, use_local_synchronization=True)
-            assert group is not None
-            self._groups[axis] = group
+            for lane in LANES.get(axis, (Lane.COMPUTE,)):
+                group = dist.new_group(members, timeout=timeout, use_local_synchronization=True)
+                assert group is not None
+                self._groups[axis, lane] = group
+                if self.device.type == "cuda":
+                    self._streams[axis, lane] = torch.cuda.Stream(self.device)
         return rank
 
-    def issue(self, kind: Kind, axis: Axis, tensor: Tensor, *, out: Tensor | None = None) -> Handle:
-        """Start a collective along an axis.
+    def issue(
+        self, kind: Kind, axis: Axis, tensor: Tensor, *, lane: Lane = Lane.COMPUTE, out: Tensor | None = None
+    ) -> Handle:
+        """Start a collective along an axis; other work may be done until its handle is waited for.
 
         ALL_GATHER: [n] -> [G * n]. REDUCE_SCATTER: [G * n] -> [n], summed. ALL_REDUCE and MAX_REDUCE: in place, so the
         caller must own the buffer. out, for the first two, is where the result goes. On an axis of size 1 the result
         is the input (copied into out if there is one).
         """
+        return self._issue(kind, axis, lane, tensor, out, blocking=False)
+
+    def run(self, kind: Kind, axis: Axis, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """The same where the very next operation needs the result: issue and wait."""
+        return self._issue(kind, axis, Lane.COMPUTE, tensor, out, blocking=True).wait()
+
+    def _issue(
+        self, kind: Kind, axis: Axis, lane: Lane, tensor: Tensor, out: Tensor | None, *, blocking: bool
+    ) -> Handle:
         size = self.grid[axis]
         if size == 1:
             if out is not None and out is not tensor:
@@ -97,22 +127,19 @@ class Comm:
             return Handle(lambda: tensor if out is None else out)
         result = self._checked_output(kind, size, tensor, out)
         if self.recorder is None:
-            return Handle(self._start(kind, axis, tensor, result))
-        recorder = self.recorder
-        tally = recorder.issued(kind, axis, tensor.numel() * tensor.element_size())
-        start = recorder.clock.stamp()
-        finish = self._start(kind, axis, tensor, result)
+            return Handle(self._start(kind, axis, lane, tensor, result, None))
+        clock, place = self.recorder.clock, axis.value if lane is Lane.COMPUTE else f"{axis} {lane}"
+        num_bytes = tensor.numel() * tensor.element_size()
+        flight = self.recorder.issued(kind, axis, place, num_bytes, blocking=blocking)
+        finish = self._start(kind, axis, lane, tensor, result, flight)
 
         def finish_and_record() -> Tensor:
+            flight.waited = flight.issued if blocking else clock.stamp()
             output = finish()
-            recorder.finished(tally, start)
+            flight.resumed = clock.stamp()
             return output
 
         return Handle(finish_and_record)
-
-    def run(self, kind: Kind, axis: Axis, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """issue() and wait()."""
-        return self.issue(kind, axis, tensor, out=out).wait()
 
     def barrier(self) -> None:
         """Wait until every rank of the grid has come here."""
@@ -150,35 +177,78 @@ class Comm:
             )
         return result
 
-    def _start(self, kind: Kind, axis: Axis, tensor: Tensor, result: Tensor) -> Callable[[], Tensor]:
-        """Hand a checked collective to torch.distributed; returns what waits for it."""
-        group = self._groups[axis]
+    def _start(
+        self, kind: Kind, axis: Axis, lane: Lane, tensor: Tensor, result: Tensor, flight: Flight | None
+    ) -> Callable[[], Tensor]:
+        """Hand a checked collective to torch.distributed; returns what waits for it. flight: told when it is done."""
+        group = self._groups[axis, lane]
         source, target = tensor.detach().view(-1), result.detach().view(-1)
-        if kind is Kind.ALL_GATHER:
-            work = _all_gather(target, source, group=group, async_op=True)
-        elif kind is Kind.REDUCE_SCATTER:
-            if dist.get_backend(group) == "gloo":
-                return self._gloo_reduce_scatter(group, source, result)
-            work = _reduce_scatter(target, source, group=group, async_op=True)
-        else:
-            op = dist.ReduceOp.SUM if kind is Kind.ALL_REDUCE else dist.ReduceOp.MAX
-            work = dist.all_reduce(target, op=op, group=group, async_op=True)
-
-        def finish() -> Tensor:
-            work.wait()
-            return result
-
-        return finish
-
-    def _gloo_reduce_scatter(self, group: dist.ProcessGroup, source: Tensor, result: Tensor) -> Callable[[], Tensor]:
-        """gloo's own reduce-scatter sends as much as an all-reduce; an exchange and a local sum send half."""
-        parts = torch.empty_like(source)
-        work = dist.all_to_all_single(parts, source, group=group, async_op=True)
-
-        def finish() -> Tensor:
+        if self.device.type == "cuda":
+            return self._start_on_stream(kind, self._streams[axis, lane], group, source, target, result, flight)
+        if kind is Kind.REDUCE_SCATTER:
+            # gloo's own sends as much as an all-reduce; an exchange and a local sum send half.
+            parts = torch.empty_like(source)
+            work = dist.all_to_all_single(parts, source, group=group, async_op=True)
             assert work is not None
+        else:
+            parts = target
+            work = _launch(kind, group, source, target)
+        if flight is not None and self.recorder is not None:
+            clock, noted = self.recorder.clock, flight
+
+            def done(_: object) -> None:
+                noted.done = clock.stamp()
+
+            work.get_future().add_done_callback(done)
+
+        def finish() -> Tensor:
             work.wait()
-            torch.sum(parts.view(dist.get_world_size(group), -1), dim=0, out=result.detach().view(-1))
+            if parts is not target:
+                torch.sum(parts.view(dist.get_world_size(group), -1), dim=0, out=target)
             return result
 
         return finish
+
+    def _start_on_stream(
+        self,
+        kind: Kind,
+        stream: torch.cuda.Stream,
+        group: dist.ProcessGroup,
+        source: Tensor,
+        target: Tensor,
+        result: Tensor,
+        flight: Flight | None,
+    ) -> Callable[[], Tensor]:
+        """On the lane's own stream, after what the present stream has done so far; the host never waits.
+
+        What it returns keeps both buffers until the stream that computes waits for the lane: the allocator can't hand
+        their memory to anybody before.
+        """
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            if flight is not None and self.recorder is not None:
+                flight.began = self.recorder.clock.stamp()
+            _launch(kind, group, source, target).wait()  # makes the lane's stream wait, not the host
+            if flight is not None and self.recorder is not None:
+                flight.done = self.recorder.clock.stamp()
+            done = torch.cuda.Event()
+            done.record()
+        return partial(_join, done, result, (source, target))
+
+
+def _join(done: torch.cuda.Event, result: Tensor, buffers: tuple[Tensor, Tensor]) -> Tensor:
+    """Let the present stream wait; only now may the buffers go back to the allocator."""
+    torch.cuda.current_stream().wait_event(done)
+    return result
+
+
+def _launch(kind: Kind, group: dist.ProcessGroup, source: Tensor, target: Tensor) -> dist.Work:
+    if kind is Kind.ALL_GATHER:
+        work = _all_gather(target, source, group=group, async_op=True)
+    elif kind is Kind.REDUCE_SCATTER:
+        work = _reduce_scatter(target, source, group=group, async_op=True)
+    else:
+        op = dist.ReduceOp.SUM if kind is Kind.ALL_REDUCE else dist.ReduceOp.MAX
+        work = dist.all_reduce(target, op=op, group=group, async_op=True)
+    assert work is not None
+    return work

@@ -12,6 +12,7 @@ from engine.fit import Batch, check_grid, check_memory, choose_grid
 from engine.grid import Grid
 from engine.manifest import find, read_manifest
 from engine.models import GPTConfig
+from engine.overlap import ALL, AUTO, Overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class TrainConfig:
     precision: Literal["fp32", "fp64", "bf16"] = "fp32"
     reduce_dtype: Literal["fp32", "fp64", "bf16"] | None = None
     checkpoint_activations: bool = False
+    overlap: Overlap = ALL
     optim: OptimConfig = OptimConfig()
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -56,6 +58,7 @@ class TrainConfig:
     save: Path | None = None
     save_every: int = 0
     resume: Path | None = None
+    timeline: Path | None = None
     devices_per_node: int = 1
     device_memory: float | None = None
     peak_flops: float | None = None
@@ -66,6 +69,9 @@ class TrainConfig:
         options = asdict(self)
         del options["labels"]
         options["grid"] = "auto" if self.grid is None else str(self.grid)
+        tuning = options.pop("overlap")
+        options |= {key: tuning[key] for key in ("prefetch_depth", "reduce_window", "bucket_bytes", "cache_bytes")}
+        options["overlap"] = str(self.overlap)
         return {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
 
 
@@ -78,6 +84,11 @@ def checked(config: TrainConfig, ranks: int) -> TrainConfig:
         )
     _check_numbers(config)
     _check_places(config)
+    if config.overlap.cache != AUTO and config.overlap.cache > config.model.layers:
+        raise UsageError(
+            f"--overlap cache={config.overlap.cache} keeps the weights of {config.overlap.cache} blocks, but "
+            f"{config.model.name} has {config.model.layers}: use cache={config.model.layers} or fewer."
+        )
     if (config.save is None) != (config.save_every == 0) or config.save_every < 0:
         raise UsageError("Saving needs both --save DIR and --save-every N with N at least 1.")
     grid = config.grid
@@ -108,6 +119,25 @@ def checked(config: TrainConfig, ranks: int) -> TrainConfig:
             )
         config = replace(config, resume=folder)
     return replace(config, grid=grid)
+
+
+def notices(config: TrainConfig) -> list[str]:
+    """What of the overlap was asked for by name and does nothing in this run, a sentence each."""
+    overlap = config.overlap
+    found: list[str] = []
+    if str(overlap) == str(ALL):
+        return found
+    if overlap.cache and not config.checkpoint_activations:
+        found.append(
+            f"--overlap cache={overlap.cache} does nothing here: without --checkpoint-activations each weight is "
+            "gathered only once."
+        )
+    if overlap.data and config.optim.clip and config.grid is not None and config.grid.data > 1:
+        found.append(
+            "--overlap data sums gradients early, but the optimizer waits for all of them: clipping needs the norm of "
+            "the whole gradient (--clip 0 steps each bucket as it is summed)."
+        )
+    return found
 
 
 def _check_numbers(config: TrainConfig) -> None:
@@ -144,9 +174,11 @@ def _check_numbers(config: TrainConfig) -> None:
 
 def _check_places(config: TrainConfig) -> None:
     """Raises UsageError unless the result, and checkpoints if any, can be written where they should go."""
-    if config.out.is_dir():
-        raise UsageError(f"--out {config.out} is a folder: give the name of a file.")
-    for option, folder in (("--out", config.out.absolute().parent), ("--save", config.save)):
+    for option, file in (("--out", config.out), ("--timeline", config.timeline)):
+        if file is not None and file.is_dir():
+            raise UsageError(f"{option} {file} is a folder: give the name of a file.")
+    timeline = None if config.timeline is None else config.timeline.absolute().parent
+    for option, folder in (("--out", config.out.absolute().parent), ("--timeline", timeline), ("--save", config.save)):
         if folder is None:
             continue
         existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())

@@ -1,6 +1,7 @@
 """The host's memory: how much a rank has used at most, and what becomes of what it frees."""
 
 import ctypes
+import os
 import resource
 import sys
 from typing import Literal
@@ -17,6 +18,14 @@ def peak_bytes(device: torch.device) -> tuple[Literal["resident", "allocated"], 
         return "allocated", torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
     return "resident", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is left: of a CUDA device beyond this process's peak, or of the whole host for all its ranks."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.max_memory_allocated(device)
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def keep_freed_memory() -> None:

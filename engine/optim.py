@@ -1,7 +1,7 @@
 """AdamW on the local shards, clipping by the true global norm, and the learning rate's course."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,17 @@ def adamw(
         eps=config.eps,
         fused=True,
     )
+
+
+def step_only(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> None:
+    """Step these parameters and no others; an optimizer passes over what has no gradient."""
+    chosen = set(parameters)
+    others = [(p, p.grad) for group in optimizer.param_groups for p in group["params"] if p not in chosen]
+    for parameter, _ in others:
+        parameter.grad = None
+    optimizer.step()
+    for parameter, gradient in others:
+        parameter.grad = gradient
 
 
 @torch.no_grad()

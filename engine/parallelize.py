@@ -4,7 +4,8 @@ Activations stay split through the whole network. Weights are created shard by s
 own block (x, y) of one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from engine.comm import Comm, Kind
 from engine.errors import UsageError
 from engine.fit import Batch, check_grid
-from engine.gradients import Gradients
+from engine.gradients import Gradients, OnSummed
 from engine.grid import Axis, Coords, Grid
 from engine.init import initial
 from engine.layers.dropout import Dropout
@@ -22,39 +23,96 @@ from engine.layers.loss import CrossEntropy
 from engine.layers.norm import LayerNorm, RMSNorm
 from engine.models.gpt import GPT
 from engine.models.layout import gpt_placements
+from engine.overlap import ALL, AUTO, Overlap
 from engine.placement import Placement
 from engine.precision import Precision
-from engine.schedule import WeightBlock, WeightSchedule
+from engine.schedule import WeightSchedule
+from engine.weight import WeightBlock
 
 
 class ParallelModel(nn.Module):
-    """A 4D-parallel model and the state that it owns: placements, the gather schedule and the gradients.
+    """A 4D-parallel model and the state that it owns: placements, and the schedule of its weights and gradients.
 
-    A training step is start_step(); loss(...).backward() for each micro-batch; finish_step().
+    A training step is start_step(); loss(...).backward() for each micro-batch; finish_step(). Without gradients
+    (torch.no_grad) it evaluates, at any time. cached_blocks: see cache().
     """
 
-    def __init__(self, module: GPT, comm: Comm, placements: Mapping[str, Placement], gradients: Gradients) -> None:
+    def __init__(self, module: GPT, comm: Comm, placements: Mapping[str, Placement], schedule: WeightSchedule) -> None:
         super().__init__()
         self.module = module
         self.comm = comm
         self.placements = placements
-        self.gradients = gradients
+        self.schedule = schedule
+        self.cached_blocks = 0
+        self._passes_left = 0
+
+    @property
+    def gradients(self) -> Gradients:
+        """All gradients of this rank."""
+        return self.schedule.gradients
 
     def loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
         """Sum of the cross-entropies of this rank's tokens, the same on all of x and y."""
-        return self.module.loss(tokens_BS, targets_BS)
+        if torch.is_grad_enabled() and not self._passes_left:
+            raise RuntimeError("A loss came that no step expects: call start_step(micro_batches) first.")
+        with self._pass():
+            return self.module.loss(tokens_BS, targets_BS)
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
         """Logits [B, S, V / Gx] of this rank's tokens."""
-        return self.module(tokens_BS)
+        with self._pass():
+            return self.module(tokens_BS)
 
-    def start_step(self) -> None:
-        """Forget the last step's gradients."""
-        self.gradients.clear()
+    def start_step(self, micro_batches: int = 1) -> None:
+        """Forget the last step's gradients. What a step that failed left in flight is waited for first."""
+        self.abort_step()
+        self._passes_left = micro_batches
+        self.gradients.start_step()
 
-    def finish_step(self) -> None:
-        """Sum over z and data what the backward passes left to be summed."""
-        self.gradients.reduce()
+    def finish_step(self, on_summed: OnSummed | None = None) -> None:
+        """Sum over z and data what the backward passes left to be summed.
+
+        on_summed: called with each piece of the parameters as soon as their gradients are final, so that an optimizer
+        can step them while the rest is still being summed.
+        """
+        self._passes_left = 0
+        self.schedule.gathers.end_pass()
+        with torch.no_grad():
+            self.gradients.finish(on_summed)
+
+    def abort_step(self) -> None:
+        """After an exception in the middle of a step: wait for all that is in flight, so that nothing dangles."""
+        self.schedule.gathers.abort()
+        self.gradients.abort()
+
+    def cache(self, blocks: int) -> None:
+        """Keep the gathered weights of the last so many blocks, which the backward needs first, from the forward to
+        the recomputation (par4d IV-D). Without activation checkpointing, or without z, there is nothing to keep.
+        """
+        of_use = self.module.checkpoint_activations and self.comm.grid.z > 1
+        self.cached_blocks = blocks if of_use else 0
+        kept = self._weights_of_blocks()[len(self.module.blocks) - self.cached_blocks :]
+        self.schedule.gathers.cache([block for weights in kept for block in weights])
+
+    def block_bytes(self) -> int:
+        """The gathered weights of one transformer block in the compute dtype."""
+        dtype = self.schedule.precision.compute
+        return sum(block.gathered_bytes(dtype) for block in self._weights_of_blocks()[0])
+
+    def _weights_of_blocks(self) -> list[list[WeightBlock]]:
+        return [[m.block for m in block.modules() if isinstance(m, Linear)] for block in self.module.blocks]
+
+    @contextmanager
+    def _pass(self) -> Iterator[None]:
+        """A forward of a training step, or one that belongs to none."""
+        if not torch.is_grad_enabled() or not self._passes_left:
+            with self.schedule.gathers.aside():
+                yield
+            return
+        self._passes_left -= 1
+        self.schedule.gathers.start_pass()
+        self.gradients.start_pass(last=self._passes_left == 0)
+        yield
 
     def sum_over_batch(self, value: Tensor) -> Tensor:
         """Sum a scalar of each rank's rows over all that share the batch (z and data); in place."""
@@ -68,17 +126,24 @@ class ParallelModel(nn.Module):
 
 
 def parallelize(
-    model: GPT, comm: Comm, *, precision: Precision, seed: int, device: torch.device | str = "cpu"
+    model: GPT,
+    comm: Comm,
+    *,
+    precision: Precision,
+    seed: int,
+    overlap: Overlap = ALL,
+    device: torch.device | str = "cpu",
 ) -> ParallelModel:
     """Turn a serial GPT, best built on the meta device, into this rank's part of the 4D model, with initial weights.
 
     The same seed gives the same global weights on every grid, whatever the precision. The serial model's layers are
-    replaced in place. Raises UsageError if the grid doesn't divide the model.
+    replaced in place. Of the overlap, cache="auto" is left to whoever knows the memory (ParallelModel.cache). Raises
+    UsageError if the grid doesn't divide the model.
     """
     grid = comm.grid
     check_grid(model.config, grid, Batch(grid.batch_split))
     placements = gpt_placements(model.config)
-    schedule = WeightSchedule(comm, precision)
+    schedule = WeightSchedule(comm, precision, overlap)
 
     def parameter(name: str) -> nn.Parameter:
         placement = placements[name]
@@ -122,7 +187,11 @@ def parallelize(
     if missing:
         raise UsageError(f"The plan of this model and its layers disagree on {', '.join(sorted(missing))}.")
     replicated = [p for name, p in model.named_parameters() if not placements[name].sharded]
-    return ParallelModel(model, comm, placements, Gradients(comm, list(blocks.values()), replicated, precision.reduce))
+    schedule.own(list(blocks.values()), replicated)
+    parallel = ParallelModel(model, comm, placements, schedule)
+    if overlap.cache != AUTO:
+        parallel.cache(overlap.cache)
+    return parallel
 
 
 def initialise_serial(model: GPT, seed: int, *, dtype: torch.dtype, device: torch.device | str = "cpu") -> GPT:

@@ -16,7 +16,7 @@ from engine.grid import Grid
 from engine.record import Record, first_problem
 
 SCHEMA: Literal["par4d.result"] = "par4d.result"
-VERSION: Literal[1] = 1
+VERSION: Literal[2] = 2
 
 
 def _grid(text: str) -> str:
@@ -72,14 +72,24 @@ class Summary(Record):
 
 
 class Memory(Record):
-    """Peak of each rank in rank order. kind: what was read, "resident" (host) or "allocated" (device)."""
+    """Peak of each rank in rank order. kind: what was read, "resident" (host) or "allocated" (device).
+
+    Of the peak, on rank 0: prefetch_bytes, the most that weights gathered ahead of their use took, and cache_bytes,
+    the gathered weights of cached_blocks blocks kept from the forward to the recomputation.
+    """
 
     kind: Literal["resident", "allocated"]
     peak_bytes_per_rank: tuple[int, ...]
+    prefetch_bytes: int = 0
+    cached_blocks: int = 0
+    cache_bytes: int = 0
 
 
 class Collective(Record):
-    """What rank 0 sent in one counted iteration along one axis: bytes are those of the input buffers."""
+    """What rank 0 sent in one counted iteration along one axis: bytes are those of the input buffers.
+
+    time_s: from the start of each to its end, summed; collectives in flight together count each.
+    """
 
     kind: str
     axis: str
@@ -88,15 +98,64 @@ class Collective(Record):
     time_s: float
 
 
-class Breakdown(Record):
-    """Mean seconds of one counted iteration on rank 0; the sum is the iteration.
+class AxisTime(Record):
+    """Communication along one axis: exposed_s is spent waiting for it, hidden_s is in flight behind other work."""
 
-    collectives_s is the time spent inside collectives, which the engine runs one after the other with the compute,
-    waiting for the slowest rank included; compute_s is the rest.
+    axis: str
+    exposed_s: float
+    hidden_s: float
+
+
+class Phase(Record):
+    """A part of the step: forward, backward (recomputation included), reduce (what is left of it), optimizer.
+
+    compute_s + blocking_s + exposed_s is its length. blocking_s: waits for results that the very next operation
+    needs, which no schedule can hide; exposed_s: waits for the others, which could have been in flight earlier or
+    waited for later; hidden_s: the time that communication issued in this phase was in flight unwaited for.
+    """
+
+    name: str
+    compute_s: float
+    blocking_s: float
+    exposed_s: float
+    hidden_s: float
+
+
+class Breakdown(Record):
+    """Mean seconds of one counted iteration on rank 0; compute_s + collectives_s is the iteration.
+
+    collectives_s is exposed communication, the time that the rank's compute stands still for a collective, waiting
+    for slower ranks included: the sum of exposed_s over axes, and of blocking_s and exposed_s over phases.
+    compute_s is the rest of the iteration.
     """
 
     compute_s: float
     collectives_s: float
+    axes: tuple[AxisTime, ...] = ()
+    phases: tuple[Phase, ...] = ()
+
+
+class Span(Record):
+    """Something of one step on rank 0; seconds from the start of the step.
+
+    lane: "compute" for the phases of the step and the waits in them; for collectives the axis and, where an axis has
+    several lanes, what for ("z gather", "z reduce"). kind: "phase", "wait" or "collective". A collective begins when
+    it is issued, or when the one before it on its lane ends, and ends when its result is there.
+    """
+
+    lane: str
+    kind: Literal["phase", "wait", "collective"]
+    name: str
+    start_s: float
+    end_s: float
+
+
+class Timeline(Record):
+    """What ran when in one iteration on rank 0."""
+
+    iteration: int
+    step_s: float
+    spans: tuple[Span, ...]
 
 
 class GemmPoint(Record):
@@ -127,11 +186,11 @@ class Result(Record):
     """A whole result.json. kind "train" carries iterations and summary, kind "gemm" carries gemm.
 
     labels are the caller's own words (a suite writes system, partition and study), config is every option of the
-    command after defaults were applied.
+    command after defaults were applied. Version 1 had no axes, phases and timeline.
     """
 
     schema_: Literal["par4d.result"] = Field(default=SCHEMA, alias="schema")
-    version: Literal[1] = VERSION
+    version: Literal[1, 2] = VERSION
     kind: Literal["train", "gemm"]
     status: Literal["ok", "failed"]
     reason: str | None = None
@@ -145,6 +204,7 @@ class Result(Record):
     memory: Memory | None = None
     collectives: tuple[Collective, ...] = ()
     breakdown: Breakdown | None = None
+    timeline: Timeline | None = None
     dtype: str
     gemm: tuple[GemmPoint, ...] = ()
     best_flops_per_s: float | None = None

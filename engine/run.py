@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from statistics import mean, median
 from types import FrameType
@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from engine import flops, provenance
+from engine import flops, provenance, timeline
 from engine.comm import Comm
 from engine.config import TrainConfig
 from engine.errors import EngineError, RunError
@@ -26,8 +26,21 @@ from engine.fit import parameters_per_rank
 from engine.grid import Grid
 from engine.launch import Launch, choose_device, init_process_group
 from engine.memory import keep_freed_memory, peak_bytes
-from engine.recorder import Clock, Recorder
-from engine.result import Breakdown, Collective, Memory, Model, Result, Summary, read, write
+from engine.recorder import AxisSeconds, Clock, PhaseSeconds, Recorder, Recording
+from engine.result import (
+    AxisTime,
+    Breakdown,
+    Collective,
+    Memory,
+    Model,
+    Phase,
+    Result,
+    Span,
+    Summary,
+    Timeline,
+    read,
+    write,
+)
 from engine.train import Diverged, Measured, Trainer, run_iterations
 
 log = logging.getLogger(__name__)
@@ -96,6 +109,36 @@ def everyones(comm: Comm) -> Ranks:
     return Ranks(Memory(kind=kind, peak_bytes_per_rank=tuple(peaks)), hosts, devices)
 
 
+def collectives(recording: Recording) -> tuple[Collective, ...]:
+    """Of one iteration, on average."""
+    return tuple(
+        Collective(
+            kind=kind,
+            axis=axis,
+            calls=tally.calls / recording.steps,
+            bytes=tally.num_bytes / recording.steps,
+            time_s=tally.time_s / recording.steps,
+        )
+        for (kind, axis), tally in sorted(recording.tallies.items())
+    )
+
+
+def breakdown(recording: Recording) -> Breakdown:
+    """Of one iteration, on average."""
+    steps = recording.steps
+    exposed_s = sum(axis.exposed_s for axis in recording.axes.values())
+
+    def means(times: PhaseSeconds | AxisSeconds) -> dict[str, float]:
+        return {name: value / steps for name, value in asdict(times).items()}
+
+    return Breakdown(
+        compute_s=(recording.time_s - exposed_s) / steps,
+        collectives_s=exposed_s / steps,
+        axes=tuple(AxisTime(axis=axis, **means(times)) for axis, times in sorted(recording.axes.items())),
+        phases=tuple(Phase(name=name, **means(times)) for name, times in recording.phases.items()),
+    )
+
+
 class Outcome:
     """Turns what a run measured, or why it failed, into its result.
 
@@ -114,26 +157,32 @@ class Outcome:
 
     def succeeded(self, ranks: Ranks) -> Result:
         """The result of a whole run."""
-        counted = [i for i in self.measured.iterations if not i.warmup]
-        collectives = tuple(
-            Collective(
-                kind=of_kind,
-                axis=axis,
-                calls=tally.calls / len(counted),
-                bytes=tally.num_bytes / len(counted),
-                time_s=tally.time_s / len(counted),
-            )
-            for (of_kind, axis), tally in sorted(self.measured.collectives.items())
+        measured = self.measured
+        memory = ranks.memory.model_copy(
+            update={
+                "prefetch_bytes": measured.prefetch_bytes,
+                "cached_blocks": measured.cached_blocks,
+                "cache_bytes": measured.cache_bytes,
+            }
         )
-        within = sum(c.time_s for c in collectives)
         return self._result("ok", None, ranks.hosts, ranks.devices).model_copy(
             update={
                 "summary": self._summary(),
-                "memory": ranks.memory,
-                "collectives": collectives,
-                "breakdown": Breakdown(compute_s=mean(i.time_s for i in counted) - within, collectives_s=within),
+                "memory": memory,
+                "collectives": collectives(measured.recording),
+                "breakdown": breakdown(measured.recording),
+                "timeline": self._timeline() if self._config.timeline is not None else None,
             }
         )
+
+    def _timeline(self) -> Timeline:
+        """The last iteration; written as a Chrome trace too."""
+        last, spans = self.measured.iterations[-1], self.measured.recording.spans
+        path = self._config.timeline
+        assert path is not None
+        about = {"grid": str(self._config.grid), "overlap": str(self._config.overlap), "iteration": last.index}
+        timeline.write(path, spans, rank=self._launch.rank, about=about)
+        return Timeline(iteration=last.index, step_s=last.time_s, spans=tuple(Span(**asdict(span)) for span in spans))
 
     def write_failure(self, error: Exception) -> None:
         """Log the failure and write it, unless another rank already gave a reason of its own."""

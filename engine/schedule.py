@@ -1,63 +1,39 @@
-"""When weights are gathered and their gradients reduced: one object, owned by the model.
+"""What a layer asks of its weights: gathered over z for use, and their gradients taken away to be summed.
 
-The schedule here is the synchronous one, the numeric oracle: every collective is waited for where it is issued.
+One object, owned by the model, holds all state of the overlap: gathers ahead and kept (gathers.py), reductions in
+flight (gradients.py). With Overlap() it waits for everything where it is issued: the numeric oracle.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from engine.comm import Comm, Kind
-from engine.grid import Axis
-from engine.placement import Placement
+from engine.comm import Comm
+from engine.gathers import Gathers
+from engine.gradients import Fill, Gradients
+from engine.overlap import Overlap
 from engine.precision import Precision
-
-
-class WeightBlock:
-    """This rank's block of one weight matrix: its z shard, the shard's gradient, and the placement of both.
-
-    A tied weight is one WeightBlock in two layers.
-    """
-
-    def __init__(self, placement: Placement, shard: nn.Parameter, shape: tuple[int, ...]) -> None:
-        self.placement = placement
-        self.shard = shard
-        self.shape = shape
-        self.gradient: Tensor = torch.empty(0)
-        self.untouched = True
-        """Whether the gradient still holds what the last step left, to be overwritten."""
+from engine.weight import WeightBlock
 
 
 class WeightSchedule:
-    """Gathers weights over z and reduces their gradients over z (Algorithm 1, lines 2 and 14)."""
+    """Algorithm 1, lines 2 and 14, as early and as late as the overlap says."""
 
-    def __init__(self, comm: Comm, precision: Precision) -> None:
-        self.comm = comm
-        self.precision = precision
+    def __init__(self, comm: Comm, precision: Precision, overlap: Overlap) -> None:
+        self.precision, self.overlap = precision, overlap
+        self.gathers = Gathers(comm, precision.compute, overlap)
+        self.gradients: Gradients
+        self._comm = comm
+
+    def own(self, blocks: Sequence[WeightBlock], replicated: Sequence[nn.Parameter]) -> None:
+        """The parameters of the model, once they are all known."""
+        self.gradients = Gradients(self._comm, blocks, replicated, self.precision, self.overlap)
 
     def gather(self, block: WeightBlock) -> Tensor:
-        """The block [n, k] in the compute dtype. The shard is cast before it travels."""
-        shard = block.shard.detach().to(self.precision.compute)
-        return self.comm.run(Kind.ALL_GATHER, Axis.Z, shard).view(block.shape)
+        """The block [n, k] in the compute dtype."""
+        return self.gathers.gather(block).view(block.shape)
 
-    def local_gradient(self, block: WeightBlock) -> tuple[Tensor, bool] | None:
-        """Where a layer may sum its gradient itself, [n, k], and whether to overwrite what is there.
-
-        None where the gradient has to be cast or reduced: then the layer hands it to reduce().
-        """
-        if self.comm.grid.z > 1 or block.shard.dtype != self.precision.compute:
-            return None
-        overwrite, block.untouched = block.untouched, False
-        return block.gradient.view(block.shape), overwrite
-
-    def reduce(self, block: WeightBlock, gradient: Tensor) -> None:
-        """Sum the gradient [n, k] of this rank's rows over z and add this rank's shard to what it has.
-
-        Micro-batches are summed in the master dtype.
-        """
-        flat = gradient.contiguous().view(-1).to(self.precision.reduce)
-        if block.untouched and flat.dtype == block.gradient.dtype:
-            self.comm.run(Kind.REDUCE_SCATTER, Axis.Z, flat, out=block.gradient)
-        else:
-            shard = self.comm.run(Kind.REDUCE_SCATTER, Axis.Z, flat)
-            block.gradient.copy_(shard) if block.untouched else block.gradient.add_(shard)
-        block.untouched = False
+    def accumulate(self, block: WeightBlock, fill: Fill, dtype: torch.dtype | None = None) -> None:
+        """Add a layer's gradient [n, k] of this rank's rows, which fill makes in that dtype (the compute dtype)."""
+        self.gradients.accumulate(block, fill, dtype or self.precision.compute)

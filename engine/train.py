@@ -2,7 +2,10 @@
 
 import logging
 import math
+import socket
+import zlib
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,27 +16,47 @@ from engine.config import TrainConfig
 from engine.data import batch, open_dataset, rows
 from engine.errors import RunError
 from engine.manifest import Manifest, read_manifest, shape_of
+from engine.memory import free_bytes
 from engine.models.gpt import GPT
-from engine.optim import adamw, clip_gradients, gradient_norm, learning_rate
+from engine.optim import adamw, clip_gradients, gradient_norm, learning_rate, step_only
+from engine.overlap import AUTO
 from engine.parallelize import ParallelModel, parallelize
 from engine.precision import Precision
 from engine.progress import RENEWED
-from engine.recorder import Recorder, Tally
+from engine.recorder import Recorder, Recording
 from engine.result import Iteration
 
 log = logging.getLogger(__name__)
+
+CACHE_SHARE = 0.5
+"""Of the memory left after the first step, what cache="auto" may take unless a budget is given."""
 
 
 class Diverged(RunError):
     """The loss is no longer a number; every rank sees it in the same step."""
 
 
+class Step(NamedTuple):
+    """What one step tells. loss: mean over the batch in nats; gradient_norm: before clipping."""
+
+    loss: float
+    gradient_norm: float
+    learning_rate: float
+    time_s: float
+
+
 @dataclass(slots=True)
 class Measured:
-    """What a run has measured so far. collectives: sums over the counted iterations of this rank."""
+    """What a run has measured so far. recording: of the counted iterations, on this rank.
+
+    prefetch_bytes, cache_bytes: the most that gathered weights took; cached_blocks: as Overlap.cache came out.
+    """
 
     iterations: list[Iteration] = field(default_factory=list)
-    collectives: dict[tuple[str, str], Tally] = field(default_factory=dict)
+    recording: Recording = field(default_factory=Recording)
+    prefetch_bytes: int = 0
+    cached_blocks: int = 0
+    cache_bytes: int = 0
 
 
 class Trainer:
@@ -48,7 +71,9 @@ class Trainer:
         with torch.device("meta"):
             serial = GPT(config.model, checkpoint_activations=config.checkpoint_activations)
         precision = Precision.named(config.precision, config.reduce_dtype)
-        self.model: ParallelModel = parallelize(serial, comm, precision=precision, seed=config.seed, device=comm.device)
+        self.model: ParallelModel = parallelize(
+            serial, comm, precision=precision, seed=config.seed, overlap=config.overlap, device=comm.device
+        )
         self.optimizer = adamw(self.model.local_parameters(), self.model.placements, config.optim)
         self.done = 0
         """Optimizer steps done, those before a resume included."""
@@ -57,27 +82,48 @@ class Trainer:
             checkpoint.load(config.resume, manifest, self.model, self.optimizer)
             self.done = manifest.step
 
-    def step(self) -> tuple[float, float, float]:
-        """One optimizer step on the next global batch; returns (mean loss in nats, gradient norm, learning rate)."""
-        config = self.config
+    def step(self) -> Step:
+        """One optimizer step on the next global batch."""
+        config, recorder = self.config, self.recorder
         total_tokens = config.batch.sequences * config.model.sequence
-        self.model.start_step()
+        recorder.start_step("forward")
+        micro_batches = self._micro_batches()
+        self.model.start_step(len(micro_batches))
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.comm.device)
-        for sequences, tokens_BS, targets_BS in self._micro_batches():
+        for sequences, tokens_BS, targets_BS in micro_batches:
+            recorder.mark("forward")
             self._place(sequences)
             loss = self.model.loss(tokens_BS, targets_BS) / total_tokens
+            recorder.mark("backward")
             loss.backward()
             loss_sum += loss.detach()
-        self.model.finish_step()
-        norm = gradient_norm(self.model)
-        if config.optim.clip:
-            clip_gradients(self.model, norm, config.optim.clip)
         rate = learning_rate(config.optim, self.done)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.step()
+        recorder.mark("reduce")
+        if config.optim.clip:  # by the norm of all gradients, so nothing can be stepped before they are all there
+            self.model.finish_step()
+            recorder.mark("optimizer")
+            norm = gradient_norm(self.model)
+            clip_gradients(self.model, norm, config.optim.clip)
+            self.optimizer.step()
+        else:
+            self.model.finish_step(lambda parameters: step_only(self.optimizer, parameters))
+            recorder.mark("optimizer")
+            norm = gradient_norm(self.model)
         self.done += 1
-        return self.model.sum_over_batch(loss_sum).item(), norm.item(), rate
+        loss_mean, norm_value = self.model.sum_over_batch(loss_sum).item(), norm.item()
+        return Step(loss_mean, norm_value, rate, recorder.end_step())
+
+    def size_cache(self) -> None:
+        """Settle cache="auto", once a step has shown how much memory training takes. Collective."""
+        budget = self.config.overlap.cache_bytes
+        if budget is None:
+            host = zlib.crc32(socket.gethostname().encode()) if self.comm.device.type == "cpu" else self.comm.rank
+            sharing = self.comm.everyone(torch.tensor([host])).eq(host).sum().item()
+            budget = free_bytes(self.comm.device) / sharing * CACHE_SHARE
+        fits = min(int(budget / self.model.block_bytes()), self.config.model.layers)
+        self.model.cache(int(self.comm.everyone(torch.tensor([fits])).min().item()))
 
     def _micro_batches(self) -> list[tuple[range, Tensor, Tensor]]:
         """This rank's share of the step's batch: (sequences, tokens [B, S], targets [B, S])."""
@@ -127,13 +173,10 @@ def run_iterations(trainer: Trainer, measured: Measured) -> None:
     Raises Diverged, naming the step, when the loss is no longer a number.
     """
     config, recorder = trainer.config, trainer.recorder
-    clock = recorder.clock
     for index in range(config.iterations):
         if index == config.warmup:
             recorder.clear()
-        start = clock.stamp()
-        loss, norm, rate = trainer.step()
-        time_s = clock.seconds(start, clock.stamp())
+        loss, norm, rate, time_s = trainer.step()
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise Diverged(
                 f"The loss became {loss} and the gradient norm {norm} in step {trainer.done} (iteration {index}): "
@@ -148,12 +191,16 @@ def run_iterations(trainer: Trainer, measured: Measured) -> None:
             warmup=index < config.warmup,
         )
         measured.iterations.append(iteration)
-        recorder.settle()
         log.info("%s", describe(iteration, config), extra=RENEWED)
-        if index + 1 == config.iterations:
-            measured.collectives = recorder.read()
+        measured.recording = recorder.total
+        if index == 0 and config.overlap.cache == AUTO:
+            trainer.size_cache()
         if config.save is not None and trainer.done % config.save_every == 0:
             trainer.save()
+
+    gathers = trainer.model.schedule.gathers
+    measured.prefetch_bytes, measured.cache_bytes = gathers.most_ahead_bytes, gathers.most_kept_bytes
+    measured.cached_blocks = trainer.model.cached_blocks
 
 
 def describe(iteration: Iteration, config: TrainConfig) -> str:

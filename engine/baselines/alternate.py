@@ -40,8 +40,8 @@ def our_side(case: Case, comm: Comm) -> Step:
     trainer = Trainer(config, comm, comm.recorder or Recorder())
 
     def step() -> Values:
-        loss, norm, _ = trainer.step()
-        return Values(loss, norm)
+        values = trainer.step()
+        return Values(values.loss, values.gradient_norm)
 
     return step
 

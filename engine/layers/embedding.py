@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from engine.comm import Comm
 from engine.grid import Axis
 from engine.layers.linear import all_reduce
-from engine.schedule import WeightBlock, WeightSchedule
+from engine.schedule import WeightSchedule
+from engine.weight import WeightBlock
 
 
 class _Lookup(torch.autograd.Function):
@@ -37,16 +38,14 @@ class _Lookup(torch.autograd.Function):
         layer: TokenEmbedding = ctx.layer
         if held is not None:
             dO_MH = dO_MH * held.unsqueeze(1)
-        own = layer.schedule.local_gradient(layer.block)
-        if own is not None:
-            table_VH, overwrite = own
-            if overwrite:
+
+        def fill(table_VH: Tensor, add: bool) -> None:
+            if not add:
                 table_VH.zero_()
-            table_VH.index_add_(0, rows, dO_MH)
-        else:
-            # Many tokens add to one row, so the sum is made in the master dtype.
-            table_VH = dO_MH.new_zeros(layer.block.shape, dtype=layer.weight.dtype)
-            layer.schedule.reduce(layer.block, table_VH.index_add_(0, rows, dO_MH.to(table_VH.dtype)))
+            table_VH.index_add_(0, rows, dO_MH.to(table_VH.dtype))
+
+        # Many tokens add to one row, so the sum is made in the master dtype.
+        layer.schedule.accumulate(layer.block, fill, layer.weight.dtype)
         return None, None, None
 
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from engine.comm import Comm, Kind
 from engine.grid import Axis
-from engine.schedule import WeightBlock, WeightSchedule
+from engine.schedule import WeightSchedule
+from engine.weight import WeightBlock
 
 
 class Matmul3D(torch.autograd.Function):
@@ -27,17 +28,19 @@ class Matmul3D(torch.autograd.Function):
     def backward(ctx, dO_MN: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:  # type: ignore[no-untyped-def]
         I_MK, W_NK = ctx.saved_tensors  # line 10
         layer: Linear = ctx.layer
-        dI_MK = None
+        schedule, dI_MK, reduction = layer.schedule, None, None
         if ctx.needs_input_grad[0]:
-            dI_MK = dO_MN @ W_NK  # line 11
-            dI_MK = layer.comm.run(Kind.ALL_REDUCE, layer.out_axis, dI_MK)  # line 12
-        own = layer.schedule.local_gradient(layer.block)
-        if own is not None:
-            dW_NK, overwrite = own
-            dW_NK.addmm_(dO_MN.t(), I_MK, beta=0 if overwrite else 1)  # line 13
-        else:
-            layer.schedule.reduce(layer.block, dO_MN.t() @ I_MK)  # lines 13-14: reduce-scatter over z
+            reduction = layer.comm.issue(Kind.ALL_REDUCE, layer.out_axis, dO_MN @ W_NK)  # lines 11-12
+            if not schedule.overlap.oar:
+                dI_MK = reduction.wait()
+
+        def weight_gradient(dW_NK: Tensor, add: bool) -> None:
+            dW_NK.addmm_(dO_MN.t(), I_MK, beta=int(add))
+
+        schedule.accumulate(layer.block, weight_gradient)  # lines 13-14: product and reduce-scatter over z
         dbias_N = dO_MN.sum(dim=0) if ctx.needs_input_grad[2] else None
+        if reduction is not None and schedule.overlap.oar:
+            dI_MK = reduction.wait()  # OAR (V-D): behind all that doesn't need it
         # The shard's gradient is set by the schedule: autograd would copy a buffer that is still in flight.
         return dI_MK, None, dbias_N, None
 

@@ -9,13 +9,18 @@ from virtual_ranks import factorisations, run_ranks
 
 from engine.grid import Grid
 from engine.models import GPTConfig
+from engine.overlap import Overlap
 
 TOLERANCE = 1e-10
 GRIDS = [*factorisations(), Grid(2, 2, 2, 2), Grid(3, 2, 1, 2)]
 SMALL = GPTConfig("small", layers=2, hidden=48, heads=24, vocabulary=96, sequence=6)
+# Little ahead, few in flight and small buckets, so that every limit is met in a small network.
+EAGER = Overlap(oar=True, ors=True, oag=True, cache=1, data=True, prefetch_depth=3, reduce_window=2, bucket_bytes=1e5)
 CASES = {
-    "plain": Case(SMALL),
-    "everything": Case(replace(SMALL, tied=True, dropout=0.2), sequences=16, micro_batches=2, checkpoint=True),
+    "plain": Case(SMALL, overlap=Overlap()),
+    "everything": Case(
+        replace(SMALL, tied=True, dropout=0.2), sequences=16, micro_batches=2, checkpoint=True, overlap=EAGER
+    ),
 }
 VARIANTS = {
     "no-bias": Case(replace(SMALL, bias=False)),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.cli import main
 from engine.grid import Grid
 from engine.models import lookup
 from engine.result import Result, read
@@ -73,11 +74,20 @@ def test_four_ranks_write_one_result_with_everything_in_it(tmp_path: Path) -> No
     assert result.memory is not None
     assert len(result.memory.peak_bytes_per_rank) == 4
     calls = {(c.kind, c.axis): c.calls for c in result.collectives}
-    # Two layers of four matmuls, gathered twice under checkpointing, and token table and head once each.
-    assert calls["all_gather", "z"] == 18
-    assert result.breakdown is not None
-    assert result.breakdown.compute_s > 0
-    assert result.breakdown.collectives_s == pytest.approx(sum(c.time_s for c in result.collectives))
+    # Two layers of four matmuls, and token table and head; cached, a layer is gathered once.
+    assert calls["all_gather", "z"] == 10
+    assert result.memory.cached_blocks == 2
+    assert result.memory.cache_bytes == 2 * 12 * 64 * 64 * 4 / 2
+    assert 0 < result.memory.prefetch_bytes < result.memory.cache_bytes
+    where = result.breakdown
+    assert where is not None
+    assert where.compute_s > 0
+    assert where.compute_s + where.collectives_s == pytest.approx(result.summary.time_per_iteration_s)
+    assert where.collectives_s == pytest.approx(sum(axis.exposed_s for axis in where.axes))
+    assert where.collectives_s == pytest.approx(sum(p.blocking_s + p.exposed_s for p in where.phases))
+    assert where.compute_s == pytest.approx(sum(phase.compute_s for phase in where.phases))
+    assert [phase.name for phase in where.phases] == ["forward", "backward", "reduce", "optimizer"]
+    assert {axis.axis for axis in where.axes if axis.hidden_s > 0} >= {"z"}
     assert result.model is not None
     assert result.model.parameters == lookup("gpt-test").parameters
     assert result.provenance.launcher == "environment"
@@ -108,6 +118,10 @@ def test_a_bare_python_is_one_rank_and_auto_finds_its_grid(tmp_path: Path) -> No
         (["--label", "nothing"], "A label is written KEY=VALUE"),
         (["--dropout", "1.5"], "probability from 0 to below 1"),
         (["--nonsense"], "Unrecognized arguments: --nonsense"),
+        (["--overlap", "oar,org"], "'org' is among 'oar,org'"),
+        (["--overlap", "cache=3"], "--overlap cache=3 keeps the weights of 3 blocks, but gpt-test has 2: use cache=2"),
+        (["--bucket-bytes", "0"], "--bucket-bytes is a number from 1 up, but 0.0 was given."),
+        (["--timeline", "."], "--timeline . is a folder: give the name of a file."),
         (["--clip", "-1"], "--clip is a number from 0 up, but -1.0"),
         (["--learning-rate", "0"], "--learning-rate is a positive number"),
         (["--timeout", "inf"], "--timeout is a positive number"),
@@ -225,3 +239,46 @@ def test_torchrun_starts_it_too(tmp_path: Path) -> None:
     result = read(out)
     assert result.provenance.launcher == "torchrun"
     assert Grid.parse(result.grid or "").size == result.ranks == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--overlap", "cache=1"], "--overlap cache=1 does nothing here: without --checkpoint-activations"),
+        (["--overlap", "oar,data"], "--overlap data sums gradients early, but the optimizer waits for all of them"),
+        (["--overlap", "oar,data", "--clip", "0"], ""),
+        (["--overlap", "cache=1", "--checkpoint-activations"], ""),
+        ([], ""),
+    ],
+)
+def test_a_flag_that_does_nothing_is_told(options: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", *SMALL, "--ranks", "4", "--grid", "1x1x2x2", *options]) == 0
+    said = capsys.readouterr().err
+    assert told in said
+    assert bool(told) == bool(said)
+
+
+def test_a_timeline_shows_phases_waits_and_collectives_in_their_lanes(tmp_path: Path) -> None:
+    trace, out = tmp_path / "trace.json", tmp_path / "r.json"
+    options = ["--grid", "1x1x2x2", "--timeline", str(trace), "--out", str(out), "--iterations", "4", "--warmup", "3"]
+    codes, said = _train(4, *SMALL, *options, "--overlap", "oar,ors,oag,data", "--clip", "0")
+    assert codes == [0] * 4, said
+    timeline = read(out).timeline
+    assert timeline is not None
+    assert timeline.iteration == 3
+    assert timeline.step_s == pytest.approx(read(out).iterations[3].time_s)
+    phases = [span for span in timeline.spans if span.kind == "phase"]
+    assert phases[0].start_s == 0
+    assert sum(span.end_s - span.start_s for span in phases) == pytest.approx(timeline.step_s)
+    assert {span.lane for span in timeline.spans} == {"compute", "z", "z gather", "z reduce", "data", "data reduce"}
+    gathers = [span for span in timeline.spans if span.lane == "z gather"]
+    assert len(gathers) == 4 * 2 + 2
+    assert all(0 <= span.start_s <= span.end_s <= timeline.step_s for span in timeline.spans)
+
+    events = json.loads(trace.read_text())["traceEvents"]
+    rows = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert rows[0] == "compute"
+    drawn = [event for event in events if event["ph"] == "X"]
+    assert len(drawn) == len(timeline.spans)
+    assert sum(rows[event["tid"]] == "z gather" for event in drawn) == len(gathers)
+    assert max(event["ts"] + event["dur"] for event in drawn) == pytest.approx(1e6 * timeline.step_s)

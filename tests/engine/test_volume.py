@@ -76,13 +76,18 @@ def closed_form(case: Case, grid: Grid) -> Volume:
     return volume
 
 
-def measured(case: Case, grid: Grid) -> list[Volume]:
-    """Of every rank."""
+def measured(case: Case, grid: Grid, steps: int = 1) -> list[Volume]:
+    """Of every rank in the last of so many steps."""
 
     def one_step(comm: Comm) -> Volume:
         assert comm.recorder is not None
-        step_parallel(case, start(case, comm), 0)
-        tallies = comm.recorder.read().items()
+        model = start(case, comm)
+        for step in range(steps):
+            comm.recorder.clear()
+            comm.recorder.start_step("all")
+            step_parallel(case, model, step)
+        comm.recorder.end_step()
+        tallies = comm.recorder.total.tallies.items()
         return Volume(Counter({key: t.calls for key, t in tallies}), Counter({key: t.num_bytes for key, t in tallies}))
 
     return run_ranks(grid, one_step, record=True)

@@ -7,9 +7,11 @@ from torch import Tensor
 
 from engine.comm import Comm
 from engine.gather import full_gradients, full_state_dict
+from engine.gradients import OnSummed
 from engine.grid import Grid
 from engine.models import GPTConfig
 from engine.models.gpt import GPT
+from engine.overlap import ALL, Overlap
 from engine.parallelize import ParallelModel, initialise_serial, parallelize
 from engine.precision import Precision
 
@@ -27,9 +29,10 @@ class Case:
     sequences: int = 8
     micro_batches: int = 1
     checkpoint: bool = False
-    steps: int = 2
+    steps: int = 3
     precision: str = "fp64"
     learning_rate: float = 1.0
+    overlap: Overlap = ALL
     batches: int = 1000
 
 
@@ -75,16 +78,16 @@ def train_serial(case: Case) -> Outcome:
 
 
 def start(case: Case, comm: Comm) -> ParallelModel:
-    return parallelize(build(case), comm, precision=Precision.named(case.precision), seed=SEED)
+    return parallelize(build(case), comm, precision=Precision.named(case.precision), seed=SEED, overlap=case.overlap)
 
 
-def step_parallel(case: Case, model: ParallelModel, step: int) -> float:
+def step_parallel(case: Case, model: ParallelModel, step: int, on_summed: OnSummed | None = None) -> float:
     """One step; returns the mean loss over the whole batch."""
     comm, grid = model.comm, model.comm.grid
     share = case.sequences // grid.batch_split
     first = (comm.coords.data * grid.z + comm.coords.z) * share
     tokens = tokens_of_step(case, step)
-    model.start_step()
+    model.start_step(case.micro_batches)
     total = torch.zeros((), dtype=torch.float64)
     for rows in torch.arange(first, first + share).chunk(case.micro_batches):
         model.module.position.seed, model.module.position.step = SEED, step
@@ -92,7 +95,7 @@ def step_parallel(case: Case, model: ParallelModel, step: int) -> float:
         loss = model.loss(tokens[rows, :-1], tokens[rows, 1:]) / tokens[:, 1:].numel()
         loss.backward()
         total += loss.detach()
-    model.finish_step()
+    model.finish_step(on_summed)
     return model.sum_over_batch(total).item()
 
 

@@ -5,6 +5,7 @@ or a buffer reused too early can't pass. A mutation makes one collective wrong, 
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -14,9 +15,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from engine.comm import Comm, Kind
+from engine.comm import Comm, Kind, Lane
 from engine.grid import Axis, Grid
-from engine.recorder import Recorder
+from engine.recorder import Flight, Recorder
 
 T = TypeVar("T")
 TIMEOUT_S = 120
@@ -39,11 +40,12 @@ class Hub:
         self.mutate = mutate or (lambda kind, axis, number: None)
         self.failed = threading.Event()
         self._lock = threading.Lock()
-        self._slots: dict[tuple[tuple[int, ...], int], _Slot] = {}
+        self._slots: dict[tuple[tuple[int, ...], Lane, int], _Slot] = {}
 
-    def put(self, members: tuple[int, ...], number: int, rank: int, kind: Kind, value: Tensor) -> _Slot:
+    def put(self, place: tuple[tuple[int, ...], Lane, int], rank: int, kind: Kind, value: Tensor) -> _Slot:
+        members = place[0]
         with self._lock:
-            slot = self._slots.setdefault((members, number), _Slot())
+            slot = self._slots.setdefault(place, _Slot())
             slot.inputs[rank] = value
             slot.kinds.add((kind, value.numel()))
             if len(slot.inputs) == len(members):
@@ -55,7 +57,7 @@ class Hub:
                     slot.outcome = ordered.flatten()
                 else:
                     slot.outcome = ordered.amax(0) if kind is Kind.MAX_REDUCE else ordered.sum(0)
-                del self._slots[members, number]
+                del self._slots[place]
                 slot.done.set()
         return slot
 
@@ -74,22 +76,28 @@ class LazyComm(Comm):
 
     def __init__(self, grid: Grid, hub: Hub, rank: int, recorder: Recorder | None = None) -> None:
         self._hub, self._own_rank = hub, rank
-        self._numbers: dict[Axis, int] = dict.fromkeys(Axis, 0)
+        self._numbers: Counter[Axis | tuple[Axis, Lane]] = Counter()
+        self.in_flight = 0
         super().__init__(grid, recorder=recorder)
 
     def _connect(self, timeout: timedelta) -> int:
         return self._own_rank
 
-    def _start(self, kind: Kind, axis: Axis, tensor: Tensor, result: Tensor) -> Callable[[], Tensor]:
+    def _start(
+        self, kind: Kind, axis: Axis, lane: Lane, tensor: Tensor, result: Tensor, flight: Flight | None
+    ) -> Callable[[], Tensor]:
         members = self.grid.members(axis, self.rank)
         self._numbers[axis] += 1
+        self._numbers[axis, lane] += 1
+        self.in_flight += 1
         mutation = self._hub.mutate(kind, axis, self._numbers[axis])
         sent = tensor.detach().flatten().clone()
-        slot = self._hub.put(members, self._numbers[axis], self.rank, kind, sent)
+        slot = self._hub.put((members, lane, self._numbers[axis, lane]), self.rank, kind, sent)
         in_place = result.data_ptr() == tensor.data_ptr()
         result.detach().fill_(torch.nan if result.is_floating_point() else -1)
 
         def finish() -> Tensor:
+            self.in_flight -= 1
             outcome = self._hub.take(slot)
             assert in_place or torch.equal(tensor.flatten(), sent), "an input changed while in flight"
             if kind is Kind.REDUCE_SCATTER:
@@ -113,13 +121,14 @@ def run_ranks(
     *,
     mutate: Callable[[Kind, Axis, int], str | None] | None = None,
     record: bool = False,
+    of: type[LazyComm] = LazyComm,
 ) -> list[T]:
     """work(comm) on every rank of the grid at once; what each returned, in rank order."""
     hub = Hub(mutate)
 
     def one(rank: int) -> T:
         try:
-            return work(LazyComm(grid, hub, rank, Recorder() if record else None))
+            return work(of(grid, hub, rank, Recorder() if record else None))
         except BaseException:
             hub.failed.set()
             raise

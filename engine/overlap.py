@@ -1,0 +1,72 @@
+"""Which communication is hidden behind compute, and how far ahead (axonn-sc24 V-D, par4d IV). No torch.
+
+A schedule carries them out (schedule.py); `none` is the numeric oracle that waits for everything where it is issued.
+"""
+
+import re
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+from engine.errors import UsageError
+
+AUTO: Literal["auto"] = "auto"
+WORDS = "none, all, or a comma list of oar, ors, oag, cache=N, cache=auto and data"
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """oar: a layer's input gradient is all-reduced while its weight gradient is computed.
+    ors: a weight gradient's reduce-scatter is waited for late, `reduce_window` of them in flight at most.
+    oag: the next weights are gathered during compute, `prefetch_depth` of them ahead, in the order of the first step.
+    cache: with activation checkpointing, the gathered weights of the last N blocks are kept from the forward to the
+    recomputation; "auto": of as many blocks as fit cache_bytes (None: in half of the memory that the first step left).
+    data: gradients are summed over data in buckets of about bucket_bytes during the last backward, and without
+    clipping the optimizer steps a bucket as soon as it is summed (axonn-ipdps22 V-C, whose k bsize bucket_bytes is).
+    """
+
+    oar: bool = False
+    ors: bool = False
+    oag: bool = False
+    cache: int | Literal["auto"] = 0
+    data: bool = False
+    prefetch_depth: int = 4
+    reduce_window: int = 4
+    bucket_bytes: float = 64e6
+    cache_bytes: float | None = None
+
+    def __post_init__(self) -> None:
+        at_least_one = {
+            "--prefetch-depth": self.prefetch_depth,
+            "--reduce-window": self.reduce_window,
+            "--bucket-bytes": self.bucket_bytes,
+            "--cache-bytes": self.cache_bytes,
+        }
+        for option, value in at_least_one.items():
+            if value is not None and not value >= 1:
+                raise UsageError(f"{option} is a number from 1 up, but {value} was given.")
+
+    def __str__(self) -> str:
+        words = [flag.name for flag in fields(self) if getattr(self, flag.name) is True]
+        if self.cache:
+            words.insert(len(words) - self.data, f"cache={self.cache}")
+        return ",".join(words) or "none"
+
+    @classmethod
+    def parse(cls, text: str) -> "Overlap":
+        """Read `none`, `all`, or flags such as `oar,ors,oag,cache=4,data`. Raises UsageError."""
+        if text == "none":
+            return cls()
+        if text == "all":
+            return ALL
+        parsed = cls()
+        for word in text.split(","):
+            if word in ("oar", "ors", "oag", "data"):
+                parsed = replace(parsed, **{word: True})
+            elif match := re.fullmatch(r"cache=(auto|\d+)", word):
+                parsed = replace(parsed, cache=AUTO if match[1] == AUTO else int(match[1]))
+            else:
+                raise UsageError(f"--overlap takes {WORDS}, but {word!r} is among {text!r}.")
+        return parsed
+
+
+ALL = Overlap(oar=True, ors=True, oag=True, cache=AUTO, data=True)

@@ -1,0 +1,294 @@
+"""Communication behind compute: the same numbers and the same bytes, within bounds of memory, whatever happens."""
+
+import logging
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise, product
+
+import pytest
+import torch
+from real_ranks import run_processes
+from test_parity import EAGER, SMALL, TOLERANCE, serial
+from test_volume import measured
+from torch import nn
+from training import Case, error, start, step_parallel, train_parallel, worst_error
+from virtual_ranks import LazyComm, run_ranks
+
+from engine.comm import Comm, Kind, Lane
+from engine.config import OptimConfig
+from engine.errors import UsageError
+from engine.gather import full_gradients, full_state_dict
+from engine.grid import Axis, Grid
+from engine.optim import adamw, step_only
+from engine.overlap import ALL, Overlap
+from engine.parallelize import ParallelModel
+
+CASE = Case(replace(SMALL, layers=3), sequences=8, micro_batches=2, checkpoint=True, overlap=EAGER)
+EVERY_COMBINATION = [
+    replace(EAGER, oar=oar, ors=ors, oag=oag, cache=cache, data=data)
+    for oar, ors, oag, data, cache in product((False, True), (False, True), (False, True), (False, True), (0, 2))
+]
+Z_AND_DATA = Grid(1, 1, 2, 2)
+
+
+@pytest.mark.parametrize("overlap", EVERY_COMBINATION, ids=str)
+def test_every_combination_of_flags_trains_like_the_serial_model(overlap: Overlap) -> None:
+    case = replace(CASE, overlap=overlap)
+    ours = run_ranks(Grid(2, 1, 2, 2), lambda comm: train_parallel(case, comm))[0]
+    assert worst_error(ours, serial(replace(CASE, overlap=Overlap()))) < TOLERANCE
+
+
+def test_every_combination_of_flags_sends_the_same_bytes_and_the_cache_saves_the_second_gather() -> None:
+    def volume(overlap: Overlap) -> tuple[int, Counter[tuple[str, str]]]:
+        """Calls of the weights' gathers, and bytes of everything, in a step that knows the order."""
+        found = measured(replace(CASE, overlap=overlap), Grid(2, 1, 2, 2), steps=2)[0]
+        return found.calls["all_gather", "z"], found.num_bytes
+
+    layers, others = 3 * 4, 2
+    gathers, plain = volume(Overlap())
+    assert gathers == 2 * (2 * layers + others)
+    for overlap in EVERY_COMBINATION:
+        gathers, num_bytes = volume(overlap)
+        saved = overlap.cache * 4 if overlap.cache else 0
+        assert gathers == 2 * (2 * layers - saved + others)
+        kept = num_bytes.pop(("all_gather", "z"))
+        expected = Counter({key: value for key, value in plain.items() if key != ("all_gather", "z")})
+        assert num_bytes == expected
+        assert kept == plain["all_gather", "z"] if not saved else kept < plain["all_gather", "z"]
+
+
+class Watched(LazyComm):
+    """Counts how many of a lane are in flight at once."""
+
+    def watch(self) -> "Watched":
+        self.now: Counter[tuple[Axis, Lane]] = Counter()
+        self.most: Counter[tuple[Axis, Lane]] = Counter()
+        return self
+
+    def _start(self, kind, axis, lane, *others):  # type: ignore[no-untyped-def]
+        self.now[axis, lane] += 1
+        self.most[axis, lane] = max(self.most[axis, lane], self.now[axis, lane])
+        finish = super()._start(kind, axis, lane, *others)
+
+        def landed() -> torch.Tensor:
+            self.now[axis, lane] -= 1
+            return finish()
+
+        return landed
+
+
+@pytest.mark.parametrize(("depth", "window"), [(1, 1), (2, 3), (5, 4)])
+def test_what_is_in_flight_and_ahead_is_bounded(depth: int, window: int) -> None:
+    case = replace(CASE, overlap=replace(EAGER, prefetch_depth=depth, reduce_window=window, cache=0))
+
+    def most(comm: Comm) -> tuple[Counter[tuple[Axis, Lane]], int, int]:
+        assert isinstance(comm, Watched)
+        comm.watch()
+        train_model(case, model := start(case, comm))
+        assert not +comm.now
+        ahead = model.schedule.gathers.most_ahead_bytes
+        return comm.most, ahead, max(model.gradients.buffer.itemsize * n for n in block_sizes(model))
+
+    lanes, ahead, largest = run_ranks(Grid(1, 1, 2, 1), most, of=Watched)[0]
+    assert lanes[Axis.Z, Lane.GATHER] == depth + 1, "one in use and those ahead of it"
+    assert lanes[Axis.Z, Lane.REDUCE] == window + 1, "one just issued before the oldest is taken in"
+    assert 0 < ahead <= depth * largest
+
+
+def block_sizes(model: ParallelModel) -> list[int]:
+    """Elements of every gathered weight."""
+    dtype = model.schedule.precision.compute
+    weights = [m.block for m in model.modules() if hasattr(m, "block")]
+    return [block.gathered_bytes(dtype) // dtype.itemsize for block in weights]
+
+
+def train_model(case: Case, model: ParallelModel, steps: int = 3) -> None:
+    for step in range(steps):
+        step_parallel(case, model, step)
+
+
+def test_another_order_stays_correct_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A block is skipped in the third step, and is there again in the fifth."""
+
+    def train(comm: Comm, overlap: Overlap) -> dict[str, torch.Tensor]:
+        case = replace(CASE, overlap=overlap)
+        model = start(case, comm)
+        whole = model.module.blocks
+        for step, count in enumerate([3, 3, 2, 2, 3, 3]):
+            model.module.blocks = nn.ModuleList(list(whole)[:count])
+            step_parallel(case, model, step)
+            model.module.blocks = whole
+            for parameter in model.parameters():
+                parameter.data.sub_(parameter.grad)  # type: ignore[arg-type]
+        return full_state_dict(model)
+
+    oracle = run_ranks(Z_AND_DATA, lambda comm: train(comm, Overlap()))[0]
+    with caplog.at_level(logging.WARNING, "engine.gathers"):
+        ours = run_ranks(Z_AND_DATA, lambda comm: train(comm, EAGER))[0]
+    assert max(error(ours[name], oracle[name]) for name in oracle) < TOLERANCE
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == Z_AND_DATA.size, "once on every rank"
+    assert "was used in another order than in the step before" in told[0]
+
+
+def test_a_layer_that_is_used_more_often_than_before_is_summed_whole() -> None:
+    """Its sum over data has already begun when the second contribution comes."""
+
+    def gradients(comm: Comm, overlap: Overlap) -> dict[str, torch.Tensor]:
+        case = replace(CASE, overlap=overlap, checkpoint=False)
+        model = start(case, comm)
+        whole = model.module.blocks
+        step_parallel(case, model, 0)
+        model.module.blocks = nn.ModuleList([whole[0], whole[1], whole[2], whole[2], whole[1]])
+        step_parallel(case, model, 1)
+        model.module.blocks = whole
+        return full_gradients(model)
+
+    for grid in (Z_AND_DATA, Grid(1, 1, 1, 2)):
+        oracle = run_ranks(grid, lambda comm: gradients(comm, Overlap()))[0]
+        ours = run_ranks(grid, lambda comm: gradients(comm, replace(EAGER, cache=0)))[0]
+        assert max(error(ours[name], oracle[name]) for name in oracle) < TOLERANCE
+
+
+def test_evaluation_in_the_middle_of_a_step_changes_nothing() -> None:
+    tokens = torch.arange(2 * SMALL.sequence).view(2, -1)
+
+    def gradients(comm: Comm, overlap: Overlap, *, evaluate: bool) -> dict[str, torch.Tensor]:
+        model = start(replace(CASE, overlap=overlap), comm)
+        for _ in range(3):
+            model.start_step()
+            model.module.position.seed, model.module.position.step = 0, 0
+            model.module.position.sequences = torch.arange(2)
+            loss = model.loss(tokens, tokens)
+            if evaluate:
+                with torch.no_grad():
+                    model(tokens)
+                model(tokens)  # with gradients, but of no step
+            loss.backward()
+            model.finish_step()
+        return full_gradients(model)
+
+    oracle = run_ranks(Z_AND_DATA, lambda comm: gradients(comm, Overlap(), evaluate=False))[0]
+    ours = run_ranks(Z_AND_DATA, lambda comm: gradients(comm, EAGER, evaluate=True))[0]
+    assert max(error(ours[name], oracle[name]) for name in oracle) < TOLERANCE
+
+
+def test_a_step_says_when_it_was_told_of_fewer_micro_batches() -> None:
+    model = start(CASE, Comm(Grid()))
+    model.module.position.sequences = torch.arange(1)
+    tokens = torch.zeros(1, 4, dtype=torch.int64)
+    model.start_step(1)
+    model.loss(tokens, tokens).backward()
+    with pytest.raises(RuntimeError, match="A loss came that no step expects"):
+        model.loss(tokens, tokens)
+
+
+class Interrupted(Exception):
+    """What a user's own code might raise."""
+
+
+def _interrupted(comm: Comm) -> tuple[float, float]:
+    """The second step fails in the middle of its backward, on every rank; its repetition is as if nothing had been."""
+
+    def interrupt(gradient: torch.Tensor) -> None:
+        raise Interrupted
+
+    losses = []
+    for fails in (False, True):
+        model = start(CASE, comm)
+        step_parallel(CASE, model, 0)
+        if fails:
+            hook = model.module.blocks[1].norm1.weight.register_hook(interrupt)
+            with pytest.raises(Interrupted):
+                step_parallel(CASE, model, 1)
+            hook.remove()
+        losses.append(step_parallel(CASE, model, 1) + model.gradients.buffer.sum().item())
+    model.module.blocks[1].norm1.weight.register_hook(interrupt)
+    with pytest.raises(Interrupted):
+        step_parallel(CASE, model, 2)
+    model.abort_step()  # and a clean exit follows
+    return losses[0], losses[1]
+
+
+@pytest.mark.parametrize("run", [run_processes, run_ranks], ids=["gloo", "virtual"])
+def test_an_exception_in_a_step_leaves_nothing_in_flight(run) -> None:  # type: ignore[no-untyped-def]
+    for undisturbed, repeated in run(Z_AND_DATA, _interrupted):
+        assert undisturbed == repeated
+
+
+def test_the_optimizer_steps_each_piece_once_while_later_ones_are_in_flight() -> None:
+    case = replace(CASE, overlap=replace(EAGER, bucket_bytes=1e4))
+
+    def train(comm: Comm, *, early: bool) -> tuple[dict[str, torch.Tensor], list[int]]:
+        assert isinstance(comm, LazyComm)
+        model = start(case, comm)
+        optimizer = adamw(model.local_parameters(), model.placements, OptimConfig())
+        flying = []
+        for step in range(3):
+            pieces: list[nn.Parameter] = []
+
+            def step_piece(parameters, pieces=pieces):  # type: ignore[no-untyped-def]
+                pieces.extend(parameters)
+                flying.append(comm.in_flight)
+                step_only(optimizer, parameters)
+
+            step_parallel(case, model, step, step_piece if early else None)
+            if not early:
+                optimizer.step()
+            else:
+                assert len(pieces) == len(set(pieces)) == len(list(model.parameters()))
+        return full_state_dict(model), flying
+
+    oracle = run_ranks(Z_AND_DATA, lambda comm: train(comm, early=False))[0][0]
+    ours, flying = run_ranks(Z_AND_DATA, lambda comm: train(comm, early=True))[0]
+    assert all(torch.equal(ours[name], oracle[name]) for name in oracle)
+    assert flying[-1] == 0
+    assert max(flying) > 2
+    assert any(later < earlier for earlier, later in pairwise(flying))
+
+
+def test_the_sum_over_data_begins_in_the_last_backward_and_not_before() -> None:
+    case = replace(CASE, overlap=replace(EAGER, bucket_bytes=1e4))
+    when: Counter[str] = Counter()
+    moment = {0: "", 1: ""}
+
+    class Noting(LazyComm):
+        """Notes the moments of the sums over data."""
+
+        def _start(self, kind, axis, lane, *others):  # type: ignore[no-untyped-def]
+            if axis is Axis.DATA and kind is Kind.ALL_REDUCE and others[0].numel() > 1:
+                when[moment[self.rank]] += 1
+            return super()._start(kind, axis, lane, *others)
+
+    def train(comm: Comm) -> None:
+        model = start(case, comm)
+        finish = model.finish_step
+        passes = model.gradients.start_pass
+
+        def start_pass(*, last: bool) -> None:
+            moment[comm.rank] = "last pass" if last else "first pass"
+            passes(last=last)
+
+        def finish_step(on_summed=None) -> None:  # type: ignore[no-untyped-def]
+            moment[comm.rank] = "finish"
+            finish(on_summed)
+            moment[comm.rank] = "after"
+
+        model.gradients.start_pass = start_pass  # type: ignore[method-assign]
+        model.finish_step = finish_step  # type: ignore[method-assign]
+        train_model(case, model)
+
+    run_ranks(Grid(1, 1, 1, 2), train, of=Noting)
+    weights, ranks, steps = 3 * 4 + 2, 2, 3
+    assert when == {"last pass": ranks * steps * weights, "finish": ranks * steps}, "replicated ones come at the end"
+
+
+def test_flags_are_read_and_written_in_one_form() -> None:
+    for text in ("none", "oar", "oar,ors,oag", "cache=28", "oar,ors,oag,cache=auto,data"):
+        assert str(Overlap.parse(text)) == text
+    assert Overlap.parse("data,oar") == Overlap.parse("oar,data")
+    assert Overlap.parse("all") == ALL
+    with pytest.raises(UsageError, match=r"--overlap takes none, all, or a comma list .* but 'org' is among 'oar,org'"):
+        Overlap.parse("oar,org")
+    with pytest.raises(UsageError, match="--prefetch-depth is a number from 1 up, but 0 was given"):
+        Overlap(prefetch_depth=0)
