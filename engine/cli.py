@@ -109,6 +109,15 @@ def _parser() -> argparse.ArgumentParser:
         help="step times of the engine's grids against other people's parallelism, in turns in the same processes",
     )
     peers.add_argument("--peer", action="append", metavar="NAME", help=f"{', '.join(CONTESTS)} or all; repeatable")
+    peers.add_argument(
+        "--grid",
+        action="append",
+        type=Grid.parse,
+        metavar="XxYxZxDATA",
+        help="instead of the peer's usual one; repeatable. Under a launcher such as srun, its ranks take part",
+    )
+    peers.add_argument("--overlap", type=Overlap.parse, default=ALL, metavar="FLAGS", help="as in train")
+    peers.add_argument("--checkpoint-activations", action="store_true", help="both sides")
     peers.add_argument("--model", metavar="NAME", help="a published size; else a shape")
     for key, default in PEERS_SHAPE.items():
         peers.add_argument(f"--{key}", type=int, metavar="N", help=f"without --model: {default} unless given")
@@ -377,9 +386,11 @@ def _peers(arguments: argparse.Namespace) -> int:
     if arguments.model is None:
         given = {key: value for key, value in vars(arguments).items() if value is not None}
         arguments = argparse.Namespace(**(vars(arguments) | PEERS_SHAPE | given))
-    from engine.baselines.compare import compare, table
+    from engine.baselines.compare import chosen, compare, table
+    from engine.launch import from_environment
 
-    log_to_stderr(0)
+    launch = from_environment(os.environ)
+    log_to_stderr(launch.rank)
     case = Case(
         model=_model(arguments),
         sequences=arguments.batch_size,
@@ -388,6 +399,10 @@ def _peers(arguments: argparse.Namespace) -> int:
         steps=arguments.steps_per_round,
         threads=arguments.threads,
         timeout_s=arguments.timeout,
+        checkpoint_activations=arguments.checkpoint_activations,
+        overlap=arguments.overlap,
     )
-    sys.stdout.write(table(compare(arguments.peer or ["all"], case, arguments.out)))
+    report = compare(chosen(arguments.peer or ["all"], arguments.grid or ()), case, arguments.out, launch)
+    if report is not None:
+        sys.stdout.write(table(report))
     return 0

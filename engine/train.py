@@ -75,6 +75,7 @@ class Trainer:
             serial, comm, precision=precision, seed=config.seed, overlap=config.overlap, device=comm.device
         )
         self.optimizer = adamw(self.model.local_parameters(), self.model.placements, config.optim)
+        self._cache_unsized = config.overlap.cache == AUTO
         self.done = 0
         """Optimizer steps done, those before a resume included."""
         if config.resume is not None:
@@ -113,10 +114,14 @@ class Trainer:
             norm = gradient_norm(self.model)
         self.done += 1
         loss_mean, norm_value = self.model.sum_over_batch(loss_sum).item(), norm.item()
-        return Step(loss_mean, norm_value, rate, recorder.end_step())
+        time_s = recorder.end_step()
+        if self._cache_unsized:
+            self._size_cache()
+        return Step(loss_mean, norm_value, rate, time_s)
 
-    def size_cache(self) -> None:
+    def _size_cache(self) -> None:
         """Settle cache="auto", once a step has shown how much memory training takes. Collective."""
+        self._cache_unsized = False
         budget = self.config.overlap.cache_bytes
         if budget is None:
             host = zlib.crc32(socket.gethostname().encode()) if self.comm.device.type == "cpu" else self.comm.rank
@@ -193,8 +198,6 @@ def run_iterations(trainer: Trainer, measured: Measured) -> None:
         measured.iterations.append(iteration)
         log.info("%s", describe(iteration, config), extra=RENEWED)
         measured.recording = recorder.total
-        if index == 0 and config.overlap.cache == AUTO:
-            trainer.size_cache()
         if config.save is not None and trainer.done % config.save_every == 0:
             trainer.save()
 

@@ -3,11 +3,13 @@
 A peer is one short file with a class that satisfies peer.Peer, and one line in CONTESTS. No torch in this one.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.config import OptimConfig
-from engine.grid import Grid
+from engine.errors import UsageError
+from engine.grid import Axis, Grid
 from engine.models import GPTConfig
+from engine.overlap import ALL, Overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +17,7 @@ class Contest:
     """One peer against one grid of ours. built_by: "module:class" of the peer, loaded by the ranks only.
 
     target: what the ratio of medians, our step time by the peer's, is to be at most; None where it is only told.
+    axes: those that may be larger than 1, as the peer has nothing like the others.
     """
 
     name: str
@@ -22,21 +25,49 @@ class Contest:
     grid: Grid
     target: float | None
     built_by: str
+    axes: tuple[str, ...]
+
+    def on(self, grid: Grid) -> "Contest":
+        """The same contest on another grid. Raises UsageError if the peer can't do what that grid does."""
+        if beyond := [axis.value for axis in Axis if grid[axis] > 1 and axis.value not in self.axes]:
+            allowed = f"only {' and '.join(self.axes)}" if self.axes else "no axis"
+            raise UsageError(
+                f"{self.name} is no match for grid {grid}: {allowed} may be larger than 1, but {' and '.join(beyond)} "
+                f"{'are' if len(beyond) > 1 else 'is'}."
+            )
+        return replace(self, grid=grid)
 
 
 CONTESTS = {
     contest.name: contest
     for contest in (
-        Contest("plain", "plain PyTorch", Grid(), 1.02, "engine.baselines.plain:Plain"),
-        Contest("ddp", "DistributedDataParallel", Grid(data=2), 1.0, "engine.baselines.ddp:DDP"),
-        Contest("fsdp2", "fully_shard, keeps gathered weights", Grid(z=2), 1.0, "engine.baselines.fsdp2:FSDP2"),
-        Contest("fsdp2-reshard", "fully_shard, gathers twice", Grid(z=2), None, "engine.baselines.fsdp2:FSDP2Reshard"),
+        Contest("plain", "plain PyTorch", Grid(), 1.02, "engine.baselines.plain:Plain", ()),
+        Contest("ddp", "DistributedDataParallel", Grid(data=2), 1.0, "engine.baselines.ddp:DDP", ("data",)),
+        Contest("fsdp2", "fully_shard, keeps gathered weights", Grid(z=2), 1.0, "engine.baselines.fsdp2:FSDP2", ("z",)),
+        Contest(
+            "fsdp2-reshard",
+            "fully_shard, gathers twice",
+            Grid(z=2),
+            None,
+            "engine.baselines.fsdp2:FSDP2Reshard",
+            ("z",),
+        ),
+        Contest("hsdp", "fully_shard, hybrid", Grid(z=2, data=2), 1.0, "engine.baselines.hsdp:HSDP", ("z", "data")),
         Contest(
             "tensor-parallel",
             "DTensor tensor parallelism",
             Grid(x=2),
             1.0,
             "engine.baselines.tensor_parallel:TensorParallel",
+            ("x",),
+        ),
+        Contest(
+            "synchronous",
+            "the engine without overlap",
+            Grid(z=2),
+            1.0,
+            "engine.baselines.synchronous:Synchronous",
+            tuple(axis.value for axis in Axis),
         ),
     )
 }
@@ -48,13 +79,15 @@ class Case:
 
     warmup: untimed steps of each side, whose losses are compared. A round is `steps` steps of one side, then of the
     other. jobs: sets of processes, one after the other, each with so many rounds: where a process happens to place its
-    memory makes one side faster by 1 % for as long as it lives.
+    memory makes one side faster by 1 % for as long as it lives. overlap: the engine's.
     """
 
     model: GPTConfig
     sequences: int
     optim: OptimConfig = field(default_factory=OptimConfig)
     seed: int = 0
+    checkpoint_activations: bool = False
+    overlap: Overlap = ALL
     warmup: int = 3
     jobs: int = 3
     rounds: int = 6

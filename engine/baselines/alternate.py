@@ -5,19 +5,15 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 
-from engine.baselines import CONTESTS, Case, Measured, Side
+from engine.baselines import Case, Contest, Measured, Side
+from engine.baselines.ours import trainer
 from engine.baselines.peer import Peer, Values
 from engine.comm import Comm
-from engine.config import TrainConfig
 from engine.data import batch, open_dataset, rows
 from engine.errors import RunError
-from engine.fit import Batch
-from engine.recorder import Recorder
-from engine.train import Trainer
 
 TOLERANCE = 1e-4
 """Relative; fp32 sums in another order differ by about 1e-6, which AdamW's first steps enlarge."""
@@ -26,22 +22,12 @@ Step = Callable[[], Values]
 
 
 def our_side(case: Case, comm: Comm) -> Step:
-    """What `engine train` runs."""
-    config = TrainConfig(
-        model=case.model,
-        grid=comm.grid,
-        batch=Batch(case.sequences),
-        data="synthetic",
-        out=Path(),
-        optim=case.optim,
-        seed=case.seed,
-        device="cpu",
-    )
-    trainer = Trainer(config, comm, comm.recorder or Recorder())
+    """The engine on the grid of comm."""
+    ours = trainer(case, comm)
 
     def step() -> Values:
-        values = trainer.step()
-        return Values(values.loss, values.gradient_norm)
+        done = ours.step()
+        return Values(done.loss, done.gradient_norm)
 
     return step
 
@@ -68,18 +54,18 @@ def peer_side(case: Case, comm: Comm, peer: Peer) -> Step:
     return step
 
 
-def measure(comm: Comm, name: str, case: Case) -> Measured:
+def measure(comm: Comm, contest: Contest, case: Case) -> Measured:
     """Warm both sides up, check that they train alike, and time them in turns. Collective.
 
     Raises RunError if losses or gradient norms of the warm-up steps differ.
     """
-    module, _, constructor = CONTESTS[name].built_by.partition(":")
+    module, _, constructor = contest.built_by.partition(":")
     ours = our_side(case, comm)
-    peer = peer_side(case, comm, getattr(import_module(module), constructor)(case.model, case.optim, case.seed))
+    peer = peer_side(case, comm, getattr(import_module(module), constructor)(case, comm))
     sides = [_Turns(ours), _Turns(peer)]
     for side in sides:
         side.warm_up(case.warmup)
-    check_equal(name, *(side.values for side in sides))
+    check_equal(contest.name, *(side.values for side in sides))
     for index in range(case.rounds):
         for side in sides if index % 2 == 0 else reversed(sides):  # each goes first in half of the rounds
             comm.barrier()

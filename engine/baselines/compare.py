@@ -14,10 +14,12 @@ from pydantic import ConfigDict, Field
 
 from engine import provenance
 from engine.baselines import CONTESTS, Case, Contest, Measured
-from engine.baselines.ranks import run_ranks
+from engine.baselines.ranks import join_ranks, run_ranks
 from engine.errors import UsageError, nearest
 from engine.files import write_text
 from engine.fit import Batch, check_grid
+from engine.grid import Grid
+from engine.launch import Launch
 from engine.record import Record
 from engine.result import Provenance
 
@@ -59,18 +61,20 @@ class Report(Record):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_by_name=True)
 
 
-def chosen(names: Sequence[str]) -> list[Contest]:
-    """The contests of those names, or every one for "all". Raises UsageError for an unknown name."""
-    if "all" in names:
-        return list(CONTESTS.values())
+def chosen(names: Sequence[str], grids: Sequence[Grid] = ()) -> list[Contest]:
+    """The contests of those names, or every one for "all", each on each of the grids or on its own.
+
+    Raises UsageError for an unknown name, or a grid that one of them is no match for.
+    """
     for name in names:
-        if name not in CONTESTS:
+        if name not in (*CONTESTS, "all"):
             raise UsageError(f"No peer is called {name!r}: {nearest(name, [*CONTESTS, 'all'])}")
-    return [CONTESTS[name] for name in names]
+    contests = list(CONTESTS.values()) if "all" in names else [CONTESTS[name] for name in names]
+    return [contest.on(grid) for contest in contests for grid in grids or (contest.grid,)]
 
 
-def checked(case: Case, contests: Sequence[Contest]) -> None:
-    """Raises UsageError for whatever can't be run, before anything is."""
+def checked(case: Case, contests: Sequence[Contest], ranks: int) -> None:
+    """Raises UsageError for whatever can't be run, before anything is. ranks: of the launcher, 1 without one."""
     numbers = {"--jobs": case.jobs, "--rounds": case.rounds, "--steps-per-round": case.steps, "--threads": case.threads}
     for option, number in numbers.items():
         if number < 1:
@@ -79,25 +83,40 @@ def checked(case: Case, contests: Sequence[Contest]) -> None:
         raise UsageError(f"--timeout is a positive number of seconds, but {case.timeout_s:g} was given.")
     for contest in contests:
         check_grid(case.model, contest.grid, Batch(case.sequences))
+        if ranks > 1 and contest.grid.size != ranks:
+            raise UsageError(
+                f"{ranks} ranks were started, but the contest with {contest.name} is on grid {contest.grid} of "
+                f"{contest.grid.size}: name one of {ranks} by --grid."
+            )
 
 
-def compare(names: Sequence[str], case: Case, out: Path) -> Report:
-    """Run the contests and write them to out, each as it ends. Raises UsageError or RunError."""
-    contests = chosen(names)
-    checked(case, contests)
-    start, found = provenance.now(), []
+def compare(contests: Sequence[Contest], case: Case, out: Path, launch: Launch) -> Report | None:
+    """Run the contests and write them to out, each as it ends; None on ranks that write nothing.
+
+    The ranks are those of the launcher, or without one started here. Raises UsageError or RunError.
+    """
+    checked(case, contests, launch.world_size)
+    start, found, report = provenance.now(), [], None
+    joined = join_ranks(launch, contests, case) if launch.world_size > 1 else None
     for contest in contests:
         load = os.getloadavg()[0]
-        found.append(comparison(contest, [run_ranks(contest.name, case) for _ in range(case.jobs)], load))
-        log.info("%s: ratio %.3f", contest.name, found[-1].ratio)
+        jobs = [run_ranks(contest, case) for _ in range(case.jobs)] if joined is None else [next(joined)]
+        if launch.rank:
+            continue
+        found.append(comparison(contest, jobs, load))
+        log.info("%s on %s: ratio %.3f", contest.name, contest.grid, found[-1].ratio)
         report = Report(
             case=asdict(case),
             comparisons=tuple(found),
             provenance=provenance.collect(
-                start=start, launcher="spawn", devices=[provenance.device_name(torch.device("cpu"))]
+                start=start,
+                launcher="spawn" if joined is None else launch.launcher,
+                devices=[provenance.device_name(torch.device("cpu"))],
             ),
         )
         write_text(out, report.model_dump_json(by_alias=True, indent=1) + "\n")
+    if joined is not None:
+        next(joined, None)
     return report
 
 

@@ -3,9 +3,9 @@
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from engine.baselines import Case
 from engine.baselines.peer import Values, mean_over_ranks, optimizer, serial_model
-from engine.config import OptimConfig
-from engine.models import GPTConfig
+from engine.comm import Comm
 
 
 class DDP:
@@ -14,11 +14,11 @@ class DDP:
     static_graph, which the network allows, made a step 1 % faster; other bucket sizes did not.
     """
 
-    def __init__(self, config: GPTConfig, optim: OptimConfig, seed: int) -> None:
-        self._model = serial_model(config, seed)
+    def __init__(self, case: Case, comm: Comm) -> None:
+        self._model = serial_model(case)
         self._parallel = DistributedDataParallel(self._model, gradient_as_bucket_view=True, static_graph=True)
-        self._optimizer = optimizer(self._model, config, optim)
-        self._clip = optim.clip
+        self._optimizer = optimizer(self._model, case)
+        self._clip = case.optim.clip
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer."""

@@ -1,14 +1,13 @@
 """The serial model under FSDP2: fully_shard on each block and on the rest."""
 
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from engine.baselines import Case
 from engine.baselines.peer import Values, mean_over_ranks, optimizer, serial_model
-from engine.config import OptimConfig
-from engine.models import GPTConfig
+from engine.comm import Comm
 
 
 class FSDP2:
@@ -16,14 +15,18 @@ class FSDP2:
 
     reshard_after_forward = False
 
-    def __init__(self, config: GPTConfig, optim: OptimConfig, seed: int) -> None:
-        self._model = serial_model(config, seed)
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    def __init__(self, case: Case, comm: Comm) -> None:
+        self._model = serial_model(case)
+        mesh = self.mesh(comm)
         for block in self._model.blocks:
             fully_shard(block, mesh=mesh, reshard_after_forward=self.reshard_after_forward)
         fully_shard(self._model, mesh=mesh, reshard_after_forward=False)
-        self._optimizer = optimizer(self._model, config, optim)
-        self._clip = optim.clip
+        self._optimizer = optimizer(self._model, case)
+        self._clip = case.optim.clip
+
+    def mesh(self, comm: Comm) -> DeviceMesh:
+        """All ranks, each with its shard."""
+        return init_device_mesh("cpu", (comm.grid.size,))
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer."""

@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from engine.config import OptimConfig
-from engine.models import GPTConfig
+from engine.baselines import Case
+from engine.comm import Comm
 from engine.models.gpt import GPT
 from engine.models.layout import gpt_placements
 from engine.optim import adamw
@@ -24,22 +24,22 @@ class Values(NamedTuple):
 class Peer(Protocol):
     """A model, its parallelism and its optimizer, in fp32."""
 
-    def __init__(self, config: GPTConfig, optim: OptimConfig, seed: int) -> None: ...
+    def __init__(self, case: Case, comm: Comm) -> None: ...
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """One whole optimizer step on this rank's rows of the global batch."""
 
 
-def serial_model(config: GPTConfig, seed: int) -> GPT:
+def serial_model(case: Case) -> GPT:
     """The serial model with the weights that every grid starts from."""
     with torch.device("meta"):
-        model = GPT(config)
-    return initialise_serial(model, seed, dtype=torch.float32)
+        model = GPT(case.model, checkpoint_activations=case.checkpoint_activations)
+    return initialise_serial(model, case.seed, dtype=torch.float32)
 
 
-def optimizer(model: nn.Module, config: GPTConfig, optim: OptimConfig) -> torch.optim.AdamW:
+def optimizer(model: nn.Module, case: Case) -> torch.optim.AdamW:
     """The engine's optimizer, in the same groups, over a model whose parameters keep their serial names."""
-    return adamw(dict(model.named_parameters()), gpt_placements(config), optim)
+    return adamw(dict(model.named_parameters()), gpt_placements(case.model), case.optim)
 
 
 def mean_over_ranks(loss: Tensor) -> float:

@@ -2,18 +2,18 @@
 
 from torch import Tensor, nn
 
+from engine.baselines import Case
 from engine.baselines.peer import Values, optimizer, serial_model
-from engine.config import OptimConfig
-from engine.models import GPTConfig
+from engine.comm import Comm
 
 
 class Plain:
     """A training step as any PyTorch user writes it."""
 
-    def __init__(self, config: GPTConfig, optim: OptimConfig, seed: int) -> None:
-        self._model = serial_model(config, seed)
-        self._optimizer = optimizer(self._model, config, optim)
-        self._clip = optim.clip
+    def __init__(self, case: Case, comm: Comm) -> None:
+        self._model = serial_model(case)
+        self._optimizer = optimizer(self._model, case)
+        self._clip = case.optim.clip
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer."""

@@ -1,34 +1,59 @@
-"""Starts the ranks of a contest on this machine: one process each, gloo, and a limit on the time of all."""
+"""The ranks of a contest: started on this machine, one process each with gloo and a limit on the time of all, or those
+that a launcher has started.
+"""
 
 import multiprocessing
 import os
 import tempfile
 import time
 import traceback
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
-from engine.baselines import CONTESTS, Case, Measured
+from engine.baselines import Case, Contest, Measured
 from engine.errors import EngineError, RunError
+from engine.launch import Launch
 
 LEAVE_S = 10
 COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 
 
-def run_ranks(name: str, case: Case) -> Measured:
+def join_ranks(launch: Launch, contests: Sequence[Contest], case: Case) -> Iterator[Measured]:
+    """Take part, as one of a launcher's processes, in each contest. What this rank measured."""
+    import torch
+    import torch.distributed as dist
+
+    from engine.baselines.alternate import measure
+    from engine.comm import Comm
+    from engine.launch import init_process_group
+    from engine.memory import keep_freed_memory
+    from engine.recorder import Recorder
+
+    keep_freed_memory()  # as `engine train` does
+    torch.set_num_threads(case.threads)
+    init_process_group(launch, torch.device("cpu"), COLLECTIVE_TIMEOUT)
+    for contest in contests:
+        comm = Comm(contest.grid, timeout=COLLECTIVE_TIMEOUT, recorder=Recorder())
+        yield measure(comm, contest, case)
+        comm.barrier()
+    dist.destroy_process_group()
+
+
+def run_ranks(contest: Contest, case: Case) -> Measured:
     """Run one contest; what its rank 0 measured. Raises RunError if a rank fails or time runs out."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         processes: dict[Connection, SpawnProcess] = {}
-        for rank in range(CONTESTS[name].grid.size):
+        for rank in range(contest.grid.size):
             here, there = context.Pipe(duplex=False)
-            process = context.Process(target=_rank, args=(there, f"{folder}/store", rank, name, case), daemon=True)
+            process = context.Process(target=_rank, args=(there, f"{folder}/store", rank, contest, case), daemon=True)
             process.start()
             there.close()
             processes[here] = process
         try:
-            measured = _first_measured(list(processes), name, case.timeout_s)
+            measured = _first_measured(list(processes), contest.name, case.timeout_s)
             for process in processes.values():
                 process.join(LEAVE_S)
             return measured
@@ -60,10 +85,10 @@ def _first_measured(pipes: list[Connection], name: str, timeout_s: float) -> Mea
     return received[pipes[0]]
 
 
-def _rank(pipe: Connection, store: str, rank: int, name: str, case: Case) -> None:
+def _rank(pipe: Connection, store: str, rank: int, contest: Contest, case: Case) -> None:
     """The life of one rank: sends a Measured, or the reason why there is none."""
     os.environ["OMP_NUM_THREADS"] = str(case.threads)  # before torch is loaded
-    grid = CONTESTS[name].grid
+    grid = contest.grid
     try:
         import torch
         import torch.distributed as dist
@@ -79,10 +104,10 @@ def _rank(pipe: Connection, store: str, rank: int, name: str, case: Case) -> Non
             "gloo", store=dist.FileStore(store, grid.size), rank=rank, world_size=grid.size, timeout=COLLECTIVE_TIMEOUT
         )
         comm = Comm(grid, timeout=COLLECTIVE_TIMEOUT, recorder=Recorder())
-        pipe.send(measure(comm, name, case))
+        pipe.send(measure(comm, contest, case))
         comm.barrier()
         dist.destroy_process_group()
     except EngineError as error:
         pipe.send(str(error))
     except Exception:
-        pipe.send(f"Rank {rank} of the comparison with {name} failed:\n{traceback.format_exc()}")
+        pipe.send(f"Rank {rank} of the comparison with {contest.name} failed:\n{traceback.format_exc()}")

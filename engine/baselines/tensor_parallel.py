@@ -7,15 +7,14 @@ ranks.
 """
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
 
+from engine.baselines import Case
 from engine.baselines.peer import Values, serial_model
-from engine.config import OptimConfig
-from engine.models import GPTConfig
+from engine.comm import Comm
 from engine.models.gpt import GPT
 
 PLAN = {
@@ -31,12 +30,12 @@ PLAN = {
 class TensorParallel:
     """Clipping and AdamW treat DTensors and plain parameters apart, as one fused call can't mix them."""
 
-    def __init__(self, config: GPTConfig, optim: OptimConfig, seed: int) -> None:
-        model = serial_model(config, seed)
-        split_heads(model, dist.get_world_size())
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    def __init__(self, case: Case, comm: Comm) -> None:
+        model = serial_model(case)
+        split_heads(model, comm.grid.size)
+        mesh = init_device_mesh("cpu", (comm.grid.size,))
         parallelize_module(model, mesh, PLAN)
-        self._model = model
+        self._model, optim = model, case.optim
         parameters = list(self._model.parameters())
         self._kinds = [[p for p in parameters if isinstance(p, DTensor) is wanted] for wanted in (True, False)]
         groups = [
@@ -54,7 +53,7 @@ class TensorParallel:
             eps=optim.eps,
             fused=True,
         )
-        self._clip = optim.clip
+        self._clip = case.optim.clip
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer."""

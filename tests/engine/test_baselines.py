@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ TINY = [str(word) for pair in (SHAPE | {"--jobs": 2, "--rounds": 3, "--steps-per
 
 @pytest.mark.parametrize("name", CONTESTS)
 def test_a_peer_has_the_engines_losses_over_three_steps(name: str) -> None:
-    for measured in run_processes(CONTESTS[name].grid, measure, name, CASE):
+    for measured in run_processes(CONTESTS[name].grid, measure, CONTESTS[name], CASE):
         ours, peer = measured.ours.losses, measured.peer.losses
         assert len(ours) == 3
         assert ours == pytest.approx(peer, rel=1e-5)
@@ -42,7 +43,7 @@ def test_a_peer_has_the_engines_losses_over_three_steps(name: str) -> None:
 def test_sides_that_start_from_other_weights_are_not_compared() -> None:
     comm = Comm(Grid())
     ours = our_side(CASE, comm)
-    peer = peer_side(CASE, comm, Plain(MODEL, CASE.optim, CASE.seed + 1))
+    peer = peer_side(CASE, comm, Plain(replace(CASE, seed=CASE.seed + 1), comm))
     with pytest.raises(RunError, match="can't be compared"):
         check_equal("plain", [ours()], [peer()])
 
@@ -56,7 +57,7 @@ def test_a_loss_or_gradient_norm_that_differs_is_an_error(other: Values) -> None
 
 
 def test_the_rows_of_a_fused_projection_are_reordered_by_rank() -> None:
-    model = serial_model(MODEL, seed=0)
+    model = serial_model(CASE)
     qkv = model.blocks[0].attention.qkv.weight  # type: ignore[union-attr]
     q, k, v = qkv.detach().clone().chunk(3)  # type: ignore[operator]
     split_heads(model, ranks=2)
@@ -104,6 +105,8 @@ def test_a_peer_that_takes_too_long_is_ended(tmp_path: Path, capsys: pytest.Capt
         (["--rounds", "0"], "--rounds is at least 1, but 0 was given."),
         (["--peer", "ddp", "--batch-size", "3"], "use --batch-size 4"),
         (["--model", "gpt-test", "--layers", "2"], "not both"),
+        (["--peer", "fsdp2", "--grid", "2x1x2x1"], "only z may be larger than 1, but x is"),
+        (["--peer", "plain", "--grid", "1x1x2x2"], ": no axis may be larger than 1, but z and data are"),
     ],
 )
 def test_what_cannot_be_compared_is_said_before_anything_starts(
