@@ -5,7 +5,6 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
 import reframe as rfm
 from reframe.core.builtins import run_after, run_before, sanity_function, variable
@@ -14,6 +13,10 @@ from reframe.core.exceptions import SanityError
 import systems
 
 RESULT = "result.json"
+ENDED_BY_THE_SCHEDULER = {"BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"}
+SCHEDULERS_WORDS = re.compile(
+    r"^(?:srun|slurmstepd\S*): error: (.*(?:DUE TO |Node failure|launch .*failed|oom).*)$", re.MULTILINE
+)
 
 
 def last_words(stderr: str) -> str:
@@ -23,6 +26,13 @@ def last_words(stderr: str) -> str:
         if lines := [line for line in text.splitlines() if line.strip()]:
             return lines[-1].strip()
     return "nothing on its standard error"
+
+
+def scheduler_says(state: str | None, stderr: str) -> str | None:
+    """Why the scheduler ended a job, in its own words or by the job's state; None if it did not."""
+    if words := SCHEDULERS_WORDS.findall(stderr):
+        return str(min(words, key=lambda line: "CANCELLED" in line)).strip("* ")  # which follows from another, if any
+    return state if state in ENDED_BY_THE_SCHEDULER else None
 
 
 class EngineTest(rfm.RunOnlyRegressionTest):
@@ -84,20 +94,19 @@ class EngineTest(rfm.RunOnlyRegressionTest):
 
     @sanity_function
     def the_result_is_good(self) -> bool:
-        """The engine says ok; if it failed, or never ran, the reason is its own."""
-        self.record = self._read_result()
-        if self.record["status"] != "ok":
-            raise SanityError(f"the run failed: {self.record['reason']}")
+        """The engine says ok; if it failed, or never ran, the reason is the scheduler's, and its own."""
+        file, errors = Path(self.stagedir, RESULT), Path(self.stagedir, self.stderr.evaluate())
+        said = errors.read_text(errors="replace") if errors.exists() else ""
+        if file.exists():
+            self.record = json.loads(file.read_text())
+            failure = f"the run failed: {self.record['reason']}" if self.record["status"] != "ok" else None
+        else:
+            failure = f"the engine wrote no {RESULT}; its last words: {last_words(said)}"
+        if failure:
+            ended = scheduler_says(self.job.state, said)
+            raise SanityError(f"the scheduler ended the job: {ended}; {failure}" if ended else failure)
         self.judge()
         return True
 
     def judge(self) -> None:
         """What else the record of a good run has to show. Raises SanityError."""
-
-    def _read_result(self) -> dict[str, Any]:
-        file = Path(self.stagedir, RESULT)
-        if not file.exists():
-            said = Path(self.stagedir, self.stderr.evaluate()).read_text(errors="replace")
-            raise SanityError(f"the engine wrote no {RESULT}; its last words: {last_words(said)}")
-        record: dict[str, Any] = json.loads(file.read_text())
-        return record

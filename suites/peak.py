@@ -14,7 +14,7 @@ TIME_BUDGET_S = {"cuda": 120, "cpu": 20}
 class Peak(EngineTest):
     """`engine bench gemm` on one device. Also a fixture of the scaling tests where no file tells the peak.
 
-    dtype: what the system's scaling series computes in, unless another is set.
+    dtype: what the system's weak-scaling series computes in, unless another is set.
     """
 
     descr = "GEMM peak of one device"
@@ -25,7 +25,7 @@ class Peak(EngineTest):
     time_limit = "10m"
 
     def options(self) -> list[str]:
-        self.dtype = self.dtype or points(self.system.name)[0].precision
+        self.dtype = self.dtype or points("weak_scaling", self.system.name)[0].series.precision
         words = ["bench", "gemm", "--dtype", self.dtype, "--sizes", SIZES[self.device], "--device", self.device]
         return [*words, "--time-budget", str(TIME_BUDGET_S[self.device])]
 

@@ -21,11 +21,13 @@ class Refused(ReframeError):
 class Training(EngineTest):
     """`engine train`. num_tasks is the number of ranks; grid "auto" is resolved by the engine before submission.
 
-    data: a corpus of `engine data prepare`, or synthetic. empirical_peak_flops: flop/s that one device sustains in
-    a GEMM, None where it is not known. A figure that can't be had is absent, not zero.
+    overlap: the engine's --overlap, "" for what the engine does unasked. data: a corpus of `engine data prepare`, or
+    synthetic. empirical_peak_flops: flop/s that one device sustains in a GEMM, None where it is not known. A figure
+    that can't be had is absent, not zero.
     """
 
     grid = variable(str, value="auto", loggable=True)
+    overlap = variable(str, value="", loggable=True)
     data = variable(str, value=SYNTHETIC, loggable=True)
     iterations = variable(int, value=10)
     warmup = variable(int, value=2)
@@ -65,6 +67,8 @@ class Training(EngineTest):
         words += ["--device", self.device, "--timeout", str(COLLECTIVE_TIMEOUT_S)]
         if self.checkpoint_activations:
             words.append("--checkpoint-activations")
+        if self.overlap:
+            words += ["--overlap", self.overlap]
         if self.micro_batch:
             words += ["--micro-batch", str(self.micro_batch)]
         if self.learning_rate:
@@ -93,7 +97,7 @@ class Training(EngineTest):
 
     @run_before("performance")
     def leave_out_what_is_not_known(self) -> None:
-        """A percentage of an unknown peak is not measured, and a dry run measures nothing."""
+        """A percentage of an unknown peak or a breakdown not made is not measured, and a dry run measures nothing."""
         if self.is_dry_run():
             self.perf_variables.clear()
             return
@@ -101,6 +105,11 @@ class Training(EngineTest):
             del self.perf_variables["percent_of_advertised_peak"]
         if self.empirical_peak_flops is None:
             del self.perf_variables["percent_of_empirical_peak"]
+        breakdown = self.record["breakdown"]
+        if breakdown is None:
+            del self.perf_variables["compute"], self.perf_variables["exposed_communication"]
+        if breakdown is None or not breakdown["axes"]:
+            del self.perf_variables["hidden_communication"]
 
     @performance_function("s")
     def time_per_iteration(self) -> float:
@@ -119,3 +128,17 @@ class Training(EngineTest):
         assert self.empirical_peak_flops is not None
         rate = float(self.record["summary"]["hardware_flops_per_s"])
         return 100 * rate / (self.num_tasks * self.empirical_peak_flops)
+
+    @performance_function("s")
+    def compute(self) -> float:
+        return float(self.record["breakdown"]["compute_s"])
+
+    @performance_function("s")
+    def exposed_communication(self) -> float:
+        """Compute stands still for it, a mean iteration long."""
+        return float(self.record["breakdown"]["collectives_s"])
+
+    @performance_function("s")
+    def hidden_communication(self) -> float:
+        """In flight behind other work, summed over axes."""
+        return sum(float(axis["hidden_s"]) for axis in self.record["breakdown"]["axes"])

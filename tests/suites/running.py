@@ -5,7 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,15 @@ class Run:
     folder: Path
 
     @property
-    def scripts(self) -> dict[int, str]:
-        """The job scripts of trainings, by their number of ranks."""
+    def trainings(self) -> list[str]:
+        """The job scripts of trainings."""
         every = [file.read_text() for file in self.folder.glob("stage/**/rfm_job.sh")]
-        return {ranks(text): text for text in every if " train " in text}
+        return [text for text in every if " train " in text]
+
+    @property
+    def scripts(self) -> dict[int, str]:
+        """Those of a study that has one for each number of ranks, by that number."""
+        return {ranks(text): text for text in self.trainings}
 
     def cases(self) -> list[dict[str, Any]]:
         """The test cases of the run report."""
@@ -62,15 +69,25 @@ def project(folder: Path) -> Path:
     return folder / "project"
 
 
+def figures(case: dict[str, Any]) -> dict[str, float]:
+    """What a test case measured, by name."""
+    return {name.split(":")[-1]: value[0] for name, value in case["perfvalues"].items()}
+
+
 def option(script: str, name: str) -> str:
     """The value of an option of the launch line, or of a scheduler's directive."""
-    words = script.replace("=", " ").split()
-    return words[words.index(name) + 1]
+    words = script.split()
+    for word, following in pairwise(words):
+        if word == name:
+            return following
+        if word.startswith(f"{name}="):
+            return word.removeprefix(f"{name}=")
+    raise KeyError(name)
 
 
 def ranks(script: str) -> int:
     """How many processes a script starts."""
     for name in ("--ntasks", "--nrs", "--nproc-per-node"):
-        if name in script.replace("=", " ").split():
+        with suppress(KeyError):
             return int(option(script, name))
     return 1

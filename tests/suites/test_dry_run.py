@@ -28,19 +28,19 @@ def test_it_says_that_it_is_a_dry_run_and_succeeds(run: tuple[str, Run]) -> None
 
 def test_there_is_a_script_for_every_point_with_its_model_and_a_grid_of_its_ranks(run: tuple[str, Run]) -> None:
     name, done = run
-    expected = {point.devices: point for point in points(name)}
+    expected = {point.devices: point for point in points("weak_scaling", name)}
     assert set(done.scripts) == set(expected)
     for number, script in done.scripts.items():
         point = expected[number]
         assert option(script, "--model") == point.model
         assert option(script, "--batch-size") == str(point.sequences)
-        assert option(script, "--precision") == point.precision
+        assert option(script, "--precision") == point.series.precision
         assert Grid.parse(option(script, "--grid")).size == number
         assert option(script, "--iterations") == "10"
         assert option(script, "--warmup") == "2"
         assert option(script, "--data") == "synthetic"
         assert "--checkpoint-activations" in script
-        for label in ("study=weak_scaling", f"system={name}", "partition=gpu", f"series={point.series}"):
+        for label in ("study=weak_scaling", f"system={name}", "partition=gpu", f"series={point.series.name}"):
             assert f"--label {label}" in script
 
 
@@ -113,3 +113,21 @@ def test_a_grid_that_cant_work_fails_with_the_engines_sentence_before_any_script
     assert done.code == 1
     assert "Grid 3x1x1x1 has 3 ranks, but 512 were started: start 3, or use --grid auto." in done.out
     assert not done.scripts
+
+
+def test_an_overlap_that_cant_work_is_refused_the_same_way(tmp_path: Path) -> None:
+    one = ["-c", "suites/weak_scaling.py", "--system", "frontier", "-n", "par4d-64-"]
+    unknown = reframe(tmp_path / "unknown", *one, "-S", "overlap=oar,ogs")
+    assert unknown.code == 1
+    assert "Reason: refused: --overlap takes none, all, or a comma list of" in unknown.out
+    assert "'ogs' is among 'oar,ogs'" in unknown.out
+    large = reframe(tmp_path / "large", *one, "-S", "overlap=cache=25")
+    assert "gpt-5b has 24: use cache=24 or fewer." in large.out
+    assert not unknown.trainings + large.trainings
+
+
+def test_an_overlap_that_works_is_passed_on_as_given(tmp_path: Path) -> None:
+    one = ["-c", "suites/weak_scaling.py", "--system", "summit", "-n", "ipdps22-48-"]
+    done = reframe(tmp_path, *one, "-S", "overlap=none")
+    assert done.code == 0, done.out
+    assert option(done.scripts[48], "--overlap") == "none"

@@ -68,11 +68,11 @@ def test_a_configuration_of_the_users_own_is_left_alone(monkeypatch: pytest.Monk
 
 
 def test_an_unknown_system_is_told_the_nearest_names(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="did you mean perlmutter"):
-        launcher.complete(["--system", "perlmuter"])
-    run = reframe(tmp_path, "-c", "suites/peak.py", "--system", "perlmuter")
+    with pytest.raises(UsageError, match="did you mean frontier"):
+        launcher.complete(["--system", "frontir"])
+    run = reframe(tmp_path, "-c", "suites/peak.py", "--system", "frontir")
     assert run.code == 2
-    assert run.err.strip() == "No system is called 'perlmuter': did you mean perlmutter?"
+    assert run.err.strip() == "No system is called 'frontir': did you mean frontier?"
 
 
 def test_a_bad_system_file_is_told_in_one_sentence_whatever_system_is_asked_for(tmp_path: Path) -> None:

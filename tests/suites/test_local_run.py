@@ -6,11 +6,12 @@ import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
-from running import ROOT, Run, project, reframe
+from running import ROOT, Run, figures, project, reframe
 
 from engine.result import parse
 from suites.training import Training
@@ -28,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return reframe(tmp_path_factory.mktemp("local"), *WEAK_SCALING, "-S", "iterations=3", "-n", "local-[12]-")
 
 
-def by_name(run: Run, name: str) -> dict[str, object]:
+def by_name(run: Run, name: str) -> dict[str, Any]:
     (case,) = [case for case in run.cases() if case["name"].startswith(name)]
     return case
 
@@ -39,11 +40,15 @@ def test_every_point_is_measured_on_real_text_with_a_measured_peak(run: Run) -> 
     assert sorted(case["name"].split()[0] for case in cases) == ["Corpus", "Peak", "WeakScaling", "WeakScaling"]
     for case in cases:
         if case["name"].startswith("WeakScaling"):
-            figures = {name.split(":")[-1]: value[0] for name, value in case["perfvalues"].items()}
-            peak, rate = "percent_of_empirical_peak", "hardware_flops_per_s"
-            assert set(figures) == {"time_per_iteration", rate, peak, "efficiency"}
-            assert all(value > 0 for value in figures.values())
-            assert (figures["efficiency"] == 100) == (case["record"]["ranks"] == 1)
+            measured = figures(case)
+            alone = case["record"]["ranks"] == 1
+            hidden, exposed = measured.pop("hidden_communication", None), measured.pop("exposed_communication")
+            assert set(measured) == {
+                *("time_per_iteration", "hardware_flops_per_s", "percent_of_empirical_peak", "efficiency", "compute")
+            }
+            assert all(value > 0 for value in measured.values())
+            assert (measured["efficiency"] == 100) == (exposed == 0) == (hidden is None) == alone
+            assert measured["compute"] + exposed == pytest.approx(measured["time_per_iteration"])
             assert case["record"]["config"]["data"].endswith("corpus")
 
 
@@ -137,9 +142,7 @@ def test_validation_passes_where_the_curves_agree(tmp_path: Path) -> None:
     assert done.code == 0, done.out
     variants = [case["record"]["labels"]["variant"] for case in done.cases() if case.get("record")]
     assert sorted(variants) == ["4d", "serial"]
-    figures = by_name(done, "Validation")["perfvalues"]
-    assert isinstance(figures, dict)
-    assert figures["local:cpu:max_relative_difference"][0] < 1e-12
+    assert figures(by_name(done, "Validation"))["max_relative_difference"] < 1e-12
 
 
 def test_validation_fails_where_the_curves_differ(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""A training that is one point of a series, as series.yaml says."""
+
+import os
+
+from reframe.core.builtins import run_after, run_before, variable
+from reframe.core.runtime import runtime
+from reframe.utility import typecheck as typ
+
+import systems
+from suites.series import AUTO, Point
+from suites.training import Training
+
+SYSTEM = systems.load(runtime().system.name)
+PEAKS = SYSTEM.device.empirical_peak_flops
+ON_THIS_MACHINE = any(partition.scheduler == "local" for partition in SYSTEM.partitions)
+FEWEST_CORES = 2
+
+
+class PointTraining(Training):
+    """Trains what its parameter `point` says. What -S gives comes before what the series says."""
+
+    point: Point
+    series = variable(str, value="", loggable=True)
+    oversubscribe = variable(typ.Bool, value=False)
+    iterations = 0  # as many as the series says
+    time_limit: str | None
+
+    @run_after("init")
+    def take_point(self) -> None:
+        point, series = self.point, self.point.series
+        self.num_tasks, self.model, self.sequences = point.devices, point.model, point.sequences
+        self.series, self.micro_batch, self.precision = series.name, series.micro_batch, series.precision
+        self.grid = point.grid if self.grid == AUTO else self.grid
+        self.iterations = self.iterations or series.iterations
+        self.time_limit = self.time_limit or series.time_limit
+        self.tags = {self.study, series.name, *series.tags}
+
+    @run_before("setup")
+    def refuse_to_oversubscribe(self) -> None:
+        cores = os.cpu_count() or 1
+        too_many = self.num_tasks > max(cores, FEWEST_CORES)
+        self.skip_if(
+            SYSTEM.device.kind == "cpu" and ON_THIS_MACHINE and too_many and not self.oversubscribe,
+            f"{self.num_tasks} ranks on {cores} cores measure little: -S oversubscribe=yes runs them all the same",
+        )
+
+    @run_after("setup")
+    def know_the_peak(self) -> None:
+        if self.precision in PEAKS:
+            self.empirical_peak_flops = PEAKS[self.precision].value
+
+    def labels(self) -> dict[str, str]:
+        return super().labels() | {"series": self.series}

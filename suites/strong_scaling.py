@@ -1,0 +1,45 @@
+"""Strong scaling: one model on more and more devices, and how long a whole training would take on each number.
+
+    reframe -c suites/strong_scaling.py --system frontier                   all points of the system
+    reframe -c suites/strong_scaling.py --system frontier -n gpt-80b        those of one model (axonn-sc24 VII-C)
+    reframe -c suites/strong_scaling.py --system frontier -n 128 -S iterations=3 -S time_limit=1h
+    reframe -c suites/strong_scaling.py --system local
+
+Time to solution is for the series' number of tokens, extrapolated from the mean time of an iteration (axonn-sc24 VII-C,
+axonn-ipdps22 VI-D); a series that names no number has none.
+"""
+
+import reframe as rfm
+from reframe.core.builtins import parameter, performance_function, run_before
+
+from suites.point_training import SYSTEM
+from suites.scaling import Scaling
+from suites.series import Point, points
+
+DAY_S = 86400
+
+
+@rfm.simple_test
+class StrongScaling(Scaling):
+    """One point of a series. The same training on more devices, so the ideal is a time that falls as they grow."""
+
+    descr = "strong scaling of GPT training"
+    study = "strong_scaling"
+    point = parameter(points("strong_scaling", SYSTEM.name), fmt=lambda point: str(point), loggable=True)
+
+    def line(self, point: Point) -> str:
+        return f"{point.series.name} {point.model}"
+
+    @run_before("performance")
+    def leave_out_a_solution_never_asked_for(self) -> None:
+        if not self.is_dry_run() and self.point.series.token_budget is None:
+            del self.perf_variables["time_to_solution"]
+
+    @performance_function("days")
+    def time_to_solution(self) -> float:
+        assert self.point.series.token_budget is not None
+        return self.point.series.token_budget / float(self.record["summary"]["tokens_per_s"]) / DAY_S
+
+    def labels(self) -> dict[str, str]:
+        budget = self.point.series.token_budget
+        return super().labels() | ({} if budget is None else {"token_budget": f"{budget:g}"})

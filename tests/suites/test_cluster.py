@@ -1,0 +1,373 @@
+"""ci/cluster: the real one, with its Slurm and its links. That takes root on Linux; elsewhere tests say so and skip."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+
+import pytest
+from running import ROOT, reframe
+
+import systems
+from suites.engine_test import scheduler_says
+
+CLUSTER = ROOT / "ci" / "cluster"
+STATE = Path("/run/par4d-cluster")
+CONFIGURATION = Path("/etc/slurm/slurm.conf")
+UP_TIMEOUT_S, TIMEOUT_S = 600, 60
+EIGHT_RANKS = ["-S", "Validation.num_tasks=8", "-S", "Validation.grid=2x2x2x1", "-S", "iterations=3", "-S", "warmup=1"]
+
+ENDLESS = """
+    import reframe as rfm
+    from suites.training import Training
+
+    @rfm.simple_test
+    class Endless(Training):
+        study, model, sequences, precision = "endless", "gpt-test", 16, "fp32"
+        num_tasks, grid, iterations, warmup = 8, "2x2x2x1", 1000000, 1
+        time_limit = "5m"
+"""
+
+# Rank 0 receives 20 MB of each other rank, then sends each as much, and prints how long the two took and how the bytes
+# that its node counts on each interface grew.
+EXCHANGE = """
+    import json, os, socket, time
+    rank, size, data = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"]), bytes(20_000_000)
+
+    def read(peer, count):
+        while count:
+            count -= len(peer.recv(min(count, 1 << 20)))
+
+    def count(interface, ways=("rx_bytes", "tx_bytes")):
+        return sum(int(open(f"/sys/class/net/{interface}/statistics/{way}").read()) for way in ways)
+
+    if rank:
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                server = socket.create_connection(("n0", 5000), 20)
+                break
+            except ConnectionRefusedError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        read(server, 1)
+        server.sendall(data)
+        read(server, len(data))
+        server.sendall(b"!")
+        raise SystemExit
+    listening = socket.create_server(("", 5000))
+    listening.settimeout(20)
+    peers = [listening.accept()[0] for _ in range(size - 1)]
+    before = {name: count(name) for name in ("lo", "eth0")}
+    begin = time.monotonic()
+    for peer in peers:
+        peer.sendall(b"!")
+    for peer in peers:
+        read(peer, len(data))
+    middle = time.monotonic()
+    for peer in peers:
+        peer.sendall(data)
+    for peer in peers:
+        read(peer, 1)
+    end = time.monotonic()
+    grown = {name: count(name) - before[name] for name in before}
+    print(json.dumps({"in_s": middle - begin, "out_s": end - middle, **grown}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a cluster could leave behind: links, network namespaces in use, its and Slurm's processes, and files."""
+
+    links: frozenset[str]
+    networks: frozenset[str]
+    processes: frozenset[str]
+    files: frozenset[Path]
+
+    @classmethod
+    def now(cls) -> "Machine":
+        networks, processes = set(), set()
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                networks.add(str((process / "ns" / "net").readlink()))
+                words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            except OSError:
+                continue  # it ended meanwhile
+            if re.search(r"ci/cluster inside|^slurm|^munged", words):
+                processes.add(words)
+        files = {file for file in (STATE, CONFIGURATION, Path("/run/mount")) if file.exists() or file.is_symlink()}
+        links = frozenset(link.name for link in Path("/sys/class/net").iterdir())
+        return cls(links, frozenset(networks), frozenset(processes), frozenset(files))
+
+
+def run(*command: str | Path, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+def told(done: subprocess.CompletedProcess[str]) -> str:
+    """The one sentence on standard error."""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("cluster: ")
+    assert line.endswith(".")
+    return line
+
+
+def why_not() -> str | None:
+    """Why there can be no cluster here."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "a virtual cluster takes root on Linux"
+    if not shutil.which("apt-get") and not shutil.which("slurmctld"):
+        return "Slurm isn't installed, and there is no apt-get to install it with"
+    if run("unshare", "--net", "--mount", "--pid", "--fork", "true").returncode:
+        return "root may not make namespaces here"
+    if STATE.exists():
+        return f"a cluster is up already ({STATE}), and its user may be measuring on it"
+    if CONFIGURATION.exists():
+        return f"this machine has a Slurm of its own ({CONFIGURATION})"
+    return None
+
+
+@pytest.fixture(scope="module")
+def before() -> Iterator[Machine]:
+    """A cluster, as `ci/cluster up` makes it; the value is what the machine was before."""
+    if reason := why_not():
+        pytest.skip(reason)
+    was = Machine.now()
+    made = run(CLUSTER, "up", timeout_s=UP_TIMEOUT_S)
+    assert made.returncode == 0, made.stderr
+    yield was
+    run(CLUSTER, "down")
+
+
+def exchange(folder: Path, *options: str) -> dict[str, float]:
+    script = folder / "exchange.py"
+    script.write_text(textwrap.dedent(EXCHANGE))
+    done = run("srun", *options, sys.executable, script)
+    assert done.returncode == 0, done.stderr
+    measured: dict[str, float] = json.loads(done.stdout)
+    return measured
+
+
+def sent() -> dict[str, int]:
+    """The bytes that each node has sent over its link."""
+    done = run("srun", "-N4", "-n4", "-l", "cat", "/sys/class/net/eth0/statistics/tx_bytes")
+    return {f"n{rank}": int(count) for rank, count in (line.split(":") for line in done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "required: up|status|down"),
+        (["upp"], "invalid choice: 'upp'"),
+        (["up", "--noodles", "4"], "unrecognized arguments: --noodles 4"),
+        (["up", "--nodes", "0"], "--nodes: it goes from 1 to 64, but '0' was given"),
+        (["up", "--nodes", "65"], "--nodes: it goes from 1 to 64, but '65' was given"),
+        (["up", "--ranks-per-node", "two"], "--ranks-per-node: it goes from 1 to 64, but 'two' was given"),
+    ],
+)
+def test_bad_use_is_told_in_one_sentence(words: list[str], expected: str) -> None:
+    done = run(CLUSTER, *words)
+    assert done.returncode == 2
+    assert expected in told(done)
+
+
+def test_without_root_it_says_that_it_takes_root() -> None:
+    another = ["unshare", "--user"] if os.geteuid() == 0 else []
+    done = run(*another, CLUSTER, "up")
+    if done.stderr.startswith("unshare:"):
+        pytest.skip("no other user can be had here")
+    assert done.returncode == 1
+    assert "takes root" in told(done)
+
+
+def test_the_system_file_says_what_the_cluster_is_by_default() -> None:
+    loader = SourceFileLoader("cluster", str(CLUSTER))
+    spec = spec_from_loader("cluster", loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    made = module.parse(["up"])
+    node = systems.load("vcluster").node
+    assert node.devices is not None
+    assert node.nic_bytes_per_s is not None
+    assert (node.devices.value, made.link) == (made.ranks_per_node, "1gbit")
+    assert node.nic_bytes_per_s.value == 1e9 / 8
+
+
+def test_no_machine_takes_itself_for_the_cluster() -> None:
+    assert not systems.load("vcluster").is_here()
+
+
+@pytest.mark.parametrize(
+    ("state", "stderr", "expected"),
+    [
+        (
+            "TIMEOUT",
+            "srun: Job step aborted: Waiting up to 7 seconds.\nRank 2 was told to end by SIGTERM.\n"
+            "slurmstepd-n0: error: *** STEP 17.0 ON n0 CANCELLED AT 2026-11-21T03:34:30 DUE TO TIME LIMIT ***\n",
+            "STEP 17.0 ON n0 CANCELLED AT 2026-11-21T03:34:30 DUE TO TIME LIMIT",
+        ),
+        (
+            "FAILED",
+            "srun: error: Task launch for StepId=1.0 failed on node n2: Communication connection failure\n",
+            "Task launch for StepId=1.0 failed on node n2: Communication connection failure",
+        ),
+        (
+            "NODE_FAIL",
+            "slurmstepd-n0: error: *** JOB 1 ON n0 CANCELLED AT 2026-11-21T03:51:43 DUE TO NODE FAILURE ***\n"
+            "srun: error: Node failure on n2\n",
+            "Node failure on n2",
+        ),
+        ("NODE_FAIL", "", "NODE_FAIL"),
+        ("CANCELLED", "", "CANCELLED"),
+        ("FAILED", "A grid of 9 ranks.\nsrun: error: n0: task 0: Exited with exit code 2\n", None),
+        ("COMPLETED", "", None),
+    ],
+)
+def test_the_reason_names_what_the_scheduler_did_and_only_that(state: str, stderr: str, expected: str | None) -> None:
+    assert scheduler_says(state, stderr) == expected
+
+
+def test_up_again_says_that_it_is_up_and_refuses_another_shape(before: Machine) -> None:
+    again, status, other = run(CLUSTER, "up"), run(CLUSTER, "status"), run(CLUSTER, "up", "--nodes", "3")
+    assert (again.returncode, told(again)) == (
+        0,
+        "cluster: this cluster is up already: 4 nodes of 2 ranks with links of 1gbit.",
+    )
+    assert status.returncode == 0
+    assert status.stdout.splitlines()[1:] == ["n0 idle", "n1 idle", "n2 idle", "n3 idle"]
+    assert other.returncode == 1
+    assert "another cluster is up already" in told(other)
+
+
+@pytest.mark.parametrize(
+    ("link", "expected"),
+    [("fast", "tc refuses"), ("1gbit fast", "tc refuses"), ("10kbit", "from 1mbit"), ("200gbit", "100gbit")],
+)
+def test_a_link_rate_that_cant_be_had_is_refused_before_anything_is_built(
+    before: Machine, link: str, expected: str
+) -> None:
+    done = run(CLUSTER, "up", "--link", link)
+    assert done.returncode == 2
+    assert expected in told(done)
+    assert repr(link) in told(done)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "expected"),
+    [
+        ("ip link add par4d type bridge", "a network link par4d is there that is not the cluster's"),
+        (
+            "ip link add other up type bridge && ip address add 198.18.77.9/25 dev other",
+            "198.18.77.0/25 is on other",
+        ),
+        ("touch /etc/slurm/slurm.conf", "a Slurm of its own"),
+        ("export SLURM_CONF=/etc/theirs.conf", "SLURM_CONF=/etc/theirs.conf"),
+        ("mount -n --bind /bin/false $(command -v nsenter)", "`nsenter --net="),
+    ],
+)
+def test_what_is_taken_or_fails_is_told_and_nothing_stays(
+    before: Machine, tmp_path: Path, prepare: str, expected: str
+) -> None:
+    """On a machine of its own: with a network, /run and /etc/slurm that are empty until they are prepared."""
+    steps = f"""
+        mount -n -t tmpfs tmpfs /run && mount -n -t tmpfs tmpfs /etc/slurm && mount -n -t sysfs sysfs /sys || exit 9
+        {prepare}
+        ls -A /run /etc/slurm /sys/class/net >"$1"
+        {CLUSTER} up
+        code=$?
+        ls -A /run /etc/slurm /sys/class/net | diff "$1" - || exit 8
+        exit $code
+    """
+    mine = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", steps, "sh"]
+    done = run(*mine, tmp_path / "before")
+    assert done.stdout == ""
+    assert done.returncode == 1
+    assert expected in told(done)
+
+
+def test_each_direction_of_a_link_has_its_rate(before: Machine, tmp_path: Path) -> None:
+    measured = exchange(tmp_path, "-N4", "-n4")
+    least_s = 0.95 * 60e6 / 125e6
+    assert measured["in_s"] > least_s  # each sender alone is within its rate: what n0 receives is limited
+    assert measured["out_s"] > least_s
+    assert measured["eth0"] > 120e6
+
+
+def test_ranks_of_one_node_talk_over_its_loopback(before: Machine, tmp_path: Path) -> None:
+    measured = exchange(tmp_path, "-N1", "-n2", "-w", "n0")
+    assert measured["lo"] > 40e6
+    assert measured["eth0"] < 1e6
+
+
+@pytest.mark.slow
+def test_a_suite_runs_as_batch_jobs_spread_over_the_nodes_and_their_links(before: Machine, tmp_path: Path) -> None:
+    counted = sent()
+    done = reframe(tmp_path, "-c", "suites/validation.py", "--system", "vcluster", "-r", *EIGHT_RANKS)
+    assert done.code == 0, done.out
+    (record,) = [case["record"] for case in done.cases() if case["name"].startswith("Validation")]
+    assert record["provenance"]["hosts"] == ["n0", "n1", "n2", "n3"]
+    assert record["provenance"]["launcher"] == "srun"
+    assert all(count - counted[node] > 500_000 for node, count in sent().items())
+
+
+@pytest.mark.slow
+def test_a_node_that_is_lost_fails_the_suite_with_the_reason(before: Machine, tmp_path: Path) -> None:
+    suite = tmp_path / "endless.py"
+    suite.write_text(textwrap.dedent(ENDLESS))
+    words = ["-c", str(suite), "--system", "vcluster", "-r"]
+    with ThreadPoolExecutor() as pool:
+        lost = pool.submit(reframe, tmp_path / "lost", *words)
+        deadline = time.monotonic() + TIMEOUT_S
+        while not run("squeue", "--steps", "--noheader").stdout.count(".0 "):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        kill_slurmd("n2")
+        done = lost.result()
+    assert done.code == 1
+    assert re.search(
+        "the scheduler ended the job: (Node failure on n2|.* DUE TO NODE FAILURE.*); the run fail", done.out
+    )
+    status, again = run(CLUSTER, "status"), run(CLUSTER, "up")
+    assert (status.returncode, told(status)) == (1, "cluster: n2 is down*.")
+    assert (again.returncode, told(again)) == (
+        1,
+        "cluster: a cluster is there already, but n2 is down*: run `ci/cluster down` first.",
+    )
+    after = reframe(tmp_path / "after", *words)
+    assert after.code == 1
+    assert "job cancelled because it was blocked due to reason: Nodes required for job are DOWN" in after.out
+
+
+def kill_slurmd(node: str) -> None:
+    first, _ = json.loads((STATE / "state.json").read_text())["processes"][node]
+    number = (STATE / f"slurmd-{node}.pid").read_text().strip()
+    assert run("nsenter", "--target", str(first), "--pid", "--mount", "kill", "-9", number).returncode == 0
+
+
+def test_down_ends_what_runs_and_leaves_nothing_behind(before: Machine) -> None:
+    run("sbatch", "-N1", "-o", "/dev/null", "--wrap", "sleep 1000")
+    deadline = time.monotonic() + TIMEOUT_S
+    while not run("squeue", "--noheader", "--states=RUNNING").stdout:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert Machine.now() != before
+    assert run(CLUSTER, "down").returncode == 0
+    deadline = time.monotonic() + TIMEOUT_S
+    while (now := Machine.now()) != before and time.monotonic() < deadline:
+        time.sleep(0.1)  # the parents of the nodes' first processes need a moment
+    assert now == before
+    again = run(CLUSTER, "down")
+    assert (again.returncode, told(again)) == (0, "cluster: no cluster is up.")
