@@ -1,4 +1,4 @@
-"""The few kinds of chart the report draws: lines over a scale, and stacked bars. Each returns inline SVG."""
+"""Lines over a scale, as inline SVG, and what every kind of chart has in common."""
 
 import itertools
 import math
@@ -48,15 +48,6 @@ class Axis:
     write: Callable[[float], str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Bars:
-    """One part of every stacked bar."""
-
-    label: str
-    values: Sequence[float]
-    colour: str
-
-
 def lines(chart: Sequence[Line], x: Axis, y: Axis, *, name: str, title: str, description: str) -> Markup:
     """A line chart, each line labelled at its end. Points that can't stand on the scale are left out."""
     drawn = [line for line in (_drawable(line, x, y) for line in chart) if line.x]
@@ -65,7 +56,7 @@ def lines(chart: Sequence[Line], x: Axis, y: Axis, *, name: str, title: str, des
     ends = [len(text) for text, line in zip(labels, drawn, strict=True) if line.x[-1] == last]
     right = 16 + LETTER * max(ends, default=0)
     with style():
-        figure, axes = _canvas(WIDTH, HEIGHT, left=46, right=right, bottom=42)
+        figure, axes = canvas(WIDTH, HEIGHT, left=46, right=right, bottom=42)
         _scale_x(axes, [value for line in drawn for value in line.x], x)
         _scale_y(axes, [value for line in drawn for value in (*line.y, *line.low, *line.high)], y)
         for line in drawn:
@@ -79,40 +70,11 @@ def lines(chart: Sequence[Line], x: Axis, y: Axis, *, name: str, title: str, des
         return inline(figure, name=name, title=title, description=description)
 
 
-def bars(
-    parts: Sequence[Bars], categories: Sequence[str], caption: str, *, name: str, title: str, description: str
-) -> Markup:
-    """Horizontal stacked bars, first category on top, the parts named in a line above."""
-    names = [clean(category, 22) for category in categories]
-    left = 12 + LETTER * max((len(text) for text in names), default=0)
-    height = 74 + 24 * len(names)
-    with style():
-        figure, axes = _canvas(WIDTH, height, left=left, right=16, bottom=40)
-        offsets = [0.0] * len(names)
-        places = range(len(names))
-        for part in parts:
-            values = [value if math.isfinite(value) else 0.0 for value in part.values]
-            axes.barh(places, values, left=offsets, height=0.62, color=COLOURS[part.colour], linewidth=0)
-            offsets = [start + value for start, value in zip(offsets, values, strict=True)]
-        longest = max(offsets, default=0.0)
-        axes.set_xlim(0, longest * 1.04 or 1.0)
-        for place in places:
-            if not any(math.isfinite(part.values[place]) for part in parts):
-                axes.text(0, place, " not measured", color=COLOURS["muted"], va="center", style="italic")
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.set_yticks(places, names)
-        axes.tick_params(axis="y", length=0, labelcolor=COLOURS["ink"])
-        axes.xaxis.set_major_locator(MaxNLocator(5) if longest else FixedLocator([0.0]))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
-        axes.grid(axis="x", color=COLOURS["rule"], linewidth=0.8)
-        axes.set_xlabel(caption, labelpad=6)
-        _legend(figure, axes, parts, left)
-        return inline(figure, name=name, title=title, description=description)
-
-
-def _canvas(width: float, height: float, *, left: float, right: float, bottom: float) -> tuple[Figure, Axes]:
+def canvas(
+    width: float, height: float, *, left: float, right: float, bottom: float, top: float = 30
+) -> tuple[Figure, Axes]:
+    """An empty figure with one pair of axes, so many pixels from its edges."""
     figure = new_figure(width, height)
-    top = 30
     axes = figure.add_axes(
         (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
     )
@@ -263,14 +225,3 @@ def _apart(places: Sequence[float]) -> list[float]:
 def _write(axes: Axes, x: float, y: float, text: str, colour: str, align: Literal["left", "center"]) -> None:
     place = axes.figure.transFigure.inverted().transform((x, y))
     axes.figure.text(place[0], place[1], text, color=COLOURS[colour], ha=align, va="center_baseline", weight="bold")
-
-
-def _legend(figure: Figure, axes: Axes, parts: Sequence[Bars], left: float) -> None:
-    """The parts' names in their colours, in one line above the bars."""
-    height = figure.get_figheight() * 72
-    x = 1.0
-    for part in parts:
-        figure.text(
-            x / WIDTH, 1 - 14 / height, f"■ {part.label}", color=COLOURS[part.colour], va="center", weight="bold"
-        )
-        x += LETTER * (len(part.label) + 4)

@@ -86,9 +86,10 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Charts that stand side by side where there is room."""
+    """Charts that stand side by side where there is room; wide ones take a row each."""
 
     figures: tuple[Figure, ...]
+    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from reports.text import DAY
+
 _FOLDER = Path(__file__).with_name("published")
-_UNITS = {"%": 0.01, "Pflop/s": 1e15, "Tflop/s": 1e12, "s": 1.0}
+_UNITS = {
+    **{"%": 0.01, "Pflop/s": 1e15, "Tflop/s": 1e12, "s": 1.0},
+    **{"days": DAY, "months": 365.25 / 12 * DAY, "years": 365.25 * DAY},
+}
 _MEASURES = {
     "sustained": "hardware_flops_per_s",
     "pct_advertised_peak": "hfu",
@@ -17,8 +22,9 @@ _MEASURES = {
 
 def _read(name: str) -> pd.DataFrame:
     table = pd.read_csv(_FOLDER / name, keep_default_na=False)
-    table["value"] = table["value"].astype(float) * table["unit"].map(_UNITS)
-    return table
+    for column in {"value", "highest"} & set(table):
+        table[column] = pd.to_numeric(table[column]) * table["unit"].map(_UNITS)
+    return table.assign(paper=table["source"].str.split(" ").str[0])
 
 
 @cache
@@ -30,7 +36,7 @@ def weak_scaling() -> pd.DataFrame:
     """
     rows = _read("weak_scaling.csv")
     rows = rows[rows["metric"].isin(list(_MEASURES))].assign(
-        paper=rows["source"].str.split(" ").str[0], ranks=rows["devices"], metric=rows["metric"].map(_MEASURES)
+        ranks=rows["devices"], metric=rows["metric"].map(_MEASURES)
     )
     key = ["paper", "system", "framework", "model", "ranks", "batch_tokens"]
     table = rows.pivot(index=key, columns="metric", values="value").reset_index().rename_axis(columns=None)
@@ -45,6 +51,29 @@ def weak_scaling() -> pd.DataFrame:
 def peaks() -> pd.DataFrame:
     """One row a published peak of a device: source, system, device, dtype, metric (advertised, empirical), value."""
     return _read("peaks.csv")
+
+
+@cache
+def gains() -> pd.DataFrame:
+    """One row a published gain: paper, source, system, framework, model, devices, study, gained, over, value, highest.
+
+    value: the part of the time per batch that is saved, highest: the end of the range where one is printed, else NaN.
+    gained, over: for overlaps flags as the engine writes them, the cache without its size.
+    """
+    return _read("gains.csv")
+
+
+@cache
+def time_to_solution() -> pd.DataFrame:
+    """One row a published time to train on so many tokens: paper, system, framework, model, ranks, tokens, solution_s.
+
+    efficiency: parallel, from these times, relative to the smallest point of the same model. A month is a twelfth of
+    365.25 days.
+    """
+    table = _read("time_to_solution.csv").rename(columns={"devices": "ranks", "value": "solution_s"})
+    series = [table[name] for name in ("paper", "system", "model")]
+    work = table["ranks"] * table["solution_s"]
+    return table.assign(efficiency=work.groupby(series).transform("first") / work)
 
 
 def matching(system: str, models: set[str], series: str = "") -> pd.DataFrame:

@@ -1,6 +1,5 @@
-"""The figures of a scaling series: ours beside the published ones, on a log2 scale of devices."""
+"""The figures of a scaling series, weak or strong: ours beside the published ones, on a log2 scale of devices."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from reports import charts, text
-from reports.charts import Axis, Bars, Line
+from reports.charts import Axis, Line
 from reports.frame import Frames
 from reports.page import Figure
 from reports.points import fastest
@@ -16,19 +15,21 @@ from reports.points import fastest
 DEVICES = Axis("devices", "log2", write=text.count)
 MOST_CURVES = 6
 MOST_POINTS = 60
-MOST_BARS = 12
 _CURVES = ("blue", "red", "green", "purple", "gold", "sky")
 _MARKS = {"axonn-sc24": "o", "par4d": "s"}
-_AXES = {"x": "blue", "y": "red", "z": "green", "data": "purple"}
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A series of points on one machine, and the published series to draw beside it (possibly none)."""
+    """A series of points on one machine, and the published series to draw beside it (possibly none).
+
+    source: where in the papers the published points are.
+    """
 
     name: str
     points: pd.DataFrame
     published: pd.DataFrame
+    source: str = "Table III"
 
     @property
     def line(self) -> pd.DataFrame:
@@ -39,10 +40,10 @@ class Series:
 def time(series: Series) -> Figure:
     """Time per batch (axonn-sc24 Fig. 6). Published times of another batch size are left out: they don't compare."""
     series = replace(series, published=same_batch(series))
-    return _scaling(
+    return scaling(
         series, "time", "Time per batch", [("time_s", "blue", "measured")], Axis("seconds per batch", from_zero=True),
         text.seconds, "Level is ideal. Bars span the jobs of a point."
-        + _drawn(series, "time_s", "its times are implied by the printed flop/s"),
+        + published_in(series, "time_s", "its times are implied by the printed flop/s"),
     )  # fmt: skip
 
 
@@ -51,17 +52,10 @@ def flops(series: Series) -> Figure:
     values = [series.line["hardware_flops_per_s"].min(), series.published["hardware_flops_per_s"].min()]
     factor, letter = text.prefix(min((value for value in values if value == value), default=1.0))
     axis = Axis(f"{letter}flop/s, hardware", "log10", write=lambda value: charts.plain(value / factor))
-    line = series.line
-    ideal = []
-    if len(line) > 1:
-        base = line.iloc[0]
-        ends = [base["ranks"], line["ranks"].max()]
-        rates = [base["hardware_flops_per_s"] / base["ranks"] * ranks for ranks in ends]
-        ideal = [Line(ends, rates, "muted", kind="guide")]
-    return _scaling(
+    return scaling(
         series, "flops", "Sustained flop/s", [("hardware_flops_per_s", "blue", "measured")], axis, text.flops,
-        "Recomputation counted. Dotted: linear from the smallest point." + _drawn(series, "hardware_flops_per_s"),
-        guides=ideal,
+        "Recomputation counted. Dotted: linear from the smallest point." + published_in(series, "hardware_flops_per_s"),
+        guides=ideal(series.line, "hardware_flops_per_s", 1),
     )  # fmt: skip
 
 
@@ -69,21 +63,21 @@ def peak(series: Series) -> Figure:
     """Percentages of the advertised and of the empirical peak (axonn-sc24 Table III)."""
     measures = [("of_empirical", "red", "of empirical"), ("hfu", "blue", "HFU"), ("mfu", "green", "MFU")]
     axis = Axis("% of peak", from_zero=True, write=lambda value: f"{100 * value:.0f}")
-    return _scaling(
+    return scaling(
         series, "peak", "Share of the peak", measures, axis, text.percent,
-        "HFU and MFU are of the advertised peak; HFU counts recomputation, MFU does not." + _drawn(series, "hfu"),
+        "HFU and MFU are of the advertised peak; HFU counts recomputation, MFU does not." + published_in(series, "hfu"),
     )  # fmt: skip
 
 
-def efficiency(series: Series) -> Figure:
-    """Weak-scaling efficiency (axonn-sc24 section VII-A)."""
+def efficiency(series: Series, title: str) -> Figure:
+    """Efficiency relative to the smallest point (axonn-sc24 sections VII-A and VII-C)."""
     line = series.line
     base = int(line["ranks"].min())
     axis = Axis("% efficiency", from_zero=True, write=lambda value: f"{100 * value:.0f}")
-    return _scaling(
-        series, "efficiency", "Weak-scaling efficiency", [("efficiency", "blue", "measured")], axis, text.percent,
+    return scaling(
+        series, "efficiency", title, [("efficiency", "blue", "measured")], axis, text.percent,
         f"Flop/s per device, relative to {text.plural(base, 'device')}."
-        + _drawn(series, "efficiency", "relative to its own smallest"),
+        + published_in(series, "efficiency", "relative to its own smallest"),
     )  # fmt: skip
 
 
@@ -94,12 +88,12 @@ def loss(series: Series, frames: Frames) -> Figure:
     curves = []
     for colour, (_, point) in zip(_CURVES, chosen.iterrows(), strict=False):
         mine = steps[steps["run"] == point["newest"]]
-        curves.append(Line(mine["index"].tolist(), mine["loss"].tolist(), colour, _at(point), kind="curve"))
+        curves.append(Line(mine["index"].tolist(), mine["loss"].tolist(), colour, at(point), kind="curve"))
     table = steps.merge(chosen[["newest", "ranks", "model"]], left_on="run", right_on="newest")
     name, title = f"{series.name}-loss", "Training loss"
     return Figure(
         title,
-        "Newest job of each point, every iteration, by devices." + _chosen(chosen, series.line),
+        "Newest job of each point, every iteration, by devices." + left_out(chosen, series.line),
         charts.lines(
             curves,
             Axis("iteration"),
@@ -113,49 +107,13 @@ def loss(series: Series, frames: Frames) -> Figure:
     )
 
 
-def breakdown(series: Series) -> Figure:
-    """Compute and collectives of an iteration."""
-    chosen = spread_out(series.line, MOST_BARS)
-    parts = [
-        Bars("compute", chosen["compute_s"].tolist(), "blue"),
-        Bars("collectives", chosen["collectives_s"].tolist(), "red"),
-    ]
-    return _bars(
-        series, "breakdown", "Where the time goes", parts, chosen, "seconds per iteration on rank 0",
-        "Collectives include waiting for the slowest rank.", ["compute_s", "collectives_s"], text.seconds,
-    )  # fmt: skip
-
-
-def memory(series: Series) -> Figure:
-    """Peak memory of the fullest rank."""
-    chosen = spread_out(series.line, MOST_BARS)
-    parts = [Bars("fullest rank", (chosen["memory_max"] / 2**30).tolist(), "green")]
-    return _bars(
-        series, "memory", "Peak memory", parts, chosen, "GiB per rank",
-        "The emptiest rank is in the table below.", ["memory_max", "memory_min"], text.memory,
-    )  # fmt: skip
-
-
-def traffic(series: Series, frames: Frames) -> Figure:
-    """Bytes that rank 0 hands to collectives in an iteration, by axis of the grid."""
-    chosen = spread_out(series.line, MOST_BARS)
-    mine = frames.collectives[frames.collectives["run"].isin(chosen["newest"])]
-    sums = mine.pivot_table(index="run", columns="axis", values="bytes", aggfunc="sum", fill_value=0.0)
-    sums = sums.reindex(chosen["newest"])
-    sums[chosen["ranks"].to_numpy() == 1] = 0.0  # one device sends nothing; for more, nothing told is not measured
-    factor, letter = text.prefix(float(sums.max().max()) if sums.size else 1.0)
-    known = [axis for axis in _AXES if axis in sums]
-    parts = [Bars(axis, (sums[axis] / factor).tolist(), _AXES[axis]) for axis in known]
-    others = [axis for axis in sums if axis not in _AXES]
-    if others:
-        parts.append(Bars("other", (sums[others].sum(axis=1, min_count=1) / factor).tolist(), "gold"))
-    if not parts:
-        parts.append(Bars("none", [0.0 if ranks == 1 else math.nan for ranks in chosen["ranks"]], "muted"))
-    table = chosen.assign(**{f"bytes_{axis}": sums[axis].to_numpy() for axis in known})
-    return _bars(
-        series, "traffic", "Data in collectives", parts, table, f"{letter}B per iteration on rank 0, by grid axis",
-        "Bytes of the input buffers.", [f"bytes_{axis}" for axis in known], text.size,
-    )  # fmt: skip
+def ideal(line: pd.DataFrame, key: str, power: int) -> list[Line]:
+    """A dotted line from the smallest point on: in proportion to the devices (power 1), or against it (-1)."""
+    if len(line) < 2:
+        return []
+    base = line.iloc[0]
+    ends = [base["ranks"], line["ranks"].max()]
+    return [Line(ends, [base[key] * (ranks / base["ranks"]) ** power for ranks in ends], "muted", kind="guide")]
 
 
 def same_batch(series: Series) -> pd.DataFrame:
@@ -170,7 +128,7 @@ def spread_out(table: pd.DataFrame, most: int) -> pd.DataFrame:
     return table.iloc[[round(i * (len(table) - 1) / (most - 1)) for i in range(most)]]
 
 
-def _scaling(
+def scaling(
     series: Series,
     suffix: str,
     title: str,
@@ -180,6 +138,7 @@ def _scaling(
     caption: str,
     guides: Sequence[Line] = (),
 ) -> Figure:
+    """Lines over devices. measures: key, colour and label of each; write: a value in words; guides: drawn below."""
     line, name = spread_out(series.line, MOST_POINTS), f"{series.name}-{suffix}"
     drawn = list(guides)
     described = []
@@ -205,7 +164,7 @@ def _scaling(
     theirs = series.published[columns_in(series.published, columns)].assign(origin=series.published["paper"])
     return Figure(
         title,
-        caption + _chosen(line, series.line),
+        caption + left_out(line, series.line),
         charts.lines(drawn, DEVICES, axis, name=name, title=title, description=_describe(described, "devices", write)),
         pd.concat([ours, theirs], ignore_index=True),
         name,
@@ -217,46 +176,22 @@ def columns_in(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     return [column for column in columns if column in table]
 
 
-def _bars(
-    series: Series,
-    suffix: str,
-    title: str,
-    parts: Sequence[Bars],
-    chosen: pd.DataFrame,
-    axis: str,
-    caption: str,
-    keys: list[str],
-    write: Callable[[float], str],
-) -> Figure:
-    name = f"{series.name}-{suffix}"
-    rows = [
-        f"{_at(point)}: " + ", ".join(f"{key} {write(point[key])}" for key in keys if point[key] == point[key])
-        for _, point in chosen.iterrows()
-    ]
-    labels = [f"{_at(point)} · {point['model']}" for _, point in chosen.iterrows()]
-    return Figure(
-        title,
-        caption + _chosen(chosen, series.line),
-        charts.bars(parts, labels, axis, name=name, title=title, description=". ".join(rows) or "Not measured."),
-        chosen[["ranks", "model", "grid", *keys]],
-        name,
-    )
-
-
-def _at(point: "pd.Series[Any]") -> str:
+def at(point: "pd.Series[Any]") -> str:
+    """A point's device count, as a label."""
     return f"{int(point['ranks']):,}"
 
 
-def _drawn(series: Series, key: str, remark: str = "") -> str:
+def published_in(series: Series, key: str, remark: str = "") -> str:
     """The part of a caption that names what is drawn dashed."""
     papers = list(series.published.loc[series.published[key].notna(), "paper"].unique())
     if not papers:
         return ""
     shapes = " (circles) and ".join(papers) + " (squares)" if len(papers) > 1 else papers[0]
-    return f" Dashed: published, {shapes} Table III{'; ' + remark if remark else ''}."
+    return f" Dashed: published, {shapes} {series.source}{'; ' + remark if remark else ''}."
 
 
-def _chosen(chosen: pd.DataFrame, of: pd.DataFrame) -> str:
+def left_out(chosen: pd.DataFrame, of: pd.DataFrame) -> str:
+    """The part of a caption that says how many points are not drawn."""
     return f" {len(chosen)} of {len(of)} points drawn; the tables have all." if len(chosen) < len(of) else ""
 
 

@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterable
 from datetime import datetime
 
+DAY = 86400.0
 _SI = {-9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
 
 
@@ -76,6 +77,26 @@ def seconds(value: float) -> str:
     return f"{significant(value)} s" if value >= 1 else si(value, "s")
 
 
+def duration(value: float) -> str:
+    """Seconds of a whole training as people say it: hours, days, months (of 30.4 days) or years.
+
+    >>> duration(25.5 * 86400), duration(5400)
+    ('25.5 days', '1.50 hours')
+    """
+    for unit, length, most in (("hours", 3600.0, 48), ("days", DAY, 91), ("months", 365.25 / 12 * DAY, 48)):
+        if value < most * length:
+            return seconds(value) if unit == "hours" and value < 3600 else f"{significant(value / length, 3)} {unit}"
+    return f"{significant(value / (365.25 * DAY), 3)} years"
+
+
+def tokens(value: float) -> str:
+    """A number of tokens as people say it: 2 trillion tokens."""
+    for word, factor in (("trillion ", 1e12), ("billion ", 1e9), ("million ", 1e6)):
+        if value >= factor:
+            return f"{value / factor:,.4g} {word}tokens"
+    return f"{count(value)} tokens"
+
+
 def size(value: float) -> str:
     """Bytes in powers of 1000, as bandwidths count them."""
     return si(value, "B", 3)
@@ -91,9 +112,9 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-def signed(value: float) -> str:
-    """A small difference, in scientific notation unless it is exactly zero."""
-    return "0" if value == 0 else f"{value:+.2e}"
+def gain(value: float) -> str:
+    """A part saved as a percentage, with a minus sign where it is a loss."""
+    return percent(value).replace("-", "\u2212")
 
 
 def moment(value: datetime) -> str:

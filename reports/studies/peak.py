@@ -37,7 +37,7 @@ def build(mine: Frames, everything: Frames) -> Page:
     return Page(TITLE, LEAD, tuple(sections), _headline(mine.runs), empty=not groups)
 
 
-STUDY = Study("peak", TITLE, SUMMARY, 3, lambda runs: runs["kind"] == "gemm", build)
+STUDY = Study("peak", TITLE, SUMMARY, 5, lambda runs: runs["kind"] == "gemm", build)
 
 
 def by_size(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:

@@ -41,7 +41,7 @@ def build(mine: Frames, everything: Frames) -> Page:
     return Page(TITLE, LEAD, tuple(sections), _headline(pairs))
 
 
-STUDY = Study("validation", TITLE, SUMMARY, 2, lambda runs: runs["study"] == "validation", build)
+STUDY = Study("validation", TITLE, SUMMARY, 4, lambda runs: runs["study"] == "validation", build)
 
 
 def compare(frames: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from sample_results import gemm, save, series, train, validation
+from sample_results import ALL, ablation, gemm, save, series, strong, train, validation
 
+from engine.result import Result
 from reports.site import build
 
 HOSTILE = "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">"
@@ -12,7 +13,7 @@ HOSTILE = "<script>document.title='ran'</script><img src=x onerror=\"document.ti
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of everything: two series, failures, validation, peaks, unreadable files."""
+    """A report of everything: two series, failures, overlaps, strong scaling, validation, peaks, unreadable files."""
     folder = tmp_path_factory.mktemp("results")
     results = [
         *series("frontier"),
@@ -20,6 +21,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *validation(),
         gemm(),
         gemm(system="local", partition="cpu", dtype="fp32", best=95e9),
+        *ablation(jobs=2),
+        *ablation(jobs=1, grid="2x1x2x2", overlaps=["none", ALL], job=300),
+        *strong(points=4),
     ]
     results.append(train(ranks=16384, model="gpt-160b", grid="8x8x32x8", failure="rank 3 was killed", job=400))
     paths = save(results, folder)
@@ -27,6 +31,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("out") / "site"
     build([folder], out)
     return out
+
+
+def hostile_lanes(run: Result, name: str) -> Result:
+    """The run with this name for one of its axes, lanes and phases, and times that no clock shows."""
+    breakdown, timeline = run.breakdown, run.timeline
+    assert breakdown
+    axes = (breakdown.axes[0].model_copy(update={"axis": name}), *breakdown.axes[1:])
+    phases = (breakdown.phases[0].model_copy(update={"name": name, "exposed_s": 1e308}), *breakdown.phases[1:])
+    if timeline:
+        first, second, *others = timeline.spans
+        odd = (first.model_copy(update={"lane": name, "name": name}), second.model_copy(update={"end_s": -1e308}))
+        timeline = timeline.model_copy(update={"spans": (*odd, *others)})
+    changed = breakdown.model_copy(update={"axes": axes, "phases": phases})
+    return run.model_copy(update={"breakdown": changed, "timeline": timeline})
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +63,10 @@ def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results += [train(name=name, study=name, job=100 + n) for n, name in enumerate(names)]
     results += [run.model_copy(update={"labels": run.labels | {"system": HOSTILE}}) for run in validation()]
     results += [gemm(system=HOSTILE)]
+    for n, name in enumerate(names):
+        known = {"name": name, "system": name, "partition": name, "series": name}
+        results += [hostile_lanes(run, name) for run in ablation(jobs=1, job=200 + 20 * n, **known)]
+        results += strong(points=2, token_budget=name if n % 2 else "2e+12", **(known | {"model": "gpt-5b"}))
     save(results, folder)
     out = tmp_path_factory.mktemp("out") / "site"
     build([folder], out)

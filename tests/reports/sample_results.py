@@ -3,9 +3,12 @@
 import json
 import math
 import random
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from sample_steps import Step, simulate
 
 from engine.flops import hardware_flops, model_flops
 from engine.models import lookup
@@ -22,6 +25,8 @@ from engine.result import (
     write,
 )
 
+ALL = "oar,ors,oag,cache=auto,data"
+TUNING = {"prefetch_depth": 4, "reduce_window": 4, "bucket_bytes": 64e6, "cache_bytes": None}
 START = datetime(2026, 3, 2, 1, 0, tzinfo=UTC)
 FRONTIER = {
     512: ("gpt-5b", "8x1x8x8", 17.2),
@@ -65,9 +70,16 @@ def train(
     losses: tuple[float, ...] = (),
     failure: str | None = None,
     environment: dict[str, Any] | None = None,
+    overlap: str = ALL,
+    tuning: dict[str, Any] | None = None,
+    version: Literal[1, 2] = 2,
+    step: Step | None = None,
     **labels: str,
 ) -> Result:
-    """One training run of ten iterations, the first two a warm-up. failure: it failed, for that reason."""
+    """One training run of ten iterations, the first two a warm-up. failure: it failed, for that reason.
+
+    step: what ran when in an iteration, else it is told by compute and collectives only. version 1: without overlap.
+    """
     noise = random.Random(f"{ranks}{grid}{job}")
     labels = {"study": "weak_scaling", "system": "frontier", "partition": "gpu"} | labels
     config = lookup(model)
@@ -80,7 +92,10 @@ def train(
         "model": {"name": shape.name}, "batch": {"sequences": sequences, "micro": None}, "precision": dtype,
         "checkpoint_activations": recompute, "iterations": 10, "warmup": 2, "out": f"job{job}/result.json",
     }  # fmt: skip
+    if version > 1:
+        options |= {"overlap": overlap, **TUNING, **(tuning or {})}
     common: dict[str, Any] = {
+        "version": version,
         "kind": "train", "labels": labels, "config": options, "ranks": ranks, "grid": grid, "model": shape,
         "dtype": dtype, "provenance": provenance(job, **(environment or {})),
     }  # fmt: skip
@@ -115,13 +130,53 @@ def train(
         )
         if sizes[axis] > 1
     )  # fmt: skip
+    told = Breakdown(compute_s=time_s * (1 - share), collectives_s=time_s * share)
+    peaks = tuple(int(2**30 * noise.uniform(38, 44)) for _ in range(min(ranks, 64)))
     return Result(
         status="ok", iterations=iterations, summary=summary, collectives=collectives,
-        breakdown=Breakdown(compute_s=time_s * (1 - share), collectives_s=time_s * share),
-        memory=Memory(kind="allocated", peak_bytes_per_rank=tuple(
-            int(2**30 * noise.uniform(38, 44)) for _ in range(min(ranks, 64)))),
+        breakdown=step.breakdown(time_s) if step else told,
+        memory=Memory(kind="allocated", peak_bytes_per_rank=peaks, **(step.memory if step else {})),
+        timeline=step.timeline(time_s) if step and step.drawn else None,
         **common,
     )  # fmt: skip
+
+
+def ablation(
+    *, jobs: int = 3, grid: str = "2x2x2x1", system: str = "vcluster", model: str = "gpt-local-4", cache: str = "auto",
+    overlaps: Sequence[str] = (), job: int = 0, **shape: Any,
+) -> list[Result]:  # fmt: skip
+    """So many jobs of every variant of the overlap study on one grid, the first of each with a timeline."""
+    flags = ["oar", "ors", "oag", f"cache={cache}", *(["data"] if not grid.endswith("x1") else [])]
+    steps = ["none", *(",".join(flags[: number + 1]) for number in range(len(flags))), *flags[1:]]
+    noise = random.Random(f"{system}{grid}")
+    known = {"partition": "cpu", "dtype": "fp32", "sequences": 16, "study": "overlap_ablation"} | shape
+    ranks = math.prod(map(int, grid.split("x")))
+    results = []
+    for repeat in range(jobs):
+        for number, overlap in enumerate(overlaps or steps):
+            step = simulate(overlap, grid, drawn=repeat == 0)
+            results.append(train(
+                ranks=ranks, grid=grid, model=model, system=system, overlap=overlap, step=step,
+                time_s=step.length * noise.uniform(0.985, 1.015), job=job + 20 * repeat + number, **known,
+            ))  # fmt: skip
+    return results
+
+
+def strong(
+    system: str = "frontier", model: str = "gpt-80b", first: int = 128, points: int = 7, time_s: float = 1120.0,
+    **changes: Any,
+) -> list[Result]:  # fmt: skip
+    """A strong-scaling series whose time falls a little less than its devices grow, two jobs a point."""
+    known = {"token_budget": "2e+12", "series": "axonn-sc24", "study": "strong_scaling"} | changes
+    return [
+        train(
+            ranks=ranks, model=model, grid=f"8x1x8x{ranks // 64}", system=system, job=30 * power + job,
+            time_s=time_s * (first / ranks) ** 0.98 * (1 + 0.02 * job), **known,
+        )
+        for power in range(points)
+        for ranks in [first * 2**power]
+        for job in range(2)
+    ]  # fmt: skip
 
 
 def gemm(

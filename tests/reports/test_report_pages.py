@@ -16,7 +16,7 @@ from reports.site import build
 from reports.study import all_studies
 from reports.text import clean, significant, slug, slugs
 
-PAGES = ("index", "weak_scaling", "validation", "peak")
+PAGES = ("index", "weak_scaling", "strong_scaling", "overlap", "validation", "peak")
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
@@ -144,7 +144,7 @@ def test_hfu_and_mfu_are_both_shown_and_named(site: Path) -> None:
 def test_a_failed_point_is_shown_as_failed_with_its_reason_and_without_numbers(site: Path) -> None:
     html = (site / "weak_scaling.html").read_text()
     begins = '<tr><td class="n" data-s="16384">16,384</td><td>gpt-160b</td><td>8x8x32x8</td><td>'
-    (row,) = re.findall(begins + ".*?</tr>", html.split("Measured points")[1])
+    (row,) = re.findall(begins + ".*?</tr>", html.split("Measured points")[1].split("</tbody>")[0])
     assert row.count(">failed</td>") == 8
     assert "0 of 1" in row
     assert "rank 3 was killed" in html.split("Failed jobs")[1]
@@ -257,7 +257,7 @@ def test_a_file_is_no_place_for_a_report(tmp_path: Path) -> None:
 
 def test_every_study_has_its_own_name_and_place() -> None:
     studies = all_studies()
-    assert [study.name for study in studies] == ["weak_scaling", "validation", "peak"]
+    assert [study.name for study in studies] == ["weak_scaling", "strong_scaling", "overlap", "validation", "peak"]
     assert len({study.order for study in studies}) == len(studies)
 
 

@@ -131,11 +131,11 @@ def test_published_batch_times_and_flops_agree_with_the_engines_own_count() -> N
 
 
 def test_every_published_number_names_a_paper_and_a_table_or_section() -> None:
-    for name in ("weak_scaling.csv", "peaks.csv"):
+    for name in ("weak_scaling.csv", "peaks.csv", "gains.csv", "time_to_solution.csv"):
         table = pd.read_csv(Path(published.__file__).with_name("published") / name)
         assert (
             table["source"]
-            .str.fullmatch(r"(axonn-sc24|par4d|axonn-ipdps22) (Table|section) [-IVABC]+(, implied)?")
+            .str.fullmatch(r"(axonn-sc24|par4d|axonn-ipdps22) (Table|section) [-IVABCD]+(, implied)?")
             .all()
         )
         assert not table.drop(columns="note").duplicated().any()

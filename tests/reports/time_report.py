@@ -1,7 +1,7 @@
 """Measure how long a report of many results takes: `python tests/reports/time_report.py [NUMBER]` (10,000 if not said).
 
-Result files of five systems with five points each, and two that are harder on the report: every result on a system of
-its own, and every result a point of its own in one series.
+Result files of five systems with five points each, and some that are harder on the report: every result on a system of
+its own, every result a point of its own in one series, and all variants of the overlap study on many layouts.
 """
 
 import sys
@@ -11,11 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sample_results import FRONTIER, train
+from sample_steps import simulate
 
 from engine.result import Result
 from reports.site import build
 
 POINTS = list(FRONTIER.items())
+VARIANTS = ("none", "oar", "oar,ors", "oar,ors,oag", "oar,ors,oag,cache=auto", "ors", "oag", "cache=auto")
 SYSTEMS = ("frontier", "perlmutter", "alps", "one", "two")
 
 
@@ -36,6 +38,14 @@ def wide(number: int) -> Result:
     return train(job=number, ranks=number + 1, name=f"model{number}")
 
 
+def ablated(number: int) -> Result:
+    """A variant of the overlap study on one of a thousand layouts, each told by its model."""
+    overlap = VARIANTS[number % len(VARIANTS)]
+    step = simulate(overlap, drawn=number % 50 == 0)
+    name = f"model{number // len(VARIANTS) % 1000}"
+    return train(job=number, name=name, time_s=step.length, overlap=overlap, step=step, study="overlap_ablation")
+
+
 def measure(name: str, make: Callable[[int], Result], number: int) -> None:
     """Write the results, build the report, say how long the build took."""
     with tempfile.TemporaryDirectory() as folder:
@@ -50,5 +60,5 @@ def measure(name: str, make: Callable[[int], Result], number: int) -> None:
 
 if __name__ == "__main__":
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
-    for label, maker in (("usual", usual), ("lonely", lonely), ("wide", wide)):
+    for label, maker in (("usual", usual), ("lonely", lonely), ("wide", wide), ("ablated", ablated)):
         measure(label, maker, count)

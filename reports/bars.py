@@ -1,0 +1,143 @@
+"""Horizontal stacked bars, the parts of each named above, with numbers in columns beside them where asked for."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+
+from reports.charts import LETTER, WIDTH, canvas, plain
+from reports.svg import COLOURS, inline, style
+from reports.text import clean
+
+ROW, HEADING, TOP, BOTTOM = 24.0, 26.0, 34.0, 40.0
+LABEL_LETTERS = 34
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """One part of every stacked bar."""
+
+    label: str
+    values: Sequence[float]
+    colour: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar: its name; the heading of the group that begins with it; the range of its whole, drawn as a whisker.
+
+    notes: what stands in each column beside the bars; pale: those of the columns that are written in a quiet colour.
+    missing: what stands in place of a bar that has no part.
+    """
+
+    label: str
+    heading: str = ""
+    low: float = math.nan
+    high: float = math.nan
+    notes: tuple[str, ...] = ()
+    pale: tuple[int, ...] = ()
+    missing: str = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place on the scale that matters, drawn through all bars of the first group."""
+
+    value: float
+    label: str
+
+
+def stacked(
+    parts: Sequence[Bars], bars: Sequence[Bar], caption: str, *, name: str, title: str, description: str,
+    columns: Sequence[str] = (), mark: Mark | None = None, width: float = WIDTH,
+) -> Markup:  # fmt: skip
+    """The bars, first on top. caption: of the scale; columns: the heads of the notes, each in two lines at most."""
+    labels = [clean(bar.label, LABEL_LETTERS if width > WIDTH else 22) for bar in bars]
+    left = 12 + LETTER * max((len(label) for label in labels), default=0)
+    widths = [
+        _column_width(head, [bar.notes[place] for bar in bars if bar.notes]) for place, head in enumerate(columns)
+    ]
+    right = 16 + sum(widths)
+    places = list(itertools.accumulate(ROW + HEADING * bool(bar.heading) for bar in bars))
+    top = TOP + (18 if columns or mark else 0)
+    tall = places[-1] if places else ROW
+    height = top + tall + BOTTOM
+    with style():
+        figure, axes = canvas(width, height, left=left, right=right, top=top, bottom=BOTTOM)
+        centres = [place - ROW / 2 for place in places]
+        longest = _draw_parts(axes, parts, bars, centres)
+        axes.set_xlim(0, longest * 1.04 or 1.0)
+        axes.set_ylim(tall, 0)
+        axes.set_yticks(centres, labels)
+        axes.tick_params(axis="y", length=0, labelcolor=COLOURS["ink"])
+        axes.xaxis.set_major_locator(MaxNLocator(5) if longest else FixedLocator([0.0]))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
+        axes.grid(axis="x", color=COLOURS["rule"], linewidth=0.8)
+        axes.set_xlabel(caption, labelpad=6)
+        _legend(figure, parts)
+        if mark and mark.value <= longest:
+            _draw_mark(axes, mark, next((c for bar, c in zip(bars[1:], centres[1:], strict=True) if bar.heading), None))
+        for bar, place in zip(bars, places, strict=True):
+            if bar.heading:
+                _write(figure, 1.0, top + place - ROW - HEADING / 2, bar.heading, "muted", "left", weight="bold")
+        ends = [width - 8 - sum(widths[place + 1 :]) for place in range(len(columns))]
+        for place, (end, head) in enumerate(zip(ends, columns, strict=True)):
+            for line, words in enumerate(reversed(head.split("\n"))):
+                _write(figure, end, top - 10 - 13 * line, words, "muted", "right")
+            for bar, centre in zip(bars, centres, strict=True):
+                if bar.notes:
+                    colour = "muted" if place in bar.pale else "ink"
+                    _write(figure, end, top + centre, bar.notes[place], colour, "right")
+        return inline(figure, name=name, title=title, description=description)
+
+
+def _column_width(head: str, notes: Sequence[str]) -> float:
+    return 18 + LETTER * max(len(words) for words in (*head.split("\n"), *notes))
+
+
+def _draw_parts(axes: Axes, parts: Sequence[Bars], bars: Sequence[Bar], centres: Sequence[float]) -> float:
+    """Draw every bar with its whisker; returns the longest reach."""
+    reach = [0.0] * len(bars)
+    for part in parts:
+        values = [value if math.isfinite(value) else 0.0 for value in part.values]
+        axes.barh(centres, values, left=reach, height=0.62 * ROW, color=COLOURS[part.colour], linewidth=0)
+        reach = [start + value for start, value in zip(reach, values, strict=True)]
+    for place, (bar, centre) in enumerate(zip(bars, centres, strict=True)):
+        if not any(math.isfinite(part.values[place]) for part in parts):
+            axes.text(0, centre, f" {bar.missing}", color=COLOURS["muted"], va="center", style="italic")
+        elif bar.high > bar.low:
+            axes.hlines(centre, bar.low, bar.high, color=COLOURS["ink"], linewidth=1.3)
+            axes.vlines((bar.low, bar.high), centre - 4, centre + 4, color=COLOURS["ink"], linewidth=1.3)
+    highs = [bar.high for bar in bars if math.isfinite(bar.high)]
+    return max((*reach, *highs), default=0.0)
+
+
+def _draw_mark(axes: Axes, mark: Mark, end: float | None) -> None:
+    bottom = end - ROW / 2 - HEADING if end is not None else axes.get_ylim()[0]
+    axes.vlines(mark.value, 0, bottom, color=COLOURS["ink"], linewidth=1.2, linestyle=(0, (1.5, 2.0)))
+    x, y = axes.transData.transform((mark.value, 0))
+    figure = axes.figure
+    half = LETTER * len(mark.label) / 2
+    low, high = axes.bbox.x0, axes.bbox.x1
+    x = min(max(x, low + half), max(high - half, low + half))
+    place = figure.transFigure.inverted().transform((x, y + 9))
+    figure.text(place[0], place[1], mark.label, color=COLOURS["muted"], ha="center", va="center")
+
+
+def _write(figure: Figure, x: float, y: float, words: str, colour: str, align: str, weight: str = "normal") -> None:
+    """Text at so many pixels from the left and from the top."""
+    width, height = figure.get_figwidth() * 72, figure.get_figheight() * 72
+    figure.text(x / width, 1 - y / height, words, color=COLOURS[colour], ha=align, va="center_baseline", weight=weight)
+
+
+def _legend(figure: Figure, parts: Sequence[Bars]) -> None:
+    """The parts' names in their colours, in one line above the bars."""
+    x = 1.0
+    for part in parts:
+        _write(figure, x, 14, f"■ {part.label}", part.colour, "left", weight="bold")
+        x += LETTER * (len(part.label) + 4)

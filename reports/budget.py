@@ -1,0 +1,126 @@
+"""Where time, memory and data go at each point of a series, as stacked bars."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import pandas as pd
+
+from reports import text
+from reports.ablation import NONE, short
+from reports.bars import Bar, Bars, stacked
+from reports.frame import SETTING, Frames
+from reports.page import Figure
+from reports.scaling import Series, at, left_out, spread_out
+
+MOST_BARS = 12
+MOST_OVERLAPS = 4
+_AXES = {"x": "blue", "y": "red", "z": "green", "data": "purple"}
+
+
+def breakdown(series: Series, remark: str = "", *, as_share: bool = False) -> Figure:
+    """Compute and exposed communication of an iteration, of every overlap that ran in a layout (axonn-sc24 Fig. 7).
+
+    as_share: in per cent of the iteration instead of seconds.
+    """
+    line = spread_out(series.line, MOST_BARS)
+    rows, bars = _by_overlap(series, line)
+    whole = (rows["compute_s"] + rows["collectives_s"]) / 100 if as_share else 1.0
+    parts = [
+        Bars("compute", (rows["compute_s"] / whole).tolist(), "blue"),
+        Bars("exposed communication", (rows["collectives_s"] / whole).tolist(), "red"),
+    ]
+    unit = "% of an iteration" if as_share else "seconds per iteration"
+    several = any(bar.heading for bar in bars)
+    caption = "Exposed: compute stands still for it, waiting for the slowest rank included."
+    if several:
+        caption += " Beside the bars: the part of the time that is saved over the same layout without overlap."
+    return _bars(
+        series, "breakdown", "Where the time goes", parts, rows, f"{unit} on rank 0",
+        caption + remark + left_out(line, series.line),
+        {"compute_s": "compute", "collectives_s": "exposed"}, text.seconds,
+        bars=bars, columns=("saved",) if several else (),
+    )  # fmt: skip
+
+
+def _by_overlap(series: Series, line: pd.DataFrame) -> tuple[pd.DataFrame, list[Bar]]:
+    """For each point of the line the measured overlaps of its layout, without any first, and a bar for each."""
+    places = line[SETTING].assign(place=range(len(line)))
+    rows = places.merge(series.points[series.points["jobs"] > 0], on=SETTING).sort_values("time_s")
+    rows = rows.drop_duplicates(["place", "overlap"]).assign(hides=rows["overlap"] != NONE)
+    rows = rows.sort_values(["place", "hides", "overlap"]).groupby("place").head(MOST_OVERLAPS).reset_index(drop=True)
+    first = ~rows.duplicated("place")
+    if first.all():
+        return rows, [Bar(f"{at(point)} · {point['model']}") for _, point in rows.iterrows()]
+    return rows, [
+        Bar(
+            short(point["overlap"]) or "not recorded",
+            heading=f"{at(point)} · {text.clean(point['model'], 22)}" if heads else "",
+            notes=(text.gain(point["gain_none"]) if point["gain_none"] == point["gain_none"] else "",),
+        )
+        for heads, (_, point) in zip(first, rows.iterrows(), strict=True)
+    ]
+
+
+def memory(series: Series) -> Figure:
+    """Peak memory of the fullest rank."""
+    chosen = spread_out(series.line, MOST_BARS)
+    parts = [Bars("fullest rank", (chosen["memory_max"] / 2**30).tolist(), "green")]
+    return _bars(
+        series, "memory", "Peak memory", parts, chosen, "GiB per rank",
+        "The emptiest rank is in the table below." + left_out(chosen, series.line),
+        {"memory_max": "fullest rank", "memory_min": "emptiest rank"}, text.memory,
+    )  # fmt: skip
+
+
+def traffic(series: Series, frames: Frames) -> Figure:
+    """Bytes that rank 0 hands to collectives in an iteration, by axis of the grid."""
+    chosen = spread_out(series.line, MOST_BARS)
+    mine = frames.collectives[frames.collectives["run"].isin(chosen["newest"])]
+    sums = mine.pivot_table(index="run", columns="axis", values="bytes", aggfunc="sum", fill_value=0.0)
+    sums = sums.reindex(chosen["newest"])
+    sums[chosen["ranks"].to_numpy() == 1] = 0.0  # one device sends nothing; for more, nothing told is not measured
+    factor, letter = text.prefix(float(sums.max().max()) if sums.size else 1.0)
+    known = [axis for axis in _AXES if axis in sums]
+    parts = [Bars(axis, (sums[axis] / factor).tolist(), _AXES[axis]) for axis in known]
+    others = [axis for axis in sums if axis not in _AXES]
+    if others:
+        parts.append(Bars("other", (sums[others].sum(axis=1, min_count=1) / factor).tolist(), "gold"))
+    if not parts:
+        parts.append(Bars("none", [0.0 if ranks == 1 else math.nan for ranks in chosen["ranks"]], "muted"))
+    table = chosen.assign(**{f"bytes_{axis}": sums[axis].to_numpy() for axis in known})
+    return _bars(
+        series, "traffic", "Data in collectives", parts, table, f"{letter}B per iteration on rank 0, by grid axis",
+        "Bytes of the input buffers." + left_out(chosen, series.line),
+        {f"bytes_{axis}": axis for axis in known}, text.size,
+    )  # fmt: skip
+
+
+def _bars(
+    series: Series,
+    suffix: str,
+    title: str,
+    parts: Sequence[Bars],
+    chosen: pd.DataFrame,
+    axis: str,
+    caption: str,
+    said: Mapping[str, str],
+    write: Callable[[float], str],
+    bars: Sequence[Bar] = (),
+    columns: Sequence[str] = (),
+) -> Figure:
+    """A bar for each row of chosen. said: the numbers to put into words, and what each is."""
+    name = f"{series.name}-{suffix}"
+    words = [
+        f"{at(point)}, overlap {point['overlap'] or 'unknown'}: "
+        + ", ".join(f"{what} {write(point[key])}" for key, what in said.items() if point[key] == point[key])
+        for _, point in chosen.iterrows()
+    ]
+    bars = bars or [Bar(f"{at(point)} · {point['model']}") for _, point in chosen.iterrows()]
+    description = ". ".join(words) or "Not measured."
+    return Figure(
+        title,
+        caption,
+        stacked(parts, bars, axis, name=name, title=title, description=description, columns=columns),
+        chosen[["ranks", "model", "grid", "overlap", *said]],
+        name,
+    )

@@ -1,0 +1,182 @@
+"""What the pages of scaling series share: a section a series, the table of its points, the details of all."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from reports import published, text
+from reports.ablation import short
+from reports.frame import Frames
+from reports.page import Block, Column, Section, Table, flops_column
+from reports.points import runs_of
+from reports.provenance import failures, provenance
+from reports.scaling import Series
+
+MOST_SERIES = 12
+NO_PEAK = "no peak known"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What differs between weak and strong scaling.
+
+    by: the columns that tell series apart; title: of a series, from its first point; draw: from its name and points
+    to what stands before and after the table of its points; extra: columns that this table has more.
+    """
+
+    by: tuple[str, ...]
+    title: Callable[["pd.Series[Any]"], str]
+    draw: Callable[[str, pd.DataFrame, Frames], tuple[Sequence[Block], Sequence[Block]]]
+    extra: tuple[Column, ...] = ()
+
+
+def sections(kind: Kind, table: pd.DataFrame, frames: Frames) -> list[Section]:
+    """A section for each of the first series, one for all others, and the details; nothing where nothing ran."""
+    groups = [rows for _, rows in table.groupby(list(kind.by), dropna=False, sort=True)]
+    titles = [kind.title(rows.iloc[0]) for rows in groups[:MOST_SERIES]]
+    made = []
+    for name, title, rows in zip(text.slugs(titles), titles, groups, strict=False):
+        before, after = kind.draw(name, rows, frames)
+        failed = failures(runs_of(frames.runs, rows, kind.by), name)
+        made.append(Section(title, (*before, points_table(rows, name, kind), *failed, *after), f"series-{name}"))
+    if len(groups) > MOST_SERIES:
+        rest = pd.concat(groups[MOST_SERIES:], ignore_index=True)
+        note = f"Figures are drawn for the first {MOST_SERIES} series."
+        table_of_rest = points_table(rest, "more_series", kind, note, with_series=True)
+        failed = failures(runs_of(frames.runs, rest, kind.by), "more_series")
+        made.append(Section("Further series", (table_of_rest, *failed)))
+    return [*made, details(table, frames)] if groups else []
+
+
+def points_table(rows: pd.DataFrame, name: str, kind: Kind, note: str = "", *, with_series: bool = False) -> Table:
+    """The points of one series, or of several with the columns that tell them apart."""
+    data = spelled_out(rows)
+    columns = [
+        Column("Devices", "ranks", text.count),
+        Column("Model", "model", numeric=False),
+        Column("Grid", "grid", numeric=False),
+        Column("Overlap", "hides", numeric=False),
+        Column("Batch", "batch_size", numeric=False, missing="not recorded"),
+        Column("Jobs", "share", numeric=False),
+        Column("Time per batch", "time_s", text.seconds),
+        Column("Range, s", "spread", numeric=False),
+        flops_column("Sustained", "hardware_flops_per_s", rows),
+        Column("HFU", "hfu", text.percent, missing=NO_PEAK),
+        Column("MFU", "mfu", text.percent, missing=NO_PEAK),
+        Column("Of empirical peak", "of_empirical", text.percent, missing=NO_PEAK),
+        Column("Efficiency", "efficiency", text.percent),
+        Column("Tokens/s", "tokens_per_s", lambda value: text.si(value, "")),
+        *kind.extra,
+    ]
+    if rows["gain_none"].notna().any():
+        columns.append(Column("Saved over no overlap", "gain_none", text.gain, missing=""))
+    if with_series:
+        columns = [Column(key.title(), key, str, numeric=False, missing="") for key in kind.by] + columns
+    if (rows["commits"] > 1).any():
+        columns.append(Column("Commits", "commits", text.count))
+    said = f"{note} The batch is in sequences; time and rates are medians over jobs.".strip()
+    return Table("Measured points", tuple(columns), data, f"{name}-points", said, failed="only_failed")
+
+
+def spelled_out(rows: pd.DataFrame) -> pd.DataFrame:
+    """The points with texts for a table: hides (the overlap), spread, share (of the jobs) and whether all failed."""
+    return rows.assign(
+        only_failed=rows["jobs"] == 0,
+        hides=[
+            f"{short(overlap)} ({tuning})" if tuning else short(overlap) or "not recorded"
+            for overlap, tuning in zip(rows["overlap"], rows["tuning"], strict=True)
+        ],
+        spread=[
+            f"{text.significant(low)} to {text.significant(high)}" if jobs > 1 else "one job" if jobs else ""
+            for low, high, jobs in zip(rows["time_s_low"], rows["time_s_high"], rows["jobs"], strict=True)
+        ],
+        share=[
+            f"{jobs} of {jobs + failed}" if failed else str(jobs)
+            for jobs, failed in zip(rows["jobs"], rows["failed"], strict=True)
+        ],
+    )
+
+
+Fact = tuple[str | None, str, str]
+
+
+def of_size(series: Series) -> tuple[Fact, Fact, Fact]:
+    """Devices, time and rate of the largest point."""
+    largest = series.line.iloc[-1]
+    return (
+        (f"{largest['ranks']:,}", "devices", f"{largest['model']} on grid {largest['grid']}"),
+        (text.seconds(largest["time_s"]), "per batch", text.plural(int(largest["jobs"]), "job")),
+        (text.flops(largest["hardware_flops_per_s"]), "sustained", "recomputation counted"),
+    )
+
+
+def of_peak(series: Series) -> tuple[Fact, Fact, Fact]:
+    """HFU, MFU and the share of the empirical peak of the largest point."""
+    hfu, mfu, best = (_share(series, key) for key in ("hfu", "mfu", "of_empirical"))
+    remark = "of the advertised peak" if hfu else "no advertised peak is known"
+    of_best = "recomputation counted" if best else "no empirical peak is known"
+    return (hfu, "HFU", remark), (mfu, "MFU", remark), (best, "of empirical peak", of_best)
+
+
+def of_efficiency(series: Series) -> Fact:
+    """Efficiency of the largest point."""
+    smallest = text.plural(int(series.line["ranks"].min()), "device")
+    return _share(series, "efficiency"), "efficiency", f"against {smallest}"
+
+
+def _share(series: Series, key: str) -> str | None:
+    value = series.line.iloc[-1][key]
+    return text.percent(value) if value == value else None
+
+
+def details(table: pd.DataFrame, frames: Frames) -> Section:
+    """Time, memory and collectives of every point, and where every job comes from."""
+    newest = spelled_out(table[table["newest"] >= 0])
+    calls = frames.collectives.merge(
+        newest[["newest", "system", "ranks", "model", "grid", "hides"]], left_on="run", right_on="newest"
+    ).sort_values(["system", "ranks", "model", "grid", "axis", "kind"])
+    which = (
+        Column("System", "system", numeric=False, missing="unnamed"),
+        Column("Devices", "ranks", text.count),
+        Column("Model", "model", numeric=False),
+        Column("Grid", "grid", numeric=False),
+        Column("Overlap", "hides", numeric=False),
+    )
+    collectives = Table(
+        "Collectives of one iteration", (*which, Column("Collective", "kind", numeric=False),
+        Column("Axis", "axis", numeric=False), Column("Calls", "calls", text.count),
+        Column("Bytes", "bytes", text.size), Column("Time", "time_s", text.seconds)),
+        calls, "collectives", "On rank 0, newest job of each point; bytes are those of the input buffers.",
+    )  # fmt: skip
+    budget = Table(
+        "Time and memory", (*which, Column("Compute", "compute_s", text.seconds),
+        Column("Exposed communication", "collectives_s", text.seconds),
+        Column("Peak memory, fullest rank", "memory_max", text.memory),
+        Column("emptiest rank", "memory_min", text.memory)),
+        newest, "budget", "Medians over jobs; times are of one iteration on rank 0.",
+    )  # fmt: skip
+    return Section("Details", (budget, collectives, provenance(frames.runs)))
+
+
+def published_gains(study: str) -> Table:
+    """What the papers say that an optimisation, or a framework, gains."""
+    table = published.gains()
+    table = table[table["study"] == study]
+    saved = [
+        f"{100 * low:g} to {100 * high:g} %" if high == high else f"{100 * low:g} %"
+        for low, high in zip(table["value"], table["highest"], strict=True)
+    ]
+    columns = (
+        Column("Source", "source", numeric=False),
+        Column("System", "system", numeric=False),
+        Column("Model", "model", numeric=False),
+        Column("Devices", "devices", numeric=False),
+        Column("With", "gained", numeric=False),
+        Column("Instead of", "over", numeric=False),
+        Column("Time saved", "saved", numeric=False),
+        Column("Remark", "note", numeric=False, missing="", wide=True),
+    )
+    note = "Published figures, not measured here: the part of the time per batch that is saved."
+    return Table("Published gains", columns, table.assign(saved=saved), "published-gains", note)

@@ -1,0 +1,174 @@
+"""Strong scaling: one model on more and more devices, and how long a whole training would take (axonn-sc24 VII-C)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from reports import budget, published, scaling, text
+from reports.ablation import with_gains
+from reports.charts import Axis
+from reports.frame import SERIES, Frames, series_title
+from reports.page import Block, Column, Facts, Figure, Figures, Page, Section, Table, nothing_measured
+from reports.points import points
+from reports.scaling import Series
+from reports.series_page import Kind, of_efficiency, of_peak, of_size, published_gains, sections
+from reports.study import Study
+
+TITLE = "Strong scaling"
+SUMMARY = (
+    "Time per batch and parallel efficiency of one model on growing device counts, and the time to train it whole."
+)
+LEAD = (
+    "The model stays and the machine grows, so twice the devices would ideally halve the time. Time to solution is the "
+    "time that the series' number of tokens would take at the measured rate, without restarts and evaluation. Figures "
+    "draw the fastest layout at each device count."
+)
+RUN = "reframe -c suites/strong_scaling.py --system local"
+BY = (*SERIES, "parameters", "model", "sequence", "token_budget")
+NO_BUDGET = "no number of tokens given"
+NO_TIME = "not measured there"
+
+
+def build(mine: Frames, everything: Frames) -> Page:
+    """The page; with no runs it says what to run."""
+    table = with_solution(with_gains(points(mine.runs, BY)))
+    made = sections(KIND, table, mine)
+    return Page(
+        TITLE, LEAD, (*(made or (nothing_measured(RUN),)), _published()), _headline(table), empty=not made
+    )  # fmt: skip
+
+
+STUDY = Study("strong_scaling", TITLE, SUMMARY, 2, lambda runs: runs["study"] == "strong_scaling", build)
+
+
+def with_solution(table: pd.DataFrame) -> pd.DataFrame:
+    """Add solution_s, the seconds that the token budget takes at this point's rate (axonn-ipdps22 VI-D), or NaN.
+
+    And per_million_s, the seconds a million tokens take: what falls in proportion where the batch grows with the
+    devices.
+    """
+    per_token = table["time_s"] / table["batch_tokens"]
+    return table.assign(solution_s=table["token_budget"] * per_token, per_million_s=1e6 * per_token)
+
+
+def _headline(table: pd.DataFrame) -> str:
+    done = table.dropna(subset="efficiency").sort_values("ranks")
+    if done.empty:
+        return "no point measured"
+    last = done.iloc[-1]
+    return (
+        f"{text.percent(last['efficiency'])} efficiency on {last['ranks']:,} devices of {last['system'] or 'unnamed'}"
+    )
+
+
+def _title(row: "pd.Series[Any]") -> str:
+    return text.clean(f"{row['model']}, {series_title(row)}", 120)
+
+
+def _draw(name: str, rows: pd.DataFrame, frames: Frames) -> tuple[Sequence[Block], Sequence[Block]]:
+    first = rows.iloc[0]
+    solutions = _matching(published.time_to_solution(), first)
+    solutions = solutions[solutions["tokens"] == first["token_budget"]]
+    times = published.matching(first["system"], {first["model"]}, first["series"])
+    series = Series(name, rows, times[times["model"].str.lower() == first["model"].lower()])
+    if series.line.empty:
+        return (), ()
+    stated = replace(series, published=solutions, source="section VII-C")
+    figures = [_time(series), scaling.efficiency(stated, "Parallel efficiency")]
+    if rows["solution_s"].notna().any():
+        figures.append(_solution(stated))
+    figures += [scaling.flops(series), budget.breakdown(series, as_share=True), budget.memory(series)]
+    return (_facts(series), Figures(tuple(figures))), _against(stated)
+
+
+KIND = Kind(BY, _title, _draw, (Column("Time to solution", "solution_s", text.duration, missing=NO_BUDGET),))
+
+
+def _facts(series: Series) -> Facts:
+    largest = series.line.iloc[-1]
+    known = largest["solution_s"] == largest["solution_s"]
+    hfu, mfu, _ = of_peak(series)
+    solution = (
+        text.duration(largest["solution_s"]) if known else None,
+        "to train it whole",
+        f"on {text.tokens(largest['token_budget'])}" if known else NO_BUDGET,
+    )
+    return Facts((*of_size(series), of_efficiency(series), solution, hfu, mfu))
+
+
+def _matching(table: pd.DataFrame, first: "pd.Series[Any]") -> pd.DataFrame:
+    """The published points of the same system and model, whatever the case of their names."""
+    same = (table["system"].str.lower() == first["system"].lower()) & (
+        table["model"].str.lower() == first["model"].lower()
+    )
+    return table[same]
+
+
+def _time(series: Series) -> Figure:
+    """Time per batch; where the batch grows with the devices, time per million tokens."""
+    one_batch = series.points["batch_tokens"].nunique() == 1
+    key, what = ("time_s", "batch") if one_batch else ("per_million_s", "million tokens")
+    theirs = scaling.same_batch(series)
+    theirs = theirs.assign(per_million_s=1e6 * theirs["time_s"] / theirs["batch_tokens"])
+    series = replace(series, published=theirs)
+    return scaling.scaling(
+        series, "time", f"Time per {what}", [(key, "blue", "measured")], Axis(f"seconds per {what}", "log10"),
+        text.seconds, "Dotted: ideal, from the smallest point."
+        + scaling.published_in(series, key, "implied by the printed flop/s"),
+        guides=scaling.ideal(series.line, key, -1),
+    )  # fmt: skip
+
+
+def _solution(series: Series) -> Figure:
+    """Time to solution (axonn-sc24 Fig. 9, axonn-ipdps22 Fig. 11)."""
+    unit, length = ("days", text.DAY) if series.line["solution_s"].min() > 2 * text.DAY else ("hours", 3600.0)
+    key = f"solution_{unit}"
+    ours, theirs = (
+        table.assign(**{key: table["solution_s"] / length}) for table in (series.points, series.published)
+    )  # fmt: skip
+    series = replace(series, points=ours, published=theirs)
+    axis = Axis(f"{unit} to train on {text.tokens(ours['token_budget'].iloc[0])}", "log10")
+    return scaling.scaling(
+        series, "solution", "Time to solution", [(key, "blue", "measured")], axis,
+        lambda value: text.duration(value * length),
+        "Extrapolated from the time per batch. Dotted: ideal." + scaling.published_in(series, key),
+        guides=scaling.ideal(series.line, key, -1),
+    )  # fmt: skip
+
+
+def _against(series: Series) -> list[Block]:
+    """The published times beside ours on as many devices."""
+    ours = series.line[["ranks", "solution_s", "efficiency"]]
+    both = series.published.merge(ours, on="ranks", how="left", suffixes=("_published", ""))
+    if both.empty:
+        return []
+    both["ratio"] = both["solution_s"] / both["solution_s_published"]
+    columns = (
+        Column("Devices", "ranks", text.count),
+        Column("Published in", "source", numeric=False),
+        Column("Time to solution", "solution_s", text.duration, missing=NO_TIME),
+        Column("Published", "solution_s_published", text.duration),
+        Column("Ours over published", "ratio", lambda value: f"{value:.2f}", missing=NO_TIME),
+        Column("Efficiency", "efficiency", text.percent, missing=NO_TIME),
+        Column("Published, from these times", "efficiency_published", text.percent),
+    )
+    return [Table("Against the published figures", columns, both, f"{series.name}-against")]
+
+
+def _published() -> Section:
+    table = published.time_to_solution()
+    columns = (
+        Column("Source", "source", numeric=False),
+        Column("System", "system", numeric=False),
+        Column("Model", "model", numeric=False),
+        Column("Devices", "ranks", text.count),
+        Column("Tokens", "tokens", lambda value: text.si(value, "")),
+        Column("Time to solution", "solution_s", text.duration),
+        Column("Efficiency, from these times", "efficiency", text.percent),
+        Column("Remark", "note", numeric=False, missing="", wide=True),
+    )
+    note = "Published figures, not measured here; extrapolated by the paper from the time of an iteration."
+    solutions = Table("Published time to solution", columns, table, "published", note)
+    return Section("Published figures", (solutions, published_gains("strong_scaling")))
