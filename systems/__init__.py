@@ -86,6 +86,7 @@ class Partition(Record):
     access: an option that speaks of {account} is left out where the environment names no account.
     devices_option: how a job asks for {devices} GPUs of each node, which on Slurm goes without saying.
     launcher_options: for the launch line.
+    cancel_reasons: of those that Slurm gives for a waiting job, up to a comma, the ones that no waiting mends.
     time_limit: of one training run there.
     """
 
@@ -99,6 +100,7 @@ class Partition(Record):
     features: tuple[str, ...] = ()
     env_vars: dict[str, str] = {}
     prepare_cmds: tuple[str, ...] = ()
+    cancel_reasons: tuple[str, ...] = ()
     max_jobs: int = Field(default=8, gt=0)
     time_limit: str = Field(pattern=r"^(\d+h)?(\d+m)?$", min_length=2)
 

@@ -46,6 +46,8 @@ def _partition(system: System, partition: Partition) -> dict[str, Any]:
         },
         "sched_options": {"use_nodes_option": True},
     }
+    if partition.cancel_reasons:
+        entry["sched_options"]["slurm_job_cancel_reasons"] = list(partition.cancel_reasons)
     asked = partition.devices_option or (SLURM_DEVICES if partition.scheduler == "slurm" else None)
     if asked and system.device.kind == "cuda":
         # _rfm_gpu is ReFrame's own name for what a test's num_gpus_per_node asks for.

@@ -44,3 +44,11 @@ def test_the_account_comes_from_the_environment_and_is_left_out_without_one(monk
 def test_reframe_picks_this_machine_and_no_other() -> None:
     hosts = {system["name"]: system["hostnames"] for system in settings.site_configuration["systems"]}
     assert [name for name, patterns in hosts.items() if patterns == [".*"]] == [systems.here().name]
+
+
+def test_a_partition_may_name_what_no_waiting_mends_and_otherwise_reframe_decides() -> None:
+    options = {
+        system["name"]: system["partitions"][0]["sched_options"] for system in settings.site_configuration["systems"]
+    }
+    assert "Nodes required for job are DOWN" in options["vcluster"]["slurm_job_cancel_reasons"]
+    assert "slurm_job_cancel_reasons" not in options["frontier"]
