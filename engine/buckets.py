@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from engine.comm import Comm, Handle, Kind, Lane
+from engine.comm import Comm, Handle, Kind
 from engine.grid import Axis
 
 
@@ -44,10 +44,9 @@ class Buckets:
             yield start, stop
 
     def abort(self) -> None:
-        """Wait for what is in flight."""
+        """Forget what is in flight, which is somebody else's care."""
         self._open = None
-        while self._flights:
-            self._flights.popleft()[2].wait()
+        self._flights.clear()
 
     def _issue(self) -> None:
         if self._open is None:
@@ -55,5 +54,5 @@ class Buckets:
         (start, stop), self._open = self._open, None
         piece = self._buffer[start:stop]
         sent = piece.to(self._dtype) if self._comm.grid.data > 1 else piece
-        handle = self._comm.issue(Kind.ALL_REDUCE, Axis.DATA, sent, lane=Lane.REDUCE)
+        handle = self._comm.issue(Kind.ALL_REDUCE, Axis.DATA, sent)
         self._flights.append((start, stop, handle))

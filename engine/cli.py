@@ -402,7 +402,15 @@ def _peers(arguments: argparse.Namespace) -> int:
         checkpoint_activations=arguments.checkpoint_activations,
         overlap=arguments.overlap,
     )
-    report = compare(chosen(arguments.peer or ["all"], arguments.grid or ()), case, arguments.out, launch)
+    contests = chosen(arguments.peer or ["all"], arguments.grid or ())
+    try:
+        report = compare(contests, case, arguments.out, launch)
+    except Exception as error:
+        if launch.world_size == 1 or isinstance(error, UsageError):
+            raise
+        log.error("Rank %d failed.", launch.rank, exc_info=error)
+        logging.shutdown()
+        os._exit(1)  # at once, as a failed rank of train: its tidying up would wait for the others
     if report is not None:
         sys.stdout.write(table(report))
     return 0

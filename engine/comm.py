@@ -5,6 +5,7 @@ ones silently), tells the recorder, and returns a handle that is waited for exac
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
@@ -33,29 +34,38 @@ class Kind(StrEnum):
 
 
 class Lane(StrEnum):
-    """What a collective is for. Those of one axis and lane run in the order in which they are issued; a small gather
-    needn't wait behind large reductions that are in no hurry.
+    """What a collective is for: a small gather that is needed soon mustn't wait behind reductions that are in no hurry.
+
+    Each axis and lane is a process group and a CUDA stream of its own. NCCL runs those of one lane in their order,
+    gloo two at a time.
     """
 
-    COMPUTE = "compute"
+    MAIN = "main"
     GATHER = "gather"
-    REDUCE = "reduce"
 
 
-LANES = {Axis.Z: tuple(Lane), Axis.DATA: (Lane.COMPUTE, Lane.REDUCE)}
-"""Where an axis has more lanes than COMPUTE; each is a process group (and a CUDA stream) of its own."""
+LANES = {Axis.Z: tuple(Lane)}
+"""Where an axis has more lanes than MAIN."""
 
 
 class Handle:
-    """A collective in flight. Owns its buffers until wait(), which is called exactly once."""
+    """A collective in flight. Owns its buffers until wait(), which is called exactly once.
 
-    def __init__(self, finish: Callable[[], Tensor]) -> None:
+    in_flight: where it is noted until then.
+    """
+
+    def __init__(self, finish: Callable[[], Tensor], in_flight: "dict[Handle, None] | None" = None) -> None:
         self._finish: Callable[[], Tensor] | None = finish
+        self._in_flight = in_flight
+        if in_flight is not None:
+            in_flight[self] = None
 
     def wait(self) -> Tensor:
         """Block the stream that computes until the result is there, and return it."""
         if self._finish is None:
             raise RuntimeError("A collective's handle was waited for twice.")
+        if self._in_flight is not None:
+            del self._in_flight[self]
         finish, self._finish = self._finish, None
         return finish()
 
@@ -77,6 +87,7 @@ class Comm:
         self.grid = grid
         self.device = torch.device(device)
         self.recorder = recorder
+        self._in_flight: dict[Handle, None] = {}
         self.rank = self._connect(timeout)
         self.coords = grid.coords(self.rank)
 
@@ -94,7 +105,7 @@ class Comm:
         # Every rank makes only its own groups. A new group takes its back end's default time-out, not the parent's.
         for axis in [axis for axis in Axis if self.grid[axis] > 1]:
             members = list(self.grid.members(axis, rank))
-            for lane in LANES.get(axis, (Lane.COMPUTE,)):
+            for lane in LANES.get(axis, (Lane.MAIN,)):
                 group = dist.new_group(members, timeout=timeout, use_local_synchronization=True)
                 assert group is not None
                 self._groups[axis, lane] = group
@@ -103,7 +114,7 @@ class Comm:
         return rank
 
     def issue(
-        self, kind: Kind, axis: Axis, tensor: Tensor, *, lane: Lane = Lane.COMPUTE, out: Tensor | None = None
+        self, kind: Kind, axis: Axis, tensor: Tensor, *, lane: Lane = Lane.MAIN, out: Tensor | None = None
     ) -> Handle:
         """Start a collective along an axis; other work may be done until its handle is waited for.
 
@@ -115,7 +126,7 @@ class Comm:
 
     def run(self, kind: Kind, axis: Axis, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
         """The same where the very next operation needs the result: issue and wait."""
-        return self._issue(kind, axis, Lane.COMPUTE, tensor, out, blocking=True).wait()
+        return self._issue(kind, axis, Lane.MAIN, tensor, out, blocking=True).wait()
 
     def _issue(
         self, kind: Kind, axis: Axis, lane: Lane, tensor: Tensor, out: Tensor | None, *, blocking: bool
@@ -127,8 +138,8 @@ class Comm:
             return Handle(lambda: tensor if out is None else out)
         result = self._checked_output(kind, size, tensor, out)
         if self.recorder is None:
-            return Handle(self._start(kind, axis, lane, tensor, result, None))
-        clock, place = self.recorder.clock, axis.value if lane is Lane.COMPUTE else f"{axis} {lane}"
+            return Handle(self._start(kind, axis, lane, tensor, result, None), self._in_flight)
+        clock, place = self.recorder.clock, axis.value if lane is Lane.MAIN else f"{axis} {lane}"
         num_bytes = tensor.numel() * tensor.element_size()
         flight = self.recorder.issued(kind, axis, place, num_bytes, blocking=blocking)
         finish = self._start(kind, axis, lane, tensor, result, flight)
@@ -136,10 +147,20 @@ class Comm:
         def finish_and_record() -> Tensor:
             flight.waited = flight.issued if blocking else clock.stamp()
             output = finish()
-            flight.resumed = clock.stamp()
+            if flight.resumed is None:
+                flight.resumed = clock.stamp()
             return output
 
-        return Handle(finish_and_record)
+        return Handle(finish_and_record, self._in_flight)
+
+    def abandon(self) -> None:
+        """After an exception: wait for all that is in flight, in the order in which it was issued.
+
+        What the other ranks never answer is given up when the back end says so.
+        """
+        while self._in_flight:
+            with suppress(RuntimeError):  # the base of torch.distributed's errors
+                next(iter(self._in_flight)).wait()
 
     def barrier(self) -> None:
         """Wait until every rank of the grid has come here."""
@@ -189,20 +210,18 @@ class Comm:
             # gloo's own sends as much as an all-reduce; an exchange and a local sum send half.
             parts = torch.empty_like(source)
             work = dist.all_to_all_single(parts, source, group=group, async_op=True)
-            assert work is not None
         else:
             parts = target
-            work = _launch(kind, group, source, target)
-        if flight is not None and self.recorder is not None:
-            clock, noted = self.recorder.clock, flight
-
-            def done(_: object) -> None:
-                noted.done = clock.stamp()
-
-            work.get_future().add_done_callback(done)
+            work = _launch(kind, group, source, target, async_op=True)
+        assert work is not None
+        clock = None if self.recorder is None else self.recorder.clock
+        if flight is not None and clock is not None:
+            work.get_future().add_done_callback(lambda _: flight.end(clock))
 
         def finish() -> Tensor:
             work.wait()
+            if flight is not None and clock is not None:
+                flight.resumed = clock.stamp()  # the sum that may follow is this rank's own work
             if parts is not target:
                 torch.sum(parts.view(dist.get_world_size(group), -1), dim=0, out=target)
             return result
@@ -224,13 +243,13 @@ class Comm:
         What it returns keeps both buffers until the stream that computes waits for the lane: the allocator can't hand
         their memory to anybody before.
         """
-        stream.wait_stream(torch.cuda.current_stream())
+        stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             if flight is not None and self.recorder is not None:
                 flight.began = self.recorder.clock.stamp()
-            _launch(kind, group, source, target).wait()  # makes the lane's stream wait, not the host
+            _launch(kind, group, source, target, async_op=False)  # the lane's stream waits, not the host
             if flight is not None and self.recorder is not None:
-                flight.done = self.recorder.clock.stamp()
+                flight.end(self.recorder.clock)
             done = torch.cuda.Event()
             done.record()
         return partial(_join, done, result, (source, target))
@@ -238,17 +257,16 @@ class Comm:
 
 def _join(done: torch.cuda.Event, result: Tensor, buffers: tuple[Tensor, Tensor]) -> Tensor:
     """Let the present stream wait; only now may the buffers go back to the allocator."""
-    torch.cuda.current_stream().wait_event(done)
+    torch.cuda.current_stream(result.device).wait_event(done)
     return result
 
 
-def _launch(kind: Kind, group: dist.ProcessGroup, source: Tensor, target: Tensor) -> dist.Work:
+def _launch(
+    kind: Kind, group: dist.ProcessGroup, source: Tensor, target: Tensor, *, async_op: bool
+) -> dist.Work | None:
     if kind is Kind.ALL_GATHER:
-        work = _all_gather(target, source, group=group, async_op=True)
-    elif kind is Kind.REDUCE_SCATTER:
-        work = _reduce_scatter(target, source, group=group, async_op=True)
-    else:
-        op = dist.ReduceOp.SUM if kind is Kind.ALL_REDUCE else dist.ReduceOp.MAX
-        work = dist.all_reduce(target, op=op, group=group, async_op=True)
-    assert work is not None
-    return work
+        return _all_gather(target, source, group=group, async_op=async_op)
+    if kind is Kind.REDUCE_SCATTER:
+        return _reduce_scatter(target, source, group=group, async_op=async_op)
+    op = dist.ReduceOp.SUM if kind is Kind.ALL_REDUCE else dist.ReduceOp.MAX
+    return dist.all_reduce(target, op=op, group=group, async_op=async_op)

@@ -1,9 +1,9 @@
 """When weights are gathered over z (Algorithm 1, line 2): ahead of their use, in the order learnt from the first pass.
 
 A pass is the forward and backward of one micro-batch. The first one notes which weights were really gathered, in
-which order, recomputation included; later ones keep the next few in flight (OAG, axonn-sc24 V-D). If a pass departs
-from that order, what is in flight is waited for and dropped, the rest of the pass gathers as it goes, and the next
-pass learns again: slower, never wrong.
+which order, recomputation included; later ones keep the next few in flight (OAG, axonn-sc24 V-D), also from the end
+of one micro-batch to the beginning of the next. If a pass departs from that order, what is in flight is waited for and
+dropped, the rest of the pass gathers as it goes, and the next pass learns again: slower, never wrong.
 """
 
 import logging
@@ -35,7 +35,7 @@ class Gathers:
         self._position: int | None = None
         """The place in the order of the next gather; None in a pass that doesn't follow it."""
         self._ahead: deque[tuple[WeightBlock, Handle]] = deque()
-        self._aside = self._told = False
+        self._aside = self._told = self._last_pass = False
         self._cached: frozenset[WeightBlock] = frozenset()
         self._used: set[WeightBlock] = set()
         self._kept: dict[WeightBlock, Tensor] = {}
@@ -43,28 +43,37 @@ class Gathers:
 
     def cache(self, blocks: Collection[WeightBlock]) -> None:
         """From the next pass on, keep these from their first gather of a pass to the second, which is then none."""
-        self._cached = frozenset(blocks)
-        self._order = self._learnt = None
+        if self._cached != frozenset(blocks):
+            self._drop_ahead()
+            self._cached = frozenset(blocks)
+            self._order = self._learnt = None
 
-    def start_pass(self) -> None:
-        """A forward begins."""
-        self.end_pass()
+    def start_pass(self, *, last: bool) -> None:
+        """A forward begins. Unless it is the step's last, its end already gathers for the next one's beginning."""
+        self._end_pass(whole=True)
+        self._last_pass = last
         if self._order is None:
             self._learnt = []
         else:
             self._position = 0
             self._issue_ahead()
 
-    def end_pass(self) -> None:
-        """Its backward is over: what it gathered was in order, and nothing of it may be used again."""
-        if self._overlap.oag and self._learnt:
-            self._order = self._learnt
-        self.abort()
+    def end_step(self) -> None:
+        """The last backward is over. The weights are about to change: nothing that is gathered may be used again."""
+        self._end_pass(whole=True)
+        self._drop_ahead()
 
     def abort(self) -> None:
-        """Leave a pass as it is: wait for what is in flight, keep nothing."""
-        self._drop_ahead()
-        self._learnt = None
+        """Leave a pass as it is, and forget what it has gathered; what is in flight is somebody else's care."""
+        self._end_pass(whole=False)
+        self._ahead.clear()
+
+    def _end_pass(self, *, whole: bool) -> None:
+        if whole and self._learnt and self._overlap.oag:
+            self._order = self._learnt
+        if whole and self._order is not None and self._position is not None and self._position < len(self._order):
+            self._lose_order(self._order[self._position])
+        self._learnt = self._position = None
         self._kept.clear()
         self._used.clear()
 
@@ -98,8 +107,9 @@ class Gathers:
             self._learnt.append(block)
         if self._position is not None and self._order is not None:
             if self._order[self._position : self._position + 1] == [block]:
+                first, handle = self._ahead.popleft() if self._ahead else (block, self._fetch(block))
+                assert first is block
                 self._position += 1
-                handle = self._ahead.popleft()[1] if self._ahead else self._fetch(block)
                 self._issue_ahead()
                 return handle.wait()
             self._lose_order(block)
@@ -108,14 +118,16 @@ class Gathers:
     def _issue_ahead(self) -> None:
         assert self._order is not None
         assert self._position is not None
-        for block in self._order[self._position :][len(self._ahead) : self._overlap.prefetch_depth]:
+        depth = self._overlap.prefetch_depth
+        upcoming = self._order[self._position :] + ([] if self._last_pass else self._order[:depth])
+        for block in upcoming[len(self._ahead) : depth]:
             self._ahead.append((block, self._fetch(block)))
         ahead = sum(block.gathered_bytes(self._dtype) for block, _ in self._ahead)
         self.most_ahead_bytes = max(self.most_ahead_bytes, ahead)
 
     def _lose_order(self, block: WeightBlock) -> None:
         self._drop_ahead()
-        self._order = None
+        self._order = self._position = None
         if not self._told:
             self._told = True
             log.warning(
@@ -125,7 +137,6 @@ class Gathers:
             )
 
     def _drop_ahead(self) -> None:
-        self._position = None
         while self._ahead:
             self._ahead.popleft()[1].wait()
 

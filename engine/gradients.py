@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.buckets import Buckets
-from engine.comm import Comm, Handle, Kind, Lane
+from engine.comm import Comm, Handle, Kind
 from engine.grid import Axis
 from engine.overlap import Overlap
 from engine.precision import Precision
@@ -96,9 +96,8 @@ class Gradients:
         self._count()
 
     def abort(self) -> None:
-        """Leave a step as it is: wait for what is in flight."""
-        while self._flights:
-            self._flights.popleft().handle.wait()
+        """Leave a step as it is; what is in flight is somebody else's care."""
+        self._flights.clear()
         self._buckets.abort()
         self._late.clear()
 
@@ -121,7 +120,7 @@ class Gradients:
         flat = gradient.view(-1).to(self._precision.reduce)
         in_place = state.untouched and not state.summed and flat.dtype == block.gradient.dtype
         out = block.gradient if in_place else None
-        handle = self._comm.issue(Kind.REDUCE_SCATTER, Axis.Z, flat, lane=Lane.REDUCE, out=out)
+        handle = self._comm.issue(Kind.REDUCE_SCATTER, Axis.Z, flat, out=out)
         if in_place:
             state.untouched = False
         self._flights.append(_Flight(block, handle, in_place, last))

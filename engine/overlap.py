@@ -31,7 +31,7 @@ class Overlap:
     data: bool = False
     prefetch_depth: int = 4
     reduce_window: int = 4
-    bucket_bytes: float = 64e6
+    bucket_bytes: float = 8e6
     cache_bytes: float | None = None
 
     def __post_init__(self) -> None:

@@ -76,21 +76,27 @@ class ParallelModel(nn.Module):
         can step them while the rest is still being summed.
         """
         self._passes_left = 0
-        self.schedule.gathers.end_pass()
+        self.schedule.gathers.end_step()
         with torch.no_grad():
             self.gradients.finish(on_summed)
 
     def abort_step(self) -> None:
         """After an exception in the middle of a step: wait for all that is in flight, so that nothing dangles."""
+        self._passes_left = 0
+        self.comm.abandon()
         self.schedule.gathers.abort()
         self.gradients.abort()
+
+    @property
+    def can_cache(self) -> bool:
+        """Whether weights are gathered twice."""
+        return self.module.checkpoint_activations and self.comm.grid.z > 1
 
     def cache(self, blocks: int) -> None:
         """Keep the gathered weights of the last so many blocks, which the backward needs first, from the forward to
         the recomputation (par4d IV-D). Without activation checkpointing, or without z, there is nothing to keep.
         """
-        of_use = self.module.checkpoint_activations and self.comm.grid.z > 1
-        self.cached_blocks = blocks if of_use else 0
+        self.cached_blocks = blocks if self.can_cache else 0
         kept = self._weights_of_blocks()[len(self.module.blocks) - self.cached_blocks :]
         self.schedule.gathers.cache([block for weights in kept for block in weights])
 
@@ -110,8 +116,9 @@ class ParallelModel(nn.Module):
                 yield
             return
         self._passes_left -= 1
-        self.schedule.gathers.start_pass()
-        self.gradients.start_pass(last=self._passes_left == 0)
+        last = self._passes_left == 0
+        self.schedule.gathers.start_pass(last=last)
+        self.gradients.start_pass(last=last)
         yield
 
     def sum_over_batch(self, value: Tensor) -> Tensor:

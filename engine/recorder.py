@@ -1,10 +1,11 @@
 """What the funnel sends and when: calls and bytes of each collective, and where the time of a step went.
 
-A step is a row of phases (mark()). While a collective is in flight the rank computes, or waits for it: waits are
-exposed communication, flight without a wait is hidden, and what is left of the step is compute.
+A step is a row of phases (mark()). While collectives are in flight the rank computes, or waits for one of them: waits
+are exposed communication, flight while the rank computes is hidden, and what is left of the step is compute.
 """
 
 import time
+from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -49,7 +50,7 @@ class Tally:
 
 @dataclass(slots=True)
 class PhaseSeconds:
-    """Seconds of one phase: compute, waits that nothing could avoid, other waits, and communication behind them."""
+    """Seconds of one phase: compute, waits that nothing could avoid, other waits, and communication behind compute."""
 
     compute_s: float = 0.0
     blocking_s: float = 0.0
@@ -59,7 +60,7 @@ class PhaseSeconds:
 
 @dataclass(slots=True)
 class AxisSeconds:
-    """Seconds waited for collectives along one axis, and seconds that they were in flight without a wait."""
+    """Seconds waited for collectives along one axis, and seconds that they were in flight while the rank computed."""
 
     exposed_s: float = 0.0
     hidden_s: float = 0.0
@@ -82,6 +83,10 @@ class Flight:
     done: Stamp | None = None
     waited: Stamp | None = None
     resumed: Stamp | None = None
+
+    def end(self, clock: Clock) -> None:
+        """Its result is there."""
+        self.done = clock.stamp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,55 +152,93 @@ class Recorder:
         spans = [Span(COMPUTE, "phase", name, start, end) for (name, start), (_, end) in pairwise(marks)]
         for span in spans:
             total.phases[span.name].compute_s += span.end_s - span.start_s
-        lane_free: dict[str, float] = {}
-        for flight in self._flights:
-            spans += self._add(flight, origin, marks, lane_free)
+        flown = self._flown(origin, marks[-1][1])
+        waits = _merged([(f.waited, f.resumed) for f in flown])
+        begins = [start for _, start in marks[:-1]]
+        for f in flown:
+            hidden = f.done - f.start - _common(waits, f.start, f.done)
+            self._add(f, hidden, *(marks[bisect_right(begins, moment) - 1][0] for moment in (f.start, f.waited)))
+            wait = Span(COMPUTE, "wait", f"{f.flight.kind} {f.flight.axis}", f.waited, f.resumed)
+            spans += [Span(f.flight.lane, "collective", f.flight.kind, f.start, f.done), wait]
         total.steps += 1
         total.time_s += step_s
         total.spans = spans
         self._marks, self._flights = [], []
         return step_s
 
-    def _add(
-        self, flight: Flight, origin: Stamp, marks: list[tuple[str, float]], lane_free: dict[str, float]
-    ) -> list[Span]:
-        """Add one flight to the sums; returns its span and that of its wait. lane_free: when each lane's last ended."""
+    def _flown(self, origin: Stamp, end_s: float) -> "list[_Flown]":
+        """The flights in seconds from the origin. One that was never waited for lasts until the end.
 
-        def moment(stamp: Stamp) -> float:
-            return self.clock.seconds(origin, stamp)
+        gloo doesn't say when it came to a collective: then it began when it was issued, or when the one before it on
+        its lane ended.
+        """
+        flown, lane_free = [], dict[str, float]()
+        for flight in self._flights:
+            issued, began, done, waited, resumed = (
+                None if stamp is None else self.clock.seconds(origin, stamp)
+                for stamp in (flight.issued, flight.began, flight.done, flight.waited, flight.resumed)
+            )
+            assert issued is not None
+            waited = end_s if waited is None else waited
+            resumed = waited if resumed is None else resumed
+            done = resumed if done is None else min(done, resumed)
+            start = min(done, max(issued, lane_free.get(flight.lane, issued)) if began is None else began)
+            lane_free[flight.lane] = done
+            flown.append(_Flown(flight, start, done, waited, resumed))
+        return flown
 
-        def phase_of(time_s: float) -> PhaseSeconds:
-            return self.total.phases[next(name for name, start in reversed(marks[:-1]) if start <= time_s)]
-
-        issued = moment(flight.issued)
-        waited = marks[-1][1] if flight.waited is None else moment(flight.waited)
-        resumed = waited if flight.resumed is None else moment(flight.resumed)
-        done = resumed if flight.done is None else min(resumed, moment(flight.done))
-        begun = max(issued, lane_free.get(flight.lane, issued)) if flight.began is None else moment(flight.began)
-        start = min(done, begun)
-        lane_free[flight.lane] = done
-        exposed, hidden = resumed - waited, max(0.0, min(done, waited) - start)
-
-        tally = self.total.tallies[flight.kind, flight.axis]
+    def _add(self, f: "_Flown", hidden_s: float, issued_in: str, waited_in: str) -> None:
+        """Add one flight to the sums, in the phases in which it was issued and waited for."""
+        exposed_s = f.resumed - f.waited
+        tally = self.total.tallies[f.flight.kind, f.flight.axis]
         tally.calls += 1
-        tally.num_bytes += flight.num_bytes
-        tally.time_s += done - start
-        axis = self.total.axes[flight.axis]
-        axis.exposed_s += exposed
-        axis.hidden_s += hidden
-        phase_of(issued).hidden_s += hidden
-        waiting = phase_of(waited)
-        waiting.compute_s -= exposed
-        if flight.blocking:
-            waiting.blocking_s += exposed
+        tally.num_bytes += f.flight.num_bytes
+        tally.time_s += f.done - f.start
+        axis = self.total.axes[f.flight.axis]
+        axis.exposed_s += exposed_s
+        axis.hidden_s += hidden_s
+        self.total.phases[issued_in].hidden_s += hidden_s
+        waiting = self.total.phases[waited_in]
+        waiting.compute_s -= exposed_s
+        if f.flight.blocking:
+            waiting.blocking_s += exposed_s
         else:
-            waiting.exposed_s += exposed
-        return [
-            Span(flight.lane, "collective", flight.kind, start, done),
-            Span(COMPUTE, "wait", f"{flight.kind} {flight.axis}", waited, resumed),
-        ]
+            waiting.exposed_s += exposed_s
 
     def clear(self) -> None:
         """Forget everything recorded so far."""
         self.total = Recording()
         self._marks, self._flights = [], []
+
+
+@dataclass(frozen=True, slots=True)
+class _Flown:
+    """A flight in seconds from the start of the step."""
+
+    flight: Flight
+    start: float
+    done: float
+    waited: float
+    resumed: float
+
+
+def _merged(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The same moments as intervals in order, none of which meet."""
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _common(merged: list[tuple[float, float]], start: float, end: float) -> float:
+    """How much of [start, end] the intervals take."""
+    first = bisect_right(merged, start, key=lambda interval: interval[1])
+    length = 0.0
+    for low, high in merged[first:]:
+        if low >= end:
+            break
+        length += min(high, end) - max(low, start)
+    return length

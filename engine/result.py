@@ -99,7 +99,7 @@ class Collective(Record):
 
 
 class AxisTime(Record):
-    """Communication along one axis: exposed_s is spent waiting for it, hidden_s is in flight behind other work."""
+    """Communication along one axis: exposed_s is waited for, hidden_s is in flight while the rank computes."""
 
     axis: str
     exposed_s: float
@@ -111,7 +111,8 @@ class Phase(Record):
 
     compute_s + blocking_s + exposed_s is its length. blocking_s: waits for results that the very next operation
     needs, which no schedule can hide; exposed_s: waits for the others, which could have been in flight earlier or
-    waited for later; hidden_s: the time that communication issued in this phase was in flight unwaited for.
+    waited for later; hidden_s: the time that communication begun in this phase was in flight while the rank computed.
+    Without clipping the optimizer steps in the reduce phase, as each bucket of gradients is summed.
     """
 
     name: str

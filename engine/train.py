@@ -75,7 +75,7 @@ class Trainer:
             serial, comm, precision=precision, seed=config.seed, overlap=config.overlap, device=comm.device
         )
         self.optimizer = adamw(self.model.local_parameters(), self.model.placements, config.optim)
-        self._cache_unsized = config.overlap.cache == AUTO
+        self._cache_unsized = config.overlap.cache == AUTO and self.model.can_cache
         self.done = 0
         """Optimizer steps done, those before a resume included."""
         if config.resume is not None:
@@ -113,11 +113,11 @@ class Trainer:
             recorder.mark("optimizer")
             norm = gradient_norm(self.model)
         self.done += 1
-        loss_mean, norm_value = self.model.sum_over_batch(loss_sum).item(), norm.item()
+        self.model.sum_over_batch(loss_sum)
         time_s = recorder.end_step()
         if self._cache_unsized:
             self._size_cache()
-        return Step(loss_mean, norm_value, rate, time_s)
+        return Step(loss_sum.item(), norm.item(), rate, time_s)
 
     def _size_cache(self) -> None:
         """Settle cache="auto", once a step has shown how much memory training takes. Collective."""
@@ -146,7 +146,7 @@ class Trainer:
                 rows=part,
                 sequence_length=config.model.sequence,
             )
-            to_device = [torch.from_numpy(array).to(comm.device) for array in (tokens_BS, targets_BS)]
+            to_device = [_to(comm.device, torch.from_numpy(array)) for array in (tokens_BS, targets_BS)]
             found.append((part, to_device[0], to_device[1]))
         return found
 
@@ -170,6 +170,11 @@ class Trainer:
         )
         path = checkpoint.save(config.save, manifest, self.model, self.optimizer)
         log.info("saved %s", path)
+
+
+def _to(device: torch.device, host: Tensor) -> Tensor:
+    """A copy that the host doesn't wait for."""
+    return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
 
 
 def run_iterations(trainer: Trainer, measured: Measured) -> None:

@@ -5,7 +5,8 @@
     reframe -c suites/overlap_ablation.py --system vcluster -n 'variant=(none|oar|ors)$' -r
     reframe -c suites/overlap_ablation.py --system alps -t nightly -S grid=4x1x4x1 -S iterations=20
 
-`cache` keeps as many blocks as the series says. Jobs run round by round, each variant once, so that a machine that gets
+`cache` keeps as many blocks as the series says. Gradients are not clipped, which would keep the optimizer from stepping
+a bucket while the next is summed. Jobs run round by round, each variant once, so that a machine that gets
 slower with time is not taken for a variant that is slow. A variant whose flag finds nothing to hide on the grid, such
 as data where that axis has one rank, is skipped and says so.
 """
@@ -63,7 +64,8 @@ class OverlapAblation(PointTraining):
         """Raises Refused where one overlap is asked for, which would make all variants the same."""
         if self.chosen:
             raise Refused(f"This study sets overlap itself: choose by -n variant=..., not by -S overlap={self.chosen}.")
-        flag = last(self.variant)
+        flag, rounds = last(self.variant), self.point.series.repeats
+        self.skip_if(self.repeat > rounds, f"the series {self.series} has {rounds} rounds")
         self.skip_if(
             flag != NONE and not useful(flag, Grid.parse(self.grid)),
             f"{flag} hides nothing on grid {self.grid}, which has no such communication",
@@ -73,7 +75,7 @@ class OverlapAblation(PointTraining):
         """With a timeline for two pictures: of the first job without overlap, and of the first with all there is."""
         fullest = [NONE, *(variant for variant in ADDED if useful(last(variant), Grid.parse(self.grid)))][-1]
         drawn = self.repeat == 1 and self.variant in (NONE, fullest)
-        return [*super().options(), *(["--timeline", TIMELINE] if drawn else [])]
+        return [*super().options(), "--clip", "0", *(["--timeline", TIMELINE] if drawn else [])]
 
     @run_before("performance")
     def meet_the_baseline(self) -> None:

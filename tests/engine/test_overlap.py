@@ -91,7 +91,7 @@ def test_what_is_in_flight_and_ahead_is_bounded(depth: int, window: int) -> None
 
     lanes, ahead, largest = run_ranks(Grid(1, 1, 2, 1), most, of=Watched)[0]
     assert lanes[Axis.Z, Lane.GATHER] == depth + 1, "one in use and those ahead of it"
-    assert lanes[Axis.Z, Lane.REDUCE] == window + 1, "one just issued before the oldest is taken in"
+    assert lanes[Axis.Z, Lane.MAIN] == window + 1, "one just issued before the oldest is taken in"
     assert 0 < ahead <= depth * largest
 
 
@@ -183,6 +183,54 @@ def test_a_step_says_when_it_was_told_of_fewer_micro_batches() -> None:
         model.loss(tokens, tokens)
 
 
+def test_a_pass_that_ends_early_is_told_and_gathers_nothing_in_vain_for_long(caplog: pytest.LogCaptureFixture) -> None:
+    """A loss without a backward: the first such pass finds weights gathered ahead, the others are known to be short."""
+
+    def gathered(comm: Comm) -> list[int]:
+        model = start(CASE, comm)
+        train_model(CASE, model)
+        tokens, counts = torch.zeros(2, SMALL.sequence, dtype=torch.int64), []
+        assert comm.recorder is not None
+        for _ in range(3):
+            comm.recorder.clear()
+            comm.recorder.start_step("all")
+            model.start_step()
+            model.module.position.sequences = torch.arange(2)
+            model.loss(tokens, tokens)
+            model.finish_step()
+            comm.recorder.end_step()
+            counts.append(comm.recorder.total.tallies["all_gather", "z"].calls)
+        return counts
+
+    with caplog.at_level(logging.WARNING, "engine.gathers"):
+        first, *others = run_ranks(Grid(1, 1, 2, 1), gathered, record=True)[0]
+    of_a_forward = 3 * 4 + 2
+    assert others == [of_a_forward] * 2
+    assert of_a_forward < first <= of_a_forward + EAGER.prefetch_depth
+    assert len(caplog.records) == 2, "once on every rank"
+
+
+def test_the_next_micro_batchs_first_weights_are_gathered_before_it_begins_and_never_across_a_step() -> None:
+    def ahead(comm: Comm) -> list[int]:
+        assert isinstance(comm, Watched)
+        comm.watch()
+        model = start(CASE, comm)
+        begin, found = model.gradients.start_pass, []
+
+        def start_pass(*, last: bool) -> None:
+            found.append(comm.now[Axis.Z, Lane.GATHER])
+            begin(last=last)
+
+        model.gradients.start_pass = start_pass  # type: ignore[method-assign]
+        for step in range(3):
+            step_parallel(CASE, model, step)
+            found.append(-comm.now[Axis.Z, Lane.GATHER])
+        return found
+
+    depth = EAGER.prefetch_depth
+    assert run_ranks(Grid(1, 1, 2, 1), ahead, of=Watched)[0] == [0, depth, 0] + [depth, depth, 0] * 2
+
+
 class Interrupted(Exception):
     """What a user's own code might raise."""
 
@@ -203,10 +251,19 @@ def _interrupted(comm: Comm) -> tuple[float, float]:
                 step_parallel(CASE, model, 1)
             hook.remove()
         losses.append(step_parallel(CASE, model, 1) + model.gradients.buffer.sum().item())
-    model.module.blocks[1].norm1.weight.register_hook(interrupt)
+    add = model.gradients.accumulate
+
+    def interrupt_layer(block, *others):  # type: ignore[no-untyped-def]
+        add(block, *others)
+        if block.placement.name == "blocks.1.feed_forward.fc1.weight":
+            raise Interrupted
+
+    model.gradients.accumulate = interrupt_layer  # type: ignore[method-assign]
     with pytest.raises(Interrupted):
         step_parallel(CASE, model, 2)
+    assert comm._in_flight
     model.abort_step()  # and a clean exit follows
+    assert not comm._in_flight
     return losses[0], losses[1]
 
 

@@ -270,7 +270,7 @@ def test_a_timeline_shows_phases_waits_and_collectives_in_their_lanes(tmp_path: 
     phases = [span for span in timeline.spans if span.kind == "phase"]
     assert phases[0].start_s == 0
     assert sum(span.end_s - span.start_s for span in phases) == pytest.approx(timeline.step_s)
-    assert {span.lane for span in timeline.spans} == {"compute", "z", "z gather", "z reduce", "data", "data reduce"}
+    assert {span.lane for span in timeline.spans} == {"compute", "z", "z gather", "data"}
     gathers = [span for span in timeline.spans if span.lane == "z gather"]
     assert len(gathers) == 4 * 2 + 2
     assert all(0 <= span.start_s <= span.end_s <= timeline.step_s for span in timeline.spans)

@@ -23,7 +23,7 @@ SELECTED = {
     ),
     "vcluster": (
         "repeat=1",
-        {"2x2x2x1": (3, ["none", "oar", *ON_Z]), "1x1x4x2": (3, ["none", *ON_Z, *ON_DATA])},
+        {"2x2x2x1": (2, ["none", "oar", *ON_Z]), "2x2x1x2": (2, ["none", "oar", *ON_DATA])},
     ),
     "alps": ("repeat=1.*variant=(none|oar)$", {"2x2x4x1": (28, ["none", "oar"])}),
     "summit": ("repeat=1.*variant=(none|data)$", {"4x1x12x1": ("auto", ["none"])}),
