@@ -140,7 +140,7 @@ class Span(Record):
     """Something of one step on rank 0; seconds from the start of the step.
 
     lane: "compute" for the phases of the step and the waits in them; for collectives the axis and, where an axis has
-    several lanes, what for ("z gather", "z reduce"). kind: "phase", "wait" or "collective". A collective begins when
+    several lanes, which ("z", "z gather"). kind: "phase", "wait" or "collective". A collective begins when
     it is issued, or when the one before it on its lane ends, and ends when its result is there.
     """
 

@@ -1,7 +1,7 @@
 """What each overlap buys: variants of one setting in the papers' order, and their gains (par4d IV, axonn-sc24 V-D).
 
-A gain is the part of the time per batch that is saved. The run without overlap also says how much could be hidden:
-in each of its phases the smaller of compute and of the waits that aren't for what the next operation needs.
+A gain is the part of the time per batch that is saved, against the run without overlap. What of the communication
+that compute could hide is hidden, each run tells by itself.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,16 +34,16 @@ def short(overlap: str) -> str:
 def with_gains(points: pd.DataFrame) -> pd.DataFrame:
     """Add what each point gains over the one of the same setting without overlap; NaN where that wasn't measured.
 
-    gain_none: the part of its time that is saved; hidden: the time saved, as part of what could be hidden; none_s,
-    none_low, none_high: time without overlap; could_hide_s: how much of it could be hidden.
+    gain_none: the part of its time that is saved; none_s, none_low, none_high: time without overlap. hidden is told
+    by the point alone: the communication behind compute, as part of what could be; NaN where nothing could be.
     """
-    columns = {"time_s": "none_s", "time_s_low": "none_low", "time_s_high": "none_high", "hideable_s": "could_hide_s"}
+    columns = {"time_s": "none_s", "time_s_low": "none_low", "time_s_high": "none_high"}
     base = points.loc[points["overlap"] == NONE, [*SETTING, *columns]].rename(columns=columns)
     table = points.merge(base, on=SETTING, how="left")
     other = table["overlap"] != NONE
     saved = (table["none_s"] - table["time_s"]).where(other)
     table["gain_none"] = saved / table["none_s"]
-    table["hidden"] = saved / table["could_hide_s"].where(table["could_hide_s"] > 0)
+    table["hidden"] = table["hidden_s"] / table["hideable_s"].where(table["hideable_s"] > 0)
     return table
 
 

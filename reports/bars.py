@@ -44,17 +44,9 @@ class Bar:
     missing: str = "not measured"
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A place on the scale that matters, drawn through all bars of the first group."""
-
-    value: float
-    label: str
-
-
 def stacked(
     parts: Sequence[Bars], bars: Sequence[Bar], caption: str, *, name: str, title: str, description: str,
-    columns: Sequence[str] = (), mark: Mark | None = None, width: float = WIDTH,
+    columns: Sequence[str] = (), width: float = WIDTH,
 ) -> Markup:  # fmt: skip
     """The bars, first on top. caption: of the scale; columns: the heads of the notes, each in two lines at most."""
     labels = [clean(bar.label, LABEL_LETTERS if width > WIDTH else 22) for bar in bars]
@@ -64,7 +56,7 @@ def stacked(
     ]
     right = 16 + sum(widths)
     places = list(itertools.accumulate(ROW + HEADING * bool(bar.heading) for bar in bars))
-    top = TOP + (18 if columns or mark else 0)
+    top = TOP + (18 if columns else 0)
     tall = places[-1] if places else ROW
     height = top + tall + BOTTOM
     with style():
@@ -80,8 +72,6 @@ def stacked(
         axes.grid(axis="x", color=COLOURS["rule"], linewidth=0.8)
         axes.set_xlabel(caption, labelpad=6)
         _legend(figure, parts)
-        if mark and mark.value <= longest:
-            _draw_mark(axes, mark, next((c for bar, c in zip(bars[1:], centres[1:], strict=True) if bar.heading), None))
         for bar, place in zip(bars, places, strict=True):
             if bar.heading:
                 _write(figure, 1.0, top + place - ROW - HEADING / 2, bar.heading, "muted", "left", weight="bold")
@@ -115,18 +105,6 @@ def _draw_parts(axes: Axes, parts: Sequence[Bars], bars: Sequence[Bar], centres:
             axes.vlines((bar.low, bar.high), centre - 4, centre + 4, color=COLOURS["ink"], linewidth=1.3)
     highs = [bar.high for bar in bars if math.isfinite(bar.high)]
     return max((*reach, *highs), default=0.0)
-
-
-def _draw_mark(axes: Axes, mark: Mark, end: float | None) -> None:
-    bottom = end - ROW / 2 - HEADING if end is not None else axes.get_ylim()[0]
-    axes.vlines(mark.value, 0, bottom, color=COLOURS["ink"], linewidth=1.2, linestyle=(0, (1.5, 2.0)))
-    x, y = axes.transData.transform((mark.value, 0))
-    figure = axes.figure
-    half = LETTER * len(mark.label) / 2
-    low, high = axes.bbox.x0, axes.bbox.x1
-    x = min(max(x, low + half), max(high - half, low + half))
-    place = figure.transFigure.inverted().transform((x, y + 9))
-    figure.text(place[0], place[1], mark.label, color=COLOURS["muted"], ha="center", va="center")
 
 
 def _write(figure: Figure, x: float, y: float, words: str, colour: str, align: str, weight: str = "normal") -> None:

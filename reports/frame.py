@@ -27,6 +27,7 @@ SETTING = [
 # overlap: its flags; tuning: its other options, where they matter and aren't the default.
 POINT = [*SETTING, "overlap", "tuning"]
 SUITE_LABELS = ("study", "system", "partition", "series", "token_budget")
+FORWARD = "forward"
 _TUNES = {"oag": "prefetch_depth", "ors": "reduce_window", "cache=auto": "cache_bytes", "data": "bucket_bytes"}
 
 
@@ -112,7 +113,7 @@ RUN_COLUMNS = [
     *("parameters", "sequence", "ranks", "grid", "batch_size", "micro_batch", "checkpointing", "token_budget"),
     *("overlap", "tuning", "counted_iterations", "time_s"),
     *("tokens_per_s", "hardware_flops_per_s", "model_flops_per_s", "given_peak", "compute_s", "collectives_s"),
-    *("blocking_s", "exposed_s", "hideable_s"),
+    *("blocking_s", "exposed_s", "hideable_s", "hidden_s"),
     *("memory_kind", "memory_max", "memory_min", "prefetch_bytes", "cache_bytes", "cached_blocks", "best_flops_per_s"),
     *("start", "end", "commit", "dirty", "versions", "hosts", "devices", "launcher", "source"),
 ]
@@ -154,6 +155,7 @@ def _run(run: Run) -> tuple[Any, ...]:
         _positive(summary.peak_flops_per_device if summary else None),
         _number(breakdown.compute_s if breakdown else None),
         _number(breakdown.collectives_s if breakdown else None),
+        *_waits(breakdown),
         *_could_be_hidden(breakdown),
         result.memory.kind if result.memory else "",
         _number(max(memory, default=None)),
@@ -193,17 +195,31 @@ def _tuning(overlap: str, config: dict[str, Any]) -> str:
     return clean(", ".join(f"{name}={config[name]}" for name in options if config[name] != getattr(ALL, name)))
 
 
-def _could_be_hidden(breakdown: Breakdown | None) -> tuple[float, float, float]:
-    """Seconds of an iteration in waits that no schedule can hide, in the others, and how much of those could be hidden.
+def _waits(breakdown: Breakdown | None) -> tuple[float, float]:
+    """Seconds of an iteration in waits for what the very next operation needs, and in the others."""
+    if breakdown is None or not breakdown.phases:
+        return math.nan, math.nan
+    blocking = sum(phase.blocking_s for phase in breakdown.phases)
+    return _number(blocking), _number(sum(phase.exposed_s for phase in breakdown.phases))
 
-    A phase can hide no more communication than it has compute, so the last sums the smaller of both over phases.
+
+def _could_be_hidden(breakdown: Breakdown | None) -> tuple[float, float]:
+    """Seconds of communication in an iteration that compute could hide, and those of them that it did.
+
+    Forward and all that follows count apart: within the latter schedules move sums from one phase to the next. Neither
+    can hide more than it has compute, even where several collectives are in flight at once.
     """
     if breakdown is None or not breakdown.phases:
-        return math.nan, math.nan, math.nan
-    blocking = sum(phase.blocking_s for phase in breakdown.phases)
-    exposed = sum(phase.exposed_s for phase in breakdown.phases)
-    hideable = sum(min(phase.compute_s, phase.exposed_s) for phase in breakdown.phases)
-    return _number(blocking), _number(exposed), _number(hideable)
+        return math.nan, math.nan
+    forward = [phase for phase in breakdown.phases if phase.name == FORWARD]
+    after = [phase for phase in breakdown.phases if phase.name != FORWARD]
+    hideable = did = 0.0
+    for window in (forward, after):
+        flown = sum(phase.hidden_s for phase in window)
+        could = min(sum(phase.compute_s for phase in window), flown + sum(phase.exposed_s for phase in window))
+        hideable += could
+        did += min(flown, could)
+    return _number(hideable), _number(did)
 
 
 def _names(names: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ import pandas as pd
 
 from reports import bars, published, text, trace
 from reports.ablation import NONE, flags, within_spread
-from reports.bars import Bar, Bars, Mark
+from reports.bars import Bar, Bars
 from reports.frame import Frames
 from reports.page import Figure
 from reports.trace import Panel
@@ -38,9 +38,6 @@ def steps(name: str, ordered: pd.DataFrame) -> Figure:
         )
         for begins, note, (_, row) in zip(~ordered.duplicated("place"), notes, ordered.iterrows(), strict=True)
     ]  # fmt: skip
-    base = ordered.iloc[0]
-    bound = base["none_s"] - base["could_hide_s"]
-    mark = Mark(bound, f"all that could be hidden is hidden: {text.seconds(bound)}") if bound == bound else None
     title = "A step by overlap"
     caption = (
         "Medians over jobs, on rank 0; whiskers span the jobs' times. A gain in grey may be chance: the whiskers of "
@@ -49,11 +46,12 @@ def steps(name: str, ordered: pd.DataFrame) -> Figure:
     if {2, 4} & set(kept):
         caption += f" Grey too: the published gains, {_of_what(theirs)}."
     said = [f"{row['label']}: {text.seconds(row['time_s'])}" for _, row in ordered.iterrows() if row["jobs"]]
-    columns = [*_VARIANT, "over", "gain_over", "gain_none", "hidden", "compute_s", "blocking_s", "exposed_s"]
+    columns = [*_VARIANT, "over", "gain_over", "gain_none", "hidden", "hidden_s", "hideable_s"]
+    columns += ["compute_s", "blocking_s", "exposed_s"]
     return Figure(
         title, caption,
         bars.stacked(parts, drawn, "seconds per iteration on rank 0", name=f"{name}-variants", title=title,
-            description=". ".join(said) + ". " + caption, columns=[heads[place] for place in kept], mark=mark,
+            description=". ".join(said) + ". " + caption, columns=[heads[place] for place in kept],
             width=trace.WIDTH),
         ordered[columns], f"{name}-variants",
     )  # fmt: skip

@@ -11,7 +11,7 @@ from reports.frame import POINT, SERIES
 
 MEASURES = [
     *("time_s", "hardware_flops_per_s", "model_flops_per_s", "tokens_per_s", "hfu", "mfu", "of_empirical"),
-    *("compute_s", "collectives_s", "blocking_s", "exposed_s", "hideable_s"),
+    *("compute_s", "collectives_s", "blocking_s", "exposed_s", "hideable_s", "hidden_s"),
     *("memory_max", "memory_min", "prefetch_bytes", "cache_bytes", "cached_blocks"),
 ]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.result import ResultError
+from engine.result import SCHEMA, ResultError
 
 RECORD = "record"
 
@@ -35,7 +35,10 @@ def is_run_report(data: object) -> bool:
 
 
 def records(report: dict[str, Any], source: str) -> list[Record]:
-    """The record of every test case of ours; test cases of other suites carry no such variable."""
+    """The record of every test case that leaves a result.
+
+    Test cases of other suites carry no such variable, and a record of another schema (par4d.peers) is no result.
+    """
     return list(_records(report, source))
 
 
@@ -47,6 +50,8 @@ def _records(report: dict[str, Any], source: str) -> Iterator[Record]:
                 continue
             where = f"{source}, test case {case.get('display_name') or case.get('name')}"
             data = case[RECORD]
+            if isinstance(data, dict) and data.get("schema", SCHEMA) != SCHEMA:
+                continue
             if isinstance(data, dict) and data:
                 yield Record(where, data)
             else:

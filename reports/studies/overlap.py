@@ -10,7 +10,7 @@ from reports.frame import POINT, SETTING, Frames, series_title
 from reports.page import Block, Column, Facts, Figures, Page, Section, Table, Text, nothing_measured
 from reports.points import points, runs_of
 from reports.provenance import failures, provenance
-from reports.series_page import published_gains, spelled_out
+from reports.series_page import Fact, published_gains, spelled_out
 from reports.study import Study
 
 TITLE = "Overlap"
@@ -24,9 +24,10 @@ LEAD = (
     "0.8 times as long, 1.25x as fast. Times are medians over jobs."
 )
 COULD = (
-    "What could be hidden: in each phase of the run without overlap, the smaller of its compute and of its waits for "
-    "results that the very next operation doesn't need. The part of it that the step became shorter by is hidden; that "
-    "can exceed 100 %, as the cache saves gathers instead of hiding them and data moves sums into another phase."
+    "What could be hidden is told by each run's own step: in the forward, and in all that follows it, the smaller of "
+    "compute and of the communication whose result isn't needed at once, whether it ran behind compute or was waited "
+    "for; hidden is what ran behind compute. Waits for results that the very next operation needs are outside of it, "
+    "as no schedule can hide them."
 )
 RUN = "reframe -c suites/overlap_ablation.py --system local"
 NO_BASE = "no run without overlap"
@@ -86,7 +87,7 @@ def _overview(table: pd.DataFrame, axes: list[str], settings: int) -> Section:
         Column("Jobs", "share", numeric=False),
         Column("As fast", "faster", lambda value: f"{value:.2f}x", missing=NO_BASE),
         Column("Saved", "gain_none", text.gain, missing=NO_BASE),
-        Column("Of what could be hidden", "hidden", text.gain, missing="nothing could be"),
+        Column("Of what could be hidden, hidden", "hidden", text.percent, missing="nothing to hide"),
         Column("Most exposed axis", "axis", numeric=False, missing="none"),
         Column("Exposed there", "axis_s", text.seconds, missing="none"),
     )
@@ -112,24 +113,33 @@ def _section(name: str, title: str, rows: pd.DataFrame, axes: list[str], frames:
 
 def _facts(rows: pd.DataFrame, axes: list[str]) -> Facts:
     best = fullest(rows)
-    if best.empty or best["none_s"].isna().all():
-        missing = NO_BASE if len(best) else "no run with overlap"
-        return Facts(((None, "speed-up", missing), (None, "of what could be hidden", missing)))
+    if best.empty:
+        missing = "no run with overlap"
+        return Facts(((None, "speed-up", missing), (None, "hidden", missing)))
     most = best.iloc[0]
-    exposed = most_exposed(most, axes)
-    hidden = text.gain(most["hidden"]) if most["hidden"] == most["hidden"] else None
-    bound = f"{text.seconds(most['could_hide_s'])} of a step" if hidden else "nothing could be"
-    longest = (exposed[0], "stays most exposed", f"{text.seconds(exposed[1])} of a step") if exposed else None
-    return Facts(
-        (
+    gained: tuple[Fact, ...] = ((None, "speed-up", NO_BASE),)
+    if most["none_s"] == most["none_s"]:
+        gained = (
             (f"{most['none_s'] / most['time_s']:.2f}x", "as fast as without", short(most["overlap"])),
             (text.gain(most["gain_none"]), "of the time saved", text.plural(int(most["jobs"]), "job")),
             (text.seconds(most["none_s"]), "a step without", "median over jobs"),
-            (text.seconds(most["time_s"]), "a step with", "median over jobs"),
-            (hidden, "hidden", f"of what could be, {bound}"),
-            longest or (None, "stays most exposed", "no axis was told apart"),
         )
-    )
+    return Facts((*gained, (text.seconds(most["time_s"]), "a step with", "median over jobs"), *_told(most, axes)))
+
+
+def _told(most: "pd.Series[Any]", axes: list[str]) -> tuple[Fact, Fact]:
+    """What the fullest variant hides, and where it still waits."""
+    hidden: Fact = (None, "hidden", "nothing could be" if most["hideable_s"] == 0 else "phases were not told apart")
+    if most["hidden"] == most["hidden"]:
+        hidden = (
+            text.percent(most["hidden"]),
+            "hidden",
+            f"of what could be, {text.seconds(most['hideable_s'])} of a step",
+        )
+    exposed = most_exposed(most, axes)
+    if exposed is None:
+        return hidden, (None, "stays most exposed", "no axis was told apart")
+    return hidden, (exposed[0], "stays most exposed", f"{text.seconds(exposed[1])} of a step")
 
 
 def _details(name: str, rows: pd.DataFrame, ordered: pd.DataFrame, axes: list[str]) -> Table:
@@ -145,7 +155,7 @@ def _details(name: str, rows: pd.DataFrame, ordered: pd.DataFrame, axes: list[st
         Column("Range, s", "spread", numeric=False),
         Column("Saved over the one before", "gain_over", text.gain, missing=""),
         Column("Saved over none", "gain_none", text.gain, missing=""),
-        Column("Of what could be hidden", "hidden", text.gain, missing=""),
+        Column("Of what could be hidden, hidden", "hidden", text.percent, missing=""),
         Column("Compute", "compute_s", text.seconds),
         Column("Exposed, can't be hidden", "blocking_s", text.seconds, missing="not told apart"),
         Column("Exposed, could be hidden", "exposed_s", text.seconds, missing="not told apart"),

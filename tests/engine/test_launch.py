@@ -179,7 +179,8 @@ init_process_group(launch, torch.device("cpu"), timedelta(seconds=60))
 ranks = torch.zeros(launch.world_size)
 ranks[launch.rank] = launch.rank + 1
 dist.all_reduce(ranks)
-os.write(1, f"{launch.launcher} {launch.rank} {launch.local_rank} {ranks.tolist()}\\n".encode())  # in one write: lines stay whole
+line = f"{launch.launcher} {launch.rank} {launch.local_rank} {ranks.tolist()}\\n"
+os.write(1, line.encode())  # at once: lines stay whole
 dist.destroy_process_group()
 """
 

@@ -12,6 +12,7 @@ from sample_steps import Step, simulate
 
 from engine.flops import hardware_flops, model_flops
 from engine.models import lookup
+from engine.overlap import ALL as DEFAULTS
 from engine.result import (
     Breakdown,
     Collective,
@@ -26,7 +27,7 @@ from engine.result import (
 )
 
 ALL = "oar,ors,oag,cache=auto,data"
-TUNING = {"prefetch_depth": 4, "reduce_window": 4, "bucket_bytes": 64e6, "cache_bytes": None}
+TUNING = {name: getattr(DEFAULTS, name) for name in ("prefetch_depth", "reduce_window", "bucket_bytes", "cache_bytes")}
 START = datetime(2026, 3, 2, 1, 0, tzinfo=UTC)
 FRONTIER = {
     512: ("gpt-5b", "8x1x8x8", 17.2),
@@ -246,6 +247,15 @@ def run_report(records: list[Any], *, result: str = "pass", fail_reason: str | N
     ]  # fmt: skip
     session = {"data_version": "4.2", "hostname": "login1", "uuid": "abc", "num_cases": len(cases)}
     return {"session_info": session, "runs": [{"run_index": 0, "testcases": cases}], "restored_cases": []}
+
+
+def peers() -> dict[str, Any]:
+    """What `python -m engine bench peers` writes into its result.json: no result of a training."""
+    comparison = {"peer": "fsdp2", "grid": "1x1x2x1", "ratio": 0.93, "ours_median_s": 0.41, "peer_median_s": 0.44}
+    return {
+        "schema": "par4d.peers", "version": 1, "case": {"model": "gpt-local-2"}, "comparisons": [comparison],
+        "provenance": provenance().model_dump(mode="json"),
+    }  # fmt: skip
 
 
 def as_record(result: Result) -> dict[str, Any]:

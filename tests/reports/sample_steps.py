@@ -24,19 +24,12 @@ class Step:
     memory: dict[str, int] = field(default_factory=dict)
     phases: dict[str, dict[str, float]] = field(default_factory=dict)
     exposed: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    busy: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     lanes: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def phase(self, name: str) -> None:
         """What follows belongs to this phase."""
         self._close()
-        self.phases[name] = {
-            "compute_s": 0.0,
-            "blocking_s": 0.0,
-            "exposed_s": 0.0,
-            "hidden_s": 0.0,
-            "start": self.length,
-        }
+        self.phases[name] = {"compute_s": 0.0, "blocking_s": 0.0, "exposed_s": 0.0, "start": self.length}
 
     def compute(self, seconds: float) -> None:
         """Compute for so long."""
@@ -49,8 +42,6 @@ class Step:
         start = max(self.length, self.lanes[lane])
         self.lanes[lane] = start + seconds
         self.spans.append(Span(lane=lane, kind="collective", name=name, start_s=start, end_s=start + seconds))
-        self.busy[lane.split(" ")[0]] += seconds
-        self._now["hidden_s"] += seconds
         return lane, start + seconds
 
     def wait(self, handle: tuple[str, float], *, blocking: bool = False) -> None:
@@ -60,23 +51,24 @@ class Step:
             self.spans.append(Span(lane="compute", kind="wait", name=lane, start_s=self.length, end_s=end))
             self.exposed[lane.split(" ")[0]] += end - self.length
             self._now["blocking_s" if blocking else "exposed_s"] += end - self.length
-            self._now["hidden_s"] -= min(end - self.length, self._now["hidden_s"])
             self.length = end
 
     def breakdown(self, time_s: float) -> Breakdown:
         """The parts of a step that took so long in all."""
         scale = time_s / self.length
         waited = sum(self.exposed.values())
-        keys = ("compute_s", "blocking_s", "exposed_s", "hidden_s")
+        by_axis, by_phase = self._hidden()
+        keys = ("compute_s", "blocking_s", "exposed_s")
         return Breakdown(
             compute_s=(self.length - waited) * scale,
             collectives_s=waited * scale,
             axes=tuple(
-                AxisTime(axis=axis, exposed_s=self.exposed[axis] * scale, hidden_s=(busy - self.exposed[axis]) * scale)
-                for axis, busy in self.busy.items()
+                AxisTime(axis=axis, exposed_s=self.exposed[axis] * scale, hidden_s=hidden * scale)
+                for axis, hidden in by_axis.items()
             ),
             phases=tuple(
-                Phase(name=name, **{key: parts[key] * scale for key in keys}) for name, parts in self.phases.items()
+                Phase(name=name, hidden_s=by_phase[name] * scale, **{key: parts[key] * scale for key in keys})
+                for name, parts in self.phases.items()
             ),
         )
 
@@ -85,6 +77,19 @@ class Step:
         scale = time_s / self.length
         spans = [s.model_copy(update={"start_s": s.start_s * scale, "end_s": s.end_s * scale}) for s in self.spans]
         return Timeline(iteration=9, step_s=time_s, spans=tuple(spans))
+
+    def _hidden(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Flight while the rank computes, by axis and by the phase in which it began."""
+        by_axis, by_phase = defaultdict[str, float](float), defaultdict[str, float](float)
+        waits = [(span.start_s, span.end_s) for span in self.spans if span.kind == "wait"]
+        for span in self.spans:
+            if span.kind != "collective":
+                continue
+            behind = span.end_s - span.start_s
+            behind -= sum(max(0.0, min(span.end_s, end) - max(span.start_s, start)) for start, end in waits)
+            by_axis[span.lane.split(" ")[0]] += behind
+            by_phase[[name for name, parts in self.phases.items() if parts["start"] <= span.start_s][-1]] += behind
+        return by_axis, by_phase
 
     @property
     def _now(self) -> dict[str, float]:
@@ -141,7 +146,7 @@ def simulate(overlap: str, grid: str = "2x2x2x1", *, drawn: bool = True) -> Step
             if partial and "oar" in flags:
                 step.wait(partial)
             if z:
-                late.append(step.issue("z reduce", "reduce_scatter", REDUCE))
+                late.append(step.issue("z", "reduce_scatter", REDUCE))
                 if "ors" not in flags:
                     step.wait(late.pop())
             if data and "data" in flags:
