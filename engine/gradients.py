@@ -74,7 +74,8 @@ class Gradients:
         self._flights: deque[_Flight] = deque()
         self._late: list[tuple[WeightBlock, Tensor]] = []
         self._last_pass = False
-        bucket = overlap.bucket_bytes / precision.reduce.itemsize if overlap.data else torch.inf
+        split = overlap.data and comm.grid.data > 1
+        bucket = overlap.bucket_bytes / precision.reduce.itemsize if split else torch.inf
         self._buckets = Buckets(comm, self.buffer, precision.reduce, bucket)
         offsets = [0, *accumulate(parameter.numel() for parameter in self._parameters)]
         for parameter, (start, stop) in zip(self._parameters, pairwise(offsets), strict=True):

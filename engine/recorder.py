@@ -91,13 +91,14 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something of a step, in seconds from its start. kind: phase, wait or collective."""
+    """Something of a step, in seconds from its start. kind: phase, wait or collective, which is issued first."""
 
     lane: str
     kind: str
     name: str
     start_s: float
     end_s: float
+    issued_s: float | None = None
 
 
 COMPUTE = "compute"
@@ -159,7 +160,7 @@ class Recorder:
             hidden = f.done - f.start - _common(waits, f.start, f.done)
             self._add(f, hidden, *(marks[bisect_right(begins, moment) - 1][0] for moment in (f.start, f.waited)))
             wait = Span(COMPUTE, "wait", f"{f.flight.kind} {f.flight.axis}", f.waited, f.resumed)
-            spans += [Span(f.flight.lane, "collective", f.flight.kind, f.start, f.done), wait]
+            spans += [Span(f.flight.lane, "collective", f.flight.kind, f.start, f.done, f.issued), wait]
         total.steps += 1
         total.time_s += step_s
         total.spans = spans
@@ -184,7 +185,7 @@ class Recorder:
             done = resumed if done is None else min(done, resumed)
             start = min(done, max(issued, lane_free.get(flight.lane, issued)) if began is None else began)
             lane_free[flight.lane] = done
-            flown.append(_Flown(flight, start, done, waited, resumed))
+            flown.append(_Flown(flight, issued, start, done, waited, resumed))
         return flown
 
     def _add(self, f: "_Flown", hidden_s: float, issued_in: str, waited_in: str) -> None:
@@ -216,6 +217,7 @@ class _Flown:
     """A flight in seconds from the start of the step."""
 
     flight: Flight
+    issued: float
     start: float
     done: float
     waited: float

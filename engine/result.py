@@ -149,6 +149,7 @@ class Span(Record):
     name: str
     start_s: float
     end_s: float
+    issued_s: float | None = None
 
 
 class Timeline(Record):

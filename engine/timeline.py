@@ -25,6 +25,7 @@ def write(path: Path, spans: list[Span], *, rank: int, about: dict[str, object])
             "tid": lanes.index(span.lane),
             "ts": 1e6 * span.start_s,
             "dur": 1e6 * (span.end_s - span.start_s),
+            "args": {} if span.issued_s is None else {"issued_us": 1e6 * span.issued_s},
         }
         for span in sorted(spans, key=lambda span: (span.start_s, span.start_s - span.end_s))
     ]

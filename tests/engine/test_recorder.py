@@ -61,7 +61,7 @@ def test_waits_flights_and_compute_are_told_apart() -> None:
     assert (total.axes["y"].exposed_s, total.axes["y"].hidden_s) == (2.0, 0.0)
     assert (total.tallies["all_gather", "z"].calls, total.tallies["all_gather", "z"].time_s) == (1, 7.0)
     assert Span("compute", "wait", "all_gather z", 6.0, 7.0) in total.spans
-    assert Span("z gather", "collective", "all_gather", 0.0, 7.0) in total.spans
+    assert Span("z gather", "collective", "all_gather", 0.0, 7.0, issued_s=0.0) in total.spans
 
 
 def test_collectives_of_one_lane_follow_each_other_and_of_two_lanes_run_at_once() -> None:

@@ -273,6 +273,7 @@ def test_a_timeline_shows_phases_waits_and_collectives_in_their_lanes(tmp_path: 
     assert {span.lane for span in timeline.spans} == {"compute", "z", "z gather", "data"}
     gathers = [span for span in timeline.spans if span.lane == "z gather"]
     assert len(gathers) == 4 * 2 + 2
+    assert all(span.issued_s is not None and span.issued_s <= span.start_s for span in gathers)
     assert all(0 <= span.start_s <= span.end_s <= timeline.step_s for span in timeline.spans)
 
     events = json.loads(trace.read_text())["traceEvents"]
