@@ -51,19 +51,29 @@ LANES = {Axis.Z: tuple(Lane)}
 class Handle:
     """A collective in flight. Owns its buffers until wait(), which is called exactly once.
 
-    in_flight: where it is noted until then.
+    in_flight: where it is noted until then. flight: what a recorder has of it.
     """
 
-    def __init__(self, finish: Callable[[], Tensor], in_flight: "dict[Handle, None] | None" = None) -> None:
+    def __init__(
+        self,
+        finish: Callable[[], Tensor],
+        in_flight: "dict[Handle, None] | None" = None,
+        flight: Flight | None = None,
+    ) -> None:
         self._finish: Callable[[], Tensor] | None = finish
-        self._in_flight = in_flight
+        self._in_flight, self._flight = in_flight, flight
         if in_flight is not None:
             in_flight[self] = None
 
-    def wait(self) -> Tensor:
-        """Block the stream that computes until the result is there, and return it."""
+    def wait(self, *, at_last: bool = False) -> Tensor:
+        """Block the stream that computes until the result is there, and return it.
+
+        at_last: it was issued as early, and is waited for as late, as what depends on what allows.
+        """
         if self._finish is None:
             raise RuntimeError("A collective's handle was waited for twice.")
+        if at_last and self._flight is not None:
+            self._flight.blocking = True
         if self._in_flight is not None:
             del self._in_flight[self]
         finish, self._finish = self._finish, None
@@ -151,7 +161,7 @@ class Comm:
                 flight.resumed = clock.stamp()
             return output
 
-        return Handle(finish_and_record, self._in_flight)
+        return Handle(finish_and_record, self._in_flight, flight)
 
     def abandon(self) -> None:
         """After an exception: wait for all that is in flight, in the order in which it was issued.

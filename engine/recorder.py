@@ -68,7 +68,7 @@ class AxisSeconds:
 
 @dataclass(slots=True)
 class Flight:
-    """One collective. blocking: waited for where it is issued, because the next operation needs its result.
+    """One collective. blocking: waited for when there is nothing left to do without its result.
 
     began: when its lane came to it, where that is known (CUDA).
     """

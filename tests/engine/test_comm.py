@@ -111,3 +111,19 @@ def test_a_rank_of_32768_holds_only_its_own_groups() -> None:
         assert comm.run(Kind.ALL_GATHER, Axis.DATA, torch.zeros(2)).numel() == 128
     finally:
         dist.destroy_process_group()
+
+
+def _waits(comm: Comm) -> list[bool]:
+    assert comm.recorder is not None
+    comm.recorder.start_step("all")
+    early, late = (comm.issue(Kind.ALL_REDUCE, Axis.X, torch.ones(3)) for _ in range(2))
+    early.wait()
+    late.wait(at_last=True)
+    comm.run(Kind.ALL_REDUCE, Axis.X, torch.ones(3))
+    flights = [flight.blocking for flight in comm.recorder._flights]
+    comm.recorder.end_step()
+    return flights
+
+
+def test_a_wait_that_nothing_could_avoid_is_told_from_the_others() -> None:
+    assert run_ranks(Grid(2), _waits, record=True)[0] == [False, True, True]

@@ -88,6 +88,7 @@ def test_four_ranks_write_one_result_with_everything_in_it(tmp_path: Path) -> No
     assert where.compute_s == pytest.approx(sum(phase.compute_s for phase in where.phases))
     assert [phase.name for phase in where.phases] == ["forward", "backward", "reduce", "optimizer"]
     assert {axis.axis for axis in where.axes if axis.hidden_s > 0} >= {"z"}
+    assert where.phases[1].blocking_s > 0
     assert result.model is not None
     assert result.model.parameters == lookup("gpt-test").parameters
     assert result.provenance.launcher == "environment"
