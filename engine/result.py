@@ -109,10 +109,11 @@ class AxisTime(Record):
 class Phase(Record):
     """A part of the step: forward, backward (recomputation included), reduce (what is left of it), optimizer.
 
-    compute_s + blocking_s + exposed_s is its length. blocking_s: waits for results without which nothing is left to do,
-    which no schedule can hide (with oar, what an input gradient takes longer than the weight gradient); exposed_s: waits for the others, which could have been in flight earlier or
-    waited for later; hidden_s: the time that communication begun in this phase was in flight while the rank computed.
-    Without clipping the optimizer steps in the reduce phase, as each bucket of gradients is summed.
+    compute_s + blocking_s + exposed_s is its length. blocking_s: waits for results without which nothing is left to
+    do, which no schedule can hide (with oar, for as long as an input gradient takes beyond the weight gradient).
+    exposed_s: waits for the others, which could have been in flight earlier or waited for later. hidden_s: the time
+    that communication begun in this phase was in flight while the rank computed. Without clipping the optimizer steps
+    in the reduce phase, as each bucket of gradients is summed.
     """
 
     name: str
