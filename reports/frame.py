@@ -27,7 +27,6 @@ SETTING = [
 # overlap: its flags; tuning: its other options, where they matter and aren't the default.
 POINT = [*SETTING, "overlap", "tuning"]
 SUITE_LABELS = ("study", "system", "partition", "series", "token_budget")
-FORWARD = "forward"
 _TUNES = {"oag": "prefetch_depth", "ors": "reduce_window", "cache=auto": "cache_bytes", "data": "bucket_bytes"}
 
 
@@ -206,19 +205,15 @@ def _waits(breakdown: Breakdown | None) -> tuple[float, float]:
 def _could_be_hidden(breakdown: Breakdown | None) -> tuple[float, float]:
     """Seconds of communication in an iteration that compute could hide, and those of them that it did.
 
-    Forward and all that follows count apart: within the latter schedules move sums from one phase to the next. Neither
-    can hide more than it has compute, even where several collectives are in flight at once.
+    Phase by phase: none can hide more than it has compute, even where several collectives are in flight at once.
     """
     if breakdown is None or not breakdown.phases:
         return math.nan, math.nan
-    forward = [phase for phase in breakdown.phases if phase.name == FORWARD]
-    after = [phase for phase in breakdown.phases if phase.name != FORWARD]
     hideable = did = 0.0
-    for window in (forward, after):
-        flown = sum(phase.hidden_s for phase in window)
-        could = min(sum(phase.compute_s for phase in window), flown + sum(phase.exposed_s for phase in window))
+    for phase in breakdown.phases:
+        could = min(phase.compute_s, phase.hidden_s + phase.exposed_s)
         hideable += could
-        did += min(flown, could)
+        did += min(phase.hidden_s, could)
     return _number(hideable), _number(did)
 
 

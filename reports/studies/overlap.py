@@ -24,10 +24,11 @@ LEAD = (
     "0.8 times as long, 1.25x as fast. Times are medians over jobs."
 )
 COULD = (
-    "What could be hidden is told by each run's own step: in the forward, and in all that follows it, the smaller of "
-    "compute and of the communication whose result isn't needed at once, whether it ran behind compute or was waited "
-    "for; hidden is what ran behind compute. Waits for results that the very next operation needs are outside of it, "
-    "as no schedule can hide them."
+    "What could be hidden is told by each run's own step: in each of its phases (forward, backward, what is left to be "
+    "summed after it, optimizer) the smaller of compute and of the communication that isn't waited for at once, "
+    "whether it ran behind compute or was waited for; hidden is what ran behind compute. Waits for results without "
+    "which nothing is left to do are outside of it, as no schedule can hide them, and so is what is summed after the "
+    "backward, where there is no compute to hide it: both show in the bars."
 )
 RUN = "reframe -c suites/overlap_ablation.py --system local"
 NO_BASE = "no run without overlap"
