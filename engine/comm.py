@@ -149,16 +149,15 @@ class Comm:
         result = self._checked_output(kind, size, tensor, out)
         if self.recorder is None:
             return Handle(self._start(kind, axis, lane, tensor, result, None), self._in_flight)
-        clock, place = self.recorder.clock, axis.value if lane is Lane.MAIN else f"{axis} {lane}"
+        place = axis.value if lane is Lane.MAIN else f"{axis} {lane}"
         num_bytes = tensor.numel() * tensor.element_size()
         flight = self.recorder.issued(kind, axis, place, num_bytes, blocking=blocking)
         finish = self._start(kind, axis, lane, tensor, result, flight)
 
         def finish_and_record() -> Tensor:
-            flight.waited = flight.issued if blocking else clock.stamp()
+            flight.waited = flight.issued if blocking else flight.clock.stamp()
             output = finish()
-            if flight.resumed is None:
-                flight.resumed = clock.stamp()
+            flight.resume()
             return output
 
         return Handle(finish_and_record, self._in_flight, flight)
@@ -224,14 +223,13 @@ class Comm:
             parts = target
             work = _launch(kind, group, source, target, async_op=True)
         assert work is not None
-        clock = None if self.recorder is None else self.recorder.clock
-        if flight is not None and clock is not None:
-            work.get_future().add_done_callback(lambda _: flight.end(clock))
+        if flight is not None:
+            work.get_future().add_done_callback(lambda _: flight.end())
 
         def finish() -> Tensor:
             work.wait()
-            if flight is not None and clock is not None:
-                flight.resumed = clock.stamp()  # the sum that may follow is this rank's own work
+            if flight is not None:
+                flight.resume()  # the sum that may follow is this rank's own work
             if parts is not target:
                 torch.sum(parts.view(dist.get_world_size(group), -1), dim=0, out=target)
             return result
@@ -255,11 +253,11 @@ class Comm:
         """
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
-            if flight is not None and self.recorder is not None:
-                flight.began = self.recorder.clock.stamp()
+            if flight is not None:
+                flight.begin()
             _launch(kind, group, source, target, async_op=False)  # the lane's stream waits, not the host
-            if flight is not None and self.recorder is not None:
-                flight.end(self.recorder.clock)
+            if flight is not None:
+                flight.end()
             done = torch.cuda.Event()
             done.record()
         return partial(_join, done, result, (source, target))

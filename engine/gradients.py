@@ -133,11 +133,8 @@ class Gradients:
         on_summed: called with the parameters of each piece once it is summed, while later pieces are in flight.
         """
         shared = self._issue_replicated()
-        if not self._overlap.ors:
-            shared.wait()
         self._retire(0)
-        if self._overlap.ors:
-            shared.wait()
+        shared.wait()
         self._count()
         for state in self._states.values():
             if state.untouched:

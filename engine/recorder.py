@@ -5,12 +5,15 @@ are exposed communication, flight while the rank computes is hidden, and what is
 """
 
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 
 import torch
+
+from engine.intervals import common, union
 
 Stamp = float | torch.cuda.Event
 
@@ -68,11 +71,13 @@ class AxisSeconds:
 
 @dataclass(slots=True)
 class Flight:
-    """One collective. blocking: waited for when there is nothing left to do without its result.
+    """One collective, whose moments are stamped as they come.
 
-    began: when its lane came to it, where that is known (CUDA).
+    blocking: waited for when there is nothing left to do without its result. began: when its lane came to it, where
+    that is known (CUDA).
     """
 
+    clock: Clock
     kind: str
     axis: str
     lane: str
@@ -84,9 +89,18 @@ class Flight:
     waited: Stamp | None = None
     resumed: Stamp | None = None
 
-    def end(self, clock: Clock) -> None:
+    def begin(self) -> None:
+        """Its lane comes to it."""
+        self.began = self.clock.stamp()
+
+    def end(self) -> None:
         """Its result is there."""
-        self.done = clock.stamp()
+        self.done = self.clock.stamp()
+
+    def resume(self) -> None:
+        """The rank goes on; only the first time counts."""
+        if self.resumed is None:
+            self.resumed = self.clock.stamp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +115,7 @@ class Span:
     issued_s: float | None = None
 
 
+_START, _END = itemgetter(0), itemgetter(1)
 COMPUTE = "compute"
 """The lane of what the rank itself does."""
 
@@ -130,7 +145,7 @@ class Recorder:
 
     def issued(self, kind: str, axis: str, lane: str, num_bytes: int, *, blocking: bool) -> Flight:
         """A collective is about to be issued; who issues it stamps the moments that follow."""
-        flight = Flight(kind, axis, lane, num_bytes, blocking, self.clock.stamp())
+        flight = Flight(self.clock, kind, axis, lane, num_bytes, blocking, self.clock.stamp())
         if self._marks:
             self._flights.append(flight)
         return flight
@@ -154,10 +169,11 @@ class Recorder:
         for span in spans:
             total.phases[span.name].compute_s += span.end_s - span.start_s
         flown = self._flown(origin, marks[-1][1])
-        waits = _merged([(f.waited, f.resumed) for f in flown])
+        waits = union((f.waited, f.resumed) for f in flown)
         begins = [start for _, start in marks[:-1]]
         for f in flown:
-            hidden = f.done - f.start - _common(waits, f.start, f.done)
+            near = waits[bisect_right(waits, f.start, key=_END) : bisect_left(waits, f.done, key=_START)]
+            hidden = f.done - f.start - sum(end - start for start, end in common(near, [(f.start, f.done)]))
             self._add(f, hidden, *(marks[bisect_right(begins, moment) - 1][0] for moment in (f.start, f.waited)))
             wait = Span(COMPUTE, "wait", f"{f.flight.kind} {f.flight.axis}", f.waited, f.resumed)
             spans += [Span(f.flight.lane, "collective", f.flight.kind, f.start, f.done, f.issued), wait]
@@ -222,25 +238,3 @@ class _Flown:
     done: float
     waited: float
     resumed: float
-
-
-def _merged(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The same moments as intervals in order, none of which meet."""
-    merged: list[tuple[float, float]] = []
-    for start, end in sorted(intervals):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def _common(merged: list[tuple[float, float]], start: float, end: float) -> float:
-    """How much of [start, end] the intervals take."""
-    first = bisect_right(merged, start, key=lambda interval: interval[1])
-    length = 0.0
-    for low, high in merged[first:]:
-        if low >= end:
-            break
-        length += min(high, end) - max(low, start)
-    return length

@@ -6,7 +6,7 @@ thousand collectives is no larger and no less true than one of ten.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from engine.intervals import Interval, common, union
 from engine.result import Span, Timeline
 from reports.charts import LETTER, canvas, plain
 from reports.svg import COLOURS, inline, style
@@ -30,7 +31,6 @@ MOST_LANES = 14
 COMPUTE = "compute"
 _AXES = ("x", "y", "z", "data")
 
-Interval = tuple[float, float]
 Strip = tuple[float, float, float]
 """From, to, and which part of the lane's height is filled."""
 
@@ -72,40 +72,6 @@ def sort(timeline: Timeline) -> Step | None:
     phases = tuple(sorted((span for span in spans if span.kind == "phase"), key=lambda span: span.start_s))
     waits = [(max(0.0, span.start_s), min(length, span.end_s)) for span in spans if span.kind == "wait"]
     return Step(length, phases, union(waits), {lane: union(busy) for lane, busy in lanes.items()})
-
-
-def union(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """The same times as intervals that are ascending and don't touch.
-
-    >>> union([(4.0, 5.0), (0.0, 2.0), (1.0, 3.0)])
-    ((0.0, 3.0), (4.0, 5.0))
-    """
-    joined: list[Interval] = []
-    for start, end in sorted(intervals):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
-        else:
-            joined.append((start, end))
-    return tuple(joined)
-
-
-def common(one: Sequence[Interval], two: Sequence[Interval]) -> tuple[Interval, ...]:
-    """The times that are in both; each is ascending and apart.
-
-    >>> common([(0.0, 3.0)], [(1.0, 2.0), (2.5, 4.0)])
-    ((1.0, 2.0), (2.5, 3.0))
-    """
-    found: list[Interval] = []
-    i = j = 0
-    while i < len(one) and j < len(two):
-        start, end = max(one[i][0], two[j][0]), min(one[i][1], two[j][1])
-        if start < end:
-            found.append((start, end))
-        if one[i][1] < two[j][1]:
-            i += 1
-        else:
-            j += 1
-    return tuple(found)
 
 
 def strips(intervals: Sequence[Interval], pixels_per_s: float) -> list[Strip]:

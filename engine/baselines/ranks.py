@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -23,17 +23,25 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 def join_ranks(launch: Launch, contests: Sequence[Contest], case: Case) -> Iterator[Measured]:
     """Take part, as one of a launcher's processes, in each contest. What this rank measured."""
     import torch
+
+    from engine.launch import init_process_group
+
+    return _take_part(lambda: init_process_group(launch, torch.device("cpu"), COLLECTIVE_TIMEOUT), contests, case)
+
+
+def _take_part(connect: Callable[[], None], contests: Sequence[Contest], case: Case) -> Iterator[Measured]:
+    """Measure each contest on the ranks that connect() brings together, which then part."""
+    import torch
     import torch.distributed as dist
 
     from engine.baselines.alternate import measure
     from engine.comm import Comm
-    from engine.launch import init_process_group
     from engine.memory import keep_freed_memory
     from engine.recorder import Recorder
 
     keep_freed_memory()  # as `engine train` does
     torch.set_num_threads(case.threads)
-    init_process_group(launch, torch.device("cpu"), COLLECTIVE_TIMEOUT)
+    connect()
     for contest in contests:
         comm = Comm(contest.grid, timeout=COLLECTIVE_TIMEOUT, recorder=Recorder())
         yield measure(comm, contest, case)
@@ -88,25 +96,16 @@ def _first_measured(pipes: list[Connection], name: str, timeout_s: float) -> Mea
 def _rank(pipe: Connection, store: str, rank: int, contest: Contest, case: Case) -> None:
     """The life of one rank: sends a Measured, or the reason why there is none."""
     os.environ["OMP_NUM_THREADS"] = str(case.threads)  # before torch is loaded
-    grid = contest.grid
+    size = contest.grid.size
     try:
-        import torch
         import torch.distributed as dist
 
-        from engine.baselines.alternate import measure
-        from engine.comm import Comm
-        from engine.memory import keep_freed_memory
-        from engine.recorder import Recorder
+        def connect() -> None:
+            met = dist.FileStore(store, size)
+            dist.init_process_group("gloo", store=met, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
 
-        keep_freed_memory()  # as `engine train` does
-        torch.set_num_threads(case.threads)
-        dist.init_process_group(
-            "gloo", store=dist.FileStore(store, grid.size), rank=rank, world_size=grid.size, timeout=COLLECTIVE_TIMEOUT
-        )
-        comm = Comm(grid, timeout=COLLECTIVE_TIMEOUT, recorder=Recorder())
-        pipe.send(measure(comm, contest, case))
-        comm.barrier()
-        dist.destroy_process_group()
+        for measured in _take_part(connect, [contest], case):
+            pipe.send(measured)
     except EngineError as error:
         pipe.send(str(error))
     except Exception:

@@ -1,0 +1,39 @@
+"""Stretches of time, and where they meet. No torch."""
+
+from collections.abc import Iterable, Sequence
+
+Interval = tuple[float, float]
+
+
+def union(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+    """The same times as intervals that are ascending and don't touch.
+
+    >>> union([(4.0, 5.0), (0.0, 2.0), (1.0, 3.0)])
+    ((0.0, 3.0), (4.0, 5.0))
+    """
+    joined: list[Interval] = []
+    for start, end in sorted(intervals):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return tuple(joined)
+
+
+def common(one: Sequence[Interval], two: Sequence[Interval]) -> tuple[Interval, ...]:
+    """The times that are in both; each is ascending and apart.
+
+    >>> common([(0.0, 3.0)], [(1.0, 2.0), (2.5, 4.0)])
+    ((1.0, 2.0), (2.5, 3.0))
+    """
+    found: list[Interval] = []
+    i = j = 0
+    while i < len(one) and j < len(two):
+        start, end = max(one[i][0], two[j][0]), min(one[i][1], two[j][1])
+        if start < end:
+            found.append((start, end))
+        if one[i][1] < two[j][1]:
+            i += 1
+        else:
+            j += 1
+    return tuple(found)
