@@ -120,16 +120,38 @@ COMPUTE = "compute"
 """The lane of what the rank itself does."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Flown:
+    """A flight in seconds from the start of the step."""
+
+    flight: Flight
+    issued: float
+    start: float
+    done: float
+    waited: float
+    resumed: float
+
+
 @dataclass(slots=True)
 class Recording:
-    """What was recorded since the last clear(): sums over `steps` steps, and the spans of the last one."""
+    """What was recorded since the last clear(): sums over `steps` steps, and the marks and flights of the last one."""
 
     steps: int = 0
     time_s: float = 0.0
     tallies: dict[tuple[str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
     phases: dict[str, PhaseSeconds] = field(default_factory=lambda: defaultdict(PhaseSeconds))
     axes: dict[str, AxisSeconds] = field(default_factory=lambda: defaultdict(AxisSeconds))
-    spans: list[Span] = field(default_factory=list)
+    marks: list[tuple[str, float]] = field(default_factory=list)
+    flown: list[_Flown] = field(default_factory=list)
+
+    @property
+    def spans(self) -> list[Span]:
+        """Of the last step: its phases, then each collective and the wait for it."""
+        spans = [Span(COMPUTE, "phase", name, start, end) for (name, start), (_, end) in pairwise(self.marks)]
+        for f in self.flown:
+            wait = Span(COMPUTE, "wait", f"{f.flight.kind} {f.flight.axis}", f.waited, f.resumed)
+            spans += [Span(f.flight.lane, "collective", f.flight.kind, f.start, f.done, f.issued), wait]
+        return spans
 
 
 class Recorder:
@@ -165,25 +187,22 @@ class Recorder:
         origin = self._marks[0][1]
         marks = [(name, self.clock.seconds(origin, stamp)) for name, stamp in self._marks]
         total, step_s = self.total, marks[-1][1]
-        spans = [Span(COMPUTE, "phase", name, start, end) for (name, start), (_, end) in pairwise(marks)]
-        for span in spans:
-            total.phases[span.name].compute_s += span.end_s - span.start_s
-        flown = self._flown(origin, marks[-1][1])
+        for (name, start), (_, end) in pairwise(marks):
+            total.phases[name].compute_s += end - start
+        flown = self._flown(origin, step_s)
         waits = union((f.waited, f.resumed) for f in flown)
         begins = [start for _, start in marks[:-1]]
         for f in flown:
             near = waits[bisect_right(waits, f.start, key=_END) : bisect_left(waits, f.done, key=_START)]
             hidden = f.done - f.start - sum(end - start for start, end in common(near, [(f.start, f.done)]))
             self._add(f, hidden, *(marks[bisect_right(begins, moment) - 1][0] for moment in (f.start, f.waited)))
-            wait = Span(COMPUTE, "wait", f"{f.flight.kind} {f.flight.axis}", f.waited, f.resumed)
-            spans += [Span(f.flight.lane, "collective", f.flight.kind, f.start, f.done, f.issued), wait]
         total.steps += 1
         total.time_s += step_s
-        total.spans = spans
+        total.marks, total.flown = marks, flown
         self._marks, self._flights = [], []
         return step_s
 
-    def _flown(self, origin: Stamp, end_s: float) -> "list[_Flown]":
+    def _flown(self, origin: Stamp, end_s: float) -> list[_Flown]:
         """The flights in seconds from the origin. One that was never waited for lasts until the end.
 
         gloo doesn't say when it came to a collective: then it began when it was issued, or when the one before it on
@@ -204,7 +223,7 @@ class Recorder:
             flown.append(_Flown(flight, issued, start, done, waited, resumed))
         return flown
 
-    def _add(self, f: "_Flown", hidden_s: float, issued_in: str, waited_in: str) -> None:
+    def _add(self, f: _Flown, hidden_s: float, issued_in: str, waited_in: str) -> None:
         """Add one flight to the sums, in the phases in which it was issued and waited for."""
         exposed_s = f.resumed - f.waited
         tally = self.total.tallies[f.flight.kind, f.flight.axis]
@@ -226,15 +245,3 @@ class Recorder:
         """Forget everything recorded so far."""
         self.total = Recording()
         self._marks, self._flights = [], []
-
-
-@dataclass(frozen=True, slots=True)
-class _Flown:
-    """A flight in seconds from the start of the step."""
-
-    flight: Flight
-    issued: float
-    start: float
-    done: float
-    waited: float
-    resumed: float
