@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from engine.grid import Axis
 from engine.overlap import ALL
 from reports.frame import POINT, SETTING, Frames
 
@@ -16,7 +17,7 @@ FLAGS = ("oar", "ors", "oag", "cache", "data")
 _ORDERS = (FLAGS, tuple(flag for flag in FLAGS if flag != "cache"))
 NONE = "none"
 MOST_AXES = 8
-_AXES = ("x", "y", "z", "data")
+_AXES = tuple(Axis)
 Place = Literal["ladder", "alone", "other"]
 
 

@@ -16,6 +16,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from engine.grid import Axis
 from engine.intervals import Interval, common, union
 from engine.result import Span, Timeline
 from reports.charts import LETTER, canvas, plain
@@ -29,7 +30,7 @@ BIN = 2.0  # pixels, the width of a place that narrow spans share
 SHADES = 6  # levels that such a place can be filled to
 MOST_LANES = 14
 COMPUTE = "compute"
-_AXES = ("x", "y", "z", "data")
+_AXES = tuple(Axis)
 
 Strip = tuple[float, float, float]
 """From, to, and which part of the lane's height is filled."""

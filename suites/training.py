@@ -140,5 +140,5 @@ class Training(EngineTest):
 
     @performance_function("s")
     def hidden_communication(self) -> float:
-        """In flight behind other work, summed over axes."""
+        """In flight while the rank computes, summed over axes."""
         return sum(float(axis["hidden_s"]) for axis in self.record["breakdown"]["axes"])
