@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from engine.grid import Axis
-from engine.overlap import ALL
+from engine.overlap.flags import ALL
 from reports.frame import POINT, SETTING, Frames
 
 FLAGS = ("oar", "ors", "oag", "cache", "data")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from engine.overlap import ALL
-from engine.result import Breakdown, Timeline
+from engine.overlap.flags import ALL
+from engine.result.schema import Breakdown, Timeline
 from reports.load import Run
 from reports.text import clean
 

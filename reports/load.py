@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import UsageError
-from engine.result import SCHEMA, Result, ResultError, parse
+from engine.result.schema import SCHEMA, Result, ResultError, parse
 from reports import run_reports
 from reports.run_reports import Record
 from reports.text import clean

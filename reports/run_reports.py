@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.result import SCHEMA, ResultError
+from engine.result.schema import SCHEMA, ResultError
 
 RECORD = "record"
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import reframe as rfm
 from reframe.core.builtins import parameter, performance_function, run_after, run_before, sanity_function, variable
 
-from engine.baselines import CONTESTS
 from engine.errors import UsageError
 from engine.grid import Grid
+from engine.peers.contest import CONTESTS
 from suites.engine_test import RESULT, EngineTest
 from suites.point_training import SYSTEM
 from suites.series import points

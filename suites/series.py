@@ -9,7 +9,7 @@ import yaml
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from engine.errors import UsageError
-from engine.record import Record, first_problem
+from engine.schema import Record, first_problem
 
 FILE = Path(__file__).with_name("series.yaml")
 ANY_OTHER = "*"

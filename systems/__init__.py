@@ -15,7 +15,7 @@ import yaml
 from pydantic import AfterValidator, Field, ValidationError
 
 from engine.errors import UsageError, nearest
-from engine.record import Record, first_problem
+from engine.schema import Record, first_problem
 
 FOLDER = Path(__file__).parent
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.fit import Batch, check_batch
 from engine.grid import Coords, Grid
+from engine.planning.fit import Batch, check_batch
 
 if TYPE_CHECKING:
     from engine.data.tokens import Dataset

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 
 from engine.data.sampler import Ints, key, mix, shuffled
 from engine.errors import UsageError
-from engine.record import Record, first_problem
+from engine.schema import Record, first_problem
 
 FORMAT: Final = "par4d.tokens"
 VERSION: Final = 1

@@ -7,11 +7,11 @@ serves a tied head. The position table [S, h] is split over y and replicated ove
 import torch
 from torch import Tensor, nn
 
-from engine.comm import Comm
+from engine.comm.funnel import Comm
 from engine.grid import Axis
 from engine.layers.linear import all_reduce
-from engine.schedule import WeightSchedule
-from engine.weight import WeightBlock
+from engine.overlap.schedule import WeightSchedule
+from engine.overlap.weight import WeightBlock
 
 
 class _Lookup(torch.autograd.Function):

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.comm import Comm, Kind
+from engine.comm.funnel import Comm, Kind
 from engine.grid import Axis
-from engine.schedule import WeightSchedule
-from engine.weight import WeightBlock
+from engine.overlap.schedule import WeightSchedule
+from engine.overlap.weight import WeightBlock
 
 
 class Matmul3D(torch.autograd.Function):

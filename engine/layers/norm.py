@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.comm import Comm, Kind
+from engine.comm.funnel import Comm, Kind
 from engine.grid import Axis
 from engine.precision import at_least_fp32
 

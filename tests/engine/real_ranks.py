@@ -14,15 +14,15 @@ from engine.grid import Grid
 TIMEOUT_S = 120
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.checkpoint", "engine.train"])
+_context.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.checkpoint", "engine.training.trainer"])
 
 
 def _rank(pipe: Connection, store: str, grid: Grid, rank: int, work: Callable[..., Any], args: tuple) -> None:
     import torch
     import torch.distributed as dist
 
-    from engine.comm import Comm
-    from engine.recorder import Recorder
+    from engine.comm.funnel import Comm
+    from engine.measure.recorder import Recorder
 
     torch.set_num_threads(1)
     limit = timedelta(seconds=TIMEOUT_S / 2)

@@ -9,18 +9,18 @@ import pytest
 import torch
 from real_ranks import run_processes
 
-from engine.baselines import CONTESTS, Case, Measured, Side
-from engine.baselines.alternate import check_equal, measure, our_side, peer_side
-from engine.baselines.compare import comparison
-from engine.baselines.peer import Values, serial_model
-from engine.baselines.plain import Plain
-from engine.baselines.tensor_parallel import split_heads
-from engine.cli import main
-from engine.comm import Comm
-from engine.config import OptimConfig
+from engine.cli.main import main
+from engine.comm.funnel import Comm
 from engine.errors import RunError
 from engine.grid import Grid
-from engine.models import GPTConfig
+from engine.models.gpt.config import GPTConfig
+from engine.peers.alternate import check_equal, measure, our_side, peer_side
+from engine.peers.compare import comparison
+from engine.peers.contest import CONTESTS, Case, Measured, Side
+from engine.peers.peer import Values, serial_model
+from engine.peers.plain import Plain
+from engine.peers.tensor_parallel import split_heads
+from engine.training.config import OptimConfig
 
 MODEL = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
 CASE = Case(MODEL, sequences=4, optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=2, steps=1)

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine import bench, result
-from engine.bench import free_bytes, gemm, parse_sizes, run_gemm
+from engine.bench import gemm as bench
+from engine.bench.gemm import free_bytes, gemm, parse_sizes, run_gemm
 from engine.errors import UsageError
+from engine.result import schema as result
 
 CPU = torch.device("cpu")
 

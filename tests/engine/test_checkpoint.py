@@ -12,14 +12,14 @@ from real_ranks import run_processes
 from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
 from training import grid_id
 
-from engine.checkpoint import _Unpickler
-from engine.comm import Comm
-from engine.config import OptimConfig, TrainConfig, checked
+from engine.checkpoint.manifest import find, read_manifest
+from engine.checkpoint.store import _Unpickler
+from engine.comm.funnel import Comm
 from engine.errors import UsageError
-from engine.fit import Batch
 from engine.grid import Grid
-from engine.manifest import find, read_manifest
-from engine.models import GPTConfig
+from engine.models.gpt.config import GPTConfig
+from engine.planning.fit import Batch
+from engine.training.config import OptimConfig, TrainConfig, checked
 
 MODEL = GPTConfig("small", layers=2, hidden=48, heads=24, vocabulary=96, sequence=8, tied=True, dropout=0.1)
 SAVED_ON = Grid(2, 2, 2, 1)
@@ -43,7 +43,7 @@ def _config(folder: Path, grid: Grid, **changes: object) -> TrainConfig:
 
 def _losses(comm: Comm, config: TrainConfig) -> list[float]:
     """Train as the command does, inside a process group that is there already."""
-    from engine.train import Measured, Trainer, run_iterations
+    from engine.training.trainer import Measured, Trainer, run_iterations
 
     assert comm.recorder is not None
     measured = Measured()
@@ -123,7 +123,7 @@ def test_a_table_of_contents_can_not_run_code(tmp_path: Path, call: Callable[...
 
 
 def _save_twice(comm: Comm, config: TrainConfig) -> None:
-    from engine.train import Trainer
+    from engine.training.trainer import Trainer
 
     assert comm.recorder is not None
     trainer = Trainer(checked(config, comm.grid.size), comm, comm.recorder)

@@ -9,9 +9,9 @@ import torch.distributed as dist
 from real_ranks import run_processes
 from virtual_ranks import run_ranks
 
-from engine.comm import Comm, Kind
+from engine.comm.funnel import Comm, Kind
 from engine.grid import Axis, Grid
-from engine.recorder import Recorder
+from engine.measure.recorder import Recorder
 
 
 def test_an_axis_of_one_rank_returns_its_input_and_records_nothing() -> None:

@@ -3,9 +3,9 @@
 import pytest
 
 from engine.errors import UsageError
-from engine.fit import Batch, check_grid, choose_grid
 from engine.grid import Grid
-from engine.models import GPTConfig, lookup
+from engine.models.gpt.config import GPTConfig, lookup
+from engine.planning.fit import Batch, check_grid, choose_grid
 
 MODEL = GPTConfig("m", layers=2, hidden=96, heads=12, vocabulary=100, sequence=16)
 

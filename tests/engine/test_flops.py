@@ -2,15 +2,15 @@
 
 import pytest
 
-from engine.flops import (
+from engine.grid import Grid
+from engine.models.gpt.config import GPTConfig, lookup
+from engine.models.gpt.flops import (
     hardware_flops,
     layer_forward_flops,
     model_flops,
     repeated_flops,
     utilisation,
 )
-from engine.grid import Grid
-from engine.models import GPTConfig, lookup
 
 TOY = GPTConfig(name="toy", layers=3, hidden=8, heads=2, vocabulary=11, sequence=5)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.comm.launch import Launch, choose_device, first_of_nodelist, from_environment, init_process_group
 from engine.errors import RunError, UsageError
-from engine.launch import Launch, choose_device, first_of_nodelist, from_environment, init_process_group
 
 SRUN = {
     "SLURM_JOB_ID": "4711",
@@ -173,7 +173,7 @@ import os
 from datetime import timedelta
 import torch
 from torch import distributed as dist
-from engine.launch import from_environment, init_process_group
+from engine.comm.launch import from_environment, init_process_group
 launch = from_environment(os.environ)
 init_process_group(launch, torch.device("cpu"), timedelta(seconds=60))
 ranks = torch.zeros(launch.world_size)

@@ -10,7 +10,7 @@ from torch import nn
 from training import Case, build, start
 from virtual_ranks import run_ranks
 
-from engine.comm import Comm
+from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.layers.dropout import BatchPosition, keep_mask
 from engine.layers.loss import CrossEntropy

@@ -8,10 +8,10 @@ import torch
 from training import SEED
 
 from engine.errors import UsageError
-from engine.models import GPTConfig, lookup, published
-from engine.models.gpt import GPT
-from engine.models.layout import gpt_placements
-from engine.parallelize import initialise_serial
+from engine.models.gpt.config import GPTConfig, lookup, published
+from engine.models.gpt.model import GPT
+from engine.models.gpt.placements import gpt_placements
+from engine.parallel.parallelize import initialise_serial
 
 # Parameters in billions: layers, hidden size and heads as printed. Sources: axonn-sc24 Table II, axonn-ipdps22 Table I.
 TABLES = {

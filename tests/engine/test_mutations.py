@@ -8,7 +8,7 @@ from test_parity import SMALL, TOLERANCE
 from training import Case, grid_id, start, step_parallel, train_parallel, train_serial, worst_error
 from virtual_ranks import run_ranks
 
-from engine.comm import Comm, Kind
+from engine.comm.funnel import Comm, Kind
 from engine.grid import Axis, Grid
 
 CASE = Case(SMALL, sequences=4, steps=1)

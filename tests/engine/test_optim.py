@@ -8,12 +8,12 @@ from test_parity import SMALL
 from training import SEED, Case, build, error, grid_id, start, step_parallel, tokens_of_step
 from virtual_ranks import run_ranks
 
-from engine.comm import Comm
-from engine.config import OptimConfig
-from engine.gather import full_state_dict
+from engine.comm.funnel import Comm
 from engine.grid import Grid
-from engine.optim import adamw, clip_gradients, gradient_norm, learning_rate
-from engine.parallelize import initialise_serial
+from engine.parallel.parallelize import initialise_serial
+from engine.parallel.serial_state import full_state_dict
+from engine.training.config import OptimConfig
+from engine.training.optim import adamw, clip_gradients, gradient_norm, learning_rate
 
 CASE = Case(replace(SMALL, tied=True), sequences=8)
 CONFIG = OptimConfig(learning_rate=1e-2, weight_decay=0.5, clip=0.05)

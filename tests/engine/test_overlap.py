@@ -14,14 +14,14 @@ from torch import nn
 from training import Case, error, start, step_parallel, train_parallel, worst_error
 from virtual_ranks import LazyComm, run_ranks
 
-from engine.comm import Comm, Kind, Lane
-from engine.config import OptimConfig
+from engine.comm.funnel import Comm, Kind, Lane
 from engine.errors import UsageError
-from engine.gather import full_gradients, full_state_dict
 from engine.grid import Axis, Grid
-from engine.optim import adamw, step_only
-from engine.overlap import ALL, Overlap
-from engine.parallelize import ParallelModel
+from engine.overlap.flags import ALL, Overlap
+from engine.parallel.parallelize import ParallelModel
+from engine.parallel.serial_state import full_gradients, full_state_dict
+from engine.training.config import OptimConfig
+from engine.training.optim import adamw, step_only
 
 CASE = Case(replace(SMALL, layers=3), sequences=8, micro_batches=2, checkpoint=True, overlap=EAGER)
 EVERY_COMBINATION = [
@@ -123,7 +123,7 @@ def test_another_order_stays_correct_and_is_told_once(caplog: pytest.LogCaptureF
         return full_state_dict(model)
 
     oracle = run_ranks(Z_AND_DATA, lambda comm: train(comm, Overlap()))[0]
-    with caplog.at_level(logging.WARNING, "engine.gathers"):
+    with caplog.at_level(logging.WARNING, "engine.overlap.prefetch"):
         ours = run_ranks(Z_AND_DATA, lambda comm: train(comm, EAGER))[0]
     assert max(error(ours[name], oracle[name]) for name in oracle) < TOLERANCE
     told = [record.getMessage() for record in caplog.records]
@@ -202,7 +202,7 @@ def test_a_pass_that_ends_early_is_told_and_gathers_nothing_in_vain_for_long(cap
             counts.append(comm.recorder.total.tallies["all_gather", "z"].calls)
         return counts
 
-    with caplog.at_level(logging.WARNING, "engine.gathers"):
+    with caplog.at_level(logging.WARNING, "engine.overlap.prefetch"):
         first, *others = run_ranks(Grid(1, 1, 2, 1), gathered, record=True)[0]
     of_a_forward = 3 * 4 + 2
     assert others == [of_a_forward] * 2

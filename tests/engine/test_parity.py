@@ -8,8 +8,8 @@ from training import Case, Outcome, grid_id, train_parallel, train_serial, worst
 from virtual_ranks import factorisations, run_ranks
 
 from engine.grid import Grid
-from engine.models import GPTConfig
-from engine.overlap import Overlap
+from engine.models.gpt.config import GPTConfig
+from engine.overlap.flags import Overlap
 
 TOLERANCE = 1e-10
 GRIDS = [*factorisations(), Grid(2, 2, 2, 2), Grid(3, 2, 1, 2)]

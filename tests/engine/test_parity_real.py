@@ -7,7 +7,7 @@ from real_ranks import run_processes
 from test_parity import CASES, SMALL, TOLERANCE
 from training import Case, Outcome, grid_id, train_parallel, train_serial, worst_error
 
-from engine.comm import Comm
+from engine.comm.funnel import Comm
 from engine.grid import Grid
 
 

@@ -5,9 +5,9 @@ import torch
 from virtual_ranks import factorisations
 
 from engine.grid import Coords, Grid
-from engine.init import initial
-from engine.models import GPTConfig
-from engine.models.layout import gpt_placements
+from engine.models.gpt.config import GPTConfig
+from engine.models.gpt.placements import gpt_placements
+from engine.parallel.initial import initial
 from engine.placement import NORMAL, TRANSPOSED, Normal, Placement
 
 GRIDS = [*factorisations(), Grid(2, 2, 2, 2), Grid(3, 2, 1, 2), Grid(1, 1, 5, 1), Grid(2, 3, 5, 1)]

@@ -8,10 +8,10 @@ from test_parity import SMALL
 from training import SEED, Case, build, error, grid_id, start, step_parallel, train_parallel, train_serial
 from virtual_ranks import run_ranks
 
-from engine.comm import Comm
-from engine.gather import full_gradients
+from engine.comm.funnel import Comm
 from engine.grid import Grid
-from engine.parallelize import parallelize
+from engine.parallel.parallelize import parallelize
+from engine.parallel.serial_state import full_gradients
 from engine.precision import Precision
 
 BF16_EPS = 2.0**-8

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from engine import provenance
-from engine.provenance import collect, git_state, relevant
+from engine.result import provenance
+from engine.result.provenance import collect, git_state, relevant
 
 
 def commit_something(folder: Path) -> None:

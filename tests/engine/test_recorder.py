@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.recorder import Recorder, Span
+from engine.measure.recorder import Recorder, Span
 
 
 class Hands:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from engine import provenance
 from engine.errors import UsageError
-from engine.result import Iteration, Result, ResultError, parse, read, write
+from engine.result import provenance
+from engine.result.schema import Iteration, Result, ResultError, parse, read, write
 
 
 def _result() -> Result:

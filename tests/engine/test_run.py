@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.cli import main
+from engine.cli.main import main
 from engine.grid import Grid
-from engine.models import lookup
-from engine.result import Result, read
+from engine.models.gpt.config import lookup
+from engine.result.schema import Result, read
 
 TIMEOUT_S = 120
 SMALL = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic"]
@@ -142,7 +142,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path: Path, options: list
 
 
 def test_check_answers_without_loading_torch() -> None:
-    code = "import sys; from engine.cli import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    code = "import sys; from engine.cli.main import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
     command = [sys.executable, "-c", code, "check", *SMALL, "--ranks", "8", "--grid", "2x2x2x1"]
     output = subprocess.run(command, check=True, timeout=TIMEOUT_S, capture_output=True, text=True).stdout
     assert json.loads(output)["sequences_per_rank"] == 4
@@ -204,10 +204,10 @@ def test_a_terminated_run_says_so(tmp_path: Path) -> None:
 
 
 def test_a_late_signal_does_not_spoil_a_good_result(tmp_path: Path) -> None:
-    from engine.cli import _config, _parser
-    from engine.config import checked
-    from engine.launch import Launch
-    from engine.run import Outcome, Terminated
+    from engine.cli.main import _config, _parser
+    from engine.comm.launch import Launch
+    from engine.training.config import checked
+    from engine.training.run import Outcome, Terminated
 
     out = tmp_path / "r.json"
     assert _train(1, *SMALL, "--iterations", "2", "--warmup", "1", "--out", str(out))[0] == [0]

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.comm import Comm
-from engine.gather import full_gradients, full_state_dict
-from engine.gradients import OnSummed
+from engine.comm.funnel import Comm
 from engine.grid import Grid
-from engine.models import GPTConfig
-from engine.models.gpt import GPT
-from engine.overlap import ALL, Overlap
-from engine.parallelize import ParallelModel, initialise_serial, parallelize
+from engine.models.gpt.config import GPTConfig
+from engine.models.gpt.model import GPT
+from engine.overlap.flags import ALL, Overlap
+from engine.overlap.reduction import OnSummed
+from engine.parallel.parallelize import ParallelModel, initialise_serial, parallelize
+from engine.parallel.serial_state import full_gradients, full_state_dict
 from engine.precision import Precision
 
 SEED = 7

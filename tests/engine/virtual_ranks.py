@@ -15,9 +15,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from engine.comm import Comm, Kind, Lane
+from engine.comm.funnel import Comm, Kind, Lane
 from engine.grid import Axis, Grid
-from engine.recorder import Flight, Recorder
+from engine.measure.recorder import Flight, Recorder
 
 T = TypeVar("T")
 TIMEOUT_S = 120

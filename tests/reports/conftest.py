@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from sample_results import ALL, ablation, gemm, save, series, strong, train, validation
 
-from engine.result import Result
+from engine.result.schema import Result
 from reports.site import build
 
 HOSTILE = "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">"

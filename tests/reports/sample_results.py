@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from sample_steps import Step, simulate
 
-from engine.flops import hardware_flops, model_flops
-from engine.models import lookup
-from engine.overlap import ALL as DEFAULTS
-from engine.result import (
+from engine.models.gpt.config import lookup
+from engine.models.gpt.flops import hardware_flops, model_flops
+from engine.overlap.flags import ALL as DEFAULTS
+from engine.result.schema import (
     Breakdown,
     Collective,
     GemmPoint,

@@ -11,7 +11,7 @@ import pytest
 from sample_results import ALL, ablation, save, train
 from sample_steps import simulate
 
-from engine.result import AxisTime, Breakdown, Phase, Result
+from engine.result.schema import AxisTime, Breakdown, Phase, Result
 from reports import published
 from reports.ablation import by_axis, flags, fullest, in_order, most_exposed, with_gains
 from reports.frame import Frames, frames

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from sample_results import save, strong, train
 
-from engine.result import Result
+from engine.result.schema import Result
 from reports import published
 from reports.frame import frames
 from reports.load import Run

@@ -7,7 +7,7 @@ import re
 import pytest
 from sample_steps import simulate
 
-from engine.result import Span, Timeline
+from engine.result.schema import Span, Timeline
 from reports.trace import MOST_LANES, Panel, common, picture, sort, strips, union
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from sample_results import FRONTIER, train
 from sample_steps import simulate
 
-from engine.result import Result
+from engine.result.schema import Result
 from reports.site import build
 
 POINTS = list(FRONTIER.items())

@@ -13,7 +13,7 @@ import torch
 import yaml
 from running import ROOT, Run, figures, project, reframe
 
-from engine.result import parse
+from engine.result.schema import parse
 from suites.training import Training
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from running import Run, figures, option, project, reframe
 
-from engine.result import parse
+from engine.result.schema import parse
 
 ABLATION = ["-c", "suites/overlap_ablation.py"]
 CACHED = "oar,ors,oag,cache={}"

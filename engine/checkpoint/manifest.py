@@ -1,0 +1,79 @@
+"""What a checkpoint folder says of itself, and whether it can be resumed. No torch: known before anything starts."""
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from engine.errors import UsageError
+from engine.files import write_text
+from engine.models.gpt.config import GPTConfig
+from engine.schema import Record
+
+MANIFEST = "manifest.json"
+VERSION = 1
+STEP = re.compile(r"\.?step-(\d+)(\.old)?")
+
+
+class Manifest(Record):
+    """step: optimizer steps done, which is also the position in the data. files: name -> bytes."""
+
+    version: int = VERSION
+    step: int
+    seed: int
+    batch_size: int
+    dtype: str
+    model: dict[str, int | float | bool | str | None]
+    files: dict[str, int]
+
+
+def shape_of(config: GPTConfig) -> dict[str, int | float | bool | str | None]:
+    """What must be the same for a checkpoint to fit: the network's shape, not its name or its dropout."""
+    return {key: value for key, value in asdict(config).items() if key not in ("name", "nominal", "source", "dropout")}
+
+
+def write_manifest(manifest: Manifest, folder: Path) -> None:
+    """The last file that a checkpoint gets."""
+    write_text(folder / MANIFEST, manifest.model_dump_json(indent=1))
+
+
+def find(path: Path) -> Path:
+    """The checkpoint at `path`, or the latest whole one below it. Raises UsageError if there is none."""
+    if (path / MANIFEST).is_file():
+        return path
+    found = [(match, folder) for folder in path.glob("*step-*") if (match := STEP.fullmatch(folder.name))]
+    # A save that was killed between its two renames leaves the older checkpoint of that step as .step-N.old.
+    whole = [(int(match[1]), not match[2], folder) for match, folder in found if (folder / MANIFEST).is_file()]
+    if not whole:
+        raise UsageError(f"There is no checkpoint in {path}: give a folder that --save wrote.")
+    return max(whole)[2]
+
+
+def read_manifest(folder: Path, config: GPTConfig) -> Manifest:
+    """Raises UsageError if the checkpoint is cut short, of another model, or newer than this code."""
+    try:
+        data = json.loads((folder / MANIFEST).read_text())
+        if isinstance(data, dict) and isinstance(data.get("version"), int) and data["version"] > VERSION:
+            raise UsageError(f"The checkpoint {folder} was written by a newer Par4D: update to read it.")
+        manifest = Manifest.model_validate(data)
+    except (OSError, ValueError, ValidationError):
+        raise UsageError(
+            f"The checkpoint {folder} is cut short: its {MANIFEST} can't be read; resume another."
+        ) from None
+    for name, size in manifest.files.items():
+        file = folder / name
+        actual = file.stat().st_size if file.is_file() else 0
+        if actual != size:
+            raise UsageError(
+                f"The checkpoint {folder} is cut short: {name} has {actual} of {size} bytes; resume another one."
+            )
+    wanted = shape_of(config)
+    for key in sorted(wanted.keys() | manifest.model.keys()):
+        if wanted.get(key) != manifest.model.get(key):
+            raise UsageError(
+                f"The checkpoint {folder} is of another model: its {key} is {manifest.model.get(key)}, the model asked "
+                f"for has {wanted.get(key)}."
+            )
+    return manifest

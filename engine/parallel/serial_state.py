@@ -1,0 +1,55 @@
+"""The serial tensors of a parallel model, put together on rank 0: one tensor at a time exists on any rank."""
+
+import torch
+from torch import Tensor
+
+from engine.comm.funnel import Comm, Kind
+from engine.grid import Axis
+from engine.parallel.parallelize import ParallelModel
+from engine.placement import Placement
+
+
+def full_tensor(placement: Placement, local: Tensor, comm: Comm) -> Tensor:
+    """The serial tensor of which every rank holds its local elements. Collective over x, y and z; same on all ranks."""
+    pieces = local.detach().reshape(-1).contiguous()
+    axes = [
+        axis for axis in (Axis.Z, Axis.Y, Axis.X) if axis in placement.split or (axis is Axis.Z and placement.sharded)
+    ]
+    for axis in axes:
+        pieces = comm.run(Kind.ALL_GATHER, axis, pieces)
+    full = local.new_empty(placement.shape)
+    per_rank = placement.local_numel(comm.grid)
+    # The last axis gathered is the outermost of the pieces.
+    for index, piece in enumerate(pieces.view(-1, per_rank).unbind(0)):
+        at = {"x": comm.coords.x, "y": comm.coords.y, "z": comm.coords.z, "data": comm.coords.data}
+        rest = index
+        for axis in axes:
+            rest, at[axis.value] = divmod(rest, comm.grid[axis])
+        for rectangle in placement.rectangles(comm.grid, comm.grid.coords(comm.grid.rank(**at))):
+            region = tuple(slice(o, o + s) for o, s in zip(rectangle.offsets, rectangle.sizes, strict=True))
+            full[region] = rectangle.of(piece)
+    return full
+
+
+@torch.no_grad()
+def _full(model: ParallelModel, local: dict[str, Tensor]) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for name, placement in model.placements.items():
+        full = full_tensor(placement, local[name], model.comm)
+        if model.comm.rank == 0:
+            found[name] = full.cpu()
+    return found
+
+
+def full_state_dict(model: ParallelModel) -> dict[str, Tensor]:
+    """Every parameter under its serial name and in its serial shape, on rank 0 (empty elsewhere). Collective."""
+    return _full(model, dict(model.local_parameters()))
+
+
+def full_gradients(model: ParallelModel) -> dict[str, Tensor]:
+    """Every gradient, after finish_step(), as full_state_dict gives the parameters. Collective."""
+    gradients: dict[str, Tensor] = {}
+    for name, parameter in model.local_parameters().items():
+        assert parameter.grad is not None
+        gradients[name] = parameter.grad
+    return _full(model, gradients)

@@ -1,0 +1,27 @@
+"""The engine's side of a contest: what `engine train` runs."""
+
+from pathlib import Path
+
+from engine.comm.funnel import Comm
+from engine.measure.recorder import Recorder
+from engine.peers.contest import Case
+from engine.planning.fit import Batch
+from engine.training.config import TrainConfig
+from engine.training.trainer import Trainer
+
+
+def trainer(case: Case, comm: Comm) -> Trainer:
+    """The case on the grid of comm."""
+    config = TrainConfig(
+        model=case.model,
+        grid=comm.grid,
+        batch=Batch(case.sequences),
+        data="synthetic",
+        out=Path(),
+        checkpoint_activations=case.checkpoint_activations,
+        overlap=case.overlap,
+        optim=case.optim,
+        seed=case.seed,
+        device="cpu",
+    )
+    return Trainer(config, comm, comm.recorder or Recorder())

@@ -1,0 +1,87 @@
+"""The serial model under DTensor's tensor parallelism, in the layout of Megatron-LM.
+
+Heads, the feed-forward's width and the head's and the loss's vocabulary are split; norms, positions and the residual
+stream are copies on every rank, which all see the whole batch. The token table is split by features: split by tokens,
+its gradient comes out of DTensor whole. Sequence parallelism is left out, as it made a step 13 % slower on two CPU
+ranks.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
+
+from engine.comm.funnel import Comm
+from engine.models.gpt.model import GPT
+from engine.peers.contest import Case
+from engine.peers.peer import Values, serial_model
+
+PLAN = {
+    "tokens": ColwiseParallel(output_layouts=Replicate()),
+    "blocks.*.attention.qkv": ColwiseParallel(),
+    "blocks.*.attention.out": RowwiseParallel(),
+    "blocks.*.feed_forward.fc1": ColwiseParallel(),
+    "blocks.*.feed_forward.fc2": RowwiseParallel(),
+    "head": ColwiseParallel(use_local_output=False),
+}
+
+
+class TensorParallel:
+    """Clipping and AdamW treat DTensors and plain parameters apart, as one fused call can't mix them."""
+
+    def __init__(self, case: Case, comm: Comm) -> None:
+        model = serial_model(case)
+        split_heads(model, comm.grid.size)
+        mesh = init_device_mesh("cpu", (comm.grid.size,))
+        parallelize_module(model, mesh, PLAN)
+        self._model, optim = model, case.optim
+        parameters = list(self._model.parameters())
+        self._kinds = [[p for p in parameters if isinstance(p, DTensor) is wanted] for wanted in (True, False)]
+        groups = [
+            {
+                "params": [p for p in kind if (p.ndim > 1) is matrices],
+                "weight_decay": optim.weight_decay if matrices else 0.0,
+            }
+            for kind in self._kinds
+            for matrices in (True, False)
+        ]
+        self._optimizer = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=optim.learning_rate,
+            betas=(optim.beta1, optim.beta2),
+            eps=optim.eps,
+            fused=True,
+        )
+        self._clip = case.optim.clip
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """See peer.Peer."""
+        self._optimizer.zero_grad()
+        with loss_parallel():
+            loss = self._model.loss(tokens_BS, targets_BS) / targets_BS.numel()
+            loss.backward()
+        norm = self._gradient_norm()
+        for kind in self._kinds:
+            nn.utils.clip_grads_with_norm_(kind, self._clip, norm)
+        self._optimizer.step()
+        return Values(_whole(loss).item(), norm.item())
+
+    def _gradient_norm(self) -> Tensor:
+        norms = [nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None]) for kind in self._kinds]
+        return torch.linalg.vector_norm(torch.stack([_whole(norm) for norm in norms]))
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+@torch.no_grad()
+def split_heads(model: GPT, ranks: int) -> None:
+    """Reorder the fused projections' rows so that a rank's contiguous share is (3, its heads, head size).
+
+    ColwiseParallel cuts contiguous rows; without this it would give one rank all the queries.
+    """
+    for name, parameter in model.named_parameters():
+        if ".attention.qkv." in name:
+            parameter.copy_(parameter.unflatten(0, (3, ranks, -1)).transpose(0, 1).flatten(0, 2))

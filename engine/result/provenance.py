@@ -1,0 +1,131 @@
+"""Where a number comes from: the code, the software, the machine and the environment of a run.
+
+One rank collects; hosts and devices of the others are handed in. Environment variables are taken by an
+allow-list, and never one whose name speaks of a secret.
+"""
+
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.result.schema import Provenance
+
+if TYPE_CHECKING:
+    import torch
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+GIT_TIMEOUT_S = 10
+PACKAGES = ("par4d", "torch", "numpy")
+VARIABLES = re.compile(
+    r"(OMP|GOMP|KMP|MKL|OPENBLAS|NCCL|RCCL|GLOO|TORCH|PYTORCH|CUDA|CUBLAS|CUDNN|HIP|HSA|ROCR|ROCBLAS|MIOPEN|FI|UCX"
+    r"|MPICH|PAR4D)_\w+|LD_PRELOAD|(SLURM_(JOB|STEP)_(ID|PARTITION|NODELIST)|SLURM_CPU_BIND|SLURM_CPUS_PER_TASK)"
+    r"|LSB_JOBID|PBS_JOBID|FLUX_JOB_ID"
+)
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+
+
+def now() -> str:
+    """The time in UTC, in ISO 8601 with seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def collect(
+    *,
+    start: str,
+    launcher: str,
+    hosts: Iterable[str] = (),
+    devices: Iterable[str] = (),
+    environ: Mapping[str, str] = os.environ,
+) -> Provenance:
+    """What can be known on this rank at the end of a run, which is now.
+
+    start: as `now` gave it. hosts, devices: of all ranks, in any number; each is kept once, in the order of
+    first appearance, and without any this machine's name stands alone.
+    """
+    commit, dirty = git_state(CHECKOUT)
+    return Provenance(
+        git_commit=commit,
+        git_dirty=dirty,
+        versions=versions(),
+        hosts=tuple(dict.fromkeys(hosts)) or (socket.gethostname(),),
+        devices=tuple(dict.fromkeys(devices)),
+        environment=relevant(environ),
+        launcher=launcher,
+        start=start,
+        end=now(),
+    )
+
+
+def git_state(checkout: Path) -> tuple[str | None, bool | None]:
+    """The commit of `checkout` and whether tracked files differ from it; (None, None) without git."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(checkout), *words],
+            capture_output=True,
+            text=True,
+            timeout=GIT_TIMEOUT_S,
+            check=True,
+        ).stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")).resolve() != checkout.resolve():
+            return None, None
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on. torch itself is asked only if it is loaded already."""
+    found = {"python": platform.python_version(), "kernel": platform.release()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    if driver := _driver():
+        found["driver"] = driver
+    if torch := sys.modules.get("torch"):
+        found |= {name: str(version) for name in ("cuda", "hip") if (version := getattr(torch.version, name, None))}
+        if torch.cuda.is_available() and torch.distributed.is_nccl_available():
+            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return found
+
+
+def _driver() -> str | None:
+    """The version of the loaded NVIDIA or AMD kernel driver."""
+    for file in ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version"):
+        try:
+            text = Path(file).read_text()
+        except OSError:
+            continue
+        if match := re.search(r"\d+\.\d+[.\d]*", text):
+            return match[0]
+    return None
+
+
+def relevant(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that can change a measurement, by name in order; never a secret."""
+    return {name: environ[name] for name in sorted(environ) if VARIABLES.fullmatch(name) and not SECRET.search(name)}
+
+
+def device_name(device: "torch.device") -> str:
+    """What the device calls itself: the GPU's name, or the processor's."""
+    if device.type == "cuda":
+        import torch
+
+        return torch.cuda.get_device_name(device)
+    try:
+        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        match = None
+    return match[1] if match else platform.processor() or platform.machine()

@@ -1,0 +1,258 @@
+"""The one schema of result.json: what a run measured, and everything needed to trace and repeat it.
+
+Read and written only here. A file is replaced in one step, so a reader never sees half of one. Times are in
+seconds, memory in bytes, rates per second, utilisations as fractions of one.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+
+from engine.errors import UsageError
+from engine.files import write_text
+from engine.grid import Grid
+from engine.schema import Record, first_problem
+
+SCHEMA: Literal["par4d.result"] = "par4d.result"
+VERSION: Literal[2] = 2
+
+
+def _grid(text: str) -> str:
+    Grid.parse(text)
+    return text
+
+
+GridText = Annotated[str, AfterValidator(_grid)]
+
+
+class Model(Record):
+    """The network that was trained."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    vocabulary: int
+    sequence: int
+    parameters: int
+    parameters_per_rank: int
+
+
+class Iteration(Record):
+    """One training step. loss: mean cross-entropy in nats per token over the global batch."""
+
+    index: int
+    time_s: float
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    warmup: bool
+
+
+class Summary(Record):
+    """Figures over the counted iterations (all but the warm-up, axonn-sc24 VI-C).
+
+    hardware_flops_per_s counts the recomputation of activation checkpointing where it was on, model_flops_per_s
+    never does; both are of the whole job. hfu and mfu are those rates over the job's advertised peak, and absent
+    where no peak was given. repeated_flops_per_s is what Algorithm 1 runs Gy times over and neither rate counts.
+    """
+
+    counted_iterations: int
+    time_per_iteration_s: float
+    median_time_s: float
+    tokens_per_s: float
+    hardware_flops_per_s: float
+    model_flops_per_s: float
+    repeated_flops_per_s: float = 0.0
+    peak_flops_per_device: float | None = None
+    hfu: float | None = None
+    mfu: float | None = None
+
+
+class Memory(Record):
+    """Peak of each rank in rank order. kind: what was read, "resident" (host) or "allocated" (device).
+
+    Of the peak, on rank 0: prefetch_bytes, the most that weights gathered ahead of their use took, and cache_bytes,
+    the gathered weights of cached_blocks blocks kept from the forward to the recomputation.
+    """
+
+    kind: Literal["resident", "allocated"]
+    peak_bytes_per_rank: tuple[int, ...]
+    prefetch_bytes: int = 0
+    cached_blocks: int = 0
+    cache_bytes: int = 0
+
+
+class Collective(Record):
+    """What rank 0 sent in one counted iteration along one axis: bytes are those of the input buffers.
+
+    time_s: from the start of each to its end, summed; collectives in flight together count each.
+    """
+
+    kind: str
+    axis: str
+    calls: float
+    bytes: float
+    time_s: float
+
+
+class AxisTime(Record):
+    """Communication along one axis: exposed_s is waited for, hidden_s is in flight while the rank computes."""
+
+    axis: str
+    exposed_s: float
+    hidden_s: float
+
+
+class Phase(Record):
+    """A part of the step: forward, backward (recomputation included), reduce (what is left of it), optimizer.
+
+    compute_s + blocking_s + exposed_s is its length. blocking_s: waits for results without which nothing is left to
+    do, which no schedule can hide (with oar, for as long as an input gradient takes beyond the weight gradient).
+    exposed_s: waits for the others, which could have been in flight earlier or waited for later. hidden_s: the time
+    that communication begun in this phase was in flight while the rank computed. Without clipping the optimizer steps
+    in the reduce phase, as each bucket of gradients is summed.
+    """
+
+    name: str
+    compute_s: float
+    blocking_s: float
+    exposed_s: float
+    hidden_s: float
+
+
+class Breakdown(Record):
+    """Mean seconds of one counted iteration on rank 0; compute_s + collectives_s is the iteration.
+
+    collectives_s is exposed communication, the time that the rank's compute stands still for a collective, waiting
+    for slower ranks included: the sum of exposed_s over axes, and of blocking_s and exposed_s over phases.
+    compute_s is the rest of the iteration.
+    """
+
+    compute_s: float
+    collectives_s: float
+    axes: tuple[AxisTime, ...] = ()
+    phases: tuple[Phase, ...] = ()
+
+
+class Span(Record):
+    """Something of one step on rank 0; seconds from the start of the step.
+
+    lane: "compute" for the phases of the step and the waits in them; for collectives the axis and, where an axis has
+    several lanes, which ("z", "z gather"). kind: "phase", "wait" or "collective". A collective begins when
+    it is issued, or when the one before it on its lane ends, and ends when its result is there.
+    """
+
+    lane: str
+    kind: Literal["phase", "wait", "collective"]
+    name: str
+    start_s: float
+    end_s: float
+    issued_s: float | None = None
+
+
+class Timeline(Record):
+    """What ran when in one iteration on rank 0."""
+
+    iteration: int
+    step_s: float
+    spans: tuple[Span, ...]
+
+
+class GemmPoint(Record):
+    """Square matrices of one size. A size that was not measured says why."""
+
+    size: int
+    flops_per_s: float | None = None
+    median_time_s: float | None = None
+    repeats: int = 0
+    skipped: str | None = None
+
+
+class Provenance(Record):
+    """Where a number comes from."""
+
+    git_commit: str | None
+    git_dirty: bool | None
+    versions: dict[str, str]
+    hosts: tuple[str, ...]
+    devices: tuple[str, ...]
+    environment: dict[str, str]
+    launcher: str
+    start: str
+    end: str
+
+
+class Result(Record):
+    """A whole result.json. kind "train" carries iterations and summary, kind "gemm" carries gemm.
+
+    labels are the caller's own words (a suite writes system, partition and study), config is every option of the
+    command after defaults were applied. Version 1 had no axes, phases and timeline.
+    """
+
+    schema_: Literal["par4d.result"] = Field(default=SCHEMA, alias="schema")
+    version: Literal[1, 2] = VERSION
+    kind: Literal["train", "gemm"]
+    status: Literal["ok", "failed"]
+    reason: str | None = None
+    labels: dict[str, str] = {}
+    config: dict[str, Any]
+    ranks: int
+    grid: GridText | None = None
+    model: Model | None = None
+    iterations: tuple[Iteration, ...] = ()
+    summary: Summary | None = None
+    memory: Memory | None = None
+    collectives: tuple[Collective, ...] = ()
+    breakdown: Breakdown | None = None
+    timeline: Timeline | None = None
+    dtype: str
+    gemm: tuple[GemmPoint, ...] = ()
+    best_flops_per_s: float | None = None
+    provenance: Provenance
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_by_name=True)
+
+    def to_json(self) -> str:
+        """The text of the file."""
+        return self.model_dump_json(by_alias=True, indent=1)
+
+
+class ResultError(UsageError):
+    """A file that is not a result this version can read; the message names the file and the key."""
+
+
+def parse(data: object, where: str) -> Result:
+    """Check a decoded JSON document. where names its origin in errors. Raises ResultError."""
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise ResultError(f"{where} is not a Par4D result: its key 'schema' is not {SCHEMA!r}.")
+    version = data.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise ResultError(
+            f"{where} has schema version {version}, but this Par4D reads up to {VERSION}: update Par4D to read it."
+        )
+    try:
+        return Result.model_validate(data)
+    except ValidationError as error:
+        raise ResultError(f"{where} is not a valid result: {first_problem(error)}") from None
+
+
+def read(path: Path) -> Result:
+    """Read and check one file. Raises ResultError if it is cut short, newer than this code or not a result."""
+    try:
+        data = json.loads(path.read_text())
+    except OSError as error:
+        raise ResultError(f"{path} can't be read: {error.strerror}.") from None
+    except ValueError:
+        raise ResultError(
+            f"{path} is cut short or is not JSON: write it again by running its test once more."
+        ) from None
+    return parse(data, str(path))
+
+
+def write(result: Result, path: Path) -> None:
+    """Check and write one file, in one step."""
+    text = Result.model_validate_json(result.to_json()).to_json()
+    write_text(path, text + "\n")

@@ -1,0 +1,186 @@
+"""What a training run is asked to do, checked as far as it can be before anything starts. No torch."""
+
+import math
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from engine.checkpoint.manifest import find, read_manifest
+from engine.data import open_dataset
+from engine.errors import UsageError
+from engine.grid import Grid
+from engine.models.gpt.config import GPTConfig
+from engine.overlap.flags import ALL, AUTO, Overlap
+from engine.planning.fit import Batch, check_grid, check_memory, choose_grid
+
+
+@dataclass(frozen=True, slots=True)
+class OptimConfig:
+    """AdamW with decoupled weight decay on matrices, none on biases and norms; clip 0 means no clipping.
+
+    decay_steps: the cosine reaches final_fraction of the rate there; 0 keeps the rate constant after the warm-up.
+    """
+
+    learning_rate: float = 3e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    warmup_steps: int = 0
+    decay_steps: int = 0
+    final_fraction: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class TrainConfig:
+    """Every option of `engine train`. grid None means "auto"; data is "synthetic" or the folder of a corpus.
+
+    warmup: iterations that don't count in the reported time. learning-rate warm-up is optim.warmup_steps.
+    """
+
+    model: GPTConfig
+    grid: Grid | None
+    batch: Batch
+    data: str
+    out: Path
+    iterations: int = 10
+    warmup: int = 2
+    precision: Literal["fp32", "fp64", "bf16"] = "fp32"
+    reduce_dtype: Literal["fp32", "fp64", "bf16"] | None = None
+    checkpoint_activations: bool = False
+    overlap: Overlap = ALL
+    optim: OptimConfig = OptimConfig()
+    seed: int = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    timeout_s: float = 600.0
+    save: Path | None = None
+    save_every: int = 0
+    resume: Path | None = None
+    timeline: Path | None = None
+    devices_per_node: int = 1
+    device_memory: float | None = None
+    peak_flops: float | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+
+    def as_options(self) -> dict[str, Any]:
+        """For the record: every option in JSON's types."""
+        options = asdict(self)
+        del options["labels"]
+        options["grid"] = "auto" if self.grid is None else str(self.grid)
+        tuning = options.pop("overlap")
+        options |= {key: tuning[key] for key in ("prefetch_depth", "reduce_window", "bucket_bytes", "cache_bytes")}
+        options["overlap"] = str(self.overlap)
+        return {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
+
+
+def checked(config: TrainConfig, ranks: int) -> TrainConfig:
+    """The same run with its grid chosen, after every check that needs no process. Raises UsageError."""
+    if config.iterations < 1 or not 0 <= config.warmup < config.iterations:
+        raise UsageError(
+            f"A run needs at least one iteration after its warm-up, but {config.iterations} iterations with a warm-up "
+            f"of {config.warmup} were asked for."
+        )
+    _check_numbers(config)
+    _check_places(config)
+    if config.overlap.cache != AUTO and config.overlap.cache > config.model.layers:
+        raise UsageError(
+            f"--overlap cache={config.overlap.cache} keeps the weights of {config.overlap.cache} blocks, but "
+            f"{config.model.name} has {config.model.layers}: use cache={config.model.layers} or fewer."
+        )
+    if (config.save is None) != (config.save_every == 0) or config.save_every < 0:
+        raise UsageError("Saving needs both --save DIR and --save-every N with N at least 1.")
+    grid = config.grid
+    if grid is None:
+        grid = choose_grid(
+            config.model,
+            ranks,
+            config.batch,
+            devices_per_node=config.devices_per_node,
+            device_memory=config.device_memory,
+        )
+    if grid.size != ranks:
+        raise UsageError(
+            f"Grid {grid} has {grid.size} ranks, but {ranks} {'was' if ranks == 1 else 'were'} started: start "
+            f"{grid.size}, or use --grid auto."
+        )
+    check_grid(config.model, grid, config.batch)
+    if config.device_memory is not None:
+        check_memory(config.model, grid, config.device_memory)
+    open_dataset(config.data, vocabulary=config.model.vocabulary, sequence_length=config.model.sequence)
+    if config.resume is not None:
+        folder = find(config.resume)
+        manifest = read_manifest(folder, config.model)
+        if manifest.batch_size != config.batch.sequences or manifest.seed != config.seed:
+            raise UsageError(
+                f"The checkpoint {folder} was trained with --batch-size {manifest.batch_size} --seed {manifest.seed}: "
+                f"resume it with the same, or its place in the data is lost."
+            )
+        config = replace(config, resume=folder)
+    return replace(config, grid=grid)
+
+
+def notices(config: TrainConfig) -> list[str]:
+    """What of the overlap was asked for by name and does nothing in this run, a sentence each."""
+    overlap = config.overlap
+    found: list[str] = []
+    if str(overlap) == str(ALL):
+        return found
+    if overlap.cache and not config.checkpoint_activations:
+        found.append(
+            f"--overlap cache={overlap.cache} does nothing here: without --checkpoint-activations each weight is "
+            "gathered only once."
+        )
+    if overlap.data and config.optim.clip and config.grid is not None and config.grid.data > 1:
+        found.append(
+            "--overlap data sums gradients early, but the optimizer waits for all of them: clipping needs the norm of "
+            "the whole gradient (--clip 0 steps each bucket as it is summed)."
+        )
+    return found
+
+
+def _check_numbers(config: TrainConfig) -> None:
+    """Raises UsageError for an option that is out of its range."""
+    optim = config.optim
+    positive: dict[str, float | None] = {
+        "--timeout": config.timeout_s,
+        "--learning-rate": optim.learning_rate,
+        "--devices-per-node": config.devices_per_node,
+        "--device-memory": config.device_memory,
+        "--peak-flops": config.peak_flops,
+    }
+    not_negative = {
+        "--clip": optim.clip,
+        "--weight-decay": optim.weight_decay,
+        "--lr-warmup-steps": optim.warmup_steps,
+        "--lr-decay-steps": optim.decay_steps,
+    }
+    for option, value in positive.items():
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise UsageError(f"{option} is a positive number, but {value} was given.")
+    for option, value in not_negative.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise UsageError(f"{option} is a number from 0 up, but {value} was given.")
+    if config.reduce_dtype not in (None, config.precision) and (config.precision, config.reduce_dtype) != (
+        "bf16",
+        "fp32",
+    ):
+        raise UsageError(
+            f"With --precision {config.precision} gradients reduce in {config.precision}"
+            f"{' or fp32' if config.precision == 'bf16' else ''}, but --reduce-dtype {config.reduce_dtype} was given."
+        )
+
+
+def _check_places(config: TrainConfig) -> None:
+    """Raises UsageError unless the result, and checkpoints if any, can be written where they should go."""
+    for option, file in (("--out", config.out), ("--timeline", config.timeline)):
+        if file is not None and file.is_dir():
+            raise UsageError(f"{option} {file} is a folder: give the name of a file.")
+    timeline = None if config.timeline is None else config.timeline.absolute().parent
+    for option, folder in (("--out", config.out.absolute().parent), ("--timeline", timeline), ("--save", config.save)):
+        if folder is None:
+            continue
+        existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK):
+            raise UsageError(f"{option} can't be written: {existing} is not a folder that may be written to.")

@@ -1,0 +1,82 @@
+"""AdamW on the local shards, clipping by the true global norm, and the learning rate's course."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from engine.comm.funnel import Kind
+from engine.grid import Axis
+from engine.parallel.parallelize import ParallelModel
+from engine.placement import Placement
+from engine.training.config import OptimConfig
+
+
+def learning_rate(config: OptimConfig, step: int) -> float:
+    """Linear warm-up from the first step, then a cosine down to final_fraction of the rate at decay_steps.
+
+    With decay_steps 0 the rate stays constant after the warm-up.
+    """
+    if step < config.warmup_steps:
+        return config.learning_rate * (step + 1) / config.warmup_steps
+    if config.decay_steps <= config.warmup_steps:
+        return config.learning_rate
+    progress = min(1.0, (step - config.warmup_steps) / (config.decay_steps - config.warmup_steps))
+    cosine = 0.5 * (1 + math.cos(math.pi * progress))
+    return config.learning_rate * (config.final_fraction + (1 - config.final_fraction) * cosine)
+
+
+def adamw(
+    parameters: Mapping[str, nn.Parameter], placements: Mapping[str, Placement], config: OptimConfig
+) -> torch.optim.AdamW:
+    """PyTorch's fused AdamW over a rank's parameters; whether one is a matrix is read from its serial shape."""
+    decayed = [p for name, p in parameters.items() if len(placements[name].shape) > 1]
+    others = [p for name, p in parameters.items() if len(placements[name].shape) == 1]
+    groups = [
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=config.learning_rate,
+        betas=(config.beta1, config.beta2),
+        eps=config.eps,
+        fused=True,
+    )
+
+
+def step_only(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> None:
+    """Step these parameters and no others; an optimizer passes over what has no gradient."""
+    chosen = set(parameters)
+    others = [(p, p.grad) for group in optimizer.param_groups for p in group["params"] if p not in chosen]
+    for parameter, _ in others:
+        parameter.grad = None
+    optimizer.step()
+    for parameter, gradient in others:
+        parameter.grad = gradient
+
+
+@torch.no_grad()
+def gradient_norm(model: ParallelModel) -> Tensor:
+    """The 2-norm of the whole gradient, after finish_step(): a scalar, the same on every rank.
+
+    Each element counts once: a rank's sum of squares is divided by the number of ranks that hold the same elements.
+    """
+    comm = model.comm
+    total: Tensor | None = None
+    for name, parameter in model.local_parameters().items():
+        assert parameter.grad is not None
+        # In fp32 the norm of many elements is safer than the sum of their squares.
+        square = torch.linalg.vector_norm(parameter.grad).square() / model.placements[name].replicas(comm.grid)
+        total = square if total is None else total + square
+    assert total is not None
+    for axis in (Axis.X, Axis.Y, Axis.Z):
+        comm.run(Kind.ALL_REDUCE, axis, total)
+    return total.sqrt()
+
+
+@torch.no_grad()
+def clip_gradients(model: ParallelModel, norm: Tensor, limit: float) -> None:
+    """Scale the gradients so that a norm above the limit becomes the limit; no host synchronisation."""
+    model.gradients.buffer.mul_((limit / (norm + 1e-6)).clamp(max=1.0))
