@@ -25,3 +25,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = list(known)
     close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(names)}."
+
+
+def divisors(number: int) -> str:
+    """The numbers that divide this one, for a sentence; of many, the first.
+
+    >>> divisors(12)
+    '1, 2, 3, 4, 6, 12'
+    """
+    found = [str(d) for d in range(1, min(number, 4096) + 1) if number % d == 0]
+    return ", ".join(found if len(found) <= 12 else [*found[:11], "..."])

@@ -36,7 +36,7 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 
 from engine.checkpoint.manifest import Manifest, write_manifest
 from engine.errors import RunError
-from engine.parallel.parallelize import ParallelModel
+from engine.parallel.model import ParallelModel
 from engine.placement import Placement, Rectangle
 
 MOMENTS = ("exp_avg", "exp_avg_sq")

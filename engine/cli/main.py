@@ -10,12 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from engine.batch import Batch
 from engine.errors import EngineError, RunError, UsageError
 from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig, lookup, published
 from engine.overlap.flags import ALL, Overlap
 from engine.peers.contest import CONTESTS, Case
-from engine.planning.fit import Batch, parameters_per_rank, state_bytes
+from engine.planning.fit import parameters_per_rank, state_bytes
 from engine.progress import log_to_stderr
 from engine.training.config import OptimConfig, TrainConfig, checked, notices
 
@@ -348,7 +349,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
-    from engine.data import prepare
+    from engine.data.corpus import prepare
 
     log_to_stderr(0)
     header = prepare(arguments.source, arguments.out, arguments.vocab_size, max_bytes=arguments.max_bytes)

@@ -1,92 +1,21 @@
 """Which sequences a step trains on: a pure function of (seed, step, place in the global batch).
 
-Nothing here knows the grid except `rows`, so every grid of the same global batch sees the same samples, and a
-resumed run goes on where it stopped. Legend of array suffixes: B sequences, S tokens of a sequence.
+Nothing here knows the grid, so every grid of the same global batch sees the same samples, and a resumed run goes on
+where it stopped.
 """
 
-import math
-from typing import TYPE_CHECKING
-
 import numpy as np
-from numpy.typing import NDArray
 
-from engine.grid import Coords, Grid
-from engine.planning.fit import Batch, check_batch
-
-if TYPE_CHECKING:
-    from engine.data.tokens import Dataset
-
-Ints = NDArray[np.int64]
-Words = NDArray[np.uint64]
-
-ROUNDS = 3
-_GOLDEN = 0x9E3779B97F4A7C15
-_MASK = (1 << 64) - 1
-
-
-def mix(words: Words) -> Words:
-    """A bijection of 64-bit words whose output looks random (the finaliser of splitmix64)."""
-    words = words + np.uint64(_GOLDEN)
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
-
-
-def key(seed: int, stream: int) -> Words:
-    """One word, as an array of one, for each (seed, stream); any integers."""
-    return mix(mix(np.array([seed & _MASK], np.uint64)) ^ np.array([stream & _MASK], np.uint64))
-
-
-def permute(index: Ints, size: int, keys: Words) -> Ints:
-    """Where each index in 0..size-1 goes in the permutation of 0..size-1 that its key selects.
-
-    A Feistel network on pairs (left, right) with left < a and right < b, where a * b is the smallest such
-    rectangle over `size`; what lands outside 0..size-1 goes round again. Constant memory, whatever the size.
-    """
-    a = math.isqrt(size - 1) + 1
-    b = -(-size // a)
-    out = _feistel(index.astype(np.uint64), a, b, keys)
-    while (outside := out >= size).any():
-        out[outside] = _feistel(out[outside], a, b, np.broadcast_to(keys, out.shape)[outside])
-    return out.astype(np.int64)
-
-
-def _feistel(words: Words, a: int, b: int, keys: Words) -> Words:
-    rows_a, rows_b = np.uint64(a), np.uint64(b)
-    right, left = np.divmod(words, rows_a)
-    for turn in range(ROUNDS):
-        left = (left + mix((keys ^ right) + np.uint64(2 * turn)) % rows_a) % rows_a
-        right = (right + mix((keys ^ left) + np.uint64(2 * turn + 1)) % rows_b) % rows_b
-    return left + rows_a * right
-
-
-def shuffled(seed: int, positions: Ints, count: int) -> Ints:
-    """The sequence (0..count-1) that stands at each position of an endless run of shuffled epochs.
-
-    Position p lies in epoch p // count; every epoch holds each sequence once, in an order of its own.
-    """
-    epoch, index = np.divmod(positions, count)
-    return permute(index, count, mix(key(seed, 1) ^ epoch.astype(np.uint64)))
-
-
-def rows(grid: Grid, coords: Coords, batch_size: int) -> range:
-    """The sequences of the global batch (0..batch_size-1) that the rank at coords takes.
-
-    The batch is split over z and data only: share number data * Gz + z of Gz * Gdata contiguous ones. Raises
-    UsageError if the batch can't be split evenly.
-    """
-    check_batch(grid, Batch(batch_size))
-    share = batch_size // grid.batch_split
-    first = (coords.data * grid.z + coords.z) * share
-    return range(first, first + share)
+from engine.data.shuffle import Ints
+from engine.data.tokens import Dataset
 
 
 def batch(
-    dataset: "Dataset", *, seed: int, step: int, batch_size: int, rows: range, sequence_length: int
+    dataset: Dataset, *, seed: int, step: int, batch_size: int, rows: range, sequence_length: int
 ) -> tuple[Ints, Ints]:
     """tokens_BS and targets_BS of the given rows of one step's global batch; targets are the next tokens.
 
-    rows: a range as `rows` gives it, or any part of one (a micro-batch). Contiguous int64 arrays that belong
+    rows: a rank's share of it, or any part of that (a micro-batch). Contiguous int64 arrays that belong
     to the caller, so `torch.from_numpy` takes them without a copy.
     """
     positions = np.arange(rows.start, rows.stop, rows.step, dtype=np.int64) + step * batch_size

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from engine.data.sampler import Ints, key, mix, shuffled
+from engine.data.shuffle import Ints, key, mix, shuffled
 from engine.errors import UsageError
 from engine.schema import Record, first_problem
 

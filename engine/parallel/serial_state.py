@@ -5,7 +5,7 @@ from torch import Tensor
 
 from engine.comm.funnel import Comm, Kind
 from engine.grid import Axis
-from engine.parallel.parallelize import ParallelModel
+from engine.parallel.model import ParallelModel
 from engine.placement import Placement
 
 

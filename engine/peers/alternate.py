@@ -8,8 +8,10 @@ from itertools import pairwise
 
 import torch
 
+from engine.batch import Batch
 from engine.comm.funnel import Comm
-from engine.data import batch, open_dataset, rows
+from engine.data.sampler import batch
+from engine.data.tokens import open_dataset
 from engine.errors import RunError
 from engine.peers.contest import Case, Contest, Measured, Side
 from engine.peers.ours import trainer
@@ -35,7 +37,7 @@ def our_side(case: Case, comm: Comm) -> Step:
 def peer_side(case: Case, comm: Comm, peer: Peer) -> Step:
     """The peer on the same rows of the same batches."""
     dataset = open_dataset("synthetic", vocabulary=case.model.vocabulary, sequence_length=case.model.sequence)
-    share = rows(comm.grid, comm.coords, case.sequences)
+    share = Batch(case.sequences).rows(comm.grid, comm.coords)
     done = 0
 
     def step() -> Values:

@@ -12,13 +12,14 @@ from typing import Any, Literal
 import torch
 from pydantic import ConfigDict, Field
 
+from engine.batch import Batch
 from engine.comm.launch import Launch
 from engine.errors import UsageError, nearest
 from engine.files import write_text
 from engine.grid import Grid
 from engine.peers.contest import CONTESTS, Case, Contest, Measured
 from engine.peers.ranks import join_ranks, run_ranks
-from engine.planning.fit import Batch, check_grid
+from engine.planning.fit import check_grid
 from engine.result import provenance
 from engine.result.schema import Provenance
 from engine.schema import Record

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.measure.recorder import Recorder
 from engine.peers.contest import Case
-from engine.planning.fit import Batch
 from engine.training.config import TrainConfig
 from engine.training.trainer import Trainer
 

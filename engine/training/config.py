@@ -6,13 +6,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from engine.batch import Batch
 from engine.checkpoint.manifest import find, read_manifest
-from engine.data import open_dataset
+from engine.data.tokens import open_dataset
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL, AUTO, Overlap
-from engine.planning.fit import Batch, check_grid, check_memory, choose_grid
+from engine.planning.choose import choose_grid
+from engine.planning.fit import check_grid, check_memory
 
 
 @dataclass(frozen=True, slots=True)

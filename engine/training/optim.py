@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from engine.comm.funnel import Kind
 from engine.grid import Axis
-from engine.parallel.parallelize import ParallelModel
+from engine.parallel.model import ParallelModel
 from engine.placement import Placement
 from engine.training.config import OptimConfig
 

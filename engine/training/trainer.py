@@ -13,14 +13,16 @@ from torch import Tensor
 from engine.checkpoint import store as checkpoint
 from engine.checkpoint.manifest import Manifest, read_manifest, shape_of
 from engine.comm.funnel import Comm
-from engine.data import batch, open_dataset, rows
+from engine.data.sampler import batch
+from engine.data.tokens import open_dataset
 from engine.errors import RunError
 from engine.measure.memory import free_bytes
 from engine.measure.recorder import Recorder, Recording
 from engine.models.gpt import flops
 from engine.models.gpt.model import GPT
 from engine.overlap.flags import AUTO
-from engine.parallel.parallelize import ParallelModel, parallelize
+from engine.parallel.model import ParallelModel
+from engine.parallel.parallelize import parallelize
 from engine.precision import Precision
 from engine.progress import RENEWED
 from engine.result.schema import Iteration
@@ -134,11 +136,8 @@ class Trainer:
     def _micro_batches(self) -> list[tuple[range, Tensor, Tensor]]:
         """This rank's share of the step's batch: (sequences, tokens [B, S], targets [B, S])."""
         config, comm = self.config, self.comm
-        share = rows(comm.grid, comm.coords, config.batch.sequences)
-        size = config.batch.micro or len(share)
         found: list[tuple[range, Tensor, Tensor]] = []
-        for start in range(share.start, share.stop, size):
-            part = range(start, start + size)
+        for part in config.batch.micro_batches(comm.grid, comm.coords):
             tokens_BS, targets_BS = batch(
                 self.dataset,
                 seed=config.seed,

@@ -12,13 +12,13 @@ from real_ranks import run_processes
 from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
 from training import grid_id
 
+from engine.batch import Batch
 from engine.checkpoint.manifest import find, read_manifest
 from engine.checkpoint.store import _Unpickler
 from engine.comm.funnel import Comm
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
-from engine.planning.fit import Batch
 from engine.training.config import OptimConfig, TrainConfig, checked
 
 MODEL = GPTConfig("small", layers=2, hidden=48, heads=24, vocabulary=96, sequence=8, tied=True, dropout=0.1)

@@ -13,9 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.data import Synthetic, Tokens, batch, open_dataset, prepare, rows
-from engine.data.corpus import _replacing
-from engine.data.sampler import key, permute, shuffled
+from engine.batch import Batch
+from engine.data.corpus import _replacing, prepare
+from engine.data.sampler import batch
+from engine.data.shuffle import key, permute, shuffled
+from engine.data.tokens import Synthetic, Tokens, open_dataset
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
 
@@ -139,7 +141,7 @@ def test_a_killed_prepare_leaves_the_former_corpus(tmp_path: Path) -> None:
     before = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
     for number in range(400):
         (tmp_path / "in" / f"{number}.txt").write_text(f"line {number} of many\n" * 4000)
-    code = "import sys; from pathlib import Path; from engine.data import prepare; " + (
+    code = "import sys; from pathlib import Path; from engine.data.corpus import prepare; " + (
         "prepare(Path(sys.argv[1]), Path(sys.argv[2]), 300)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "in"), str(tmp_path / "out")])
@@ -165,7 +167,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_bytes(bytes(range(1, 128)) * 2000)
     code = (
-        "import resource, sys; from pathlib import Path; from engine.data import prepare\n"
+        "import resource, sys; from pathlib import Path; from engine.data.corpus import prepare\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "prepare(Path(sys.argv[1]), Path(sys.argv[2]), 257)"
     )
@@ -266,7 +268,7 @@ def test_opening_a_dataset_checks_it_against_the_model(corpus: Path) -> None:
 
 def test_checking_a_dataset_needs_no_torch(corpus: Path) -> None:
     code = (
-        "import sys; from engine.data import open_dataset; "
+        "import sys; from engine.data.tokens import open_dataset; "
         f"open_dataset({str(corpus)!r}, vocabulary=300, sequence_length=8); "
         "sys.exit('torch' in sys.modules or 'tokenizers' in sys.modules)"
     )
@@ -319,7 +321,7 @@ def test_all_grids_see_the_same_global_batch(corpus: Path, kind: str) -> None:
         grid = Grid.parse(text)
         for z, data in ((z, data) for z in range(grid.z) for data in range(grid.data)):
             coords = grid.coords(grid.rank(z=z, data=data))
-            share = rows(grid, coords, 24)
+            share = Batch(24).rows(grid, coords)
             for part, expected in zip(batch(dataset, rows=share, **arguments), whole, strict=True):
                 assert (part == expected[share.start : share.stop]).all()
             micro = [batch(dataset, rows=share[i : i + 1], **arguments)[0] for i in range(len(share))]
@@ -329,7 +331,7 @@ def test_all_grids_see_the_same_global_batch(corpus: Path, kind: str) -> None:
 @pytest.mark.parametrize("text", ["1x1x1x1", "2x1x3x1", "1x2x2x2", "1x1x4x3"])
 def test_the_shares_cover_the_batch_once_and_x_and_y_repeat_them(text: str) -> None:
     grid = Grid.parse(text)
-    shares = [rows(grid, grid.coords(rank), 24) for rank in range(grid.size)]
+    shares = [Batch(24).rows(grid, grid.coords(rank)) for rank in range(grid.size)]
     counts = np.bincount(list(chain.from_iterable(shares)), minlength=24)
     assert (counts == grid.x * grid.y).all()
     for rank in range(grid.size):
@@ -339,8 +341,8 @@ def test_the_shares_cover_the_batch_once_and_x_and_y_repeat_them(text: str) -> N
 
 def test_neighbours_on_z_hold_neighbouring_shares() -> None:
     grid = Grid.parse("2x1x2x3")
-    assert rows(grid, grid.coords(grid.rank(z=1, data=2)), 12) == range(10, 12)
-    assert rows(grid, grid.coords(grid.rank(x=1, z=1, data=0)), 12) == range(2, 4)
+    assert Batch(12).rows(grid, grid.coords(grid.rank(z=1, data=2))) == range(10, 12)
+    assert Batch(12).rows(grid, grid.coords(grid.rank(x=1, z=1, data=0))) == range(2, 4)
 
 
 def test_a_batch_that_the_grid_does_not_divide_says_what_would_fit() -> None:
@@ -348,9 +350,9 @@ def test_a_batch_that_the_grid_does_not_divide_says_what_would_fit() -> None:
     with pytest.raises(
         UsageError, match="into 4 parts, but a batch of 10 sequences is not a multiple of that: use --batch-size 12"
     ):
-        rows(grid, grid.coords(0), 10)
+        Batch(10).rows(grid, grid.coords(0))
     with pytest.raises(UsageError, match="use --batch-size 4"):
-        rows(grid, grid.coords(0), 3)
+        Batch(3).rows(grid, grid.coords(0))
 
 
 def test_a_resumed_run_goes_on_where_it_stopped(corpus: Path) -> None:

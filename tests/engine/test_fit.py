@@ -2,10 +2,12 @@
 
 import pytest
 
+from engine.batch import Batch
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig, lookup
-from engine.planning.fit import Batch, check_grid, choose_grid
+from engine.planning.choose import choose_grid
+from engine.planning.fit import check_grid
 
 MODEL = GPTConfig("m", layers=2, hidden=96, heads=12, vocabulary=100, sequence=16)
 

@@ -18,7 +18,7 @@ from engine.comm.funnel import Comm, Kind, Lane
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.overlap.flags import ALL, Overlap
-from engine.parallel.parallelize import ParallelModel
+from engine.parallel.model import ParallelModel
 from engine.parallel.serial_state import full_gradients, full_state_dict
 from engine.training.config import OptimConfig
 from engine.training.optim import adamw, step_only

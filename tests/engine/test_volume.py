@@ -13,10 +13,10 @@ from test_parity import SMALL
 from training import Case, grid_id, start, step_parallel
 from virtual_ranks import run_ranks
 
+from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.models.gpt.placements import gpt_placements
-from engine.planning.fit import Batch
 
 
 @dataclass

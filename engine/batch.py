@@ -1,0 +1,50 @@
+"""The global batch, and which of its sequences each rank of a grid takes. No torch in it."""
+
+from dataclasses import dataclass
+
+from engine.errors import UsageError, divisors
+from engine.grid import Coords, Grid
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """sequences: of one global batch (one optimizer step). micro: of one rank's micro-batch, None for all it has."""
+
+    sequences: int
+    micro: int | None = None
+
+    def per_rank(self, grid: Grid) -> int:
+        """Sequences of one rank in a step."""
+        return self.sequences // grid.batch_split
+
+    def check(self, grid: Grid) -> None:
+        """Raises UsageError unless z and data split the batch evenly, and micro-batches a rank's share."""
+        if self.sequences < 1 or self.sequences % grid.batch_split:
+            fitting = max(1, -(-self.sequences // grid.batch_split)) * grid.batch_split
+            raise UsageError(
+                f"Grid {grid} splits the batch over z and data into {grid.batch_split} parts, but a batch of "
+                f"{self.sequences} sequences is not a multiple of that: use --batch-size {fitting}."
+            )
+        share = self.per_rank(grid)
+        if self.micro is not None and (self.micro < 1 or share % self.micro):
+            raise UsageError(
+                f"A rank of grid {grid} has {share} of the {self.sequences} sequences, which micro-batches of "
+                f"{self.micro} don't divide: use --micro-batch one of {divisors(share)}."
+            )
+
+    def rows(self, grid: Grid, coords: Coords) -> range:
+        """The sequences (0 .. sequences - 1) of the rank at coords.
+
+        The batch is split over z and data only: share number data * Gz + z of Gz * Gdata contiguous ones. Raises
+        UsageError if the batch can't be split evenly.
+        """
+        self.check(grid)
+        share = self.per_rank(grid)
+        first = (coords.data * grid.z + coords.z) * share
+        return range(first, first + share)
+
+    def micro_batches(self, grid: Grid, coords: Coords) -> list[range]:
+        """The same sequences, cut into those of each micro-batch."""
+        rows = self.rows(grid, coords)
+        size = self.micro or len(rows)
+        return [range(start, start + size) for start in range(rows.start, rows.stop, size)]

@@ -1,0 +1,118 @@
+"""ParallelModel: a 4D-parallel network and the steps that train it."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from engine.comm.funnel import Comm, Kind
+from engine.grid import Axis
+from engine.layers.linear import Linear
+from engine.models.gpt.model import GPT
+from engine.overlap.reduction import Gradients, OnSummed
+from engine.overlap.schedule import WeightSchedule
+from engine.overlap.weight import WeightBlock
+from engine.placement import Placement
+
+
+class ParallelModel(nn.Module):
+    """A 4D-parallel model and the state that it owns: placements, and the schedule of its weights and gradients.
+
+    A training step is start_step(); loss(...).backward() for each micro-batch; finish_step(). Without gradients
+    (torch.no_grad) it evaluates, at any time. cached_blocks: see cache().
+    """
+
+    def __init__(self, module: GPT, comm: Comm, placements: Mapping[str, Placement], schedule: WeightSchedule) -> None:
+        super().__init__()
+        self.module = module
+        self.comm = comm
+        self.placements = placements
+        self.schedule = schedule
+        self.cached_blocks = 0
+        self._passes_left = 0
+
+    @property
+    def gradients(self) -> Gradients:
+        """All gradients of this rank."""
+        return self.schedule.gradients
+
+    def loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+        """Sum of the cross-entropies of this rank's tokens, the same on all of x and y."""
+        if torch.is_grad_enabled() and not self._passes_left:
+            raise RuntimeError("A loss came that no step expects: call start_step(micro_batches) first.")
+        with self._pass():
+            return self.module.loss(tokens_BS, targets_BS)
+
+    def forward(self, tokens_BS: Tensor) -> Tensor:
+        """Logits [B, S, V / Gx] of this rank's tokens."""
+        with self._pass():
+            return self.module(tokens_BS)
+
+    def start_step(self, micro_batches: int = 1) -> None:
+        """Forget the last step's gradients. What a step that failed left in flight is waited for first."""
+        self.abort_step()
+        self._passes_left = micro_batches
+        self.gradients.start_step()
+
+    def finish_step(self, on_summed: OnSummed | None = None) -> None:
+        """Sum over z and data what the backward passes left to be summed.
+
+        on_summed: called with each piece of the parameters as soon as their gradients are final, so that an optimizer
+        can step them while the rest is still being summed.
+        """
+        self._passes_left = 0
+        self.schedule.gathers.end_step()
+        with torch.no_grad():
+            self.gradients.finish(on_summed)
+
+    def abort_step(self) -> None:
+        """After an exception in the middle of a step: wait for all that is in flight, so that nothing dangles."""
+        self._passes_left = 0
+        self.comm.abandon()
+        self.schedule.gathers.abort()
+        self.gradients.abort()
+
+    @property
+    def can_cache(self) -> bool:
+        """Whether weights are gathered twice."""
+        return self.module.checkpoint_activations and self.comm.grid.z > 1
+
+    def cache(self, blocks: int) -> None:
+        """Keep the gathered weights of the last so many blocks, which the backward needs first, from the forward to
+        the recomputation (par4d IV-D). Without activation checkpointing, or without z, there is nothing to keep.
+        """
+        self.cached_blocks = blocks if self.can_cache else 0
+        kept = self._weights_of_blocks()[len(self.module.blocks) - self.cached_blocks :]
+        self.schedule.gathers.cache([block for weights in kept for block in weights])
+
+    def block_bytes(self) -> int:
+        """The gathered weights of one transformer block in the compute dtype."""
+        dtype = self.schedule.precision.compute
+        return sum(block.gathered_bytes(dtype) for block in self._weights_of_blocks()[0])
+
+    def _weights_of_blocks(self) -> list[list[WeightBlock]]:
+        return [[m.block for m in block.modules() if isinstance(m, Linear)] for block in self.module.blocks]
+
+    @contextmanager
+    def _pass(self) -> Iterator[None]:
+        """A forward of a training step, or one that belongs to none."""
+        if not torch.is_grad_enabled() or not self._passes_left:
+            with self.schedule.gathers.aside():
+                yield
+            return
+        self._passes_left -= 1
+        last = self._passes_left == 0
+        self.schedule.gathers.start_pass(last=last)
+        self.gradients.start_pass(last=last)
+        yield
+
+    def sum_over_batch(self, value: Tensor) -> Tensor:
+        """Sum a scalar of each rank's rows over all that share the batch (z and data); in place."""
+        for axis in (Axis.Z, Axis.DATA):
+            self.comm.run(Kind.ALL_REDUCE, axis, value)
+        return value
+
+    def local_parameters(self) -> dict[str, nn.Parameter]:
+        """This rank's elements of every parameter under its serial name."""
+        return dict(self.module.named_parameters())
