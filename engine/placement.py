@@ -2,12 +2,17 @@
 
 From it follow the local shapes, the initial values, the checkpoint's rectangles and how often a parameter is
 counted in the gradient norm. Pure arithmetic: no torch in it.
+
+A rank's tile is its part of a tensor after the splits over x and y; a sharded tile is further cut over z.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate, product
 from math import prod
 from typing import TYPE_CHECKING
 
+from engine.errors import UsageError
 from engine.grid import Axis, Coords, Grid
 
 if TYPE_CHECKING:
@@ -20,7 +25,7 @@ TRANSPOSED = (Axis.Y, Axis.X)
 
 
 @dataclass(frozen=True, slots=True)
-class Normal:
+class Gaussian:
     """Initial values from a normal distribution of mean 0."""
 
     std: float
@@ -35,45 +40,74 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Rectangle:
-    """A part of the serial tensor that is contiguous in a rank's local elements, from index start on."""
+    """A part of the serial tensor. Among a rank's local elements it begins at start and goes on by strides."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
     start: int
+    strides: tuple[int, ...]
 
     @property
     def numel(self) -> int:
         """Elements in it."""
         return prod(self.sizes)
 
+    @property
+    def region(self) -> tuple[slice, ...]:
+        """Where it stands in the serial tensor."""
+        return tuple(slice(offset, offset + size) for offset, size in zip(self.offsets, self.sizes, strict=True))
+
     def of(self, local: "Tensor") -> "Tensor":
         """Its view of a rank's local elements, in the serial tensor's dims."""
-        return local.view(-1)[self.start : self.start + self.numel].view(self.sizes)
+        return local.view(-1)[self.start :].as_strided(self.sizes, self.strides)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """How a parameter of serial shape `shape` is laid over the grid.
 
-    split: the axis that splits each dim, or None. groups: dim 0 is that many equal parts, each split on its own (3 for
-    a fused QKV, whose heads are split). sharded: a rank's block, flattened, is sharded over z (weights of matmuls and
-    token tables); otherwise it is replicated over z. Over data every parameter is replicated.
+    split: the axis that splits each dim, or None. parts: sizes of the parts of a dim, each of which is split on its own
+    (query, key and value heads of a fused projection); a dim that isn't named is one part. sharded: a rank's tile,
+    flattened, is sharded over z (weights of matmuls and token tables); otherwise it is replicated over z. Over data
+    every parameter is replicated.
     """
 
     name: str
     shape: tuple[int, ...]
     split: tuple[Axis | None, ...]
     sharded: bool
-    init: Normal | Constant
-    groups: int = 1
+    init: Gaussian | Constant
+    parts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
-    def block_shape(self, grid: Grid) -> tuple[int, ...]:
-        """Shape of a rank's block before the split over z. The grid must divide the dims (fit.check_grid)."""
+    def __post_init__(self) -> None:
+        if len(self.split) != len(self.shape):
+            raise ValueError(f"{self.name} has {len(self.shape)} dims, but its split names {len(self.split)}.")
+        for dim, sizes in self.parts.items():
+            if sum(sizes) != self.shape[dim]:
+                raise ValueError(f"The parts {sizes} of {self.name} don't make up dim {dim} of size {self.shape[dim]}.")
+
+    def tile_shape(self, grid: Grid) -> tuple[int, ...]:
+        """Shape of a rank's tile. Raises UsageError unless the grid divides every part of every dim."""
+        for dim, axis in enumerate(self.split):
+            for size in self._parts(dim):
+                if axis is not None and size % grid[axis]:
+                    raise UsageError(
+                        f"Grid {grid} splits dim {dim} of {self.name} over {axis}={grid[axis]}, but {size} is not a "
+                        f"multiple of {grid[axis]}."
+                    )
         return tuple(size // (grid[axis] if axis else 1) for size, axis in zip(self.shape, self.split, strict=True))
 
     def local_numel(self, grid: Grid) -> int:
-        """Elements that one rank stores."""
-        return prod(self.block_shape(grid)) // (grid.z if self.sharded else 1)
+        """Elements that one rank stores. Raises UsageError unless the grid divides what it splits."""
+        tile = prod(self.tile_shape(grid))
+        if not self.sharded:
+            return tile
+        if tile % grid.z:
+            raise UsageError(
+                f"Grid {grid} shards {self.name} over z={grid.z}, but a tile of {tile} elements is not a multiple of "
+                f"{grid.z}."
+            )
+        return tile // grid.z
 
     def replicas(self, grid: Grid) -> int:
         """On how many ranks of one data group each element is stored."""
@@ -81,38 +115,71 @@ class Placement:
         return grid.x * grid.y * grid.z // splits
 
     def rectangles(self, grid: Grid, coords: Coords) -> list[Rectangle]:
-        """The parts of the serial tensor that a rank stores, in the order in which it stores them.
+        """The parts of the serial tensor that a rank stores, in the order in which it stores their first elements.
 
-        A z shard is one rectangle where z divides the block's rows, else up to three: the end of a row, whole rows,
-        the start of a row. A fused QKV has that for each of its parts.
+        A z shard of a matrix is one rectangle where z divides the tile's rows, else up to three: the end of a row,
+        whole rows, the start of a row. Each of a dim's parts cuts them further.
         """
-        block = self.block_shape(grid)
-        rows, width = block[0], (block[1] if len(block) > 1 else 1)
-        first_column = coords[self.split[1]] * width if len(block) > 1 and self.split[1] else 0
-        low, high = 0, rows * width
-        if self.sharded:
-            shard = high // grid.z
-            low, high = coords.z * shard, (coords.z + 1) * shard
+        tile, local = self.tile_shape(grid), self.local_numel(grid)
+        low = coords.z * local if self.sharded else 0
+        strides = tuple(prod(tile[dim + 1 :]) for dim in range(len(tile)))
         found: list[Rectangle] = []
-        for block_row, serial_row, count in self._row_runs(grid, coords, rows):
-            start = max(low, block_row * width)
-            end = min(high, (block_row + count) * width)
-            while start < end:
-                row, column = divmod(start, width)
-                if column or end - start < width:
-                    height, columns = 1, min(width - column, end - start)
-                else:
-                    height, columns = (end - start) // width, width
-                at = (serial_row + row - block_row, first_column + column)
-                dims = 1 if len(block) == 1 else 2
-                found.append(Rectangle(at[:dims], (height, columns)[:dims], start - low))
-                start += height * columns
+        for first, sizes in _boxes(tile, low, low + local):
+            dims = [self._runs(dim, grid, coords, first[dim], sizes[dim]) for dim in range(len(tile))]
+            for cut in product(*dims):
+                at = sum(run.local * stride for run, stride in zip(cut, strides, strict=True))
+                offsets, lengths = tuple(run.serial for run in cut), tuple(run.length for run in cut)
+                found.append(Rectangle(offsets, lengths, at - low, strides))
+        return sorted(found, key=lambda rectangle: rectangle.start)
+
+    def _parts(self, dim: int) -> tuple[int, ...]:
+        return self.parts.get(dim, (self.shape[dim],))
+
+    def _runs(self, dim: int, grid: Grid, coords: Coords, first: int, count: int) -> list["_Run"]:
+        """Where the tile's elements first .. first + count - 1 along a dim stand in the serial tensor."""
+        axis, parts = self.split[dim], self._parts(dim)
+        ranks, coord = (grid[axis], coords[axis]) if axis else (1, 0)
+        if ranks == 1:
+            return [_Run(first, first, count)]
+        found: list[_Run] = []
+        for size, end in zip(parts, accumulate(parts), strict=True):
+            share, begin = size // ranks, (end - size) // ranks
+            low, high = max(first, begin), min(first + count, begin + share)
+            if low < high:
+                found.append(_Run(low, end - size + coord * share + low - begin, high - low))
         return found
 
-    def _row_runs(self, grid: Grid, coords: Coords, rows: int) -> list[tuple[int, int, int]]:
-        """Runs (first block row, first serial row, rows) of the block's rows that are neighbours serially."""
-        axis = self.split[0]
-        if axis is None or grid[axis] == 1:
-            return [(0, 0, rows)]
-        part, serial_part = rows // self.groups, self.shape[0] // self.groups
-        return [(g * part, g * serial_part + coords[axis] * part, part) for g in range(self.groups)]
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Neighbours along a dim: where they begin in the tile and in the serial tensor."""
+
+    local: int
+    serial: int
+    length: int
+
+
+def _boxes(shape: tuple[int, ...], low: int, high: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The elements low .. high - 1 of a flattened tensor as (offsets, sizes) of boxes, in order."""
+    if low >= high:
+        return
+    if not shape:
+        yield (), ()
+        return
+    width = prod(shape[1:])
+    row, column = divmod(low, width)
+    if column:  # the end of a row
+        end = min(high, (row + 1) * width)
+        yield from _within(row, _boxes(shape[1:], column, end - row * width))
+        row, low = row + 1, end
+    whole = max(0, high - low) // width
+    if whole:
+        yield (row, *(0 for _ in shape[1:])), (whole, *shape[1:])
+    yield from _within(row + whole, _boxes(shape[1:], 0, high - low - whole * width))
+
+
+def _within(
+    row: int, boxes: Iterator[tuple[tuple[int, ...], tuple[int, ...]]]
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    for offsets, sizes in boxes:
+        yield (row, *offsets), (1, *sizes)

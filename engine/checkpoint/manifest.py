@@ -2,14 +2,14 @@
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from engine.errors import UsageError
 from engine.files import write_text
-from engine.models.gpt.config import GPTConfig
+from engine.models.architecture import Architecture
 from engine.schema import Record
 
 MANIFEST = "manifest.json"
@@ -29,9 +29,12 @@ class Manifest(Record):
     files: dict[str, int]
 
 
-def shape_of(config: GPTConfig) -> dict[str, int | float | bool | str | None]:
-    """What must be the same for a checkpoint to fit: the network's shape, not its name or its dropout."""
-    return {key: value for key, value in asdict(config).items() if key not in ("name", "nominal", "source", "dropout")}
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A whole checkpoint."""
+
+    folder: Path
+    manifest: Manifest
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
@@ -51,7 +54,7 @@ def find(path: Path) -> Path:
     return max(whole)[2]
 
 
-def read_manifest(folder: Path, config: GPTConfig) -> Manifest:
+def read_manifest(folder: Path, model: Architecture) -> Manifest:
     """Raises UsageError if the checkpoint is cut short, of another model, or newer than this code."""
     try:
         data = json.loads((folder / MANIFEST).read_text())
@@ -69,7 +72,7 @@ def read_manifest(folder: Path, config: GPTConfig) -> Manifest:
             raise UsageError(
                 f"The checkpoint {folder} is cut short: {name} has {actual} of {size} bytes; resume another one."
             )
-    wanted = shape_of(config)
+    wanted = model.shape
     for key in sorted(wanted.keys() | manifest.model.keys()):
         if wanted.get(key) != manifest.model.get(key):
             raise UsageError(

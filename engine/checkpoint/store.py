@@ -34,7 +34,7 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from engine.checkpoint.manifest import Manifest, write_manifest
+from engine.checkpoint.manifest import Manifest, Saved, write_manifest
 from engine.errors import RunError
 from engine.parallel.model import ParallelModel
 from engine.placement import Placement, Rectangle
@@ -195,17 +195,17 @@ def save(folder: Path, manifest: Manifest, model: ParallelModel, optimizer: torc
     return final
 
 
-def load(folder: Path, manifest: Manifest, model: ParallelModel, optimizer: torch.optim.Optimizer) -> None:
+def load(saved: Saved, model: ParallelModel, optimizer: torch.optim.Optimizer) -> None:
     """Read weights and moments into this rank's part of the model, on whatever grid. All ranks together."""
     for parameter in model.parameters():
         state = optimizer.state[parameter]
-        state["step"] = torch.tensor(float(manifest.step), dtype=torch.float32, device=parameter.device)
+        state["step"] = torch.tensor(float(saved.manifest.step), dtype=torch.float32, device=parameter.device)
         for moment in MOMENTS:
             state[moment] = torch.zeros_like(parameter)
     try:
-        dcp.load(_entries(model, optimizer), storage_reader=_Reader(folder), planner=_LoadPlanner())
+        dcp.load(_entries(model, optimizer), storage_reader=_Reader(saved.folder), planner=_LoadPlanner())
     except CheckpointException as error:
-        raise RunError(f"The checkpoint {folder} could not be read: {_first_cause(error)}") from error
+        raise RunError(f"The checkpoint {saved.folder} could not be read: {_first_cause(error)}") from error
 
 
 def _first_cause(error: CheckpointException) -> str:

@@ -6,14 +6,15 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from engine.batch import Batch
 from engine.errors import EngineError, RunError, UsageError
 from engine.grid import Grid
-from engine.models.gpt.config import GPTConfig, lookup, published
+from engine.models.catalogue import published
+from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL, Overlap
 from engine.peers.contest import CONTESTS, Case
 from engine.planning.fit import parameters_per_rank, state_bytes
@@ -129,14 +130,17 @@ def _parser() -> argparse.ArgumentParser:
     peers.add_argument("--threads", type=int, default=1, metavar="N", help="of each rank; default %(default)s")
     peers.add_argument("--timeout", type=float, default=1800.0, metavar="SECONDS", help="for one job; %(default)s")
     peers.add_argument("--out", type=Path, default=Path("peers.json"), metavar="FILE", help="default %(default)s")
-    peers.set_defaults(command=_peers, norm=None, no_bias=False, tied=False, dropout=None)
+    peers.set_defaults(
+        command=_peers, norm=None, no_bias=False, tied=False, dropout=None, architecture="gpt", kv_heads=None, ffn=None
+    )
     return parser
 
 
 def _training_options(parser: argparse.ArgumentParser) -> None:
     model = parser.add_argument_group("model: a published size, or a shape")
     model.add_argument("--model", metavar="NAME", help=f"one of {', '.join(published())}")
-    for option in ("--layers", "--hidden", "--heads"):
+    model.add_argument("--architecture", metavar="NAME", help="of a shape: gpt (default) or llama")
+    for option in ("--layers", "--hidden", "--heads", "--kv-heads", "--ffn"):
         model.add_argument(option, type=int, metavar="N")
     model.add_argument("--vocab", type=int, metavar="N", help="tokens known (default 51200)")
     model.add_argument("--seq", type=int, metavar="N", help="tokens of a sequence (default 2048)")
@@ -243,27 +247,8 @@ def _labels(arguments: argparse.Namespace) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def _model(arguments: argparse.Namespace) -> GPTConfig:
-    shape = {key: getattr(arguments, key) for key in ("layers", "hidden", "heads")}
-    given = {key: value for key, value in shape.items() if value is not None}
-    changes: dict[str, Any] = {
-        "vocabulary": arguments.vocab,
-        "sequence": arguments.seq,
-        "dropout": arguments.dropout,
-        "norm": arguments.norm,
-    }
-    changes = {key: value for key, value in changes.items() if value is not None}
-    changes |= {"bias": False} if arguments.no_bias else {}
-    changes |= {"tied": True} if arguments.tied else {}
-    if arguments.model is not None:
-        if given:
-            raise UsageError("Give either --model NAME or --layers, --hidden and --heads, not both.")
-        return replace(lookup(arguments.model), **changes)
-    if len(given) < len(shape):
-        raise UsageError("Name a network with --model NAME, or give --layers, --hidden and --heads.")
-    name = f"gpt-l{arguments.layers}-h{arguments.hidden}-a{arguments.heads}"
-    whole = GPTConfig(name, arguments.layers, arguments.hidden, arguments.heads, vocabulary=51200, sequence=2048)
-    return replace(whole, **changes)
+def _model(arguments: argparse.Namespace) -> ModelChoice:
+    return ModelChoice(**{field.name: getattr(arguments, field.name) for field in fields(ModelChoice)})
 
 
 def _overlap(arguments: argparse.Namespace) -> Overlap:
@@ -315,36 +300,35 @@ def _train(arguments: argparse.Namespace) -> int:
 
     launch = from_environment(os.environ)
     log_to_stderr(launch.rank)
-    config = checked(_config(arguments), launch.world_size)
-    for notice in notices(config):
+    plan = checked(_config(arguments), launch.world_size)
+    for notice in notices(plan):
         log.warning("%s", notice)
     from engine.training.run import train  # loads torch, which a command that can't work needn't wait for
 
-    code = train(config, launch)
+    code = train(plan, launch)
     if code:
         # Leave at once: while a failed rank tidies up its groups, the others wait for it.
         logging.shutdown()
         os._exit(code)
     if launch.rank == 0:
-        sys.stdout.write(f"{config.out}\n")
+        sys.stdout.write(f"{plan.config.out}\n")
     return 0
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    config = checked(_config(arguments), arguments.ranks)
-    assert config.grid is not None
-    for notice in notices(config):
+    plan = checked(_config(arguments), arguments.ranks)
+    for notice in notices(plan):
         sys.stderr.write(f"{notice}\n")
-    plan = {
-        "grid": str(config.grid),
-        "ranks": config.grid.size,
-        "model": config.model.name,
-        "parameters": config.model.parameters,
-        "parameters_per_rank": parameters_per_rank(config.model, config.grid),
-        "state_bytes_per_rank": state_bytes(config.model, config.grid),
-        "sequences_per_rank": config.batch.per_rank(config.grid),
+    told = {
+        "grid": str(plan.grid),
+        "ranks": plan.grid.size,
+        "model": plan.model.name,
+        "parameters": plan.model.parameters,
+        "parameters_per_rank": parameters_per_rank(plan.model, plan.grid),
+        "state_bytes_per_rank": state_bytes(plan.model, plan.grid),
+        "sequences_per_rank": plan.config.batch.per_rank(plan.grid),
     }
-    sys.stdout.write(json.dumps(plan) + "\n")
+    sys.stdout.write(json.dumps(told) + "\n")
     return 0
 
 
@@ -393,7 +377,7 @@ def _peers(arguments: argparse.Namespace) -> int:
     launch = from_environment(os.environ)
     log_to_stderr(launch.rank)
     case = Case(
-        model=_model(arguments),
+        model=_model(arguments).resolve(),
         sequences=arguments.batch_size,
         jobs=arguments.jobs,
         rounds=arguments.rounds,

@@ -6,28 +6,54 @@ import torch
 from torch import Tensor
 
 from engine.grid import Coords, Grid
+from engine.models.architecture import Architecture
+from engine.models.serial import SerialModel
 from engine.placement import Constant, Placement
 
 
-def initial(placement: Placement, grid: Grid, coords: Coords, seed: int) -> Tensor:
-    """The elements of a parameter that a rank stores: float32 [local_numel], on the CPU.
+def initial(placement: Placement, grid: Grid, coords: Coords, seed: int, device: torch.device | str = "cpu") -> Tensor:
+    """The elements of a parameter that a rank stores: float32 [local_numel]. On the meta device nothing is drawn.
 
-    Every row of the serial tensor has a generator of its own, seeded by (seed, name, row). The whole row is drawn and
-    then cut, because what a generator draws first depends on how much is drawn; no more than a row exists at a time.
+    Every row, which is all that one index of the first dim selects, has a generator of its own, seeded by (seed, name,
+    row). The whole row is drawn and then cut, because what a generator draws first depends on how much is drawn; no
+    more than a row exists at a time.
     """
+    if torch.device(device).type == "meta":
+        return torch.empty(placement.local_numel(grid), dtype=torch.float32, device=device)
     local = torch.empty(placement.local_numel(grid), dtype=torch.float32, device="cpu")
     if isinstance(placement.init, Constant):
-        return local.fill_(placement.init.value)
+        return local.fill_(placement.init.value).to(device)
     generator = torch.Generator(device="cpu")
-    row_length = placement.shape[1] if len(placement.shape) > 1 else 1
     for rectangle in placement.rectangles(grid, coords):
-        part = rectangle.of(local).view(rectangle.sizes[0], -1)
-        column = rectangle.offsets[1] if len(rectangle.offsets) > 1 else 0
-        for i in range(rectangle.sizes[0]):
-            generator.manual_seed(row_seed(seed, placement.name, rectangle.offsets[0] + i))
-            row = torch.randn(row_length, generator=generator, device="cpu", dtype=torch.float32)
-            part[i] = row[column : column + part.shape[1]]
-    return local.mul_(placement.init.std)
+        first, *others = rectangle.region
+        for number, part in zip(range(first.start, first.stop), rectangle.of(local), strict=True):
+            generator.manual_seed(row_seed(seed, placement.name, number))
+            row = torch.randn(placement.shape[1:], generator=generator, device="cpu", dtype=torch.float32)
+            part.copy_(row[tuple(others)])
+    return local.mul_(placement.init.std).to(device)
+
+
+def initialise_serial(
+    architecture: Architecture,
+    seed: int,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    checkpoint_activations: bool = False,
+) -> SerialModel:
+    """The serial model with the same global weights that every grid starts from."""
+    with torch.device("meta"):
+        model = architecture.serial(checkpoint_activations=checkpoint_activations)
+    model.to_empty(device=device).to(dtype)
+    for second, first in architecture.ties.items():  # to_empty makes two of a shared parameter
+        owner, _, attribute = second.rpartition(".")
+        setattr(model.get_submodule(owner), attribute, model.get_parameter(first))
+    placements = architecture.placements()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            values = initial(placements[name], Grid(), Coords(0, 0, 0, 0), seed)
+            parameter.copy_(values.view(parameter.shape))
+    return model
 
 
 def row_seed(seed: int, name: str, row: int) -> int:

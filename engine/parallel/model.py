@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from engine.comm.funnel import Comm, Kind
 from engine.grid import Axis
+from engine.layers.dropout import BatchRows
 from engine.layers.linear import Linear
-from engine.models.gpt.model import GPT
+from engine.models.serial import SerialModel
 from engine.overlap.reduction import Gradients, OnSummed
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import WeightBlock
@@ -23,7 +24,9 @@ class ParallelModel(nn.Module):
     (torch.no_grad) it evaluates, at any time. cached_blocks: see cache().
     """
 
-    def __init__(self, module: GPT, comm: Comm, placements: Mapping[str, Placement], schedule: WeightSchedule) -> None:
+    def __init__(
+        self, module: SerialModel, comm: Comm, placements: Mapping[str, Placement], schedule: WeightSchedule
+    ) -> None:
         super().__init__()
         self.module = module
         self.comm = comm
@@ -37,17 +40,20 @@ class ParallelModel(nn.Module):
         """All gradients of this rank."""
         return self.schedule.gradients
 
-    def loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
-        """Sum of the cross-entropies of this rank's tokens, the same on all of x and y."""
+    def loss(self, tokens_BS: Tensor, targets_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
+        """Sum of the cross-entropies of this rank's tokens, the same on all of x and y.
+
+        rows: which of the global batch they are; only a network with dropout asks.
+        """
         if torch.is_grad_enabled() and not self._passes_left:
             raise RuntimeError("A loss came that no step expects: call start_step(micro_batches) first.")
         with self._pass():
-            return self.module.loss(tokens_BS, targets_BS)
+            return self.module.loss(tokens_BS, targets_BS, rows)
 
-    def forward(self, tokens_BS: Tensor) -> Tensor:
+    def forward(self, tokens_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
         """Logits [B, S, V / Gx] of this rank's tokens."""
         with self._pass():
-            return self.module(tokens_BS)
+            return self.module(tokens_BS, rows)
 
     def start_step(self, micro_batches: int = 1) -> None:
         """Forget the last step's gradients. What a step that failed left in flight is waited for first."""

@@ -1,82 +1,79 @@
 """parallelize: turns a serial model into the 4D one, layer by layer, by the placements of its parameters.
 
 Activations stay split through the whole network. Weights are created shard by shard: no rank ever holds more than its
-own block (x, y) of one.
+own tile (x, y) of one.
 """
 
 import torch
 from torch import nn
 
-from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.errors import UsageError
-from engine.grid import Coords, Grid
 from engine.layers.dropout import Dropout
 from engine.layers.embedding import PositionEmbedding, TokenEmbedding
 from engine.layers.linear import Linear
 from engine.layers.loss import CrossEntropy
 from engine.layers.norm import LayerNorm, RMSNorm
-from engine.models.gpt.model import GPT
-from engine.models.gpt.placements import gpt_placements
+from engine.models.architecture import Architecture
 from engine.overlap.flags import ALL, AUTO, Overlap
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import WeightBlock
 from engine.parallel.initial import initial
 from engine.parallel.model import ParallelModel
-from engine.planning.fit import check_grid
 from engine.precision import Precision
 
 
 def parallelize(
-    model: GPT,
+    architecture: Architecture,
     comm: Comm,
     *,
     precision: Precision,
     seed: int,
     overlap: Overlap = ALL,
+    checkpoint_activations: bool = False,
     device: torch.device | str = "cpu",
 ) -> ParallelModel:
-    """Turn a serial GPT, best built on the meta device, into this rank's part of the 4D model, with initial weights.
+    """This rank's part of a network on the 4D grid, with its initial weights.
 
-    The same seed gives the same global weights on every grid, whatever the precision. The serial model's layers are
-    replaced in place. Of the overlap, cache="auto" is left to whoever knows the memory (ParallelModel.cache). Raises
-    UsageError if the grid doesn't divide the model.
+    The same seed gives the same global weights on every grid, whatever the precision; on the meta device there are
+    none. Of the overlap, cache="auto" is left to whoever knows the memory (ParallelModel.cache). Raises UsageError if
+    the grid doesn't divide the network.
     """
-    grid = comm.grid
-    check_grid(model.config, grid, Batch(grid.batch_split))
-    placements = gpt_placements(model.config)
+    grid, coords = comm.grid, comm.coords
+    architecture.check(grid)
+    with torch.device("meta"):
+        model = architecture.serial(checkpoint_activations=checkpoint_activations)
+    placements, ties = architecture.placements(), architecture.ties
+    parameters: dict[str, nn.Parameter] = {}
+    weights: dict[str, WeightBlock] = {}
+    for name, placement in placements.items():
+        local = initial(placement, grid, coords, seed, device).to(precision.master)
+        tile = placement.tile_shape(grid)
+        parameters[name] = nn.Parameter(local if placement.sharded else local.view(tile))
+        if placement.sharded:
+            weights[name] = WeightBlock(placement, parameters[name], tile)
+    replicated = [parameter for name, parameter in parameters.items() if name not in weights]
     schedule = WeightSchedule(comm, precision, overlap)
-
-    def parameter(name: str) -> nn.Parameter:
-        placement = placements[name]
-        local = initial(placement, grid, comm.coords, seed).to(device, precision.master)
-        return nn.Parameter(local if placement.sharded else local.view(placement.block_shape(grid)))
-
-    blocks: dict[str, WeightBlock] = {}
-
-    def block(name: str) -> WeightBlock:
-        if name not in blocks:
-            blocks[name] = WeightBlock(placements[name], parameter(name), placements[name].block_shape(grid))
-        return blocks[name]
+    schedule.own(list(weights.values()), replicated)
 
     def replacement(name: str, layer: nn.Module) -> nn.Module | None:
-        weight = f"{name}.weight"
-        bias = parameter(f"{name}.bias") if f"{name}.bias" in placements else None
+        """The layer of the grid for a serial one; None for one that works on a part of its features as it is."""
+        weight = ties.get(f"{name}.weight", f"{name}.weight")
+        bias = parameters.get(f"{name}.bias")
         match layer:
             case nn.Linear():
-                shared = model.config.tied and name == "head"
-                return Linear(comm, schedule, block("tokens.weight" if shared else weight), bias)
-            case nn.Embedding() if placements[weight].sharded:
-                return TokenEmbedding(comm, schedule, block(weight))
+                return Linear(comm, schedule, weights[weight], bias)
+            case nn.Embedding() if weight in weights:
+                return TokenEmbedding(comm, schedule, weights[weight])
             case nn.Embedding():
-                return PositionEmbedding(parameter(weight), precision.compute)
+                return PositionEmbedding(parameters[weight], precision.compute)
             case nn.LayerNorm():
-                return LayerNorm(comm, parameter(weight), bias, layer.eps)
+                return LayerNorm(comm, parameters[weight], bias, layer.eps)
             case nn.RMSNorm():
-                return RMSNorm(comm, parameter(weight), layer.eps or 1e-5)
+                assert layer.eps is not None
+                return RMSNorm(comm, parameters[weight], layer.eps)
             case Dropout():
-                width = model.config.hidden // grid.y
-                return Dropout(layer.p, layer.site, layer.position, comm.coords.y * width)
+                return Dropout(layer.p, layer.site, part=coords.y)
             case nn.CrossEntropyLoss():
                 return CrossEntropy(comm)
         return None
@@ -85,25 +82,9 @@ def parallelize(
         new = replacement(name, layer)
         if new is not None:
             model.set_submodule(name, new)
-    missing = placements.keys() ^ dict(model.named_parameters()).keys()
-    if missing:
-        raise UsageError(f"The plan of this model and its layers disagree on {', '.join(sorted(missing))}.")
-    replicated = [p for name, p in model.named_parameters() if not placements[name].sharded]
-    schedule.own(list(blocks.values()), replicated)
+    if unmatched := placements.keys() ^ dict(model.named_parameters()).keys():
+        raise UsageError(f"The placements of {architecture.name} and its layers disagree on {sorted(unmatched)}.")
     parallel = ParallelModel(model, comm, placements, schedule)
     if overlap.cache != AUTO:
         parallel.cache(overlap.cache)
     return parallel
-
-
-def initialise_serial(model: GPT, seed: int, *, dtype: torch.dtype, device: torch.device | str = "cpu") -> GPT:
-    """Give a serial model built on the meta device the same global weights that every grid starts from."""
-    placements = gpt_placements(model.config)
-    model.to_empty(device=device).to(dtype)
-    if model.config.tied:
-        model.head.weight = model.tokens.weight  # to_empty makes two of a shared parameter
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            values = initial(placements[name], Grid(), Coords(0, 0, 0, 0), seed)
-            parameter.copy_(values.view(parameter.shape))
-    return model

@@ -26,8 +26,7 @@ def full_tensor(placement: Placement, local: Tensor, comm: Comm) -> Tensor:
         for axis in axes:
             rest, at[axis.value] = divmod(rest, comm.grid[axis])
         for rectangle in placement.rectangles(comm.grid, comm.grid.coords(comm.grid.rank(**at))):
-            region = tuple(slice(o, o + s) for o, s in zip(rectangle.offsets, rectangle.sizes, strict=True))
-            full[region] = rectangle.of(piece)
+            full[rectangle.region] = rectangle.of(piece)
     return full
 
 

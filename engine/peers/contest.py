@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
-from engine.models.gpt.config import GPTConfig
+from engine.models.architecture import Architecture
 from engine.overlap.flags import ALL, Overlap
 from engine.training.config import OptimConfig
 
@@ -82,7 +82,7 @@ class Case:
     memory makes one side faster by 1 % for as long as it lives. overlap: the engine's.
     """
 
-    model: GPTConfig
+    model: Architecture
     sequences: int
     optim: OptimConfig = field(default_factory=OptimConfig)
     seed: int = 0

@@ -4,16 +4,18 @@ from pathlib import Path
 
 from engine.batch import Batch
 from engine.comm.funnel import Comm
+from engine.data.tokens import Synthetic
 from engine.measure.recorder import Recorder
+from engine.models.choice import ModelChoice
 from engine.peers.contest import Case
-from engine.training.config import TrainConfig
+from engine.training.config import Plan, TrainConfig
 from engine.training.trainer import Trainer
 
 
 def trainer(case: Case, comm: Comm) -> Trainer:
     """The case on the grid of comm."""
     config = TrainConfig(
-        model=case.model,
+        model=ModelChoice(),
         grid=comm.grid,
         batch=Batch(case.sequences),
         data="synthetic",
@@ -24,4 +26,5 @@ def trainer(case: Case, comm: Comm) -> Trainer:
         seed=case.seed,
         device="cpu",
     )
-    return Trainer(config, comm, comm.recorder or Recorder())
+    plan = Plan(config, case.model, comm.grid, Synthetic(case.model.vocabulary))
+    return Trainer(plan, comm, comm.recorder or Recorder())

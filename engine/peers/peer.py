@@ -7,9 +7,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from engine.comm.funnel import Comm
-from engine.models.gpt.model import GPT
-from engine.models.gpt.placements import gpt_placements
-from engine.parallel.parallelize import initialise_serial
+from engine.models.serial import SerialModel
+from engine.parallel.initial import initialise_serial
 from engine.peers.contest import Case
 from engine.training.optim import adamw
 
@@ -30,16 +29,16 @@ class Peer(Protocol):
         """One whole optimizer step on this rank's rows of the global batch."""
 
 
-def serial_model(case: Case) -> GPT:
+def serial_model(case: Case) -> SerialModel:
     """The serial model with the weights that every grid starts from."""
-    with torch.device("meta"):
-        model = GPT(case.model, checkpoint_activations=case.checkpoint_activations)
-    return initialise_serial(model, case.seed, dtype=torch.float32)
+    return initialise_serial(
+        case.model, case.seed, dtype=torch.float32, checkpoint_activations=case.checkpoint_activations
+    )
 
 
 def optimizer(model: nn.Module, case: Case) -> torch.optim.AdamW:
     """The engine's optimizer, in the same groups, over a model whose parameters keep their serial names."""
-    return adamw(dict(model.named_parameters()), gpt_placements(case.model), case.optim)
+    return adamw(dict(model.named_parameters()), case.model.placements(), case.optim)
 
 
 def mean_over_ranks(loss: Tensor) -> float:

@@ -6,35 +6,35 @@ its gradient comes out of DTensor whole. Sequence parallelism is left out, as it
 ranks.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    loss_parallel,
+    parallelize_module,
+)
 
 from engine.comm.funnel import Comm
-from engine.models.gpt.model import GPT
+from engine.models.serial import SerialModel
 from engine.peers.contest import Case
 from engine.peers.peer import Values, serial_model
-
-PLAN = {
-    "tokens": ColwiseParallel(output_layouts=Replicate()),
-    "blocks.*.attention.qkv": ColwiseParallel(),
-    "blocks.*.attention.out": RowwiseParallel(),
-    "blocks.*.feed_forward.fc1": ColwiseParallel(),
-    "blocks.*.feed_forward.fc2": RowwiseParallel(),
-    "head": ColwiseParallel(use_local_output=False),
-}
+from engine.placement import NORMAL, Placement
 
 
 class TensorParallel:
     """Clipping and AdamW treat DTensors and plain parameters apart, as one fused call can't mix them."""
 
     def __init__(self, case: Case, comm: Comm) -> None:
-        model = serial_model(case)
-        split_heads(model, comm.grid.size)
+        model, placements = serial_model(case), case.model.placements()
+        regroup_parts(model, placements, comm.grid.size)
         mesh = init_device_mesh("cpu", (comm.grid.size,))
-        parallelize_module(model, mesh, PLAN)
+        parallelize_module(model, mesh, plan(model, placements))
         self._model, optim = model, case.optim
         parameters = list(self._model.parameters())
         self._kinds = [[p for p in parameters if isinstance(p, DTensor) is wanted] for wanted in (True, False)]
@@ -76,12 +76,27 @@ def _whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+def plan(model: SerialModel, placements: Mapping[str, Placement]) -> dict[str, ParallelStyle]:
+    """The style of each layer with a matrix: what the engine splits over x, DTensor splits over its one axis."""
+    styles: dict[str, ParallelStyle] = {}
+    for name, layer in model.named_modules():
+        if layer is model.head:
+            styles[name] = ColwiseParallel(use_local_output=False)
+        elif layer is model.tokens:
+            styles[name] = ColwiseParallel(output_layouts=Replicate())
+        elif isinstance(layer, nn.Linear):
+            split = placements[f"{name}.weight"].split
+            styles[name] = ColwiseParallel() if split == NORMAL else RowwiseParallel()
+    return styles
+
+
 @torch.no_grad()
-def split_heads(model: GPT, ranks: int) -> None:
-    """Reorder the fused projections' rows so that a rank's contiguous share is (3, its heads, head size).
+def regroup_parts(model: SerialModel, placements: Mapping[str, Placement], ranks: int) -> None:
+    """Reorder the rows of fused projections so that a rank's contiguous share has its part of each part.
 
     ColwiseParallel cuts contiguous rows; without this it would give one rank all the queries.
     """
     for name, parameter in model.named_parameters():
-        if ".attention.qkv." in name:
-            parameter.copy_(parameter.unflatten(0, (3, ranks, -1)).transpose(0, 1).flatten(0, 2))
+        if sizes := placements[name].parts.get(0):
+            shares = [part.chunk(ranks) for part in parameter.split(list(sizes))]
+            parameter.copy_(torch.cat([share[rank] for rank in range(ranks) for share in shares]))

@@ -3,12 +3,12 @@
 from engine.batch import Batch
 from engine.errors import UsageError
 from engine.grid import Grid
-from engine.models.gpt.config import GPTConfig
+from engine.models.architecture import Architecture
 from engine.planning.fit import check_grid, state_bytes
 
 
 def choose_grid(
-    config: GPTConfig,
+    model: Architecture,
     ranks: int,
     batch: Batch,
     *,
@@ -24,7 +24,7 @@ def choose_grid(
     """
     if ranks < 1:
         raise UsageError(f"A job has at least one rank, but {ranks} were asked for.")
-    needed = state_bytes(config, Grid()) / (device_memory / 2) if device_memory else 1.0
+    needed = state_bytes(model, Grid()) / (device_memory / 2) if device_memory else 1.0
 
     def cost(grid: Grid) -> tuple[bool, bool, int, int, int, int]:
         tensor = grid.x * grid.y * grid.z
@@ -40,13 +40,13 @@ def choose_grid(
     refusals: list[str] = []
     for grid in sorted(_factorisations(ranks), key=cost):
         try:
-            check_grid(config, grid, batch)
+            check_grid(model, grid, batch)
         except UsageError as error:
             refusals.append(str(error))
             continue
         return grid
     raise UsageError(
-        f"No grid of {ranks} ranks fits {config.name} with {batch.sequences} sequences; the closest failed so: "
+        f"No grid of {ranks} ranks fits {model.name} with {batch.sequences} sequences; the closest failed so: "
         f"{refusals[0]}"
     )
 

@@ -28,9 +28,10 @@ GridText = Annotated[str, AfterValidator(_grid)]
 
 
 class Model(Record):
-    """The network that was trained."""
+    """The network that was trained. family: of architectures; results from before there were two don't say it."""
 
     name: str
+    family: str | None = None
     layers: int
     hidden: int
     heads: int

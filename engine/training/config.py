@@ -2,16 +2,17 @@
 
 import math
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from engine.batch import Batch
-from engine.checkpoint.manifest import find, read_manifest
-from engine.data.tokens import open_dataset
+from engine.checkpoint.manifest import Saved, find, read_manifest
+from engine.data.tokens import Dataset, open_dataset
 from engine.errors import UsageError
 from engine.grid import Grid
-from engine.models.gpt.config import GPTConfig
+from engine.models.architecture import Architecture
+from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL, AUTO, Overlap
 from engine.planning.choose import choose_grid
 from engine.planning.fit import check_grid, check_memory
@@ -42,7 +43,7 @@ class TrainConfig:
     warmup: iterations that don't count in the reported time. learning-rate warm-up is optim.warmup_steps.
     """
 
-    model: GPTConfig
+    model: ModelChoice
     grid: Grid | None
     batch: Batch
     data: str
@@ -66,19 +67,36 @@ class TrainConfig:
     peak_flops: float | None = None
     labels: tuple[tuple[str, str], ...] = ()
 
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run that has passed every check that needs no process: what was asked for, and what it came to.
+
+    saved: the checkpoint that it resumes.
+    """
+
+    config: TrainConfig
+    model: Architecture
+    grid: Grid
+    dataset: Dataset
+    saved: Saved | None = None
+
     def as_options(self) -> dict[str, Any]:
         """For the record: every option in JSON's types."""
-        options = asdict(self)
+        config = self.config
+        options = asdict(config)
         del options["labels"]
-        options["grid"] = "auto" if self.grid is None else str(self.grid)
+        options |= {"model": self.model.options, "grid": str(self.grid)}
         tuning = options.pop("overlap")
         options |= {key: tuning[key] for key in ("prefetch_depth", "reduce_window", "bucket_bytes", "cache_bytes")}
-        options["overlap"] = str(self.overlap)
+        options["overlap"] = str(config.overlap)
+        if self.saved is not None:
+            options["resume"] = self.saved.folder
         return {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
 
 
-def checked(config: TrainConfig, ranks: int) -> TrainConfig:
-    """The same run with its grid chosen, after every check that needs no process. Raises UsageError."""
+def checked(config: TrainConfig, ranks: int) -> Plan:
+    """What the run comes to on so many ranks, after every check that needs no process. Raises UsageError."""
     if config.iterations < 1 or not 0 <= config.warmup < config.iterations:
         raise UsageError(
             f"A run needs at least one iteration after its warm-up, but {config.iterations} iterations with a warm-up "
@@ -86,46 +104,50 @@ def checked(config: TrainConfig, ranks: int) -> TrainConfig:
         )
     _check_numbers(config)
     _check_places(config)
-    if config.overlap.cache != AUTO and config.overlap.cache > config.model.layers:
+    model = config.model.resolve()
+    if config.overlap.cache != AUTO and config.overlap.cache > model.layers:
         raise UsageError(
             f"--overlap cache={config.overlap.cache} keeps the weights of {config.overlap.cache} blocks, but "
-            f"{config.model.name} has {config.model.layers}: use cache={config.model.layers} or fewer."
+            f"{model.name} has {model.layers}: use cache={model.layers} or fewer."
         )
     if (config.save is None) != (config.save_every == 0) or config.save_every < 0:
         raise UsageError("Saving needs both --save DIR and --save-every N with N at least 1.")
-    grid = config.grid
-    if grid is None:
-        grid = choose_grid(
-            config.model,
-            ranks,
-            config.batch,
-            devices_per_node=config.devices_per_node,
-            device_memory=config.device_memory,
-        )
+    grid = config.grid or choose_grid(
+        model,
+        ranks,
+        config.batch,
+        devices_per_node=config.devices_per_node,
+        device_memory=config.device_memory,
+    )
     if grid.size != ranks:
         raise UsageError(
             f"Grid {grid} has {grid.size} ranks, but {ranks} {'was' if ranks == 1 else 'were'} started: start "
             f"{grid.size}, or use --grid auto."
         )
-    check_grid(config.model, grid, config.batch)
+    check_grid(model, grid, config.batch)
     if config.device_memory is not None:
-        check_memory(config.model, grid, config.device_memory)
-    open_dataset(config.data, vocabulary=config.model.vocabulary, sequence_length=config.model.sequence)
-    if config.resume is not None:
-        folder = find(config.resume)
-        manifest = read_manifest(folder, config.model)
-        if manifest.batch_size != config.batch.sequences or manifest.seed != config.seed:
-            raise UsageError(
-                f"The checkpoint {folder} was trained with --batch-size {manifest.batch_size} --seed {manifest.seed}: "
-                f"resume it with the same, or its place in the data is lost."
-            )
-        config = replace(config, resume=folder)
-    return replace(config, grid=grid)
+        check_memory(model, grid, config.device_memory)
+    dataset = open_dataset(config.data, vocabulary=model.vocabulary, sequence_length=model.sequence)
+    return Plan(config, model, grid, dataset, _saved(config, model))
 
 
-def notices(config: TrainConfig) -> list[str]:
+def _saved(config: TrainConfig, model: Architecture) -> Saved | None:
+    """The checkpoint to resume. Raises UsageError if it is not of this run."""
+    if config.resume is None:
+        return None
+    folder = find(config.resume)
+    manifest = read_manifest(folder, model)
+    if manifest.batch_size != config.batch.sequences or manifest.seed != config.seed:
+        raise UsageError(
+            f"The checkpoint {folder} was trained with --batch-size {manifest.batch_size} --seed {manifest.seed}: "
+            f"resume it with the same, or its place in the data is lost."
+        )
+    return Saved(folder, manifest)
+
+
+def notices(plan: Plan) -> list[str]:
     """What of the overlap was asked for by name and does nothing in this run, a sentence each."""
-    overlap = config.overlap
+    config, overlap = plan.config, plan.config.overlap
     found: list[str] = []
     if str(overlap) == str(ALL):
         return found
@@ -134,7 +156,7 @@ def notices(config: TrainConfig) -> list[str]:
             f"--overlap cache={overlap.cache} does nothing here: without --checkpoint-activations each weight is "
             "gathered only once."
         )
-    if overlap.data and config.optim.clip and config.grid is not None and config.grid.data > 1:
+    if overlap.data and config.optim.clip and plan.grid.data > 1:
         found.append(
             "--overlap data sums gradients early, but the optimizer waits for all of them: clipping needs the norm of "
             "the whole gradient (--clip 0 steps each bucket as it is summed)."

@@ -30,7 +30,10 @@ def learning_rate(config: OptimConfig, step: int) -> float:
 def adamw(
     parameters: Mapping[str, nn.Parameter], placements: Mapping[str, Placement], config: OptimConfig
 ) -> torch.optim.AdamW:
-    """PyTorch's fused AdamW over a rank's parameters; whether one is a matrix is read from its serial shape."""
+    """PyTorch's fused AdamW over a rank's parameters; whether one is a matrix is read from its serial shape.
+
+    On the meta device, where there is no fused kernel, its plain form.
+    """
     decayed = [p for name, p in parameters.items() if len(placements[name].shape) > 1]
     others = [p for name, p in parameters.items() if len(placements[name].shape) == 1]
     groups = [
@@ -42,7 +45,7 @@ def adamw(
         lr=config.learning_rate,
         betas=(config.beta1, config.beta2),
         eps=config.eps,
-        fused=True,
+        fused=not any(p.is_meta for p in parameters.values()),
     )
 
 

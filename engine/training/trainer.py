@@ -10,23 +10,23 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engine.checkpoint import store as checkpoint
-from engine.checkpoint.manifest import Manifest, read_manifest, shape_of
+from engine.checkpoint import store
+from engine.checkpoint.manifest import Manifest
 from engine.comm.funnel import Comm
 from engine.data.sampler import batch
-from engine.data.tokens import open_dataset
+from engine.data.shuffle import Ints
 from engine.errors import RunError
+from engine.layers.dropout import BatchRows
 from engine.measure.memory import free_bytes
 from engine.measure.recorder import Recorder, Recording
-from engine.models.gpt import flops
-from engine.models.gpt.model import GPT
+from engine.models.architecture import hardware_flops
 from engine.overlap.flags import AUTO
 from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize
 from engine.precision import Precision
 from engine.progress import RENEWED
 from engine.result.schema import Iteration
-from engine.training.config import TrainConfig
+from engine.training.config import Plan
 from engine.training.optim import adamw, clip_gradients, gradient_norm, learning_rate, step_only
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Step(NamedTuple):
 
 
 @dataclass(slots=True)
-class Measured:
+class Progress:
     """What a run has measured so far. recording: of the counted iterations, on this rank.
 
     prefetch_bytes, cache_bytes: the most that gathered weights took; cached_blocks: as Overlap.cache came out.
@@ -65,124 +65,123 @@ class Measured:
 class Trainer:
     """A model on its grid with its data and optimizer; step() is one iteration."""
 
-    def __init__(self, config: TrainConfig, comm: Comm, recorder: Recorder) -> None:
-        assert config.grid is not None
-        self.config, self.comm, self.recorder = config, comm, recorder
-        self.dataset = open_dataset(
-            config.data, vocabulary=config.model.vocabulary, sequence_length=config.model.sequence
-        )
-        with torch.device("meta"):
-            serial = GPT(config.model, checkpoint_activations=config.checkpoint_activations)
-        precision = Precision.named(config.precision, config.reduce_dtype)
+    def __init__(self, plan: Plan, comm: Comm, recorder: Recorder) -> None:
+        self.plan, self.comm, self.recorder = plan, comm, recorder
+        config = plan.config
         self.model: ParallelModel = parallelize(
-            serial, comm, precision=precision, seed=config.seed, overlap=config.overlap, device=comm.device
+            plan.model,
+            comm,
+            precision=Precision.named(config.precision, config.reduce_dtype),
+            seed=config.seed,
+            overlap=config.overlap,
+            checkpoint_activations=config.checkpoint_activations,
+            device=comm.device,
         )
         self.optimizer = adamw(self.model.local_parameters(), self.model.placements, config.optim)
         self._cache_unsized = config.overlap.cache == AUTO and self.model.can_cache
         self.done = 0
         """Optimizer steps done, those before a resume included."""
-        if config.resume is not None:
-            manifest = read_manifest(config.resume, config.model)
-            checkpoint.load(config.resume, manifest, self.model, self.optimizer)
-            self.done = manifest.step
+        if plan.saved is not None:
+            store.load(plan.saved, self.model, self.optimizer)
+            self.done = plan.saved.manifest.step
 
     def step(self) -> Step:
-        """One optimizer step on the next global batch."""
-        config, recorder = self.config, self.recorder
-        total_tokens = config.batch.sequences * config.model.sequence
-        recorder.start_step("forward")
+        """One optimizer step on the next global batch. The host waits for the device once, at the end."""
+        rate = learning_rate(self.plan.config.optim, self.done)
+        self.recorder.start_step("forward")
+        loss, norm = torch.stack(self.launch_step()).tolist()
+        time_s = self.recorder.end_step()
+        if self._cache_unsized:
+            self._size_cache()
+        return Step(loss, norm, rate, time_s)
+
+    def launch_step(self) -> tuple[Tensor, Tensor]:
+        """One optimizer step, for which the host never waits: mean loss and gradient norm, float64 scalars."""
+        config, model, recorder = self.plan.config, self.model, self.recorder
+        total_tokens = config.batch.sequences * self.plan.model.sequence
         micro_batches = self._micro_batches()
-        self.model.start_step(len(micro_batches))
+        model.start_step(len(micro_batches))
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.comm.device)
-        for sequences, tokens_BS, targets_BS in micro_batches:
+        for rows, tokens_BS, targets_BS in micro_batches:
             recorder.mark("forward")
-            self._place(sequences)
-            loss = self.model.loss(tokens_BS, targets_BS) / total_tokens
+            loss = model.loss(tokens_BS, targets_BS, rows) / total_tokens
             recorder.mark("backward")
             loss.backward()
             loss_sum += loss.detach()
-        rate = learning_rate(config.optim, self.done)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = learning_rate(config.optim, self.done)
         recorder.mark("reduce")
         if config.optim.clip:  # by the norm of all gradients, so nothing can be stepped before they are all there
-            self.model.finish_step()
+            model.finish_step()
             recorder.mark("optimizer")
-            norm = gradient_norm(self.model)
-            clip_gradients(self.model, norm, config.optim.clip)
+            norm = gradient_norm(model)
+            clip_gradients(model, norm, config.optim.clip)
             self.optimizer.step()
         else:
-            self.model.finish_step(lambda parameters: step_only(self.optimizer, parameters))
+            model.finish_step(lambda parameters: step_only(self.optimizer, parameters))
             recorder.mark("optimizer")
-            norm = gradient_norm(self.model)
+            norm = gradient_norm(model)
         self.done += 1
-        self.model.sum_over_batch(loss_sum)
-        time_s = recorder.end_step()
-        if self._cache_unsized:
-            self._size_cache()
-        return Step(loss_sum.item(), norm.item(), rate, time_s)
+        return model.sum_over_batch(loss_sum), norm.double()
 
     def _size_cache(self) -> None:
         """Settle cache="auto", once a step has shown how much memory training takes. Collective."""
         self._cache_unsized = False
-        budget = self.config.overlap.cache_bytes
+        budget = self.plan.config.overlap.cache_bytes
         if budget is None:
             host = zlib.crc32(socket.gethostname().encode()) if self.comm.device.type == "cpu" else self.comm.rank
             sharing = self.comm.everyone(torch.tensor([host])).eq(host).sum().item()
             budget = free_bytes(self.comm.device) / sharing * CACHE_SHARE
-        fits = min(int(budget / self.model.block_bytes()), self.config.model.layers)
+        fits = min(int(budget / self.model.block_bytes()), self.plan.model.layers)
         self.model.cache(int(self.comm.everyone(torch.tensor([fits])).min().item()))
 
-    def _micro_batches(self) -> list[tuple[range, Tensor, Tensor]]:
-        """This rank's share of the step's batch: (sequences, tokens [B, S], targets [B, S])."""
-        config, comm = self.config, self.comm
-        found: list[tuple[range, Tensor, Tensor]] = []
+    def _micro_batches(self) -> list[tuple[BatchRows, Tensor, Tensor]]:
+        """This rank's share of the step's batch: (rows, tokens [B, S], targets [B, S])."""
+        config, comm = self.plan.config, self.comm
+        found: list[tuple[BatchRows, Tensor, Tensor]] = []
         for part in config.batch.micro_batches(comm.grid, comm.coords):
             tokens_BS, targets_BS = batch(
-                self.dataset,
+                self.plan.dataset,
                 seed=config.seed,
                 step=self.done,
                 batch_size=config.batch.sequences,
                 rows=part,
-                sequence_length=config.model.sequence,
+                sequence_length=self.plan.model.sequence,
             )
-            to_device = [_to(comm.device, torch.from_numpy(array)) for array in (tokens_BS, targets_BS)]
-            found.append((part, to_device[0], to_device[1]))
+            sequences = torch.arange(part.start, part.stop, device=comm.device)
+            rows = BatchRows(config.seed, self.done, sequences)
+            found.append((rows, _to(comm.device, tokens_BS), _to(comm.device, targets_BS)))
         return found
-
-    def _place(self, sequences: range) -> None:
-        """Tell the dropout masks which rows of the global batch come next."""
-        position = self.model.module.position
-        position.seed, position.step = self.config.seed, self.done
-        position.sequences = torch.arange(sequences.start, sequences.stop, device=self.comm.device)
 
     def save(self) -> None:
         """Write a checkpoint of the present state."""
-        config = self.config
+        config = self.plan.config
         assert config.save is not None
         manifest = Manifest(
             step=self.done,
             seed=config.seed,
             batch_size=config.batch.sequences,
             dtype=config.precision,
-            model=shape_of(config.model),
+            model=self.plan.model.shape,
             files={},
         )
-        path = checkpoint.save(config.save, manifest, self.model, self.optimizer)
+        path = store.save(config.save, manifest, self.model, self.optimizer)
         log.info("saved %s", path)
 
 
-def _to(device: torch.device, host: Tensor) -> Tensor:
+def _to(device: torch.device, array: Ints) -> Tensor:
     """A copy that the host doesn't wait for."""
-    return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
+    host = torch.from_numpy(array)
+    return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
 
 
-def run_iterations(trainer: Trainer, measured: Measured) -> None:
-    """Train for the configured iterations, appending each to measured as it ends.
+def run_iterations(trainer: Trainer, progress: Progress) -> None:
+    """Train for the configured iterations, noting each as it ends.
 
     Raises Diverged, naming the step, when the loss is no longer a number.
     """
-    config, recorder = trainer.config, trainer.recorder
+    plan, recorder = trainer.plan, trainer.recorder
+    config = plan.config
     for index in range(config.iterations):
         if index == config.warmup:
             recorder.clear()
@@ -200,22 +199,22 @@ def run_iterations(trainer: Trainer, measured: Measured) -> None:
             learning_rate=rate,
             warmup=index < config.warmup,
         )
-        measured.iterations.append(iteration)
-        log.info("%s", describe(iteration, config), extra=RENEWED)
-        measured.recording = recorder.total
+        progress.iterations.append(iteration)
+        log.info("%s", describe(iteration, plan), extra=RENEWED)
+        progress.recording = recorder.total
         if config.save is not None and trainer.done % config.save_every == 0:
             trainer.save()
-
     gathers = trainer.model.schedule.gathers
-    measured.prefetch_bytes, measured.cache_bytes = gathers.most_ahead_bytes, gathers.most_kept_bytes
-    measured.cached_blocks = trainer.model.cached_blocks
+    progress.prefetch_bytes, progress.cache_bytes = gathers.most_ahead_bytes, gathers.most_kept_bytes
+    progress.cached_blocks = trainer.model.cached_blocks
 
 
-def describe(iteration: Iteration, config: TrainConfig) -> str:
+def describe(iteration: Iteration, plan: Plan) -> str:
     """One line for a person who waits."""
-    flops_per_s = flops.hardware_flops(config.model, config.batch.sequences, recompute=config.checkpoint_activations)
+    config = plan.config
+    flops = hardware_flops(plan.model, config.batch.sequences, recompute=config.checkpoint_activations)
     return (
         f"iteration {iteration.index + 1}/{config.iterations}{' (warm-up)' if iteration.warmup else ''}"
         f"  {iteration.time_s:.3f} s  loss {iteration.loss:.4f}  gradient {iteration.grad_norm:.3f}"
-        f"  {flops_per_s / iteration.time_s / 1e9:,.1f} Gflop/s"
+        f"  {flops / iteration.time_s / 1e9:,.1f} Gflop/s"
     )

@@ -19,7 +19,7 @@ from engine.peers.compare import comparison
 from engine.peers.contest import CONTESTS, Case, Measured, Side
 from engine.peers.peer import Values, serial_model
 from engine.peers.plain import Plain
-from engine.peers.tensor_parallel import split_heads
+from engine.peers.tensor_parallel import regroup_parts
 from engine.training.config import OptimConfig
 
 MODEL = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
@@ -60,7 +60,7 @@ def test_the_rows_of_a_fused_projection_are_reordered_by_rank() -> None:
     model = serial_model(CASE)
     qkv = model.blocks[0].attention.qkv.weight  # type: ignore[union-attr]
     q, k, v = qkv.detach().clone().chunk(3)  # type: ignore[operator]
-    split_heads(model, ranks=2)
+    regroup_parts(model, MODEL.placements(), ranks=2)
     assert torch.equal(qkv[:48], torch.cat([q[:16], k[:16], v[:16]]))  # type: ignore[index]
     assert torch.equal(qkv[48:], torch.cat([q[16:], k[16:], v[16:]]))  # type: ignore[index]
 

@@ -18,10 +18,10 @@ from engine.checkpoint.store import _Unpickler
 from engine.comm.funnel import Comm
 from engine.errors import UsageError
 from engine.grid import Grid
-from engine.models.gpt.config import GPTConfig
+from engine.models.choice import ModelChoice
 from engine.training.config import OptimConfig, TrainConfig, checked
 
-MODEL = GPTConfig("small", layers=2, hidden=48, heads=24, vocabulary=96, sequence=8, tied=True, dropout=0.1)
+MODEL = ModelChoice(layers=2, hidden=48, heads=24, vocab=96, seq=8, tied=True, dropout=0.1)
 SAVED_ON = Grid(2, 2, 2, 1)
 STEPS = 6
 
@@ -43,12 +43,12 @@ def _config(folder: Path, grid: Grid, **changes: object) -> TrainConfig:
 
 def _losses(comm: Comm, config: TrainConfig) -> list[float]:
     """Train as the command does, inside a process group that is there already."""
-    from engine.training.trainer import Measured, Trainer, run_iterations
+    from engine.training.trainer import Progress, Trainer, run_iterations
 
     assert comm.recorder is not None
-    measured = Measured()
-    run_iterations(Trainer(checked(config, comm.grid.size), comm, comm.recorder), measured)
-    return [i.loss for i in measured.iterations]
+    progress = Progress()
+    run_iterations(Trainer(checked(config, comm.grid.size), comm, comm.recorder), progress)
+    return [i.loss for i in progress.iterations]
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_a_checkpoint_cut_short_is_refused(saved: tuple[Path, list[float]], tmp_
         checked(_config(tmp_path, Grid(), resume=tmp_path), 1)
     (step / "manifest.json").write_text('{"version": 1')
     with pytest.raises(UsageError, match=r"cut short: its manifest\.json"):
-        read_manifest(step, MODEL)
+        read_manifest(step, MODEL.resolve())
 
 
 def test_a_checkpoint_of_another_model_or_run_is_refused(saved: tuple[Path, list[float]]) -> None:
@@ -99,7 +99,7 @@ def test_a_checkpoint_of_another_model_or_run_is_refused(saved: tuple[Path, list
     with pytest.raises(UsageError, match="another model: its layers is 2, the model asked for has 3"):
         checked(_config(folder, Grid(), resume=folder, model=other), 1)
     with pytest.raises(UsageError, match="another model: its layers is 2"):
-        read_manifest(folder / "step-2", replace(MODEL, layers=1))
+        read_manifest(folder / "step-2", replace(MODEL, layers=1).resolve())
     with pytest.raises(UsageError, match="--batch-size 8 --seed 0"):
         checked(_config(folder, Grid(), resume=folder, seed=1), 1)
     with pytest.raises(UsageError, match="There is no checkpoint"):

@@ -5,7 +5,8 @@ import pytest
 from engine.batch import Batch
 from engine.errors import UsageError
 from engine.grid import Grid
-from engine.models.gpt.config import GPTConfig, lookup
+from engine.models.catalogue import lookup
+from engine.models.gpt.config import GPTConfig
 from engine.planning.choose import choose_grid
 from engine.planning.fit import check_grid
 

@@ -3,14 +3,10 @@
 import pytest
 
 from engine.grid import Grid
-from engine.models.gpt.config import GPTConfig, lookup
-from engine.models.gpt.flops import (
-    hardware_flops,
-    layer_forward_flops,
-    model_flops,
-    repeated_flops,
-    utilisation,
-)
+from engine.models.architecture import hardware_flops, model_flops, repeated_flops
+from engine.models.catalogue import lookup
+from engine.models.gpt.config import GPTConfig
+from engine.result.metrics import utilisation
 
 TOY = GPTConfig(name="toy", layers=3, hidden=8, heads=2, vocabulary=11, sequence=5)
 
@@ -49,7 +45,7 @@ def test_the_counts_are_those_of_every_multiplication_written_out() -> None:
     dense += multiplication(rows, h, 4 * h) + multiplication(rows, 4 * h, h)
     attention = batch * heads * (multiplication(s, head, s) + multiplication(s, s, head))
     logits = multiplication(rows, h, TOY.vocabulary)
-    assert layer_forward_flops(TOY, batch) == TOY.layers * (dense + attention)
+    assert TOY.forward_flops(batch).blocks == TOY.layers * (dense + attention)
     assert model_flops(TOY, batch) == 3 * (TOY.layers * (dense + attention) + logits)
     assert hardware_flops(TOY, batch, recompute=True) == 4 * TOY.layers * (dense + attention) + 3 * logits
     assert hardware_flops(TOY, batch, recompute=False) == model_flops(TOY, batch)
@@ -97,4 +93,4 @@ def test_repeated_attention_is_what_algorithm_1_adds_on_y() -> None:
     for name, grid, share in (("gpt-20b", "1x2x1x1", 0.045), ("gpt-5b", "1x8x1x1", 0.538)):
         c = lookup(name)
         passes = repeated_flops(c, 8, Grid.parse(grid), recompute=False) / 3
-        assert passes / layer_forward_flops(c, 8) == pytest.approx(share, abs=1e-3)
+        assert passes / c.forward_flops(8).blocks == pytest.approx(share, abs=1e-3)

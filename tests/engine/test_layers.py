@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from test_parity import SMALL
 from torch import nn
-from training import Case, build, start
+from training import Case, start
 from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Comm
 from engine.grid import Grid
-from engine.layers.dropout import BatchPosition, keep_mask
+from engine.layers.dropout import BatchRows, keep_mask
 from engine.layers.loss import CrossEntropy
 from engine.layers.norm import LayerNorm, RMSNorm
 
@@ -68,8 +68,8 @@ def test_a_split_cross_entropy_survives_logits_that_overflow_an_exponential() ->
 
 def test_a_dropout_mask_drops_the_asked_part_and_differs_by_all_it_depends_on() -> None:
     def mask(seed: int = 1, step: int = 2, site: int = 3, first: int = 0) -> torch.Tensor:
-        position = BatchPosition(seed, step, torch.arange(first, first + 16))
-        return keep_mask(position, site, 32, range(64), 0.25)
+        rows = BatchRows(seed, step, torch.arange(first, first + 16))
+        return keep_mask(rows, site, 32, range(64), 0.25)
 
     base = mask()
     assert base.double().mean().item() == pytest.approx(0.75, abs=0.01)
@@ -77,7 +77,7 @@ def test_a_dropout_mask_drops_the_asked_part_and_differs_by_all_it_depends_on() 
     assert base.double().mean((0, 2)).std() < 0.05
     for other in (mask(seed=2), mask(step=3), mask(site=4), mask(first=16), mask(seed=1 + (1 << 32))):
         assert (other == base).double().mean().item() == pytest.approx(0.75**2 + 0.25**2, abs=0.02)
-    part = keep_mask(BatchPosition(1, 2, torch.arange(8, 12)), 3, 32, range(16, 48), 0.25)
+    part = keep_mask(BatchRows(1, 2, torch.arange(8, 12)), 3, 32, range(16, 48), 0.25)
     assert torch.equal(part, base[8:12, :, 16:48])
 
 
@@ -95,5 +95,6 @@ def test_evaluation_without_gradients_equals_the_serial_model_and_drops_nothing(
     assert torch.allclose(torch.cat(ours[:2], dim=2), serial, rtol=1e-10)
 
 
-def test_building_the_serial_model_allocates_nothing() -> None:
-    assert all(p.is_meta for p in build(Case(SMALL)).parameters())
+def test_dropout_in_training_asks_for_the_rows_that_it_works_on() -> None:
+    with pytest.raises(ValueError, match="needs the rows of the global batch"):
+        start(Case(replace(SMALL, dropout=0.5)), Comm(Grid()))(torch.zeros(1, SMALL.sequence, dtype=torch.int64))

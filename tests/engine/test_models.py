@@ -8,10 +8,9 @@ import torch
 from training import SEED
 
 from engine.errors import UsageError
-from engine.models.gpt.config import GPTConfig, lookup, published
-from engine.models.gpt.model import GPT
-from engine.models.gpt.placements import gpt_placements
-from engine.parallel.parallelize import initialise_serial
+from engine.models.catalogue import lookup, published
+from engine.models.gpt.config import GPTConfig
+from engine.parallel.initial import initialise_serial
 
 # Parameters in billions: layers, hidden size and heads as printed. Sources: axonn-sc24 Table II, axonn-ipdps22 Table I.
 TABLES = {
@@ -45,10 +44,10 @@ def test_computed_parameters_agree_with_the_published_name(name: str) -> None:
 def test_the_count_is_that_of_the_model_and_of_its_placements(changes: dict[str, object]) -> None:
     config = replace(lookup("gpt-test"), **changes)  # type: ignore[arg-type]
     with torch.device("meta"):
-        model = GPT(config)
+        model = config.serial()
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     assert sum(math.prod(shape) for shape in shapes.values()) == config.parameters
-    assert {name: placement.shape for name, placement in gpt_placements(config).items()} == shapes
+    assert {name: placement.shape for name, placement in config.placements().items()} == shapes
 
 
 def test_the_125m_network_of_the_validation_has_124_million_parameters() -> None:
@@ -57,9 +56,7 @@ def test_the_125m_network_of_the_validation_has_124_million_parameters() -> None
 
 def test_an_untrained_model_predicts_evenly_and_causally() -> None:
     config = lookup("gpt-test")
-    with torch.device("meta"):
-        model = GPT(config)
-    model = initialise_serial(model, SEED, dtype=torch.float64)
+    model = initialise_serial(config, SEED, dtype=torch.float64)
     tokens = torch.arange(2 * config.sequence).view(2, -1) % config.vocabulary
     logits = model(tokens)
     assert model.loss(tokens, tokens).item() / tokens.numel() == pytest.approx(math.log(config.vocabulary), rel=0.02)

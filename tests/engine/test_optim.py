@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 from test_parity import SMALL
-from training import SEED, Case, build, error, grid_id, start, step_parallel, tokens_of_step
+from training import Case, build_serial, error, grid_id, start, step_parallel, tokens_of_step
 from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Comm
 from engine.grid import Grid
-from engine.parallel.parallelize import initialise_serial
 from engine.parallel.serial_state import full_state_dict
 from engine.training.config import OptimConfig
 from engine.training.optim import adamw, clip_gradients, gradient_norm, learning_rate
@@ -21,7 +20,7 @@ STEPS = 3
 
 
 def _serial() -> tuple[list[float], dict[str, torch.Tensor]]:
-    model = initialise_serial(build(CASE), SEED, dtype=torch.float64)
+    model = build_serial(CASE)
     matrices = [p for p in model.parameters() if p.ndim > 1]
     vectors = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": matrices, "weight_decay": 0.5}, {"params": vectors, "weight_decay": 0.0}]

@@ -157,8 +157,6 @@ def test_evaluation_in_the_middle_of_a_step_changes_nothing() -> None:
         model = start(replace(CASE, overlap=overlap), comm)
         for _ in range(3):
             model.start_step()
-            model.module.position.seed, model.module.position.step = 0, 0
-            model.module.position.sequences = torch.arange(2)
             loss = model.loss(tokens, tokens)
             if evaluate:
                 with torch.no_grad():
@@ -175,7 +173,6 @@ def test_evaluation_in_the_middle_of_a_step_changes_nothing() -> None:
 
 def test_a_step_says_when_it_was_told_of_fewer_micro_batches() -> None:
     model = start(CASE, Comm(Grid()))
-    model.module.position.sequences = torch.arange(1)
     tokens = torch.zeros(1, 4, dtype=torch.int64)
     model.start_step(1)
     model.loss(tokens, tokens).backward()
@@ -195,7 +192,6 @@ def test_a_pass_that_ends_early_is_told_and_gathers_nothing_in_vain_for_long(cap
             comm.recorder.clear()
             comm.recorder.start_step("all")
             model.start_step()
-            model.module.position.sequences = torch.arange(2)
             model.loss(tokens, tokens)
             model.finish_step()
             comm.recorder.end_step()

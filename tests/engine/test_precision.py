@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from test_parity import SMALL
-from training import SEED, Case, build, error, grid_id, start, step_parallel, train_parallel, train_serial
+from training import SEED, Case, error, grid_id, start, step_parallel, train_parallel, train_serial
 from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Comm
@@ -30,7 +30,7 @@ def test_bf16_gradients_stay_within_a_few_roundings_of_fp64(grid: Grid) -> None:
 
 
 def _gradients(comm: Comm, case: Case, reduce: str) -> dict[str, torch.Tensor]:
-    model = parallelize(build(case), comm, precision=Precision.named("bf16", reduce), seed=SEED)
+    model = parallelize(case.config, comm, precision=Precision.named("bf16", reduce), seed=SEED)
     step_parallel(case, model, 0)
     return full_gradients(model)
 

@@ -14,7 +14,7 @@ import torch
 
 from engine.cli.main import main
 from engine.grid import Grid
-from engine.models.gpt.config import lookup
+from engine.models.catalogue import lookup
 from engine.result.schema import Result, read
 
 TIMEOUT_S = 120
@@ -207,12 +207,12 @@ def test_a_late_signal_does_not_spoil_a_good_result(tmp_path: Path) -> None:
     from engine.cli.main import _config, _parser
     from engine.comm.launch import Launch
     from engine.training.config import checked
-    from engine.training.run import Outcome, Terminated
+    from engine.training.outcome import Outcome, Terminated
 
     out = tmp_path / "r.json"
     assert _train(1, *SMALL, "--iterations", "2", "--warmup", "1", "--out", str(out))[0] == [0]
-    config = checked(_config(_parser().parse_args(["train", *SMALL, "--out", str(out)])), 1)
-    late = Outcome(config, Launch(0, 1, 0, "none", "", 0), torch.device("cpu"))
+    plan = checked(_config(_parser().parse_args(["train", *SMALL, "--out", str(out)])), 1)
+    late = Outcome(plan, Launch(0, 1, 0, "none", "", 0), torch.device("cpu"))
     late.connected = True
     late.write_failure(Terminated("too late"))
     assert read(out).status == "ok"

@@ -16,7 +16,6 @@ from virtual_ranks import run_ranks
 from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.grid import Grid
-from engine.models.gpt.placements import gpt_placements
 
 
 @dataclass
@@ -64,7 +63,7 @@ def closed_form(case: Case, grid: Grid) -> Volume:
         volume.add("all_gather", "y", 2 * m, size=wide, times=2 * layers * (1 + again) + 1)
         volume.add("all_reduce", "y", 2 * m, size=wide, times=2 * layers + 1)
 
-    placements = gpt_placements(config).values()
+    placements = config.placements().values()
     replicated = sum(p.local_numel(grid) for p in placements if not p.sharded)
     volume.add("all_reduce", "z", replicated, size=wide)
     volume.add("all_reduce", "data", sum(p.local_numel(grid) for p in placements), size=compute)

@@ -1,4 +1,4 @@
-"""A few training steps of a small GPT, serially or on a grid, and the comparison of the two."""
+"""A few training steps of a small network, serially or on a grid, and the comparison of the two."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,14 @@ from torch import Tensor
 
 from engine.comm.funnel import Comm
 from engine.grid import Grid
-from engine.models.gpt.config import GPTConfig
-from engine.models.gpt.model import GPT
+from engine.layers.dropout import BatchRows
+from engine.models.architecture import Architecture
+from engine.models.serial import SerialModel
 from engine.overlap.flags import ALL, Overlap
 from engine.overlap.reduction import OnSummed
+from engine.parallel.initial import initialise_serial
 from engine.parallel.model import ParallelModel
-from engine.parallel.parallelize import initialise_serial, parallelize
+from engine.parallel.parallelize import parallelize
 from engine.parallel.serial_state import full_gradients, full_state_dict
 from engine.precision import Precision
 
@@ -26,7 +28,7 @@ class Case:
     batches: how many different ones there are before they come again.
     """
 
-    config: GPTConfig
+    config: Architecture
     sequences: int = 8
     micro_batches: int = 1
     checkpoint: bool = False
@@ -46,9 +48,9 @@ class Outcome:
     parameters: dict[str, Tensor]
 
 
-def build(case: Case) -> GPT:
-    with torch.device("meta"):
-        return GPT(case.config, checkpoint_activations=case.checkpoint)
+def build_serial(case: Case) -> SerialModel:
+    dtype = Precision.named(case.precision).master
+    return initialise_serial(case.config, SEED, dtype=dtype, checkpoint_activations=case.checkpoint)
 
 
 def tokens_of_step(case: Case, step: int) -> Tensor:
@@ -59,15 +61,14 @@ def tokens_of_step(case: Case, step: int) -> Tensor:
 
 
 def train_serial(case: Case) -> Outcome:
-    model = initialise_serial(build(case), SEED, dtype=Precision.named(case.precision).master)
+    model = build_serial(case)
     losses: list[float] = []
     gradients: dict[str, Tensor] = {}
     for step in range(case.steps):
         model.zero_grad()
         tokens = tokens_of_step(case, step)
-        model.position.seed, model.position.step = SEED, step
-        model.position.sequences = torch.arange(case.sequences)
-        loss = model.loss(tokens[:, :-1], tokens[:, 1:]) / tokens[:, 1:].numel()
+        rows = BatchRows(SEED, step, torch.arange(case.sequences))
+        loss = model.loss(tokens[:, :-1], tokens[:, 1:], rows) / tokens[:, 1:].numel()
         loss.backward()
         losses.append(loss.item())
         if step == 0:
@@ -79,7 +80,14 @@ def train_serial(case: Case) -> Outcome:
 
 
 def start(case: Case, comm: Comm) -> ParallelModel:
-    return parallelize(build(case), comm, precision=Precision.named(case.precision), seed=SEED, overlap=case.overlap)
+    return parallelize(
+        case.config,
+        comm,
+        precision=Precision.named(case.precision),
+        seed=SEED,
+        overlap=case.overlap,
+        checkpoint_activations=case.checkpoint,
+    )
 
 
 def step_parallel(case: Case, model: ParallelModel, step: int, on_summed: OnSummed | None = None) -> float:
@@ -91,9 +99,7 @@ def step_parallel(case: Case, model: ParallelModel, step: int, on_summed: OnSumm
     model.start_step(case.micro_batches)
     total = torch.zeros((), dtype=torch.float64)
     for rows in torch.arange(first, first + share).chunk(case.micro_batches):
-        model.module.position.seed, model.module.position.step = SEED, step
-        model.module.position.sequences = rows
-        loss = model.loss(tokens[rows, :-1], tokens[rows, 1:]) / tokens[:, 1:].numel()
+        loss = model.loss(tokens[rows, :-1], tokens[rows, 1:], BatchRows(SEED, step, rows)) / tokens[:, 1:].numel()
         loss.backward()
         total += loss.detach()
     model.finish_step(on_summed)

@@ -9,7 +9,7 @@ import yaml
 
 import systems
 from engine.errors import UsageError
-from engine.models.gpt.config import published
+from engine.models.catalogue import published
 from suites import series
 
 ROOT = Path(series.__file__).parents[1]

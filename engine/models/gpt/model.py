@@ -7,24 +7,24 @@ must be a hash.
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from engine.layers.dropout import BatchPosition, Dropout
-from engine.models.gpt.config import GPTConfig
+from engine.layers.dropout import BatchRows, Dropout
+from engine.models.gpt.shape import GPTShape
+from engine.models.serial import SerialModel
 
 
-def _norm(config: GPTConfig) -> nn.Module:
-    return nn.LayerNorm(config.hidden) if config.norm == "layernorm" else nn.RMSNorm(config.hidden, eps=1e-5)
+def _norm(shape: GPTShape) -> nn.Module:
+    return nn.LayerNorm(shape.hidden) if shape.norm == "layernorm" else nn.RMSNorm(shape.hidden, eps=1e-5)
 
 
 class Attention(nn.Module):
     """Multi-head causal attention [B, S, h] -> [B, S, h]; the fused projection's rows are (3, heads, head size)."""
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, shape: GPTShape) -> None:
         super().__init__()
-        self.head_size = config.hidden // config.heads
-        self.qkv = nn.Linear(config.hidden, 3 * config.hidden, bias=config.bias)
-        self.out = nn.Linear(config.hidden, config.hidden, bias=config.bias)
+        self.head_size = shape.hidden // shape.heads
+        self.qkv = nn.Linear(shape.hidden, 3 * shape.hidden, bias=shape.bias)
+        self.out = nn.Linear(shape.hidden, shape.hidden, bias=shape.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """The number of heads follows from the width of qkv's output."""
@@ -35,10 +35,10 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     """[B, S, h] -> [B, S, 4h] -> [B, S, h] with GELU between."""
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, shape: GPTShape) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(config.hidden, 4 * config.hidden, bias=config.bias)
-        self.fc2 = nn.Linear(4 * config.hidden, config.hidden, bias=config.bias)
+        self.fc1 = nn.Linear(shape.hidden, 4 * shape.hidden, bias=shape.bias)
+        self.fc2 = nn.Linear(4 * shape.hidden, shape.hidden, bias=shape.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Widen, bend, narrow."""
@@ -48,53 +48,39 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """x + attention(norm(x)), then x + feed_forward(norm(x))."""
 
-    def __init__(self, config: GPTConfig, layer: int, position: BatchPosition) -> None:
+    def __init__(self, shape: GPTShape, layer: int) -> None:
         super().__init__()
-        self.norm1 = _norm(config)
-        self.attention = Attention(config)
-        self.dropout1 = Dropout(config.dropout, 2 * layer + 1, position)
-        self.norm2 = _norm(config)
-        self.feed_forward = FeedForward(config)
-        self.dropout2 = Dropout(config.dropout, 2 * layer + 2, position)
+        self.norm1 = _norm(shape)
+        self.attention = Attention(shape)
+        self.dropout1 = Dropout(shape.dropout, 2 * layer + 1)
+        self.norm2 = _norm(shape)
+        self.feed_forward = FeedForward(shape)
+        self.dropout2 = Dropout(shape.dropout, 2 * layer + 2)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rows: BatchRows | None) -> Tensor:
         """[B, S, h] -> [B, S, h]."""
-        x = x + self.dropout1(self.attention(self.norm1(x)))
-        return x + self.dropout2(self.feed_forward(self.norm2(x)))
+        x = x + self.dropout1(self.attention(self.norm1(x)), rows)
+        return x + self.dropout2(self.feed_forward(self.norm2(x)), rows)
 
 
-class GPT(nn.Module):
-    """Tokens [B, S] -> logits [B, S, V]; loss() -> the sum of the cross-entropies of all tokens.
+class GPT(SerialModel):
+    """Tokens [B, S] -> logits [B, S, V]."""
 
-    With checkpoint_activations each block keeps only its input and is run again in the backward.
-    """
-
-    def __init__(self, config: GPTConfig, *, checkpoint_activations: bool = False) -> None:
-        super().__init__()
-        self.config = config
-        self.checkpoint_activations = checkpoint_activations
-        self.position = BatchPosition()
-        self.tokens = nn.Embedding(config.vocabulary, config.hidden)
-        self.positions = nn.Embedding(config.sequence, config.hidden)
-        self.dropout = Dropout(config.dropout, 0, self.position)
-        self.blocks = nn.ModuleList(Block(config, i, self.position) for i in range(config.layers))
-        self.norm = _norm(config)
-        self.head = nn.Linear(config.hidden, config.vocabulary, bias=False)
-        if config.tied:
+    def __init__(self, shape: GPTShape, *, checkpoint_activations: bool = False) -> None:
+        super().__init__(checkpoint_activations=checkpoint_activations)
+        self.tokens = nn.Embedding(shape.vocabulary, shape.hidden)
+        self.positions = nn.Embedding(shape.sequence, shape.hidden)
+        self.dropout = Dropout(shape.dropout, 0)
+        self.blocks = nn.ModuleList(Block(shape, i) for i in range(shape.layers))
+        self.norm = _norm(shape)
+        self.head = nn.Linear(shape.hidden, shape.vocabulary, bias=False)
+        if shape.tied:
             self.head.weight = self.tokens.weight
-        self.criterion = nn.CrossEntropyLoss(reduction="sum")
 
-    def forward(self, tokens_BS: Tensor) -> Tensor:
+    def forward(self, tokens_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
         """Logits of the next token at every position."""
         positions = torch.arange(tokens_BS.shape[1], device=tokens_BS.device)
-        x = self.dropout(self.tokens(tokens_BS) + self.positions(positions))
+        x = self.dropout(self.tokens(tokens_BS) + self.positions(positions), rows)
         for block in self.blocks:
-            if self.checkpoint_activations and torch.is_grad_enabled():
-                x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
-            else:
-                x = block(x)
+            x = self.run_block(block, x, rows)
         return self.head(self.norm(x))
-
-    def loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
-        """Sum over tokens of the cross-entropy in nats, a scalar."""
-        return self.criterion(self(tokens_BS).flatten(0, 1), targets_BS.flatten())

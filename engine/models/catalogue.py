@@ -1,0 +1,34 @@
+"""Every family of networks, and every named size of them. No torch in it."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+import yaml
+
+from engine.errors import UsageError, nearest
+from engine.models.architecture import Architecture
+from engine.models.gpt.config import GPTConfig
+from engine.models.llama.config import LlamaConfig
+
+FAMILIES: Mapping[str, Callable[..., Architecture]] = MappingProxyType({"gpt": GPTConfig, "llama": LlamaConfig})
+
+
+@cache
+def published() -> Mapping[str, Architecture]:
+    """Every named size, by name; a family's are in its sizes.yaml."""
+    found: dict[str, Architecture] = {}
+    for family, of_shape in FAMILIES.items():
+        for group in yaml.safe_load((Path(__file__).parent / family / "sizes.yaml").read_text()):
+            models = group.pop("models")
+            found |= {name: of_shape(**({"name": name} | group | shape)) for name, shape in models.items()}
+    return MappingProxyType(found)
+
+
+def lookup(name: str) -> Architecture:
+    """The size of that name, whatever its case. Raises UsageError with the nearest names."""
+    sizes = published()
+    if name.lower() not in sizes:
+        raise UsageError(f"No model is called {name!r}: {nearest(name, sizes)}")
+    return sizes[name.lower()]

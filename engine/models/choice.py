@@ -1,0 +1,92 @@
+"""Which network a command line asks for: a published size by its name, or a shape. No torch in it."""
+
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any, Literal
+
+from engine.errors import UsageError, nearest
+from engine.models.architecture import Architecture
+from engine.models.catalogue import FAMILIES, lookup
+
+VOCABULARY, SEQUENCE = 51200, 2048  # axonn-ipdps22 VI-C, axonn-sc24 VI-A
+FIELDS = {"vocab": "vocabulary", "seq": "sequence"}
+"""Options whose name is not the field's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChoice:
+    """A published size, or a shape. What isn't given is as the size, or the family, has it."""
+
+    model: str | None = None
+    """a published size, such as gpt-5b"""
+    architecture: str | None = None
+    """the family of a shape: gpt (default) or llama"""
+    layers: int | None = None
+    """transformer blocks"""
+    hidden: int | None = None
+    """features of the residual stream"""
+    heads: int | None = None
+    """attention heads, of queries where keys and values have fewer"""
+    kv_heads: int | None = None
+    """key and value heads (llama)"""
+    ffn: int | None = None
+    """width of the feed-forward (llama)"""
+    vocab: int | None = None
+    """tokens known (default 51200)"""
+    seq: int | None = None
+    """tokens of a sequence (default 2048)"""
+    norm: Literal["layernorm", "rmsnorm"] | None = None
+    """normalisation (gpt; default layernorm)"""
+    no_bias: bool = False
+    """linear layers without biases (gpt)"""
+    tied: bool = False
+    """one table for token embedding and head"""
+    dropout: float | None = None
+    """probability of dropping an activation (gpt; default 0)"""
+
+    def resolve(self) -> Architecture:
+        """The network. Raises UsageError for a name that isn't known, and for a shape that is not whole or can't be."""
+        if self.architecture is not None and self.architecture not in FAMILIES:
+            raise UsageError(f"No architecture is called {self.architecture!r}: {nearest(self.architecture, FAMILIES)}")
+        given = self._given()
+        if self.model is not None:
+            known = lookup(self.model)
+            if self.architecture not in (None, known.family) or given.keys() & _required(known.family):
+                raise UsageError(f"Give either --model NAME or {_options(_required(known.family))}, not both.")
+            return replace(known, **_fitting(known.family, given))  # type: ignore[type-var]
+        family = self.architecture or next(iter(FAMILIES))
+        required = _required(family)
+        if not required <= given.keys():
+            raise UsageError(f"Name a network with --model NAME, or give {_options(required)}.")
+        shape = {"vocabulary": VOCABULARY, "sequence": SEQUENCE} | _fitting(family, given)
+        name = f"{family}-l{shape['layers']}-h{shape['hidden']}-a{shape['heads']}"
+        return FAMILIES[family](name=name, **shape)
+
+    def _given(self) -> dict[str, Any]:
+        """What the user asks for, by the architectures' field names."""
+        found = {
+            FIELDS.get(field.name, field.name): value
+            for field in fields(self)
+            if field.name not in ("model", "architecture", "no_bias")
+            and (value := getattr(self, field.name)) not in (None, False)
+        }
+        return found | ({"bias": False} if self.no_bias else {})
+
+
+def _fitting(family: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The same, if the family has all these fields. Raises UsageError."""
+    known = {field.name for field in fields(FAMILIES[family])}  # type: ignore[arg-type]
+    if strange := sorted(given.keys() - known):
+        raise UsageError(f"A network of family {family} has no {' and no '.join(strange)}: leave that option out.")
+    return given
+
+
+def _required(family: str) -> set[str]:
+    """The fields without which a shape is not whole."""
+    shape = {field.name for field in fields(FAMILIES[family]) if field.default is MISSING}  # type: ignore[arg-type]
+    return shape - {"name", "vocabulary", "sequence"}
+
+
+def _options(names: set[str]) -> str:
+    order = ("layers", "hidden", "heads", "kv_heads", "ffn")
+    *first, last = [f"--{name.replace('_', '-')}" for name in sorted(names, key=order.index)]
+    return f"{', '.join(first)} and {last}"

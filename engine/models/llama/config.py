@@ -1,0 +1,43 @@
+"""Llama as an Architecture."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.grid import Grid
+from engine.models.architecture import Architecture, ForwardFlops, check_splits
+from engine.models.llama.flops import llama_forward_flops
+from engine.models.llama.placements import llama_placements
+from engine.models.llama.shape import LlamaShape
+from engine.placement import Placement
+
+if TYPE_CHECKING:
+    from engine.models.serial import SerialModel
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaConfig(LlamaShape, Architecture):
+    """Splits query heads, key and value heads, the feed-forward's width and the vocabulary over x."""
+
+    @property
+    def family(self) -> str:
+        return "llama"
+
+    def check(self, grid: Grid) -> None:
+        parts = {"key and value heads": self.kv_heads, "feed-forward's features": self.ffn}
+        check_splits(self, grid, heads=parts)  # query heads are a multiple of key and value heads
+
+    def placements(self) -> dict[str, Placement]:
+        return llama_placements(self)
+
+    @property
+    def ties(self) -> Mapping[str, str]:
+        return {"head.weight": "tokens.weight"} if self.tied else {}
+
+    def forward_flops(self, sequences: int) -> ForwardFlops:
+        return llama_forward_flops(self, sequences)
+
+    def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
+        from engine.models.llama.model import Llama  # loads torch
+
+        return Llama(self, checkpoint_activations=checkpoint_activations)

@@ -1,0 +1,40 @@
+"""What all serial networks have in common. They are plain PyTorch and know nothing of grids."""
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from engine.layers.dropout import BatchRows
+
+
+class SerialModel(nn.Module):
+    """Tokens [B, S] -> logits [B, S, V], by a table of tokens, blocks, a norm and a head.
+
+    With checkpoint_activations each block keeps only its inputs and is run again in the backward.
+    """
+
+    tokens: nn.Embedding
+    blocks: nn.ModuleList
+    norm: nn.Module
+    head: nn.Linear
+
+    def __init__(self, *, checkpoint_activations: bool) -> None:
+        super().__init__()
+        self.checkpoint_activations = checkpoint_activations
+        self.criterion = nn.CrossEntropyLoss(reduction="sum")
+
+    def forward(self, tokens_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
+        """Logits of the next token at every position. rows: which of the global batch, for dropout in training."""
+        raise NotImplementedError
+
+    def loss(self, tokens_BS: Tensor, targets_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
+        """Sum over tokens of the cross-entropy in nats, a scalar."""
+        return self.criterion(self(tokens_BS, rows).flatten(0, 1), targets_BS.flatten())
+
+    def run_block(self, block: nn.Module, x_BSH: Tensor, *others: object) -> Tensor:
+        """One block's output, checkpointed where it is asked for."""
+        if self.checkpoint_activations and torch.is_grad_enabled():
+            output = checkpoint(block, x_BSH, *others, use_reentrant=False, preserve_rng_state=False)
+            assert isinstance(output, Tensor)
+            return output
+        return block(x_BSH, *others)

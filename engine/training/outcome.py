@@ -1,0 +1,220 @@
+"""What a run's outcome says: its result, or why it failed; and what every rank says of itself."""
+
+import logging
+import socket
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from statistics import mean, median
+from typing import Literal
+
+import torch
+
+from engine.comm.funnel import Comm
+from engine.comm.launch import Launch
+from engine.errors import EngineError, RunError
+from engine.measure import chrome_trace
+from engine.measure.memory import peak_bytes
+from engine.measure.recorder import AxisSeconds, PhaseSeconds, Recording
+from engine.models.architecture import hardware_flops, model_flops, repeated_flops
+from engine.planning.fit import parameters_per_rank
+from engine.result import provenance
+from engine.result.metrics import utilisation
+from engine.result.schema import (
+    AxisTime,
+    Breakdown,
+    Collective,
+    Memory,
+    Model,
+    Phase,
+    Result,
+    Span,
+    Summary,
+    Timeline,
+    read,
+    write,
+)
+from engine.training.config import Plan
+from engine.training.trainer import Diverged, Progress
+
+log = logging.getLogger(__name__)
+
+UNFINISHED = "The run ended before it could write its result: it was killed, or its time limit passed."
+NAME_BYTES = 256
+
+
+class Terminated(RunError):
+    """The launcher or the scheduler asked this rank to end, because another one failed or time is up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """What every rank says of itself, in rank order."""
+
+    memory: Memory
+    hosts: list[str]
+    devices: list[str]
+
+
+def everyones(comm: Comm) -> Ranks:
+    """Ask every rank for its peak memory, host and device. Collective."""
+    kind, peak = peak_bytes(comm.device)
+    peaks = comm.everyone(torch.tensor([peak], dtype=torch.int64)).flatten().tolist()
+    hosts = _texts(comm, socket.gethostname())
+    devices = _texts(comm, provenance.device_name(comm.device))
+    return Ranks(Memory(kind=kind, peak_bytes_per_rank=tuple(peaks)), hosts, devices)
+
+
+def collectives(recording: Recording) -> tuple[Collective, ...]:
+    """Of one iteration, on average."""
+    return tuple(
+        Collective(
+            kind=kind,
+            axis=axis,
+            calls=tally.calls / recording.steps,
+            bytes=tally.num_bytes / recording.steps,
+            time_s=tally.time_s / recording.steps,
+        )
+        for (kind, axis), tally in sorted(recording.tallies.items())
+    )
+
+
+def breakdown(recording: Recording) -> Breakdown:
+    """Of one iteration, on average."""
+    steps = recording.steps
+    exposed_s = sum(axis.exposed_s for axis in recording.axes.values())
+
+    def means(times: PhaseSeconds | AxisSeconds) -> dict[str, float]:
+        return {name: value / steps for name, value in asdict(times).items()}
+
+    return Breakdown(
+        compute_s=(recording.time_s - exposed_s) / steps,
+        collectives_s=exposed_s / steps,
+        axes=tuple(AxisTime(axis=axis, **means(times)) for axis, times in sorted(recording.axes.items())),
+        phases=tuple(Phase(name=name, **means(times)) for name, times in recording.phases.items()),
+    )
+
+
+class Outcome:
+    """Turns what a run measured, or why it failed, into its result.
+
+    connected: whether the ranks have met, and so whether rank 0's failed result of this run is there to be amended.
+    """
+
+    def __init__(self, plan: Plan, launch: Launch, device: torch.device) -> None:
+        self._plan, self._launch, self._device = plan, launch, device
+        self._start = provenance.now()
+        self.progress = Progress()
+        self.connected = False
+
+    def failed(self, reason: str) -> Result:
+        """A failed result with the iterations so far."""
+        return self._result("failed", reason, [socket.gethostname()], [provenance.device_name(self._device)])
+
+    def succeeded(self, ranks: Ranks) -> Result:
+        """The result of a whole run."""
+        progress = self.progress
+        memory = ranks.memory.model_copy(
+            update={
+                "prefetch_bytes": progress.prefetch_bytes,
+                "cached_blocks": progress.cached_blocks,
+                "cache_bytes": progress.cache_bytes,
+            }
+        )
+        return self._result("ok", None, ranks.hosts, ranks.devices).model_copy(
+            update={
+                "summary": self._summary(),
+                "memory": memory,
+                "collectives": collectives(progress.recording),
+                "breakdown": breakdown(progress.recording),
+                "timeline": self._timeline() if self._plan.config.timeline is not None else None,
+            }
+        )
+
+    def _timeline(self) -> Timeline:
+        """The last iteration; written as a Chrome trace too."""
+        last, spans = self.progress.iterations[-1], self.progress.recording.spans
+        path = self._plan.config.timeline
+        assert path is not None
+        about = {"grid": str(self._plan.grid), "overlap": str(self._plan.config.overlap), "iteration": last.index}
+        chrome_trace.write(path, spans, rank=self._launch.rank, about=about)
+        return Timeline(iteration=last.index, step_s=last.time_s, spans=tuple(Span(**asdict(span)) for span in spans))
+
+    def write_failure(self, error: Exception) -> None:
+        """Log the failure and write it, unless another rank already gave a reason of its own."""
+        told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        step = len(self.progress.iterations)
+        reason = told if isinstance(error, RunError) else f"Rank {self._launch.rank} failed in iteration {step}: {told}"
+        if not isinstance(error, EngineError):
+            log.error("", exc_info=error)
+        log.error("%s", reason)
+        if isinstance(error, Diverged) and self._launch.rank:
+            return  # all ranks see it, rank 0 writes it
+        own = isinstance(error, EngineError | torch.OutOfMemoryError | MemoryError | OSError)
+        own = own and not isinstance(error, Terminated)
+        with suppress(EngineError, OSError):
+            if not self.connected:
+                write(self.failed(reason), self._plan.config.out)
+                return
+            present = read(self._plan.config.out)
+            if present.status == "failed" and (own or present.reason == UNFINISHED):
+                iterations = tuple(self.progress.iterations)
+                write(present.model_copy(update={"reason": reason, "iterations": iterations}), self._plan.config.out)
+
+    def _summary(self) -> Summary:
+        plan, config, ranks = self._plan, self._plan.config, self._launch.world_size
+        times = [i.time_s for i in self.progress.iterations if not i.warmup]
+        time_s = mean(times)
+        sequences = config.batch.sequences
+        recompute = config.checkpoint_activations
+        hardware, model = hardware_flops(plan.model, sequences, recompute=recompute), model_flops(plan.model, sequences)
+        repeated = repeated_flops(plan.model, sequences, plan.grid, recompute=recompute)
+        peak = config.peak_flops
+        return Summary(
+            counted_iterations=len(times),
+            time_per_iteration_s=time_s,
+            median_time_s=median(times),
+            tokens_per_s=sequences * plan.model.sequence / time_s,
+            hardware_flops_per_s=hardware / time_s,
+            model_flops_per_s=model / time_s,
+            repeated_flops_per_s=repeated / time_s,
+            peak_flops_per_device=peak,
+            hfu=utilisation(hardware, time_s, ranks, peak) if peak else None,
+            mfu=utilisation(model, time_s, ranks, peak) if peak else None,
+        )
+
+    def _result(
+        self, status: Literal["ok", "failed"], reason: str | None, hosts: list[str], devices: list[str]
+    ) -> Result:
+        plan, config, model = self._plan, self._plan.config, self._plan.model
+        return Result(
+            kind="train",
+            status=status,
+            reason=reason,
+            labels=dict(config.labels),
+            config=plan.as_options(),
+            ranks=self._launch.world_size,
+            grid=str(plan.grid),
+            model=Model(
+                name=model.name,
+                family=model.family,
+                layers=model.layers,
+                hidden=model.hidden,
+                heads=model.heads,
+                vocabulary=model.vocabulary,
+                sequence=model.sequence,
+                parameters=model.parameters,
+                parameters_per_rank=parameters_per_rank(model, plan.grid),
+            ),
+            iterations=tuple(self.progress.iterations),
+            dtype=config.precision,
+            provenance=provenance.collect(
+                start=self._start, launcher=self._launch.launcher, hosts=hosts, devices=devices
+            ),
+        )
+
+
+def _texts(comm: Comm, text: str) -> list[str]:
+    """A short text of every rank, in rank order."""
+    encoded = text.encode()[:NAME_BYTES].ljust(NAME_BYTES, b"\0")
+    rows = comm.everyone(torch.frombuffer(bytearray(encoded), dtype=torch.uint8))
+    return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows.tolist()]
