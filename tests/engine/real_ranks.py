@@ -55,7 +55,11 @@ def run_processes(grid: Grid, work: Callable[..., Any], *args: Any) -> list[Any]
             for rank, pipe in enumerate(pipes):
                 if not wait([pipe], TIMEOUT_S):
                     raise TimeoutError(f"rank {rank} of grid {grid} did not finish in {TIMEOUT_S} s")
-                outcomes.append(pipe.recv())
+                try:
+                    outcomes.append(pipe.recv())
+                except (EOFError, ConnectionResetError):
+                    processes[rank].join(5)
+                    outcomes.append(("error", f"it died with exit code {processes[rank].exitcode}"))
         finally:
             for process in processes:
                 process.join(5)

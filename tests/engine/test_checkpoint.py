@@ -22,6 +22,7 @@ from engine.models.choice import ModelChoice
 from engine.training.config import OptimConfig, TrainConfig, checked
 
 MODEL = ModelChoice(layers=2, hidden=48, heads=24, vocab=96, seq=8, tied=True, dropout=0.1)
+LLAMA = ModelChoice(architecture="llama", layers=2, hidden=48, heads=12, kv_heads=6, ffn=48, vocab=96, seq=8)
 SAVED_ON = Grid(2, 2, 2, 1)
 STEPS = 6
 
@@ -69,6 +70,16 @@ def test_a_checkpoint_resumes_on_any_grid_with_the_same_next_losses(
     config = _config(folder, grid, resume=folder / "step-2", iterations=4)
     resumed = run_processes(grid, _losses, config)[0]
     assert resumed == pytest.approx(losses[2:], rel=1e-10)
+
+
+@pytest.mark.parametrize("grid", [Grid(3, 1, 1, 1), Grid(1, 2, 4, 1)], ids=grid_id)
+def test_a_llamas_checkpoint_resumes_on_another_grid(grid: Grid, tmp_path: Path) -> None:
+    config = _config(tmp_path, SAVED_ON, model=LLAMA, save=tmp_path, save_every=2, iterations=4)
+    losses = run_processes(SAVED_ON, _losses, config)[0]
+    resumed = run_processes(
+        grid, _losses, _config(tmp_path, grid, model=LLAMA, resume=tmp_path / "step-2", iterations=2)
+    )
+    assert resumed[0] == pytest.approx(losses[2:], rel=1e-10)
 
 
 def test_the_latest_whole_checkpoint_is_taken_and_a_killed_save_is_not(

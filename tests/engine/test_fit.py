@@ -7,6 +7,7 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
+from engine.models.llama.config import LlamaConfig
 from engine.planning.choose import choose_grid
 from engine.planning.fit import check_grid
 
@@ -28,6 +29,26 @@ MODEL = GPTConfig("m", layers=2, hidden=96, heads=12, vocabulary=100, sequence=1
 def test_a_grid_that_does_not_divide_is_refused_with_what_would_fit(grid: Grid, batch: Batch, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         check_grid(MODEL, grid, batch)
+
+
+@pytest.mark.parametrize(
+    ("grid", "said"),
+    [
+        (Grid(x=16), "splits the key and value heads over x=16, but 8 heads .*: x may be one of 1, 2, 4, 8"),
+        (Grid(x=3), "8 heads are not a multiple of 3"),
+        (Grid(y=3), "4096 is not a multiple of 3: y may be one of 1, 2, 4, 8"),
+    ],
+)
+def test_llamas_key_and_value_heads_bound_x(grid: Grid, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        check_grid(lookup("llama-3.1-8b"), grid, Batch(48))
+    check_grid(lookup("llama-3.1-8b"), Grid(x=8, y=2, z=4), Batch(48))
+
+
+def test_a_feed_forward_that_x_does_not_divide_is_refused() -> None:
+    llama = LlamaConfig("m", layers=1, hidden=96, heads=6, kv_heads=6, ffn=100, vocabulary=96, sequence=8)
+    with pytest.raises(UsageError, match="100 features are not a multiple of 3: x may be one of 1, 2"):
+        check_grid(llama, Grid(x=3), Batch(8))
 
 
 def test_a_published_vocabulary_that_x_does_not_divide_names_the_next() -> None:

@@ -1,11 +1,16 @@
-"""The flop counts against a hand count of multiplications and against the published table."""
+"""The flop counts against a hand count of multiplications, torch's own count, and the published table."""
+
+from dataclasses import replace
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from engine.grid import Grid
-from engine.models.architecture import hardware_flops, model_flops, repeated_flops
+from engine.models.architecture import Architecture, hardware_flops, model_flops, repeated_flops
 from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
+from engine.models.llama.config import LlamaConfig
 from engine.result.metrics import utilisation
 
 TOY = GPTConfig(name="toy", layers=3, hidden=8, heads=2, vocabulary=11, sequence=5)
@@ -49,6 +54,42 @@ def test_the_counts_are_those_of_every_multiplication_written_out() -> None:
     assert model_flops(TOY, batch) == 3 * (TOY.layers * (dense + attention) + logits)
     assert hardware_flops(TOY, batch, recompute=True) == 4 * TOY.layers * (dense + attention) + 3 * logits
     assert hardware_flops(TOY, batch, recompute=False) == model_flops(TOY, batch)
+
+
+LLAMA_TOY = LlamaConfig(
+    name="toy", layers=3, hidden=16, heads=4, kv_heads=2, ffn=24, vocabulary=11, sequence=5, rope_scaling=8.0
+)
+
+
+def counted(model: Architecture, batch: int, *, checkpoint: bool) -> int:
+    """By torch, over the serial model's forward and backward, on the meta device."""
+    with torch.device("meta"):
+        serial = model.serial(checkpoint_activations=checkpoint)
+        tokens = torch.zeros(batch, model.sequence, dtype=torch.int64)
+    with FlopCounterMode(display=False) as counter:
+        serial.loss(tokens, tokens).backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        TOY,
+        replace(TOY, tied=True, bias=False),
+        LLAMA_TOY,
+        replace(LLAMA_TOY, tied=True),
+        replace(lookup("gpt-5b"), layers=2),
+        replace(lookup("llama-3.1-8b"), layers=2),  # type: ignore[type-var]
+    ],
+    ids=lambda model: f"{model.name}{'-tied' if model.tied else ''}",
+)
+def test_torchs_own_count_of_the_serial_model_is_the_same_to_the_last_flop(model: Architecture) -> None:
+    batch = 3
+    assert counted(model, batch, checkpoint=False) == model_flops(model, batch)
+    # A recomputation stops at the last activation that the backward needs: before the block's last product.
+    width = model.ffn if isinstance(model, LlamaConfig) else 4 * model.hidden
+    spared = multiplication(batch * model.sequence, width, model.hidden) * model.layers
+    assert counted(model, batch, checkpoint=True) == hardware_flops(model, batch, recompute=True) - spared
 
 
 @pytest.mark.parametrize("name", ["gpt-5b", "gpt-80b", "gpt-12b"])

@@ -1,4 +1,4 @@
-"""The serial GPT and the published sizes."""
+"""The serial networks and the published sizes."""
 
 import math
 from dataclasses import replace
@@ -8,9 +8,16 @@ import torch
 from training import SEED
 
 from engine.errors import UsageError
+from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup, published
 from engine.models.gpt.config import GPTConfig
+from engine.models.llama.config import LlamaConfig
+from engine.models.llama.model import Attention, rotary_frequencies, rotate, rotation
 from engine.parallel.initial import initialise_serial
+
+GPT_TEST, LLAMA_TEST = lookup("gpt-test"), lookup("llama-test")
+assert isinstance(GPT_TEST, GPTConfig)
+assert isinstance(LLAMA_TEST, LlamaConfig)
 
 # Parameters in billions: layers, hidden size and heads as printed. Sources: axonn-sc24 Table II, axonn-ipdps22 Table I.
 TABLES = {
@@ -40,9 +47,19 @@ def test_computed_parameters_agree_with_the_published_name(name: str) -> None:
     assert config.parameters == pytest.approx(billions * 1e9, rel=0.065)
 
 
-@pytest.mark.parametrize("changes", [{}, {"tied": True}, {"bias": False}, {"norm": "rmsnorm"}], ids=str)
-def test_the_count_is_that_of_the_model_and_of_its_placements(changes: dict[str, object]) -> None:
-    config = replace(lookup("gpt-test"), **changes)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "config",
+    [
+        GPT_TEST,
+        replace(GPT_TEST, tied=True),
+        replace(GPT_TEST, bias=False),
+        replace(GPT_TEST, norm="rmsnorm"),
+        LLAMA_TEST,
+        replace(LLAMA_TEST, tied=True),
+    ],
+    ids=["gpt", "gpt-tied", "gpt-no-bias", "gpt-rmsnorm", "llama", "llama-tied"],
+)
+def test_the_placements_are_those_of_the_serial_models_parameters(config: Architecture) -> None:
     with torch.device("meta"):
         model = config.serial()
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
@@ -50,12 +67,20 @@ def test_the_count_is_that_of_the_model_and_of_its_placements(changes: dict[str,
     assert {name: placement.shape for name, placement in config.placements().items()} == shapes
 
 
+@pytest.mark.parametrize("name", [name for name in published() if name.startswith("llama-3")])
+def test_a_llama_has_exactly_the_parameters_that_its_model_card_prints(name: str) -> None:
+    config = lookup(name)
+    with torch.device("meta"):
+        model = config.serial()
+    assert sum(p.numel() for p in model.parameters()) == config.parameters == config.nominal
+
+
 def test_the_125m_network_of_the_validation_has_124_million_parameters() -> None:
     assert lookup("gpt2-125m").parameters == pytest.approx(124.4e6, rel=1e-3)
 
 
-def test_an_untrained_model_predicts_evenly_and_causally() -> None:
-    config = lookup("gpt-test")
+@pytest.mark.parametrize("config", [GPT_TEST, LLAMA_TEST], ids=lambda config: config.name)
+def test_an_untrained_model_predicts_evenly_and_causally(config: Architecture) -> None:
     model = initialise_serial(config, SEED, dtype=torch.float64)
     tokens = torch.arange(2 * config.sequence).view(2, -1) % config.vocabulary
     logits = model(tokens)
@@ -82,6 +107,66 @@ def test_names_are_found_whatever_their_case_and_unknown_ones_get_the_nearest() 
         ({"dropout": 1.0}, "from 0 to below 1"),
     ],
 )
-def test_a_shape_that_can_not_be_is_refused(shape: dict[str, object], said: str) -> None:
+def test_a_gpt_that_can_not_be_is_refused(shape: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         GPTConfig(**({"name": "m", "layers": 1, "hidden": 64, "heads": 4, "vocabulary": 8, "sequence": 8} | shape))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ({"hidden": 66}, "66 is not a multiple of 8; 72 would be"),
+        ({"kv_heads": 3}, "8 is not a multiple of 3; 9 would be"),
+        ({"ffn": 0}, "ffn must be at least 1"),
+        ({"hidden": 24}, r"a head of 24 / 8 has 3: choose hidden and heads so that it is even"),
+    ],
+)
+def test_a_llama_that_can_not_be_is_refused(shape: dict[str, int], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        replace(LLAMA_TEST, **shape)
+
+
+def test_rotary_positions_make_attention_depend_on_distance_alone() -> None:
+    """The product of a query and a key is the same wherever the two stand, if they stand as far apart."""
+    turn = rotation(LLAMA_TEST, 12, torch.device("cpu"), torch.float64)
+    q, k = torch.randn(2, LLAMA_TEST.head_size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    q_ND, k_ND = (rotate(x.expand(1, 1, 12, -1), turn)[0, 0] for x in (q, k))
+    products = q_ND @ k_ND.t()
+    for apart in range(6):
+        assert products.diagonal(apart).std() < 1e-12
+    assert products[:, 0].std() > 0.1
+
+
+def test_slowed_rotary_frequencies_keep_short_wavelengths_and_stretch_long_ones() -> None:
+    """Llama 3.1's factor of 8: unchanged below 2048 tokens a turn, an eighth above 8192, between them in between."""
+    llama = lookup("llama-3.1-8b")
+    assert isinstance(llama, LlamaConfig)
+    slowed = rotary_frequencies(llama, torch.device("cpu"))
+    plain = rotary_frequencies(replace(llama, rope_scaling=1.0), torch.device("cpu"))
+    turn = 2 * math.pi / plain
+    assert torch.equal(slowed[turn < 2048], plain[turn < 2048])
+    assert torch.allclose(slowed[turn > 8192], plain[turn > 8192] / 8, rtol=1e-15)
+    between = (slowed / plain)[(turn > 2048) & (turn < 8192)]
+    assert len(between) > 3
+    assert ((between > 1 / 8) & (between < 1)).all()
+
+
+def test_a_fused_projection_computes_what_separate_ones_would() -> None:
+    """Attention by its definition, a head at a time, from the rows of the fused weight."""
+    torch.manual_seed(0)
+    attention = Attention(LLAMA_TEST).double()
+    x = torch.randn(2, 7, LLAMA_TEST.hidden, dtype=torch.float64)
+    turn = rotation(LLAMA_TEST, 7, x.device, x.dtype)
+    size, queries, keys = LLAMA_TEST.head_size, LLAMA_TEST.heads, LLAMA_TEST.kv_heads
+    q, k, v = attention.qkv.weight.split([queries * size, keys * size, keys * size])
+
+    def head(weight: torch.Tensor, number: int) -> torch.Tensor:
+        return x @ weight[number * size : (number + 1) * size].t()
+
+    heads = []
+    for number in range(queries):
+        key = number // (queries // keys)
+        q_h, k_h = (rotate(part.unsqueeze(1), turn).squeeze(1) for part in (head(q, number), head(k, key)))
+        scores = (q_h @ k_h.transpose(1, 2) / size**0.5).masked_fill(torch.ones(7, 7).triu(1).bool(), -torch.inf)
+        heads.append(scores.softmax(-1) @ head(v, key))
+    assert torch.allclose(attention(x, turn), attention.out(torch.cat(heads, dim=2)), rtol=1e-10)

@@ -8,19 +8,24 @@ from training import Case, Outcome, grid_id, train_parallel, train_serial, worst
 from virtual_ranks import factorisations, run_ranks
 
 from engine.grid import Grid
+from engine.models.architecture import Architecture
 from engine.models.gpt.config import GPTConfig
+from engine.models.llama.config import LlamaConfig
 from engine.overlap.flags import Overlap
 
 TOLERANCE = 1e-10
 GRIDS = [*factorisations(), Grid(2, 2, 2, 2), Grid(3, 2, 1, 2)]
 SMALL = GPTConfig("small", layers=2, hidden=48, heads=24, vocabulary=96, sequence=6)
+LLAMA = LlamaConfig("llama", layers=2, hidden=96, heads=48, kv_heads=24, ffn=72, vocabulary=96, sequence=6)
+FAMILIES: dict[str, Architecture] = {"gpt": SMALL, "llama": LLAMA}
 # Little ahead, few in flight and small buckets, so that every limit is met in a small network.
 EAGER = Overlap(oar=True, ors=True, oag=True, cache=1, data=True, prefetch_depth=3, reduce_window=2, bucket_bytes=1e5)
+EVERYTHING = Case(replace(SMALL, tied=True, dropout=0.2), sequences=16, micro_batches=2, checkpoint=True, overlap=EAGER)
 CASES = {
     "plain": Case(SMALL, overlap=Overlap()),
-    "everything": Case(
-        replace(SMALL, tied=True, dropout=0.2), sequences=16, micro_batches=2, checkpoint=True, overlap=EAGER
-    ),
+    "everything": EVERYTHING,
+    "llama-plain": Case(LLAMA, overlap=Overlap()),
+    "llama-everything": replace(EVERYTHING, config=replace(LLAMA, tied=True, rope_scaling=8.0)),
 }
 VARIANTS = {
     "no-bias": Case(replace(SMALL, bias=False)),
@@ -29,6 +34,10 @@ VARIANTS = {
     "dropout": Case(replace(SMALL, dropout=0.3)),
     "checkpoint": Case(SMALL, checkpoint=True),
     "micro-batches": Case(SMALL, sequences=16, micro_batches=4),
+    "llama-tied": Case(replace(LLAMA, tied=True)),
+    "llama-as-many-keys-as-queries": Case(replace(LLAMA, kv_heads=48)),
+    "llama-checkpoint": Case(LLAMA, checkpoint=True),
+    "llama-micro-batches": Case(LLAMA, sequences=16, micro_batches=4),
 }
 ALL_AXES = [Grid(2, 2, 2, 1), Grid(2, 1, 2, 2), Grid(1, 2, 2, 2), Grid(2, 2, 1, 2), Grid(4, 2, 1, 1)]
 

@@ -11,13 +11,14 @@ from engine.comm.funnel import Comm
 from engine.grid import Grid
 
 
-def _train(comm: Comm, case: Case):  # type: ignore[no-untyped-def]
+def _train(comm: Comm, case: Case) -> Outcome:
     return train_parallel(case, comm)
 
 
 @pytest.mark.parametrize("grid", [Grid(2, 1, 1, 1), Grid(1, 1, 2, 2), Grid(2, 2, 2, 1), Grid(1, 2, 2, 2)], ids=grid_id)
-def test_gloo_processes_train_like_the_serial_model(grid: Grid) -> None:
-    case = CASES["everything"]
+@pytest.mark.parametrize("name", ["everything", "llama-everything"])
+def test_gloo_processes_train_like_the_serial_model(name: str, grid: Grid) -> None:
+    case = CASES[name]
     assert worst_error(run_processes(grid, _train, case)[0], train_serial(case)) < TOLERANCE
 
 

@@ -1,10 +1,15 @@
 """Placements: every element of a serial tensor is stored where it should be, and starts the same on every grid."""
 
+from math import prod
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from virtual_ranks import factorisations
 
-from engine.grid import Coords, Grid
+from engine.errors import UsageError
+from engine.grid import Axis, Coords, Grid
 from engine.models.gpt.config import GPTConfig
 from engine.parallel.initial import initial
 from engine.placement import NORMAL, TRANSPOSED, Gaussian, Placement
@@ -15,6 +20,8 @@ PLACEMENTS = [
     Placement("transposed", (24 * 5, 24), TRANSPOSED, True, Gaussian(1.0)),
     Placement("qkv", (3 * 24, 24 * 5), NORMAL, True, Gaussian(1.0), parts={0: (24, 24, 24)}),
     Placement("qkv.bias", (3 * 24,), NORMAL[:1], False, Gaussian(1.0), parts={0: (24, 24, 24)}),
+    Placement("uneven", (48 + 24 + 24, 24 * 5), NORMAL, True, Gaussian(1.0), parts={0: (48, 24, 24)}),
+    Placement("conv", (24, 24 * 5, 3, 3), (*NORMAL, None, None), True, Gaussian(1.0)),
     Placement("positions", (7, 24), (None, NORMAL[1]), False, Gaussian(1.0)),
 ]
 
@@ -26,7 +33,7 @@ def test_shards_cover_the_serial_tensor_as_often_as_it_is_replicated(placement: 
     for rank in range(grid.x * grid.y * grid.z):
         rectangles = placement.rectangles(grid, grid.coords(rank))
         assert sum(r.numel for r in rectangles) == placement.local_numel(grid)
-        assert len(rectangles) <= 3 * len(placement.parts.get(0, (0,)))
+        assert len(rectangles) <= (2 * len(placement.shape) - 1) * len(placement.parts.get(0, (0,)))
         for r in rectangles:
             times[r.region] += 1
     assert torch.equal(times, torch.full(placement.shape, float(placement.replicas(grid))))
@@ -41,6 +48,80 @@ def test_initial_shards_are_parts_of_one_global_tensor(placement: Placement, gri
         for r in placement.rectangles(grid, grid.coords(rank)):
             region = serial[r.region]
             assert torch.equal(r.of(local), region)
+
+
+@st.composite
+def placements_on_grids(draw: st.DrawFn) -> tuple[Placement, Grid]:
+    """Tensors of 0 to 4 dims, each split over any axis or none, in parts of unequal size, on grids that divide them."""
+    grid = Grid(*(draw(st.integers(1, 3)) for _ in range(3)))
+    free = draw(st.permutations([Axis.X, Axis.Y, None, None]))
+    split = tuple(free[: draw(st.integers(0, 4))])
+    parts = {
+        dim: tuple(
+            number * (grid[axis] if axis else 1) for number in draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+        )
+        for dim, axis in enumerate(split)
+    }
+    sharded = draw(st.booleans())
+    shape = [sum(sizes) for sizes in parts.values()]
+    if sharded and split and (prod(shape) // (grid.x * grid.y)) % grid.z:
+        dim = draw(st.integers(0, len(split) - 1))
+        parts[dim] = tuple(grid.z * size for size in parts[dim])
+        shape[dim] *= grid.z
+    divided = prod(size // (grid[axis] if axis else 1) for size, axis in zip(shape, split, strict=True)) % grid.z == 0
+    return Placement("p", tuple(shape), split, sharded and divided, Gaussian(1.0), parts), grid
+
+
+@settings(deadline=None, max_examples=300)
+@given(placements_on_grids(), st.integers(0, 99))
+def test_the_rectangles_of_all_ranks_tile_the_serial_tensor(case: tuple[Placement, Grid], seed: int) -> None:
+    """Each element as often as it is replicated, each rank's elements once, and with the serial tensor's values."""
+    placement, grid = case
+    times = torch.zeros(placement.shape)
+    serial = torch.arange(prod(placement.shape)).view(placement.shape)
+    for rank in range(grid.size):
+        rectangles = placement.rectangles(grid, grid.coords(rank))
+        local = torch.full((placement.local_numel(grid),), -1)
+        for rectangle in rectangles:
+            times[rectangle.region] += 1
+            assert (rectangle.of(local) == -1).all(), "two rectangles share an element of a rank"
+            rectangle.of(local).copy_(serial[rectangle.region])
+        assert (local >= 0).all(), "an element of a rank is of no rectangle"
+        assert [r.start for r in rectangles] == sorted(r.start for r in rectangles)
+    assert torch.equal(times, torch.full(placement.shape, float(placement.replicas(grid))))
+
+
+def test_a_convolutions_weight_is_covered_whole() -> None:
+    conv = Placement("conv", (64, 32, 3, 3), (*NORMAL, None, None), True, Gaussian(1.0))
+    grid = Grid(2, 2, 2, 1)
+    covered = sum(r.numel for rank in range(grid.size) for r in conv.rectangles(grid, grid.coords(rank)))
+    assert covered == 64 * 32 * 3 * 3
+
+
+@pytest.mark.parametrize(
+    ("placement", "grid", "said"),
+    [
+        (Placement("w", (6, 4), NORMAL, True, Gaussian(1.0)), Grid(x=4), "splits dim 0 of w over x=4, but 6 is not"),
+        (Placement("w", (6, 4), NORMAL, True, Gaussian(1.0), {0: (4, 2)}), Grid(x=3), "but 4 is not a multiple of 3"),
+        (
+            Placement("w", (6, 5), NORMAL, True, Gaussian(1.0)),
+            Grid(z=4),
+            "a tile of 30 elements is not a multiple",
+        ),
+    ],
+)
+def test_what_the_grid_does_not_divide_is_refused_instead_of_left_out(
+    placement: Placement, grid: Grid, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        placement.rectangles(grid, grid.coords(0))
+
+
+def test_a_placement_whose_split_or_parts_do_not_match_its_shape_is_an_error() -> None:
+    with pytest.raises(ValueError, match="has 2 dims, but its split names 1"):
+        Placement("w", (6, 4), NORMAL[:1], True, Gaussian(1.0))
+    with pytest.raises(ValueError, match="don't make up dim 0 of size 6"):
+        Placement("w", (6, 4), NORMAL, True, Gaussian(1.0), {0: (4, 1)})
 
 
 def test_initial_values_depend_on_seed_name_and_row_and_have_the_asked_spread() -> None:
@@ -60,6 +141,12 @@ def test_heads_of_a_fused_projection_stay_together() -> None:
     qkv = Placement("qkv", (3 * 8, 4), NORMAL, True, Gaussian(1.0), parts={0: (8, 8, 8)})
     second = qkv.rectangles(Grid(x=2), Coords(1, 0, 0, 0))
     assert [(r.offsets, r.sizes) for r in second] == [((4, 0), (4, 4)), ((12, 0), (4, 4)), ((20, 0), (4, 4))]
+
+
+def test_key_and_value_heads_may_be_fewer_than_query_heads() -> None:
+    fused = Placement("qkv", (8 + 4 + 4, 4), NORMAL, True, Gaussian(1.0), parts={0: (8, 4, 4)})
+    second = fused.rectangles(Grid(x=2), Coords(1, 0, 0, 0))
+    assert [(r.offsets, r.sizes) for r in second] == [((4, 0), (4, 4)), ((10, 0), (2, 4)), ((14, 0), (2, 4))]
 
 
 def test_no_rank_stores_more_than_its_share_of_a_weight() -> None:
