@@ -23,8 +23,9 @@ from engine.comm.launch import Launch, choose_device, init_process_group
 from engine.errors import EngineError, RunError
 from engine.grid import Grid
 from engine.measure import chrome_trace
+from engine.measure.clock import EventClock, HostClock
 from engine.measure.memory import keep_freed_memory, peak_bytes
-from engine.measure.recorder import AxisSeconds, Clock, PhaseSeconds, Recorder, Recording
+from engine.measure.recorder import AxisSeconds, PhaseSeconds, Recorder, Recording
 from engine.models.gpt import flops
 from engine.planning.fit import parameters_per_rank
 from engine.result import provenance
@@ -73,7 +74,7 @@ def train(config: TrainConfig, launch: Launch) -> int:
             write(outcome.failed(UNFINISHED), config.out)
         init_process_group(launch, device, timedelta(seconds=config.timeout_s))
         outcome.connected = True
-        recorder = Recorder(Clock(device))
+        recorder = Recorder(EventClock(device) if device.type == "cuda" else HostClock())
         comm = Comm(_grid(config), timeout=timedelta(seconds=config.timeout_s), recorder=recorder, device=device)
         run_iterations(Trainer(config, comm, recorder), outcome.measured)
         ranks = everyones(comm)
@@ -179,12 +180,13 @@ class Outcome:
 
     def _timeline(self) -> Timeline:
         """The last iteration; written as a Chrome trace too."""
-        last, spans = self.measured.iterations[-1], self.measured.recording.spans
+        last, events = self.measured.iterations[-1], self.measured.recording.events
         path = self._config.timeline
         assert path is not None
         about = {"grid": str(self._config.grid), "overlap": str(self._config.overlap), "iteration": last.index}
-        chrome_trace.write(path, spans, rank=self._launch.rank, about=about)
-        return Timeline(iteration=last.index, step_s=last.time_s, spans=tuple(Span(**asdict(span)) for span in spans))
+        chrome_trace.write(path, events, rank=self._launch.rank, about=about)
+        spans = tuple(Span(**asdict(event)) for event in events)
+        return Timeline(iteration=last.index, step_s=last.time_s, spans=spans)
 
     def write_failure(self, error: Exception) -> None:
         """Log the failure and write it, unless another rank already gave a reason of its own."""
