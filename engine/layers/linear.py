@@ -40,7 +40,7 @@ class Matmul3D(torch.autograd.Function):
         schedule.accumulate(layer.block, weight_gradient)  # lines 13-14: product and reduce-scatter over z
         dbias_N = dO_MN.sum(dim=0) if ctx.needs_input_grad[2] else None
         if reduction is not None and schedule.overlap.oar:
-            dI_MK = reduction.wait(at_last=True)  # OAR (V-D): behind all that doesn't need it
+            dI_MK = reduction.wait(unavoidable=True)  # OAR (V-D): behind all that doesn't need it
         # The shard's gradient is set by the schedule: autograd would copy a buffer that is still in flight.
         return dI_MK, None, dbias_N, None
 

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 from engine.files import write_text
-from engine.measure.recorder import COMPUTE, Span
+from engine.measure.recorder import COMPUTE, TraceEvent
 
 
-def write(path: Path, spans: list[Span], *, rank: int, about: dict[str, object]) -> None:
-    """Write the spans, one row a lane: compute on top, then the lanes of each axis. about: facts kept in the file."""
-    lanes = sorted({span.lane for span in spans}, key=lambda lane: (lane != COMPUTE, lane))
+def write(path: Path, traced: list[TraceEvent], *, rank: int, about: dict[str, object]) -> None:
+    """One row a lane: compute on top, then the lanes of each axis. about: facts kept in the file."""
+    lanes = sorted({event.lane for event in traced}, key=lambda lane: (lane != COMPUTE, lane))
     named = [
         {"ph": "M", "name": name, "pid": rank, "tid": row, "args": args}
         for row, lane in enumerate(lanes)
@@ -19,15 +19,15 @@ def write(path: Path, spans: list[Span], *, rank: int, about: dict[str, object])
     events = [
         {
             "ph": "X",
-            "name": span.name,
-            "cat": span.kind,
+            "name": event.name,
+            "cat": event.kind,
             "pid": rank,
-            "tid": lanes.index(span.lane),
-            "ts": 1e6 * span.start_s,
-            "dur": 1e6 * (span.end_s - span.start_s),
-            "args": {} if span.issued_s is None else {"issued_us": 1e6 * span.issued_s},
+            "tid": lanes.index(event.lane),
+            "ts": 1e6 * event.start_s,
+            "dur": 1e6 * (event.end_s - event.start_s),
+            "args": {} if event.issued_s is None else {"issued_us": 1e6 * event.issued_s},
         }
-        for span in sorted(spans, key=lambda span: (span.start_s, span.start_s - span.end_s))
+        for event in sorted(traced, key=lambda event: (event.start_s, event.start_s - event.end_s))
     ]
     trace = {"traceEvents": named + events, "displayTimeUnit": "ms", "otherData": about}
     write_text(path, json.dumps(trace) + "\n")

@@ -1,50 +1,25 @@
-"""What the funnel sends and when: calls and bytes of each collective, and where the time of a step went.
+"""What the funnel sends and when: calls and bytes of each collective, and where the time of a step goes.
 
 A step is a row of phases (mark()). While collectives are in flight the rank computes, or waits for one of them: waits
 are exposed communication, flight while the rank computes is hidden, and what is left of the step is compute.
 """
 
-import time
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 
-import torch
-
+from engine.measure.clock import Clock, HostClock, Stamp
 from engine.measure.intervals import common, union
-
-Stamp = float | torch.cuda.Event
-
-
-class Clock:
-    """Stamps moments of this rank's work: host time, or events on the current stream of a CUDA device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
-
-    def stamp(self) -> Stamp:
-        """The present moment of the current stream."""
-        if not self._cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def seconds(self, start: Stamp, end: Stamp) -> float:
-        """Time between two stamps; on CUDA, waits for the second one."""
-        if isinstance(start, torch.cuda.Event):
-            assert isinstance(end, torch.cuda.Event)
-            end.synchronize()
-            return start.elapsed_time(end) / 1e3
-        assert isinstance(end, float)
-        return end - start
 
 
 @dataclass(slots=True)
 class Tally:
-    """Sums for one kind of collective along one axis. num_bytes: the input buffers of this rank. time_s: in flight."""
+    """Sums for one kind of collective along one axis. num_bytes: this rank's input buffers, or what it receives.
+
+    time_s: in flight; 0 if it isn't timed.
+    """
 
     calls: int = 0
     num_bytes: int = 0
@@ -73,7 +48,7 @@ class AxisSeconds:
 class Flight:
     """One collective, whose moments are stamped as they come.
 
-    blocking: waited for when there is nothing left to do without its result. began: when its lane came to it, where
+    blocking: nothing is left to do without its result when it is waited for. began: when its lane came to it, where
     that is known (CUDA).
     """
 
@@ -81,7 +56,6 @@ class Flight:
     kind: str
     axis: str
     lane: str
-    num_bytes: int
     blocking: bool
     issued: Stamp
     began: Stamp | None = None
@@ -97,6 +71,11 @@ class Flight:
         """Its result is there."""
         self.done = self.clock.stamp()
 
+    def wait(self, *, unavoidable: bool) -> None:
+        """The rank stands still for it from now on, or from the beginning if it was issued as blocking."""
+        self.waited = self.issued if self.blocking else self.clock.stamp()
+        self.blocking |= unavoidable
+
     def resume(self) -> None:
         """The rank goes on; only the first time counts."""
         if self.resumed is None:
@@ -104,7 +83,7 @@ class Flight:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TraceEvent:
     """Something of a step, in seconds from its start. kind: phase, wait or collective, which is issued first."""
 
     lane: str
@@ -134,8 +113,12 @@ class _Flown:
 
 @dataclass(slots=True)
 class Recording:
-    """What was recorded since the last clear(): sums over `steps` steps, and the marks and flights of the last one."""
+    """What was recorded since the last clear(): sums over `steps` steps, and the marks and flights of the last one.
 
+    timed: whether anything but the length of the steps was; if not, phases, axes and events are empty.
+    """
+
+    timed: bool = True
     steps: int = 0
     time_s: float = 0.0
     tallies: dict[tuple[str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
@@ -145,62 +128,76 @@ class Recording:
     flown: list[_Flown] = field(default_factory=list)
 
     @property
-    def spans(self) -> list[Span]:
+    def events(self) -> list[TraceEvent]:
         """Of the last step: its phases, then each collective and the wait for it."""
-        spans = [Span(COMPUTE, "phase", name, start, end) for (name, start), (_, end) in pairwise(self.marks)]
+        events = [TraceEvent(COMPUTE, "phase", name, start, end) for (name, start), (_, end) in pairwise(self.marks)]
         for f in self.flown:
-            wait = Span(COMPUTE, "wait", f"{f.flight.kind} {f.flight.axis}", f.waited, f.resumed)
-            spans += [Span(f.flight.lane, "collective", f.flight.kind, f.start, f.done, f.issued), wait]
-        return spans
+            wait = TraceEvent(COMPUTE, "wait", f"{f.flight.kind} {f.flight.axis}", f.waited, f.resumed)
+            events += [TraceEvent(f.flight.lane, "collective", f.flight.kind, f.start, f.done, f.issued), wait]
+        return events
 
 
 class Recorder:
-    """Told by Comm of every collective, and by who trains of the phases of a step. What lies between two steps, such
-    as saving a checkpoint, is not recorded.
+    """Told by the funnel of every collective, and by who trains of the phases of a step. What lies between two steps,
+    such as saving a checkpoint, is not recorded.
+
+    timing=False: only calls, bytes and the length of each step, for which a HostClock is enough.
     """
 
-    def __init__(self, clock: Clock | None = None) -> None:
-        self.clock = clock or Clock(torch.device("cpu"))
-        self.total = Recording()
-        self._marks: list[tuple[str, Stamp]] = []
-        self._flights: list[Flight] = []
+    def __init__(self, clock: Clock | None = None, *, timing: bool = True) -> None:
+        self._clock, self._timing = clock or HostClock(), timing
+        self.clear()
 
-    def issued(self, kind: str, axis: str, lane: str, num_bytes: int, *, blocking: bool) -> Flight:
-        """A collective is about to be issued; who issues it stamps the moments that follow."""
-        flight = Flight(self.clock, kind, axis, lane, num_bytes, blocking, self.clock.stamp())
-        if self._marks:
-            self._flights.append(flight)
+    def issued(self, kind: str, axis: str, lane: str, num_bytes: int, *, blocking: bool) -> Flight | None:
+        """A collective is about to be issued. Who issues it stamps the moments of the flight, if there is one."""
+        if not self._marks:
+            return None
+        tally = self._tallies[kind, axis]
+        tally.calls += 1
+        tally.num_bytes += num_bytes
+        if not self._timing:
+            return None
+        flight = Flight(self._clock, kind, axis, lane, blocking, self._clock.stamp())
+        self._flights.append(flight)
         return flight
 
     def start_step(self, phase: str) -> None:
-        """A step begins with this phase."""
-        self._marks, self._flights = [], []
-        self.mark(phase)
+        """A step begins with this phase; one that was not ended is forgotten."""
+        self._forget_step()
+        self._marks.append((phase, self._clock.stamp()))
 
     def mark(self, phase: str) -> None:
         """The phase begins now, and the one before it ends."""
-        self._marks.append((phase, self.clock.stamp()))
+        if self._timing:
+            self._marks.append((phase, self._clock.stamp()))
 
     def end_step(self) -> float:
-        """Add up what came since start_step(); returns its length in seconds. On CUDA it waits for the device."""
-        self.mark("")
-        origin = self._marks[0][1]
-        marks = [(name, self.clock.seconds(origin, stamp)) for name, stamp in self._marks]
-        total, step_s = self.total, marks[-1][1]
+        """Add up what came since start_step(); returns its length in seconds. On CUDA the host waits for the device."""
+        self._marks.append(("", self._clock.stamp_end()))
+        origin, total = self._marks[0][1], self.total
+        marks = [(name, self._clock.seconds(origin, stamp)) for name, stamp in self._marks]
+        step_s = marks[-1][1]
+        total.steps += 1
+        total.time_s += step_s
+        for key, tally in self._tallies.items():
+            total.tallies[key].calls += tally.calls
+            total.tallies[key].num_bytes += tally.num_bytes
+        if self._timing:
+            self._add_times(marks, self._flown(origin, step_s))
+        self._forget_step()
+        return step_s
+
+    def _add_times(self, marks: list[tuple[str, float]], flown: list[_Flown]) -> None:
+        total = self.total
         for (name, start), (_, end) in pairwise(marks):
             total.phases[name].compute_s += end - start
-        flown = self._flown(origin, step_s)
         waits = union((f.waited, f.resumed) for f in flown)
         begins = [start for _, start in marks[:-1]]
         for f in flown:
             near = waits[bisect_right(waits, f.start, key=_END) : bisect_left(waits, f.done, key=_START)]
             hidden = f.done - f.start - sum(end - start for start, end in common(near, [(f.start, f.done)]))
             self._add(f, hidden, *(marks[bisect_right(begins, moment) - 1][0] for moment in (f.start, f.waited)))
-        total.steps += 1
-        total.time_s += step_s
         total.marks, total.flown = marks, flown
-        self._marks, self._flights = [], []
-        return step_s
 
     def _flown(self, origin: Stamp, end_s: float) -> list[_Flown]:
         """The flights in seconds from the origin. One that was never waited for lasts until the end.
@@ -211,7 +208,7 @@ class Recorder:
         flown, lane_free = [], dict[str, float]()
         for flight in self._flights:
             issued, began, done, waited, resumed = (
-                None if stamp is None else self.clock.seconds(origin, stamp)
+                None if stamp is None else self._clock.seconds(origin, stamp)
                 for stamp in (flight.issued, flight.began, flight.done, flight.waited, flight.resumed)
             )
             assert issued is not None
@@ -226,10 +223,7 @@ class Recorder:
     def _add(self, f: _Flown, hidden_s: float, issued_in: str, waited_in: str) -> None:
         """Add one flight to the sums, in the phases in which it was issued and waited for."""
         exposed_s = f.resumed - f.waited
-        tally = self.total.tallies[f.flight.kind, f.flight.axis]
-        tally.calls += 1
-        tally.num_bytes += f.flight.num_bytes
-        tally.time_s += f.done - f.start
+        self.total.tallies[f.flight.kind, f.flight.axis].time_s += f.done - f.start
         axis = self.total.axes[f.flight.axis]
         axis.exposed_s += exposed_s
         axis.hidden_s += hidden_s
@@ -243,5 +237,10 @@ class Recorder:
 
     def clear(self) -> None:
         """Forget everything recorded so far."""
-        self.total = Recording()
-        self._marks, self._flights = [], []
+        self.total = Recording(self._timing)
+        self._forget_step()
+
+    def _forget_step(self) -> None:
+        self._marks: list[tuple[str, Stamp]] = []
+        self._flights: list[Flight] = []
+        self._tallies: dict[tuple[str, str], Tally] = defaultdict(Tally)

@@ -155,7 +155,7 @@ class Gradients:
     def _issue_replicated(self) -> Handle:
         if self._replicated.numel():
             return self._comm.issue(Kind.ALL_REDUCE, Axis.Z, self._replicated)
-        return Handle(lambda: self._replicated)
+        return Handle(self._replicated)
 
     def _retire(self, window: int) -> None:
         """Take in the oldest reduce-scatters until only so many are in flight (ORS, axonn-sc24 V-D)."""

@@ -132,12 +132,13 @@ class Outcome:
 
     def _timeline(self) -> Timeline:
         """The last iteration; written as a Chrome trace too."""
-        last, spans = self.progress.iterations[-1], self.progress.recording.spans
+        last, events = self.progress.iterations[-1], self.progress.recording.events
         path = self._plan.config.timeline
         assert path is not None
         about = {"grid": str(self._plan.grid), "overlap": str(self._plan.config.overlap), "iteration": last.index}
-        chrome_trace.write(path, spans, rank=self._launch.rank, about=about)
-        return Timeline(iteration=last.index, step_s=last.time_s, spans=tuple(Span(**asdict(span)) for span in spans))
+        chrome_trace.write(path, events, rank=self._launch.rank, about=about)
+        spans = tuple(Span(**asdict(event)) for event in events)
+        return Timeline(iteration=last.index, step_s=last.time_s, spans=spans)
 
     def write_failure(self, error: Exception) -> None:
         """Log the failure and write it, unless another rank already gave a reason of its own."""

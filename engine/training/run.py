@@ -13,8 +13,9 @@ import torch.distributed as dist
 
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, choose_device, init_process_group
+from engine.measure.clock import EventClock, HostClock
 from engine.measure.memory import keep_freed_memory
-from engine.measure.recorder import Clock, Recorder
+from engine.measure.recorder import Recorder
 from engine.result.schema import write
 from engine.training.config import Plan
 from engine.training.outcome import UNFINISHED, Outcome, Terminated, everyones
@@ -40,7 +41,7 @@ def train(plan: Plan, launch: Launch) -> int:
             write(outcome.failed(UNFINISHED), config.out)
         init_process_group(launch, device, timedelta(seconds=config.timeout_s))
         outcome.connected = True
-        recorder = Recorder(Clock(device))
+        recorder = Recorder(EventClock(device) if device.type == "cuda" else HostClock())
         comm = Comm(plan.grid, timeout=timedelta(seconds=config.timeout_s), recorder=recorder, device=device)
         run_iterations(Trainer(plan, comm, recorder), outcome.progress)
         ranks = everyones(comm)

@@ -89,8 +89,9 @@ class Trainer:
         """One optimizer step on the next global batch. The host waits for the device once, at the end."""
         rate = learning_rate(self.plan.config.optim, self.done)
         self.recorder.start_step("forward")
-        loss, norm = torch.stack(self.launch_step()).tolist()
+        told = torch.stack(self.launch_step())
         time_s = self.recorder.end_step()
+        loss, norm = told.tolist()
         if self._cache_unsized:
             self._size_cache()
         return Step(loss, norm, rate, time_s)

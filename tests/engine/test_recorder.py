@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.measure.recorder import Recorder, Span
+from engine.measure.recorder import Recorder, TraceEvent
 
 
 class Hands:
@@ -12,6 +12,8 @@ class Hands:
 
     def stamp(self) -> float:
         return self.now
+
+    stamp_end = stamp
 
     def seconds(self, start: float, end: float) -> float:
         return end - start
@@ -60,8 +62,8 @@ def test_waits_flights_and_compute_are_told_apart() -> None:
     assert (total.axes["z"].exposed_s, total.axes["z"].hidden_s) == (1.0, 4.0)
     assert (total.axes["y"].exposed_s, total.axes["y"].hidden_s) == (2.0, 0.0)
     assert (total.tallies["all_gather", "z"].calls, total.tallies["all_gather", "z"].time_s) == (1, 7.0)
-    assert Span("compute", "wait", "all_gather z", 6.0, 7.0) in total.spans
-    assert Span("z gather", "collective", "all_gather", 0.0, 7.0, issued_s=0.0) in total.spans
+    assert TraceEvent("compute", "wait", "all_gather z", 6.0, 7.0) in total.events
+    assert TraceEvent("z gather", "collective", "all_gather", 0.0, 7.0, issued_s=0.0) in total.events
 
 
 def test_collectives_of_one_lane_follow_each_other_and_of_two_lanes_run_at_once() -> None:
@@ -85,7 +87,7 @@ def test_one_that_is_never_waited_for_is_exposed_for_no_time() -> None:
     assert step.recorder.total.phases["forward"].compute_s == 3.0
 
 
-def test_steps_add_up_and_spans_are_those_of_the_last() -> None:
+def test_steps_add_up_and_events_are_those_of_the_last() -> None:
     step = Step()
     for length in (1.0, 2.0):
         step.at(0.0).recorder.start_step("forward")
@@ -95,4 +97,4 @@ def test_steps_add_up_and_spans_are_those_of_the_last() -> None:
     total = step.recorder.total
     assert (total.steps, total.time_s) == (2, 3.0)
     assert total.phases["forward"].compute_s == pytest.approx(1.5)
-    assert max(span.end_s for span in total.spans) == 2.0
+    assert max(event.end_s for event in total.events) == 2.0

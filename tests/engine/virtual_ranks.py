@@ -5,17 +5,19 @@ or a buffer reused too early can't pass. A mutation makes one collective wrong, 
 """
 
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from dataclasses import dataclass
 from itertools import product
+from queue import Queue
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from engine.comm.funnel import Comm, Kind, Lane
+from engine.comm.collective import POINT_TO_POINT, Kind, Lane
+from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Flight, Recorder
 
@@ -41,6 +43,12 @@ class Hub:
         self.failed = threading.Event()
         self._lock = threading.Lock()
         self._slots: dict[tuple[tuple[int, ...], Lane, int], _Slot] = {}
+        self._messages: dict[tuple[int, int, Lane], Queue[Tensor]] = defaultdict(Queue)
+
+    def messages(self, sender: int, receiver: int, lane: Lane) -> Queue[Tensor]:
+        """What one rank sends another, in order."""
+        with self._lock:
+            return self._messages[sender, receiver, lane]
 
     def put(self, place: tuple[tuple[int, ...], Lane, int], rank: int, kind: Kind, value: Tensor) -> _Slot:
         members = place[0]
@@ -75,31 +83,31 @@ class LazyComm(Comm):
     """A Comm whose back end is the Hub."""
 
     def __init__(self, grid: Grid, hub: Hub, rank: int, recorder: Recorder | None = None) -> None:
-        self._hub, self._own_rank = hub, rank
-        self._numbers: Counter[Axis | tuple[Axis, Lane]] = Counter()
+        self.hub = hub
+        self.numbers: Counter[Axis | tuple[Axis, Lane]] = Counter()
         self.in_flight = 0
-        super().__init__(grid, recorder=recorder)
-
-    def _connect(self, timeout: timedelta) -> int:
-        return self._own_rank
+        super().__init__(grid, recorder=recorder, backend=_Threads(self, rank))
 
     def _start(
-        self, kind: Kind, axis: Axis, lane: Lane, tensor: Tensor, result: Tensor, flight: Flight | None
-    ) -> Callable[[], Tensor]:
+        self, kind: Kind, axis: Axis, lane: Lane, source: Tensor, target: Tensor, peer: int | None
+    ) -> Callable[[], None]:
+        """Where all that is issued comes by, for a subclass that wants to see it."""
+        if kind in POINT_TO_POINT:
+            return self._start_message(kind, axis, lane, target, peer)
         members = self.grid.members(axis, self.rank)
-        self._numbers[axis] += 1
-        self._numbers[axis, lane] += 1
+        self.numbers[axis] += 1
+        self.numbers[axis, lane] += 1
         self.in_flight += 1
-        mutation = self._hub.mutate(kind, axis, self._numbers[axis])
-        sent = tensor.detach().flatten().clone()
-        slot = self._hub.put((members, lane, self._numbers[axis, lane]), self.rank, kind, sent)
-        in_place = result.data_ptr() == tensor.data_ptr()
-        result.detach().fill_(torch.nan if result.is_floating_point() else -1)
+        mutation = self.hub.mutate(kind, axis, self.numbers[axis])
+        sent = source.clone()
+        slot = self.hub.put((members, lane, self.numbers[axis, lane]), self.rank, kind, sent)
+        in_place = source.data_ptr() == target.data_ptr()
+        _spoil(target)
 
-        def finish() -> Tensor:
+        def finish() -> None:
             self.in_flight -= 1
-            outcome = self._hub.take(slot)
-            assert in_place or torch.equal(tensor.flatten(), sent), "an input changed while in flight"
+            outcome = self.hub.take(slot)
+            assert in_place or torch.equal(source, sent), "an input changed while in flight"
             if kind is Kind.REDUCE_SCATTER:
                 place = members.index(self.rank)
                 outcome, own = outcome.chunk(len(members))[place], sent.chunk(len(members))[place]
@@ -109,10 +117,57 @@ class LazyComm(Comm):
                 outcome = own
             if mutation == "twice":
                 outcome = outcome * 2
-            result.detach().view(-1).copy_(outcome)
-            return result
+            target.copy_(outcome)
 
         return finish
+
+    def _start_message(
+        self, kind: Kind, axis: Axis, lane: Lane, buffer: Tensor, peer: int | None
+    ) -> Callable[[], None]:
+        assert peer is not None
+        other = self.grid.members(axis, self.rank)[peer]
+        self.in_flight += 1
+        if kind is Kind.SEND:
+            sent = buffer.clone()
+            self.hub.messages(self.rank, other, lane).put(sent)
+        else:
+            _spoil(buffer)
+
+        def finish() -> None:
+            self.in_flight -= 1
+            if kind is Kind.SEND:
+                assert torch.equal(buffer, sent), "an input changed while in flight"
+            else:
+                buffer.copy_(self.hub.messages(other, self.rank, lane).get(timeout=TIMEOUT_S))
+
+        return finish
+
+
+def _spoil(buffer: Tensor) -> None:
+    buffer.fill_(torch.nan if buffer.is_floating_point() else -1)
+
+
+@dataclass
+class _Threads:
+    """The back end of a LazyComm: its channels hand everything to LazyComm._start."""
+
+    comm: LazyComm
+    rank: int
+
+    def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> "_LazyChannel":
+        return _LazyChannel(self.comm, axis, lane)
+
+
+@dataclass
+class _LazyChannel:
+    comm: LazyComm
+    axis: Axis
+    lane: Lane
+
+    def start(
+        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, flight: Flight | None, *, blocking: bool
+    ) -> Callable[[], None]:
+        return self.comm._start(kind, self.axis, self.lane, source, target, peer)
 
 
 def run_ranks(

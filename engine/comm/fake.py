@@ -1,0 +1,29 @@
+"""torch's fake back end: any one rank of any grid runs alone, on the CPU or on the meta device, and nothing is sent.
+
+What comes out has the right shape and no meaning.
+"""
+
+from collections.abc import Callable
+
+import torch.distributed as dist
+from torch import Tensor
+
+from engine.comm.backend import launch, nothing
+from engine.comm.collective import Kind
+from engine.measure.recorder import Flight
+
+
+class FakeChannel:
+    """A process group whose other ranks don't exist. Its work takes no callbacks and is never seen to complete."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+
+    def start(
+        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, flight: Flight | None, *, blocking: bool
+    ) -> Callable[[], None]:
+        """See Channel.start."""
+        launch(kind, self._group, source, target, peer, async_op=True)
+        if flight is not None:
+            flight.end()
+        return nothing

@@ -1,0 +1,43 @@
+"""gloo, for CPUs: asynchronous work that the host waits for."""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from engine.comm.backend import launch
+from engine.comm.collective import POINT_TO_POINT, Kind
+from engine.measure.recorder import Flight
+
+
+class GlooChannel:
+    """A process group of gloo, which carries out two of its collectives at a time on threads of its own."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+        self._ranks = dist.get_world_size(group)
+
+    def start(
+        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, flight: Flight | None, *, blocking: bool
+    ) -> Callable[[], None]:
+        """See Channel.start."""
+        if kind is Kind.REDUCE_SCATTER:
+            # gloo's own sends as much as an all-reduce; an exchange and a local sum send half.
+            parts = torch.empty_like(source)
+            work = dist.all_to_all_single(parts, source, group=self._group, async_op=True)
+        else:
+            parts = target
+            work = launch(kind, self._group, source, target, peer, async_op=True)
+        assert work is not None
+        if flight is not None and kind not in POINT_TO_POINT:  # those don't say when they are done
+            work.get_future().add_done_callback(lambda _: flight.end())
+
+        def finish() -> None:
+            work.wait()
+            if parts is not target:
+                if flight is not None:
+                    flight.resume()  # the sum is this rank's own work
+                torch.sum(parts.view(self._ranks, -1), dim=0, out=target)
+
+        return finish

@@ -1,0 +1,57 @@
+"""The process groups of torch.distributed as channels of a Comm; the default group's back end says of which sort."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from engine.comm.backend import Channel
+from engine.comm.collective import Lane
+from engine.comm.fake import FakeChannel
+from engine.comm.gloo import GlooChannel
+from engine.comm.nccl import CudaStreams, NcclChannel, group_options
+from engine.errors import RunError
+from engine.grid import Axis, Grid
+
+
+class ProcessGroups:
+    """Backend of a Comm. Each rank makes only its own groups, with a time-out for every collective.
+
+    A grid of one rank needs no process group. Raises RuntimeError if there is none of the grid's size, or RunError if
+    its back end is unknown.
+    """
+
+    def __init__(self, grid: Grid, device: torch.device, timeout: timedelta) -> None:
+        self._device, self._timeout = device, timeout
+        if not dist.is_initialized():
+            if grid.size > 1:
+                raise RuntimeError("Comm needs an initialised process group for a grid of more than one rank.")
+            self.rank = 0
+            return
+        self.rank, world_size = dist.get_rank(), dist.get_world_size()
+        if world_size != grid.size:
+            raise RuntimeError(f"Grid {grid} has {grid.size} ranks, the process group {world_size}.")
+
+    def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> Channel:
+        """See Backend.channel. A new group takes its back end's default time-out, not the parent's: it is passed."""
+        name = dist.get_backend()
+        group = dist.new_group(
+            list(members),
+            timeout=self._timeout,
+            pg_options=group_options(self._timeout) if name == "nccl" else None,
+            use_local_synchronization=True,
+            group_desc=f"{axis} {lane}",
+        )
+        assert group is not None
+        match name:
+            case "gloo":
+                return GlooChannel(group)
+            case "nccl":
+                return NcclChannel(group, CudaStreams(self._device))
+            case "fake":
+                return FakeChannel(group)
+        raise RunError(
+            f"Collectives go over gloo, nccl or fake, but torch.distributed was initialised with {name}: take one of "
+            "the three."
+        )

@@ -1,0 +1,131 @@
+"""NCCL (and RCCL, which has its name): collectives on CUDA streams, for which the host never waits.
+
+Three rules keep memory right without a host synchronisation:
+
+    a lane's stream waits for what the computing stream was given before the collective was issued
+    the computing stream waits for the lane when the handle is waited for
+    until then the handle keeps both buffers, so that the allocator can't give their memory to anybody
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from engine.comm.backend import launch, nothing
+from engine.comm.collective import POINT_TO_POINT, Kind
+from engine.measure.recorder import Flight
+
+
+class CudaStreams:
+    """The streams of a CUDA device. All that this file asks of a device goes through here."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def lane(self) -> torch.cuda.Stream:
+        """Of high priority: with the default 0 NCCL's kernels wait until a weight gradient's have all begun."""
+        return torch.cuda.Stream(self._device, priority=-1)
+
+    def current(self) -> torch.cuda.Stream:
+        """The device's current stream."""
+        return torch.cuda.current_stream(self._device)
+
+    def use(self, stream: torch.cuda.Stream) -> AbstractContextManager[object]:
+        """Make it the current one for a while."""
+        return torch.cuda.stream(stream)
+
+
+def group_options(timeout: timedelta) -> Any:
+    """High priority also for the streams inside a process group, on which torch before 2.8 runs every collective."""
+    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+    options._timeout = timeout  # new_group warns if its own time-out is another one
+    return options
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """Sends and receives that are launched together. ready: when their buffers are; done: once they are launched."""
+
+    ops: list[dist.P2POp] = field(default_factory=list)
+    ready: list[torch.cuda.Event] = field(default_factory=list)
+    flights: list[Flight] = field(default_factory=list)
+    done: torch.cuda.Event | None = None
+
+
+class NcclChannel:
+    """A process group of NCCL with a stream of its own: one communicator, which has to see one order."""
+
+    def __init__(self, group: dist.ProcessGroup, streams: CudaStreams) -> None:
+        self._group, self._streams, self._lane = group, streams, streams.lane()
+        self._exchange = _Exchange()
+
+    def start(
+        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, flight: Flight | None, *, blocking: bool
+    ) -> Callable[[], None]:
+        """See Channel.start."""
+        if kind in POINT_TO_POINT:
+            return self._join_exchange(kind, target, peer, flight)
+        self._launch_exchange()
+        computing = self._streams.current()
+        if blocking:
+            # Stays where its result is needed, after what the lane still has in flight on the same communicator.
+            computing.wait_stream(self._lane)
+            self._launch(kind, source, target, flight)
+            return nothing
+        self._lane.wait_stream(computing)
+        with self._streams.use(self._lane):
+            self._launch(kind, source, target, flight)
+            done = self._lane.record_event()
+        return lambda: self._streams.current().wait_event(done)
+
+    def _launch(self, kind: Kind, source: Tensor, target: Tensor, flight: Flight | None) -> None:
+        """On the current stream. async_op=False makes that stream wait, not the host."""
+        if flight is not None:
+            flight.begin()
+        launch(kind, self._group, source, target, None, async_op=False)
+        if flight is not None:
+            flight.end()
+
+    def _join_exchange(self, kind: Kind, buffer: Tensor, peer: int | None, flight: Flight | None) -> Callable[[], None]:
+        """Launch nothing yet: NCCL's send waits for the other's receive, so two ranks that both send first would hang.
+
+        All that were issued are launched as one group when one of them is waited for, or when a collective comes.
+        """
+        exchange = self._exchange
+        exchange.ops.append(
+            dist.P2POp(dist.isend if kind is Kind.SEND else dist.irecv, buffer, group=self._group, group_peer=peer)
+        )
+        exchange.ready.append(self._streams.current().record_event())
+        if flight is not None:
+            exchange.flights.append(flight)
+
+        def finish() -> None:
+            if exchange is self._exchange:
+                self._launch_exchange()
+            assert exchange.done is not None
+            self._streams.current().wait_event(exchange.done)
+
+        return finish
+
+    def _launch_exchange(self) -> None:
+        exchange = self._exchange
+        if not exchange.ops:
+            return
+        self._exchange = _Exchange()
+        for event in exchange.ready:
+            self._lane.wait_event(event)
+        with self._streams.use(self._lane):
+            for flight in exchange.flights:
+                flight.begin()
+            for work in dist.batch_isend_irecv(exchange.ops):
+                work.wait()  # the lane does, not the host
+            for flight in exchange.flights:
+                flight.end()
+            exchange.done = self._lane.record_event()
+        exchange.ops.clear()

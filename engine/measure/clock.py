@@ -1,0 +1,72 @@
+"""Clocks that stamp moments of a rank's work, and the one moment of a step at which the host waits for a device."""
+
+import time
+from typing import Protocol
+
+import torch
+
+Stamp = float | torch.cuda.Event
+
+
+class Clock(Protocol):
+    """Stamps are compared by the clock that made them."""
+
+    def stamp(self) -> Stamp:
+        """The present moment."""
+        ...
+
+    def stamp_end(self) -> Stamp:
+        """The moment at which all that was begun is done; the host waits for it."""
+        ...
+
+    def seconds(self, start: Stamp, end: Stamp) -> float:
+        """Time between two stamps. Both have passed: a stamp_end() came after them."""
+        ...
+
+
+class HostClock:
+    """Host time. Of work on a CUDA device, which the host runs ahead of, only stamp_end() tells anything."""
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self._device = torch.device(device)
+
+    def stamp(self) -> Stamp:
+        """See Clock.stamp."""
+        return time.perf_counter()
+
+    def stamp_end(self) -> Stamp:
+        """See Clock.stamp_end."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+    def seconds(self, start: Stamp, end: Stamp) -> float:
+        """See Clock.seconds."""
+        assert isinstance(start, float)
+        assert isinstance(end, float)
+        return end - start
+
+
+class EventClock:
+    """Timing events on the current stream of a CUDA device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def stamp(self) -> Stamp:
+        """See Clock.stamp."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def stamp_end(self) -> Stamp:
+        """See Clock.stamp_end."""
+        event = self.stamp()
+        torch.cuda.synchronize(self._device)
+        return event
+
+    def seconds(self, start: Stamp, end: Stamp) -> float:
+        """See Clock.seconds."""
+        assert isinstance(start, torch.cuda.Event)
+        assert isinstance(end, torch.cuda.Event)
+        return start.elapsed_time(end) / 1e3
