@@ -32,10 +32,11 @@ def adamw(
 ) -> torch.optim.AdamW:
     """PyTorch's fused AdamW over a rank's parameters; whether one is a matrix is read from its serial shape.
 
-    On the meta device, where there is no fused kernel, its plain form.
+    On the meta device, where there is no fused kernel, its form of one kernel for many tensors.
     """
     decayed = [p for name, p in parameters.items() if len(placements[name].shape) > 1]
     others = [p for name, p in parameters.items() if len(placements[name].shape) == 1]
+    meta = any(p.is_meta for p in parameters.values())
     groups = [
         {"params": decayed, "weight_decay": config.weight_decay},
         {"params": others, "weight_decay": 0.0},
@@ -45,7 +46,8 @@ def adamw(
         lr=config.learning_rate,
         betas=(config.beta1, config.beta2),
         eps=config.eps,
-        fused=not any(p.is_meta for p in parameters.values()),
+        fused=not meta,
+        foreach=meta or None,
     )
 
 
