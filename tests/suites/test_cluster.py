@@ -11,8 +11,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from running import ROOT, reframe
 
 import systems
 from suites.engine_test import scheduler_says
+from virtual_cluster.command import parse
 
 CLUSTER = ROOT / "ci" / "cluster"
 STATE = Path("/run/par4d-cluster")
@@ -103,7 +102,7 @@ class Machine:
                 words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
             except OSError:
                 continue  # it ended meanwhile
-            if re.search(r"ci/cluster inside|^slurm|^munged", words):
+            if re.search(r"virtual_cluster inside|^slurm|^munged", words):
                 processes.add(words)
         files = {file for file in (STATE, CONFIGURATION, Path("/run/mount")) if file.exists() or file.is_symlink()}
         links = frozenset(link.name for link in Path("/sys/class/net").iterdir())
@@ -193,12 +192,7 @@ def test_without_root_it_says_that_it_takes_root() -> None:
 
 
 def test_the_system_file_says_what_the_cluster_is_by_default() -> None:
-    loader = SourceFileLoader("cluster", str(CLUSTER))
-    spec = spec_from_loader("cluster", loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    loader.exec_module(module)
-    made = module.parse(["up"])
+    made = parse(["up"])
     node = systems.load("vcluster").node
     assert node.devices is not None
     assert node.nic_bytes_per_s is not None
