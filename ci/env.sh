@@ -1,5 +1,5 @@
-# Source this file, from bash or zsh: `source ci/env.sh`. It makes .venv if it is missing, activates it, and lets the
-# command `reframe` know Par4D's systems.
+# Source this file, from bash or zsh: `source ci/env.sh`. It makes .venv if it is missing, activates it, and puts
+# ci/bin first on PATH, whose `reframe` knows Par4D's systems.
 
 _par4d_env() {
     local root

@@ -10,14 +10,14 @@ from reports.ablation import NONE, short
 from reports.bars import Bar, Bars, stacked
 from reports.frame import SETTING, Frames
 from reports.page import Figure
-from reports.scaling import Series, at, left_out, spread_out
+from reports.scaling import MeasuredSeries, at, left_out, spread_out
 
 MOST_BARS = 12
 MOST_OVERLAPS = 4
 _AXES = {"x": "blue", "y": "red", "z": "green", "data": "purple"}
 
 
-def breakdown(series: Series, remark: str = "", *, as_share: bool = False) -> Figure:
+def breakdown(series: MeasuredSeries, remark: str = "", *, as_share: bool = False) -> Figure:
     """Compute and exposed communication of an iteration, of every overlap that ran in a layout (axonn-sc24 Fig. 7).
 
     as_share: in per cent of the iteration instead of seconds.
@@ -42,7 +42,7 @@ def breakdown(series: Series, remark: str = "", *, as_share: bool = False) -> Fi
     )  # fmt: skip
 
 
-def _by_overlap(series: Series, line: pd.DataFrame) -> tuple[pd.DataFrame, list[Bar]]:
+def _by_overlap(series: MeasuredSeries, line: pd.DataFrame) -> tuple[pd.DataFrame, list[Bar]]:
     """For each point of the line the measured overlaps of its layout, without any first, and a bar for each."""
     places = line[SETTING].assign(place=range(len(line)))
     rows = places.merge(series.points[series.points["jobs"] > 0], on=SETTING).sort_values("time_s")
@@ -61,7 +61,7 @@ def _by_overlap(series: Series, line: pd.DataFrame) -> tuple[pd.DataFrame, list[
     ]
 
 
-def memory(series: Series) -> Figure:
+def memory(series: MeasuredSeries) -> Figure:
     """Peak memory of the fullest rank."""
     chosen = spread_out(series.line, MOST_BARS)
     parts = [Bars("fullest rank", (chosen["memory_max"] / 2**30).tolist(), "green")]
@@ -72,7 +72,7 @@ def memory(series: Series) -> Figure:
     )  # fmt: skip
 
 
-def traffic(series: Series, frames: Frames) -> Figure:
+def traffic(series: MeasuredSeries, frames: Frames) -> Figure:
     """Bytes that rank 0 hands to collectives in an iteration, by axis of the grid."""
     chosen = spread_out(series.line, MOST_BARS)
     mine = frames.collectives[frames.collectives["run"].isin(chosen["newest"])]
@@ -96,7 +96,7 @@ def traffic(series: Series, frames: Frames) -> Figure:
 
 
 def _bars(
-    series: Series,
+    series: MeasuredSeries,
     suffix: str,
     title: str,
     parts: Sequence[Bars],

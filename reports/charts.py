@@ -1,4 +1,4 @@
-"""Lines over a scale, as inline SVG, and what every kind of chart has in common."""
+"""Lines between two scales, as inline SVG, and what every kind of chart has in common."""
 
 import itertools
 import math
@@ -39,16 +39,16 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
-    """A scale: its caption (with the unit) and how it runs."""
+class Scale:
+    """A chart's horizontal or vertical scale: its caption (with the unit) and how it runs."""
 
     caption: str
-    scale: Literal["linear", "log2", "log10"] = "linear"
+    spacing: Literal["linear", "log2", "log10"] = "linear"
     from_zero: bool = False
     write: Callable[[float], str] | None = None
 
 
-def lines(chart: Sequence[Line], x: Axis, y: Axis, *, name: str, title: str, description: str) -> Markup:
+def lines(chart: Sequence[Line], x: Scale, y: Scale, *, name: str, title: str, description: str) -> Markup:
     """A line chart, each line labelled at its end. Points that can't stand on the scale are left out."""
     drawn = [line for line in (_drawable(line, x, y) for line in chart) if line.x]
     labels = [clean(line.label, 18) for line in drawn]
@@ -85,12 +85,12 @@ def canvas(
     return figure, axes
 
 
-def _drawable(line: Line, x: Axis, y: Axis) -> Line:
+def _drawable(line: Line, x: Scale, y: Scale) -> Line:
     """The line without points that are missing, or not positive on a logarithmic scale."""
     low, high = line.low or line.y, line.high or line.y
 
-    def stands(value: float, axis: Axis) -> bool:
-        return math.isfinite(value) and (axis.scale == "linear" or value > 0)
+    def stands(value: float, scale: Scale) -> bool:
+        return math.isfinite(value) and (scale.spacing == "linear" or value > 0)
 
     kept = [
         row
@@ -121,12 +121,12 @@ def _draw(axes: Axes, line: Line) -> None:
         axes.plot(line.x, line.y, color=colour, linewidth=2.0, marker="o", markersize=5.5, markeredgewidth=0)
 
 
-def _scale_x(axes: Axes, values: Sequence[float], axis: Axis) -> None:
-    if axis.scale == "log2":
+def _scale_x(axes: Axes, values: Sequence[float], scale: Scale) -> None:
+    if scale.spacing == "log2":
         axes.set_xscale("log", base=2)
         first = math.floor(math.log2(min(values, default=1)) + 0.01)
         final = math.ceil(math.log2(max(values, default=2)) - 0.01)
-        widths = [LETTER * len((axis.write or plain)(2.0**power)) + 8 for power in range(first, final + 1)]
+        widths = [LETTER * len((scale.write or plain)(2.0**power)) + 8 for power in range(first, final + 1)]
         room = axes.bbox.width
         step = next(step for step in itertools.count(1) if sum(widths[::step]) <= room or step > final - first)
         ticks = [2.0**power for power in range(first, final + 1, step)]
@@ -139,25 +139,25 @@ def _scale_x(axes: Axes, values: Sequence[float], axis: Axis) -> None:
         low, high = min(values, default=0), max(values, default=1)
         pad = 0.03 * (high - low) or 0.5
         axes.set_xlim(low - pad, high + pad)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: (axis.write or plain)(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: (scale.write or plain)(value)))
 
 
-def _scale_y(axes: Axes, values: Sequence[float], axis: Axis) -> None:
+def _scale_y(axes: Axes, values: Sequence[float], scale: Scale) -> None:
     low, high = min(values, default=0.0), max(values, default=1.0)
-    if axis.scale == "log10":
+    if scale.spacing == "log10":
         axes.set_yscale("log")
         axes.set_ylim(low / 1.4, high * 1.4)
         wide = math.log10(high / low) > 1.3
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
         axes.yaxis.set_minor_locator(NullLocator())
     else:
-        if axis.from_zero:
+        if scale.from_zero:
             axes.set_ylim(min(0.0, low), (high or 1.0) * 1.12)
         else:
             pad = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
             axes.set_ylim(low - pad, high + pad)
         axes.yaxis.set_major_locator(MaxNLocator(5))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: (axis.write or plain)(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: (scale.write or plain)(value)))
     axes.grid(axis="y", color=COLOURS["rule"], linewidth=0.8)
     axes.tick_params(axis="y", length=0)
 

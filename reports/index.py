@@ -6,7 +6,7 @@ import pandas as pd
 
 from reports import text
 from reports.load import Loaded
-from reports.page import Block, Column, Commands, Facts, Page, Section, Table, Text
+from reports.page import Block, Column, Commands, Facts, Page, Paragraph, Section, Table
 from reports.study import Study
 
 LEAD = (
@@ -49,7 +49,10 @@ def index(loaded: Loaded, runs: pd.DataFrame, others: pd.DataFrame) -> Page:
             if loaded.folders
             else "There is no folder of results here."
         )
-        blocks: tuple[Block, ...] = (Text(f"{where} Measure something, then build this report:"), Commands(FIRST_STEPS))
+        blocks: tuple[Block, ...] = (
+            Paragraph(f"{where} Measure something, then build this report:"),
+            Commands(FIRST_STEPS),
+        )
         sections.append(Section("Nothing measured yet", blocks, "empty"))
     sections.append(_read(loaded, runs))
     if loaded.skipped:
@@ -68,7 +71,9 @@ def _read(loaded: Loaded, runs: pd.DataFrame) -> Section:
         (f"{loaded.duplicates:,}", "found twice", "counted once"),
         (f"{loaded.without_record:,}", "without a result", "dry runs and tests that wrote none"),
     )
-    return Section("What was read", (Text(f"Folders: {', '.join(loaded.folders) or 'none'}."), Facts(facts)), "read")
+    return Section(
+        "What was read", (Paragraph(f"Folders: {', '.join(loaded.folders) or 'none'}."), Facts(facts)), "read"
+    )
 
 
 def _skipped(loaded: Loaded) -> Section:

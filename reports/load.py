@@ -14,7 +14,7 @@ from typing import Any
 from engine.errors import UsageError
 from engine.result.schema import SCHEMA, Result, ResultError, parse
 from reports import run_reports
-from reports.run_reports import Record
+from reports.run_reports import StoredResult
 from reports.text import clean
 
 MOST_RANKS = 2**31
@@ -60,16 +60,16 @@ def load(folders: Sequence[Path]) -> Loaded:
     """Read everything under the folders. Raises UsageError for a folder that isn't there."""
     check_folders(folders)
     skipped: list[Skipped] = []
-    results: list[Record] = []
-    reported: list[Record] = []
+    results: list[StoredResult] = []
+    reported: list[StoredResult] = []
     files = 0
     for path in _files(folders):
         if path.suffix == ".json":
             found = _read_json(path, skipped)
             if found is None:
                 continue
-            kept = results if isinstance(found, Record) else reported
-            kept.extend([found] if isinstance(found, Record) else found)
+            kept = results if isinstance(found, StoredResult) else reported
+            kept.extend([found] if isinstance(found, StoredResult) else found)
         else:
             kept = reported
             try:
@@ -116,8 +116,8 @@ def _files(folders: Iterable[Path]) -> Iterator[Path]:
                     yield path
 
 
-def _read_json(path: Path, skipped: list[Skipped]) -> Record | list[Record] | None:
-    """A result, the records of a run report, or None for a file that is neither."""
+def _read_json(path: Path, skipped: list[Skipped]) -> StoredResult | list[StoredResult] | None:
+    """A result, the results of a run report, or None for a file that is neither."""
     try:
         data = json.loads(path.read_bytes())
     except OSError as error:
@@ -127,13 +127,13 @@ def _read_json(path: Path, skipped: list[Skipped]) -> Record | list[Record] | No
         skipped.append(Skipped(str(path), f"{path} is cut short or is not JSON: run its test once more."))
         return None
     if isinstance(data, dict) and data.get("schema") == SCHEMA:
-        return Record(str(path), data)
+        return StoredResult(str(path), data)
     if run_reports.is_run_report(data):
-        return run_reports.records(data, str(path))
+        return run_reports.stored_results(data, str(path))
     return None
 
 
-def _parse(record: Record) -> Result:
+def _parse(record: StoredResult) -> Result:
     result = parse(record.data, record.source)
     if not 0 < result.ranks < MOST_RANKS:
         raise ResultError(f"{record.source} is not a valid result: its ranks are {result.ranks}, not 1 or more.")

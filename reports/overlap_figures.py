@@ -4,12 +4,12 @@ from typing import Any
 
 import pandas as pd
 
-from reports import bars, published, text, trace
+from reports import bars, published, text, timeline_picture
 from reports.ablation import NONE, flags, within_spread
 from reports.bars import Bar, Bars
 from reports.frame import Frames
 from reports.page import Figure
-from reports.trace import Panel
+from reports.timeline_picture import Panel
 
 HEADINGS = {"ladder": "one after the other", "alone": "each alone", "other": "other combinations"}
 
@@ -52,7 +52,7 @@ def steps(name: str, ordered: pd.DataFrame) -> Figure:
         title, caption,
         bars.stacked(parts, drawn, "seconds per iteration on rank 0", name=f"{name}-variants", title=title,
             description=". ".join(said) + ". " + caption, columns=[heads[place] for place in kept],
-            width=trace.WIDTH),
+            width=timeline_picture.WIDTH),
         ordered[columns], f"{name}-variants",
     )  # fmt: skip
 
@@ -109,7 +109,7 @@ def timeline(name: str, ordered: pd.DataFrame, runs: pd.DataFrame, frames: Frame
             spans = [span.model_dump() | {"overlap": overlap} for span in frames.timelines[run].spans]
             tables.append(pd.DataFrame(spans, columns=["overlap", "lane", "kind", "name", "start_s", "end_s"]))
     title = "One step"
-    svg = trace.picture(panels, name=f"{name}-timeline", title=title)
+    svg = timeline_picture.picture(panels, name=f"{name}-timeline", title=title)
     if svg is None:
         return []
     caption = (

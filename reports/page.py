@@ -93,7 +93,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Paragraph:
     """A paragraph."""
 
     text: str
@@ -113,7 +113,7 @@ class Facts:
     facts: tuple[tuple[str | None, str, str], ...]
 
 
-Block = Table | Figures | Text | Commands | Facts
+Block = Table | Figures | Paragraph | Commands | Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def flops_column(title: str, key: str, data: pd.DataFrame, missing: str = NOT_ME
 def nothing_measured(command: str) -> Section:
     """What a page without results says: the command that measures, and the one that builds the report again."""
     lines = (command, "python -m reports build --out site/")
-    return Section("Nothing measured yet", (Text("Run the suite, then build this report:"), Commands(lines)))
+    return Section("Nothing measured yet", (Paragraph("Run the suite, then build this report:"), Commands(lines)))
 
 
 def _cell(column: Column, value: Hashable, failed: bool) -> Cell:

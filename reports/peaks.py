@@ -13,7 +13,7 @@ import systems
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class PeakRate:
     """Flop/s of one device, and where the figure comes from."""
 
     flops_per_s: float
@@ -24,29 +24,31 @@ class Peak:
 class Peaks:
     """What is known of one (system, partition, dtype). None: not known."""
 
-    advertised: Peak | None
-    empirical: Peak | None
+    advertised: PeakRate | None
+    empirical: PeakRate | None
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredPeak:
     """The best rate of a gemm result. partition: "" where the run named none."""
 
     partition: str
-    peak: Peak
+    peak: PeakRate
 
 
-def measured(runs: pd.DataFrame) -> dict[tuple[str, str], list[Measured]]:
+def measured(runs: pd.DataFrame) -> dict[tuple[str, str], list[MeasuredPeak]]:
     """The gemm results among the runs, by (system, dtype)."""
     done = runs[(runs["kind"] == "gemm") & (runs["status"] == "ok") & runs["best_flops_per_s"].notna()]
-    found: dict[tuple[str, str], list[Measured]] = {}
+    found: dict[tuple[str, str], list[MeasuredPeak]] = {}
     columns = ["system", "dtype", "partition", "best_flops_per_s", "source"]
     for system, dtype, partition, rate, source in done[columns].itertuples(index=False):
-        found.setdefault((system, dtype), []).append(Measured(partition, Peak(rate, f"measured here, {source}")))
+        found.setdefault((system, dtype), []).append(
+            MeasuredPeak(partition, PeakRate(rate, f"measured here, {source}"))
+        )
     return found
 
 
-def lookup(best: dict[tuple[str, str], list[Measured]], system: str, partition: str, dtype: str) -> Peaks:
+def lookup(best: dict[tuple[str, str], list[MeasuredPeak]], system: str, partition: str, dtype: str) -> Peaks:
     """The peaks of a system's device for a number format. best: what `measured` found."""
     advertised, empirical = _facts(system, dtype)
     here = (one for one in best.get((system, dtype), []) if one.partition in ("", partition) or not partition)
@@ -73,17 +75,17 @@ def with_peaks(runs: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def _rate(peak: Peak | None) -> float:
+def _rate(peak: PeakRate | None) -> float:
     return peak.flops_per_s if peak else math.nan
 
 
-def _facts(system: str, dtype: str) -> tuple[Peak | None, Peak | None]:
+def _facts(system: str, dtype: str) -> tuple[PeakRate | None, PeakRate | None]:
     """The advertised and the empirical peak in a system's file; nothing for a system without one."""
     if system not in systems.names():
         return None, None
     device = systems.load(system).device
     advertised, empirical = (
-        next((Peak(fact.value, fact.source) for name, fact in facts.items() if name == dtype), None)
+        next((PeakRate(fact.value, fact.source) for name, fact in facts.items() if name == dtype), None)
         for facts in (device.peak_flops, device.empirical_peak_flops)
     )
     return advertised, empirical

@@ -18,7 +18,7 @@ RECORD = "record"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class StoredResult:
     """A result as decoded JSON, not yet checked. data is None where a test case measured nothing.
 
     failure: why a test case without a result failed, None for one that did not fail (a dry run).
@@ -34,15 +34,15 @@ def is_run_report(data: object) -> bool:
     return isinstance(data, dict) and "session_info" in data and isinstance(data.get("runs"), list)
 
 
-def records(report: dict[str, Any], source: str) -> list[Record]:
+def stored_results(report: dict[str, Any], source: str) -> list[StoredResult]:
     """The record of every test case that leaves a result.
 
     Test cases of other suites carry no such variable, and a record of another schema (par4d.peers) is no result.
     """
-    return list(_records(report, source))
+    return list(_stored_results(report, source))
 
 
-def _records(report: dict[str, Any], source: str) -> Iterator[Record]:
+def _stored_results(report: dict[str, Any], source: str) -> Iterator[StoredResult]:
     for session in report["runs"]:
         cases = session.get("testcases") if isinstance(session, dict) else None
         for case in cases if isinstance(cases, list) else ():
@@ -53,13 +53,13 @@ def _records(report: dict[str, Any], source: str) -> Iterator[Record]:
             if isinstance(data, dict) and data.get("schema", SCHEMA) != SCHEMA:
                 continue
             if isinstance(data, dict) and data:
-                yield Record(where, data)
+                yield StoredResult(where, data)
             else:
                 failed = case.get("result") == "fail"
-                yield Record(where, None, str(case.get("fail_reason") or "no reason given") if failed else None)
+                yield StoredResult(where, None, str(case.get("fail_reason") or "no reason given") if failed else None)
 
 
-def from_database(path: Path) -> list[Record]:
+def from_database(path: Path) -> list[StoredResult]:
     """The records of every session in a results database, opened read-only; none if it is another database.
 
     Raises ResultError if the file can't be read as a database.
@@ -72,13 +72,13 @@ def from_database(path: Path) -> list[Record]:
             rows = connection.execute("SELECT uuid, json_blob FROM sessions ORDER BY session_start_unix").fetchall()
     except sqlite3.Error as error:
         raise ResultError(f"{path} can't be read as a results database: {error}.") from None
-    found: list[Record] = []
+    found: list[StoredResult] = []
     for uuid, blob in rows:
         try:
             report = json.loads(blob)
         except (TypeError, ValueError, RecursionError):
-            found.append(Record(f"{path}, session {uuid}", None, "the session is cut short or is not JSON"))
+            found.append(StoredResult(f"{path}, session {uuid}", None, "the session is cut short or is not JSON"))
             continue
         if is_run_report(report):
-            found.extend(_records(report, f"{path}, session {uuid}"))
+            found.extend(_stored_results(report, f"{path}, session {uuid}"))
     return found

@@ -7,12 +7,12 @@ from typing import Any
 import pandas as pd
 
 from reports import charts, text
-from reports.charts import Axis, Line
+from reports.charts import Line, Scale
 from reports.frame import Frames
 from reports.page import Figure
 from reports.points import fastest
 
-DEVICES = Axis("devices", "log2", write=text.count)
+DEVICES = Scale("devices", "log2", write=text.count)
 MOST_CURVES = 6
 MOST_POINTS = 60
 _CURVES = ("blue", "red", "green", "purple", "gold", "sky")
@@ -20,7 +20,7 @@ _MARKS = {"axonn-sc24": "o", "par4d": "s"}
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class MeasuredSeries:
     """A series of points on one machine, and the published series to draw beside it (possibly none).
 
     source: where in the papers the published points are.
@@ -37,51 +37,51 @@ class Series:
         return fastest(self.points)
 
 
-def time(series: Series) -> Figure:
+def time(series: MeasuredSeries) -> Figure:
     """Time per batch (axonn-sc24 Fig. 6). Published times of another batch size are left out: they don't compare."""
     series = replace(series, published=same_batch(series))
     return scaling(
-        series, "time", "Time per batch", [("time_s", "blue", "measured")], Axis("seconds per batch", from_zero=True),
+        series, "time", "Time per batch", [("time_s", "blue", "measured")], Scale("seconds per batch", from_zero=True),
         text.seconds, "Level is ideal. Bars span the jobs of a point."
         + published_in(series, "time_s", "its times are implied by the printed flop/s"),
     )  # fmt: skip
 
 
-def flops(series: Series) -> Figure:
+def flops(series: MeasuredSeries) -> Figure:
     """Sustained flop/s (axonn-sc24 Fig. 8)."""
     values = [series.line["hardware_flops_per_s"].min(), series.published["hardware_flops_per_s"].min()]
     factor, letter = text.prefix(min((value for value in values if value == value), default=1.0))
-    axis = Axis(f"{letter}flop/s, hardware", "log10", write=lambda value: charts.plain(value / factor))
+    scale = Scale(f"{letter}flop/s, hardware", "log10", write=lambda value: charts.plain(value / factor))
     return scaling(
-        series, "flops", "Sustained flop/s", [("hardware_flops_per_s", "blue", "measured")], axis, text.flops,
+        series, "flops", "Sustained flop/s", [("hardware_flops_per_s", "blue", "measured")], scale, text.flops,
         "Recomputation counted. Dotted: linear from the smallest point." + published_in(series, "hardware_flops_per_s"),
         guides=ideal(series.line, "hardware_flops_per_s", 1),
     )  # fmt: skip
 
 
-def peak(series: Series) -> Figure:
+def peak(series: MeasuredSeries) -> Figure:
     """Percentages of the advertised and of the empirical peak (axonn-sc24 Table III)."""
     measures = [("of_empirical", "red", "of empirical"), ("hfu", "blue", "HFU"), ("mfu", "green", "MFU")]
-    axis = Axis("% of peak", from_zero=True, write=lambda value: f"{100 * value:.0f}")
+    scale = Scale("% of peak", from_zero=True, write=lambda value: f"{100 * value:.0f}")
     return scaling(
-        series, "peak", "Share of the peak", measures, axis, text.percent,
+        series, "peak", "Share of the peak", measures, scale, text.percent,
         "HFU and MFU are of the advertised peak; HFU counts recomputation, MFU does not." + published_in(series, "hfu"),
     )  # fmt: skip
 
 
-def efficiency(series: Series, title: str) -> Figure:
+def efficiency(series: MeasuredSeries, title: str) -> Figure:
     """Efficiency relative to the smallest point (axonn-sc24 sections VII-A and VII-C)."""
     line = series.line
     base = int(line["ranks"].min())
-    axis = Axis("% efficiency", from_zero=True, write=lambda value: f"{100 * value:.0f}")
+    scale = Scale("% efficiency", from_zero=True, write=lambda value: f"{100 * value:.0f}")
     return scaling(
-        series, "efficiency", title, [("efficiency", "blue", "measured")], axis, text.percent,
+        series, "efficiency", title, [("efficiency", "blue", "measured")], scale, text.percent,
         f"Flop/s per device, relative to {text.plural(base, 'device')}."
         + published_in(series, "efficiency", "relative to its own smallest"),
     )  # fmt: skip
 
 
-def loss(series: Series, frames: Frames) -> Figure:
+def loss(series: MeasuredSeries, frames: Frames) -> Figure:
     """Training loss of the newest job of each point."""
     chosen = spread_out(series.line, MOST_CURVES)
     steps = frames.iterations[frames.iterations["run"].isin(chosen["newest"])]
@@ -96,8 +96,8 @@ def loss(series: Series, frames: Frames) -> Figure:
         "Newest job of each point, every iteration, by devices." + left_out(chosen, series.line),
         charts.lines(
             curves,
-            Axis("iteration"),
-            Axis("nats per token"),
+            Scale("iteration"),
+            Scale("nats per token"),
             name=name,
             title=title,
             description=_describe(curves, "iteration", text.significant),
@@ -116,7 +116,7 @@ def ideal(line: pd.DataFrame, key: str, power: int) -> list[Line]:
     return [Line(ends, [base[key] * (ranks / base["ranks"]) ** power for ranks in ends], "muted", kind="guide")]
 
 
-def same_batch(series: Series) -> pd.DataFrame:
+def same_batch(series: MeasuredSeries) -> pd.DataFrame:
     """The published points whose batch has as many tokens as one of ours."""
     return series.published[series.published["batch_tokens"].isin(series.points["batch_tokens"])]
 
@@ -129,11 +129,11 @@ def spread_out(table: pd.DataFrame, most: int) -> pd.DataFrame:
 
 
 def scaling(
-    series: Series,
+    series: MeasuredSeries,
     suffix: str,
     title: str,
     measures: Sequence[tuple[str, str, str]],
-    axis: Axis,
+    scale: Scale,
     write: Callable[[float], str],
     caption: str,
     guides: Sequence[Line] = (),
@@ -165,7 +165,7 @@ def scaling(
     return Figure(
         title,
         caption + left_out(line, series.line),
-        charts.lines(drawn, DEVICES, axis, name=name, title=title, description=_describe(described, "devices", write)),
+        charts.lines(drawn, DEVICES, scale, name=name, title=title, description=_describe(described, "devices", write)),
         pd.concat([ours, theirs], ignore_index=True),
         name,
     )
@@ -181,7 +181,7 @@ def at(point: "pd.Series[Any]") -> str:
     return f"{int(point['ranks']):,}"
 
 
-def published_in(series: Series, key: str, remark: str = "") -> str:
+def published_in(series: MeasuredSeries, key: str, remark: str = "") -> str:
     """The part of a caption that names what is drawn dashed."""
     papers = list(series.published.loc[series.published[key].notna(), "paper"].unique())
     if not papers:

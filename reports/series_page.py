@@ -12,14 +12,14 @@ from reports.frame import Frames
 from reports.page import Block, Column, Section, Table, flops_column
 from reports.points import runs_of
 from reports.provenance import failures, provenance
-from reports.scaling import Series
+from reports.scaling import MeasuredSeries
 
 MOST_SERIES = 12
 NO_PEAK = "no peak known"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ScalingKind:
     """What differs between weak and strong scaling.
 
     by: the columns that tell series apart; title: of a series, from its first point; draw: from its name and points
@@ -32,7 +32,7 @@ class Kind:
     extra: tuple[Column, ...] = ()
 
 
-def sections(kind: Kind, table: pd.DataFrame, frames: Frames) -> list[Section]:
+def sections(kind: ScalingKind, table: pd.DataFrame, frames: Frames) -> list[Section]:
     """A section for each of the first series, one for all others, and the details; nothing where nothing ran."""
     groups = [rows for _, rows in table.groupby(list(kind.by), dropna=False, sort=True)]
     titles = [kind.title(rows.iloc[0]) for rows in groups[:MOST_SERIES]]
@@ -50,7 +50,9 @@ def sections(kind: Kind, table: pd.DataFrame, frames: Frames) -> list[Section]:
     return [*made, details(table, frames)] if groups else []
 
 
-def points_table(rows: pd.DataFrame, name: str, kind: Kind, note: str = "", *, with_series: bool = False) -> Table:
+def points_table(
+    rows: pd.DataFrame, name: str, kind: ScalingKind, note: str = "", *, with_series: bool = False
+) -> Table:
     """The points of one series, or of several with the columns that tell them apart."""
     data = spelled_out(rows)
     columns = [
@@ -102,7 +104,7 @@ def spelled_out(rows: pd.DataFrame) -> pd.DataFrame:
 Fact = tuple[str | None, str, str]
 
 
-def of_size(series: Series) -> tuple[Fact, Fact, Fact]:
+def of_size(series: MeasuredSeries) -> tuple[Fact, Fact, Fact]:
     """Devices, time and rate of the largest point."""
     largest = series.line.iloc[-1]
     return (
@@ -112,7 +114,7 @@ def of_size(series: Series) -> tuple[Fact, Fact, Fact]:
     )
 
 
-def of_peak(series: Series) -> tuple[Fact, Fact, Fact]:
+def of_peak(series: MeasuredSeries) -> tuple[Fact, Fact, Fact]:
     """HFU, MFU and the share of the empirical peak of the largest point."""
     hfu, mfu, best = (_share(series, key) for key in ("hfu", "mfu", "of_empirical"))
     remark = "of the advertised peak" if hfu else "no advertised peak is known"
@@ -120,13 +122,13 @@ def of_peak(series: Series) -> tuple[Fact, Fact, Fact]:
     return (hfu, "HFU", remark), (mfu, "MFU", remark), (best, "of empirical peak", of_best)
 
 
-def of_efficiency(series: Series) -> Fact:
+def of_efficiency(series: MeasuredSeries) -> Fact:
     """Efficiency of the largest point."""
     smallest = text.plural(int(series.line["ranks"].min()), "device")
     return _share(series, "efficiency"), "efficiency", f"against {smallest}"
 
 
-def _share(series: Series, key: str) -> str | None:
+def _share(series: MeasuredSeries, key: str) -> str | None:
     value = series.line.iloc[-1][key]
     return text.percent(value) if value == value else None
 

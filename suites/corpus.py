@@ -9,14 +9,17 @@ import reframe as rfm
 import reframe.utility.sanity as sn
 from reframe.core.builtins import run_before, sanity_function, variable
 
-MOST_BYTES = 8_000_000
 FOLDER = "corpus"
 
 
 class Corpus(rfm.RunOnlyRegressionTest):
-    """A fixture: `engine data prepare` as a job of its own. vocabulary: tokens, at most as many as the model knows."""
+    """A fixture: `engine data prepare` as a job of its own.
+
+    vocabulary: tokens, at most as many as the model knows. most_bytes: of text that is read.
+    """
 
     vocabulary = variable(int, value=2048)
+    most_bytes = variable(int, value=8_000_000)
     python = variable(str, value=sys.executable)
     num_tasks = 1
     time_limit = "10m"
@@ -40,7 +43,7 @@ class Corpus(rfm.RunOnlyRegressionTest):
             "--out",
             FOLDER,
         ]
-        self.executable_opts += ["--vocab-size", str(self.vocabulary), "--max-bytes", str(MOST_BYTES)]
+        self.executable_opts += ["--vocab-size", str(self.vocabulary), "--max-bytes", str(self.most_bytes)]
 
     @sanity_function
     def corpus_was_written(self) -> bool:

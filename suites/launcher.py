@@ -4,6 +4,8 @@
 
 runs there; on any other machine it says so and makes a dry run. All options are ReFrame's own, and an action that is
 given (-r, -l, --dry-run ...) is respected. A selection that matches no test is an error, which ReFrame calls a pass.
+
+ci/bin/reframe starts it, and ci/env.sh puts that before ReFrame's own script on PATH.
 """
 
 import os

@@ -52,7 +52,7 @@ class OverlapAblation(PointTraining):
     point = parameter(POINTS, fmt=lambda point: str(point), loggable=True)
     variant = parameter(VARIANTS, type=str, loggable=True)
     keep_files = [RESULT, TIMELINE]
-    baselines: ClassVar[dict[tuple[str, str, int], float]] = {}
+    times_without_overlap: ClassVar[dict[tuple[str, str, int], float]] = {}
     """Seconds an iteration without overlap of each (partition, point, round) of this session."""
 
     @run_after("init")
@@ -78,18 +78,18 @@ class OverlapAblation(PointTraining):
         return [*super().options(), "--clip", "0", *(["--timeline", TIMELINE] if drawn else [])]
 
     @run_before("performance")
-    def meet_the_baseline(self) -> None:
+    def know_the_time_without_overlap(self) -> None:
         """Know the time without overlap, or leave the gain out."""
         if self.is_dry_run():
             return
         if self.variant == NONE:
-            self.baselines[self._key()] = self._time()
-        if self.variant == NONE or self._key() not in self.baselines:
+            self.times_without_overlap[self._key()] = self._time()
+        if self.variant == NONE or self._key() not in self.times_without_overlap:
             del self.perf_variables["speedup_over_none"]
 
     @performance_function("x")
     def speedup_over_none(self) -> float:
-        return self.baselines[self._key()] / self._time()
+        return self.times_without_overlap[self._key()] / self._time()
 
     def _key(self) -> tuple[str, str, int]:
         return self.current_partition.fullname, str(self.point), self.repeat

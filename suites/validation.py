@@ -18,7 +18,7 @@ from suites.training import Training
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class Recipe:
     """What is trained. tolerance: the largest difference of two losses of the same step, relative to the serial one."""
 
     model: str
@@ -31,27 +31,27 @@ class Case:
 
 # On processors a network small enough for 16 ranks on two cores, in fp64, where the curves agree to 6e-15. On GPUs the
 # 125M network of par4d VII-A, in fp32: rounding differs from the first step on, and grows.
-CASES = {
-    "cpu": Case("gpt-test", vocabulary=512, sequences=16, precision="fp64", learning_rate=3e-3, tolerance=1e-9),
-    "cuda": Case("gpt2-125m", vocabulary=16384, sequences=16, precision="fp32", learning_rate=3e-4, tolerance=1e-3),
+RECIPES = {
+    "cpu": Recipe("gpt-test", vocabulary=512, sequences=16, precision="fp64", learning_rate=3e-3, tolerance=1e-9),
+    "cuda": Recipe("gpt2-125m", vocabulary=16384, sequences=16, precision="fp32", learning_rate=3e-4, tolerance=1e-3),
 }
-CASE = CASES[systems.load(runtime().system.name).device.kind]
+RECIPE = RECIPES[systems.load(runtime().system.name).device.kind]
 
 
 class Text(Corpus):
-    """The corpus, with as many tokens as the network of the case knows."""
+    """The corpus, with as many tokens as the network of the recipe knows."""
 
-    vocabulary = CASE.vocabulary
+    vocabulary = RECIPE.vocabulary
 
 
 class LossCurve(Training):
-    """One training of the case. variant: which of the two curves it is."""
+    """One training by the recipe. variant: which of the two curves it is."""
 
     study = "validation"
     text = fixture(Text, scope="session")
     iterations = 150
-    model, sequences, precision = CASE.model, CASE.sequences, CASE.precision
-    learning_rate = CASE.learning_rate
+    model, sequences, precision = RECIPE.model, RECIPE.sequences, RECIPE.precision
+    learning_rate = RECIPE.learning_rate
     variant = ""
 
     def corpus(self) -> str:
@@ -83,10 +83,10 @@ class Validation(LossCurve):
 
     def judge(self) -> None:
         difference, step = self._largest_difference()
-        if not difference <= CASE.tolerance:
+        if not difference <= RECIPE.tolerance:
             raise SanityError(
                 f"the loss curves of {self.grid} and of serial training differ by {difference:.1e} at step {step}, but "
-                f"{CASE.tolerance:g} is allowed in {CASE.precision}"
+                f"{RECIPE.tolerance:g} is allowed in {RECIPE.precision}"
             )
 
     @performance_function("1")

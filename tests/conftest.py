@@ -1,5 +1,12 @@
-"""Shared by all tests: one thread a process, so that virtual ranks and real ones don't fight for two cores."""
+"""Shared by all tests: one thread a process, so that virtual ranks, real ones and two workers don't fight for cores."""
 
+import os
+
+import hypothesis
 import torch
 
+os.environ["OMP_NUM_THREADS"] = "1"  # of what tests start
 torch.set_num_threads(1)
+# No example fails for being slow on a busy machine, and none is kept in the working tree.
+hypothesis.settings.register_profile("par4d", deadline=None, database=None)
+hypothesis.settings.load_profile("par4d")

@@ -7,7 +7,7 @@ import pandas as pd
 from reports import overlap_figures, text
 from reports.ablation import by_axis, flags, fullest, in_order, most_exposed, short, with_gains
 from reports.frame import POINT, SETTING, Frames, series_title
-from reports.page import Block, Column, Facts, Figures, Page, Section, Table, Text, nothing_measured
+from reports.page import Block, Column, Facts, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.points import points, runs_of
 from reports.provenance import failures, provenance
 from reports.series_page import Fact, published_gains, spelled_out
@@ -95,7 +95,7 @@ def _overview(table: pd.DataFrame, axes: list[str], settings: int) -> Section:
     note = "Every layout that ran, the variant with the most flags against none."
     if settings > MOST_SECTIONS:
         note += f" The {MOST_SECTIONS} with the most variants are drawn below."
-    return Section("All layouts", (Table("Overlap by layout", columns, data, "layouts", note), Text(COULD)))
+    return Section("All layouts", (Table("Overlap by layout", columns, data, "layouts", note), Paragraph(COULD)))
 
 
 def _section(name: str, title: str, rows: pd.DataFrame, axes: list[str], frames: Frames) -> Section:
@@ -107,7 +107,7 @@ def _section(name: str, title: str, rows: pd.DataFrame, axes: list[str], frames:
         drawn = (overlap_figures.steps(name, ordered), *overlap_figures.timeline(name, ordered, runs, frames))
         blocks.append(Figures(drawn, wide=True))
     else:
-        blocks.append(Text("Not measured: no job of this layout ended well."))
+        blocks.append(Paragraph("Not measured: no job of this layout ended well."))
     blocks += [_details(name, rows, ordered, axes), *failures(runs, name)]
     return Section(title, tuple(blocks), f"series-{name}")
 

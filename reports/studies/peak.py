@@ -3,9 +3,9 @@
 import pandas as pd
 
 from reports import charts, peaks, published, text
-from reports.charts import Axis, Line
+from reports.charts import Line, Scale
 from reports.frame import SERIES, Frames, series_title
-from reports.page import Block, Column, Facts, Figure, Figures, Page, Section, Table, Text, nothing_measured
+from reports.page import Block, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.peaks import Peaks
 from reports.provenance import failures, provenance
 from reports.study import Study
@@ -83,7 +83,7 @@ def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames, everything
         )
         blocks.append(Figures((_figure(name, table, known),)))
     else:
-        blocks.append(Text("Not measured: no job of this system ended well."))
+        blocks.append(Paragraph("Not measured: no job of this system ended well."))
     table["of_advertised"] = table["flops_per_s"] / (known.advertised.flops_per_s if known.advertised else float("nan"))
     columns = (
         Column("Size", "size", text.count),
@@ -127,12 +127,12 @@ def _figure(name: str, table: pd.DataFrame, known: Peaks) -> Figure:
     sources = [f"{label} {text.flops(peak.flops_per_s)} ({peak.source})" for label, peak, _ in references if peak]
     title = "Rate by matrix size"
     caption = "Bars span the jobs." + (f" Dotted: {'; '.join(sources)}." if sources else "")
-    axis = Axis(f"{letter}flop/s", from_zero=True, write=lambda value: f"{value / factor:,.4g}")
-    x = Axis("rows of the square matrices", "log2", write=text.count)
+    scale = Scale(f"{letter}flop/s", from_zero=True, write=lambda value: f"{value / factor:,.4g}")
+    x = Scale("rows of the square matrices", "log2", write=text.count)
     best = table.sort_values("flops_per_s", na_position="first").iloc[-1]
     return Figure(
         title, caption,
-        charts.lines(drawn, x, axis, name=f"{name}-gemm", title=title,
+        charts.lines(drawn, x, scale, name=f"{name}-gemm", title=title,
             description=f"Best: {text.flops(best['flops_per_s'])} at {best['size']:,}. {caption}"),
         table, f"{name}-gemm",
     )  # fmt: skip

@@ -8,12 +8,12 @@ import pandas as pd
 
 from reports import budget, published, scaling, text
 from reports.ablation import with_gains
-from reports.charts import Axis
+from reports.charts import Scale
 from reports.frame import SERIES, Frames, series_title
 from reports.page import Block, Column, Facts, Figure, Figures, Page, Section, Table, nothing_measured
 from reports.points import points
-from reports.scaling import Series
-from reports.series_page import Kind, of_efficiency, of_peak, of_size, published_gains, sections
+from reports.scaling import MeasuredSeries
+from reports.series_page import ScalingKind, of_efficiency, of_peak, of_size, published_gains, sections
 from reports.study import Study
 
 TITLE = "Strong scaling"
@@ -72,7 +72,7 @@ def _draw(name: str, rows: pd.DataFrame, frames: Frames) -> tuple[Sequence[Block
     solutions = _matching(published.time_to_solution(), first)
     solutions = solutions[solutions["tokens"] == first["token_budget"]]
     times = published.matching(first["system"], {first["model"]}, first["series"])
-    series = Series(name, rows, times[times["model"].str.lower() == first["model"].lower()])
+    series = MeasuredSeries(name, rows, times[times["model"].str.lower() == first["model"].lower()])
     if series.line.empty:
         return (), ()
     stated = replace(series, published=solutions, source="section VII-C")
@@ -83,10 +83,10 @@ def _draw(name: str, rows: pd.DataFrame, frames: Frames) -> tuple[Sequence[Block
     return (_facts(series), Figures(tuple(figures))), _against(stated)
 
 
-KIND = Kind(BY, _title, _draw, (Column("Time to solution", "solution_s", text.duration, missing=NO_BUDGET),))
+KIND = ScalingKind(BY, _title, _draw, (Column("Time to solution", "solution_s", text.duration, missing=NO_BUDGET),))
 
 
-def _facts(series: Series) -> Facts:
+def _facts(series: MeasuredSeries) -> Facts:
     largest = series.line.iloc[-1]
     known = largest["solution_s"] == largest["solution_s"]
     hfu, mfu, _ = of_peak(series)
@@ -106,7 +106,7 @@ def _matching(table: pd.DataFrame, first: "pd.Series[Any]") -> pd.DataFrame:
     return table[same]
 
 
-def _time(series: Series) -> Figure:
+def _time(series: MeasuredSeries) -> Figure:
     """Time per batch; where the batch grows with the devices, time per million tokens."""
     one_batch = series.points["batch_tokens"].nunique() == 1
     key, what = ("time_s", "batch") if one_batch else ("per_million_s", "million tokens")
@@ -114,14 +114,14 @@ def _time(series: Series) -> Figure:
     theirs = theirs.assign(per_million_s=1e6 * theirs["time_s"] / theirs["batch_tokens"])
     series = replace(series, published=theirs)
     return scaling.scaling(
-        series, "time", f"Time per {what}", [(key, "blue", "measured")], Axis(f"seconds per {what}", "log10"),
+        series, "time", f"Time per {what}", [(key, "blue", "measured")], Scale(f"seconds per {what}", "log10"),
         text.seconds, "Dotted: ideal, from the smallest point."
         + scaling.published_in(series, key, "implied by the printed flop/s"),
         guides=scaling.ideal(series.line, key, -1),
     )  # fmt: skip
 
 
-def _solution(series: Series) -> Figure:
+def _solution(series: MeasuredSeries) -> Figure:
     """Time to solution (axonn-sc24 Fig. 9, axonn-ipdps22 Fig. 11)."""
     unit, length = ("days", text.DAY) if series.line["solution_s"].min() > 2 * text.DAY else ("hours", 3600.0)
     key = f"solution_{unit}"
@@ -129,16 +129,16 @@ def _solution(series: Series) -> Figure:
         table.assign(**{key: table["solution_s"] / length}) for table in (series.points, series.published)
     )  # fmt: skip
     series = replace(series, points=ours, published=theirs)
-    axis = Axis(f"{unit} to train on {text.tokens(ours['token_budget'].iloc[0])}", "log10")
+    scale = Scale(f"{unit} to train on {text.tokens(ours['token_budget'].iloc[0])}", "log10")
     return scaling.scaling(
-        series, "solution", "Time to solution", [(key, "blue", "measured")], axis,
+        series, "solution", "Time to solution", [(key, "blue", "measured")], scale,
         lambda value: text.duration(value * length),
         "Extrapolated from the time per batch. Dotted: ideal." + scaling.published_in(series, key),
         guides=scaling.ideal(series.line, key, -1),
     )  # fmt: skip
 
 
-def _against(series: Series) -> list[Block]:
+def _against(series: MeasuredSeries) -> list[Block]:
     """The published times beside ours on as many devices."""
     ours = series.line[["ranks", "solution_s", "efficiency"]]
     both = series.published.merge(ours, on="ranks", how="left", suffixes=("_published", ""))

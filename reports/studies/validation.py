@@ -5,9 +5,9 @@ from typing import Any
 import pandas as pd
 
 from reports import charts, text
-from reports.charts import Axis, Line
+from reports.charts import Line, Scale
 from reports.frame import Frames
-from reports.page import Block, Column, Facts, Figure, Figures, Page, Section, Table, Text, nothing_measured
+from reports.page import Block, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.provenance import failures, provenance
 from reports.study import Study
 
@@ -91,12 +91,14 @@ def _section(
     newest = pairs[pairs["run"].isin(rows.index) & (pairs["serial"] >= 0)].sort_values("when", ascending=False)
     newest = newest.drop_duplicates("grid").head(MOST_GRIDS)
     if newest.empty:
-        said = Text("Not compared: it takes a serial run and a 4D run that both ended well.")
+        said = Paragraph("Not compared: it takes a serial run and a 4D run that both ended well.")
         return Section(title, (said,), f"series-{name}")
     figures = Figures((_curves(name, newest, steps, frames), _differences(name, newest, steps)))
     worst = newest.sort_values("largest", na_position="first").iloc[-1]
     if pd.isna(worst["largest"]):
-        return Section(title, (Text("Not compared: the runs have no iteration in common."), figures), f"series-{name}")
+        return Section(
+            title, (Paragraph("Not compared: the runs have no iteration in common."), figures), f"series-{name}"
+        )
     facts = Facts(
         (
             (f"{worst['largest']:.2e}", "largest difference", f"nats per token, grid {worst['grid']}"),
@@ -119,7 +121,7 @@ def _curves(name: str, newest: pd.DataFrame, steps: pd.DataFrame, frames: Frames
     title = "Training loss"
     return Figure(
         title, "Serial (broad line) and 4D on the grids XxYxZxDATA named, newest run of each.",
-        charts.lines(drawn, Axis("iteration"), Axis("nats per token"), name=f"{name}-loss", title=title,
+        charts.lines(drawn, Scale("iteration"), Scale("nats per token"), name=f"{name}-loss", title=title,
             description=". ".join(f"{line.label}: {line.y[0]:.4f} to {line.y[-1]:.4f}" for line in drawn if line.y)),
         data, f"{name}-loss",
     )  # fmt: skip
@@ -139,7 +141,7 @@ def _differences(name: str, newest: pd.DataFrame, steps: pd.DataFrame) -> Figure
     data = mine.merge(newest[["run", "grid"]], on="run")[["grid", "index", "difference", "relative"]]
     return Figure(
         title, caption,
-        charts.lines(drawn, Axis("iteration"), Axis(letter), name=f"{name}-difference", title=title,
+        charts.lines(drawn, Scale("iteration"), Scale(letter), name=f"{name}-difference", title=title,
             description=caption),
         data, f"{name}-difference",
     )  # fmt: skip

@@ -9,8 +9,8 @@ from reports.ablation import with_gains
 from reports.frame import SERIES, Frames, series_title
 from reports.page import Block, Column, Facts, Figures, Page, Section, Table, flops_column, nothing_measured
 from reports.points import points
-from reports.scaling import Series
-from reports.series_page import NO_PEAK, Kind, of_efficiency, of_peak, of_size, published_gains, sections
+from reports.scaling import MeasuredSeries
+from reports.series_page import NO_PEAK, ScalingKind, of_efficiency, of_peak, of_size, published_gains, sections
 from reports.study import Study
 
 TITLE = "Weak scaling"
@@ -48,7 +48,7 @@ def _headline(table: pd.DataFrame) -> str:
 
 def _draw(name: str, rows: pd.DataFrame, frames: Frames) -> tuple[Sequence[Block], Sequence[Block]]:
     first = rows.iloc[0]
-    series = Series(name, rows, published.matching(first["system"], set(rows["model"]), first["series"]))
+    series = MeasuredSeries(name, rows, published.matching(first["system"], set(rows["model"]), first["series"]))
     if series.line.empty:
         return (), ()
     figures = (
@@ -60,10 +60,10 @@ def _draw(name: str, rows: pd.DataFrame, frames: Frames) -> tuple[Sequence[Block
     return (largest, Figures(figures)), _against(series)
 
 
-KIND = Kind(tuple(SERIES), series_title, _draw)
+KIND = ScalingKind(tuple(SERIES), series_title, _draw)
 
 
-def _figure_7(series: Series) -> str:
+def _figure_7(series: MeasuredSeries) -> str:
     """What the paper says of the same series."""
     gains = published.gains()
     of_overlap = gains[(gains["study"] == "weak_scaling") & (gains["over"] == "none")]
@@ -75,7 +75,7 @@ def _figure_7(series: Series) -> str:
     )
 
 
-def _against(series: Series) -> list[Block]:
+def _against(series: MeasuredSeries) -> list[Block]:
     """Ours beside the published point of the same model on as many devices."""
     ours = series.line.assign(model_key=series.line["model"].str.lower())
     theirs = series.published.assign(model_key=series.published["model"].str.lower())

@@ -1,6 +1,7 @@
 """Real gloo processes for tests: forked from a clean server that has torch loaded, each with a time-out."""
 
 import multiprocessing
+import pickle
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -17,6 +18,11 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.checkpoint", "engine.training.trainer"])
 
 
+def _send(pipe: Connection, status: str, value: Any) -> None:
+    """By value: the pipe itself would share a tensor's memory, which is lost if this process ends before it is read."""
+    pipe.send_bytes(pickle.dumps((status, value)))
+
+
 def _rank(pipe: Connection, store: str, grid: Grid, rank: int, work: Callable[..., Any], args: tuple) -> None:
     import torch
     import torch.distributed as dist
@@ -30,11 +36,11 @@ def _rank(pipe: Connection, store: str, grid: Grid, rank: int, work: Callable[..
         dist.init_process_group(
             "gloo", store=dist.FileStore(store, grid.size), rank=rank, world_size=grid.size, timeout=limit
         )
-        pipe.send(("ok", work(Comm(grid, timeout=limit, recorder=Recorder()), *args)))
+        _send(pipe, "ok", work(Comm(grid, timeout=limit, recorder=Recorder()), *args))
         dist.barrier()
         dist.destroy_process_group()
     except BaseException:
-        pipe.send(("error", traceback.format_exc()))
+        _send(pipe, "error", traceback.format_exc())
 
 
 def run_processes(grid: Grid, work: Callable[..., Any], *args: Any) -> list[Any]:
@@ -56,7 +62,7 @@ def run_processes(grid: Grid, work: Callable[..., Any], *args: Any) -> list[Any]
                 if not wait([pipe], TIMEOUT_S):
                     raise TimeoutError(f"rank {rank} of grid {grid} did not finish in {TIMEOUT_S} s")
                 try:
-                    outcomes.append(pipe.recv())
+                    outcomes.append(pickle.loads(pipe.recv_bytes()))
                 except (EOFError, ConnectionResetError):
                     processes[rank].join(5)
                     outcomes.append(("error", f"it died with exit code {processes[rank].exitcode}"))

@@ -3,12 +3,14 @@
 import os
 import shutil
 import subprocess
+import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = ["ci/setup", "ci/demo", "ci/test", "ci/env.sh", "ci/bin/reframe", ".ci/run"]
+SCRIPTS = ["ci/setup", "ci/demo", "ci/test", "ci/cluster", "ci/env.sh", "ci/bin/reframe", ".ci/run"]
 
 
 def bash(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -50,3 +52,27 @@ def test_sourcing_a_broken_environment_fails_and_leaves_the_shell_alive(clone: P
     done = bash(". ci/env.sh; echo status $?, alive", clone, PAR4D_PYTHON="/bin/false")
     assert done.stdout.strip() == "status 1, alive"
     assert "is not ready" in done.stderr
+
+
+def test_in_a_sourced_environment_reframe_is_the_one_that_knows_the_systems(clone: Path) -> None:
+    """Whatever `reframe` the virtual environment has, here one that is ready made."""
+    (clone / "ci" / "setup").write_text("")
+    (clone / ".venv" / "bin").mkdir(parents=True)
+    (clone / ".venv" / "bin" / "activate").write_text(f"PATH={clone}/.venv/bin:$PATH")
+    (clone / ".venv" / "bin" / "reframe").write_text("#!/bin/sh")
+    (clone / ".venv" / "bin" / "reframe").chmod(0o755)
+    done = bash(". ci/env.sh && command -v reframe", clone)
+    assert done.stdout.strip() == str(clone / "ci" / "bin" / "reframe")
+
+
+def test_no_other_package_installs_a_script_of_ours() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    theirs = {
+        point.name
+        for package in distributions()
+        if package.name != project["name"]
+        for point in package.entry_points
+        if point.group == "console_scripts"
+    }
+    assert "reframe" in theirs
+    assert not theirs & set(project.get("scripts", {}))

@@ -4,28 +4,22 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import pytest
-from running import ROOT, reframe
+from cluster_command import CLUSTER, TIMEOUT_S, run, told
+from running import QUICK, reframe
 
-import systems
-from suites.engine_test import scheduler_says
-
-CLUSTER = ROOT / "ci" / "cluster"
 STATE = Path("/run/par4d-cluster")
 CONFIGURATION = Path("/etc/slurm/slurm.conf")
-UP_TIMEOUT_S, TIMEOUT_S = 600, 60
-EIGHT_RANKS = ["-S", "Validation.num_tasks=8", "-S", "Validation.grid=2x2x2x1", "-S", "iterations=3", "-S", "warmup=1"]
+UP_TIMEOUT_S = 600
+EIGHT_RANKS = ["-S", "Validation.num_tasks=8", "-S", "Validation.grid=2x2x2x1", "-S", "iterations=3", *QUICK]
 
 ENDLESS = """
     import reframe as rfm
@@ -103,25 +97,11 @@ class Machine:
                 words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
             except OSError:
                 continue  # it ended meanwhile
-            if re.search(r"ci/cluster inside|^slurm|^munged", words):
+            if re.search(r"virtual_cluster inside|^slurm|^munged", words):
                 processes.add(words)
         files = {file for file in (STATE, CONFIGURATION, Path("/run/mount")) if file.exists() or file.is_symlink()}
         links = frozenset(link.name for link in Path("/sys/class/net").iterdir())
         return cls(links, frozenset(networks), frozenset(processes), frozenset(files))
-
-
-def run(*command: str | Path, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
-    )
-
-
-def told(done: subprocess.CompletedProcess[str]) -> str:
-    """The one sentence on standard error."""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("cluster: ")
-    assert line.endswith(".")
-    return line
 
 
 def why_not() -> str | None:
@@ -164,80 +144,6 @@ def sent() -> dict[str, int]:
     """The bytes that each node has sent over its link."""
     done = run("srun", "-N4", "-n4", "-l", "cat", "/sys/class/net/eth0/statistics/tx_bytes")
     return {f"n{rank}": int(count) for rank, count in (line.split(":") for line in done.stdout.splitlines())}
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ([], "required: up|status|down"),
-        (["upp"], "invalid choice: 'upp'"),
-        (["up", "--noodles", "4"], "unrecognized arguments: --noodles 4"),
-        (["up", "--nodes", "0"], "--nodes: it goes from 1 to 64, but '0' was given"),
-        (["up", "--nodes", "65"], "--nodes: it goes from 1 to 64, but '65' was given"),
-        (["up", "--ranks-per-node", "two"], "--ranks-per-node: it goes from 1 to 64, but 'two' was given"),
-    ],
-)
-def test_bad_use_is_told_in_one_sentence(words: list[str], expected: str) -> None:
-    done = run(CLUSTER, *words)
-    assert done.returncode == 2
-    assert expected in told(done)
-
-
-def test_without_root_it_says_that_it_takes_root() -> None:
-    another = ["unshare", "--user"] if os.geteuid() == 0 else []
-    done = run(*another, CLUSTER, "up")
-    if done.stderr.startswith("unshare:"):
-        pytest.skip("no other user can be had here")
-    assert done.returncode == 1
-    assert "takes root" in told(done)
-
-
-def test_the_system_file_says_what_the_cluster_is_by_default() -> None:
-    loader = SourceFileLoader("cluster", str(CLUSTER))
-    spec = spec_from_loader("cluster", loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    loader.exec_module(module)
-    made = module.parse(["up"])
-    node = systems.load("vcluster").node
-    assert node.devices is not None
-    assert node.nic_bytes_per_s is not None
-    assert (node.devices.value, made.link) == (made.ranks_per_node, "1gbit")
-    assert node.nic_bytes_per_s.value == 1e9 / 8
-
-
-def test_no_machine_takes_itself_for_the_cluster() -> None:
-    assert not systems.load("vcluster").is_here()
-
-
-@pytest.mark.parametrize(
-    ("state", "stderr", "expected"),
-    [
-        (
-            "TIMEOUT",
-            "srun: Job step aborted: Waiting up to 7 seconds.\nRank 2 was told to end by SIGTERM.\n"
-            "slurmstepd-n0: error: *** STEP 17.0 ON n0 CANCELLED AT 2026-11-21T03:34:30 DUE TO TIME LIMIT ***\n",
-            "STEP 17.0 ON n0 CANCELLED AT 2026-11-21T03:34:30 DUE TO TIME LIMIT",
-        ),
-        (
-            "FAILED",
-            "srun: error: Task launch for StepId=1.0 failed on node n2: Communication connection failure\n",
-            "Task launch for StepId=1.0 failed on node n2: Communication connection failure",
-        ),
-        (
-            "NODE_FAIL",
-            "slurmstepd-n0: error: *** JOB 1 ON n0 CANCELLED AT 2026-11-21T03:51:43 DUE TO NODE FAILURE ***\n"
-            "srun: error: Node failure on n2\n",
-            "Node failure on n2",
-        ),
-        ("NODE_FAIL", "", "NODE_FAIL"),
-        ("CANCELLED", "", "CANCELLED"),
-        ("FAILED", "A grid of 9 ranks.\nsrun: error: n0: task 0: Exited with exit code 2\n", None),
-        ("COMPLETED", "", None),
-    ],
-)
-def test_the_reason_names_what_the_scheduler_did_and_only_that(state: str, stderr: str, expected: str | None) -> None:
-    assert scheduler_says(state, stderr) == expected
 
 
 def test_up_again_says_that_it_is_up_and_refuses_another_shape(before: Machine) -> None:
@@ -315,7 +221,7 @@ def test_ranks_of_one_node_talk_over_its_loopback(before: Machine, tmp_path: Pat
 @pytest.mark.slow
 def test_a_suite_runs_as_batch_jobs_spread_over_the_nodes_and_their_links(before: Machine, tmp_path: Path) -> None:
     counted = sent()
-    done = reframe(tmp_path, "-c", "suites/validation.py", "--system", "vcluster", "-r", *EIGHT_RANKS)
+    done = reframe(tmp_path, "-c", "suites/validation.py", "--system", "vcluster", "-r", *EIGHT_RANKS, "-S", "warmup=1")
     assert done.code == 0, done.out
     (record,) = [case["record"] for case in done.cases() if case["name"].startswith("Validation")]
     assert record["provenance"]["hosts"] == ["n0", "n1", "n2", "n3"]

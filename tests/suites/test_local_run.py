@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from running import ROOT, Run, figures, project, reframe
+from running import QUICK, ROOT, Run, figures, project, reframe
 
 from engine.result.schema import parse
 from suites.training import Training
 
 pytestmark = pytest.mark.slow
 
-WEAK_SCALING = ["-c", "suites/weak_scaling.py", "--system", "local"]
-VALIDATION = ["-c", "suites/validation.py", "--system", "local", "-S", "iterations=3"]
+WEAK_SCALING = ["-c", "suites/weak_scaling.py", "--system", "local", *QUICK]
+VALIDATION = ["-c", "suites/validation.py", "--system", "local", "-S", "iterations=3", *QUICK]
 VALIDATION += ["-S", "Validation.num_tasks=2", "-S", "Validation.grid=1x1x2x1"]
 
 

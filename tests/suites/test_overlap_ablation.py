@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from running import Run, figures, option, project, reframe
+from running import QUICK, Run, figures, option, project, reframe
 
 from engine.result.schema import parse
 
@@ -101,7 +101,7 @@ def test_a_cache_larger_than_the_model_is_refused_with_the_engines_sentence(tmp_
 @pytest.mark.slow
 def test_on_this_machine_a_gain_is_measured_against_the_same_rounds_job_without_overlap(tmp_path: Path) -> None:
     few = ["-n", "repeat=1.*1x1x2x1.*variant=(none|data|oar,ors,oag,cache)$", "-S", "iterations=2", "-S", "warmup=1"]
-    done = reframe(tmp_path, *ABLATION, "--system", "local", *few)
+    done = reframe(tmp_path, *ABLATION, "--system", "local", *few, *QUICK)
     assert done.code == 0, done.out
     assert "data hides nothing on grid 1x1x2x1" in done.out
     cases = {case["record"]["config"]["overlap"]: case for case in done.cases() if case["record"]}

@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from running import Run, figures, option, ranks, reframe
+from running import QUICK, Run, figures, option, ranks, reframe
 
 from engine.grid import Grid
 
@@ -67,7 +67,8 @@ def test_the_slow_points_get_the_time_and_the_iterations_of_their_series_unless_
 
 @pytest.mark.slow
 def test_on_this_machine_efficiency_and_time_to_solution_follow_from_the_time_of_an_iteration(tmp_path: Path) -> None:
-    done = reframe(tmp_path, *STRONG_SCALING, "--system", "local", "-S", "iterations=2", "-S", "warmup=1")
+    few = ["-S", "iterations=2", "-S", "warmup=1", *QUICK]
+    done = reframe(tmp_path, *STRONG_SCALING, "--system", "local", *few)
     assert done.code == 0, done.out
     one, two = sorted(done.cases(), key=lambda case: case["record"]["ranks"])
     assert {case["record"]["labels"]["token_budget"] for case in (one, two)} == {"6.9e+07"}

@@ -45,7 +45,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DrawnStep:
     """A step sorted for drawing, all intervals ascending and apart. lanes: collectives by lane."""
 
     length: float
@@ -59,7 +59,7 @@ class Step:
         return sum(end - start for start, end in self.waits) / self.length
 
 
-def sort(timeline: Timeline) -> Step | None:
+def sort(timeline: Timeline) -> DrawnStep | None:
     """The step without what can't be drawn; None where its length is no positive number."""
     length = timeline.step_s
     if not (math.isfinite(length) and length > 0):
@@ -72,7 +72,7 @@ def sort(timeline: Timeline) -> Step | None:
             lanes.setdefault(clean(span.lane, 16), []).append((max(0.0, span.start_s), min(length, span.end_s)))
     phases = tuple(sorted((span for span in spans if span.kind == "phase"), key=lambda span: span.start_s))
     waits = [(max(0.0, span.start_s), min(length, span.end_s)) for span in spans if span.kind == "wait"]
-    return Step(length, phases, union(waits), {lane: union(busy) for lane, busy in lanes.items()})
+    return DrawnStep(length, phases, union(waits), {lane: union(busy) for lane, busy in lanes.items()})
 
 
 def strips(intervals: Sequence[Interval], pixels_per_s: float) -> list[Strip]:
@@ -134,7 +134,7 @@ def picture(panels: Sequence[Panel], *, name: str, title: str, description: str 
         return inline(figure, name=name, title=title, description=describe(steps) + description)
 
 
-def describe(steps: Sequence[tuple[Panel, Step]]) -> str:
+def describe(steps: Sequence[tuple[Panel, DrawnStep]]) -> str:
     """The picture in words."""
     said = []
     for panel, step in steps:
@@ -148,7 +148,7 @@ def describe(steps: Sequence[tuple[Panel, Step]]) -> str:
     return ". ".join(said) + "."
 
 
-def _lanes(steps: Sequence[Step]) -> list[str]:
+def _lanes(steps: Sequence[DrawnStep]) -> list[str]:
     """The lanes of communication that any step has, by the grid's axes."""
     names = {lane for step in steps for lane in step.lanes}
 
@@ -160,7 +160,7 @@ def _lanes(steps: Sequence[Step]) -> list[str]:
 
 
 def _draw_step(
-    axes: Axes, top: float, label: str, step: Step, lanes: Sequence[str], scale: float
+    axes: Axes, top: float, label: str, step: DrawnStep, lanes: Sequence[str], scale: float
 ) -> list[tuple[float, str]]:
     """Draw one step from so many pixels from the top down; returns the place and the name of each lane."""
     head = top + PANEL_HEAD / 2
@@ -191,7 +191,7 @@ def _draw_saved(axes: Axes, top: float, tall: float, end: float, first: float, s
         axes.text(end + 8 / scale, place, words, weight="bold", va="center")
 
 
-def _draw_phases(axes: Axes, base: float, step: Step, scale: float) -> None:
+def _draw_phases(axes: Axes, base: float, step: DrawnStep, scale: float) -> None:
     """Where each phase begins, and its name where there is room."""
     for phase in step.phases:
         low, high = max(0.0, phase.start_s), min(step.length, phase.end_s)

@@ -8,7 +8,7 @@ import pytest
 from sample_steps import simulate
 
 from engine.result.schema import Span, Timeline
-from reports.trace import MOST_LANES, Panel, common, picture, sort, strips, union
+from reports.timeline_picture import MOST_LANES, Panel, common, picture, sort, strips, union
 
 
 def span(lane: str, start_s: float, end_s: float, kind: str = "collective", name: str = "all_gather") -> Span:

@@ -1,0 +1,123 @@
+"""A virtual cluster on one Linux machine: nodes with slow links between them, and Slurm over them.
+
+    ci/cluster up [--nodes 4] [--ranks-per-node 2] [--link 1gbit]
+    ci/cluster status
+    ci/cluster down
+
+A node is a network, a process, a host name and a mount namespace in which one slurmd runs. Its eth0 leads to a bridge
+in the namespaces of the head, where slurmctld runs, and is limited to the link's rate in each direction. What runs on
+one node talks over that node's loopback. While it is up, sbatch, srun and squeue speak to it in every shell:
+
+    reframe -c suites/overlap_ablation.py --system vcluster -r
+
+`up` needs Linux, root, and packages of Debian, which it installs where they are missing. `down` ends whatever runs on
+the cluster and leaves nothing behind but those packages.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from virtual_cluster import cluster, machine, network, slurm
+from virtual_cluster.messages import Misuse, Problem, say
+from virtual_cluster.record import STATE, Shape, load
+
+MOST = 64  # nodes, and ranks a node
+
+
+def main(words: Sequence[str]) -> int:
+    """Do what the command line says. The exit code is 0, or 1 for what fails, or 2 for bad use."""
+    try:
+        wanted = parse(words)
+        if sys.platform != "linux":
+            raise Problem("the virtual cluster is made of Linux namespaces, and this is not Linux.")
+        os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), machine.PATH])
+        if wanted.command == "status":
+            return status()
+        if os.geteuid() != 0:
+            raise Problem(f"`ci/cluster {wanted.command}` handles namespaces and daemons, which takes root: use sudo.")
+        with Path(__file__).open() as lock:  # the lock is on this file: nothing is left behind
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Problem("another ci/cluster is at work: wait until it has ended.") from None
+            return up(wanted.nodes, wanted.ranks_per_node, wanted.link) if wanted.command == "up" else down()
+    except Problem as problem:
+        say(str(problem))
+        return problem.code
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line. Raises Misuse."""
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            raise Misuse(f"{message} (ci/cluster --help says what is allowed).")
+
+    def number(text: str) -> int:
+        if not (text.isdecimal() and 1 <= int(text) <= MOST):
+            raise argparse.ArgumentTypeError(f"it goes from 1 to {MOST}, but {text!r} was given")
+        return int(text)
+
+    parser = Parser("ci/cluster", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", metavar="up|status|down", required=True)
+    make = commands.add_parser("up", help="make the cluster and start Slurm on it")
+    make.add_argument("--nodes", type=number, default=4, help=f"1 to {MOST}, called n0, n1 ... (default: 4)")
+    make.add_argument("--ranks-per-node", type=number, default=2, help="tasks that fit on a node (default: 2)")
+    make.add_argument("--link", default="1gbit", help="rate of each node's link, as tc writes it (default: 1gbit)")
+    commands.add_parser("status", help="say what is up; exit 0 if all of it works, else 1")
+    commands.add_parser("down", help="end all that runs on the cluster, and the cluster")
+    return parser.parse_args(words)
+
+
+def up(nodes: int, ranks_per_node: int, link: str) -> int:
+    """Make the cluster, unless it is there already."""
+    machine.install()
+    shape = Shape(nodes, ranks_per_node, network.rate(link), link)
+    if STATE.exists():
+        return compare(shape)
+    cluster.make(shape)
+    last, tasks = f"n{nodes - 1}", nodes * ranks_per_node
+    say(f"n0 to {last} are up, {ranks_per_node} ranks each, links of {link}: try `srun -N{nodes} -n{tasks} hostname`.")
+    return 0
+
+
+def compare(wanted: Shape) -> int:
+    """What `up` says where there is a cluster already. Raises Problem unless it is the same and works."""
+    there = load()
+    troubles = cluster.faults(there)
+    if there is None or troubles:
+        raise Problem(f"a cluster is there already, but {troubles[0]}: run `ci/cluster down` first.")
+    if there.shape != wanted:
+        raise Problem(f"another cluster is up already, of {there.shape}: run `ci/cluster down` first.")
+    say(f"this cluster is up already: {there.shape}.")
+    return 0
+
+
+def status() -> int:
+    """Say what is up."""
+    if not STATE.exists():
+        say("no cluster is up.")
+        return 1
+    there = load()
+    troubles = cluster.faults(there)
+    for trouble in troubles:
+        say(f"{trouble}.")
+    if there:
+        sys.stdout.write(f"{there.shape}\n")
+    with contextlib.suppress(Problem):
+        sys.stdout.write("".join(f"{name} {state}\n" for name, state in slurm.states().items()))
+    return 1 if troubles else 0
+
+
+def down() -> int:
+    """Remove the cluster, if there is one."""
+    there = cluster.is_there()
+    cluster.remove()
+    say("the cluster is down; Debian's packages stay." if there else "no cluster is up.")
+    return 0

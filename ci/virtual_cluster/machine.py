@@ -1,0 +1,63 @@
+"""This machine: the commands it has, the packages that bring them, and its processes."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from virtual_cluster.messages import Problem, say
+
+COMMANDS = ("unshare", "nsenter", "ip", "tc", "munged", "slurmctld", "slurmd", "scontrol", "sbatch", "srun", "sinfo")
+PACKAGES = ("slurm-wlm", "munge", "iproute2", "util-linux")
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+COMMAND_TIMEOUT_S, INSTALL_TIMEOUT_S = 30, 300
+
+
+def install() -> None:
+    """Install Debian's packages if a command is missing. Raises Problem."""
+    missing = [command for command in COMMANDS if not shutil.which(command)]
+    if not missing:
+        return
+    if not shutil.which("apt-get"):
+        raise Problem(f"{', '.join(missing)} are missing, and so is apt-get to install {', '.join(PACKAGES)} with.")
+    command = ["apt-get", "install", "-y", "--no-install-recommends", "--no-upgrade", *PACKAGES]
+    say(f"{' '.join(command)} (this once, about half a minute)")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        run(*command, timeout_s=INSTALL_TIMEOUT_S, environment=environment)
+    except Problem:  # the lists of packages may be old, or not there at all
+        run("apt-get", "update", timeout_s=INSTALL_TIMEOUT_S, environment=environment)
+        run(*command, timeout_s=INSTALL_TIMEOUT_S, environment=environment)
+
+
+def run(*command: str, timeout_s: float = COMMAND_TIMEOUT_S, environment: dict[str, str] | None = None) -> str:
+    """What a command writes. Raises Problem if it fails or takes too long."""
+    line = " ".join(command)
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Problem(f"`{line}` did not end within {timeout_s:g} s.") from None
+    if done.returncode:
+        raise Problem(f"`{line}` failed ({last_line(done.stderr or done.stdout)}).")
+    return done.stdout
+
+
+def last_line(text: str) -> str:
+    """The last line that is not empty."""
+    return ([line.strip() for line in text.splitlines() if line.strip()] or ["it said nothing"])[-1]
+
+
+def start_ticks(pid: int) -> int:
+    """When a process began, in the kernel's ticks, or 0 if there is none: with its number it tells it apart."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0

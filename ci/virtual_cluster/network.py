@@ -1,0 +1,84 @@
+"""The network: a bridge at the head, and a link of limited rate from it to each node."""
+
+import contextlib
+import ipaddress
+import json
+import socket
+import subprocess
+from ipaddress import IPv4Address
+
+from virtual_cluster.machine import COMMAND_TIMEOUT_S, last_line, run
+from virtual_cluster.messages import Misuse, Problem
+from virtual_cluster.record import HEAD
+
+NETWORK = ipaddress.IPv4Network("198.18.77.0/24")  # of the block that is set aside for testing networks (RFC 2544)
+OUTSIDE, HEAD_ADDRESS = NETWORK[253], NETWORK[254]  # this machine's own address there, and slurmctld's
+LINK = "par4d"  # the one network link that this machine itself gets
+SLOWEST, FASTEST = 125_000, 12_500_000_000  # bytes/s
+QUEUE = ("burst", "256kb", "latency", "50ms")  # deep: a switch that drops makes TCP wait 0.2 s, which HPC's never do
+
+
+def addresses(nodes: int) -> dict[str, IPv4Address]:
+    """The names of the nodes and where they are."""
+    return {f"n{number}": NETWORK[number + 1] for number in range(nodes)}
+
+
+def rate(link: str) -> int:
+    """A link's bytes/s as tc and the kernel take it, tried in a network of its own. Raises Misuse if they refuse it."""
+    command = ["unshare", "--net", "tc", "-json", "-batch", "-"]
+    lines = f"qdisc add dev lo root tbf rate {link} {' '.join(QUEUE)}\nqdisc show dev lo\n"
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
+    if done.stderr.startswith("unshare:"):
+        raise Problem(f"root may not make namespaces here ({last_line(done.stderr)}): use a machine where it may.")
+    if done.returncode:
+        reason = done.stderr.strip().split("\n")[0]
+        raise Misuse(f"tc refuses a link of {link!r} ({reason}): write it like 1gbit or 100mbit.")
+    found = int(json.loads(done.stdout)[0]["options"]["rate"])
+    if not SLOWEST <= found <= FASTEST:
+        raise Misuse(f"a link goes from 1mbit to 100gbit, but {link!r} was given, which is {8 * found} bit/s.")
+    return found
+
+
+def refuse_what_is_taken() -> None:
+    """Raise Problem if the link's name or the network's addresses belong to others."""
+    if has_link():
+        raise Problem(f"a network link {LINK} is there that is not the cluster's: rename it.")
+    for route in json.loads(run("ip", "-4", "-json", "route", "show", "table", "all")):
+        with contextlib.suppress(ValueError):  # "default" is no network
+            if ipaddress.IPv4Network(route["dst"]).subnet_of(NETWORK):
+                raise Problem(f"the cluster needs the network {NETWORK}, but {route['dst']} is on {route['dev']}.")
+
+
+def join(pids: dict[str, int], nodes: dict[str, IPv4Address], bytes_per_s: int) -> None:
+    """Link the nodes and this machine to the head, each given by its first process. Raises Problem."""
+    head = pids[HEAD]
+    at(head, "ip", "link", "add", "bridge", "up", "type", "bridge", "forward_delay", "0")
+    at(head, "ip", "address", "add", f"{HEAD_ADDRESS}/24", "dev", "bridge")
+    run("ip", "link", "add", LINK, "up", "type", "veth", "peer", "name", "outside", "netns", str(head))
+    run("ip", "address", "add", f"{OUTSIDE}/24", "dev", LINK)
+    at(head, "ip", "link", "set", "outside", "master", "bridge", "up")
+    for name, address in nodes.items():
+        at(head, "ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(pids[name]))
+        for pid, end in ((head, name), (pids[name], "eth0")):  # what the node receives, and what it sends
+            at(pid, "tc", "qdisc", "add", "dev", end, "root", "tbf", "rate", f"{bytes_per_s}bps", *QUEUE)
+        at(head, "ip", "link", "set", name, "master", "bridge", "up")
+        at(pids[name], "ip", "address", "add", f"{address}/24", "dev", "eth0")
+        at(pids[name], "ip", "link", "set", "eth0", "up")
+    for pid in pids.values():
+        at(pid, "ip", "link", "set", "lo", "up")
+
+
+def has_link() -> bool:
+    """Whether this machine has a link of the cluster's name."""
+    return LINK in (name for _, name in socket.if_nameindex())
+
+
+def remove_link() -> None:
+    """Remove this machine's end; the others go with their namespaces."""
+    with contextlib.suppress(Problem):  # it goes with the head, perhaps just now
+        run("ip", "link", "delete", LINK)
+
+
+def at(pid: int, *command: str) -> None:
+    """Run a command in the network of a node, given by its first process."""
+    run("nsenter", f"--net=/proc/{pid}/ns/net", *command)

@@ -1,0 +1,67 @@
+"""What `up` records of the cluster in /run, from which `status` and `down` know it again."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from virtual_cluster.machine import start_ticks
+
+STATE = Path("/run/par4d-cluster")
+HEAD = "head"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the user asked for. rate: of each node's link, bytes/s; link: the same, as the user wrote it.
+
+    Two are equal if their rates are, however they are written.
+    """
+
+    nodes: int
+    ranks_per_node: int
+    rate: int
+    link: str = field(compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.nodes} nodes of {self.ranks_per_node} ranks with links of {self.link}"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The first process of the head or of a node. start: in the kernel's ticks, as numbers are used again."""
+
+    pid: int
+    start: int
+
+    def lives(self) -> bool:
+        """Whether it has not ended."""
+        return start_ticks(self.pid) == self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster that is up, or whose making was broken off. processes: of the head and of the nodes, by name."""
+
+    shape: Shape
+    processes: dict[str, Process]
+
+    def whole(self) -> bool:
+        """Whether every node has been started."""
+        return len(self.processes) == self.shape.nodes + 1
+
+
+def save(cluster: Cluster) -> None:
+    """Record the cluster in one step."""
+    processes = {name: [process.pid, process.start] for name, process in cluster.processes.items()}
+    (STATE / "new").write_text(json.dumps({**asdict(cluster.shape), "processes": processes}))
+    (STATE / "new").replace(STATE / "state.json")
+
+
+def load() -> Cluster | None:
+    """What was recorded; None if `up` did not come to it."""
+    try:
+        kept = json.loads((STATE / "state.json").read_text())
+    except FileNotFoundError:
+        return None
+    processes = {name: Process(*numbers) for name, numbers in kept.pop("processes").items()}
+    return Cluster(Shape(**kept), processes)

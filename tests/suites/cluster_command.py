@@ -1,0 +1,23 @@
+"""Runs ci/cluster, and what else takes no more than a moment."""
+
+import subprocess
+from pathlib import Path
+
+from running import ROOT
+
+CLUSTER = ROOT / "ci" / "cluster"
+TIMEOUT_S = 120
+
+
+def run(*command: str | Path, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+def told(done: subprocess.CompletedProcess[str]) -> str:
+    """The one sentence on standard error."""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("cluster: ")
+    assert line.endswith(".")
+    return line
