@@ -23,7 +23,6 @@ from engine.comm.launch import Launch, choose_device, init_process_group
 from engine.errors import EngineError, RunError
 from engine.grid import Grid
 from engine.measure import chrome_trace
-from engine.measure.clock import EventClock, HostClock
 from engine.measure.memory import keep_freed_memory, peak_bytes
 from engine.measure.recorder import AxisSeconds, PhaseSeconds, Recorder, Recording
 from engine.models.gpt import flops
@@ -74,7 +73,7 @@ def train(config: TrainConfig, launch: Launch) -> int:
             write(outcome.failed(UNFINISHED), config.out)
         init_process_group(launch, device, timedelta(seconds=config.timeout_s))
         outcome.connected = True
-        recorder = Recorder(EventClock(device) if device.type == "cuda" else HostClock())
+        recorder = Recorder.on(device, breakdown=True)
         comm = Comm(_grid(config), timeout=timedelta(seconds=config.timeout_s), recorder=recorder, device=device)
         run_iterations(Trainer(config, comm, recorder), outcome.measured)
         ranks = everyones(comm)

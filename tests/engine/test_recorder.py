@@ -5,7 +5,6 @@ from typing import ClassVar
 import pytest
 import torch
 
-from engine.measure.clock import EventClock, HostClock
 from engine.measure.recorder import Recorder, Tally, TraceEvent
 
 
@@ -190,7 +189,7 @@ def test_on_cuda_the_host_waits_once_a_step_at_its_end(timing: bool, monkeypatch
     device = torch.device("cuda", 1)
     monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
     monkeypatch.setattr(torch.cuda, "Event", CudaEvent)
-    recorder = Recorder(EventClock(device) if timing else HostClock(device), timing=timing)
+    recorder = Recorder.on(device, breakdown=timing)
     recorder.start_step("forward")
     flight = recorder.issued("all_gather", "z", "z", 8, blocking=False)
     recorder.mark("backward")
@@ -200,4 +199,6 @@ def test_on_cuda_the_host_waits_once_a_step_at_its_end(timing: bool, monkeypatch
     assert not waits
     length = recorder.end_step()
     assert waits == [device]
-    assert length == 5.0 if timing else length < 5.0
+    assert (length == 5.0) == timing
+    assert recorder.total.timed == timing
+    assert Recorder.on(torch.device("cpu"), breakdown=False).total.timed, "where it costs nothing"
