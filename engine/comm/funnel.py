@@ -108,7 +108,7 @@ class Comm:
     def abandon(self) -> None:
         """After an exception: wait for all that is in flight, in the order in which it was issued.
 
-        What the other ranks never answer is given up when the back end says so.
+        One in which the other ranks take no part any more ends with the back end's time-out.
         """
         while self._in_flight:
             with suppress(RuntimeError):  # the base of torch.distributed's errors
@@ -122,7 +122,7 @@ class Comm:
         token.item()
 
     def everyone(self, row: Tensor) -> Tensor:
-        """A small row [n] of every rank, stacked in rank order: [ranks, n]."""
+        """Gather a small row [n] from every rank: [ranks, n], in rank order."""
         rows = row.to(self.device)
         for axis in Axis:
             rows = self.run(Kind.ALL_GATHER, axis, rows)

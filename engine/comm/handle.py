@@ -10,8 +10,8 @@ from engine.measure.recorder import Flight
 class Handle:
     """A collective that was issued. Keeps its buffers until wait(), which is called exactly once.
 
-    sent: the input buffer. finish: waits for the result; None if it is there already. in_flight: whoever keeps track of
-    all handles; this one leaves it when it is waited for. flight: what a recorder wants to know of it.
+    sent: the input buffer. finish: waits for the result; None if it is there already. in_flight: all handles of a Comm
+    that are still to be waited for, this one among them. flight: the moments of this collective that a recorder wants.
     """
 
     __slots__ = ("_finish", "_flight", "_in_flight", "_result", "_sent")

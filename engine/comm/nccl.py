@@ -50,11 +50,11 @@ def group_options(timeout: timedelta) -> Any:
 
 @dataclass(slots=True)
 class _Exchange:
-    """Sends and receives that are launched together. ready: when their buffers are; done: once they are launched."""
+    """Sends and receives that are launched together. ready: all their buffers are; done: of their launch."""
 
     ops: list[dist.P2POp] = field(default_factory=list)
-    ready: list[torch.cuda.Event] = field(default_factory=list)
     flights: list[Flight] = field(default_factory=list)
+    ready: torch.cuda.Event | None = None
     done: torch.cuda.Event | None = None
 
 
@@ -95,13 +95,14 @@ class NcclChannel:
     def _join_exchange(self, kind: Kind, buffer: Tensor, peer: int | None, flight: Flight | None) -> Callable[[], None]:
         """Launch nothing yet: NCCL's send waits for the other's receive, so two ranks that both send first would hang.
 
-        All that were issued are launched as one group when one of them is waited for, or when a collective comes.
+        All that were issued are launched as one group when one of them is waited for, or when a collective comes. If
+        that is the first use of the process group, NCCL wants every rank of it to take part.
         """
         exchange = self._exchange
         exchange.ops.append(
             dist.P2POp(dist.isend if kind is Kind.SEND else dist.irecv, buffer, group=self._group, group_peer=peer)
         )
-        exchange.ready.append(self._streams.current().record_event())
+        exchange.ready = self._streams.current().record_event()
         if flight is not None:
             exchange.flights.append(flight)
 
@@ -115,11 +116,10 @@ class NcclChannel:
 
     def _launch_exchange(self) -> None:
         exchange = self._exchange
-        if not exchange.ops:
+        if exchange.ready is None:
             return
         self._exchange = _Exchange()
-        for event in exchange.ready:
-            self._lane.wait_event(event)
+        self._lane.wait_event(exchange.ready)
         with self._streams.use(self._lane):
             for flight in exchange.flights:
                 flight.begin()
@@ -128,4 +128,3 @@ class NcclChannel:
             for flight in exchange.flights:
                 flight.end()
             exchange.done = self._lane.record_event()
-        exchange.ops.clear()

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 
-from engine.measure.clock import Clock, HostClock, Stamp
+import torch
+
+from engine.measure.clock import Clock, EventClock, HostClock, Stamp
 from engine.measure.intervals import common, union
 
 
@@ -138,15 +140,25 @@ class Recording:
 
 
 class Recorder:
-    """Told by the funnel of every collective, and by who trains of the phases of a step. What lies between two steps,
-    such as saving a checkpoint, is not recorded.
+    """The funnel tells it every collective, the trainer when a step and its phases begin and end.
 
-    timing=False: only calls, bytes and the length of each step, for which a HostClock is enough.
+    What lies between two steps, such as saving a checkpoint, is not recorded. timing=False: nothing but calls, bytes
+    and the length of each step, for which a HostClock is enough.
     """
 
     def __init__(self, clock: Clock | None = None, *, timing: bool = True) -> None:
         self._clock, self._timing = clock or HostClock(), timing
         self.clear()
+
+    @classmethod
+    def on(cls, device: torch.device, *, breakdown: bool) -> "Recorder":
+        """The recorder for a device. breakdown: whether it is to tell where the time of a step goes.
+
+        On CUDA that takes an event at each moment, on CPUs it costs nothing and is told in any case.
+        """
+        if device.type != "cuda":
+            return cls()
+        return cls(EventClock(device)) if breakdown else cls(HostClock(device), timing=False)
 
     def issued(self, kind: str, axis: str, lane: str, num_bytes: int, *, blocking: bool) -> Flight | None:
         """A collective is about to be issued. Who issues it stamps the moments of the flight, if there is one."""

@@ -125,7 +125,7 @@ class Outcome:
                 "summary": self._summary(),
                 "memory": memory,
                 "collectives": collectives(progress.recording),
-                "breakdown": breakdown(progress.recording),
+                "breakdown": breakdown(progress.recording) if progress.recording.timed else None,
                 "timeline": self._timeline() if self._plan.config.timeline is not None else None,
             }
         )

@@ -13,7 +13,6 @@ import torch.distributed as dist
 
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, choose_device, init_process_group
-from engine.measure.clock import EventClock, HostClock
 from engine.measure.memory import keep_freed_memory
 from engine.measure.recorder import Recorder
 from engine.result.schema import write
@@ -41,7 +40,7 @@ def train(plan: Plan, launch: Launch) -> int:
             write(outcome.failed(UNFINISHED), config.out)
         init_process_group(launch, device, timedelta(seconds=config.timeout_s))
         outcome.connected = True
-        recorder = Recorder(EventClock(device) if device.type == "cuda" else HostClock())
+        recorder = Recorder.on(device, breakdown=config.timeline is not None)
         comm = Comm(plan.grid, timeout=timedelta(seconds=config.timeout_s), recorder=recorder, device=device)
         run_iterations(Trainer(plan, comm, recorder), outcome.progress)
         ranks = everyones(comm)

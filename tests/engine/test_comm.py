@@ -1,85 +1,264 @@
 """The funnel: its checks, its handles, its groups and its record."""
 
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 from real_ranks import run_processes
-from virtual_ranks import run_ranks
+from torch.utils._python_dispatch import TorchDispatchMode
+from virtual_ranks import LazyComm, run_ranks
 
 from engine.comm.collective import POINT_TO_POINT, Kind
 from engine.comm.funnel import Comm
+from engine.errors import RunError
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
+
+BOTH = pytest.mark.parametrize("run", [run_processes, run_ranks], ids=["gloo", "virtual"])
+
+
+@contextmanager
+def fake_group(grid: Grid, rank: int) -> Iterator[None]:
+    dist.init_process_group("fake", rank=rank, world_size=grid.size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def test_an_axis_of_one_rank_returns_its_input_and_records_nothing() -> None:
     recorder = Recorder()
     comm = Comm(Grid(), recorder=recorder)
     recorder.start_step("all")
-    tensor = torch.arange(6.0)
+    tensor, out = torch.arange(6.0), torch.zeros(6)
     for kind in set(Kind) - set(POINT_TO_POINT):
         assert comm.run(kind, Axis.Z, tensor) is tensor
+    assert comm.run(Kind.ALL_GATHER, Axis.Z, tensor, out=out) is out
+    assert torch.equal(out, tensor)
+    assert comm.run(Kind.REDUCE_SCATTER, Axis.Z, tensor, out=tensor) is tensor
     recorder.end_step()
     assert recorder.total.tallies == {}
 
 
 def _collectives(comm: Comm) -> dict[str, torch.Tensor]:
-    mine = torch.arange(4.0) + 10 * comm.rank
+    mine, whole, half = torch.arange(4.0) + 10 * comm.rank, torch.zeros(8), torch.zeros(2)
+    assert comm.run(Kind.ALL_GATHER, Axis.X, mine, out=whole) is whole
+    assert comm.run(Kind.REDUCE_SCATTER, Axis.X, mine, out=half) is half
     return {
         "all_gather": comm.run(Kind.ALL_GATHER, Axis.X, mine),
         "reduce_scatter": comm.run(Kind.REDUCE_SCATTER, Axis.X, mine),
         "all_reduce": comm.run(Kind.ALL_REDUCE, Axis.X, mine.clone()),
         "max_reduce": comm.run(Kind.MAX_REDUCE, Axis.X, mine.clone()),
+        "all_gather to": whole,
+        "reduce_scatter to": half,
         "everyone": comm.everyone(torch.tensor([comm.rank])),
     }
 
 
-@pytest.mark.parametrize("run", [run_processes, run_ranks], ids=["gloo", "virtual"])
+@BOTH
 def test_collectives_act_along_their_axis_only(run) -> None:  # type: ignore[no-untyped-def]
     results = run(Grid(2, 1, 1, 2), _collectives)
     for rank, got in enumerate(results):
         low = 20 * (rank // 2)
         a, b = torch.arange(4.0) + low, torch.arange(4.0) + low + 10
         assert torch.equal(got["all_gather"], torch.cat([a, b]))
+        assert torch.equal(got["all_gather to"], torch.cat([a, b]))
         assert torch.equal(got["reduce_scatter"], (a + b).chunk(2)[rank % 2])
+        assert torch.equal(got["reduce_scatter to"], (a + b).chunk(2)[rank % 2])
         assert torch.equal(got["all_reduce"], a + b)
         assert torch.equal(got["max_reduce"], b)
         assert got["everyone"].flatten().tolist() == [0, 1, 2, 3]
 
 
+def _in_place(comm: Comm) -> tuple[bool, torch.Size]:
+    table = torch.ones(2, 3)
+    result = comm.run(Kind.ALL_REDUCE, Axis.X, table)
+    return result is table and bool((table == 2).all()), comm.run(Kind.ALL_GATHER, Axis.X, table).shape
+
+
+@BOTH
+def test_an_all_reduce_returns_its_own_buffer_and_a_gather_a_flat_one(run) -> None:  # type: ignore[no-untyped-def]
+    assert run(Grid(2), _in_place) == [(True, torch.Size([12]))] * 2
+
+
+def _exchange(comm: Comm) -> tuple[list[float], dict[tuple[str, str], tuple[int, int]]]:
+    """Every rank of x sends first, to both neighbours, and receives then; what it got, and what was recorded."""
+    ranks, own = comm.grid.x, comm.coords.x
+    comm.recorder = Recorder()
+    comm.recorder.start_step("all")
+    sent, received, handles = [], [], []
+    for peer in ((own + 1) % ranks, (own - 1) % ranks):
+        sent += [torch.full((100_000,), 10.0 * own + peer), torch.full((2, 1), -1.0 * own)]
+        handles += [comm.issue(Kind.SEND, Axis.X, tensor, peer=peer) for tensor in sent[-2:]]
+    for peer in ((own - 1) % ranks, (own + 1) % ranks):
+        received += [torch.zeros(100_000), torch.zeros(2)]
+        handles += [comm.issue(Kind.RECV, Axis.X, tensor, peer=peer) for tensor in received[-2:]]
+    results = [handle.wait() for handle in handles]
+    assert all(ours is theirs for ours, theirs in zip(results, sent + received, strict=True))
+    comm.recorder.end_step()
+    found = {key: (t.calls, t.num_bytes) for key, t in comm.recorder.total.tallies.items()}
+    return [value for tensor in received for value in (tensor[0].item(), tensor[-1].item())], found
+
+
+@BOTH
+def test_neighbours_exchange_messages_without_an_order_between_them(run) -> None:  # type: ignore[no-untyped-def]
+    for rank, (got, recorded) in enumerate(run(Grid(3, 1, 1, 2), _exchange)):
+        own = rank % 3
+        before, after = (own - 1) % 3, (own + 1) % 3
+        assert got == [v for peer in (before, after) for v in (10.0 * peer + own,) * 2 + (-1.0 * peer,) * 2]
+        assert recorded == {("send", "x"): (4, 2 * (400_000 + 8)), ("recv", "x"): (4, 2 * (400_000 + 8))}
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_the_fake_back_end_does_everything_on_the_cpu_and_on_the_meta_device(device: str) -> None:
+    grid = Grid(4, 1, 2, 1)
+    with fake_group(grid, 5):
+        recorder = Recorder()
+        comm = Comm(grid, device=device, recorder=recorder)
+        recorder.start_step("all")
+        tensor = torch.zeros(8, device=device)
+        sizes = {
+            Kind.ALL_GATHER: 32,
+            Kind.REDUCE_SCATTER: 2,
+            Kind.ALL_REDUCE: 8,
+            Kind.MAX_REDUCE: 8,
+            Kind.SEND: 8,
+            Kind.RECV: 8,
+        }
+        assert sizes.keys() == set(Kind)
+        for kind, size in sizes.items():
+            peer = 3 if kind in POINT_TO_POINT else None
+            result = comm.issue(kind, Axis.X, tensor, peer=peer).wait()
+            assert (result.numel(), result.device.type) == (size, device)
+        recorder.end_step()
+        assert {key: (t.calls, t.num_bytes) for key, t in recorder.total.tallies.items()} == {
+            (kind, "x"): (1, 32) for kind in Kind
+        }
+        assert all(flight.flight.done is not None for flight in recorder.total.flown)
+
+
 def _refusals(comm: Comm) -> list[str]:
     messages = []
     tries = [
-        (Kind.REDUCE_SCATTER, torch.zeros(5), None),
-        (Kind.ALL_GATHER, torch.zeros(4), torch.zeros(7)),
-        (Kind.ALL_GATHER, torch.zeros(4), torch.zeros(8, dtype=torch.float64)),
-        (Kind.ALL_REDUCE, torch.zeros(4, 4).t()[1:], None),
-        (Kind.ALL_REDUCE, torch.zeros(0), None),
+        (Kind.REDUCE_SCATTER, torch.zeros(5), None, None),
+        (Kind.ALL_GATHER, torch.zeros(4), torch.zeros(7), None),
+        (Kind.ALL_GATHER, torch.zeros(4), torch.zeros(8, dtype=torch.float64), None),
+        (Kind.ALL_GATHER, torch.zeros(4), torch.zeros(8, 2)[:, 0], None),
+        (Kind.ALL_REDUCE, torch.zeros(4, 4).t()[1:], None, None),
+        (Kind.ALL_REDUCE, torch.zeros(0), None, None),
+        (Kind.ALL_REDUCE, torch.zeros(4), torch.zeros(4), None),
+        (Kind.ALL_REDUCE, torch.zeros(4), None, 1),
+        (Kind.SEND, torch.zeros(4), None, None),
+        (Kind.SEND, torch.zeros(4), None, comm.coords.x),
+        (Kind.RECV, torch.zeros(4), None, 2),
+        (Kind.RECV, torch.zeros(4), None, -1),
+        (Kind.RECV, torch.zeros(4), torch.zeros(4), 1),
     ]
-    for kind, tensor, out in tries:
+    for kind, tensor, out, peer in tries:
         try:
-            comm.issue(kind, Axis.X, tensor, out=out)
+            comm.issue(kind, Axis.X, tensor, out=out, peer=peer)
         except ValueError as error:
             messages.append(str(error))
     return messages
 
 
-def test_wrong_sizes_dtypes_and_layouts_are_refused_before_they_are_sent() -> None:
-    messages = run_ranks(Grid(2), _refusals)[0]
-    assert len(messages) == 5
-    assert "can't split 5 elements" in messages[0]
-    assert "got a buffer of 7" in messages[1]
-    assert "torch.float64" in messages[2]
+def test_wrong_buffers_and_peers_are_refused_before_anything_is_sent() -> None:
+    expected = [
+        "reduce_scatter over 2 ranks can't split 5 elements evenly.",
+        "all_gather of 4 torch.float32 over 2 ranks fills 8 contiguous elements, got a buffer of 7 torch.float32.",
+        "all_gather of 4 torch.float32 over 2 ranks fills 8 contiguous elements, got a buffer of 8 torch.float64.",
+        "all_gather of 4 torch.float32 over 2 ranks fills 8 contiguous elements, got a buffer of 8 torch.float32.",
+        "all_reduce needs a contiguous buffer that is not empty, got (3, 4).",
+        "all_reduce needs a contiguous buffer that is not empty, got (0,).",
+        "all_reduce is in place and takes no other buffer.",
+        "all_reduce is among all ranks of its axis and takes no peer.",
+        *(
+            f"{kind} names as peer another coordinate on x, from 0 to 1 and not its own 0, got {peer}."
+            for kind, peer in (("send", None), ("send", 0), ("recv", 2), ("recv", -1))
+        ),
+        "recv is in place and takes no other buffer.",
+    ]
+    assert run_ranks(Grid(2), _refusals)[0] == expected
 
 
-def test_a_handle_is_waited_for_once() -> None:
-    handle = Comm(Grid()).issue(Kind.ALL_REDUCE, Axis.X, torch.ones(1))
-    handle.wait()
+def test_no_peer_is_there_on_an_axis_of_one_rank() -> None:
+    with pytest.raises(ValueError, match="names as peer another coordinate"):
+        Comm(Grid()).issue(Kind.SEND, Axis.X, torch.ones(1), peer=0)
+
+
+def test_a_grid_needs_a_process_group_of_its_size_and_a_known_back_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError, match="needs an initialised process group"):
+        Comm(Grid(2))
+    with fake_group(Grid(2), 0):
+        with pytest.raises(RuntimeError, match="Grid 4x1x1x1 has 4 ranks, the process group 2"):
+            Comm(Grid(4))
+        monkeypatch.setattr(dist, "get_backend", lambda: "mpi")
+        with pytest.raises(RunError, match=r"gloo, nccl or fake, but torch\.distributed was initialised with mpi"):
+            Comm(Grid(2))
+
+
+def _handles(comm: Comm) -> tuple[int, int, int]:
+    handles = [comm.issue(Kind.ALL_GATHER, Axis.X, torch.ones(1)) for _ in range(3)]
+    counts = [len(comm._in_flight)]
+    handles[1].wait()
+    counts.append(len(comm._in_flight))
     with pytest.raises(RuntimeError, match="twice"):
-        handle.wait()
+        handles[1].wait()
+    comm.abandon()
+    return counts[0], counts[1], len(comm._in_flight)
+
+
+@BOTH
+def test_a_handle_is_waited_for_once_and_is_in_flight_until_then(run) -> None:  # type: ignore[no-untyped-def]
+    assert run(Grid(2), _handles) == [(3, 2, 0)] * 2
+
+
+def test_what_is_abandoned_is_waited_for_in_its_order_even_if_it_fails() -> None:
+    class Noting(LazyComm):
+        """Notes the order of the waits, of which the second fails."""
+
+        def _start(self, kind, axis, lane, *others):  # type: ignore[no-untyped-def]
+            finish, number = super()._start(kind, axis, lane, *others), len(waits[self.rank])
+            waits[self.rank].append(-1)
+
+            def wait() -> None:
+                waits[self.rank][number] = max(waits[self.rank]) + 1
+                finish()
+                if number == 1:
+                    raise RuntimeError("a rank was lost")
+
+            return wait
+
+    def abandon(comm: Comm) -> None:
+        for _ in range(3):
+            comm.issue(Kind.ALL_REDUCE, Axis.X, torch.ones(1))
+        comm.abandon()
+        assert not comm._in_flight
+
+    waits: list[list[int]] = [[], []]
+    run_ranks(Grid(2), abandon, of=Noting)
+    assert waits == [[0, 1, 2], [0, 1, 2]]
+
+
+def _unanswered(comm: Comm) -> str:
+    """Of a Comm with a shorter time-out than its process group's; the second rank never comes."""
+    hasty = Comm(comm.grid, timeout=timedelta(seconds=3))
+    if comm.rank == 0:
+        try:
+            hasty.run(Kind.ALL_REDUCE, Axis.X, torch.ones(1))
+        except RuntimeError as error:
+            comm.barrier()
+            return str(error)
+    comm.barrier()
+    return ""
+
+
+def test_a_collective_that_is_not_answered_ends_after_the_time_given() -> None:
+    assert "Timed out" in run_processes(Grid(2), _unanswered)[0]
 
 
 def _record(comm: Comm) -> dict[tuple[str, str], tuple[int, int, bool]]:
@@ -100,18 +279,57 @@ def test_the_recorder_counts_calls_input_bytes_and_time() -> None:
     }
 
 
+class Ticks:
+    """A clock that moves on with each stamp."""
+
+    now = 0.0
+
+    def stamp(self) -> float:
+        self.now += 1
+        return self.now
+
+    stamp_end = stamp
+
+    def seconds(self, start: float, end: float) -> float:
+        return end - start
+
+
+def _reduce_scatter(comm: Comm) -> tuple[list[str], bool, bool]:
+    """Which operations it is made of; whether its end was seen; whether its wait is over when the local sum begins."""
+    clock = Ticks()
+    operations: dict[str, float] = {}
+
+    class Noting(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            operations[str(func)] = clock.now
+            return func(*args, **(kwargs or {}))
+
+    comm.recorder = Recorder(clock)  # type: ignore[arg-type]
+    comm.recorder.start_step("all")
+    with Noting():
+        comm.issue(Kind.REDUCE_SCATTER, Axis.X, torch.ones(4)).wait()
+    (flight,) = comm.recorder._flights
+    assert isinstance(flight.resumed, float)
+    named = [name for name in operations if name.startswith("c10d") or "sum" in name]
+    return named, flight.done is not None, flight.resumed <= operations["aten.sum.IntList_out"]
+
+
+def test_gloo_scatters_by_an_exchange_and_a_sum_of_its_own_which_is_compute() -> None:
+    named, ended, in_time = run_processes(Grid(2), _reduce_scatter)[0]
+    assert named == ["c10d.alltoall_base_.default", "aten.sum.IntList_out"]
+    assert ended
+    assert in_time
+
+
 def test_a_rank_of_32768_holds_only_its_own_groups() -> None:
     grid = Grid(8, 4, 16, 64)
-    dist.init_process_group("fake", rank=4711, world_size=grid.size)
-    try:
+    with fake_group(grid, 4711):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         comm = Comm(grid, timeout=timedelta(seconds=5))
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         assert comm.coords == grid.coords(4711)
         assert grown < 50 * 1024
         assert comm.run(Kind.ALL_GATHER, Axis.DATA, torch.zeros(2)).numel() == 128
-    finally:
-        dist.destroy_process_group()
 
 
 def _waits(comm: Comm) -> list[bool]:
@@ -128,3 +346,14 @@ def _waits(comm: Comm) -> list[bool]:
 
 def test_a_wait_that_nothing_could_avoid_is_told_from_the_others() -> None:
     assert run_ranks(Grid(2), _waits, record=True)[0] == [False, True, True]
+
+
+def test_a_barrier_lets_nobody_pass_before_all_have_come() -> None:
+    come: list[int] = []
+
+    def pass_barrier(comm: Comm) -> int:
+        come.append(comm.rank)
+        comm.barrier()
+        return len(come)
+
+    assert run_ranks(Grid(2, 2, 1, 2), pass_barrier) == [8] * 8

@@ -1,8 +1,11 @@
 """Where the time of a step goes: sums of a recorder whose clock is set by hand."""
 
-import pytest
+from typing import ClassVar
 
-from engine.measure.recorder import Recorder, TraceEvent
+import pytest
+import torch
+
+from engine.measure.recorder import Recorder, Tally, TraceEvent
 
 
 class Hands:
@@ -98,3 +101,104 @@ def test_steps_add_up_and_events_are_those_of_the_last() -> None:
     assert (total.steps, total.time_s) == (2, 3.0)
     assert total.phases["forward"].compute_s == pytest.approx(1.5)
     assert max(event.end_s for event in total.events) == 2.0
+
+
+def test_nothing_is_recorded_between_steps_and_of_a_step_that_is_begun_again_nothing_stays() -> None:
+    step = Step()
+    step.issue("x", "x")
+    step.at(2.0).recorder.start_step("forward")
+    step.issue("z", "z")
+    assert step.at(3.0).recorder.end_step() == 1.0
+    assert step.recorder.issued("all_gather", "y", "y", 8, blocking=False) is None
+    total = step.recorder.total
+    assert {key: tally.calls for key, tally in total.tallies.items()} == {("all_gather", "z"): 1}
+    assert len(total.flown) == 1
+    step.recorder.start_step("forward")
+    step.recorder.clear()
+    assert step.recorder.issued("all_gather", "y", "y", 8, blocking=False) is None
+    assert step.recorder.total.steps == 0
+
+
+def test_a_lane_that_says_when_it_began_is_believed_and_an_end_after_the_wait_is_not() -> None:
+    step = Step()
+    flight = step.issue("z", "z")
+    step.at(2.0)
+    flight.begin()
+    flight.waited, flight.done, flight.resumed = 5.0, 9.0, 6.0
+    step.at(9.0).recorder.end_step()
+    (event,) = [event for event in step.recorder.total.events if event.kind == "collective"]
+    assert (event.issued_s, event.start_s, event.end_s) == (0.0, 2.0, 6.0)
+
+
+def test_a_blocking_wait_begins_when_it_is_issued_and_only_the_first_end_of_a_wait_counts() -> None:
+    step = Step()
+    blocking, other = step.issue("y", "y", blocking=True), step.issue("z", "z")
+    step.at(1.0)
+    blocking.wait(unavoidable=False)
+    other.wait(unavoidable=True)
+    for moment in (2.0, 3.0):
+        step.at(moment)
+        blocking.resume()
+        other.resume()
+    assert (blocking.waited, blocking.resumed, blocking.blocking) == (0.0, 2.0, True)
+    assert (other.waited, other.resumed, other.blocking) == (1.0, 2.0, True)
+
+
+def test_a_wait_that_failed_is_exposed_for_no_time() -> None:
+    step = Step()
+    flight = step.issue("z", "z")
+    step.at(1.0)
+    flight.wait(unavoidable=False)
+    step.at(3.0).recorder.end_step()
+    assert step.recorder.total.axes["z"].exposed_s == 0.0
+
+
+def test_without_timing_calls_bytes_and_the_length_of_a_step_are_recorded_and_no_more() -> None:
+    recorder = Recorder(hands := Hands(), timing=False)  # type: ignore[arg-type]
+    recorder.start_step("forward")
+    assert recorder.issued("all_gather", "z", "z", 8, blocking=False) is None
+    recorder.mark("backward")
+    hands.now = 4.0
+    assert recorder.end_step() == 4.0
+    total = recorder.total
+    assert (total.timed, total.steps, total.time_s) == (False, 1, 4.0)
+    assert total.tallies == {("all_gather", "z"): Tally(calls=1, num_bytes=8)}
+    assert not total.phases
+    assert not total.axes
+    assert not total.events
+
+
+class CudaEvent:
+    """A timing event whose time passes by itself, and which can't be waited for."""
+
+    recorded: ClassVar[list["CudaEvent"]] = []
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.recorded.append(self)
+
+    def elapsed_time(self, end: "CudaEvent") -> float:
+        return 1000.0 * (self.recorded.index(end) - self.recorded.index(self))
+
+
+@pytest.mark.parametrize("timing", [False, True])
+def test_on_cuda_the_host_waits_once_a_step_at_its_end(timing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[torch.device] = []
+    device = torch.device("cuda", 1)
+    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
+    monkeypatch.setattr(torch.cuda, "Event", CudaEvent)
+    recorder = Recorder.on(device, breakdown=timing)
+    recorder.start_step("forward")
+    flight = recorder.issued("all_gather", "z", "z", 8, blocking=False)
+    recorder.mark("backward")
+    if flight is not None:
+        flight.wait(unavoidable=False)
+        flight.resume()
+    assert not waits
+    length = recorder.end_step()
+    assert waits == [device]
+    assert (length == 5.0) == timing
+    assert recorder.total.timed == timing
+    assert Recorder.on(torch.device("cpu"), breakdown=False).total.timed, "where it costs nothing"

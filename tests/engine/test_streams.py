@@ -1,0 +1,139 @@
+"""On CUDA nothing but events orders a lane and the computing stream: they are enough, and each of them is needed."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+import torch.distributed as dist
+from training import Case, start, step_parallel
+from vector_clocks import NcclOnStreams, RaceDetector, Streams
+
+from engine.comm.collective import Kind
+from engine.comm.funnel import Comm
+from engine.comm.handle import Handle
+from engine.grid import Axis, Grid
+from engine.models.gpt.config import GPTConfig
+from engine.overlap.flags import ALL
+from engine.training.optim import clip_gradients, gradient_norm
+
+TINY = GPTConfig("tiny", layers=2, hidden=16, heads=2, vocabulary=32, sequence=4, tied=True)
+EVERYTHING = replace(ALL, cache=1, prefetch_depth=3, reduce_window=2, bucket_bytes=1)
+CASE = Case(TINY, sequences=8, micro_batches=2, checkpoint=True, steps=2, overlap=EVERYTHING)
+GRID, RANK = Grid(2, 1, 2, 2), 3
+
+
+@contextmanager
+def _fake(grid: Grid, rank: int) -> Iterator[None]:
+    dist.init_process_group("fake", rank=rank, world_size=grid.size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _races(work: Callable[[Comm], None], streams: Streams | None = None) -> list[str]:
+    streams = streams or Streams()
+    with _fake(GRID, RANK):
+        comm = Comm(GRID, backend=NcclOnStreams(streams, RANK))
+        with RaceDetector(streams) as detector:
+            work(comm)
+            detector.check_freed()
+    return detector.races
+
+
+def _train(case: Case) -> Callable[[Comm], None]:
+    """Steps that change the weights piece by piece as gradients become final, then once more after clipping."""
+
+    def descend(parameters) -> None:  # type: ignore[no-untyped-def]
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter -= 0.1 * parameter.grad
+
+    def train(comm: Comm) -> None:
+        model = start(case, comm)
+        for step in range(case.steps):
+            step_parallel(case, model, step, descend)
+            clip_gradients(model, gradient_norm(model), 1.0)
+            descend(model.parameters())
+
+    return train
+
+
+@pytest.mark.parametrize("precision", ["fp64", "bf16"])
+@pytest.mark.parametrize(("oar", "ors", "oag", "cache", "data"), list(product((False, True), repeat=5)))
+def test_every_access_is_ordered_whatever_overlaps(
+    oar: bool, ors: bool, oag: bool, cache: bool, data: bool, precision: str
+) -> None:
+    overlap = replace(EVERYTHING, oar=oar, ors=ors, oag=oag, cache=int(cache), data=data)
+    assert _races(_train(replace(CASE, overlap=overlap, precision=precision))) == []
+
+
+def _waits() -> dict[str, int]:
+    streams = Streams()
+    _races(_train(CASE), streams)
+    return streams.waits
+
+
+def test_without_any_one_of_its_waits_for_a_collective_the_step_has_a_race() -> None:
+    count = _waits()["computing for an event"]
+    assert count > 100
+    for number in range(1, count + 1, 7):
+        assert _races(_train(CASE), Streams(("computing for an event", number))), f"wait {number} of {count}"
+
+
+def test_a_lane_that_does_not_wait_for_what_it_sends_is_a_race() -> None:
+    lanes = {wait: count for wait, count in _waits().items() if wait.startswith("lane")}
+    assert len(lanes) == 4, "x, z, z's gathers and data"
+    for lane, count in lanes.items():
+        assert _races(_train(CASE), Streams((lane, count // 3))), lane
+
+
+def test_a_buffer_that_nobody_keeps_while_it_is_sent_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(self: Handle, result, sent=None, *others) -> None:  # type: ignore[no-untyped-def]
+        keep(self, result, None, *others)
+
+    keep = Handle.__init__
+    case = replace(CASE, precision="bf16")  # what is sent is a cast copy
+    assert _races(_train(case)) == []
+    monkeypatch.setattr(Handle, "__init__", forgetful)
+    assert any("freed" in race for race in _races(_train(case)))
+
+
+def _two_at_once(comm: Comm) -> None:
+    handle = comm.issue(Kind.ALL_REDUCE, Axis.Z, torch.ones(2))
+    comm.run(Kind.ALL_REDUCE, Axis.Z, torch.ones(2))
+    handle.wait()
+
+
+def test_one_communicator_sees_one_order_though_what_blocks_stays_on_the_computing_stream() -> None:
+    assert _races(_two_at_once) == []
+    streams = Streams()
+    _races(_two_at_once, streams)
+    (blocking,) = [wait for wait in streams.waits if wait.startswith("computing for lane")]
+    assert _races(_two_at_once, Streams((blocking, 1)))
+
+
+def _exchange(comm: Comm) -> None:
+    """To and from the neighbour on z; then the buffers are used for something else."""
+    mine, theirs, other = torch.ones(2), torch.zeros(2), 1 - comm.coords.z
+    sent = comm.issue(Kind.SEND, Axis.Z, mine, peer=other)
+    received = comm.issue(Kind.RECV, Axis.Z, theirs, peer=other)
+    comm.run(Kind.ALL_REDUCE, Axis.Z, torch.ones(2))
+    again = comm.issue(Kind.SEND, Axis.Z, torch.ones(2), peer=other)
+    sent.wait()
+    mine.zero_()
+    received.wait()
+    theirs.add_(1)
+    again.wait()
+
+
+def test_messages_leave_when_they_are_ready_and_before_the_next_collective() -> None:
+    streams = Streams()
+    assert _races(_exchange, streams) == []
+    (lane,) = [wait for wait in streams.waits if wait.startswith("lane") and wait.endswith("event")]
+    assert streams.waits[lane] == 2
+    for number in (1, 2):
+        assert _races(_exchange, Streams((lane, number)))
