@@ -20,9 +20,10 @@ from engine.models.gpt.model import GPT
 from engine.models.gpt.placements import gpt_placements
 from engine.overlap.flags import ALL, AUTO, Overlap
 from engine.overlap.schedule import WeightSchedule
-from engine.overlap.weight import WeightBlock
+from engine.overlap.weight import ShardedWeight
 from engine.parallel.initial import initial
 from engine.parallel.model import ParallelModel
+from engine.placement import Placement
 from engine.planning.fit import check_grid
 from engine.precision import Precision
 
@@ -39,41 +40,41 @@ def parallelize(
     """Turn a serial GPT, best built on the meta device, into this rank's part of the 4D model, with initial weights.
 
     The same seed gives the same global weights on every grid, whatever the precision. The serial model's layers are
-    replaced in place. Of the overlap, cache="auto" is left to whoever knows the memory (ParallelModel.cache). Raises
-    UsageError if the grid doesn't divide the model.
+    replaced in place. Of the overlap, cache="auto" is left to whoever knows the memory (ParallelModel.cache_blocks).
+    Raises UsageError if the grid doesn't divide the model.
     """
     grid = comm.grid
     check_grid(model.config, grid, Batch(grid.batch_split))
     placements = gpt_placements(model.config)
-    schedule = WeightSchedule(comm, precision, overlap)
 
-    def parameter(name: str) -> nn.Parameter:
-        placement = placements[name]
+    def parameter(placement: Placement) -> nn.Parameter:
         local = initial(placement, grid, comm.coords, seed).to(device, precision.master)
         return nn.Parameter(local if placement.sharded else local.view(placement.block_shape(grid)))
 
-    blocks: dict[str, WeightBlock] = {}
-
-    def block(name: str) -> WeightBlock:
-        if name not in blocks:
-            blocks[name] = WeightBlock(placements[name], parameter(name), placements[name].block_shape(grid))
-        return blocks[name]
+    parameters = {name: parameter(placement) for name, placement in placements.items()}
+    sharded = {
+        name: ShardedWeight(placement, parameters[name], placement.block_shape(grid))
+        for name, placement in placements.items()
+        if placement.sharded
+    }
+    replicated = [parameters[name] for name in placements if name not in sharded]
+    schedule = WeightSchedule(comm, list(sharded.values()), replicated, precision, overlap)
 
     def replacement(name: str, layer: nn.Module) -> nn.Module | None:
         weight = f"{name}.weight"
-        bias = parameter(f"{name}.bias") if f"{name}.bias" in placements else None
+        bias = parameters.get(f"{name}.bias")
         match layer:
             case nn.Linear():
                 shared = model.config.tied and name == "head"
-                return Linear(comm, schedule, block("tokens.weight" if shared else weight), bias)
-            case nn.Embedding() if placements[weight].sharded:
-                return TokenEmbedding(comm, schedule, block(weight))
+                return Linear(comm, schedule, sharded["tokens.weight" if shared else weight], bias)
+            case nn.Embedding() if weight in sharded:
+                return TokenEmbedding(comm, schedule, sharded[weight])
             case nn.Embedding():
-                return PositionEmbedding(parameter(weight), precision.compute)
+                return PositionEmbedding(parameters[weight], precision.compute)
             case nn.LayerNorm():
-                return LayerNorm(comm, parameter(weight), bias, layer.eps)
+                return LayerNorm(comm, parameters[weight], bias, layer.eps)
             case nn.RMSNorm():
-                return RMSNorm(comm, parameter(weight), layer.eps or 1e-5)
+                return RMSNorm(comm, parameters[weight], layer.eps or 1e-5)
             case Dropout():
                 width = model.config.hidden // grid.y
                 return Dropout(layer.p, layer.site, layer.position, comm.coords.y * width)
@@ -88,11 +89,9 @@ def parallelize(
     missing = placements.keys() ^ dict(model.named_parameters()).keys()
     if missing:
         raise UsageError(f"The plan of this model and its layers disagree on {', '.join(sorted(missing))}.")
-    replicated = [p for name, p in model.named_parameters() if not placements[name].sharded]
-    schedule.own(list(blocks.values()), replicated)
     parallel = ParallelModel(model, comm, placements, schedule)
     if overlap.cache != AUTO:
-        parallel.cache(overlap.cache)
+        parallel.cache_blocks(overlap.cache)
     return parallel
 
 

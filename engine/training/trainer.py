@@ -131,7 +131,7 @@ class Trainer:
             sharing = self.comm.everyone(torch.tensor([host])).eq(host).sum().item()
             budget = free_bytes(self.comm.device) / sharing * CACHE_SHARE
         fits = min(int(budget / self.model.block_bytes()), self.config.model.layers)
-        self.model.cache(int(self.comm.everyone(torch.tensor([fits])).min().item()))
+        self.model.cache_blocks(int(self.comm.everyone(torch.tensor([fits])).min().item()))
 
     def _micro_batches(self) -> list[tuple[range, Tensor, Tensor]]:
         """This rank's share of the step's batch: (sequences, tokens [B, S], targets [B, S])."""
@@ -206,8 +206,8 @@ def run_iterations(trainer: Trainer, measured: Measured) -> None:
         if config.save is not None and trainer.done % config.save_every == 0:
             trainer.save()
 
-    gathers = trainer.model.schedule.gathers
-    measured.prefetch_bytes, measured.cache_bytes = gathers.most_ahead_bytes, gathers.most_kept_bytes
+    memory = trainer.model.gathered_memory
+    measured.prefetch_bytes, measured.cache_bytes = memory.prefetch_bytes, memory.cache_bytes
     measured.cached_blocks = trainer.model.cached_blocks
 
 

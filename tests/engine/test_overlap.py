@@ -17,6 +17,8 @@ from virtual_ranks import LazyComm, run_ranks
 from engine.comm.funnel import Comm, Kind, Lane
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
+from engine.layers.embedding import TokenEmbedding
+from engine.layers.linear import Linear
 from engine.overlap.flags import ALL, Overlap
 from engine.parallel.model import ParallelModel
 from engine.parallel.serial_state import full_gradients, full_state_dict
@@ -86,20 +88,14 @@ def test_what_is_in_flight_and_ahead_is_bounded(depth: int, window: int) -> None
         comm.watch()
         train_model(case, model := start(case, comm))
         assert not +comm.now
-        ahead = model.schedule.gathers.most_ahead_bytes
-        return comm.most, ahead, max(model.gradients.buffer.itemsize * n for n in block_sizes(model))
+        weights = [m.sharded for m in model.modules() if isinstance(m, (Linear, TokenEmbedding))]
+        largest = max(model.schedule.gathered_bytes([weight]) for weight in weights)
+        return comm.most, model.gathered_memory.prefetch_bytes, largest
 
     lanes, ahead, largest = run_ranks(Grid(1, 1, 2, 1), most, of=Watched)[0]
     assert lanes[Axis.Z, Lane.GATHER] == depth + 1, "one in use and those ahead of it"
     assert lanes[Axis.Z, Lane.MAIN] == window + 1, "one just issued before the oldest is taken in"
     assert 0 < ahead <= depth * largest
-
-
-def block_sizes(model: ParallelModel) -> list[int]:
-    """Elements of every gathered weight."""
-    dtype = model.schedule.precision.compute
-    weights = [m.block for m in model.modules() if hasattr(m, "block")]
-    return [block.gathered_bytes(dtype) // dtype.itemsize for block in weights]
 
 
 def train_model(case: Case, model: ParallelModel, steps: int = 3) -> None:
@@ -215,20 +211,20 @@ def test_the_next_micro_batchs_first_weights_are_gathered_before_it_begins_and_n
         assert isinstance(comm, Watched)
         comm.watch()
         model = start(CASE, comm)
-        begin, found = model.gradients.start_pass, []
+        begin, found = model.schedule.start_pass, []
 
         def start_pass(*, last: bool) -> None:
             found.append(comm.now[Axis.Z, Lane.GATHER])
             begin(last=last)
 
-        model.gradients.start_pass = start_pass  # type: ignore[method-assign]
+        model.schedule.start_pass = start_pass  # type: ignore[method-assign]
         for step in range(3):
             step_parallel(CASE, model, step)
             found.append(-comm.now[Axis.Z, Lane.GATHER])
         return found
 
     depth = EAGER.prefetch_depth
-    assert run_ranks(Grid(1, 1, 2, 1), ahead, of=Watched)[0] == [0, depth, 0] + [depth, depth, 0] * 2
+    assert run_ranks(Grid(1, 1, 2, 1), ahead, of=Watched)[0] == [0, 0, 0] + [0, depth, 0] * 2
 
 
 class Interrupted(Exception):
@@ -250,15 +246,15 @@ def _interrupted(comm: Comm) -> tuple[float, float]:
             with pytest.raises(Interrupted):
                 step_parallel(CASE, model, 1)
             hook.remove()
-        losses.append(step_parallel(CASE, model, 1) + model.gradients.buffer.sum().item())
-    add = model.gradients.accumulate
+        losses.append(step_parallel(CASE, model, 1) + model.flat_gradients.sum().item())
+    add = model.schedule.accumulate
 
-    def interrupt_layer(block, *others):  # type: ignore[no-untyped-def]
-        add(block, *others)
-        if block.placement.name == "blocks.1.feed_forward.fc1.weight":
+    def interrupt_layer(weight, *others):  # type: ignore[no-untyped-def]
+        add(weight, *others)
+        if weight.placement.name == "blocks.1.feed_forward.fc1.weight":
             raise Interrupted
 
-    model.gradients.accumulate = interrupt_layer  # type: ignore[method-assign]
+    model.schedule.accumulate = interrupt_layer  # type: ignore[method-assign]
     with pytest.raises(Interrupted):
         step_parallel(CASE, model, 2)
     assert comm._in_flight
@@ -320,7 +316,7 @@ def test_the_sum_over_data_begins_in_the_last_backward_and_not_before() -> None:
     def train(comm: Comm) -> None:
         model = start(case, comm)
         finish = model.finish_step
-        passes = model.gradients.start_pass
+        passes = model.schedule.start_pass
 
         def start_pass(*, last: bool) -> None:
             moment[comm.rank] = "last pass" if last else "first pass"
@@ -331,7 +327,7 @@ def test_the_sum_over_data_begins_in_the_last_backward_and_not_before() -> None:
             finish(on_summed)
             moment[comm.rank] = "after"
 
-        model.gradients.start_pass = start_pass  # type: ignore[method-assign]
+        model.schedule.start_pass = start_pass  # type: ignore[method-assign]
         model.finish_step = finish_step  # type: ignore[method-assign]
         train_model(case, model)
 

@@ -10,7 +10,7 @@ from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
 from engine.models.gpt.model import GPT
 from engine.overlap.flags import ALL, Overlap
-from engine.overlap.reduction import OnSummed
+from engine.overlap.schedule import OnSummed
 from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import initialise_serial, parallelize
 from engine.parallel.serial_state import full_gradients, full_state_dict
