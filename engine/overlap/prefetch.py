@@ -54,22 +54,19 @@ class Prefetch:
         self._ahead: deque[tuple[ShardedWeight, Handle]] = deque()
         """In flight: what is planned from the position on."""
         self._cached: frozenset[ShardedWeight] = frozenset()
-        self._to_keep: set[ShardedWeight] = set()
-        """The cached weights that this pass has not gathered yet."""
         self._kept: dict[ShardedWeight, Tensor] = {}
-        """Those that it has gathered once; the second use takes them away."""
+        """Those of the cached that have been gathered and not been used again."""
         self._warned = False
         self.most_ahead_bytes = self.most_kept_bytes = 0
 
     def cache(self, weights: Collection[ShardedWeight]) -> None:
-        """From the next pass on, keep these from a pass's first gather to the second, which is then saved."""
+        """From the next pass on, keep each of these from a gather to its next use in the pass, which needs none."""
         self._cached = frozenset(weights)
         self._forget_order()
 
     def start_pass(self, *, last: bool) -> None:
         """A forward begins. Unless it is the step's last, its end already gathers for the next one's beginning."""
         self._end_pass()
-        self._to_keep = set(self._cached)
         if not self._overlap.oag:
             self._pass = Pass.SYNCHRONOUS
         elif not self._order:
@@ -110,8 +107,7 @@ class Prefetch:
         if weight in self._kept:
             return self._kept.pop(weight)
         gathered = self._gather_in_pass(weight)
-        if weight in self._to_keep:
-            self._to_keep.remove(weight)
+        if weight in self._cached:
             self._kept[weight] = gathered
             self.most_kept_bytes = max(self.most_kept_bytes, gathered_bytes(self._kept, self._dtype))
         return gathered

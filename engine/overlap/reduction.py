@@ -50,7 +50,7 @@ class Progress(Enum):
 class _Gradient:
     """Of one weight. elements: [start, stop) of the buffer.
 
-    given: contributions of this pass so far, one for each layer that uses the weight; usual: the most that a pass had.
+    given: contributions of this pass so far, one for each use of the weight; usual: the most that an earlier pass gave.
     """
 
     weight: ShardedWeight
@@ -98,18 +98,19 @@ class Reduction:
     def start_step(self) -> None:
         """Sharded gradients are overwritten by their first contribution, so only the rest is zeroed."""
         self._replicated.zero_()
+        self._late.clear()
         for gradient in self._of.values():
-            gradient.progress, gradient.given = Progress.EMPTY, 0
+            gradient.progress = Progress.EMPTY
 
     def start_pass(self, *, last: bool) -> None:
         """A micro-batch begins; after the last one's backward a gradient is final over z."""
         self._early = self._overlap.data and last
-        self._count()
+        for gradient in self._of.values():
+            gradient.usual, gradient.given = max(gradient.usual, gradient.given), 0
 
     def abort(self) -> None:
         """Leave a step as it is, once Comm.abandon() has waited for what is in flight."""
         self._flights.clear()
-        self._late.clear()
         self._data_sum.abort()
 
     def accumulate(self, weight: ShardedWeight, fill: Fill, dtype: torch.dtype) -> None:
@@ -141,7 +142,6 @@ class Reduction:
         """
         shared = self._comm.issue(Kind.ALL_REDUCE, Axis.Z, self._replicated) if self._replicated.numel() else None
         self._land(0)
-        self._count()
         for gradient in self._of.values():
             if gradient.progress is Progress.EMPTY:
                 gradient.elements.zero_()
@@ -151,7 +151,6 @@ class Reduction:
             shared.wait()
             self._data_sum.add(len(self.gradients) - len(self._replicated), len(self.gradients))
         late = [(gradient, self._comm.run(Kind.ALL_REDUCE, Axis.DATA, shard)) for gradient, shard in self._late]
-        self._late.clear()
         for start, stop in self._data_sum.collect():
             for gradient, shard in late:
                 if start <= gradient.start < stop:
@@ -183,8 +182,3 @@ class Reduction:
     def _hand_over(self, gradient: _Gradient) -> None:
         gradient.progress = Progress.HANDED_OVER
         self._data_sum.add(gradient.start, gradient.stop)
-
-    def _count(self) -> None:
-        """A pass is over. A weight that now has more contributions than a pass before had is known to have them."""
-        for gradient in self._of.values():
-            gradient.usual, gradient.given = max(gradient.usual, gradient.given), 0

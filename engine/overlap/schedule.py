@@ -85,8 +85,8 @@ class WeightSchedule:
         return self._prefetch.evaluating()
 
     def cache(self, weights: Collection[ShardedWeight]) -> None:
-        """From the next pass on keep these, and no others, from a pass's first gather to the second, which is saved
-        (par4d IV-D).
+        """From the next pass on, keep each of these, and no others, from a gather to its next use in the pass, which
+        needs none (par4d IV-D).
         """
         self._prefetch.cache(weights)
 
