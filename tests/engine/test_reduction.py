@@ -9,7 +9,7 @@ from torch import nn
 from training import grid_id
 from virtual_ranks import run_ranks
 
-from engine.comm.funnel import Comm, Lane
+from engine.comm.funnel import Comm, Kind, Lane
 from engine.grid import Axis, Grid
 from engine.layers.embedding import TokenEmbedding
 from engine.layers.linear import Linear
@@ -138,6 +138,60 @@ def test_neighbours_are_summed_in_one_bucket_until_it_is_full() -> None:
     assert on_each_rank(DATA, work, overlap) == [[0] * 4, [0, 1, 1, 2], [0, 1, 1, 2], [0, 1, 2, 2]]
     without = Overlap(data=False, bucket_bytes=two_weights)
     assert on_each_rank(DATA, work, without) == [[0] * 4] * 4
+
+
+@pytest.mark.parametrize(("grid", "overlap"), [(Z, EAGER), (DATA, Overlap(bucket_bytes=1))], ids=["z", "data"])
+def test_without_early_sums_over_data_all_is_one_piece(grid: Grid, overlap: Overlap) -> None:
+    def work(model: Model) -> list[int]:
+        sizes: list[int] = []
+        model.start_step()
+        model.run_pass(0, 1, 2, 3, last=True)
+        model.schedule.finish_step(lambda parameters: sizes.append(len(parameters)))
+        return sizes
+
+    assert on_each_rank(grid, work, overlap) == [4]
+
+
+def test_micro_batches_are_summed_in_the_master_dtype_and_nothing_rounds_them_but_a_sum_over_data() -> None:
+    def work(model: Model) -> float:
+        model.start_step()
+        model.run_pass(0)
+        model.run_pass(last=True)
+        model.give(0, 256)
+        model.schedule.finish_step()
+        return model.schedule.flat_gradients[0].item()
+
+    assert on_each_rank(Grid(), work, precision=MIXED) == 257
+    assert on_each_rank(Z, work, precision=MIXED) == 2 * 257
+    assert on_each_rank(DATA, work, precision=MIXED) == 2 * 256
+
+
+def test_a_first_contribution_is_written_and_summed_where_it_stays_if_the_dtypes_allow() -> None:
+    class Destinations(Watched):
+        """Whether each reduce-scatter was told where its result goes."""
+
+        told: list[bool]
+
+        def issue(self, kind, *others, out=None, **rest):  # type: ignore[no-untyped-def]
+            if kind is Kind.REDUCE_SCATTER:
+                self.told.append(out is not None)
+            return super().issue(kind, *others, out=out, **rest)
+
+    def work(comm: Comm, precision: Precision) -> list[bool]:
+        assert isinstance(comm, Destinations)
+        comm.told = []
+        model = Model(comm, Overlap(), precision)
+        model.start_step()
+        model.run_pass(0, 0, 1, last=True)
+        model.finish()
+        return comm.told
+
+    for grid, precision, told in [
+        (Z, FP64, [True, False, True]),
+        (Z, MIXED, [False, False, False]),
+        (Grid(), FP64, []),
+    ]:
+        assert run_ranks(grid, lambda comm, p=precision: work(comm, p), of=Destinations)[0] == told  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("replicated", [False, True])
