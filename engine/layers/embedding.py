@@ -11,15 +11,15 @@ from engine.comm.funnel import Comm
 from engine.grid import Axis
 from engine.layers.linear import all_reduce
 from engine.overlap.schedule import WeightSchedule
-from engine.overlap.weight import WeightBlock
+from engine.overlap.weight import ShardedWeight
 
 
 class _Lookup(torch.autograd.Function):
-    """Rows of the gathered block for the tokens that it holds, zeros for the others."""
+    """Rows of the gathered tile for the tokens that it holds, zeros for the others."""
 
     @staticmethod
     def forward(ctx, tokens: Tensor, shard: Tensor, layer: "TokenEmbedding") -> Tensor:  # type: ignore[no-untyped-def]
-        table_VH = layer.schedule.gather(layer.block)
+        table_VH = layer.schedule.gather(layer.sharded)
         rows = tokens.flatten() - layer.first_token
         if layer.split_vocabulary:
             held = (rows >= 0) & (rows < table_VH.shape[0])
@@ -39,25 +39,25 @@ class _Lookup(torch.autograd.Function):
         if held is not None:
             dO_MH = dO_MH * held.unsqueeze(1)
 
-        def fill(table_VH: Tensor, add: bool) -> None:
+        def fill(out: Tensor, *, add: bool) -> None:
             if not add:
-                table_VH.zero_()
-            table_VH.index_add_(0, rows, dO_MH.to(table_VH.dtype))
+                out.zero_()
+            out.index_add_(0, rows, dO_MH.to(out.dtype))
 
         # Many tokens add to one row, so the sum is made in the master dtype.
-        layer.schedule.accumulate(layer.block, fill, layer.weight.dtype)
+        layer.schedule.accumulate(layer.sharded, fill, layer.weight.dtype)
         return None, None, None
 
 
 class TokenEmbedding(nn.Module):
     """Tokens [B, S] -> features [B, S, h / Gy], the same on all of x."""
 
-    def __init__(self, comm: Comm, schedule: WeightSchedule, block: WeightBlock) -> None:
+    def __init__(self, comm: Comm, schedule: WeightSchedule, sharded: ShardedWeight) -> None:
         super().__init__()
-        self.comm, self.schedule, self.block = comm, schedule, block
-        self.weight = block.shard
+        self.comm, self.schedule, self.sharded = comm, schedule, sharded
+        self.weight = sharded.shard
         self.split_vocabulary = comm.grid.x > 1
-        self.first_token = comm.coords.x * block.shape[0]
+        self.first_token = comm.coords.x * sharded.tile_shape[0]
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
         """Look up, then sum over x: exactly one rank of x holds a token."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from engine.comm.funnel import Comm, Kind
 from engine.grid import Axis
 from engine.overlap.schedule import WeightSchedule
-from engine.overlap.weight import WeightBlock
+from engine.overlap.weight import ShardedWeight
 
 
 class Matmul3D(torch.autograd.Function):
@@ -19,7 +19,7 @@ class Matmul3D(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, I_MK: Tensor, shard: Tensor, bias_N: Tensor | None, layer: "Linear") -> Tensor:  # type: ignore[no-untyped-def]
-        W_NK = layer.schedule.gather(layer.block)  # line 2: all-gather over z
+        W_NK = layer.schedule.gather(layer.sharded)  # line 2: all-gather over z
         ctx.save_for_backward(I_MK, W_NK)  # line 5
         ctx.layer = layer
         return F.linear(I_MK, W_NK, bias_N)  # line 3
@@ -34,10 +34,10 @@ class Matmul3D(torch.autograd.Function):
             if not schedule.overlap.oar:
                 dI_MK = reduction.wait()
 
-        def weight_gradient(dW_NK: Tensor, add: bool) -> None:
-            dW_NK.addmm_(dO_MN.t(), I_MK, beta=int(add))
+        def fill(out: Tensor, *, add: bool) -> None:
+            out.addmm_(dO_MN.t(), I_MK, beta=int(add))
 
-        schedule.accumulate(layer.block, weight_gradient)  # lines 13-14: product and reduce-scatter over z
+        schedule.accumulate(layer.sharded, fill)  # lines 13-14: product and reduce-scatter over z
         dbias_N = dO_MN.sum(dim=0) if ctx.needs_input_grad[2] else None
         if reduction is not None and schedule.overlap.oar:
             dI_MK = reduction.wait(unavoidable=True)  # OAR (V-D): behind all that doesn't need it
@@ -75,14 +75,14 @@ class Linear(nn.Module):
     once, after the reduction.
     """
 
-    def __init__(self, comm: Comm, schedule: WeightSchedule, block: WeightBlock, bias: nn.Parameter | None) -> None:
+    def __init__(self, comm: Comm, schedule: WeightSchedule, sharded: ShardedWeight, bias: nn.Parameter | None) -> None:
         super().__init__()
-        out_axis, in_axis = block.placement.split
+        out_axis, in_axis = sharded.placement.split
         assert out_axis is not None
         assert in_axis is not None
-        self.comm, self.schedule, self.block = comm, schedule, block
+        self.comm, self.schedule, self.sharded = comm, schedule, sharded
         self.out_axis, self.in_axis = out_axis, in_axis
-        self.weight = block.shard
+        self.weight = sharded.shard
         self.bias = bias
 
     def forward(self, inputs: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The all-reduce of the flat gradient buffer over data, piece by piece as its elements become final.
+"""The all-reduce of the flat gradient buffer over data, piece by piece as its elements become final over z.
 
 axonn-ipdps22 V-C: while one bucket is summed, the optimizer steps the one before.
 """
@@ -13,16 +13,17 @@ from engine.comm.funnel import Comm, Handle, Kind
 from engine.grid import Axis
 
 
-class Buckets:
-    """Pieces [start, stop) of one flat buffer. dtype: in which they are summed; limit: elements of a bucket."""
+class DataSum:
+    """Sums pieces [start, stop) of one flat buffer. dtype: in which they travel; bucket: elements that fill one."""
 
-    def __init__(self, comm: Comm, buffer: Tensor, dtype: torch.dtype, limit: float) -> None:
-        self._comm, self._buffer, self._dtype, self._limit = comm, buffer, dtype, limit
+    def __init__(self, comm: Comm, buffer: Tensor, dtype: torch.dtype, bucket: float) -> None:
+        self._comm, self._buffer, self._dtype, self._bucket = comm, buffer, dtype, bucket
         self._open: tuple[int, int] | None = None
+        """The bucket that is being filled."""
         self._flights: deque[tuple[int, int, Handle]] = deque()
 
     def add(self, start: int, stop: int) -> None:
-        """These elements are final on this rank. Neighbours travel together, up to the limit."""
+        """These elements are final on this rank. Neighbours travel together until they fill a bucket."""
         if self._open is not None and start == self._open[1]:
             self._open = (self._open[0], stop)
         elif self._open is not None and stop == self._open[0]:
@@ -30,7 +31,7 @@ class Buckets:
         else:
             self._issue()
             self._open = (start, stop)
-        if self._open[1] - self._open[0] >= self._limit:
+        if self._open[1] - self._open[0] >= self._bucket:
             self._issue()
 
     def collect(self) -> Iterator[tuple[int, int]]:
@@ -38,13 +39,11 @@ class Buckets:
         self._issue()
         while self._flights:
             start, stop, handle = self._flights.popleft()
-            piece, total = self._buffer[start:stop], handle.wait()
-            if total.data_ptr() != piece.data_ptr():
-                piece.copy_(total)
+            self._buffer[start:stop].copy_(handle.wait())  # costs nothing where the piece was summed in place
             yield start, stop
 
     def abort(self) -> None:
-        """Forget what is in flight, which is somebody else's care."""
+        """Forget all pieces, once Comm.abandon() has waited for those in flight."""
         self._open = None
         self._flights.clear()
 
@@ -54,5 +53,4 @@ class Buckets:
         (start, stop), self._open = self._open, None
         piece = self._buffer[start:stop]
         sent = piece.to(self._dtype) if self._comm.grid.data > 1 else piece
-        handle = self._comm.issue(Kind.ALL_REDUCE, Axis.DATA, sent)
-        self._flights.append((start, stop, handle))
+        self._flights.append((start, stop, self._comm.issue(Kind.ALL_REDUCE, Axis.DATA, sent)))

@@ -21,7 +21,7 @@ class Overlap:
     cache: with activation checkpointing, the gathered weights of the last N blocks are kept from the forward to the
     recomputation; "auto": of as many blocks as fit cache_bytes (None: in half of the memory that the first step left).
     data: gradients are summed over data in buckets of about bucket_bytes during the last backward, and without
-    clipping the optimizer steps a bucket as soon as it is summed (axonn-ipdps22 V-C, whose k bsize bucket_bytes is).
+    clipping the optimizer steps a bucket as soon as it is summed (axonn-ipdps22 V-C, whose chunks these are).
     """
 
     oar: bool = False

@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from enum import Enum, auto
 
 import torch
 from torch import Tensor
@@ -17,12 +18,25 @@ from torch import Tensor
 from engine.comm.funnel import Comm, Handle, Kind, Lane
 from engine.grid import Axis
 from engine.overlap.flags import Overlap
-from engine.overlap.weight import WeightBlock
+from engine.overlap.weight import ShardedWeight, gathered_bytes
 
 log = logging.getLogger(__name__)
 
 
-class Gathers:
+class Pass(Enum):
+    """How the present pass gathers."""
+
+    NONE = auto()
+    """There is none: a weight is gathered when it is used."""
+    SYNCHRONOUS = auto()
+    """A weight is gathered when it is used; the cache keeps those that it is told to."""
+    LEARNING = auto()
+    """The same, and the order is noted."""
+    FOLLOWING = auto()
+    """In the learnt order, with the next weights in flight."""
+
+
+class Prefetch:
     """Gathers one model's weights. dtype: in which they travel.
 
     most_ahead_bytes, most_kept_bytes: the most memory that prefetched and cached weights have taken at once.
@@ -30,117 +44,124 @@ class Gathers:
 
     def __init__(self, comm: Comm, dtype: torch.dtype, overlap: Overlap) -> None:
         self._comm, self._dtype, self._overlap = comm, dtype, overlap
-        self._order: list[WeightBlock] | None = None
-        self._learnt: list[WeightBlock] | None = None
-        self._position: int | None = None
-        """The place in the order of the next gather; None in a pass that doesn't follow it."""
-        self._ahead: deque[tuple[WeightBlock, Handle]] = deque()
-        self._aside = self._told = self._last_pass = False
-        self._cached: frozenset[WeightBlock] = frozenset()
-        self._used: set[WeightBlock] = set()
-        self._kept: dict[WeightBlock, Tensor] = {}
+        self._pass = Pass.NONE
+        self._order: list[ShardedWeight] = []
+        """The gathers of a pass; empty until one has been learnt."""
+        self._planned: list[ShardedWeight] = []
+        """Those of this pass and, unless it is the step's last, the first ones of the next."""
+        self._position = 0
+        """Of the next gather in the order, when it is followed."""
+        self._ahead: deque[tuple[ShardedWeight, Handle]] = deque()
+        """In flight: what is planned from the position on."""
+        self._cached: frozenset[ShardedWeight] = frozenset()
+        self._kept: dict[ShardedWeight, Tensor] = {}
+        """Those of the cached that have been gathered and not been used again."""
+        self._warned = False
         self.most_ahead_bytes = self.most_kept_bytes = 0
 
-    def cache(self, blocks: Collection[WeightBlock]) -> None:
-        """From the next pass on, keep these from their first gather of a pass to the second, which is then none."""
-        if self._cached != frozenset(blocks):
-            self._drop_ahead()
-            self._cached = frozenset(blocks)
-            self._order = self._learnt = None
+    def cache(self, weights: Collection[ShardedWeight]) -> None:
+        """From the next pass on, keep each of these from a gather to its next use in the pass, which needs none."""
+        self._cached = frozenset(weights)
+        self._forget_order()
 
     def start_pass(self, *, last: bool) -> None:
         """A forward begins. Unless it is the step's last, its end already gathers for the next one's beginning."""
-        self._end_pass(whole=True)
-        self._last_pass = last
-        if self._order is None:
-            self._learnt = []
+        self._end_pass()
+        if not self._overlap.oag:
+            self._pass = Pass.SYNCHRONOUS
+        elif not self._order:
+            self._pass = Pass.LEARNING
         else:
+            self._pass = Pass.FOLLOWING
+            self._planned = self._order + ([] if last else self._order[: self._overlap.prefetch_depth])
             self._position = 0
             self._issue_ahead()
 
     def end_step(self) -> None:
         """The last backward is over. The weights are about to change: nothing that is gathered may be used again."""
-        self._end_pass(whole=True)
+        self._end_pass()
         self._drop_ahead()
 
     def abort(self) -> None:
-        """Leave a pass as it is, and forget what it has gathered; what is in flight is somebody else's care."""
-        self._end_pass(whole=False)
+        """Leave a pass as it is, and forget what it has gathered, once Comm.abandon() has waited for all of it."""
+        if self._pass is Pass.LEARNING:
+            self._order = []
         self._ahead.clear()
-
-    def _end_pass(self, *, whole: bool) -> None:
-        if whole and self._learnt and self._overlap.oag:
-            self._order = self._learnt
-        if whole and self._order is not None and self._position is not None and self._position < len(self._order):
-            self._lose_order(self._order[self._position])
-        self._learnt = self._position = None
-        self._kept.clear()
-        self._used.clear()
+        self._leave_pass()
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Gathers in here belong to no pass: an evaluation."""
-        self._aside = True
+    def evaluating(self) -> Iterator[None]:
+        """Gathers in here belong to no pass, even in the middle of one."""
+        interrupted, self._pass = self._pass, Pass.NONE
         try:
             yield
         finally:
-            self._aside = False
+            self._pass = interrupted
 
-    def gather(self, block: WeightBlock) -> Tensor:
-        """The block's flat elements in the compute dtype."""
+    def gather(self, weight: ShardedWeight) -> Tensor:
+        """The flat elements of the weight's tile in the compute dtype."""
         if self._comm.grid.z == 1:
-            return block.shard.detach().to(self._dtype)
-        if self._aside:
-            return self._fetch(block).wait()
-        if block in self._kept:
-            return self._kept.pop(block)
-        weight = self._in_order(block)
-        if block in self._cached and block not in self._used:
-            self._used.add(block)
-            self._kept[block] = weight
-            self.most_kept_bytes = max(self.most_kept_bytes, sum(kept.nbytes for kept in self._kept.values()))
-        return weight
+            return weight.shard.detach().to(self._dtype)
+        if self._pass is Pass.NONE:
+            return self._issue(weight).wait()
+        if weight in self._kept:
+            return self._kept.pop(weight)
+        gathered = self._gather_in_pass(weight)
+        if weight in self._cached:
+            self._kept[weight] = gathered
+            self.most_kept_bytes = max(self.most_kept_bytes, gathered_bytes(self._kept, self._dtype))
+        return gathered
 
-    def _in_order(self, block: WeightBlock) -> Tensor:
-        """The weight, and those that come after it are issued before it is waited for."""
-        if self._learnt is not None:
-            self._learnt.append(block)
-        if self._position is not None and self._order is not None:
-            if self._order[self._position : self._position + 1] == [block]:
-                first, handle = self._ahead.popleft() if self._ahead else (block, self._fetch(block))
-                assert first is block
+    def _gather_in_pass(self, weight: ShardedWeight) -> Tensor:
+        """The tile, and those that come after it are issued before it is waited for."""
+        if self._pass is Pass.LEARNING:
+            self._order.append(weight)
+        elif self._pass is Pass.FOLLOWING:
+            if self._position < len(self._order) and self._order[self._position] is weight:
+                _, handle = self._ahead.popleft()
                 self._position += 1
                 self._issue_ahead()
                 return handle.wait()
-            self._lose_order(block)
-        return self._fetch(block).wait()
+            self._depart(weight)
+        return self._issue(weight).wait()
 
     def _issue_ahead(self) -> None:
-        assert self._order is not None
-        assert self._position is not None
-        depth = self._overlap.prefetch_depth
-        upcoming = self._order[self._position :] + ([] if self._last_pass else self._order[:depth])
-        for block in upcoming[len(self._ahead) : depth]:
-            self._ahead.append((block, self._fetch(block)))
-        ahead = sum(block.gathered_bytes(self._dtype) for block, _ in self._ahead)
-        self.most_ahead_bytes = max(self.most_ahead_bytes, ahead)
+        first_not_ahead = self._position + len(self._ahead)
+        for weight in self._planned[first_not_ahead : self._position + self._overlap.prefetch_depth]:
+            self._ahead.append((weight, self._issue(weight)))
+        ahead_bytes = gathered_bytes((weight for weight, _ in self._ahead), self._dtype)
+        self.most_ahead_bytes = max(self.most_ahead_bytes, ahead_bytes)
 
-    def _lose_order(self, block: WeightBlock) -> None:
-        self._drop_ahead()
-        self._order = self._position = None
-        if not self._told:
-            self._told = True
+    def _issue(self, weight: ShardedWeight) -> Handle:
+        # Cast before it travels, not after.
+        shard = weight.shard.detach().to(self._dtype)
+        return self._comm.issue(Kind.ALL_GATHER, Axis.Z, shard, lane=Lane.GATHER)
+
+    def _end_pass(self) -> None:
+        if self._pass is Pass.FOLLOWING and self._position < len(self._order):
+            self._depart(self._order[self._position])
+        self._leave_pass()
+
+    def _leave_pass(self) -> None:
+        self._pass = Pass.NONE
+        self._kept.clear()
+
+    def _depart(self, weight: ShardedWeight) -> None:
+        """This pass doesn't follow the order any longer: at this weight it went another way, or ended."""
+        self._forget_order()
+        self._pass = Pass.SYNCHRONOUS
+        if not self._warned:
+            self._warned = True
             log.warning(
                 "%s was used in another order than in the step before: this pass gathers without prefetching, and the "
                 "next one learns the order again.",
-                block.placement.name,
+                weight.placement.name,
             )
+
+    def _forget_order(self) -> None:
+        self._drop_ahead()
+        self._order = []
 
     def _drop_ahead(self) -> None:
         while self._ahead:
             self._ahead.popleft()[1].wait()
-
-    def _fetch(self, block: WeightBlock) -> Handle:
-        # Cast before it travels, not after.
-        shard = block.shard.detach().to(self._dtype)
-        return self._comm.issue(Kind.ALL_GATHER, Axis.Z, shard, lane=Lane.GATHER)

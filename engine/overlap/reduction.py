@@ -8,177 +8,177 @@ over x and y before they return:
     everything: all-reduced over data, at the end of the step or, in buckets, during its last backward
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from itertools import accumulate, pairwise
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from engine.comm.funnel import Comm, Handle, Kind
 from engine.grid import Axis
-from engine.overlap.data_sum import Buckets
+from engine.overlap.data_sum import DataSum
 from engine.overlap.flags import Overlap
-from engine.overlap.weight import WeightBlock
+from engine.overlap.weight import ShardedWeight
 from engine.precision import Precision
 
-Fill = Callable[[Tensor, bool], None]
-"""fill(out [n, k], add): write a layer's gradient into out, or add it to what is there."""
 OnSummed = Callable[[Sequence[nn.Parameter]], None]
 
 
-@dataclass(slots=True)
-class _State:
-    """Of one weight's gradient. given: contributions of this pass; usual: the most that a pass had so far.
+class Fill(Protocol):
+    """Writes a layer's weight gradient into out [n, k], or adds it to what is there."""
 
-    untouched: nothing written yet in this step. summed: handed over to the sum over data.
+    def __call__(self, out: Tensor, *, add: bool) -> None: ...
+
+
+class Progress(Enum):
+    """How far the gradient of a weight is in a step."""
+
+    EMPTY = auto()
+    """Nothing has been written: the buffer holds the last step's."""
+    PARTIAL = auto()
+    """The sum of the first contributions, landed or on their way into it."""
+    HANDED_OVER = auto()
+    """To the sum over data. What still comes is late: summed on its own, and added at the end of the step."""
+
+
+@dataclass(slots=True, eq=False)
+class _Gradient:
+    """Of one weight. elements: [start, stop) of the buffer.
+
+    given: contributions of this pass so far, one for each use of the weight; usual: the most that an earlier pass gave.
     """
 
+    weight: ShardedWeight
     start: int
-    stop: int
-    usual: int = 0
+    elements: Tensor
+    progress: Progress = Progress.EMPTY
     given: int = 0
-    untouched: bool = True
-    summed: bool = False
+    usual: int = 0
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.elements.numel()
 
 
-@dataclass(frozen=True, slots=True)
-class _Flight:
-    """A reduce-scatter. in_place: into the gradient itself. last: nothing more will come for this weight."""
-
-    block: WeightBlock
-    handle: Handle
-    in_place: bool
-    last: bool
-
-
-class Gradients:
-    """Owns the buffer; each parameter's .grad is a view of it, final after finish()."""
+class Reduction:
+    """Owns the buffer, which is all of `gradients`; each parameter's .grad is a view of it, final after finish()."""
 
     def __init__(
         self,
         comm: Comm,
-        blocks: Sequence[WeightBlock],
+        weights: Sequence[ShardedWeight],
         replicated: Sequence[nn.Parameter],
         precision: Precision,
         overlap: Overlap,
     ) -> None:
         self._comm, self._precision, self._overlap = comm, precision, overlap
-        self._parameters = [block.shard for block in blocks] + list(replicated)
-        sharded = sum(block.shard.numel() for block in blocks)
-        like = blocks[0].shard
-        self.buffer = like.new_zeros(sum(p.numel() for p in self._parameters), requires_grad=False)
-        self._replicated = self.buffer[sharded:]
-        self._states: dict[WeightBlock, _State] = {}
-        self._flights: deque[_Flight] = deque()
-        self._late: list[tuple[WeightBlock, Tensor]] = []
-        self._last_pass = False
-        split = overlap.data and comm.grid.data > 1
-        bucket = overlap.bucket_bytes / precision.reduce.itemsize if split else torch.inf
-        self._buckets = Buckets(comm, self.buffer, precision.reduce, bucket)
+        self._parameters = [weight.shard for weight in weights] + list(replicated)
         offsets = [0, *accumulate(parameter.numel() for parameter in self._parameters)]
-        for parameter, (start, stop) in zip(self._parameters, pairwise(offsets), strict=True):
-            parameter.grad = self.buffer[start:stop].view(parameter.shape)
-        for block, (start, stop) in zip(blocks, pairwise(offsets), strict=False):
-            block.gradient = self.buffer[start:stop]
-            self._states[block] = _State(start, stop)
         self._starts = offsets[:-1]
+        self.gradients = torch.zeros(offsets[-1], dtype=precision.master, device=comm.device)
+        for parameter, (start, stop) in zip(self._parameters, pairwise(offsets), strict=True):
+            parameter.grad = self.gradients[start:stop].view(parameter.shape)
+        self._of: dict[ShardedWeight, _Gradient] = {}
+        for weight, (start, stop) in zip(weights, pairwise(offsets), strict=False):
+            self._of[weight] = _Gradient(weight, start, self.gradients[start:stop])
+        self._replicated = self.gradients[offsets[len(weights)] :]
+        self._flights: deque[tuple[_Gradient, Handle]] = deque()
+        """Reduce-scatters, in the order in which they were issued."""
+        self._late: list[tuple[_Gradient, Tensor]] = []
+        self._early = False
+        """In a step's last pass: whole gradients are handed over to the sum over data at once."""
+        bucket = overlap.bucket_bytes / precision.reduce.itemsize if overlap.data and comm.grid.data > 1 else torch.inf
+        self._data_sum = DataSum(comm, self.gradients, precision.reduce, bucket)
 
     def start_step(self) -> None:
         """Sharded gradients are overwritten by their first contribution, so only the rest is zeroed."""
         self._replicated.zero_()
-        for state in self._states.values():
-            state.untouched, state.summed, state.given = True, False, 0
+        self._late.clear()
+        for gradient in self._of.values():
+            gradient.progress = Progress.EMPTY
 
     def start_pass(self, *, last: bool) -> None:
         """A micro-batch begins; after the last one's backward a gradient is final over z."""
-        self._last_pass = last
-        self._count()
+        self._early = self._overlap.data and last
+        for gradient in self._of.values():
+            gradient.usual, gradient.given = max(gradient.usual, gradient.given), 0
 
     def abort(self) -> None:
-        """Leave a step as it is; what is in flight is somebody else's care."""
+        """Leave a step as it is, once Comm.abandon() has waited for what is in flight."""
         self._flights.clear()
-        self._buckets.abort()
-        self._late.clear()
+        self._data_sum.abort()
 
-    def accumulate(self, block: WeightBlock, fill: Fill, dtype: torch.dtype) -> None:
-        """Add a layer's gradient of this rank's rows, made by fill in that dtype, to the block's, summed over z.
+    def accumulate(self, weight: ShardedWeight, fill: Fill, dtype: torch.dtype) -> None:
+        """Add a layer's gradient of this rank's rows, made by fill in that dtype, to the weight's, summed over z.
 
         Micro-batches are summed in the master dtype.
         """
-        state = self._states[block]
-        state.given += 1
-        last = self._overlap.data and self._last_pass and state.given == state.usual
-        if self._comm.grid.z == 1 and dtype == block.shard.dtype and not state.summed:
-            fill(block.gradient.view(block.shape), not state.untouched)
-            state.untouched = False
-            if last:
-                self._sum(state)
+        gradient = self._of[weight]
+        gradient.given += 1
+        late = gradient.progress is Progress.HANDED_OVER
+        if self._comm.grid.z == 1 and dtype == gradient.elements.dtype and not late:
+            fill(gradient.elements.view(weight.tile_shape), add=gradient.progress is Progress.PARTIAL)
+            gradient.progress = Progress.PARTIAL
+            self._hand_over_if_whole(gradient)
             return
-        gradient = block.gradient.new_empty(block.shape, dtype=dtype)
-        fill(gradient, False)
-        flat = gradient.view(-1).to(self._precision.reduce)
-        in_place = state.untouched and not state.summed and flat.dtype == block.gradient.dtype
-        out = block.gradient if in_place else None
-        handle = self._comm.issue(Kind.REDUCE_SCATTER, Axis.Z, flat, out=out)
-        if in_place:
-            state.untouched = False
-        self._flights.append(_Flight(block, handle, in_place, last))
-        self._retire(self._overlap.reduce_window if self._overlap.ors and self._comm.grid.z > 1 else 0)
+        contribution = gradient.elements.new_empty(weight.tile_shape, dtype=dtype)
+        fill(contribution, add=False)
+        flat = contribution.view(-1).to(self._precision.reduce)
+        out = None
+        if gradient.progress is Progress.EMPTY and flat.dtype == gradient.elements.dtype:
+            out, gradient.progress = gradient.elements, Progress.PARTIAL
+        self._flights.append((gradient, self._comm.issue(Kind.REDUCE_SCATTER, Axis.Z, flat, out=out)))
+        self._land(self._overlap.reduce_window if self._overlap.ors and self._comm.grid.z > 1 else 0)
 
     def finish(self, on_summed: OnSummed | None = None) -> None:
         """End a step, after the backward of its last micro-batch: every gradient is final.
 
         on_summed: called with the parameters of each piece once it is summed, while later pieces are in flight.
         """
-        shared = self._issue_replicated()
-        self._retire(0)
-        shared.wait()
-        self._count()
-        for state in self._states.values():
-            if state.untouched:
-                self.buffer[state.start : state.stop].zero_()
-            if not state.summed:
-                self._sum(state)
-        if self._replicated.numel():
-            self._buckets.add(self.buffer.numel() - self._replicated.numel(), self.buffer.numel())
-        late = [(block, self._comm.run(Kind.ALL_REDUCE, Axis.DATA, shard)) for block, shard in self._late]
-        self._late.clear()
-        for start, stop in self._buckets.collect():
-            for block, shard in late:
-                if start <= self._states[block].start < stop:
-                    block.gradient.add_(shard)
+        shared = self._comm.issue(Kind.ALL_REDUCE, Axis.Z, self._replicated) if self._replicated.numel() else None
+        self._land(0)
+        for gradient in self._of.values():
+            if gradient.progress is Progress.EMPTY:
+                gradient.elements.zero_()
+            if gradient.progress is not Progress.HANDED_OVER:
+                self._hand_over(gradient)
+        if shared is not None:
+            shared.wait()
+            self._data_sum.add(len(self.gradients) - len(self._replicated), len(self.gradients))
+        late = [(gradient, self._comm.run(Kind.ALL_REDUCE, Axis.DATA, shard)) for gradient, shard in self._late]
+        for start, stop in self._data_sum.collect():
+            for gradient, shard in late:
+                if start <= gradient.start < stop:
+                    gradient.elements.add_(shard)
             if on_summed is not None:
-                on_summed(self._within(start, stop))
+                on_summed(self._parameters[bisect_left(self._starts, start) : bisect_left(self._starts, stop)])
 
-    def _issue_replicated(self) -> Handle:
-        if self._replicated.numel():
-            return self._comm.issue(Kind.ALL_REDUCE, Axis.Z, self._replicated)
-        return Handle(self._replicated)
-
-    def _retire(self, window: int) -> None:
+    def _land(self, window: int) -> None:
         """Take in the oldest reduce-scatters until only so many are in flight (ORS, axonn-sc24 V-D)."""
         while len(self._flights) > window:
-            flight = self._flights.popleft()
-            block, shard, state = flight.block, flight.handle.wait(), self._states[flight.block]
-            if state.summed:
-                self._late.append((block, shard.to(block.gradient.dtype, copy=True)))
-            elif not flight.in_place:
-                block.gradient.copy_(shard) if state.untouched else block.gradient.add_(shard)
-                state.untouched = False
-            if flight.last:
-                self._sum(state)
+            gradient, handle = self._flights.popleft()
+            shard = handle.wait()
+            if gradient.progress is Progress.HANDED_OVER:
+                self._late.append((gradient, shard.to(gradient.elements.dtype)))
+                continue
+            if gradient.progress is Progress.EMPTY:
+                gradient.elements.copy_(shard)
+                gradient.progress = Progress.PARTIAL
+            elif shard is not gradient.elements:
+                gradient.elements.add_(shard)
+            self._hand_over_if_whole(gradient)
 
-    def _sum(self, state: _State) -> None:
-        state.summed = True
-        self._buckets.add(state.start, state.stop)
+    def _hand_over_if_whole(self, gradient: _Gradient) -> None:
+        """In a last pass, begin the sum over data once all has landed that a pass usually gives."""
+        given = self._early and 0 < gradient.usual <= gradient.given
+        if given and all(flying is not gradient for flying, _ in self._flights):
+            self._hand_over(gradient)
 
-    def _count(self) -> None:
-        """A pass is over. A weight that now has more contributions than a pass before had is known to have them."""
-        for state in self._states.values():
-            state.usual, state.given = max(state.usual, state.given), 0
-
-    def _within(self, start: int, stop: int) -> list[nn.Parameter]:
-        """The parameters whose elements are there; a piece never cuts one."""
-        return [p for p, first in zip(self._parameters, self._starts, strict=True) if start <= first < stop]
+    def _hand_over(self, gradient: _Gradient) -> None:
+        gradient.progress = Progress.HANDED_OVER
+        self._data_sum.add(gradient.start, gradient.stop)

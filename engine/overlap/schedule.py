@@ -1,39 +1,105 @@
-"""What a layer asks of its weights: gathered over z for use, and their gradients taken away to be summed.
+"""WeightSchedule: what a layer and a model ask of their weights, and the only way to what this room does with them.
 
-One object, owned by the model, holds all state of the overlap: gathers ahead and kept (gathers.py), reductions in
-flight (gradients.py). With Overlap() it waits for everything where it is issued: the numeric oracle.
+A layer has its weight gathered over z for use, and gives its gradient away to be summed; the model says where steps and
+passes begin and end. When the collectives run is decided behind it: gathers ahead of their use and kept (prefetch.py),
+reduce-scatters in flight (reduction.py), sums over data in buckets (data_sum.py). With Overlap() each is waited for
+where it is issued: the numeric oracle.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from engine.comm.funnel import Comm
 from engine.overlap.flags import Overlap
-from engine.overlap.prefetch import Gathers
-from engine.overlap.reduction import Fill, Gradients
-from engine.overlap.weight import WeightBlock
+from engine.overlap.prefetch import Prefetch
+from engine.overlap.reduction import Fill, OnSummed, Reduction
+from engine.overlap.weight import ShardedWeight, gathered_bytes
 from engine.precision import Precision
 
 
+@dataclass(frozen=True, slots=True)
+class GatheredMemory:
+    """The most memory that gathered weights have taken at once: those ahead of their use, and those in the cache."""
+
+    prefetch_bytes: int
+    cache_bytes: int
+
+
 class WeightSchedule:
-    """Algorithm 1, lines 2 and 14, as early and as late as the overlap says."""
+    """Algorithm 1, lines 2 and 14, as early and as late as the overlap says.
 
-    def __init__(self, comm: Comm, precision: Precision, overlap: Overlap) -> None:
-        self.precision, self.overlap = precision, overlap
-        self.gathers = Gathers(comm, precision.compute, overlap)
-        self.gradients: Gradients
-        self._comm = comm
+    weights: the sharded ones, each once; replicated: all other parameters. It sets the .grad of both for good.
+    A step is start_step(); start_pass() and the forward and backward of each micro-batch; finish_step().
+    """
 
-    def own(self, blocks: Sequence[WeightBlock], replicated: Sequence[nn.Parameter]) -> None:
-        """The parameters of the model, once they are all known."""
-        self.gradients = Gradients(self._comm, blocks, replicated, self.precision, self.overlap)
+    def __init__(
+        self,
+        comm: Comm,
+        weights: Sequence[ShardedWeight],
+        replicated: Sequence[nn.Parameter],
+        precision: Precision,
+        overlap: Overlap,
+    ) -> None:
+        self.overlap = overlap
+        self._compute = precision.compute
+        self._prefetch = Prefetch(comm, precision.compute, overlap)
+        self._reduction = Reduction(comm, weights, replicated, precision, overlap)
 
-    def gather(self, block: WeightBlock) -> Tensor:
-        """The block [n, k] in the compute dtype."""
-        return self.gathers.gather(block).view(block.shape)
+    def gather(self, weight: ShardedWeight) -> Tensor:
+        """The weight's tile [n, k] in the compute dtype."""
+        return self._prefetch.gather(weight).view(weight.tile_shape)
 
-    def accumulate(self, block: WeightBlock, fill: Fill, dtype: torch.dtype | None = None) -> None:
+    def accumulate(self, weight: ShardedWeight, fill: Fill, dtype: torch.dtype | None = None) -> None:
         """Add a layer's gradient [n, k] of this rank's rows, which fill makes in that dtype (the compute dtype)."""
-        self.gradients.accumulate(block, fill, dtype or self.precision.compute)
+        self._reduction.accumulate(weight, fill, dtype or self._compute)
+
+    def start_step(self) -> None:
+        """Forget the last step's gradients."""
+        self._reduction.start_step()
+
+    def start_pass(self, *, last: bool) -> None:
+        """The forward of a micro-batch begins, and with it the pass that ends with its backward; last: of the step."""
+        self._prefetch.start_pass(last=last)
+        self._reduction.start_pass(last=last)
+
+    def finish_step(self, on_summed: OnSummed | None = None) -> None:
+        """After the last backward: every gradient is final, and nothing is in flight.
+
+        on_summed: called with some of the parameters as soon as their gradients are final, until it has had all.
+        """
+        self._prefetch.end_step()
+        with torch.no_grad():
+            self._reduction.finish(on_summed)
+
+    def abort_step(self) -> None:
+        """Leave a step in its middle, once Comm.abandon() has waited for all that is in flight."""
+        self._prefetch.abort()
+        self._reduction.abort()
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """What is gathered in here belongs to no pass, even in the middle of one."""
+        return self._prefetch.evaluating()
+
+    def cache(self, weights: Collection[ShardedWeight]) -> None:
+        """From the next pass on, keep each of these, and no others, from a gather to its next use in the pass, which
+        needs none (par4d IV-D).
+        """
+        self._prefetch.cache(weights)
+
+    def gathered_bytes(self, weights: Collection[ShardedWeight]) -> int:
+        """Memory that these weights take while they are gathered."""
+        return gathered_bytes(weights, self._compute)
+
+    @property
+    def gathered_memory(self) -> GatheredMemory:
+        """What overlap has cost so far."""
+        return GatheredMemory(self._prefetch.most_ahead_bytes, self._prefetch.most_kept_bytes)
+
+    @property
+    def flat_gradients(self) -> Tensor:
+        """All gradients of this rank, each parameter's .grad being a view of some; final after finish_step()."""
+        return self._reduction.gradients

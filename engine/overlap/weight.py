@@ -1,25 +1,27 @@
 """A weight matrix on this rank."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from math import prod
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from engine.placement import Placement
 
 
-class WeightBlock:
-    """This rank's block of one weight matrix: its z shard, the shard's gradient, and the placement of both.
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardedWeight:
+    """This rank's part of a weight matrix: a shard over z of its tile, the part [n, k] that x and y cut out.
 
-    A tied weight is one WeightBlock in two layers.
+    shard: [n * k / Gz] elements of the flat tile, in the master dtype. A tied weight is one object in two layers.
     """
 
-    def __init__(self, placement: Placement, shard: nn.Parameter, shape: tuple[int, ...]) -> None:
-        self.placement = placement
-        self.shard = shard
-        self.shape = shape
-        self.gradient: Tensor = torch.empty(0)
+    placement: Placement
+    shard: nn.Parameter
+    tile_shape: tuple[int, ...]
 
-    def gathered_bytes(self, dtype: torch.dtype) -> int:
-        """Of the whole block [n, k] in that dtype."""
-        return prod(self.shape) * dtype.itemsize
+
+def gathered_bytes(weights: Iterable[ShardedWeight], dtype: torch.dtype) -> int:
+    """Memory of these weights' tiles, gathered in that dtype."""
+    return sum(prod(weight.tile_shape) for weight in weights) * dtype.itemsize

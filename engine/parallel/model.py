@@ -11,9 +11,8 @@ from engine.grid import Axis
 from engine.layers.dropout import BatchRows
 from engine.layers.linear import Linear
 from engine.models.serial import SerialModel
-from engine.overlap.reduction import Gradients, OnSummed
-from engine.overlap.schedule import WeightSchedule
-from engine.overlap.weight import WeightBlock
+from engine.overlap.schedule import GatheredMemory, OnSummed, WeightSchedule
+from engine.overlap.weight import ShardedWeight
 from engine.placement import Placement
 
 
@@ -21,7 +20,7 @@ class ParallelModel(nn.Module):
     """A 4D-parallel model and the state that it owns: placements, and the schedule of its weights and gradients.
 
     A training step is start_step(); loss(...).backward() for each micro-batch; finish_step(). Without gradients
-    (torch.no_grad) it evaluates, at any time. cached_blocks: see cache().
+    (torch.no_grad) it evaluates, at any time. cached_blocks: see cache_blocks().
     """
 
     def __init__(
@@ -36,9 +35,14 @@ class ParallelModel(nn.Module):
         self._passes_left = 0
 
     @property
-    def gradients(self) -> Gradients:
-        """All gradients of this rank."""
-        return self.schedule.gradients
+    def flat_gradients(self) -> Tensor:
+        """All gradients of this rank in one tensor, each parameter's .grad being a view of some of it."""
+        return self.schedule.flat_gradients
+
+    @property
+    def gathered_memory(self) -> GatheredMemory:
+        """The most memory that the overlap has taken so far."""
+        return self.schedule.gathered_memory
 
     def loss(self, tokens_BS: Tensor, targets_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
         """Sum of the cross-entropies of this rank's tokens, the same on all of x and y.
@@ -59,7 +63,7 @@ class ParallelModel(nn.Module):
         """Forget the last step's gradients. What a step that failed left in flight is waited for first."""
         self.abort_step()
         self._passes_left = micro_batches
-        self.gradients.start_step()
+        self.schedule.start_step()
 
     def finish_step(self, on_summed: OnSummed | None = None) -> None:
         """Sum over z and data what the backward passes left to be summed.
@@ -68,49 +72,43 @@ class ParallelModel(nn.Module):
         can step them while the rest is still being summed.
         """
         self._passes_left = 0
-        self.schedule.gathers.end_step()
-        with torch.no_grad():
-            self.gradients.finish(on_summed)
+        self.schedule.finish_step(on_summed)
 
     def abort_step(self) -> None:
         """After an exception in the middle of a step: wait for all that is in flight, so that nothing dangles."""
         self._passes_left = 0
         self.comm.abandon()
-        self.schedule.gathers.abort()
-        self.gradients.abort()
+        self.schedule.abort_step()
 
     @property
     def can_cache(self) -> bool:
         """Whether weights are gathered twice."""
         return self.module.checkpoint_activations and self.comm.grid.z > 1
 
-    def cache(self, blocks: int) -> None:
+    def cache_blocks(self, count: int) -> None:
         """Keep the gathered weights of the last so many blocks, which the backward needs first, from the forward to
         the recomputation (par4d IV-D). Without activation checkpointing, or without z, there is nothing to keep.
         """
-        self.cached_blocks = blocks if self.can_cache else 0
+        self.cached_blocks = count if self.can_cache else 0
         kept = self._weights_of_blocks()[len(self.module.blocks) - self.cached_blocks :]
-        self.schedule.gathers.cache([block for weights in kept for block in weights])
+        self.schedule.cache([weight for weights in kept for weight in weights])
 
     def block_bytes(self) -> int:
         """The gathered weights of one transformer block in the compute dtype."""
-        dtype = self.schedule.precision.compute
-        return sum(block.gathered_bytes(dtype) for block in self._weights_of_blocks()[0])
+        return self.schedule.gathered_bytes(self._weights_of_blocks()[0])
 
-    def _weights_of_blocks(self) -> list[list[WeightBlock]]:
-        return [[m.block for m in block.modules() if isinstance(m, Linear)] for block in self.module.blocks]
+    def _weights_of_blocks(self) -> list[list[ShardedWeight]]:
+        return [[m.sharded for m in block.modules() if isinstance(m, Linear)] for block in self.module.blocks]
 
     @contextmanager
     def _pass(self) -> Iterator[None]:
         """A forward of a training step, or one that belongs to none."""
         if not torch.is_grad_enabled() or not self._passes_left:
-            with self.schedule.gathers.aside():
+            with self.schedule.evaluating():
                 yield
             return
         self._passes_left -= 1
-        last = self._passes_left == 0
-        self.schedule.gathers.start_pass(last=last)
-        self.gradients.start_pass(last=last)
+        self.schedule.start_pass(last=self._passes_left == 0)
         yield
 
     def sum_over_batch(self, value: Tensor) -> Tensor:

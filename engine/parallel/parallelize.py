@@ -17,7 +17,7 @@ from engine.layers.norm import LayerNorm, RMSNorm
 from engine.models.architecture import Architecture
 from engine.overlap.flags import ALL, AUTO, Overlap
 from engine.overlap.schedule import WeightSchedule
-from engine.overlap.weight import WeightBlock
+from engine.overlap.weight import ShardedWeight
 from engine.parallel.initial import initial
 from engine.parallel.model import ParallelModel
 from engine.precision import Precision
@@ -36,8 +36,8 @@ def parallelize(
     """This rank's part of a network on the 4D grid, with its initial weights.
 
     The same seed gives the same global weights on every grid, whatever the precision; on the meta device there are
-    none. Of the overlap, cache="auto" is left to whoever knows the memory (ParallelModel.cache). Raises UsageError if
-    the grid doesn't divide the network.
+    none. Of the overlap, cache="auto" is left to whoever knows the memory (ParallelModel.cache_blocks). Raises
+    UsageError if the grid doesn't divide the network.
     """
     grid, coords = comm.grid, comm.coords
     architecture.check(grid)
@@ -45,16 +45,15 @@ def parallelize(
         model = architecture.serial(checkpoint_activations=checkpoint_activations)
     placements, ties = architecture.placements(), architecture.ties
     parameters: dict[str, nn.Parameter] = {}
-    weights: dict[str, WeightBlock] = {}
+    weights: dict[str, ShardedWeight] = {}
     for name, placement in placements.items():
         local = initial(placement, grid, coords, seed, device).to(precision.master)
         tile = placement.tile_shape(grid)
         parameters[name] = nn.Parameter(local if placement.sharded else local.view(tile))
         if placement.sharded:
-            weights[name] = WeightBlock(placement, parameters[name], tile)
+            weights[name] = ShardedWeight(placement, parameters[name], tile)
     replicated = [parameter for name, parameter in parameters.items() if name not in weights]
-    schedule = WeightSchedule(comm, precision, overlap)
-    schedule.own(list(weights.values()), replicated)
+    schedule = WeightSchedule(comm, list(weights.values()), replicated, precision, overlap)
 
     def replacement(name: str, layer: nn.Module) -> nn.Module | None:
         """The layer of the grid for a serial one; None for one that works on a part of its features as it is."""
@@ -86,5 +85,5 @@ def parallelize(
         raise UsageError(f"The placements of {architecture.name} and its layers disagree on {sorted(unmatched)}.")
     parallel = ParallelModel(model, comm, placements, schedule)
     if overlap.cache != AUTO:
-        parallel.cache(overlap.cache)
+        parallel.cache_blocks(overlap.cache)
     return parallel

@@ -84,4 +84,4 @@ def gradient_norm(model: ParallelModel) -> Tensor:
 @torch.no_grad()
 def clip_gradients(model: ParallelModel, norm: Tensor, limit: float) -> None:
     """Scale the gradients so that a norm above the limit becomes the limit; no host synchronisation."""
-    model.gradients.buffer.mul_((limit / (norm + 1e-6)).clamp(max=1.0))
+    model.flat_gradients.mul_((limit / (norm + 1e-6)).clamp(max=1.0))

@@ -134,7 +134,7 @@ class Trainer:
             sharing = self.comm.everyone(torch.tensor([host])).eq(host).sum().item()
             budget = free_bytes(self.comm.device) / sharing * CACHE_SHARE
         fits = min(int(budget / self.model.block_bytes()), self.plan.model.layers)
-        self.model.cache(int(self.comm.everyone(torch.tensor([fits])).min().item()))
+        self.model.cache_blocks(int(self.comm.everyone(torch.tensor([fits])).min().item()))
 
     def _micro_batches(self) -> list[tuple[BatchRows, Tensor, Tensor]]:
         """This rank's share of the step's batch: (rows, tokens [B, S], targets [B, S])."""
@@ -205,8 +205,8 @@ def run_iterations(trainer: Trainer, progress: Progress) -> None:
         progress.recording = recorder.total
         if config.save is not None and trainer.done % config.save_every == 0:
             trainer.save()
-    gathers = trainer.model.schedule.gathers
-    progress.prefetch_bytes, progress.cache_bytes = gathers.most_ahead_bytes, gathers.most_kept_bytes
+    memory = trainer.model.gathered_memory
+    progress.prefetch_bytes, progress.cache_bytes = memory.prefetch_bytes, memory.cache_bytes
     progress.cached_blocks = trainer.model.cached_blocks
 
 

@@ -1,46 +1,74 @@
-"""The parity tests can fail: each single collective of a step, dropped or done twice, is noticed.
+"""The parity tests can fail: each single collective of training, dropped or done twice, is noticed.
 
-With only one axis of two ranks, every collective of a step belongs to that axis and is falsified in turn.
+With only one axis of two ranks, every collective belongs to that axis and is falsified in turn.
 """
 
 import pytest
-from test_parity import SMALL, TOLERANCE
-from training import Case, grid_id, start, step_parallel, train_parallel, train_serial, worst_error
+import torch
+from test_parity import TOLERANCE, serial
+from training import Case, error, grid_id, start, step_parallel
 from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Comm, Kind
 from engine.grid import Axis, Grid
+from engine.models.gpt.config import GPTConfig
+from engine.overlap.flags import Overlap
+from engine.parallel.serial_state import full_state_dict
 
-CASE = Case(SMALL, sequences=4, steps=1)
-
-
-def _calls_of_a_step(grid: Grid) -> list[tuple[Kind, Axis]]:
-    """Every collective of one training step of rank 0, in order."""
-    seen: list[tuple[Kind, Axis]] = []
-
-    def note(kind: Kind, axis: Axis, number: int) -> None:
-        if number > len(seen):
-            seen.append((kind, axis))
-
-    def one_step(comm: Comm) -> None:
-        step_parallel(CASE, start(CASE, comm), 0)
-
-    run_ranks(grid, one_step, mutate=note)
-    return seen
+TINY = {"gpt": GPTConfig("tiny", layers=2, hidden=8, heads=2, vocabulary=8, sequence=4)}
+# The second step gathers ahead, keeps a block's weights for the recomputation and begins its sums over data early.
+EAGER = Overlap(oar=True, ors=True, oag=True, cache=1, data=True, prefetch_depth=3, reduce_window=2, bucket_bytes=2e3)
+CASES = {
+    **{f"{name}-one-step": Case(config, sequences=4, steps=1, overlap=Overlap()) for name, config in TINY.items()},
+    **{
+        f"{name}-two-eager-steps": Case(config, sequences=8, micro_batches=2, checkpoint=True, steps=2, overlap=EAGER)
+        for name, config in TINY.items()
+    },
+}
+ONE_AXIS = [Grid(2, 1, 1, 1), Grid(1, 2, 1, 1), Grid(1, 1, 2, 1), Grid(1, 1, 1, 2)]
 
 
-@pytest.mark.parametrize("mutation", ["drop", "twice"])
-@pytest.mark.parametrize("grid", [Grid(2, 1, 1, 1), Grid(1, 2, 1, 1), Grid(1, 1, 2, 1), Grid(1, 1, 1, 2)], ids=grid_id)
-def test_one_wrong_collective_breaks_parity(grid: Grid, mutation: str) -> None:
-    reference = train_serial(CASE)
-    calls = _calls_of_a_step(grid)
-    assert calls
-    for wrong, (kind, _) in enumerate(calls, start=1):
-        if (kind is Kind.ALL_GATHER and mutation == "drop") or (kind is Kind.MAX_REDUCE and mutation == "twice"):
-            continue  # nothing to drop; a softmax does not depend on a shift that all ranks share
+class Wrong:
+    """Makes one call wrong, and notes the kinds of all calls that belong to the steps."""
 
-        def mutate(kind: Kind, axis: Axis, number: int, wrong: int = wrong) -> str | None:
-            return mutation if number == wrong else None
+    def __init__(self, number: int = 0, mutation: str = "") -> None:
+        self.number, self.mutation = number, mutation
+        self.kinds: dict[int, Kind] = {}
+        self.stepping = True
 
-        ours = run_ranks(grid, lambda comm: train_parallel(CASE, comm), mutate=mutate)[0]
-        assert not worst_error(ours, reference) < TOLERANCE, f"{mutation} of call {wrong}, {kind}, went unnoticed"
+    def __call__(self, kind: Kind, axis: Axis, number: int) -> str | None:
+        if self.stepping:
+            self.kinds[number] = kind
+        return self.mutation if number == self.number else None
+
+    def error(self, case: Case, grid: Grid) -> float:
+        """Of the losses and of the parameters that the steps lead to."""
+        ours, losses = run_ranks(grid, lambda comm: self._train(case, comm), mutate=self)[0]
+        reference = serial(case)
+        errors = [error(ours[name], reference.parameters[name]) for name in reference.parameters]
+        return max(*errors, error(torch.tensor(losses), torch.tensor(reference.losses)))
+
+    def _train(self, case: Case, comm: Comm) -> tuple[dict[str, torch.Tensor], list[float]]:
+        model, losses = start(case, comm), []
+        for step in range(case.steps):
+            losses.append(step_parallel(case, model, step))
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= case.learning_rate * parameter.grad  # type: ignore[operator]
+        self.stepping = False
+        return full_state_dict(model), losses
+
+
+@pytest.mark.parametrize("grid", ONE_AXIS, ids=grid_id)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_one_wrong_collective_breaks_parity(case: Case, grid: Grid) -> None:
+    right = Wrong()
+    assert right.error(case, grid) < TOLERANCE
+    assert right.kinds
+    # A gather has nothing to drop; a softmax doesn't depend on a shift that all ranks share.
+    harmless = {(Kind.ALL_GATHER, "drop"), (Kind.MAX_REDUCE, "twice")}
+    for number, kind in right.kinds.items():
+        for mutation in ("drop", "twice"):
+            if (kind, mutation) not in harmless:
+                wrong = Wrong(number, mutation).error(case, grid)
+                assert not wrong < TOLERANCE, f"{mutation} of call {number} of {len(right.kinds)}, {kind}"

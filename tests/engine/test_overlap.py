@@ -9,15 +9,17 @@ import pytest
 import torch
 from real_ranks import run_processes
 from test_parity import EAGER, SMALL, TOLERANCE, serial
+from test_prefetch import Watched
 from test_volume import measured
 from torch import nn
 from training import Case, error, start, step_parallel, train_parallel, worst_error
 from virtual_ranks import LazyComm, run_ranks
 
 from engine.comm.funnel import Comm, Kind, Lane
-from engine.errors import UsageError
 from engine.grid import Axis, Grid
-from engine.overlap.flags import ALL, Overlap
+from engine.layers.embedding import TokenEmbedding
+from engine.layers.linear import Linear
+from engine.overlap.flags import Overlap
 from engine.parallel.model import ParallelModel
 from engine.parallel.serial_state import full_gradients, full_state_dict
 from engine.training.config import OptimConfig
@@ -41,40 +43,21 @@ def test_every_combination_of_flags_trains_like_the_serial_model(overlap: Overla
 def test_every_combination_of_flags_sends_the_same_bytes_and_the_cache_saves_the_second_gather() -> None:
     def volume(overlap: Overlap) -> tuple[int, Counter[tuple[str, str]]]:
         """Calls of the weights' gathers, and bytes of everything, in a step that knows the order."""
-        found = measured(replace(CASE, overlap=overlap), Grid(2, 1, 2, 2), steps=2)[0]
+        case = replace(CASE, overlap=overlap, sequences=4, micro_batches=1)
+        found = measured(case, Z_AND_DATA, steps=2)[0]
         return found.calls["all_gather", "z"], found.num_bytes
 
     layers, others = 3 * 4, 2
     gathers, plain = volume(Overlap())
-    assert gathers == 2 * (2 * layers + others)
+    assert gathers == 2 * layers + others
     for overlap in EVERY_COMBINATION:
         gathers, num_bytes = volume(overlap)
         saved = overlap.cache * 4 if overlap.cache else 0
-        assert gathers == 2 * (2 * layers - saved + others)
+        assert gathers == 2 * layers - saved + others
         kept = num_bytes.pop(("all_gather", "z"))
         expected = Counter({key: value for key, value in plain.items() if key != ("all_gather", "z")})
         assert num_bytes == expected
         assert kept == plain["all_gather", "z"] if not saved else kept < plain["all_gather", "z"]
-
-
-class Watched(LazyComm):
-    """Counts how many of a lane are in flight at once."""
-
-    def watch(self) -> "Watched":
-        self.now: Counter[tuple[Axis, Lane]] = Counter()
-        self.most: Counter[tuple[Axis, Lane]] = Counter()
-        return self
-
-    def _start(self, kind, axis, lane, *others):  # type: ignore[no-untyped-def]
-        self.now[axis, lane] += 1
-        self.most[axis, lane] = max(self.most[axis, lane], self.now[axis, lane])
-        finish = super()._start(kind, axis, lane, *others)
-
-        def landed() -> torch.Tensor:
-            self.now[axis, lane] -= 1
-            return finish()
-
-        return landed
 
 
 @pytest.mark.parametrize(("depth", "window"), [(1, 1), (2, 3), (5, 4)])
@@ -86,20 +69,14 @@ def test_what_is_in_flight_and_ahead_is_bounded(depth: int, window: int) -> None
         comm.watch()
         train_model(case, model := start(case, comm))
         assert not +comm.now
-        ahead = model.schedule.gathers.most_ahead_bytes
-        return comm.most, ahead, max(model.gradients.buffer.itemsize * n for n in block_sizes(model))
+        weights = [m.sharded for m in model.modules() if isinstance(m, (Linear, TokenEmbedding))]
+        largest = max(model.schedule.gathered_bytes([weight]) for weight in weights)
+        return comm.most, model.gathered_memory.prefetch_bytes, largest
 
     lanes, ahead, largest = run_ranks(Grid(1, 1, 2, 1), most, of=Watched)[0]
     assert lanes[Axis.Z, Lane.GATHER] == depth + 1, "one in use and those ahead of it"
     assert lanes[Axis.Z, Lane.MAIN] == window + 1, "one just issued before the oldest is taken in"
     assert 0 < ahead <= depth * largest
-
-
-def block_sizes(model: ParallelModel) -> list[int]:
-    """Elements of every gathered weight."""
-    dtype = model.schedule.precision.compute
-    weights = [m.block for m in model.modules() if hasattr(m, "block")]
-    return [block.gathered_bytes(dtype) // dtype.itemsize for block in weights]
 
 
 def train_model(case: Case, model: ParallelModel, steps: int = 3) -> None:
@@ -135,7 +112,7 @@ def test_a_layer_that_is_used_more_often_than_before_is_summed_whole() -> None:
     """Its sum over data has already begun when the second contribution comes."""
 
     def gradients(comm: Comm, overlap: Overlap) -> dict[str, torch.Tensor]:
-        case = replace(CASE, overlap=overlap, checkpoint=False)
+        case = replace(CASE, overlap=overlap, checkpoint=False, micro_batches=1)
         model = start(case, comm)
         whole = model.module.blocks
         step_parallel(case, model, 0)
@@ -206,27 +183,6 @@ def test_a_pass_that_ends_early_is_told_and_gathers_nothing_in_vain_for_long(cap
     assert len(caplog.records) == 2, "once on every rank"
 
 
-def test_the_next_micro_batchs_first_weights_are_gathered_before_it_begins_and_never_across_a_step() -> None:
-    def ahead(comm: Comm) -> list[int]:
-        assert isinstance(comm, Watched)
-        comm.watch()
-        model = start(CASE, comm)
-        begin, found = model.gradients.start_pass, []
-
-        def start_pass(*, last: bool) -> None:
-            found.append(comm.now[Axis.Z, Lane.GATHER])
-            begin(last=last)
-
-        model.gradients.start_pass = start_pass  # type: ignore[method-assign]
-        for step in range(3):
-            step_parallel(CASE, model, step)
-            found.append(-comm.now[Axis.Z, Lane.GATHER])
-        return found
-
-    depth = EAGER.prefetch_depth
-    assert run_ranks(Grid(1, 1, 2, 1), ahead, of=Watched)[0] == [0, depth, 0] + [depth, depth, 0] * 2
-
-
 class Interrupted(Exception):
     """What a user's own code might raise."""
 
@@ -246,15 +202,15 @@ def _interrupted(comm: Comm) -> tuple[float, float]:
             with pytest.raises(Interrupted):
                 step_parallel(CASE, model, 1)
             hook.remove()
-        losses.append(step_parallel(CASE, model, 1) + model.gradients.buffer.sum().item())
-    add = model.gradients.accumulate
+        losses.append(step_parallel(CASE, model, 1) + model.flat_gradients.sum().item())
+    add = model.schedule.accumulate
 
-    def interrupt_layer(block, *others):  # type: ignore[no-untyped-def]
-        add(block, *others)
-        if block.placement.name == "blocks.1.feed_forward.fc1.weight":
+    def interrupt_layer(weight, *others):  # type: ignore[no-untyped-def]
+        add(weight, *others)
+        if weight.placement.name == "blocks.1.feed_forward.fc1.weight":
             raise Interrupted
 
-    model.gradients.accumulate = interrupt_layer  # type: ignore[method-assign]
+    model.schedule.accumulate = interrupt_layer  # type: ignore[method-assign]
     with pytest.raises(Interrupted):
         step_parallel(CASE, model, 2)
     assert comm._in_flight
@@ -316,7 +272,7 @@ def test_the_sum_over_data_begins_in_the_last_backward_and_not_before() -> None:
     def train(comm: Comm) -> None:
         model = start(case, comm)
         finish = model.finish_step
-        passes = model.gradients.start_pass
+        passes = model.schedule.start_pass
 
         def start_pass(*, last: bool) -> None:
             moment[comm.rank] = "last pass" if last else "first pass"
@@ -327,21 +283,10 @@ def test_the_sum_over_data_begins_in_the_last_backward_and_not_before() -> None:
             finish(on_summed)
             moment[comm.rank] = "after"
 
-        model.gradients.start_pass = start_pass  # type: ignore[method-assign]
+        model.schedule.start_pass = start_pass  # type: ignore[method-assign]
         model.finish_step = finish_step  # type: ignore[method-assign]
         train_model(case, model)
 
     run_ranks(Grid(1, 1, 1, 2), train, of=Noting)
     weights, ranks, steps = 3 * 4 + 2, 2, 3
     assert when == {"last pass": ranks * steps * weights, "finish": ranks * steps}, "replicated ones come at the end"
-
-
-def test_flags_are_read_and_written_in_one_form() -> None:
-    for text in ("none", "oar", "oar,ors,oag", "cache=28", "oar,ors,oag,cache=auto,data"):
-        assert str(Overlap.parse(text)) == text
-    assert Overlap.parse("data,oar") == Overlap.parse("oar,data")
-    assert Overlap.parse("all") == ALL
-    with pytest.raises(UsageError, match=r"--overlap takes none, all, or a comma list .* but 'org' is among 'oar,org'"):
-        Overlap.parse("oar,org")
-    with pytest.raises(UsageError, match="--prefetch-depth is a number from 1 up, but 0 was given"):
-        Overlap(prefetch_depth=0)

@@ -49,7 +49,7 @@ def test_sixteen_micro_batches_err_no_more_than_one_because_sums_are_kept_in_fp3
 def test_masters_and_gradients_are_fp32_under_bf16() -> None:
     model = start(Case(SMALL, precision="bf16"), Comm(Grid()))
     assert {p.dtype for p in model.parameters()} == {torch.float32}
-    assert model.gradients.buffer.dtype == torch.float32
+    assert model.flat_gradients.dtype == torch.float32
     assert model(torch.zeros(1, 4, dtype=torch.int64)).dtype == torch.bfloat16
 
 

@@ -11,7 +11,7 @@ from engine.layers.dropout import BatchRows
 from engine.models.architecture import Architecture
 from engine.models.serial import SerialModel
 from engine.overlap.flags import ALL, Overlap
-from engine.overlap.reduction import OnSummed
+from engine.overlap.schedule import OnSummed
 from engine.parallel.initial import initialise_serial
 from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize

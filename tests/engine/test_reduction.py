@@ -1,0 +1,279 @@
+"""Gradients on their way into the flat buffer: every contribution counts once, whenever it comes."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from test_prefetch import TILE, Watched, some_weights
+from torch import nn
+from training import grid_id
+from virtual_ranks import run_ranks
+
+from engine.comm.funnel import Comm, Kind, Lane
+from engine.grid import Axis, Grid
+from engine.layers.embedding import TokenEmbedding
+from engine.layers.linear import Linear
+from engine.overlap.flags import Overlap
+from engine.overlap.schedule import WeightSchedule
+from engine.precision import Precision
+
+EAGER = Overlap(ors=True, data=True, reduce_window=2, bucket_bytes=1)
+Z, DATA, BOTH = Grid(1, 1, 2, 1), Grid(1, 1, 1, 2), Grid(1, 1, 2, 2)
+FP64, MIXED = Precision.named("fp64"), Precision.named("bf16")
+
+
+class Model:
+    """Four weights, a replicated parameter if it is asked for, and their schedule, on one rank."""
+
+    def __init__(self, comm: Comm, overlap: Overlap, precision: Precision, *, replicated: bool = False) -> None:
+        assert isinstance(comm, Watched)
+        self.comm = comm.watch()
+        self.weights = some_weights(comm, 4)
+        self.replicated = [nn.Parameter(torch.ones(3, dtype=precision.master))] if replicated else []
+        for weight in self.weights:
+            weight.shard.data = weight.shard.data.to(precision.master)
+        self.schedule = WeightSchedule(comm, self.weights, self.replicated, precision, overlap)
+        self.expected = [0] * 4
+
+    def start_step(self) -> None:
+        self.comm.abandon()
+        self.schedule.abort_step()
+        self.schedule.start_step()
+        self.expected = [0] * 4
+
+    def run_pass(self, *numbers: int, last: bool = False) -> list[int]:
+        """A backward that comes by these weights; how many sums over data were in flight after each."""
+        self.schedule.start_pass(last=last)
+        found = []
+        for number in numbers:
+            self.give(number, number + 1)
+            found.append(self.comm.now[Axis.DATA, Lane.MAIN])
+        return found
+
+    def give(self, number: int, value: int, dtype: torch.dtype | None = None) -> None:
+        """A contribution of that value from every rank."""
+
+        def fill(out: torch.Tensor, *, add: bool) -> None:
+            assert out.shape == TILE
+            out.copy_(out + value if add else torch.full(TILE, value))
+
+        self.schedule.accumulate(self.weights[number], fill, dtype)
+        self.expected[number] += value * self.comm.grid.size
+
+    def finish(self) -> None:
+        self.schedule.finish_step()
+        for weight, expected in zip(self.weights, self.expected, strict=True):
+            assert weight.shard.grad is not None
+            assert weight.shard.grad.eq(expected).all(), weight.placement.name
+        assert not +self.comm.now
+
+
+def on_each_rank(grid: Grid, work, overlap: Overlap = EAGER, precision: Precision = FP64):  # type: ignore[no-untyped-def]
+    return run_ranks(grid, lambda comm: work(Model(comm, overlap, precision)), of=Watched)[0]
+
+
+@pytest.mark.parametrize("precision", [FP64, MIXED], ids=["fp64", "mixed"])
+@pytest.mark.parametrize("overlap", [Overlap(), EAGER], ids=str)
+@pytest.mark.parametrize("grid", [Grid(), Z, DATA, BOTH], ids=grid_id)
+def test_all_that_is_given_counts_once_and_what_is_not_used_has_no_gradient(
+    grid: Grid, overlap: Overlap, precision: Precision
+) -> None:
+    def work(model: Model) -> None:
+        for used in ((0, 1, 2, 3), (3, 2, 1, 0), (1, 1, 0, 2), (2, 3)):
+            model.start_step()
+            model.run_pass(*used)
+            model.run_pass(*used, last=True)
+            model.finish()
+
+    on_each_rank(grid, work, overlap, precision)
+
+
+@pytest.mark.parametrize("precision", [FP64, MIXED], ids=["fp64", "mixed"])
+@pytest.mark.parametrize("grid", [DATA, BOTH], ids=grid_id)
+def test_what_comes_after_its_weights_sum_over_data_has_begun_is_not_lost(grid: Grid, precision: Precision) -> None:
+    def work(model: Model) -> None:
+        model.start_step()
+        model.run_pass(0, 1, 2, 3, last=True)
+        model.finish()
+        model.start_step()
+        assert model.run_pass(0, 1, 2, 3, last=True)[-1] >= 2
+        model.give(0, 5)
+        model.give(1, 6)
+        model.give(0, 7, precision.master)
+        model.finish()
+        model.start_step()
+        model.run_pass(0, 1, 2, 3, last=True)
+        model.finish()
+
+    on_each_rank(grid, work, precision=precision)
+
+
+def test_a_tied_weights_sum_over_data_begins_once_both_contributions_have_landed() -> None:
+    def work(model: Model) -> list[list[int]]:
+        found = []
+        for _ in range(2):
+            model.start_step()
+            found.append(model.run_pass(0, 0, 1, 2, 3))
+            found.append(model.run_pass(0, 0, 1, 2, 3, last=True))
+            model.finish()
+        return found
+
+    window_of_two = [0, 0, 0, 1, 2]
+    assert on_each_rank(BOTH, work) == [[0] * 5, window_of_two] * 2
+    at_once = [0, 1, 2, 3, 4]
+    assert on_each_rank(DATA, work) == [[0] * 5, at_once] * 2
+
+
+def test_neighbours_are_summed_in_one_bucket_until_it_is_full() -> None:
+    def work(model: Model) -> list[list[int]]:
+        found = []
+        for order in ((3, 2, 1, 0), (3, 2, 1, 0), (0, 1, 2, 3), (0, 2, 1, 3)):
+            model.start_step()
+            found.append(model.run_pass(*order, last=True))
+            model.finish()
+        return found
+
+    two_weights = 2 * 6 * 8
+    overlap = Overlap(data=True, bucket_bytes=two_weights)
+    assert on_each_rank(DATA, work, overlap) == [[0] * 4, [0, 1, 1, 2], [0, 1, 1, 2], [0, 1, 2, 2]]
+    without = Overlap(data=False, bucket_bytes=two_weights)
+    assert on_each_rank(DATA, work, without) == [[0] * 4] * 4
+
+
+@pytest.mark.parametrize(("grid", "overlap"), [(Z, EAGER), (DATA, Overlap(bucket_bytes=1))], ids=["z", "data"])
+def test_without_early_sums_over_data_all_is_one_piece(grid: Grid, overlap: Overlap) -> None:
+    def work(model: Model) -> list[int]:
+        sizes: list[int] = []
+        model.start_step()
+        model.run_pass(0, 1, 2, 3, last=True)
+        model.schedule.finish_step(lambda parameters: sizes.append(len(parameters)))
+        return sizes
+
+    assert on_each_rank(grid, work, overlap) == [4]
+
+
+def test_micro_batches_are_summed_in_the_master_dtype_and_nothing_rounds_them_but_a_sum_over_data() -> None:
+    def work(model: Model) -> float:
+        model.start_step()
+        model.run_pass(0)
+        model.run_pass(last=True)
+        model.give(0, 256)
+        model.schedule.finish_step()
+        return model.schedule.flat_gradients[0].item()
+
+    assert on_each_rank(Grid(), work, precision=MIXED) == 257
+    assert on_each_rank(Z, work, precision=MIXED) == 2 * 257
+    assert on_each_rank(DATA, work, precision=MIXED) == 2 * 256
+
+
+def test_a_first_contribution_is_written_and_summed_where_it_stays_if_the_dtypes_allow() -> None:
+    class Destinations(Watched):
+        """Whether each reduce-scatter was told where its result goes."""
+
+        told: list[bool]
+
+        def issue(self, kind, *others, out=None, **rest):  # type: ignore[no-untyped-def]
+            if kind is Kind.REDUCE_SCATTER:
+                self.told.append(out is not None)
+            return super().issue(kind, *others, out=out, **rest)
+
+    def work(comm: Comm, precision: Precision) -> list[bool]:
+        assert isinstance(comm, Destinations)
+        comm.told = []
+        model = Model(comm, Overlap(), precision)
+        model.start_step()
+        model.run_pass(0, 0, 1, last=True)
+        model.finish()
+        return comm.told
+
+    for grid, precision, told in [
+        (Z, FP64, [True, False, True]),
+        (Z, MIXED, [False, False, False]),
+        (Grid(), FP64, []),
+    ]:
+        assert run_ranks(grid, lambda comm, p=precision: work(comm, p), of=Destinations)[0] == told  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+def test_parameters_are_handed_out_once_in_pieces_whose_gradients_are_final(replicated: bool) -> None:
+    def work(comm: Comm) -> list[int]:
+        model = Model(comm, EAGER, FP64, replicated=replicated)
+        sizes: list[int] = []
+        for _ in range(2):
+            model.start_step()
+            for last in (False, True):
+                model.run_pass(0, 1, 2, 3, last=last)
+                for parameter in model.replicated:
+                    parameter.grad += 2  # type: ignore[operator]
+            model.give(1, 5)  # late
+            values = dict(zip(model.weights, model.expected, strict=True))
+            final = {weight.shard: value for weight, value in values.items()}
+            final.update((parameter, 2 * 2 * comm.grid.size) for parameter in model.replicated)
+            sizes.clear()
+
+            def take(parameters: Sequence[nn.Parameter], final=final) -> None:  # type: ignore[no-untyped-def]
+                sizes.append(len(parameters))
+                for parameter in parameters:
+                    assert parameter.grad.eq(final.pop(parameter)).all()  # type: ignore[union-attr]
+
+            model.schedule.finish_step(take)
+            assert not final
+        return sizes
+
+    assert run_ranks(BOTH, work, of=Watched)[0] == [1] * (4 + replicated)
+
+
+@pytest.mark.parametrize("where", ["in-flight", "bucket"])
+def test_an_aborted_step_leaves_nothing_to_the_next(where: str) -> None:
+    def work(model: Model) -> None:
+        for _ in range(2):
+            model.start_step()
+            model.run_pass(0, 1, 2, 3, last=True)
+            model.finish()
+        for used in ((0,), (0, 1), (0, 1, 2, 3), (2, 0, 0)):
+            model.start_step()
+            model.run_pass(*used, last=True)
+            model.give(0, 9)
+            model.start_step()
+            model.run_pass(1, 3, last=True)
+            model.finish()
+
+    bucket_bytes = 1 if where == "in-flight" else 1e6
+    for grid in (Z, DATA, BOTH):
+        on_each_rank(grid, work, Overlap(ors=True, data=True, reduce_window=2, bucket_bytes=bucket_bytes))
+
+
+@pytest.mark.parametrize("grid", [Grid(), Z], ids=grid_id)
+def test_a_token_that_comes_a_thousand_times_adds_up_exactly(grid: Grid) -> None:
+    """In bf16 a sum of ones would stay at 256."""
+
+    def train(comm: Comm) -> None:
+        model = Model(comm, Overlap(), MIXED)
+        embedding = TokenEmbedding(comm, model.schedule, model.weights[0])
+        for micro_batches in (1, 3):
+            model.start_step()
+            for left in reversed(range(micro_batches)):
+                model.schedule.start_pass(last=left == 0)
+                embedding(torch.ones(4, 256, dtype=torch.int64)).sum().backward()
+            model.schedule.finish_step()
+            shard = embedding.weight.grad
+            assert shard is not None
+            tile = torch.tensor([0.0] * 3 + [1024.0 * micro_batches * grid.z] * 3)
+            assert torch.equal(shard, tile.chunk(grid.z)[comm.coords.z])
+
+    run_ranks(grid, train, of=Watched)
+
+
+def test_a_layer_whose_input_needs_no_gradient_sends_none() -> None:
+    def work(comm: Comm) -> int:
+        model = Model(comm, Overlap(), FP64)
+        layer = Linear(comm, model.schedule, model.weights[0], None)
+        model.start_step()
+        model.schedule.start_pass(last=True)
+        layer(torch.ones(5, TILE[1], dtype=torch.float64)).sum().backward()
+        model.schedule.finish_step()
+        assert layer.weight.grad is not None
+        assert layer.weight.grad.eq(5).all()
+        return model.comm.all.total()
+
+    assert run_ranks(Grid(2, 1, 1, 1), work, of=Watched)[0] == 0
