@@ -41,6 +41,7 @@ class Peers(EngineTest):
     valid_systems = ["+gloo"]
     peer = parameter(sorted(CONTESTS), type=str, loggable=True)
     point = parameter(points("peers", SYSTEM.name), fmt=lambda point: str(point), loggable=True)
+    model = variable(str, value="", loggable=True)
     rounds = variable(int, value=4)
     steps_per_round = variable(int, value=2)
     tags = {"peers"}
@@ -55,7 +56,7 @@ class Peers(EngineTest):
         self.skip_if(not fits(self.peer, self.point.grid), f"{self.peer} has nothing like grid {self.point.grid}")
 
     def options(self) -> list[str]:
-        words = ["bench", "peers", "--peer", self.peer, "--grid", self.point.grid, "--model", self.point.model]
+        words = ["bench", "peers", "--peer", self.peer, "--grid", self.point.grid, "--model", self.model or self.point.model]
         words += ["--batch-size", str(self.point.sequences), "--rounds", str(self.rounds)]
         words += ["--steps-per-round", str(self.steps_per_round)]
         if self.peer == SYNCHRONOUS:

@@ -28,8 +28,11 @@ class PointTraining(Training):
     @run_after("init")
     def take_point(self) -> None:
         point, series = self.point, self.point.series
-        self.num_tasks, self.model, self.sequences = point.devices, point.model, point.sequences
-        self.series, self.micro_batch, self.precision = series.name, series.micro_batch, series.precision
+        self.num_tasks, self.sequences = point.devices, point.sequences
+        other = self.model not in ("", point.model)  # then these are no points of the series as it is published
+        self.series = f"{series.name} with {self.model}" if other else series.name
+        self.model = self.model or point.model
+        self.micro_batch, self.precision = series.micro_batch, series.precision
         self.grid = point.grid if self.grid == AUTO else self.grid
         self.iterations = self.iterations or series.iterations
         self.time_limit = self.time_limit or series.time_limit

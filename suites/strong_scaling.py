@@ -23,7 +23,7 @@ DAY_S = 86400
 class StrongScaling(Scaling):
     """One point of a series. The same training on more devices, so the ideal is a time that falls as they grow."""
 
-    descr = "strong scaling of GPT training"
+    descr = "strong scaling of training"
     study = "strong_scaling"
     point = parameter(points("strong_scaling", SYSTEM.name), fmt=lambda point: str(point), loggable=True)
 

@@ -21,11 +21,12 @@ class Refused(ReframeError):
 class Training(EngineTest):
     """`engine train`. num_tasks is the number of ranks; grid "auto" is resolved by the engine before submission.
 
-    overlap: the engine's --overlap, "" for what the engine does unasked. data: a corpus of `engine data prepare`, or
+    model: a published size of any architecture. overlap: the engine's --overlap, "" for what the engine does unasked. data: a corpus of `engine data prepare`, or
     synthetic. empirical_peak_flops: flop/s that one device sustains in a GEMM, None where it is not known. A figure
     that can't be had is absent, not zero.
     """
 
+    model = variable(str, value="", loggable=True)
     grid = variable(str, value="auto", loggable=True)
     overlap = variable(str, value="", loggable=True)
     data = variable(str, value=SYNTHETIC, loggable=True)
@@ -33,7 +34,6 @@ class Training(EngineTest):
     warmup = variable(int, value=2)
     learning_rate = variable(float, type(None), value=None)
     checkpoint_activations = True
-    model: str
     sequences: int
     micro_batch: int | None = None
     precision: str

@@ -4,6 +4,7 @@
     reframe -c suites/weak_scaling.py --system frontier -t nightly   what fits a small allocation
     reframe -c suites/weak_scaling.py --system frontier -S grid=8x1x8x8 -S data=/path/to/corpus -n 512
     reframe -c suites/weak_scaling.py --system frontier -S overlap=none    without hiding communication
+    reframe -c suites/weak_scaling.py --system frontier -S model=llama-3.1-8b -n 512    another network there
 
 Each result says how much of an iteration is compute and how much exposed communication (axonn-sc24 Fig. 7).
 """
@@ -26,7 +27,7 @@ ON_TEXT = SYSTEM.device.kind == "cpu"  # elsewhere data is made up unless a corp
 class WeakScaling(Scaling):
     """One point of a series. Constant work per device, so the ideal is a constant time per iteration."""
 
-    descr = "weak scaling of GPT training"
+    descr = "weak scaling of training"
     study = "weak_scaling"
     point = parameter(POINTS, fmt=lambda point: str(point), loggable=True)
     reference = {"$ref": "references.yaml"}
