@@ -56,7 +56,8 @@ class Peers(EngineTest):
         self.skip_if(not fits(self.peer, self.point.grid), f"{self.peer} has nothing like grid {self.point.grid}")
 
     def options(self) -> list[str]:
-        words = ["bench", "peers", "--peer", self.peer, "--grid", self.point.grid, "--model", self.model or self.point.model]
+        words = ["bench", "peers", "--peer", self.peer, "--grid", self.point.grid]
+        words += ["--model", self.model or self.point.model]
         words += ["--batch-size", str(self.point.sequences), "--rounds", str(self.rounds)]
         words += ["--steps-per-round", str(self.steps_per_round)]
         if self.peer == SYNCHRONOUS:

@@ -21,9 +21,9 @@ class Refused(ReframeError):
 class Training(EngineTest):
     """`engine train`. num_tasks is the number of ranks; grid "auto" is resolved by the engine before submission.
 
-    model: a published size of any architecture. overlap: the engine's --overlap, "" for what the engine does unasked. data: a corpus of `engine data prepare`, or
-    synthetic. empirical_peak_flops: flop/s that one device sustains in a GEMM, None where it is not known. A figure
-    that can't be had is absent, not zero.
+    model: a published size of any architecture. overlap: the engine's --overlap, "" for what the engine does unasked.
+    data: a corpus of `engine data prepare`, or synthetic. empirical_peak_flops: flop/s that one device sustains in a
+    GEMM, None where it is not known. A figure that can't be had is absent, not zero.
     """
 
     model = variable(str, value="", loggable=True)
