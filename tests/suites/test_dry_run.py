@@ -137,12 +137,12 @@ def test_an_overlap_that_works_is_passed_on_as_given(tmp_path: Path) -> None:
 def test_every_suite_takes_a_network_of_another_architecture(suite: str, tmp_path: Path) -> None:
     system = "vcluster" if suite == "peers" else "frontier"
     select = {"weak_scaling": "512-gpt", "overlap_ablation": "repeat=1.*gpt-5b", "peers": "peer=fsdp2 "}
-    options = ["-S", "model=llama-3.1-8b", *(["-n", select[suite]] if suite in select else [])]
+    options = ["-S", "model=llama-3.2-1b", *(["-n", select[suite]] if suite in select else [])]
     done = reframe(tmp_path, "-c", f"suites/{suite}.py", "--system", system, *options, PAR4D_ACCOUNT="abc123")
     assert done.code == 0, done.out
     lines = [path.read_text().splitlines()[-1] for path in tmp_path.rglob("rfm_job.sh")]
     trained = [line for line in lines if "--model" in line]
     assert trained
-    assert all("--model llama-3.1-8b" in line for line in trained)
+    assert all("--model llama-3.2-1b" in line for line in trained)
     labelled = [line for line in trained if "series=" in line]
-    assert all("with llama-3.1-8b" in line for line in labelled), "these are no points of the published series"
+    assert all("with llama-3.2-1b" in line for line in labelled), "these are no points of the published series"
