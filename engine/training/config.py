@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from engine.batch import Batch
 from engine.checkpoint.manifest import Saved, find, read_manifest
-from engine.data.tokens import Dataset, open_dataset
+from engine.data.dataset import Dataset, open_dataset
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.architecture import Architecture
