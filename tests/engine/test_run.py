@@ -101,10 +101,14 @@ def test_four_ranks_write_one_result_with_everything_in_it(tmp_path: Path) -> No
 def test_a_bare_python_is_one_rank_and_auto_finds_its_grid(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     out = tmp_path / "r.json"
-    command = [sys.executable, "-m", "engine", "train", *SMALL, "--iterations", "2", "--warmup", "1", "--out", str(out)]
+    options = ["--iterations", "2", "--warmup", "1", "--overlap", "oar,oag", "--prefetch-depth", "7", "--out", str(out)]
+    command = [sys.executable, "-m", "engine", "train", *SMALL, *options]
     subprocess.run(command, check=True, timeout=TIMEOUT_S, env=environment, capture_output=True)
     assert read(out).grid == "1x1x1x1"
     assert read(out).collectives == ()
+    asked = read(out).config
+    assert asked is not None
+    assert (asked["overlap"], asked["prefetch_depth"], asked["reduce_window"]) == ("oar,oag", 7, 4)
 
 
 @pytest.mark.parametrize(
