@@ -8,10 +8,12 @@ from engine.grid import Coords, Grid
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """sequences: of one global batch (one optimizer step). micro: of one rank's micro-batch, None for all it has."""
+    """How many sequences are trained on at once."""
 
     sequences: int
+    """sequences of a step, all ranks together"""
     micro: int | None = None
+    """sequences a rank takes at once (default: its share)"""
 
     def per_rank(self, grid: Grid) -> int:
         """Sequences of one rank in a step."""

@@ -6,8 +6,8 @@ where it stopped.
 
 import numpy as np
 
+from engine.data.dataset import Dataset
 from engine.data.shuffle import Ints
-from engine.data.tokens import Dataset
 
 
 def batch(

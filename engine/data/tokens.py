@@ -1,4 +1,4 @@
-"""Where tokens come from: shards on disk (`Tokens`) or a formula (`Synthetic`).
+"""Tokens from shards on disk.
 
 A corpus is a folder with header.json, tokenizer.json and shards tokens-00000.bin ... that hold little-endian
 unsigned integers and nothing else. Opening checks every shard's size, so a missing or truncated one is found
@@ -6,16 +6,15 @@ before a job starts.
 """
 
 import json
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Final, Literal, Protocol
+from typing import Annotated, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from engine.data.shuffle import Ints, key, mix, shuffled
+from engine.data.shuffle import Ints, shuffled
 from engine.errors import UsageError
 from engine.schema import Record, first_problem
 
@@ -68,30 +67,6 @@ class Header(Record):
 def stored_as(dtype: Literal["uint16", "uint32"]) -> np.dtype:
     """The little-endian layout of a shard."""
     return np.dtype(dtype).newbyteorder("<")
-
-
-class Dataset(Protocol):
-    """Anything a training run can read sequences from."""
-
-    @property
-    def vocabulary(self) -> int:
-        """Every token is below this."""
-
-    def read(self, seed: int, positions: Ints, sequence_length: int) -> Ints:
-        """[B, sequence_length + 1] tokens of the sequences at these positions; the last is a target only."""
-
-
-@dataclass(frozen=True, slots=True)
-class Synthetic:
-    """Random tokens, a pure function of (seed, position): nothing to learn and nothing to read."""
-
-    vocabulary: int
-
-    def read(self, seed: int, positions: Ints, sequence_length: int) -> Ints:
-        rows_B1 = mix(key(seed, 2) ^ positions.astype(np.uint64))[:, None]
-        columns_1S = np.arange(sequence_length + 1, dtype=np.uint64)[None, :]
-        high_BS = mix(rows_B1 + columns_1S) >> np.uint64(32)
-        return (high_BS * np.uint64(self.vocabulary) >> np.uint64(32)).astype(np.int64)
 
 
 class Tokens:
@@ -187,22 +162,3 @@ def read_header(path: Path) -> Header:
         return Header.model_validate(data)
     except ValidationError as error:
         raise UsageError(f"{file} is not a valid header: {first_problem(error)}") from None
-
-
-def open_dataset(data: str, *, vocabulary: int, sequence_length: int) -> Dataset:
-    """The dataset that `--data` names ("synthetic" or a folder) for a model of this vocabulary.
-
-    Raises UsageError if the corpus can't be read, has tokens that the model hasn't, or is shorter than a
-    sequence.
-    """
-    if data == "synthetic":
-        return Synthetic(vocabulary)
-    tokens = Tokens.open(Path(data))
-    if tokens.vocabulary > vocabulary:
-        raise UsageError(
-            f"The corpus {data} has a vocabulary of {tokens.vocabulary}, but the model's is {vocabulary}: "
-            f"take a model with at least {tokens.vocabulary}, or prepare the corpus with --vocab-size "
-            f"{vocabulary}."
-        )
-    tokens.sequences(sequence_length)
-    return tokens

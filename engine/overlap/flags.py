@@ -13,8 +13,33 @@ AUTO: Literal["auto"] = "auto"
 WORDS = "none, all, or a comma list of oar, ors, oag, cache=N, cache=auto and data"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How far ahead, and how much at once. Raises UsageError for numbers below 1."""
+
+    prefetch_depth: int = 4
+    """weights gathered ahead of their use, for oag"""
+    reduce_window: int = 4
+    """reduce-scatters in flight at once, for ors"""
+    bucket_bytes: float = 8e6
+    """gradients of one all-reduce, for data"""
+    cache_bytes: float | None = None
+    """for cache=auto (default: half the free memory)"""
+
+    def __post_init__(self) -> None:
+        at_least_one = {
+            "--prefetch-depth": self.prefetch_depth,
+            "--reduce-window": self.reduce_window,
+            "--bucket-bytes": self.bucket_bytes,
+            "--cache-bytes": self.cache_bytes,
+        }
+        for option, value in at_least_one.items():
+            if value is not None and not value >= 1:
+                raise UsageError(f"{option} is a number from 1 up, but {value} was given.")
+
+
 @dataclass(frozen=True, slots=True)
-class Overlap:
+class Overlap(Pace):
     """oar: a layer's input gradient is all-reduced while its weight gradient is computed.
     ors: a weight gradient's reduce-scatter is waited for late, `reduce_window` of them in flight at most.
     oag: the next weights are gathered during compute, `prefetch_depth` of them ahead, in the order of the first step.
@@ -29,27 +54,16 @@ class Overlap:
     oag: bool = False
     cache: int | Literal["auto"] = 0
     data: bool = False
-    prefetch_depth: int = 4
-    reduce_window: int = 4
-    bucket_bytes: float = 8e6
-    cache_bytes: float | None = None
-
-    def __post_init__(self) -> None:
-        at_least_one = {
-            "--prefetch-depth": self.prefetch_depth,
-            "--reduce-window": self.reduce_window,
-            "--bucket-bytes": self.bucket_bytes,
-            "--cache-bytes": self.cache_bytes,
-        }
-        for option, value in at_least_one.items():
-            if value is not None and not value >= 1:
-                raise UsageError(f"{option} is a number from 1 up, but {value} was given.")
 
     def __str__(self) -> str:
         words = [flag.name for flag in fields(self) if getattr(self, flag.name) is True]
         if self.cache:
             words.insert(len(words) - self.data, f"cache={self.cache}")
         return ",".join(words) or "none"
+
+    def at(self, pace: Pace) -> "Overlap":
+        """The same flags at another pace."""
+        return replace(self, **{number.name: getattr(pace, number.name) for number in fields(pace)})
 
     @classmethod
     def parse(cls, text: str) -> "Overlap":

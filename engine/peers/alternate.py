@@ -10,8 +10,8 @@ import torch
 
 from engine.batch import Batch
 from engine.comm.funnel import Comm
+from engine.data.dataset import open_dataset
 from engine.data.sampler import batch
-from engine.data.tokens import open_dataset
 from engine.errors import RunError
 from engine.peers.contest import Case, Contest, Measured, Side
 from engine.peers.ours import trainer

@@ -4,6 +4,9 @@ A peer is one short file with a class that satisfies peer.Peer, and one line in 
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
@@ -73,13 +76,32 @@ CONTESTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """What both sides train, in fp32, and how often. sequences: of the global batch. threads: of each rank.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How often both sides are timed.
 
-    warmup: untimed steps of each side, whose losses are compared. A round is `steps` steps of one side, then of the
-    other. jobs: sets of processes, one after the other, each with so many rounds: where a process happens to place its
-    memory makes one side faster by 1 % for as long as it lives. overlap: the engine's.
+    A round is `steps` steps of one side, then of the other. A job is a set of processes with so many rounds. There are
+    several jobs, one after the other: where a process happens to place its memory makes one side faster by 1 % for as
+    long as it lives.
+    """
+
+    jobs: int = 3
+    """fresh sets of processes"""
+    rounds: int = 6
+    """of each job"""
+    steps: Annotated[int, Parameter(name="--steps-per-round")] = 2
+    """of each side"""
+    threads: int = 1
+    """of each rank"""
+    timeout_s: Annotated[float, Parameter(name="--timeout", metavar="SECONDS")] = 1800.0
+    """for one job"""
+
+
+@dataclass(frozen=True, slots=True)
+class Case(Sampling):
+    """What both sides train, in fp32, and how often. sequences: of the global batch. overlap: the engine's.
+
+    warmup: untimed steps of each side, whose losses are compared.
     """
 
     model: Architecture
@@ -89,11 +111,6 @@ class Case:
     checkpoint_activations: bool = False
     overlap: Overlap = ALL
     warmup: int = 3
-    jobs: int = 3
-    rounds: int = 6
-    steps: int = 2
-    threads: int = 1
-    timeout_s: float = 1800.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from engine.batch import Batch
 from engine.comm.funnel import Comm
-from engine.data.tokens import Synthetic
+from engine.data.dataset import Synthetic
 from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
 from engine.peers.contest import Case

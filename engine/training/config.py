@@ -1,71 +1,118 @@
-"""What a training run is asked to do, checked as far as it can be before anything starts. No torch."""
+"""What a training run is asked to do, checked as far as it can be before anything starts. No torch.
+
+Every option of `train` is a field here, or of a dataclass that is a field here; the text under it is its help.
+"""
 
 import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
 
 from engine.batch import Batch
-from engine.checkpoint.manifest import Saved, find, read_manifest
-from engine.data.tokens import Dataset, open_dataset
+from engine.data.dataset import Dataset, open_dataset
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.architecture import Architecture
+from engine.models.catalogue import published
 from engine.models.choice import ModelChoice
+from engine.options import NO_OPTION, Bytes, Device, File, Folder, GridOrAuto, Labels, Out, Seconds, word
 from engine.overlap.flags import ALL, AUTO, Overlap
 from engine.planning.choose import choose_grid
 from engine.planning.fit import check_grid, check_memory
 
+if TYPE_CHECKING:
+    from engine.checkpoint.manifest import Saved
+
+MODEL = Group("model: a published size, or a shape", f"Published sizes: {', '.join(published())}", sort_key=1)
+RUN = Group("run", sort_key=2)
+OVERLAP = Group("overlap: communication behind compute, with the same numbers", sort_key=3)
+OPTIMIZER = Group("optimizer: AdamW", sort_key=4)
+CHECKPOINTS = Group("checkpoints", sort_key=5)
+
+Precision = Literal["fp32", "fp64", "bf16"]
+BATCH_OPTIONS = {"sequences": "batch-size", "micro": "micro-batch"}
+
+OVERLAP_HELP = (
+    "none, all, or a comma list: oar (a layer's all-reduce behind its weight gradient), ors (reduce-scatters waited "
+    "for late), oag (gathers ahead of their use), cache=N or cache=auto (gathers of N blocks kept for the "
+    "recomputation of --checkpoint-activations), data (all-reduces over data during the last backward, and of each "
+    "bucket the optimizer's step, unless --clip needs all gradients first)"
+)
+OverlapFlags = Annotated[
+    Overlap, Parameter(name="--overlap", help=OVERLAP_HELP, show_default="all"), word(Overlap.parse, "FLAGS")
+]
+"""Everything of Overlap but its pace."""
+
 
 @dataclass(frozen=True, slots=True)
 class OptimConfig:
-    """AdamW with decoupled weight decay on matrices, none on biases and norms; clip 0 means no clipping.
+    """AdamW with decoupled weight decay on matrices, none on biases and norms."""
 
-    decay_steps: the cosine reaches final_fraction of the rate there; 0 keeps the rate constant after the warm-up.
-    """
+    learning_rate: Annotated[float, Parameter(metavar="LR")] = 3e-4
+    """after its warm-up"""
+    beta1: Annotated[float, NO_OPTION] = 0.9
+    beta2: Annotated[float, NO_OPTION] = 0.95
+    eps: Annotated[float, NO_OPTION] = 1e-8
+    weight_decay: Annotated[float, Parameter(metavar="W")] = 0.1
+    """of matrices; biases and norms have none"""
+    clip: Annotated[float, Parameter(metavar="NORM")] = 1.0
+    """largest norm of the whole gradient; 0 doesn't clip"""
+    warmup_steps: Annotated[int, Parameter(name="--lr-warmup-steps")] = 0
+    """steps over which the rate rises"""
+    decay_steps: Annotated[int, Parameter(name="--lr-decay-steps")] = 0
+    """cosine to a tenth of the rate there; 0 keeps it"""
+    final_fraction: Annotated[float, NO_OPTION] = 0.1
 
-    learning_rate: float = 3e-4
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-8
-    weight_decay: float = 0.1
-    clip: float = 1.0
-    warmup_steps: int = 0
-    decay_steps: int = 0
-    final_fraction: float = 0.1
 
-
-@dataclass(frozen=True, slots=True)
+@Parameter(name="*", group=RUN)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """Every option of `engine train`. grid None means "auto"; data is "synthetic" or the folder of a corpus.
+    """What `train` is asked for. grid: None is "auto". warmup is not that of the learning rate, optim.warmup_steps."""
 
-    warmup: iterations that don't count in the reported time. learning-rate warm-up is optim.warmup_steps.
-    """
-
-    model: ModelChoice
-    grid: Grid | None
-    batch: Batch
-    data: str
-    out: Path
+    model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice()
+    grid: Annotated[GridOrAuto, Parameter(show_default="auto")] = None
+    """e.g. 2x1x2x4; auto chooses one"""
+    batch: Annotated[Batch, Parameter(name="*", name_transform=BATCH_OPTIONS.__getitem__, metavar="SEQS")]
     iterations: int = 10
+    """steps to take"""
     warmup: int = 2
-    precision: Literal["fp32", "fp64", "bf16"] = "fp32"
-    reduce_dtype: Literal["fp32", "fp64", "bf16"] | None = None
+    """first iterations, which don't count in the reported time"""
+    precision: Precision = "fp32"
+    """bf16 keeps fp32 masters"""
+    reduce_dtype: Precision | None = None
+    """gradients while summed (default: precision)"""
     checkpoint_activations: bool = False
-    overlap: Overlap = ALL
-    optim: OptimConfig = OptimConfig()
+    """recompute each block in the backward"""
+    data: Annotated[str, Parameter(metavar="PATH|synthetic")]
+    """a corpus of `data prepare`, or synthetic"""
     seed: int = 0
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    timeout_s: float = 600.0
-    save: Path | None = None
-    save_every: int = 0
-    resume: Path | None = None
-    timeline: Path | None = None
+    """of initial values, dropout and the order of the data"""
+    device: Device = "auto"
+    timeout_s: Annotated[Seconds, Parameter(name="--timeout")] = 600.0
+    """for any collective"""
     devices_per_node: int = 1
-    device_memory: float | None = None
-    peak_flops: float | None = None
-    labels: tuple[tuple[str, str], ...] = ()
+    """for --grid auto: x stays in a node"""
+    device_memory: Bytes | None = None
+    """for --grid auto: when the state must be split"""
+    peak_flops: Annotated[float | None, Parameter(metavar="FLOPS")] = None
+    """advertised peak of one device, for HFU and MFU"""
+    breakdown: bool = False
+    """time each collective and phase (always on CPUs, where it costs nothing; on CUDA it takes timing events)"""
+    labels: Labels = ()
+    out: Out = Path("result.json")
+    overlap: Annotated[OverlapFlags, Parameter(group=OVERLAP)] = ALL
+    timeline: Annotated[File | None, Parameter(group=OVERLAP)] = None
+    """write the last iteration as a Chrome trace"""
+    optim: Annotated[OptimConfig, Parameter(name="*", group=OPTIMIZER)] = OptimConfig()
+    save: Annotated[Folder | None, Parameter(group=CHECKPOINTS)] = None
+    """write checkpoints below DIR"""
+    save_every: Annotated[int, Parameter(group=CHECKPOINTS)] = 0
+    """after every N-th step"""
+    resume: Annotated[Folder | None, Parameter(group=CHECKPOINTS)] = None
+    """go on from the latest checkpoint below DIR"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +126,7 @@ class Plan:
     model: Architecture
     grid: Grid
     dataset: Dataset
-    saved: Saved | None = None
+    saved: "Saved | None" = None
 
     def as_options(self) -> dict[str, Any]:
         """For the record: every option in JSON's types."""
@@ -131,10 +178,12 @@ def checked(config: TrainConfig, ranks: int) -> Plan:
     return Plan(config, model, grid, dataset, _saved(config, model))
 
 
-def _saved(config: TrainConfig, model: Architecture) -> Saved | None:
+def _saved(config: TrainConfig, model: Architecture) -> "Saved | None":
     """The checkpoint to resume. Raises UsageError if it is not of this run."""
     if config.resume is None:
         return None
+    from engine.checkpoint.manifest import Saved, find, read_manifest
+
     folder = find(config.resume)
     manifest = read_manifest(folder, model)
     if manifest.batch_size != config.batch.sequences or manifest.seed != config.seed:

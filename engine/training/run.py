@@ -40,7 +40,7 @@ def train(plan: Plan, launch: Launch) -> int:
             write(outcome.failed(UNFINISHED), config.out)
         init_process_group(launch, device, timedelta(seconds=config.timeout_s))
         outcome.connected = True
-        recorder = Recorder.on(device, breakdown=config.timeline is not None)
+        recorder = Recorder.on(device, breakdown=config.breakdown or config.timeline is not None)
         comm = Comm(plan.grid, timeout=timedelta(seconds=config.timeout_s), recorder=recorder, device=device)
         run_iterations(Trainer(plan, comm, recorder), outcome.progress)
         ranks = everyones(comm)

@@ -15,9 +15,10 @@ import pytest
 
 from engine.batch import Batch
 from engine.data.corpus import _replacing, prepare
+from engine.data.dataset import Synthetic, open_dataset
 from engine.data.sampler import batch
 from engine.data.shuffle import key, permute, shuffled
-from engine.data.tokens import Synthetic, Tokens, open_dataset
+from engine.data.tokens import Tokens
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
 
@@ -268,7 +269,7 @@ def test_opening_a_dataset_checks_it_against_the_model(corpus: Path) -> None:
 
 def test_checking_a_dataset_needs_no_torch(corpus: Path) -> None:
     code = (
-        "import sys; from engine.data.tokens import open_dataset; "
+        "import sys; from engine.data.dataset import open_dataset; "
         f"open_dataset({str(corpus)!r}, vocabulary=300, sequence_length=8); "
         "sys.exit('torch' in sys.modules or 'tokenizers' in sys.modules)"
     )

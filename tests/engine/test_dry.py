@@ -8,7 +8,7 @@ from closed_form import closed_form
 
 from engine.batch import Batch
 from engine.bench.dry import dry_run
-from engine.data.tokens import Synthetic
+from engine.data.dataset import Synthetic
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture

@@ -1,0 +1,39 @@
+"""`check`: what a training run would come to, without starting it. No torch."""
+
+import json
+import sys
+from dataclasses import replace
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from engine.cli.train import PaceOptions
+from engine.overlap.flags import Pace
+from engine.planning.fit import parameters_per_rank, state_bytes
+from engine.training.config import RUN, TrainConfig, checked, notices
+
+
+def check(
+    *,
+    ranks: Annotated[int, Parameter(help="processes that would be started", group=RUN)],
+    config: TrainConfig,
+    pace: PaceOptions = Pace(),
+) -> int:
+    """Say whether a run would fit, and on which grid, without starting it.
+
+    Takes the options of train, checks all that can be known beforehand, prints the plan as JSON.
+    """
+    plan = checked(replace(config, overlap=config.overlap.at(pace)), ranks)
+    for notice in notices(plan):
+        sys.stderr.write(f"{notice}\n")
+    told = {
+        "grid": str(plan.grid),
+        "ranks": plan.grid.size,
+        "model": plan.model.name,
+        "parameters": plan.model.parameters,
+        "parameters_per_rank": parameters_per_rank(plan.model, plan.grid),
+        "state_bytes_per_rank": state_bytes(plan.model, plan.grid),
+        "sequences_per_rank": plan.config.batch.per_rank(plan.grid),
+    }
+    sys.stdout.write(json.dumps(told) + "\n")
+    return 0

@@ -1,0 +1,69 @@
+"""`bench peers`: the engine against other people's parallelism."""
+
+import logging
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from engine.errors import UsageError
+from engine.models.choice import ModelChoice
+from engine.options import Grids, Out
+from engine.overlap.flags import ALL
+from engine.peers.contest import CONTESTS, Case, Sampling
+from engine.progress import log_to_stderr
+from engine.training.config import MODEL, OverlapFlags
+
+log = logging.getLogger(__name__)
+
+SHAPE: dict[str, Any] = {"layers": 6, "hidden": 512, "heads": 8, "vocab": 8192, "seq": 128}
+"""What isn't given of a shape."""
+PEER_HELP = f"{', '.join(CONTESTS)} or all; repeatable"
+GRID_HELP = "instead of the peer's usual one; repeatable. Under a launcher such as srun, its ranks take part"
+
+
+def peers(
+    *,
+    peer: Annotated[tuple[str, ...], Parameter(metavar="NAME", help=PEER_HELP)] = (),
+    grid: Annotated[Grids, Parameter(help=GRID_HELP)] = (),
+    overlap: Annotated[OverlapFlags, Parameter(help="as in train")] = ALL,
+    checkpoint_activations: Annotated[bool, Parameter(help="both sides")] = False,
+    batch_size: Annotated[int, Parameter(metavar="SEQS", help="sequences of a step, all ranks together")] = 8,
+    model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice(),
+    sampling: Annotated[Sampling, Parameter(name="*", group="sampling")] = Sampling(),
+    out: Out = Path("peers.json"),
+) -> int:
+    """Measure step times of the engine's grids against other people's parallelism, in turns in the same processes.
+
+    Without --model a small network: 6 layers, hidden 512, 8 heads, 8192 tokens known, sequences of 128, unless given.
+    """
+    from engine.comm.launch import from_environment
+    from engine.peers.compare import chosen, compare, table
+
+    if model.model is None:
+        given = {key: value for key, value in asdict(model).items() if value is not None}
+        model = ModelChoice(**(SHAPE | given))
+    launch = from_environment(os.environ)
+    log_to_stderr(launch.rank)
+    case = Case(
+        model=model.resolve(),
+        sequences=batch_size,
+        checkpoint_activations=checkpoint_activations,
+        overlap=overlap,
+        **asdict(sampling),
+    )
+    contests = chosen(peer or ["all"], grid)
+    try:
+        report = compare(contests, case, out, launch)
+    except Exception as error:
+        if launch.world_size == 1 or isinstance(error, UsageError):
+            raise
+        log.error("Rank %d failed.", launch.rank, exc_info=error)
+        logging.shutdown()
+        os._exit(1)  # at once, as a failed rank of train: its tidying up would wait for the others
+    if report is not None:
+        sys.stdout.write(table(report))
+    return 0

@@ -1,0 +1,53 @@
+"""`train`: one training run under any launcher."""
+
+import logging
+import os
+import sys
+from dataclasses import replace
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from engine.overlap.flags import Pace
+from engine.progress import log_to_stderr
+from engine.training.config import OVERLAP, TrainConfig, checked, notices
+
+log = logging.getLogger(__name__)
+
+PaceOptions = Annotated[Pace, Parameter(name="*", group=OVERLAP)]
+
+
+def train(*, config: TrainConfig, pace: PaceOptions = Pace()) -> int:
+    """Train a network with 4D parallelism for a fixed number of iterations and write one result.json.
+
+    Start one process a device with any launcher; the grid's four sizes multiply to the number of processes:
+
+      python -m engine train --model gpt-local-1 --batch-size 8 --data synthetic
+
+      torchrun --standalone --nproc-per-node 2 -m engine train \\
+          --model gpt-local-2 --grid 1x1x2x1 --batch-size 8 --data synthetic
+
+      srun -N 64 --ntasks-per-node 8 python -m engine train \\
+          --model llama-3.1-8b --grid 8x1x1x64 --batch-size 8192 \\
+          --precision bf16 --checkpoint-activations --devices-per-node 8 \\
+          --data synthetic --out result.json
+
+    Exit codes: 0 trained; 1 the run failed, and result.json says why; 2 it can't work as asked, and nothing was run.
+    """
+    from engine.comm.launch import from_environment
+
+    launch = from_environment(os.environ)
+    log_to_stderr(launch.rank)
+    plan = checked(replace(config, overlap=config.overlap.at(pace)), launch.world_size)
+    for notice in notices(plan):
+        log.warning("%s", notice)
+    from engine.training.run import train  # loads torch, which a command that can't work needn't wait for
+
+    code = train(plan, launch)
+    if code:
+        # Leave at once: while a failed rank tidies up its groups, the others wait for it.
+        logging.shutdown()
+        os._exit(code)
+    if launch.rank == 0:
+        sys.stdout.write(f"{plan.config.out}\n")
+    return 0

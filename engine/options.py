@@ -1,0 +1,77 @@
+"""How a word of the command line becomes a value, and how a value is told in --help.
+
+An option is declared once, as a field of a frozen dataclass or a parameter of a command: its name, type and default are
+the option's, and the text under a field is its help. cyclopts makes the command line from that; what a type alone
+doesn't say is annotated with what is here.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter, Token, convert
+
+from engine.errors import UsageError
+from engine.grid import Grid
+
+
+def word(parse: Callable[[str], Any], metavar: str) -> Parameter:
+    """An option whose value is the one word that `parse` reads. A UsageError of parse reaches the user as it is."""
+
+    def converted(_: object, tokens: Sequence[Token]) -> Any:
+        return parse(tokens[0].value)
+
+    return Parameter(converter=converted, metavar=metavar, n_tokens=1, accepts_keys=False)
+
+
+def words(parse: Callable[[str], Any], metavar: str) -> Parameter:
+    """An option that is given once for each of its values."""
+
+    def converted(_: object, tokens: Sequence[Token]) -> tuple[Any, ...]:
+        return tuple(parse(token.value) for token in tokens)
+
+    return Parameter(converter=converted, metavar=metavar, n_tokens=1, accepts_keys=False)
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not key or not sign:
+        raise UsageError(f"A label is written KEY=VALUE, but {key + sign!r} was given.")
+    return key, value
+
+
+GRID = "XxYxZxDATA"
+GridOrAuto = Annotated[Grid | None, word(lambda text: None if text == "auto" else Grid.parse(text), GRID)]
+Grids = Annotated[tuple[Grid, ...], words(Grid.parse, GRID)]
+Labels = Annotated[
+    tuple[tuple[str, str], ...],
+    Parameter(name="--label", help="kept in the result; repeatable"),
+    words(_label, "KEY=VALUE"),
+]
+File = Annotated[Path, Parameter(metavar="FILE")]
+Folder = Annotated[Path, Parameter(metavar="DIR")]
+Seconds = Annotated[float, Parameter(metavar="SECONDS")]
+Device = Annotated[Literal["auto", "cpu", "cuda"], Parameter(help="auto: cuda where there is one")]
+Out = Annotated[File, Parameter(help="where the result goes")]
+Bytes = Annotated[float, Parameter(metavar="BYTES")]
+NO_OPTION = Parameter(parse=False)
+
+
+def _converted(hint: Any, tokens: Sequence[Token]) -> Any:
+    """As cyclopts does it, but a whole number is whole: cyclopts would round 2.5."""
+    for token in tokens:
+        if hint in (int, int | None) and not re.fullmatch(r"[+-]?\d+", token.value):
+            raise UsageError(f"{token.keyword} is a whole number, but {token.value!r} was given.")
+    return convert(hint, tokens)
+
+
+def _told(default: Any) -> str | None:
+    """A default as it would be written; None for what --help doesn't tell."""
+    if default is None or default is False or default == ():
+        return None
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+DEFAULTS = Parameter(negative=(), allow_repeating=True, converter=_converted, show_default=_told)
+"""Of every option: a flag has no --no-flag beside it, and of an option given twice the last one counts."""

@@ -1,0 +1,206 @@
+"""The command line: each option sets its own field, and what can't work is one sentence and exit code 2."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+from cyclopts import Argument
+from cyclopts.annotations import resolve_optional
+
+from engine.batch import Batch
+from engine.cli.main import commands, main
+from engine.grid import Grid
+from engine.overlap.flags import ALL, Overlap, Pace
+from engine.peers.contest import Sampling
+from engine.training.config import OptimConfig, TrainConfig
+
+SMALL = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic"]
+OF_TRAIN = """
+    model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout grid
+    batch-size micro-batch iterations warmup precision reduce-dtype checkpoint-activations data seed
+    device timeout devices-per-node device-memory peak-flops breakdown label out overlap
+    prefetch-depth reduce-window bucket-bytes cache-bytes timeline learning-rate weight-decay clip
+    lr-warmup-steps lr-decay-steps save save-every resume
+"""
+OF_BENCH_PEERS = """
+    peer grid overlap checkpoint-activations batch-size out jobs rounds steps-per-round threads
+    timeout model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout
+"""
+UNSET_BY_OPTIONS = {"beta1", "beta2", "eps", "final_fraction"}
+ODD_WORDS = {"--grid": "3x1x2x5", "--label": "key=a=b", "--overlap": "oar,cache=3"}
+
+
+def _options(*command: str) -> list[Argument]:
+    """What a command takes, without the dataclasses that hold it."""
+    app = commands("par4d")
+    _, apps, _ = app.parse_commands(command)
+    with app.app_stack(apps):
+        return [option for option in apps[-1].assemble_argument_collection() if option.parse and not option.children]
+
+
+def _parsed(*argv: str) -> dict[str, Any]:
+    """The parameters that the command would be called with."""
+    _, bound, _ = commands("par4d").parse_args(argv)
+    return dict(bound.arguments)
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Each field of nested dataclasses with its path; a Grid and the flags of an Overlap are one value."""
+    if is_dataclass(value) and not isinstance(value, Grid | Overlap):
+        for field in fields(value):
+            yield from _leaves(f"{name}.{field.name}", getattr(value, field.name))
+    else:
+        yield name, value
+
+
+def _word(option: Argument) -> list[str]:
+    """A value that is nobody's default; none for a flag."""
+    if option.name in ODD_WORDS:
+        return [ODD_WORDS[option.name]]
+    hint = resolve_optional(option.hint)
+    if get_origin(hint) is Literal:
+        return [get_args(hint)[-1]]
+    return {bool: [], int: ["977"], float: ["97.75"], str: ["odd"], Path: ["odd/place"]}[hint]
+
+
+@pytest.mark.parametrize("option", _options("train"), ids=lambda option: option.name)
+def test_an_option_sets_its_field_and_no_other(option: Argument) -> None:
+    required = ["--batch-size", "5", "--data", "here"]
+    usual = dict(_leaves("", _parsed("train", *required)["config"])) | dict(_leaves("", Pace()))
+    asked = _parsed("train", *required, option.name, *_word(option))
+    given = dict(_leaves("", asked["config"])) | dict(_leaves("", asked.get("pace", Pace())))
+    changed = {key for key in usual if given[key] != usual[key]}
+    (path,) = changed
+    assert path.endswith(f".{option.field_info.name}")
+    assert str(given[path]) == {"--label": "(('key', 'a=b'),)"}.get(option.name, (_word(option) or ["True"])[0])
+
+
+def test_every_field_has_an_option_of_its_own() -> None:
+    reached = {option.field_info.name for option in _options("train")}
+    there = {path.rpartition(".")[2] for path, _ in _leaves("", TrainConfig(batch=Batch(1), data=""))}
+    there |= {field.name for field in fields(Pace)}
+    assert there - reached == UNSET_BY_OPTIONS
+    assert len(_options("train")) == len(there) - len(UNSET_BY_OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        (["train"], OF_TRAIN.split()),
+        (["check"], [*OF_TRAIN.split(), "ranks"]),
+        (["data", "prepare"], ["source", "out", "vocab-size", "max-bytes"]),
+        (["bench", "gemm"], ["dtype", "sizes", "device", "time-budget", "label", "out"]),
+        (["bench", "startup"], ["grid"]),
+        (["bench", "peers"], OF_BENCH_PEERS.split()),
+    ],
+)
+def test_a_command_has_these_options_and_its_help_tells_each(
+    command: list[str], names: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sorted(name for option in _options(*command) for name in option.names) == sorted(f"--{n}" for n in names)
+    assert main([*command, "--help"]) == 0
+    rows = [line.strip("│ *").split() for line in capsys.readouterr().out.splitlines()]
+    told = {row[0]: row[1:] for row in rows if row and row[0].startswith("--")}
+    assert {f"--{name}" for name in names} <= told.keys()
+    assert all(len(words) > 1 for words in told.values()), "each says what it is for"
+
+
+def test_defaults_of_the_command_line_are_those_of_the_dataclasses() -> None:
+    asked = _parsed("train", "--batch-size", "5", "--data", "here")
+    assert asked["config"] == TrainConfig(batch=Batch(5), data="here")
+    one = _parsed("train", "--batch-size", "5", "--data", "here", "--clip", "2", "--prefetch-depth", "9")
+    assert one["config"].optim == OptimConfig(clip=2.0)
+    assert one["pace"] == Pace(prefetch_depth=9)
+    assert _parsed("bench", "peers", "--threads", "2")["sampling"] == Sampling(threads=2)
+
+
+def test_the_pace_of_an_overlap_is_set_on_top_of_its_flags() -> None:
+    assert Overlap.parse("oar,cache=4").at(Pace(reduce_window=9)) == Overlap(oar=True, cache=4, reduce_window=9)
+    assert ALL.at(Pace()) == ALL
+
+
+def test_the_last_of_an_option_counts_and_repeatable_ones_add_up() -> None:
+    last = _parsed("train", *SMALL, "--seed", "1", "--seed", "2", "--grid", "2x1x1x1", "--grid", "auto")["config"]
+    assert (last.seed, last.grid) == (2, None)
+    labelled = _parsed("train", *SMALL, "--label", "a=1", "--label", "b=2")["config"]
+    assert labelled.labels == (("a", "1"), ("b", "2"))
+    peers = _parsed("bench", "peers", "--peer", "ddp", "--peer", "fsdp2", "--grid", "1x1x1x2", "--grid", "1x1x2x1")
+    assert peers["peer"] == ("ddp", "fsdp2")
+    assert peers["grid"] == (Grid(data=2), Grid(z=2))
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (
+            ["check", *SMALL, "--ranks", "2", "--iteratons", "3"],
+            "Unknown option: --iteratons. Did you mean --iterations?",
+        ),
+        (["check", *SMALL, "--ranks", "2", "--no-tied"], "Unknown option: --no-tied."),
+        (["check", *SMALL, "--ranks", "2", "--config.seed", "2"], "Unknown option: --config.seed."),
+        (["check", *SMALL, "--ranks", "2", "word"], "The word 'word' belongs to no option. See python -m engine check"),
+        (["check", *SMALL, "--ranks", "2", "--tied", "false"], "The word 'false' belongs to no option."),
+        (["check", *SMALL, "--ranks", "2", "--grid"], "The option --grid needs a value."),
+        (["check", *SMALL], "The command needs --ranks."),
+        (["check", "--ranks", "2"], "The command needs --batch-size"),
+        (["check", *SMALL, "--ranks", "2.5"], "--ranks is a whole number, but '2.5' was given."),
+        (["check", *SMALL, "--ranks", "2", "--micro-batch", "none"], "--micro-batch is a whole number"),
+        (["check", *SMALL, "--ranks", "2", "--clip", "-1e3"], "--clip is a number from 0 up, but -1000.0 was given."),
+        (["check", *SMALL, "--ranks", "2", "--clip", "much"], 'unable to convert "much" into float'),
+        (["check", *SMALL, "--ranks", "2", "--timeout", "nan"], "--timeout is a positive number, but nan was given."),
+        (["check", *SMALL, "--ranks", "2", "--precision", "fp16"], '"fp32", "fp64", "bf16"'),
+        (["chek"], 'Did you mean "check"?'),
+        (["bench", "peeers"], 'Did you mean "peers"?'),
+        (["bench", "startup", "--grid", "auto"], "four positive numbers XxYxZxDATA"),
+    ],
+)
+def test_words_that_make_no_command_are_told_in_one_line(
+    argv: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    told = capsys.readouterr()
+    assert sentence in told.err
+    assert told.err.count("\n") == 1
+    assert told.out == ""
+
+
+def test_without_a_command_the_help_is_shown_and_nothing_has_worked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench"]) == 2
+    assert "startup" in capsys.readouterr().out
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(command in shown for command in ("train", "check", "data", "bench"))
+
+
+def test_help_fits_the_terminal_and_a_pipe_gets_no_escape_codes() -> None:
+    environment = os.environ | {"COLUMNS": "80", "TERM": "xterm-256color"}
+    command = [sys.executable, "-m", "engine", "train", "--help"]
+    shown = subprocess.run(command, check=True, env=environment, capture_output=True, text=True, timeout=60)
+    assert "\x1b" not in shown.stdout + shown.stderr
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+
+
+def test_check_answers_without_loading_what_only_computing_needs() -> None:
+    slow = "{'torch', 'numpy', 'pydantic', 'rich'}"
+    code = f"import sys; from engine.cli.main import main; main(sys.argv[1:]); assert not {slow} & sys.modules.keys()"
+    command = [sys.executable, "-c", code, "check", *SMALL, "--ranks", "8", "--grid", "2x2x2x1"]
+    output = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True).stdout
+    assert json.loads(output)["sequences_per_rank"] == 4
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--model", "llama-test"],
+        ["--architecture", "llama", *"--layers 2 --hidden 32 --heads 4 --kv-heads 2 --ffn 64".split()],  # noqa: SIM905
+    ],
+)
+def test_llama_is_chosen_by_name_or_by_shape(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", *words, "--batch-size", "4", "--data", "synthetic", "--ranks", "2"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"].startswith("llama")
