@@ -92,9 +92,7 @@ class Comm:
         if peer is not None or kind in POINT_TO_POINT:
             self._check_peer(kind, axis, size, peer)
         if size == 1:
-            if out is None:
-                return Handle(tensor)
-            return Handle(out if out is tensor else out.copy_(tensor))
+            return Handle(tensor if out is None else out.copy_(tensor))
         result = _checked_output(kind, size, tensor, out)
         flight = None
         if self.recorder is not None:
