@@ -117,7 +117,7 @@ class Comm:
         token = torch.zeros(1, device=self.device)
         for axis in Axis:
             self.run(Kind.ALL_REDUCE, axis, token)
-        token.item()
+        token.item()  # on CUDA the host goes on otherwise
 
     def everyone(self, row: Tensor) -> Tensor:
         """Gather a small row [n] from every rank: [ranks, n], in rank order."""
