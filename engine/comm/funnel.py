@@ -92,9 +92,7 @@ class Comm:
         if peer is not None or kind in POINT_TO_POINT:
             self._check_peer(kind, axis, size, peer)
         if size == 1:
-            if out is None:
-                return Handle(tensor)
-            return Handle(out if out is tensor else out.copy_(tensor))
+            return Handle(tensor if out is None else out.copy_(tensor))
         result = _checked_output(kind, size, tensor, out)
         flight = None
         if self.recorder is not None:
@@ -119,7 +117,7 @@ class Comm:
         token = torch.zeros(1, device=self.device)
         for axis in Axis:
             self.run(Kind.ALL_REDUCE, axis, token)
-        token.item()
+        token.item()  # on CUDA the host goes on otherwise
 
     def everyone(self, row: Tensor) -> Tensor:
         """Gather a small row [n] from every rank: [ranks, n], in rank order."""

@@ -9,16 +9,32 @@ import pytest
 import torch
 import torch.distributed as dist
 from real_ranks import run_processes
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from virtual_ranks import LazyComm, run_ranks
 
-from engine.comm.collective import POINT_TO_POINT, Kind
+from engine.comm.collective import POINT_TO_POINT, Kind, Lane
 from engine.comm.funnel import Comm
 from engine.errors import RunError
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
 
 BOTH = pytest.mark.parametrize("run", [run_processes, run_ranks], ids=["gloo", "virtual"])
+
+
+class Ticks:
+    """A clock that moves on with each stamp."""
+
+    now = 0.0
+
+    def stamp(self) -> float:
+        self.now += 1
+        return self.now
+
+    stamp_end = stamp
+
+    def seconds(self, start: float, end: float) -> float:
+        return end - start
 
 
 @contextmanager
@@ -75,7 +91,7 @@ def test_collectives_act_along_their_axis_only(run) -> None:  # type: ignore[no-
 
 
 def _in_place(comm: Comm) -> tuple[bool, torch.Size]:
-    table = torch.ones(2, 3)
+    table = torch.ones(2, 3, requires_grad=True)
     result = comm.run(Kind.ALL_REDUCE, Axis.X, table)
     return result is table and bool((table == 2).all()), comm.run(Kind.ALL_GATHER, Axis.X, table).shape
 
@@ -117,8 +133,10 @@ def test_neighbours_exchange_messages_without_an_order_between_them(run) -> None
 def test_the_fake_back_end_does_everything_on_the_cpu_and_on_the_meta_device(device: str) -> None:
     grid = Grid(4, 1, 2, 1)
     with fake_group(grid, 5):
-        recorder = Recorder()
+        recorder = Recorder(Ticks())  # type: ignore[arg-type]
         comm = Comm(grid, device=device, recorder=recorder)
+        assert comm.everyone(torch.ones(3)).shape == (8, 3)
+        assert comm.everyone(torch.ones(3)).device.type == device
         recorder.start_step("all")
         tensor = torch.zeros(8, device=device)
         sizes = {
@@ -138,7 +156,12 @@ def test_the_fake_back_end_does_everything_on_the_cpu_and_on_the_meta_device(dev
         assert {key: (t.calls, t.num_bytes) for key, t in recorder.total.tallies.items()} == {
             (kind, "x"): (1, 32) for kind in Kind
         }
-        assert all(flight.flight.done is not None for flight in recorder.total.flown)
+        assert all(f.issued < f.done < f.waited < f.resumed for f in recorder.total.flown)
+        recorder.start_step("all")
+        for lane in Lane:
+            comm.issue(Kind.ALL_GATHER, Axis.Z, tensor, lane=lane).wait()
+        recorder.end_step()
+        assert [event.lane for event in recorder.total.events if event.kind == "collective"] == ["z", "z gather"]
 
 
 def _refusals(comm: Comm) -> list[str]:
@@ -217,6 +240,21 @@ def test_a_handle_is_waited_for_once_and_is_in_flight_until_then(run) -> None:  
     assert run(Grid(2), _handles) == [(3, 2, 0)] * 2
 
 
+def _kept(comm: Comm) -> list[bool]:
+    sent = torch.ones(1000)
+    memory = StorageWeakRef(sent.untyped_storage())
+    handle = comm.issue(Kind.ALL_GATHER, Axis.X, sent)
+    del sent
+    kept = [not memory.expired()]
+    handle.wait()
+    return [*kept, not memory.expired()]
+
+
+@BOTH
+def test_a_handle_keeps_what_is_sent_until_it_is_waited_for(run) -> None:  # type: ignore[no-untyped-def]
+    assert run(Grid(2), _kept) == [[True, False]] * 2
+
+
 def test_what_is_abandoned_is_waited_for_in_its_order_even_if_it_fails() -> None:
     class Noting(LazyComm):
         """Notes the order of the waits, of which the second fails."""
@@ -277,21 +315,6 @@ def test_the_recorder_counts_calls_input_bytes_and_time() -> None:
         ("all_gather", "x"): (2, 12, True),
         ("reduce_scatter", "x"): (1, 32, True),
     }
-
-
-class Ticks:
-    """A clock that moves on with each stamp."""
-
-    now = 0.0
-
-    def stamp(self) -> float:
-        self.now += 1
-        return self.now
-
-    stamp_end = stamp
-
-    def seconds(self, start: float, end: float) -> float:
-        return end - start
 
 
 def _reduce_scatter(comm: Comm) -> tuple[list[str], bool, bool]:
@@ -357,3 +380,18 @@ def test_a_barrier_lets_nobody_pass_before_all_have_come() -> None:
         return len(come)
 
     assert run_ranks(Grid(2, 2, 1, 2), pass_barrier) == [8] * 8
+
+
+def test_a_barrier_makes_the_host_wait_too() -> None:
+    operations: list[str] = []
+
+    class Noting(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            operations.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with fake_group(Grid(2), 0):
+        comm = Comm(Grid(2))
+        with Noting():
+            comm.barrier()
+    assert operations[-2:] == ["c10d.allreduce_.default", "aten._local_scalar_dense.default"], "a value is read"

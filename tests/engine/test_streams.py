@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
 from training import Case, start, step_parallel
 from vector_clocks import NcclOnStreams, RaceDetector, Streams
 
@@ -15,6 +16,7 @@ from engine.comm.collective import Kind
 from engine.comm.funnel import Comm
 from engine.comm.handle import Handle
 from engine.grid import Axis, Grid
+from engine.measure.recorder import Recorder
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL
 from engine.training.optim import clip_gradients, gradient_norm
@@ -137,3 +139,29 @@ def test_messages_leave_when_they_are_ready_and_before_the_next_collective() -> 
     assert streams.waits[lane] == 2
     for number in (1, 2):
         assert _races(_exchange, Streams((lane, number)))
+
+
+def test_what_is_launched_on_a_stream_is_stamped_there_and_a_send_is_no_receive() -> None:
+    sent: list[str] = []
+
+    class Noting(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            if func.namespace == "c10d":
+                sent.append(func._opname)
+            return func(*args, **(kwargs or {}))
+
+    def work(comm: Comm) -> None:
+        comm.recorder.start_step("all")  # type: ignore[union-attr]
+        with Noting():
+            _exchange(comm)
+            _two_at_once(comm)
+        comm.recorder.end_step()  # type: ignore[union-attr]
+
+    recorder = Recorder()
+    with _fake(GRID, RANK):
+        work(Comm(GRID, backend=NcclOnStreams(Streams(), RANK), recorder=recorder))
+    assert sent == ["send", "recv_", "allreduce_", "send", "allreduce_", "allreduce_"]
+    assert len(recorder.total.flown) == len(sent)
+    for flown in recorder.total.flown:
+        assert flown.flight.began is not None
+        assert flown.flight.done is not None
