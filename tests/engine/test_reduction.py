@@ -264,9 +264,10 @@ def test_a_token_that_comes_a_thousand_times_adds_up_exactly(grid: Grid) -> None
     run_ranks(grid, train, of=Watched)
 
 
-def test_a_layer_whose_input_needs_no_gradient_sends_none() -> None:
+@pytest.mark.parametrize("overlap", [Overlap(), Overlap(oar=True)], ids=str)
+def test_a_layer_whose_input_needs_no_gradient_sends_none(overlap: Overlap) -> None:
     def work(comm: Comm) -> int:
-        model = Model(comm, Overlap(), FP64)
+        model = Model(comm, overlap, FP64)
         layer = Linear(comm, model.schedule, model.weights[0], None)
         model.start_step()
         model.schedule.start_pass(last=True)
