@@ -12,6 +12,7 @@ from cyclopts import App, CycloptsError, MissingArgumentError, UnusedCliTokensEr
 from engine.cli.bench import gemm, startup
 from engine.cli.check import check
 from engine.cli.data import prepare
+from engine.cli.dry import dry
 from engine.cli.peers import peers
 from engine.cli.train import train
 from engine.errors import EngineError, UsageError
@@ -40,6 +41,7 @@ def commands(name: str) -> App:
     bench.command(gemm)
     bench.command(startup)
     bench.command(peers)
+    bench.command(dry)
     app.command(bench)
     return app
 

@@ -31,7 +31,7 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx, dloss: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
         exp_MV, sum_M, columns_M, held_M = ctx.saved_tensors
         dlogits_MV = exp_MV * (dloss / sum_M).unsqueeze(1)
-        dlogits_MV.scatter_add_(1, columns_M.unsqueeze(1), (-dloss * held_M).unsqueeze(1).to(dlogits_MV.dtype))
+        dlogits_MV.scatter_add_(1, columns_M.unsqueeze(1), (-dloss * held_M).unsqueeze(1))
         return dlogits_MV, None, None
 
 

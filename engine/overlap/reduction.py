@@ -35,7 +35,7 @@ class Fill(Protocol):
     def __call__(self, out: Tensor, *, add: bool) -> None: ...
 
 
-class Progress(Enum):
+class State(Enum):
     """How far the gradient of a weight is in a step."""
 
     EMPTY = auto()
@@ -53,10 +53,9 @@ class _Gradient:
     given: contributions of this pass so far, one for each use of the weight; usual: the most that an earlier pass gave.
     """
 
-    weight: ShardedWeight
     start: int
     elements: Tensor
-    progress: Progress = Progress.EMPTY
+    state: State = State.EMPTY
     given: int = 0
     usual: int = 0
 
@@ -66,7 +65,7 @@ class _Gradient:
 
 
 class Reduction:
-    """Owns the buffer, which is all of `gradients`; each parameter's .grad is a view of it, final after finish()."""
+    """Owns the buffer, flat; each parameter's .grad is a view of it, final after finish()."""
 
     def __init__(
         self,
@@ -80,32 +79,33 @@ class Reduction:
         self._parameters = [weight.shard for weight in weights] + list(replicated)
         offsets = [0, *accumulate(parameter.numel() for parameter in self._parameters)]
         self._starts = offsets[:-1]
-        self.gradients = torch.zeros(offsets[-1], dtype=precision.master, device=comm.device)
+        like = self._parameters[0]
+        self.flat = torch.zeros(offsets[-1], dtype=like.dtype, device=like.device)
         for parameter, (start, stop) in zip(self._parameters, pairwise(offsets), strict=True):
-            parameter.grad = self.gradients[start:stop].view(parameter.shape)
-        self._of: dict[ShardedWeight, _Gradient] = {}
+            parameter.grad = self.flat[start:stop].view(parameter.shape)
+        self._gradients: dict[ShardedWeight, _Gradient] = {}
         for weight, (start, stop) in zip(weights, pairwise(offsets), strict=False):
-            self._of[weight] = _Gradient(weight, start, self.gradients[start:stop])
-        self._replicated = self.gradients[offsets[len(weights)] :]
+            self._gradients[weight] = _Gradient(start, self.flat[start:stop])
+        self._replicated = self.flat[offsets[len(weights)] :]
         self._flights: deque[tuple[_Gradient, Handle]] = deque()
         """Reduce-scatters, in the order in which they were issued."""
         self._late: list[tuple[_Gradient, Tensor]] = []
         self._early = False
         """In a step's last pass: whole gradients are handed over to the sum over data at once."""
         bucket = overlap.bucket_bytes / precision.reduce.itemsize if overlap.data and comm.grid.data > 1 else torch.inf
-        self._data_sum = DataSum(comm, self.gradients, precision.reduce, bucket)
+        self._data_sum = DataSum(comm, self.flat, precision.reduce, bucket)
 
     def start_step(self) -> None:
         """Sharded gradients are overwritten by their first contribution, so only the rest is zeroed."""
         self._replicated.zero_()
         self._late.clear()
-        for gradient in self._of.values():
-            gradient.progress = Progress.EMPTY
+        for gradient in self._gradients.values():
+            gradient.state = State.EMPTY
 
     def start_pass(self, *, last: bool) -> None:
         """A micro-batch begins; after the last one's backward a gradient is final over z."""
         self._early = self._overlap.data and last
-        for gradient in self._of.values():
+        for gradient in self._gradients.values():
             gradient.usual, gradient.given = max(gradient.usual, gradient.given), 0
 
     def abort(self) -> None:
@@ -118,20 +118,20 @@ class Reduction:
 
         Micro-batches are summed in the master dtype.
         """
-        gradient = self._of[weight]
+        gradient = self._gradients[weight]
         gradient.given += 1
-        late = gradient.progress is Progress.HANDED_OVER
+        late = gradient.state is State.HANDED_OVER
         if self._comm.grid.z == 1 and dtype == gradient.elements.dtype and not late:
-            fill(gradient.elements.view(weight.tile_shape), add=gradient.progress is Progress.PARTIAL)
-            gradient.progress = Progress.PARTIAL
+            fill(gradient.elements.view(weight.tile_shape), add=gradient.state is State.PARTIAL)
+            gradient.state = State.PARTIAL
             self._hand_over_if_whole(gradient)
             return
         contribution = gradient.elements.new_empty(weight.tile_shape, dtype=dtype)
         fill(contribution, add=False)
         flat = contribution.view(-1).to(self._precision.reduce)
         out = None
-        if gradient.progress is Progress.EMPTY and flat.dtype == gradient.elements.dtype:
-            out, gradient.progress = gradient.elements, Progress.PARTIAL
+        if gradient.state is State.EMPTY and flat.dtype == gradient.elements.dtype:
+            out, gradient.state = gradient.elements, State.PARTIAL
         self._flights.append((gradient, self._comm.issue(Kind.REDUCE_SCATTER, Axis.Z, flat, out=out)))
         self._land(self._overlap.reduce_window if self._overlap.ors and self._comm.grid.z > 1 else 0)
 
@@ -142,14 +142,14 @@ class Reduction:
         """
         shared = self._comm.issue(Kind.ALL_REDUCE, Axis.Z, self._replicated) if self._replicated.numel() else None
         self._land(0)
-        for gradient in self._of.values():
-            if gradient.progress is Progress.EMPTY:
+        for gradient in self._gradients.values():
+            if gradient.state is State.EMPTY:
                 gradient.elements.zero_()
-            if gradient.progress is not Progress.HANDED_OVER:
+            if gradient.state is not State.HANDED_OVER:
                 self._hand_over(gradient)
         if shared is not None:
             shared.wait()
-            self._data_sum.add(len(self.gradients) - len(self._replicated), len(self.gradients))
+            self._data_sum.add(len(self.flat) - len(self._replicated), len(self.flat))
         late = [(gradient, self._comm.run(Kind.ALL_REDUCE, Axis.DATA, shard)) for gradient, shard in self._late]
         for start, stop in self._data_sum.collect():
             for gradient, shard in late:
@@ -163,12 +163,12 @@ class Reduction:
         while len(self._flights) > window:
             gradient, handle = self._flights.popleft()
             shard = handle.wait()
-            if gradient.progress is Progress.HANDED_OVER:
+            if gradient.state is State.HANDED_OVER:
                 self._late.append((gradient, shard.to(gradient.elements.dtype)))
                 continue
-            if gradient.progress is Progress.EMPTY:
+            if gradient.state is State.EMPTY:
                 gradient.elements.copy_(shard)
-                gradient.progress = Progress.PARTIAL
+                gradient.state = State.PARTIAL
             elif shard is not gradient.elements:
                 gradient.elements.add_(shard)
             self._hand_over_if_whole(gradient)
@@ -180,5 +180,5 @@ class Reduction:
             self._hand_over(gradient)
 
     def _hand_over(self, gradient: _Gradient) -> None:
-        gradient.progress = Progress.HANDED_OVER
+        gradient.state = State.HANDED_OVER
         self._data_sum.add(gradient.start, gradient.stop)

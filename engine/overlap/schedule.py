@@ -102,4 +102,4 @@ class WeightSchedule:
     @property
     def flat_gradients(self) -> Tensor:
         """All gradients of this rank, each parameter's .grad being a view of some; final after finish_step()."""
-        return self._reduction.gradients
+        return self._reduction.flat

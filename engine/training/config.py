@@ -32,8 +32,9 @@ OVERLAP = Group("overlap: communication behind compute, with the same numbers", 
 OPTIMIZER = Group("optimizer: AdamW", sort_key=4)
 CHECKPOINTS = Group("checkpoints", sort_key=5)
 
-Precision = Literal["fp32", "fp64", "bf16"]
+PrecisionName = Literal["fp32", "fp64", "bf16"]
 BATCH_OPTIONS = {"sequences": "batch-size", "micro": "micro-batch"}
+BatchOptions = Annotated[Batch, Parameter(name="*", name_transform=BATCH_OPTIONS.__getitem__, metavar="SEQS")]
 
 OVERLAP_HELP = (
     "none, all, or a comma list: oar (a layer's all-reduce behind its weight gradient), ors (reduce-scatters waited "
@@ -75,14 +76,14 @@ class TrainConfig:
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice()
     grid: Annotated[GridOrAuto, Parameter(show_default="auto")] = None
     """e.g. 2x1x2x4; auto chooses one"""
-    batch: Annotated[Batch, Parameter(name="*", name_transform=BATCH_OPTIONS.__getitem__, metavar="SEQS")]
+    batch: BatchOptions
     iterations: int = 10
     """steps to take"""
     warmup: int = 2
     """first iterations, which don't count in the reported time"""
-    precision: Precision = "fp32"
+    precision: PrecisionName = "fp32"
     """bf16 keeps fp32 masters"""
-    reduce_dtype: Precision | None = None
+    reduce_dtype: PrecisionName | None = None
     """gradients while summed (default: precision)"""
     checkpoint_activations: bool = False
     """recompute each block in the backward"""

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from test_parity import SMALL
 from torch import nn
@@ -11,8 +12,9 @@ from training import Case, start
 from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Comm
-from engine.grid import Grid
+from engine.grid import Axis, Grid
 from engine.layers.dropout import BatchRows, keep_mask
+from engine.layers.linear import all_reduce
 from engine.layers.loss import CrossEntropy
 from engine.layers.norm import LayerNorm, RMSNorm
 
@@ -64,6 +66,23 @@ def test_a_split_cross_entropy_survives_logits_that_overflow_an_exponential() ->
     loss.backward()
     assert [value for value, _ in results] == pytest.approx([loss.item()] * 4)
     assert torch.allclose(torch.cat([g for _, g in results], dim=1), whole.grad)  # type: ignore[arg-type]
+
+
+def test_an_all_reduce_over_one_rank_is_nothing_at_all() -> None:
+    partial = torch.ones(3, requires_grad=True) * 2
+    assert all_reduce(partial, Comm(Grid()), Axis.X) is partial
+
+
+def test_an_all_reduce_of_what_its_producer_needs_again_is_refused() -> None:
+    """It is in place; a back end that tells autograd nothing of that would lead to wrong gradients."""
+    dist.init_process_group("fake", rank=0, world_size=2)
+    try:
+        weight = torch.ones(3, requires_grad=True)
+        total = all_reduce(weight.tanh(), Comm(Grid(x=2)), Axis.X)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            total.sum().backward()
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_dropout_mask_drops_the_asked_part_and_differs_by_all_it_depends_on() -> None:

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from sample_steps import Step, simulate
 
+from engine.models.architecture import hardware_flops, model_flops
 from engine.models.catalogue import lookup
-from engine.models.gpt.flops import hardware_flops, model_flops
 from engine.overlap.flags import ALL as DEFAULTS
 from engine.result.schema import (
     Breakdown,

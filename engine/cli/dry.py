@@ -1,0 +1,49 @@
+"""`bench dry`: one rank of a job of any size, alone."""
+
+import json
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from engine.cli.train import PaceOptions
+from engine.grid import Grid
+from engine.models.choice import ModelChoice
+from engine.options import GRID, word
+from engine.overlap.flags import ALL, Pace
+from engine.training.config import MODEL, OVERLAP, BatchOptions, OverlapFlags, PrecisionName, TrainConfig, checked
+
+
+def dry(
+    *,
+    model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice(),
+    grid: Annotated[Grid, word(Grid.parse, GRID), Parameter(help="of the whole job")],
+    rank: Annotated[int, Parameter(help="of the grid, which is run")] = 0,
+    batch: BatchOptions,
+    precision: Annotated[PrecisionName, Parameter(help="bf16 keeps fp32 masters")] = "bf16",
+    checkpoint_activations: Annotated[bool, Parameter(help="recompute each block in the backward")] = False,
+    overlap: Annotated[OverlapFlags, Parameter(group=OVERLAP)] = ALL,
+    pace: PaceOptions = Pace(),
+) -> int:
+    """Run a training step of one rank of any job, alone and without computing; print what it sends as JSON.
+
+    The engine's own code runs on the meta device over a fake process group: calls and bytes of each collective are
+    those of the real job. Take bench peers or train for times.
+
+      python -m engine bench dry --model gpt-320b --grid 8x4x16x64 --rank 12345 \\
+          --batch-size 8192 --micro-batch 2 --checkpoint-activations
+    """
+    config = TrainConfig(
+        model=model,
+        grid=grid,
+        batch=batch,
+        data="synthetic",
+        precision=precision,
+        checkpoint_activations=checkpoint_activations,
+        overlap=overlap.at(pace),
+    )
+    plan = checked(config, grid.size)
+    from engine.bench.dry import dry_run  # loads torch
+
+    sys.stdout.write(json.dumps(dry_run(plan, rank).as_json(), indent=1) + "\n")
+    return 0
