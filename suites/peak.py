@@ -29,7 +29,8 @@ class Peak(EngineTest):
     def options(self) -> list[str]:
         self.dtype = self.dtype or points("weak_scaling", self.system.name)[0].series.precision
         words = ["bench", "gemm", "--dtype", self.dtype, "--sizes", SIZES[self.device], "--device", self.device]
-        return [*words, "--time-budget", f"{self.time_budget_s or TIME_BUDGET_S[self.device]:g}"]
+        budget_s = TIME_BUDGET_S[self.device] if self.time_budget_s is None else self.time_budget_s
+        return [*words, "--time-budget", f"{budget_s:g}"]
 
     @performance_function("flop/s")
     def best_flops_per_s(self) -> float:

@@ -35,7 +35,7 @@ class Scaling(PointTraining):
 
     @performance_function("%")
     def efficiency(self) -> float:
-        return 100 * self._rate_per_device() / self.smallest_rates[self._key()]
+        return 100 * (self._rate_per_device() / self.smallest_rates[self._key()])
 
     def _key(self) -> tuple[str, ...]:
         return self.study, self.current_partition.fullname, self.line(self.point)
