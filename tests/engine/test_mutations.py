@@ -11,11 +11,16 @@ from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Comm, Kind
 from engine.grid import Axis, Grid
+from engine.models.architecture import Architecture
 from engine.models.gpt.config import GPTConfig
+from engine.models.llama.config import LlamaConfig
 from engine.overlap.flags import Overlap
 from engine.parallel.serial_state import full_state_dict
 
-TINY = {"gpt": GPTConfig("tiny", layers=2, hidden=8, heads=2, vocabulary=8, sequence=4)}
+TINY: dict[str, Architecture] = {
+    "gpt": GPTConfig("tiny", layers=2, hidden=8, heads=2, vocabulary=8, sequence=4),
+    "llama": LlamaConfig("tiny", layers=2, hidden=16, heads=4, kv_heads=2, ffn=8, vocabulary=8, sequence=4),
+}
 # The second step gathers ahead, keeps a block's weights for the recomputation and begins its sums over data early.
 EAGER = Overlap(oar=True, ors=True, oag=True, cache=1, data=True, prefetch_depth=3, reduce_window=2, bucket_bytes=2e3)
 CASES = {

@@ -19,13 +19,19 @@ from engine.comm.funnel import Comm, Kind, Lane
 from engine.grid import Axis, Grid
 from engine.layers.embedding import TokenEmbedding
 from engine.layers.linear import Linear
+from engine.models.architecture import Architecture
+from engine.models.llama.config import LlamaConfig
 from engine.overlap.flags import Overlap
 from engine.parallel.model import ParallelModel
 from engine.parallel.serial_state import full_gradients, full_state_dict
 from engine.training.config import OptimConfig
 from engine.training.optim import adamw, step_only
 
-CASE = Case(replace(SMALL, layers=3), sequences=8, micro_batches=2, checkpoint=True, overlap=EAGER)
+THREE_BLOCKS: dict[str, Architecture] = {
+    "gpt": replace(SMALL, layers=3),
+    "llama": LlamaConfig("tiny", layers=3, hidden=16, heads=4, kv_heads=2, ffn=8, vocabulary=8, sequence=6, tied=True),
+}
+CASE = Case(THREE_BLOCKS["gpt"], sequences=8, micro_batches=2, checkpoint=True, overlap=EAGER)
 EVERY_COMBINATION = [
     replace(EAGER, oar=oar, ors=ors, oag=oag, cache=cache, data=data)
     for oar, ors, oag, data, cache in product((False, True), (False, True), (False, True), (False, True), (0, 2))
@@ -34,10 +40,11 @@ Z_AND_DATA = Grid(1, 1, 2, 2)
 
 
 @pytest.mark.parametrize("overlap", EVERY_COMBINATION, ids=str)
-def test_every_combination_of_flags_trains_like_the_serial_model(overlap: Overlap) -> None:
-    case = replace(CASE, overlap=overlap)
+@pytest.mark.parametrize("name", THREE_BLOCKS)
+def test_every_combination_of_flags_trains_like_the_serial_model(name: str, overlap: Overlap) -> None:
+    case = replace(CASE, config=THREE_BLOCKS[name], overlap=overlap)
     ours = run_ranks(Grid(2, 1, 2, 2), lambda comm: train_parallel(case, comm))[0]
-    assert worst_error(ours, serial(replace(CASE, overlap=Overlap()))) < TOLERANCE
+    assert worst_error(ours, serial(replace(case, overlap=Overlap()))) < TOLERANCE
 
 
 def test_every_combination_of_flags_sends_the_same_bytes_and_the_cache_saves_the_second_gather() -> None:
