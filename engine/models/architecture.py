@@ -14,6 +14,8 @@ from engine.grid import Grid
 from engine.placement import Placement
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from engine.models.serial import SerialModel
 
 
@@ -122,10 +124,10 @@ def repeated_flops(model: Architecture, sequences: int, grid: Grid, *, recompute
     return (grid.y - 1) * (4 if recompute else 3) * model.forward_flops(sequences).repeated_over_y
 
 
-def check_positive(**sizes: int) -> None:
+def check_positive(shape: "DataclassInstance") -> None:
     """Raises UsageError for a size below 1."""
-    for key, size in sizes.items():
-        if size < 1:
+    for key, size in asdict(shape).items():
+        if type(size) is int and size < 1:
             raise UsageError(f"A model's {key} must be at least 1, but {size} was given.")
 
 

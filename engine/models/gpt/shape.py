@@ -24,13 +24,7 @@ class GPTShape:
     source: str = "given by the user"
 
     def __post_init__(self) -> None:
-        check_positive(
-            layers=self.layers,
-            hidden=self.hidden,
-            heads=self.heads,
-            vocabulary=self.vocabulary,
-            sequence=self.sequence,
-        )
+        check_positive(self)
         check_multiple_of_heads(self.hidden, self.heads)
         if self.norm not in ("layernorm", "rmsnorm"):
             raise UsageError(f"A model's norm is layernorm or rmsnorm, but {self.norm!r} was given.")

@@ -29,15 +29,7 @@ class LlamaShape:
     source: str = "given by the user"
 
     def __post_init__(self) -> None:
-        check_positive(
-            layers=self.layers,
-            hidden=self.hidden,
-            heads=self.heads,
-            kv_heads=self.kv_heads,
-            ffn=self.ffn,
-            vocabulary=self.vocabulary,
-            sequence=self.sequence,
-        )
+        check_positive(self)
         check_multiple_of_heads(self.hidden, self.heads)
         if self.heads % self.kv_heads:
             raise UsageError(
