@@ -49,6 +49,38 @@ def test_a_split_rms_norm_equals_pytorch() -> None:
     assert torch.allclose(torch.cat(run_ranks(Grid(y=3), split), dim=1), F.rms_norm(x, (24,), weight, 1e-5), rtol=1e-12)
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("norm", [LayerNorm, RMSNorm])
+def test_a_norm_of_bf16_rounds_its_statistics_no_more_than_its_output(norm: type[nn.Module], ranks: int) -> None:
+    x = (torch.randn(64, 96, generator=torch.Generator().manual_seed(0)) + 1).bfloat16()
+    exact = F.layer_norm(x.double(), (96,)) if norm is LayerNorm else F.rms_norm(x.double(), (96,), eps=1e-5)
+
+    def split(comm: Comm) -> torch.Tensor:
+        own = nn.Parameter(torch.ones(96 // ranks))
+        layer = LayerNorm(comm, own, None, 1e-5) if norm is LayerNorm else RMSNorm(comm, own, 1e-5)
+        return layer(_parts(x, comm, comm.coords.y, ranks)).detach()
+
+    ours = torch.cat(run_ranks(Grid(y=ranks), split), dim=1)
+    assert ours.dtype == torch.bfloat16
+    assert ((ours - exact).abs() <= 2**-8 * exact.abs() + 1e-6).all()
+
+
+def test_an_rms_norm_sends_half_of_what_a_layer_norm_does() -> None:
+    def num_bytes(comm: Comm, *, centred: bool) -> int:
+        own = nn.Parameter(torch.ones(8))
+        layer = LayerNorm(comm, own, None, 1e-5) if centred else RMSNorm(comm, own, 1e-5)
+        assert comm.recorder is not None
+        comm.recorder.start_step("all")
+        layer(torch.ones(4, 8, requires_grad=True)).sum().backward()
+        comm.recorder.end_step()
+        return sum(tally.num_bytes for tally in comm.recorder.total.tallies.values())
+
+    rows_bytes = 4 * 4
+    for centred, numbers_per_row in ((True, 4), (False, 2)):
+        sent = run_ranks(Grid(y=2), lambda comm, c=centred: num_bytes(comm, centred=c), record=True)  # type: ignore[misc]
+        assert sent == [numbers_per_row * rows_bytes] * 2
+
+
 def test_a_split_cross_entropy_survives_logits_that_overflow_an_exponential() -> None:
     logits = torch.randn(6, 8) * 1e4
     targets = torch.tensor([0, 3, 4, 7, 2, 5])
@@ -70,7 +102,8 @@ def test_a_split_cross_entropy_survives_logits_that_overflow_an_exponential() ->
 
 def test_an_all_reduce_over_one_rank_is_nothing_at_all() -> None:
     partial = torch.ones(3, requires_grad=True) * 2
-    assert all_reduce(partial, Comm(Grid()), Axis.X) is partial
+    producer = partial.grad_fn
+    assert all_reduce(partial, Comm(Grid()), Axis.X).grad_fn is producer
 
 
 def test_an_all_reduce_of_what_its_producer_needs_again_is_refused() -> None:
