@@ -7,16 +7,21 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from test_parity import SMALL
+from test_prefetch import TILE, Watched
+from test_reduction import Model as OneRank
 from torch import nn
-from training import Case, build, start
+from training import Case, build, grid_id, start
 from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
 from engine.layers.dropout import BatchPosition, keep_mask
-from engine.layers.linear import all_reduce
+from engine.layers.embedding import TokenEmbedding
+from engine.layers.linear import Linear, all_reduce
 from engine.layers.loss import CrossEntropy
 from engine.layers.norm import LayerNorm, RMSNorm
+from engine.overlap.flags import Overlap
+from engine.precision import Precision
 
 
 def _parts(tensor: torch.Tensor, comm: Comm, coordinate: int, size: int) -> torch.Tensor:
@@ -149,3 +154,40 @@ def test_evaluation_without_gradients_equals_the_serial_model_and_drops_nothing(
 
 def test_building_the_serial_model_allocates_nothing() -> None:
     assert all(p.is_meta for p in build(Case(SMALL)).parameters())
+
+
+@pytest.mark.parametrize("grid", [Grid(), Grid(z=2)], ids=grid_id)
+def test_a_token_that_comes_a_thousand_times_adds_up_exactly(grid: Grid) -> None:
+    """1025 is no bf16 number, and a kernel that adds one by one in bf16 would not pass 256."""
+
+    def train(comm: Comm) -> None:
+        model = OneRank(comm, Overlap(), Precision.named("bf16", "fp32"))
+        embedding = TokenEmbedding(comm, model.schedule, model.weights[0])
+        for micro_batches in (1, 3):
+            model.start_step()
+            for left in reversed(range(micro_batches)):
+                model.schedule.start_pass(last=left == 0)
+                embedding(torch.ones(5, 205, dtype=torch.int64)).sum().backward()
+            model.schedule.finish_step()
+            shard = embedding.weight.grad
+            assert shard is not None
+            tile = torch.tensor([0.0] * 3 + [1025.0 * micro_batches * grid.z] * 3)
+            assert torch.equal(shard, tile.chunk(grid.z)[comm.coords.z])
+
+    run_ranks(grid, train, of=Watched)
+
+
+@pytest.mark.parametrize("overlap", [Overlap(), Overlap(oar=True)], ids=str)
+def test_a_layer_whose_input_needs_no_gradient_sends_none(overlap: Overlap) -> None:
+    def work(comm: Comm) -> int:
+        model = OneRank(comm, overlap, Precision.named("fp64"))
+        layer = Linear(comm, model.schedule, model.weights[0], None)
+        model.start_step()
+        model.schedule.start_pass(last=True)
+        layer(torch.ones(5, TILE[1], dtype=torch.float64)).sum().backward()
+        model.schedule.finish_step()
+        assert layer.weight.grad is not None
+        assert layer.weight.grad.eq(5).all()
+        return model.comm.all.total()
+
+    assert run_ranks(Grid(2, 1, 1, 1), work, of=Watched)[0] == 0
