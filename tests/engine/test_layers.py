@@ -7,16 +7,21 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from test_parity import SMALL
+from test_prefetch import TILE, Watched
+from test_reduction import Model as OneRank
 from torch import nn
-from training import Case, start
+from training import Case, grid_id, start
 from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
 from engine.layers.dropout import BatchRows, keep_mask
-from engine.layers.linear import all_reduce
+from engine.layers.embedding import TokenEmbedding
+from engine.layers.linear import Linear, all_reduce
 from engine.layers.loss import CrossEntropy
 from engine.layers.norm import LayerNorm, RMSNorm
+from engine.overlap.flags import Overlap
+from engine.precision import Precision
 
 
 def _parts(tensor: torch.Tensor, comm: Comm, coordinate: int, size: int) -> torch.Tensor:
@@ -49,6 +54,38 @@ def test_a_split_rms_norm_equals_pytorch() -> None:
     assert torch.allclose(torch.cat(run_ranks(Grid(y=3), split), dim=1), F.rms_norm(x, (24,), weight, 1e-5), rtol=1e-12)
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("norm", [LayerNorm, RMSNorm])
+def test_a_norm_of_bf16_rounds_its_statistics_no_more_than_its_output(norm: type[nn.Module], ranks: int) -> None:
+    x = (torch.randn(64, 96, generator=torch.Generator().manual_seed(0)) + 1).bfloat16()
+    exact = F.layer_norm(x.double(), (96,)) if norm is LayerNorm else F.rms_norm(x.double(), (96,), eps=1e-5)
+
+    def split(comm: Comm) -> torch.Tensor:
+        own = nn.Parameter(torch.ones(96 // ranks))
+        layer = LayerNorm(comm, own, None, 1e-5) if norm is LayerNorm else RMSNorm(comm, own, 1e-5)
+        return layer(_parts(x, comm, comm.coords.y, ranks)).detach()
+
+    ours = torch.cat(run_ranks(Grid(y=ranks), split), dim=1)
+    assert ours.dtype == torch.bfloat16
+    assert ((ours - exact).abs() <= 2**-8 * exact.abs() + 1e-6).all()
+
+
+def test_an_rms_norm_sends_half_of_what_a_layer_norm_does() -> None:
+    def num_bytes(comm: Comm, *, centred: bool) -> int:
+        own = nn.Parameter(torch.ones(8))
+        layer = LayerNorm(comm, own, None, 1e-5) if centred else RMSNorm(comm, own, 1e-5)
+        assert comm.recorder is not None
+        comm.recorder.start_step("all")
+        layer(torch.ones(4, 8, requires_grad=True)).sum().backward()
+        comm.recorder.end_step()
+        return sum(tally.num_bytes for tally in comm.recorder.total.tallies.values())
+
+    rows_bytes = 4 * 4
+    for centred, numbers_per_row in ((True, 4), (False, 2)):
+        sent = run_ranks(Grid(y=2), lambda comm, c=centred: num_bytes(comm, centred=c), record=True)  # type: ignore[misc]
+        assert sent == [numbers_per_row * rows_bytes] * 2
+
+
 def test_a_split_cross_entropy_survives_logits_that_overflow_an_exponential() -> None:
     logits = torch.randn(6, 8) * 1e4
     targets = torch.tensor([0, 3, 4, 7, 2, 5])
@@ -70,7 +107,8 @@ def test_a_split_cross_entropy_survives_logits_that_overflow_an_exponential() ->
 
 def test_an_all_reduce_over_one_rank_is_nothing_at_all() -> None:
     partial = torch.ones(3, requires_grad=True) * 2
-    assert all_reduce(partial, Comm(Grid()), Axis.X) is partial
+    producer = partial.grad_fn
+    assert all_reduce(partial, Comm(Grid()), Axis.X).grad_fn is producer
 
 
 def test_an_all_reduce_of_what_its_producer_needs_again_is_refused() -> None:
@@ -117,3 +155,40 @@ def test_evaluation_without_gradients_equals_the_serial_model_and_drops_nothing(
 def test_dropout_in_training_asks_for_the_rows_that_it_works_on() -> None:
     with pytest.raises(ValueError, match="needs the rows of the global batch"):
         start(Case(replace(SMALL, dropout=0.5)), Comm(Grid()))(torch.zeros(1, SMALL.sequence, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("grid", [Grid(), Grid(z=2)], ids=grid_id)
+def test_a_token_that_comes_a_thousand_times_adds_up_exactly(grid: Grid) -> None:
+    """1025 is no bf16 number, and a kernel that adds one by one in bf16 would not pass 256."""
+
+    def train(comm: Comm) -> None:
+        model = OneRank(comm, Overlap(), Precision.named("bf16", "fp32"))
+        embedding = TokenEmbedding(comm, model.schedule, model.weights[0])
+        for micro_batches in (1, 3):
+            model.start_step()
+            for left in reversed(range(micro_batches)):
+                model.schedule.start_pass(last=left == 0)
+                embedding(torch.ones(5, 205, dtype=torch.int64)).sum().backward()
+            model.schedule.finish_step()
+            shard = embedding.weight.grad
+            assert shard is not None
+            tile = torch.tensor([0.0] * 3 + [1025.0 * micro_batches * grid.z] * 3)
+            assert torch.equal(shard, tile.chunk(grid.z)[comm.coords.z])
+
+    run_ranks(grid, train, of=Watched)
+
+
+@pytest.mark.parametrize("overlap", [Overlap(), Overlap(oar=True)], ids=str)
+def test_a_layer_whose_input_needs_no_gradient_sends_none(overlap: Overlap) -> None:
+    def work(comm: Comm) -> int:
+        model = OneRank(comm, overlap, Precision.named("fp64"))
+        layer = Linear(comm, model.schedule, model.weights[0], None)
+        model.start_step()
+        model.schedule.start_pass(last=True)
+        layer(torch.ones(5, TILE[1], dtype=torch.float64)).sum().backward()
+        model.schedule.finish_step()
+        assert layer.weight.grad is not None
+        assert layer.weight.grad.eq(5).all()
+        return model.comm.all.total()
+
+    assert run_ranks(Grid(2, 1, 1, 1), work, of=Watched)[0] == 0

@@ -58,12 +58,14 @@ def test_reducing_in_fp32_moves_twice_the_bytes_of_bf16() -> None:
 
     def num_bytes(comm: Comm, reduce: str) -> int:
         assert comm.recorder is not None
+        comm.recorder.start_step("all")
         _gradients(comm, case, reduce)
         comm.recorder.end_step()
         return comm.recorder.total.tallies["reduce_scatter", "z"].num_bytes
 
     grid = Grid(1, 1, 2, 1)
     half = run_ranks(grid, lambda comm: num_bytes(comm, "bf16"), record=True)[0]
+    assert half
     assert run_ranks(grid, lambda comm: num_bytes(comm, "fp32"), record=True)[0] == 2 * half
 
 

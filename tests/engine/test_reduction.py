@@ -11,8 +11,6 @@ from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Comm, Kind, Lane
 from engine.grid import Axis, Grid
-from engine.layers.embedding import TokenEmbedding
-from engine.layers.linear import Linear
 from engine.overlap.flags import Overlap
 from engine.overlap.schedule import WeightSchedule
 from engine.precision import Precision
@@ -122,6 +120,30 @@ def test_a_tied_weights_sum_over_data_begins_once_both_contributions_have_landed
     assert on_each_rank(BOTH, work) == [[0] * 5, window_of_two] * 2
     at_once = [0, 1, 2, 3, 4]
     assert on_each_rank(DATA, work) == [[0] * 5, at_once] * 2
+
+
+def test_a_weight_once_used_less_often_is_expected_as_often_as_before() -> None:
+    def work(model: Model) -> list[list[int]]:
+        found = []
+        for used in ((0, 0), (0,), (0, 0)):
+            model.start_step()
+            found.append(model.run_pass(*used, last=True))
+            model.finish()
+        return found
+
+    assert on_each_rank(DATA, work) == [[0, 0], [0], [0, 1]]
+
+
+@pytest.mark.parametrize(("overlap", "most"), [(Overlap(), 0), (Overlap(ors=True, reduce_window=2), 2)], ids=str)
+def test_without_ors_each_reduce_scatter_is_waited_for_where_it_is_issued(overlap: Overlap, most: int) -> None:
+    def work(model: Model) -> int:
+        model.start_step()
+        model.run_pass(0, 1, 2, 3, last=True)
+        flying = model.comm.now[Axis.Z, Lane.MAIN]
+        model.finish()
+        return flying
+
+    assert on_each_rank(Z, work, overlap) == most
 
 
 def test_neighbours_are_summed_in_one_bucket_until_it_is_full() -> None:
@@ -241,40 +263,3 @@ def test_an_aborted_step_leaves_nothing_to_the_next(where: str) -> None:
     bucket_bytes = 1 if where == "in-flight" else 1e6
     for grid in (Z, DATA, BOTH):
         on_each_rank(grid, work, Overlap(ors=True, data=True, reduce_window=2, bucket_bytes=bucket_bytes))
-
-
-@pytest.mark.parametrize("grid", [Grid(), Z], ids=grid_id)
-def test_a_token_that_comes_a_thousand_times_adds_up_exactly(grid: Grid) -> None:
-    """1025 is no bf16 number, and a kernel that adds one by one in bf16 would not pass 256."""
-
-    def train(comm: Comm) -> None:
-        model = Model(comm, Overlap(), Precision.named("bf16", "fp32"))
-        embedding = TokenEmbedding(comm, model.schedule, model.weights[0])
-        for micro_batches in (1, 3):
-            model.start_step()
-            for left in reversed(range(micro_batches)):
-                model.schedule.start_pass(last=left == 0)
-                embedding(torch.ones(5, 205, dtype=torch.int64)).sum().backward()
-            model.schedule.finish_step()
-            shard = embedding.weight.grad
-            assert shard is not None
-            tile = torch.tensor([0.0] * 3 + [1025.0 * micro_batches * grid.z] * 3)
-            assert torch.equal(shard, tile.chunk(grid.z)[comm.coords.z])
-
-    run_ranks(grid, train, of=Watched)
-
-
-@pytest.mark.parametrize("overlap", [Overlap(), Overlap(oar=True)], ids=str)
-def test_a_layer_whose_input_needs_no_gradient_sends_none(overlap: Overlap) -> None:
-    def work(comm: Comm) -> int:
-        model = Model(comm, overlap, FP64)
-        layer = Linear(comm, model.schedule, model.weights[0], None)
-        model.start_step()
-        model.schedule.start_pass(last=True)
-        layer(torch.ones(5, TILE[1], dtype=torch.float64)).sum().backward()
-        model.schedule.finish_step()
-        assert layer.weight.grad is not None
-        assert layer.weight.grad.eq(5).all()
-        return model.comm.all.total()
-
-    assert run_ranks(Grid(2, 1, 1, 1), work, of=Watched)[0] == 0
