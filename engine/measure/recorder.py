@@ -180,8 +180,7 @@ class Recorder:
 
     def mark(self, phase: str) -> None:
         """The phase begins now, and the one before it ends."""
-        if self._timing:
-            self._marks.append((phase, self._clock.stamp()))
+        self._marks.append((phase, self._clock.stamp()))
 
     def end_step(self) -> float:
         """Add up what came since start_step(); returns its length in seconds. On CUDA the host waits for the device."""

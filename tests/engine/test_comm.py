@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from virtual_ranks import LazyComm, run_ranks
 
 from engine.comm.collective import POINT_TO_POINT, Kind, Lane
+from engine.comm.fake import FakeChannel
 from engine.comm.funnel import Comm
 from engine.errors import RunError
 from engine.grid import Axis, Grid
@@ -250,9 +251,8 @@ def _kept(comm: Comm) -> list[bool]:
     return [*kept, not memory.expired()]
 
 
-@BOTH
-def test_a_handle_keeps_what_is_sent_until_it_is_waited_for(run) -> None:  # type: ignore[no-untyped-def]
-    assert run(Grid(2), _kept) == [[True, False]] * 2
+def test_a_handle_keeps_what_is_sent_until_it_is_waited_for() -> None:
+    assert run_ranks(Grid(2), _kept) == [[True, False]] * 2
 
 
 def test_what_is_abandoned_is_waited_for_in_its_order_even_if_it_fails() -> None:
@@ -351,6 +351,9 @@ def test_a_rank_of_32768_holds_only_its_own_groups() -> None:
         comm = Comm(grid, timeout=timedelta(seconds=5))
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         assert comm.coords == grid.coords(4711)
+        channel = comm._channels[Axis.Z, Lane.GATHER]
+        assert isinstance(channel, FakeChannel)
+        assert channel._group.group_desc == "z gather", "for the back end's own messages"
         assert grown < 50 * 1024
         assert comm.run(Kind.ALL_GATHER, Axis.DATA, torch.zeros(2)).numel() == 128
 

@@ -87,6 +87,7 @@ def test_one_that_is_never_waited_for_is_exposed_for_no_time() -> None:
     step.issue("z", "z")
     step.at(3.0).recorder.end_step()
     assert step.recorder.total.axes["z"].exposed_s == 0.0
+    assert step.recorder.total.axes["z"].hidden_s == 3.0
     assert step.recorder.total.phases["forward"].compute_s == 3.0
 
 
@@ -128,6 +129,17 @@ def test_a_lane_that_says_when_it_began_is_believed_and_an_end_after_the_wait_is
     step.at(9.0).recorder.end_step()
     (event,) = [event for event in step.recorder.total.events if event.kind == "collective"]
     assert (event.issued_s, event.start_s, event.end_s) == (0.0, 2.0, 6.0)
+
+
+def test_one_whose_end_is_not_told_ends_with_its_wait_and_one_that_overtakes_another_takes_no_time() -> None:
+    step = Step()
+    slow, quick, silent = step.issue("z", "z"), step.issue("z", "z"), step.issue("x", "x")
+    slow.waited, slow.done, slow.resumed = 5.0, 5.0, 6.0
+    quick.waited, quick.done, quick.resumed = 6.0, 2.0, 6.0
+    silent.waited, silent.resumed = 7.0, 8.0
+    step.at(9.0).recorder.end_step()
+    events = [event for event in step.recorder.total.events if event.kind == "collective"]
+    assert [(event.start_s, event.end_s) for event in events] == [(0.0, 5.0), (2.0, 2.0), (0.0, 8.0)]
 
 
 def test_a_blocking_wait_begins_when_it_is_issued_and_only_the_first_end_of_a_wait_counts() -> None:
