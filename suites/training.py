@@ -6,6 +6,7 @@ import sys
 
 from reframe.core.builtins import performance_function, run_after, run_before, variable
 from reframe.core.exceptions import ReframeError
+from reframe.utility import typecheck as typ
 
 from suites.engine_test import EngineTest
 
@@ -22,14 +23,16 @@ class Training(EngineTest):
     """`engine train`. num_tasks is the number of ranks; grid "auto" is resolved by the engine before submission.
 
     model: a published size of any architecture. overlap: the engine's --overlap, "" for what the engine does unasked.
-    data: a corpus of `engine data prepare`, or synthetic. empirical_peak_flops: flop/s that one device sustains in a
-    GEMM, None where it is not known. A figure that can't be had is absent, not zero.
+    breakdown: whether to tell compute from communication, which on CUDA takes timing events. data: a corpus of
+    `engine data prepare`, or synthetic. empirical_peak_flops: flop/s that one device sustains in a GEMM, None where it
+    is not known. A figure that can't be had is absent, not zero.
     """
 
     model = variable(str, value="", loggable=True)
     grid = variable(str, value="auto", loggable=True)
     overlap = variable(str, value="", loggable=True)
     data = variable(str, value=SYNTHETIC, loggable=True)
+    breakdown = variable(typ.Bool, value=True)
     iterations = variable(int, value=10)
     warmup = variable(int, value=2)
     learning_rate = variable(float, type(None), value=None)
@@ -67,6 +70,8 @@ class Training(EngineTest):
         words += ["--device", self.device, "--timeout", str(COLLECTIVE_TIMEOUT_S)]
         if self.checkpoint_activations:
             words.append("--checkpoint-activations")
+        if self.breakdown:
+            words.append("--breakdown")
         if self.overlap:
             words += ["--overlap", self.overlap]
         if self.micro_batch:
