@@ -1,17 +1,15 @@
-"""The funnel: its checks, its handles, its groups and its record."""
+"""The funnel: its checks, its channels and its groups."""
 
 import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
+from fake_ranks import fake_group
 from real_ranks import run_processes
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from virtual_ranks import LazyComm, run_ranks
+from virtual_ranks import run_ranks
 
 from engine.comm.collective import POINT_TO_POINT, Kind, Lane
 from engine.comm.fake import FakeChannel
@@ -21,30 +19,6 @@ from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
 
 BOTH = pytest.mark.parametrize("run", [run_processes, run_ranks], ids=["gloo", "virtual"])
-
-
-class Ticks:
-    """A clock that moves on with each stamp."""
-
-    now = 0.0
-
-    def stamp(self) -> float:
-        self.now += 1
-        return self.now
-
-    stamp_end = stamp
-
-    def seconds(self, start: float, end: float) -> float:
-        return end - start
-
-
-@contextmanager
-def fake_group(grid: Grid, rank: int) -> Iterator[None]:
-    dist.init_process_group("fake", rank=rank, world_size=grid.size)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
 
 
 def test_an_axis_of_one_rank_returns_its_input_and_records_nothing() -> None:
@@ -225,125 +199,6 @@ def test_a_grid_needs_a_process_group_of_its_size_and_a_known_back_end(monkeypat
             Comm(Grid(2))
 
 
-def _handles(comm: Comm) -> tuple[int, int, int]:
-    handles = [comm.issue(Kind.ALL_GATHER, Axis.X, torch.ones(1)) for _ in range(3)]
-    counts = [len(comm._in_flight)]
-    handles[1].wait()
-    counts.append(len(comm._in_flight))
-    with pytest.raises(RuntimeError, match="twice"):
-        handles[1].wait()
-    comm.abandon()
-    return counts[0], counts[1], len(comm._in_flight)
-
-
-@BOTH
-def test_a_handle_is_waited_for_once_and_is_in_flight_until_then(run) -> None:  # type: ignore[no-untyped-def]
-    assert run(Grid(2), _handles) == [(3, 2, 0)] * 2
-
-
-def _kept(comm: Comm) -> list[bool]:
-    sent = torch.ones(1000)
-    memory = StorageWeakRef(sent.untyped_storage())
-    handle = comm.issue(Kind.ALL_GATHER, Axis.X, sent)
-    del sent
-    kept = [not memory.expired()]
-    handle.wait()
-    return [*kept, not memory.expired()]
-
-
-def test_a_handle_keeps_what_is_sent_until_it_is_waited_for() -> None:
-    assert run_ranks(Grid(2), _kept) == [[True, False]] * 2
-
-
-def test_what_is_abandoned_is_waited_for_in_its_order_even_if_it_fails() -> None:
-    class Noting(LazyComm):
-        """Notes the order of the waits, of which the second fails."""
-
-        def _start(self, kind, axis, lane, *others):  # type: ignore[no-untyped-def]
-            finish, number = super()._start(kind, axis, lane, *others), len(waits[self.rank])
-            waits[self.rank].append(-1)
-
-            def wait() -> None:
-                waits[self.rank][number] = max(waits[self.rank]) + 1
-                finish()
-                if number == 1:
-                    raise RuntimeError("a rank was lost")
-
-            return wait
-
-    def abandon(comm: Comm) -> None:
-        for _ in range(3):
-            comm.issue(Kind.ALL_REDUCE, Axis.X, torch.ones(1))
-        comm.abandon()
-        assert not comm._in_flight
-
-    waits: list[list[int]] = [[], []]
-    run_ranks(Grid(2), abandon, of=Noting)
-    assert waits == [[0, 1, 2], [0, 1, 2]]
-
-
-def _unanswered(comm: Comm) -> str:
-    """Of a Comm with a shorter time-out than its process group's; the second rank never comes."""
-    hasty = Comm(comm.grid, timeout=timedelta(seconds=3))
-    if comm.rank == 0:
-        try:
-            hasty.run(Kind.ALL_REDUCE, Axis.X, torch.ones(1))
-        except RuntimeError as error:
-            comm.barrier()
-            return str(error)
-    comm.barrier()
-    return ""
-
-
-def test_a_collective_that_is_not_answered_ends_after_the_time_given() -> None:
-    assert "Timed out" in run_processes(Grid(2), _unanswered)[0]
-
-
-def _record(comm: Comm) -> dict[tuple[str, str], tuple[int, int, bool]]:
-    assert comm.recorder is not None
-    comm.run(Kind.ALL_GATHER, Axis.X, torch.zeros(7))  # outside of a step
-    comm.recorder.start_step("all")
-    comm.run(Kind.ALL_GATHER, Axis.X, torch.zeros(3, dtype=torch.bfloat16))
-    comm.run(Kind.ALL_GATHER, Axis.X, torch.zeros(3, dtype=torch.bfloat16))
-    comm.run(Kind.REDUCE_SCATTER, Axis.X, torch.zeros(8))
-    comm.recorder.end_step()
-    return {key: (t.calls, t.num_bytes, t.time_s > 0) for key, t in comm.recorder.total.tallies.items()}
-
-
-def test_the_recorder_counts_calls_input_bytes_and_time() -> None:
-    assert run_processes(Grid(2), _record)[1] == {
-        ("all_gather", "x"): (2, 12, True),
-        ("reduce_scatter", "x"): (1, 32, True),
-    }
-
-
-def _reduce_scatter(comm: Comm) -> tuple[list[str], bool, bool]:
-    """Which operations it is made of; whether its end was seen; whether its wait is over when the local sum begins."""
-    clock = Ticks()
-    operations: dict[str, float] = {}
-
-    class Noting(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            operations[str(func)] = clock.now
-            return func(*args, **(kwargs or {}))
-
-    comm.recorder = Recorder(clock)  # type: ignore[arg-type]
-    comm.recorder.start_step("all")
-    with Noting():
-        comm.issue(Kind.REDUCE_SCATTER, Axis.X, torch.ones(4)).wait()
-    (flight,) = comm.recorder._flights
-    assert isinstance(flight.resumed, float)
-    named = [name for name in operations if name.startswith("c10d") or "sum" in name]
-    return named, flight.done is not None, flight.resumed <= operations["aten.sum.IntList_out"]
-
-
-def test_gloo_scatters_by_an_exchange_and_a_sum_of_its_own_which_is_compute() -> None:
-    named, ended, in_time = run_processes(Grid(2), _reduce_scatter)[0]
-    assert named == ["c10d.alltoall_base_.default", "aten.sum.IntList_out"]
-    assert ended
-    assert in_time
-
-
 def test_a_rank_of_32768_holds_only_its_own_groups() -> None:
     grid = Grid(8, 4, 16, 64)
     with fake_group(grid, 4711):
@@ -356,22 +211,6 @@ def test_a_rank_of_32768_holds_only_its_own_groups() -> None:
         assert channel._group.group_desc == "z gather", "for the back end's own messages"
         assert grown < 50 * 1024
         assert comm.run(Kind.ALL_GATHER, Axis.DATA, torch.zeros(2)).numel() == 128
-
-
-def _waits(comm: Comm) -> list[bool]:
-    assert comm.recorder is not None
-    comm.recorder.start_step("all")
-    early, late = (comm.issue(Kind.ALL_REDUCE, Axis.X, torch.ones(3)) for _ in range(2))
-    early.wait()
-    late.wait(unavoidable=True)
-    comm.run(Kind.ALL_REDUCE, Axis.X, torch.ones(3))
-    flights = [flight.blocking for flight in comm.recorder._flights]
-    comm.recorder.end_step()
-    return flights
-
-
-def test_a_wait_that_nothing_could_avoid_is_told_from_the_others() -> None:
-    assert run_ranks(Grid(2), _waits, record=True)[0] == [False, True, True]
 
 
 def test_a_barrier_lets_nobody_pass_before_all_have_come() -> None:

@@ -1,13 +1,12 @@
 """On CUDA nothing but events orders a lane and the computing stream: they are enough, and each of them is needed."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
-import torch.distributed as dist
+from fake_ranks import fake_group
 from torch.utils._python_dispatch import TorchDispatchMode
 from training import Case, start, step_parallel
 from vector_clocks import NcclOnStreams, RaceDetector, Streams
@@ -27,18 +26,9 @@ CASE = Case(TINY, sequences=8, micro_batches=2, checkpoint=True, steps=2, overla
 GRID, RANK = Grid(2, 1, 2, 2), 3
 
 
-@contextmanager
-def _fake(grid: Grid, rank: int) -> Iterator[None]:
-    dist.init_process_group("fake", rank=rank, world_size=grid.size)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-
-
 def _races(work: Callable[[Comm], None], streams: Streams | None = None) -> list[str]:
     streams = streams or Streams()
-    with _fake(GRID, RANK):
+    with fake_group(GRID, RANK):
         comm = Comm(GRID, backend=NcclOnStreams(streams, RANK))
         with RaceDetector(streams) as detector:
             work(comm)
@@ -158,7 +148,7 @@ def test_what_is_launched_on_a_stream_is_stamped_there_and_a_send_is_no_receive(
         comm.recorder.end_step()  # type: ignore[union-attr]
 
     recorder = Recorder()
-    with _fake(GRID, RANK):
+    with fake_group(GRID, RANK):
         work(Comm(GRID, backend=NcclOnStreams(Streams(), RANK), recorder=recorder))
     assert done == ["send", "recv_", "allreduce_", "zero_", "send", "allreduce_", "allreduce_"]
     assert len(recorder.total.flown) == 6

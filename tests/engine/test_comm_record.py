@@ -1,0 +1,87 @@
+"""What the funnel tells the recorder of each collective, and when."""
+
+import torch
+from real_ranks import run_processes
+from torch.utils._python_dispatch import TorchDispatchMode
+from virtual_ranks import run_ranks
+
+from engine.comm.collective import Kind
+from engine.comm.funnel import Comm
+from engine.grid import Axis, Grid
+from engine.measure.recorder import Recorder
+
+
+class Ticks:
+    """A clock that moves on with each stamp."""
+
+    now = 0.0
+
+    def stamp(self) -> float:
+        self.now += 1
+        return self.now
+
+    stamp_end = stamp
+
+    def seconds(self, start: float, end: float) -> float:
+        return end - start
+
+
+def _record(comm: Comm) -> dict[tuple[str, str], tuple[int, int, bool]]:
+    assert comm.recorder is not None
+    comm.run(Kind.ALL_GATHER, Axis.X, torch.zeros(7))  # outside of a step
+    comm.recorder.start_step("all")
+    comm.run(Kind.ALL_GATHER, Axis.X, torch.zeros(3, dtype=torch.bfloat16))
+    comm.run(Kind.ALL_GATHER, Axis.X, torch.zeros(3, dtype=torch.bfloat16))
+    comm.run(Kind.REDUCE_SCATTER, Axis.X, torch.zeros(8))
+    comm.recorder.end_step()
+    return {key: (t.calls, t.num_bytes, t.time_s > 0) for key, t in comm.recorder.total.tallies.items()}
+
+
+def test_the_recorder_counts_calls_input_bytes_and_time() -> None:
+    assert run_processes(Grid(2), _record)[1] == {
+        ("all_gather", "x"): (2, 12, True),
+        ("reduce_scatter", "x"): (1, 32, True),
+    }
+
+
+def _reduce_scatter(comm: Comm) -> tuple[list[str], bool, bool]:
+    """Which operations it is made of; whether its end was seen; whether its wait is over when the local sum begins."""
+    clock = Ticks()
+    operations: dict[str, float] = {}
+
+    class Noting(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            operations[str(func)] = clock.now
+            return func(*args, **(kwargs or {}))
+
+    comm.recorder = Recorder(clock)  # type: ignore[arg-type]
+    comm.recorder.start_step("all")
+    with Noting():
+        comm.issue(Kind.REDUCE_SCATTER, Axis.X, torch.ones(4)).wait()
+    (flight,) = comm.recorder._flights
+    assert isinstance(flight.resumed, float)
+    named = [name for name in operations if name.startswith("c10d") or "sum" in name]
+    return named, flight.done is not None, flight.resumed <= operations["aten.sum.IntList_out"]
+
+
+def test_gloo_scatters_by_an_exchange_and_a_sum_of_its_own_which_is_compute() -> None:
+    named, ended, in_time = run_processes(Grid(2), _reduce_scatter)[0]
+    assert named == ["c10d.alltoall_base_.default", "aten.sum.IntList_out"]
+    assert ended
+    assert in_time
+
+
+def _waits(comm: Comm) -> list[bool]:
+    assert comm.recorder is not None
+    comm.recorder.start_step("all")
+    early, late = (comm.issue(Kind.ALL_REDUCE, Axis.X, torch.ones(3)) for _ in range(2))
+    early.wait()
+    late.wait(unavoidable=True)
+    comm.run(Kind.ALL_REDUCE, Axis.X, torch.ones(3))
+    flights = [flight.blocking for flight in comm.recorder._flights]
+    comm.recorder.end_step()
+    return flights
+
+
+def test_a_wait_that_nothing_could_avoid_is_told_from_the_others() -> None:
+    assert run_ranks(Grid(2), _waits, record=True)[0] == [False, True, True]
