@@ -15,3 +15,18 @@ def fake_group(grid: Grid, rank: int) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+
+
+class Ticks:
+    """A clock that moves on with each stamp."""
+
+    now = 0.0
+
+    def stamp(self) -> float:
+        self.now += 1
+        return self.now
+
+    stamp_end = stamp
+
+    def seconds(self, start: float, end: float) -> float:
+        return end - start

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from fake_ranks import fake_group
+from fake_ranks import Ticks, fake_group
 from real_ranks import run_processes
 from torch.utils._python_dispatch import TorchDispatchMode
 from virtual_ranks import run_ranks

@@ -1,6 +1,7 @@
 """What the funnel tells the recorder of each collective, and when."""
 
 import torch
+from fake_ranks import Ticks
 from real_ranks import run_processes
 from torch.utils._python_dispatch import TorchDispatchMode
 from virtual_ranks import run_ranks
@@ -9,21 +10,6 @@ from engine.comm.collective import Kind
 from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
-
-
-class Ticks:
-    """A clock that moves on with each stamp."""
-
-    now = 0.0
-
-    def stamp(self) -> float:
-        self.now += 1
-        return self.now
-
-    stamp_end = stamp
-
-    def seconds(self, start: float, end: float) -> float:
-        return end - start
 
 
 def _record(comm: Comm) -> dict[tuple[str, str], tuple[int, int, bool]]:
