@@ -89,14 +89,15 @@ class Memory(Record):
 class Collective(Record):
     """What rank 0 sent in one counted iteration along one axis: bytes are those of the input buffers.
 
-    time_s: from the start of each to its end, summed; collectives in flight together count each.
+    time_s: from the start of each to its end, summed; collectives in flight together count each. Absent where they
+    were not timed.
     """
 
     kind: str
     axis: str
     calls: float
     bytes: float
-    time_s: float
+    time_s: float | None = None
 
 
 class AxisTime(Record):

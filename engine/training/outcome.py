@@ -72,7 +72,7 @@ def collectives(recording: Recording) -> tuple[Collective, ...]:
             axis=axis,
             calls=tally.calls / recording.steps,
             bytes=tally.num_bytes / recording.steps,
-            time_s=tally.time_s / recording.steps,
+            time_s=tally.time_s / recording.steps if recording.timed else None,
         )
         for (kind, axis), tally in sorted(recording.tallies.items())
     )
