@@ -5,6 +5,7 @@ the option's, and the text under a field is its help. cyclopts makes the command
 doesn't say is annotated with what is here.
 """
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -75,3 +76,17 @@ def _told(default: Any) -> str | None:
 
 DEFAULTS = Parameter(negative=(), allow_repeating=True, converter=_converted, show_default=_told)
 """Of every option: a flag has no --no-flag beside it, and of an option given twice the last one counts."""
+
+
+def check_file(option: str, file: Path) -> None:
+    """Raises UsageError unless a file can be written where the option says."""
+    if file.is_dir():
+        raise UsageError(f"{option} {file} is a folder: give the name of a file.")
+    check_folder(option, file.absolute().parent)
+
+
+def check_folder(option: str, folder: Path) -> None:
+    """Raises UsageError unless files can be written into the folder, which is made if need be."""
+    existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise UsageError(f"{option} can't be written: {existing} is not a folder that may be written to.")

@@ -60,7 +60,7 @@ def _stored_results(report: dict[str, Any], source: str) -> Iterator[StoredResul
 
 
 def from_database(path: Path) -> list[StoredResult]:
-    """The records of every session in a results database, opened read-only; none if it is another database.
+    """What every session in a results database has stored, opened read-only; none if it is another database.
 
     Raises ResultError if the file can't be read as a database.
     """

@@ -8,6 +8,7 @@ from reframe.core.builtins import performance_function, run_after, run_before, v
 from reframe.core.exceptions import ReframeError
 from reframe.utility import typecheck as typ
 
+from engine.result.metrics import utilisation
 from suites.engine_test import EngineTest
 
 CHECK_TIMEOUT_S = 60
@@ -132,7 +133,7 @@ class Training(EngineTest):
     def percent_of_empirical_peak(self) -> float:
         assert self.empirical_peak_flops is not None
         rate = float(self.record["summary"]["hardware_flops_per_s"])
-        return 100 * rate / (self.num_tasks * self.empirical_peak_flops)
+        return 100 * utilisation(rate, 1.0, self.num_tasks, self.empirical_peak_flops)
 
     @performance_function("s")
     def compute(self) -> float:

@@ -17,6 +17,7 @@ import torch
 
 from engine.comm.launch import choose_device
 from engine.errors import UsageError
+from engine.measure.memory import free_host_bytes
 from engine.precision import DTYPES
 from engine.result import provenance
 from engine.result.schema import GemmPoint, Result, write
@@ -148,26 +149,11 @@ def _sample(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, calls: int) -> fl
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that can be allocated now, the control group's limit on host memory included."""
+    """Memory that can be allocated now."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(device)[0]
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if match := re.search(r"^MemAvailable:\s+(\d+) kB", _text(Path("/proc/meminfo")), re.MULTILINE):
-        available = int(match[1]) * 1024
-    group = Path("/sys/fs/cgroup", _text(Path("/proc/self/cgroup")).partition("::")[2].strip().lstrip("/"))
-    for folder in (group, *group.parents):
-        limit, used = _text(folder / "memory.max").strip(), _text(folder / "memory.current").strip()
-        if limit.isdecimal() and used.isdecimal():
-            available = min(available, int(limit) - int(used))
-    return max(available, 0)
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError:
-        return ""
+    return free_host_bytes()
 
 
 def _processors() -> int:

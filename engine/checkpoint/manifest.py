@@ -73,10 +73,12 @@ def read_manifest(folder: Path, model: Architecture) -> Manifest:
                 f"The checkpoint {folder} is cut short: {name} has {actual} of {size} bytes; resume another one."
             )
     wanted = model.shape
-    for key in sorted(wanted.keys() | manifest.model.keys()):
-        if wanted.get(key) != manifest.model.get(key):
+    if wanted.keys() != manifest.model.keys():
+        raise UsageError(f"The checkpoint {folder} is of a network of another architecture than {model.name}.")
+    for key in sorted(wanted):
+        if wanted[key] != manifest.model[key]:
             raise UsageError(
-                f"The checkpoint {folder} is of another model: its {key} is {manifest.model.get(key)}, the model asked "
-                f"for has {wanted.get(key)}."
+                f"The checkpoint {folder} is of another model: its {key} is {manifest.model[key]}, the model asked "
+                f"for has {wanted[key]}."
             )
     return manifest

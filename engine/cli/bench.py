@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from engine.errors import RunError
 from engine.grid import Grid
-from engine.options import GRID, Device, Labels, Out, Seconds, word
+from engine.options import GRID, Device, Labels, Out, Seconds, check_file, word
 from engine.progress import log_to_stderr
 
 
@@ -24,6 +24,7 @@ def gemm(
     """Measure the empirical peak: square matrix multiplications."""
     from engine.bench.gemm import run_gemm
 
+    check_file("--out", out)
     log_to_stderr(0)
     result = run_gemm(dtype=dtype, sizes=sizes, device=device, time_budget_s=time_budget, labels=dict(labels), out=out)
     if result.best_flops_per_s is None:

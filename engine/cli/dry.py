@@ -11,24 +11,33 @@ from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.options import GRID, word
 from engine.overlap.flags import ALL, Pace
-from engine.training.config import MODEL, OVERLAP, BatchOptions, OverlapFlags, PrecisionName, TrainConfig, checked
+from engine.training.config import (
+    MODEL,
+    OVERLAP,
+    BatchOptions,
+    CheckpointActivations,
+    OverlapFlags,
+    PrecisionOption,
+    TrainConfig,
+    checked,
+)
 
 
 def dry(
     *,
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice(),
     grid: Annotated[Grid, word(Grid.parse, GRID), Parameter(help="of the whole job")],
-    rank: Annotated[int, Parameter(help="of the grid, which is run")] = 0,
+    rank: Annotated[int, Parameter(help="which of the grid's ranks runs")] = 0,
     batch: BatchOptions,
-    precision: Annotated[PrecisionName, Parameter(help="bf16 keeps fp32 masters")] = "bf16",
-    checkpoint_activations: Annotated[bool, Parameter(help="recompute each block in the backward")] = False,
+    precision: PrecisionOption = "bf16",
+    checkpoint_activations: CheckpointActivations = False,
     overlap: Annotated[OverlapFlags, Parameter(group=OVERLAP)] = ALL,
     pace: PaceOptions = Pace(),
 ) -> int:
     """Run a training step of one rank of any job, alone and without computing; print what it sends as JSON.
 
-    The engine's own code runs on the meta device over a fake process group: calls and bytes of each collective are
-    those of the real job. Take bench peers or train for times.
+    The engine's own code runs on the meta device over a fake process group, so that calls and bytes are
+    those of the real job's first step: cache=auto, which a real job settles after it, keeps nothing here.
 
       python -m engine bench dry --model gpt-320b --grid 8x4x16x64 --rank 12345 \\
           --batch-size 8192 --micro-batch 2 --checkpoint-activations

@@ -62,7 +62,10 @@ def run(app: App, argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     if code is None:  # help was printed: as asked, or for want of a command
-        return 0 if {"--help", "-h"} & set(words) else 2
+        if {"--help", "-h"} & set(words):
+            return 0
+        sys.stderr.write("Name a command: they are listed above.\n")
+        return 2
     return code
 
 

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from engine.errors import UsageError
 from engine.models.choice import ModelChoice
-from engine.options import Grids, Out
+from engine.options import Grids, Out, check_file
 from engine.overlap.flags import ALL
 from engine.peers.contest import CONTESTS, Case, Sampling
 from engine.progress import log_to_stderr
@@ -46,6 +46,7 @@ def peers(
     if model.model is None:
         given = {key: value for key, value in asdict(model).items() if value is not None}
         model = ModelChoice(**(SHAPE | given))
+    check_file("--out", out)
     launch = from_environment(os.environ)
     log_to_stderr(launch.rank)
     case = Case(

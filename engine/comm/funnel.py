@@ -59,6 +59,7 @@ class Comm:
         lane: Lane = Lane.MAIN,
         out: Tensor | None = None,
         peer: int | None = None,
+        at_once: bool = False,
     ) -> Handle:
         """Start a collective along an axis; other work may be done until its handle is waited for.
 
@@ -69,13 +70,15 @@ class Comm:
         SEND: tensor goes to the rank whose coordinate on the axis is peer. RECV: tensor is filled with what that rank
         sends; sizes and dtypes agree. Of two ranks' messages one way, the first sent is the first received.
 
+        at_once: it is waited for before anything else is done, so that on CUDA it needs no stream of its own.
+
         Raises ValueError for a buffer or a peer that doesn't fit.
         """
-        return self._issue(kind, axis, lane, tensor, out, peer, blocking=False)
+        return self._issue(kind, axis, lane, tensor, out, peer, at_once=at_once, unavoidable=False)
 
     def run(self, kind: Kind, axis: Axis, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
         """The same where the very next operation needs the result: issue and wait."""
-        return self._issue(kind, axis, Lane.MAIN, tensor, out, None, blocking=True).wait()
+        return self._issue(kind, axis, Lane.MAIN, tensor, out, None, at_once=True, unavoidable=True).wait()
 
     def _issue(
         self,
@@ -86,7 +89,8 @@ class Comm:
         out: Tensor | None,
         peer: int | None,
         *,
-        blocking: bool,
+        at_once: bool,
+        unavoidable: bool,
     ) -> Handle:
         size = self.grid[axis]
         if peer is not None or kind in POINT_TO_POINT:
@@ -98,9 +102,9 @@ class Comm:
         if self.recorder is not None:
             name = axis.value if lane is Lane.MAIN else f"{axis} {lane}"
             num_bytes = tensor.numel() * tensor.element_size()
-            flight = self.recorder.issued(kind, axis, name, num_bytes, blocking=blocking)
+            flight = self.recorder.issued(kind, axis, name, num_bytes, blocking=unavoidable)
         source, target = tensor.detach().view(-1), result.detach().view(-1)
-        finish = self._channels[axis, lane].start(kind, source, target, peer, flight, blocking=blocking)
+        finish = self._channels[axis, lane].start(kind, source, target, peer, flight, blocking=at_once)
         return Handle(result, tensor, finish, self._in_flight, flight)
 
     def abandon(self) -> None:

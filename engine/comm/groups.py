@@ -36,6 +36,11 @@ class ProcessGroups:
     def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> Channel:
         """See Backend.channel. A new group takes its back end's default time-out, not the parent's: it is passed."""
         name = dist.get_backend()
+        if name not in ("gloo", "nccl", "fake"):
+            raise RunError(
+                f"Collectives go over gloo, nccl or fake, but torch.distributed was initialised with {name}: take one "
+                "of the three."
+            )
         group = dist.new_group(
             list(members),
             timeout=self._timeout,
@@ -44,14 +49,6 @@ class ProcessGroups:
             group_desc=f"{axis} {lane}",
         )
         assert group is not None
-        match name:
-            case "gloo":
-                return GlooChannel(group)
-            case "nccl":
-                return NcclChannel(group, CudaStreams(self._device))
-            case "fake":
-                return FakeChannel(group)
-        raise RunError(
-            f"Collectives go over gloo, nccl or fake, but torch.distributed was initialised with {name}: take one of "
-            "the three."
-        )
+        if name == "nccl":
+            return NcclChannel(group, CudaStreams(self._device))
+        return GlooChannel(group) if name == "gloo" else FakeChannel(group)

@@ -30,8 +30,9 @@ class Matmul3D(torch.autograd.Function):
         layer: Linear = ctx.layer
         schedule, dI_MK, reduction = layer.schedule, None, None
         if ctx.needs_input_grad[0]:
-            reduction = layer.comm.issue(Kind.ALL_REDUCE, layer.out_axis, dO_MN @ W_NK)  # lines 11-12
-            if not schedule.overlap.oar:
+            at_once = not schedule.overlap.oar
+            reduction = layer.comm.issue(Kind.ALL_REDUCE, layer.out_axis, dO_MN @ W_NK, at_once=at_once)  # lines 11-12
+            if at_once:
                 dI_MK = reduction.wait()
 
         def fill(out: Tensor, *, add: bool) -> None:

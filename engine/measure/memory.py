@@ -2,8 +2,10 @@
 
 import ctypes
 import os
+import re
 import resource
 import sys
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -25,7 +27,27 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.max_memory_allocated(device)
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return free_host_bytes()
+
+
+def free_host_bytes() -> int:
+    """Host memory that can be allocated now, the control group's limit included."""
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if match := re.search(r"^MemAvailable:\s+(\d+) kB", _text(Path("/proc/meminfo")), re.MULTILINE):
+        available = int(match[1]) * 1024
+    group = Path("/sys/fs/cgroup", _text(Path("/proc/self/cgroup")).partition("::")[2].strip().lstrip("/"))
+    for folder in (group, *group.parents):
+        limit, used = _text(folder / "memory.max").strip(), _text(folder / "memory.current").strip()
+        if limit.isdecimal() and used.isdecimal():
+            available = min(available, int(limit) - int(used))
+    return max(available, 0)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
 
 
 def keep_freed_memory() -> None:

@@ -140,13 +140,13 @@ def check_multiple_of_heads(hidden: int, heads: int) -> None:
         )
 
 
-def check_splits(model: Architecture, grid: Grid, *, heads: Mapping[str, int]) -> None:
-    """Raises UsageError unless x divides all kinds of heads and the vocabulary, y the hidden size, and z every tile.
+def check_splits(model: Architecture, grid: Grid, *, over_x: Mapping[str, int]) -> None:
+    """Raises UsageError unless x divides what it splits, y the hidden size, and z every tile.
 
-    heads: what x splits besides the vocabulary, by what it is called.
+    over_x: what x splits besides the vocabulary, by what it is called.
     """
-    fitting = divisors(gcd(model.vocabulary, *heads.values()))
-    for what, number in heads.items():
+    fitting = divisors(gcd(model.vocabulary, *over_x.values()))
+    for what, number in over_x.items():
         if number % grid.x:
             raise UsageError(
                 f"Grid {grid} splits the {what} over x={grid.x}, but {number} {what.split()[-1]} are not a multiple of "

@@ -31,9 +31,9 @@ class ModelChoice:
     ffn: int | None = None
     """width of the feed-forward (llama)"""
     vocab: int | None = None
-    """tokens known (default 51200)"""
+    """tokens known (default 51200; in bench peers 8192)"""
     seq: int | None = None
-    """tokens of a sequence (default 2048)"""
+    """tokens of a sequence (default 2048; in bench peers 128)"""
     norm: Literal["layernorm", "rmsnorm"] | None = None
     """normalisation (gpt; default layernorm)"""
     no_bias: bool = False
@@ -50,7 +50,9 @@ class ModelChoice:
         given = self._given()
         if self.model is not None:
             known = lookup(self.model)
-            if self.architecture not in (None, known.family) or given.keys() & _required(known.family):
+            if self.architecture not in (None, known.family):
+                raise UsageError(f"{known.name} is a {known.family}: leave --architecture {self.architecture} out.")
+            if given.keys() & _required(known.family):
                 raise UsageError(f"Give either --model NAME or {_options(_required(known.family))}, not both.")
             return replace(known, **_fitting(known.family, given))  # type: ignore[type-var]
         family = self.architecture or next(iter(FAMILIES))
@@ -67,7 +69,8 @@ class ModelChoice:
             FIELDS.get(field.name, field.name): value
             for field in fields(self)
             if field.name not in ("model", "architecture", "no_bias")
-            and (value := getattr(self, field.name)) not in (None, False)
+            and (value := getattr(self, field.name)) is not None
+            and value is not False
         }
         return found | ({"bias": False} if self.no_bias else {})
 
@@ -76,7 +79,8 @@ def _fitting(family: str, given: dict[str, Any]) -> dict[str, Any]:
     """The same, if the family has all these fields. Raises UsageError."""
     known = {field.name for field in fields(FAMILIES[family])}  # type: ignore[arg-type]
     if strange := sorted(given.keys() - known):
-        raise UsageError(f"A network of family {family} has no {' and no '.join(strange)}: leave that option out.")
+        options = [_option(name) for name in strange]
+        raise UsageError(f"A {family} has no such thing as {' and '.join(options)}: leave that out.")
     return given
 
 
@@ -87,6 +91,12 @@ def _required(family: str) -> set[str]:
 
 
 def _options(names: set[str]) -> str:
-    order = ("layers", "hidden", "heads", "kv_heads", "ffn")
-    *first, last = [f"--{name.replace('_', '-')}" for name in sorted(names, key=order.index)]
+    order = [field.name for field in fields(ModelChoice)]
+    *first, last = [_option(name) for name in sorted(names, key=order.index)]
     return f"{', '.join(first)} and {last}"
+
+
+def _option(field: str) -> str:
+    """The option that sets an architecture's field."""
+    named = {field: option for option, field in FIELDS.items()} | {"bias": "no-bias"}
+    return f"--{named.get(field, field).replace('_', '-')}"

@@ -5,6 +5,7 @@ A schedule carries them out (schedule.py); `none` is the numeric oracle that wai
 
 import re
 from dataclasses import dataclass, fields, replace
+from math import inf
 from typing import Literal
 
 from engine.errors import UsageError
@@ -34,7 +35,7 @@ class Pace:
             "--cache-bytes": self.cache_bytes,
         }
         for option, value in at_least_one.items():
-            if value is not None and not value >= 1:
+            if value is not None and not 1 <= value < inf:
                 raise UsageError(f"{option} is a number from 1 up, but {value} was given.")
 
 

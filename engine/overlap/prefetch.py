@@ -103,7 +103,7 @@ class Prefetch:
         if self._comm.grid.z == 1:
             return weight.shard.detach().to(self._dtype)
         if self._pass is Pass.NONE:
-            return self._issue(weight).wait()
+            return self._issue(weight, at_once=True).wait()
         if weight in self._kept:
             return self._kept.pop(weight)
         gathered = self._gather_in_pass(weight)
@@ -123,19 +123,19 @@ class Prefetch:
                 self._issue_ahead()
                 return handle.wait()
             self._depart(weight)
-        return self._issue(weight).wait()
+        return self._issue(weight, at_once=True).wait()
 
     def _issue_ahead(self) -> None:
         first_not_ahead = self._position + len(self._ahead)
         for weight in self._planned[first_not_ahead : self._position + self._overlap.prefetch_depth]:
-            self._ahead.append((weight, self._issue(weight)))
+            self._ahead.append((weight, self._issue(weight, at_once=False)))
         ahead_bytes = gathered_bytes((weight for weight, _ in self._ahead), self._dtype)
         self.most_ahead_bytes = max(self.most_ahead_bytes, ahead_bytes)
 
-    def _issue(self, weight: ShardedWeight) -> Handle:
+    def _issue(self, weight: ShardedWeight, *, at_once: bool) -> Handle:
         # Cast before it travels, not after.
         shard = weight.shard.detach().to(self._dtype)
-        return self._comm.issue(Kind.ALL_GATHER, Axis.Z, shard, lane=Lane.GATHER)
+        return self._comm.issue(Kind.ALL_GATHER, Axis.Z, shard, lane=Lane.GATHER, at_once=at_once)
 
     def _end_pass(self) -> None:
         if self._pass is Pass.FOLLOWING and self._position < len(self._order):

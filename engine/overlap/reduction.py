@@ -35,7 +35,7 @@ class Fill(Protocol):
     def __call__(self, out: Tensor, *, add: bool) -> None: ...
 
 
-class State(Enum):
+class GradientState(Enum):
     """How far the gradient of a weight is in a step."""
 
     EMPTY = auto()
@@ -55,7 +55,7 @@ class _Gradient:
 
     start: int
     elements: Tensor
-    state: State = State.EMPTY
+    state: GradientState = GradientState.EMPTY
     given: int = 0
     usual: int = 0
 
@@ -100,7 +100,7 @@ class Reduction:
         self._replicated.zero_()
         self._late.clear()
         for gradient in self._gradients.values():
-            gradient.state = State.EMPTY
+            gradient.state = GradientState.EMPTY
 
     def start_pass(self, *, last: bool) -> None:
         """A micro-batch begins; after the last one's backward a gradient is final over z."""
@@ -120,20 +120,22 @@ class Reduction:
         """
         gradient = self._gradients[weight]
         gradient.given += 1
-        late = gradient.state is State.HANDED_OVER
+        late = gradient.state is GradientState.HANDED_OVER
         if self._comm.grid.z == 1 and dtype == gradient.elements.dtype and not late:
-            fill(gradient.elements.view(weight.tile_shape), add=gradient.state is State.PARTIAL)
-            gradient.state = State.PARTIAL
+            fill(gradient.elements.view(weight.tile_shape), add=gradient.state is GradientState.PARTIAL)
+            gradient.state = GradientState.PARTIAL
             self._hand_over_if_whole(gradient)
             return
         contribution = gradient.elements.new_empty(weight.tile_shape, dtype=dtype)
         fill(contribution, add=False)
         flat = contribution.view(-1).to(self._precision.reduce)
         out = None
-        if gradient.state is State.EMPTY and flat.dtype == gradient.elements.dtype:
-            out, gradient.state = gradient.elements, State.PARTIAL
-        self._flights.append((gradient, self._comm.issue(Kind.REDUCE_SCATTER, Axis.Z, flat, out=out)))
-        self._land(self._overlap.reduce_window if self._overlap.ors and self._comm.grid.z > 1 else 0)
+        if gradient.state is GradientState.EMPTY and flat.dtype == gradient.elements.dtype:
+            out, gradient.state = gradient.elements, GradientState.PARTIAL
+        window = self._overlap.reduce_window if self._overlap.ors and self._comm.grid.z > 1 else 0
+        handle = self._comm.issue(Kind.REDUCE_SCATTER, Axis.Z, flat, out=out, at_once=window == 0)
+        self._flights.append((gradient, handle))
+        self._land(window)
 
     def finish(self, on_summed: OnSummed | None = None) -> None:
         """End a step, after the backward of its last micro-batch: every gradient is final.
@@ -143,9 +145,9 @@ class Reduction:
         shared = self._comm.issue(Kind.ALL_REDUCE, Axis.Z, self._replicated) if self._replicated.numel() else None
         self._land(0)
         for gradient in self._gradients.values():
-            if gradient.state is State.EMPTY:
+            if gradient.state is GradientState.EMPTY:
                 gradient.elements.zero_()
-            if gradient.state is not State.HANDED_OVER:
+            if gradient.state is not GradientState.HANDED_OVER:
                 self._hand_over(gradient)
         if shared is not None:
             shared.wait()
@@ -163,12 +165,12 @@ class Reduction:
         while len(self._flights) > window:
             gradient, handle = self._flights.popleft()
             shard = handle.wait()
-            if gradient.state is State.HANDED_OVER:
+            if gradient.state is GradientState.HANDED_OVER:
                 self._late.append((gradient, shard.to(gradient.elements.dtype)))
                 continue
-            if gradient.state is State.EMPTY:
+            if gradient.state is GradientState.EMPTY:
                 gradient.elements.copy_(shard)
-                gradient.state = State.PARTIAL
+                gradient.state = GradientState.PARTIAL
             elif shard is not gradient.elements:
                 gradient.elements.add_(shard)
             self._hand_over_if_whole(gradient)
@@ -180,5 +182,5 @@ class Reduction:
             self._hand_over(gradient)
 
     def _hand_over(self, gradient: _Gradient) -> None:
-        gradient.state = State.HANDED_OVER
+        gradient.state = GradientState.HANDED_OVER
         self._data_sum.add(gradient.start, gradient.stop)

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from engine.comm.funnel import Comm
-from engine.errors import UsageError
 from engine.layers.dropout import Dropout
 from engine.layers.embedding import PositionEmbedding, TokenEmbedding
 from engine.layers.linear import Linear
@@ -37,7 +36,7 @@ def parallelize(
 
     The same seed gives the same global weights on every grid, whatever the precision; on the meta device there are
     none. Of the overlap, cache="auto" is left to whoever knows the memory (ParallelModel.cache_blocks). Raises
-    UsageError if the grid doesn't divide the network.
+    UsageError if the grid doesn't divide the network, ValueError for a layer that there is none of on the grid.
     """
     grid, coords = comm.grid, comm.coords
     architecture.check(grid)
@@ -73,6 +72,8 @@ def parallelize(
                 return RMSNorm(comm, parameters[weight], layer.eps)
             case Dropout():
                 return Dropout(layer.p, layer.site, part=coords.y)
+            case nn.Dropout():
+                raise ValueError(f"{name} draws masks that no grid can repeat: use engine.layers.dropout.Dropout.")
             case nn.CrossEntropyLoss():
                 return CrossEntropy(comm)
         return None
@@ -81,8 +82,9 @@ def parallelize(
         new = replacement(name, layer)
         if new is not None:
             model.set_submodule(name, new)
-    if unmatched := placements.keys() ^ dict(model.named_parameters()).keys():
-        raise UsageError(f"The placements of {architecture.name} and its layers disagree on {sorted(unmatched)}.")
+    found = dict(model.named_parameters())
+    if strange := {name for name in placements.keys() | found.keys() if found.get(name) is not parameters.get(name)}:
+        raise ValueError(f"No layer of the grid takes these parameters of {architecture.name}: {sorted(strange)}.")
     parallel = ParallelModel(model, comm, placements, schedule)
     if overlap.cache != AUTO:
         parallel.cache_blocks(overlap.cache)

@@ -74,7 +74,7 @@ def chosen(names: Sequence[str], grids: Sequence[Grid] = ()) -> list[Contest]:
     return [contest.on(grid) for contest in contests for grid in grids or (contest.grid,)]
 
 
-def checked(case: Case, contests: Sequence[Contest], ranks: int) -> None:
+def check_contests(case: Case, contests: Sequence[Contest], ranks: int) -> None:
     """Raises UsageError for whatever can't be run, before anything is. ranks: of the launcher, 1 without one."""
     numbers = {"--jobs": case.jobs, "--rounds": case.rounds, "--steps-per-round": case.steps, "--threads": case.threads}
     for option, number in numbers.items():
@@ -83,6 +83,7 @@ def checked(case: Case, contests: Sequence[Contest], ranks: int) -> None:
     if case.timeout_s <= 0:
         raise UsageError(f"--timeout is a positive number of seconds, but {case.timeout_s:g} was given.")
     for contest in contests:
+        contest.check(case.model)
         check_grid(case.model, contest.grid, Batch(case.sequences))
         if ranks > 1 and contest.grid.size != ranks:
             raise UsageError(
@@ -96,7 +97,7 @@ def compare(contests: Sequence[Contest], case: Case, out: Path, launch: Launch) 
 
     The ranks are those of the launcher, or without one started here. Raises UsageError or RunError.
     """
-    checked(case, contests, launch.world_size)
+    check_contests(case, contests, launch.world_size)
     start, found, report = provenance.now(), [], None
     joined = join_ranks(launch, contests, case) if launch.world_size > 1 else None
     for contest in contests:

@@ -20,7 +20,8 @@ class Contest:
     """One peer against one grid of ours. built_by: "module:class" of the peer, loaded by the ranks only.
 
     target: what the ratio of medians, our step time by the peer's, is to be at most; None where it is only told.
-    axes: those that may be larger than 1, as the peer has nothing like the others.
+    axes: those that may be larger than 1, as the peer has nothing like the others. ties: whether it keeps one table
+    for token embedding and head where the network has one.
     """
 
     name: str
@@ -29,6 +30,14 @@ class Contest:
     target: float | None
     built_by: str
     axes: tuple[str, ...]
+    ties: bool = True
+
+    def check(self, model: Architecture) -> None:
+        """Raises UsageError if the peer can't train that network as the engine does."""
+        if getattr(model, "dropout", 0):
+            raise UsageError("Peers draw other dropout masks than the engine: compare without --dropout.")
+        if model.ties and not self.ties:
+            raise UsageError(f"{self.name} makes two tables of a tied one: compare a network that isn't tied.")
 
     def on(self, grid: Grid) -> "Contest":
         """The same contest on another grid. Raises UsageError if the peer can't do what that grid does."""
@@ -63,6 +72,7 @@ CONTESTS = {
             1.0,
             "engine.peers.tensor_parallel:TensorParallel",
             ("x",),
+            ties=False,
         ),
         Contest(
             "synchronous",

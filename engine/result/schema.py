@@ -28,7 +28,7 @@ GridText = Annotated[str, AfterValidator(_grid)]
 
 
 class Model(Record):
-    """The network that was trained. family: of architectures; results from before there were two don't say it."""
+    """The network that was trained. family: of architectures; absent means gpt."""
 
     name: str
     family: str | None = None

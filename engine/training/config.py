@@ -4,7 +4,6 @@ Every option of `train` is a field here, or of a dataclass that is a field here;
 """
 
 import math
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,7 +17,20 @@ from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.models.catalogue import published
 from engine.models.choice import ModelChoice
-from engine.options import NO_OPTION, Bytes, Device, File, Folder, GridOrAuto, Labels, Out, Seconds, word
+from engine.options import (
+    NO_OPTION,
+    Bytes,
+    Device,
+    File,
+    Folder,
+    GridOrAuto,
+    Labels,
+    Out,
+    Seconds,
+    check_file,
+    check_folder,
+    word,
+)
 from engine.overlap.flags import ALL, AUTO, Overlap
 from engine.planning.choose import choose_grid
 from engine.planning.fit import check_grid, check_memory
@@ -32,7 +44,11 @@ OVERLAP = Group("overlap: communication behind compute, with the same numbers", 
 OPTIMIZER = Group("optimizer: AdamW", sort_key=4)
 CHECKPOINTS = Group("checkpoints", sort_key=5)
 
+LONGEST_TIMEOUT_S = 31_536_000  # a year
+
 PrecisionName = Literal["fp32", "fp64", "bf16"]
+PrecisionOption = Annotated[PrecisionName, Parameter(help="bf16 keeps fp32 masters")]
+CheckpointActivations = Annotated[bool, Parameter(help="recompute each block in the backward")]
 BATCH_OPTIONS = {"sequences": "batch-size", "micro": "micro-batch"}
 BatchOptions = Annotated[Batch, Parameter(name="*", name_transform=BATCH_OPTIONS.__getitem__, metavar="SEQS")]
 
@@ -71,7 +87,7 @@ class OptimConfig:
 @Parameter(name="*", group=RUN)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """What `train` is asked for. grid: None is "auto". warmup is not that of the learning rate, optim.warmup_steps."""
+    """What `train` is asked for. grid: None for "auto". The learning rate has a warm-up of its own, in optim."""
 
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice()
     grid: Annotated[GridOrAuto, Parameter(show_default="auto")] = None
@@ -81,12 +97,10 @@ class TrainConfig:
     """steps to take"""
     warmup: int = 2
     """first iterations, which don't count in the reported time"""
-    precision: PrecisionName = "fp32"
-    """bf16 keeps fp32 masters"""
+    precision: PrecisionOption = "fp32"
     reduce_dtype: PrecisionName | None = None
     """gradients while summed (default: precision)"""
-    checkpoint_activations: bool = False
-    """recompute each block in the backward"""
+    checkpoint_activations: CheckpointActivations = False
     data: Annotated[str, Parameter(metavar="PATH|synthetic")]
     """a corpus of `data prepare`, or synthetic"""
     seed: int = 0
@@ -233,6 +247,8 @@ def _check_numbers(config: TrainConfig) -> None:
     for option, value in positive.items():
         if value is not None and not (math.isfinite(value) and value > 0):
             raise UsageError(f"{option} is a positive number, but {value} was given.")
+    if config.timeout_s > LONGEST_TIMEOUT_S:
+        raise UsageError(f"--timeout is at most {LONGEST_TIMEOUT_S} seconds, but {config.timeout_s:g} was given.")
     for option, value in not_negative.items():
         if not (math.isfinite(value) and value >= 0):
             raise UsageError(f"{option} is a number from 0 up, but {value} was given.")
@@ -248,13 +264,8 @@ def _check_numbers(config: TrainConfig) -> None:
 
 def _check_places(config: TrainConfig) -> None:
     """Raises UsageError unless the result, and checkpoints if any, can be written where they should go."""
-    for option, file in (("--out", config.out), ("--timeline", config.timeline)):
-        if file is not None and file.is_dir():
-            raise UsageError(f"{option} {file} is a folder: give the name of a file.")
-    timeline = None if config.timeline is None else config.timeline.absolute().parent
-    for option, folder in (("--out", config.out.absolute().parent), ("--timeline", timeline), ("--save", config.save)):
-        if folder is None:
-            continue
-        existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
-        if not existing.is_dir() or not os.access(existing, os.W_OK):
-            raise UsageError(f"{option} can't be written: {existing} is not a folder that may be written to.")
+    check_file("--out", config.out)
+    if config.timeline is not None:
+        check_file("--timeline", config.timeline)
+    if config.save is not None:
+        check_folder("--save", config.save)

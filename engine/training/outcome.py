@@ -34,7 +34,7 @@ from engine.result.schema import (
     write,
 )
 from engine.training.config import Plan
-from engine.training.trainer import Diverged, Progress
+from engine.training.trainer import Diverged, Measurements
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class Outcome:
     def __init__(self, plan: Plan, launch: Launch, device: torch.device) -> None:
         self._plan, self._launch, self._device = plan, launch, device
         self._start = provenance.now()
-        self.progress = Progress()
+        self.measurements = Measurements()
         self.connected = False
 
     def failed(self, reason: str) -> Result:
@@ -112,27 +112,27 @@ class Outcome:
 
     def succeeded(self, ranks: Ranks) -> Result:
         """The result of a whole run."""
-        progress = self.progress
+        measurements = self.measurements
         memory = ranks.memory.model_copy(
             update={
-                "prefetch_bytes": progress.prefetch_bytes,
-                "cached_blocks": progress.cached_blocks,
-                "cache_bytes": progress.cache_bytes,
+                "prefetch_bytes": measurements.prefetch_bytes,
+                "cached_blocks": measurements.cached_blocks,
+                "cache_bytes": measurements.cache_bytes,
             }
         )
         return self._result("ok", None, ranks.hosts, ranks.devices).model_copy(
             update={
                 "summary": self._summary(),
                 "memory": memory,
-                "collectives": collectives(progress.recording),
-                "breakdown": breakdown(progress.recording) if progress.recording.timed else None,
+                "collectives": collectives(measurements.recording),
+                "breakdown": breakdown(measurements.recording) if measurements.recording.timed else None,
                 "timeline": self._timeline() if self._plan.config.timeline is not None else None,
             }
         )
 
     def _timeline(self) -> Timeline:
         """The last iteration; written as a Chrome trace too."""
-        last, events = self.progress.iterations[-1], self.progress.recording.events
+        last, events = self.measurements.iterations[-1], self.measurements.recording.events
         path = self._plan.config.timeline
         assert path is not None
         about = {"grid": str(self._plan.grid), "overlap": str(self._plan.config.overlap), "iteration": last.index}
@@ -143,7 +143,7 @@ class Outcome:
     def write_failure(self, error: Exception) -> None:
         """Log the failure and write it, unless another rank already gave a reason of its own."""
         told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        step = len(self.progress.iterations)
+        step = len(self.measurements.iterations)
         reason = told if isinstance(error, RunError) else f"Rank {self._launch.rank} failed in iteration {step}: {told}"
         if not isinstance(error, EngineError):
             log.error("", exc_info=error)
@@ -158,12 +158,12 @@ class Outcome:
                 return
             present = read(self._plan.config.out)
             if present.status == "failed" and (own or present.reason == UNFINISHED):
-                iterations = tuple(self.progress.iterations)
+                iterations = tuple(self.measurements.iterations)
                 write(present.model_copy(update={"reason": reason, "iterations": iterations}), self._plan.config.out)
 
     def _summary(self) -> Summary:
         plan, config, ranks = self._plan, self._plan.config, self._launch.world_size
-        times = [i.time_s for i in self.progress.iterations if not i.warmup]
+        times = [i.time_s for i in self.measurements.iterations if not i.warmup]
         time_s = mean(times)
         sequences = config.batch.sequences
         recompute = config.checkpoint_activations
@@ -206,7 +206,7 @@ class Outcome:
                 parameters=model.parameters,
                 parameters_per_rank=parameters_per_rank(model, plan.grid),
             ),
-            iterations=tuple(self.progress.iterations),
+            iterations=tuple(self.measurements.iterations),
             dtype=config.precision,
             provenance=provenance.collect(
                 start=self._start, launcher=self._launch.launcher, hosts=hosts, devices=devices

@@ -42,7 +42,7 @@ def train(plan: Plan, launch: Launch) -> int:
         outcome.connected = True
         recorder = Recorder.on(device, breakdown=config.breakdown or config.timeline is not None)
         comm = Comm(plan.grid, timeout=timedelta(seconds=config.timeout_s), recorder=recorder, device=device)
-        run_iterations(Trainer(plan, comm, recorder), outcome.progress)
+        run_iterations(Trainer(plan, comm, recorder), outcome.measurements)
         ranks = everyones(comm)
         if launch.rank == 0:
             write(outcome.succeeded(ranks), config.out)

@@ -49,7 +49,7 @@ class Step(NamedTuple):
 
 
 @dataclass(slots=True)
-class Progress:
+class Measurements:
     """What a run has measured so far. recording: of the counted iterations, on this rank.
 
     prefetch_bytes, cache_bytes: the most that gathered weights took; cached_blocks: as Overlap.cache came out.
@@ -87,14 +87,13 @@ class Trainer:
 
     def step(self) -> Step:
         """One optimizer step on the next global batch. The host waits for the device once, at the end."""
-        rate = learning_rate(self.plan.config.optim, self.done)
         self.recorder.start_step("forward")
         told = torch.stack(self.launch_step())
         time_s = self.recorder.end_step()
         loss, norm = told.tolist()
         if self._cache_unsized:
             self._size_cache()
-        return Step(loss, norm, rate, time_s)
+        return Step(loss, norm, self.optimizer.param_groups[0]["lr"], time_s)
 
     def launch_step(self) -> tuple[Tensor, Tensor]:
         """One optimizer step, for which the host never waits: mean loss and gradient norm, float64 scalars."""
@@ -176,7 +175,7 @@ def _to(device: torch.device, array: Ints) -> Tensor:
     return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
 
 
-def run_iterations(trainer: Trainer, progress: Progress) -> None:
+def run_iterations(trainer: Trainer, measurements: Measurements) -> None:
     """Train for the configured iterations, noting each as it ends.
 
     Raises Diverged, naming the step, when the loss is no longer a number.
@@ -200,14 +199,14 @@ def run_iterations(trainer: Trainer, progress: Progress) -> None:
             learning_rate=rate,
             warmup=index < config.warmup,
         )
-        progress.iterations.append(iteration)
+        measurements.iterations.append(iteration)
         log.info("%s", describe(iteration, plan), extra=RENEWED)
-        progress.recording = recorder.total
+        measurements.recording = recorder.total
         if config.save is not None and trainer.done % config.save_every == 0:
             trainer.save()
     memory = trainer.model.gathered_memory
-    progress.prefetch_bytes, progress.cache_bytes = memory.prefetch_bytes, memory.cache_bytes
-    progress.cached_blocks = trainer.model.cached_blocks
+    measurements.prefetch_bytes, measurements.cache_bytes = memory.prefetch_bytes, memory.cache_bytes
+    measurements.cached_blocks = trainer.model.cached_blocks
 
 
 def describe(iteration: Iteration, plan: Plan) -> str:

@@ -44,12 +44,12 @@ def _config(folder: Path, grid: Grid, **changes: object) -> TrainConfig:
 
 def _losses(comm: Comm, config: TrainConfig) -> list[float]:
     """Train as the command does, inside a process group that is there already."""
-    from engine.training.trainer import Progress, Trainer, run_iterations
+    from engine.training.trainer import Measurements, Trainer, run_iterations
 
     assert comm.recorder is not None
-    progress = Progress()
-    run_iterations(Trainer(checked(config, comm.grid.size), comm, comm.recorder), progress)
-    return [i.loss for i in progress.iterations]
+    measurements = Measurements()
+    run_iterations(Trainer(checked(config, comm.grid.size), comm, comm.recorder), measurements)
+    return [i.loss for i in measurements.iterations]
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +111,8 @@ def test_a_checkpoint_of_another_model_or_run_is_refused(saved: tuple[Path, list
         checked(_config(folder, Grid(), resume=folder, model=other), 1)
     with pytest.raises(UsageError, match="another model: its layers is 2"):
         read_manifest(folder / "step-2", replace(MODEL, layers=1).resolve())
+    with pytest.raises(UsageError, match="of a network of another architecture than llama-l2"):
+        checked(_config(folder, Grid(), resume=folder, model=LLAMA), 1)
     with pytest.raises(UsageError, match="--batch-size 8 --seed 0"):
         checked(_config(folder, Grid(), resume=folder, seed=1), 1)
     with pytest.raises(UsageError, match="There is no checkpoint"):

@@ -1,13 +1,16 @@
 """A step of any one rank at full size, alone: every collective is issued, with the bytes of the closed form."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from closed_form import closed_form
 
 from engine.batch import Batch
 from engine.bench.dry import dry_run
+from engine.cli.main import main
 from engine.data.dataset import Synthetic
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
@@ -79,6 +82,28 @@ def test_cached_gathers_are_sent_once_a_micro_batch_and_without_clipping_nothing
     expected = closed_form(model, batch, grid, precision="bf16", checkpoint=True)
     gathers = next(sent for sent in found.collectives if (sent.kind, sent.axis) == ("all_gather", "z"))
     assert gathers.calls == expected.calls["all_gather", "z"] - 2 * 4 * CACHED_BLOCKS
+
+
+def test_the_command_prints_what_one_rank_sends_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["bench", "dry", "--model", "llama-test", "--grid", "2x1x2x2", "--rank", "3", "--batch-size", "16"]
+    found = {}
+    for options in ((), ("--precision", "fp32"), ("--micro-batch", "1"), ("--checkpoint-activations",)):
+        assert main([*command, *options]) == 0
+        found[options] = json.loads(capsys.readouterr().out)
+    plain = found[()]
+    assert (plain["model"], plain["grid"], plain["rank"]) == ("llama-test", "2x1x2x2", 3)
+    assert plain["coords"] == {"x": 1, "y": 0, "z": 1, "data": 0}
+    assert 0 < plain["peak_memory_bytes"] < 2**34
+
+    def gathered(told: dict[str, Any]) -> dict[str, int]:
+        return next(sent for sent in told["collectives"] if (sent["kind"], sent["axis"]) == ("all_gather", "z"))
+
+    assert gathered(found["--precision", "fp32"])["bytes"] == 2 * gathered(plain)["bytes"]
+    assert gathered(found["--micro-batch", "1"])["calls"] == 4 * gathered(plain)["calls"]
+    assert gathered(found["--checkpoint-activations",])["calls"] > gathered(plain)["calls"]
+    four = found["--micro-batch", "1"]
+    assert four["micro_batches"] == 4
+    assert four["step_s_per_micro_batch"] == pytest.approx(four["step_s"] / 4)
 
 
 def test_a_rank_beyond_the_grid_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from training import SEED
 from engine.errors import UsageError
 from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup, published
+from engine.models.choice import ModelChoice
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.models.llama.model import Attention, rotary_frequencies, rotate, rotation
@@ -90,6 +92,28 @@ def test_an_untrained_model_predicts_evenly_and_causally(config: Architecture) -
     difference = (model(changed) - logits).abs().amax(dim=(0, 2))
     assert difference[:20].max() == 0
     assert difference[20:].min() > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"architecture": "lama", "layers": 1}, "No architecture is called 'lama': did you mean llama"),
+        ({"architecture": "llama", "layers": 1}, "give --layers, --hidden, --heads, --kv-heads and --ffn"),
+        ({"layers": 0, "hidden": 8, "heads": 2}, "layers must be at least 1, but 0 was given"),
+        ({"model": "llama-test", "no_bias": True}, "A llama has no such thing as --no-bias"),
+        ({"model": "llama-test", "norm": "rmsnorm", "dropout": 0.0}, "--dropout and --norm: leave that out"),
+    ],
+)
+def test_a_choice_that_is_no_network_says_which_option_is_wrong(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        ModelChoice(**options).resolve()
+
+
+def test_what_is_not_chosen_of_a_published_size_stays_as_it_was_published() -> None:
+    assert ModelChoice(model="gpt2-125m").resolve() == lookup("gpt2-125m")
+    assert ModelChoice(model="gpt2-125m").resolve().ties, "a flag that isn't given is no choice"
+    llama = ModelChoice(architecture="llama", layers=2, hidden=64, heads=8, kv_heads=4, ffn=96, vocab=512, seq=32)
+    assert llama.resolve().shape == LLAMA_TEST.shape
 
 
 def test_names_are_found_whatever_their_case_and_unknown_ones_get_the_nearest() -> None:

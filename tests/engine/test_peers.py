@@ -13,7 +13,9 @@ from engine.cli.main import main
 from engine.comm.funnel import Comm
 from engine.errors import RunError
 from engine.grid import Grid
+from engine.models.architecture import Architecture
 from engine.models.gpt.config import GPTConfig
+from engine.models.llama.config import LlamaConfig
 from engine.peers.alternate import check_equal, measure, our_side, peer_side
 from engine.peers.compare import comparison
 from engine.peers.contest import CONTESTS, Case, Measured, Side
@@ -28,9 +30,13 @@ SHAPE = {"--layers": 1, "--hidden": 16, "--heads": 2, "--vocab": 32, "--seq": 8,
 TINY = [str(word) for pair in (SHAPE | {"--jobs": 2, "--rounds": 3, "--steps-per-round": 2}).items() for word in pair]
 
 
+LLAMA = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
+
+
+@pytest.mark.parametrize("model", [MODEL, LLAMA], ids=["gpt", "llama"])
 @pytest.mark.parametrize("name", CONTESTS)
-def test_a_peer_has_the_engines_losses_over_three_steps(name: str) -> None:
-    for measured in run_processes(CONTESTS[name].grid, measure, CONTESTS[name], CASE):
+def test_a_peer_has_the_engines_losses_over_three_steps(name: str, model: Architecture) -> None:
+    for measured in run_processes(CONTESTS[name].grid, measure, CONTESTS[name], replace(CASE, model=model)):
         ours, peer = measured.ours.losses, measured.peer.losses
         assert len(ours) == 3
         assert ours == pytest.approx(peer, rel=1e-5)
@@ -105,6 +111,9 @@ def test_a_peer_that_takes_too_long_is_ended(tmp_path: Path, capsys: pytest.Capt
         (["--rounds", "0"], "--rounds is at least 1, but 0 was given."),
         (["--peer", "ddp", "--batch-size", "3"], "use --batch-size 4"),
         (["--model", "gpt-test", "--layers", "2"], "not both"),
+        (["--dropout", "0.1"], "compare without --dropout"),
+        (["--peer", "tensor-parallel", "--tied"], "tensor-parallel makes two tables of a tied one"),
+        (["--out", "."], "--out . is a folder: give the name of a file."),
         (["--peer", "fsdp2", "--grid", "2x1x2x1"], "only z may be larger than 1, but x is"),
         (["--peer", "plain", "--grid", "1x1x2x2"], ": no axis may be larger than 1, but z and data are"),
     ],
@@ -113,6 +122,6 @@ def test_what_cannot_be_compared_is_said_before_anything_starts(
     options: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "peers.json"
-    assert main(["bench", "peers", *options, "--out", str(out)]) == 2
+    assert main(["bench", "peers", "--out", str(out), *options]) == 2
     assert sentence in capsys.readouterr().err
     assert not out.exists()

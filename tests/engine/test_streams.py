@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from itertools import product
 
 import pytest
 import torch
+import torch.distributed as dist
 from fake_ranks import fake_group
 from torch.utils._python_dispatch import TorchDispatchMode
 from training import Case, start, step_parallel
@@ -14,6 +16,7 @@ from vector_clocks import NcclOnStreams, RaceDetector, Streams
 from engine.comm.collective import Kind
 from engine.comm.funnel import Comm
 from engine.comm.handle import Handle
+from engine.comm.nccl import CudaStreams, group_options
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
 from engine.models.gpt.config import GPTConfig
@@ -69,11 +72,26 @@ def _waits() -> dict[str, int]:
     return streams.waits
 
 
-def test_without_any_one_of_its_waits_for_a_collective_the_step_has_a_race() -> None:
+def test_without_one_of_its_waits_for_a_collective_the_step_has_a_race() -> None:
     count = _waits()["computing for an event"]
     assert count > 100
     for number in range(1, count + 1, 7):
         assert _races(_train(CASE), Streams(("computing for an event", number))), f"wait {number} of {count}"
+
+
+def test_lanes_and_process_groups_have_high_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or NCCL's kernels wait until a weight gradient's have all begun."""
+    asked: list[dict[str, object]] = []
+
+    class Options:
+        def __init__(self, **options: object) -> None:
+            asked.append(options)
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device, **options: asked.append(options))
+    monkeypatch.setattr(dist, "ProcessGroupNCCL", type("NCCL", (), {"Options": Options}), raising=False)
+    CudaStreams(torch.device("cuda")).lane()
+    assert group_options(timedelta(seconds=7))._timeout == timedelta(seconds=7)
+    assert asked == [{"priority": -1}, {"is_high_priority_stream": True}]
 
 
 def test_a_lane_that_does_not_wait_for_what_it_sends_is_a_race() -> None:

@@ -24,7 +24,7 @@ class GPTConfig(GPTShape, Architecture):
         return "gpt"
 
     def check(self, grid: Grid) -> None:
-        check_splits(self, grid, heads={"attention heads": self.heads})
+        check_splits(self, grid, over_x={"attention heads": self.heads})
 
     def placements(self) -> dict[str, Placement]:
         return gpt_placements(self)

@@ -25,7 +25,7 @@ class LlamaConfig(LlamaShape, Architecture):
 
     def check(self, grid: Grid) -> None:
         parts = {"key and value heads": self.kv_heads, "feed-forward's features": self.ffn}
-        check_splits(self, grid, heads=parts)  # query heads are a multiple of key and value heads
+        check_splits(self, grid, over_x=parts)  # query heads are a multiple of key and value heads
 
     def placements(self) -> dict[str, Placement]:
         return llama_placements(self)

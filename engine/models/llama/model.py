@@ -19,7 +19,7 @@ from engine.models.serial import SerialModel
 EPSILON = 1e-5
 # Llama 3.1's scaling of rotary frequencies: wavelengths below the first are kept, above the second slowed in full.
 UNSCALED_SEQUENCE = 8192
-KEPT_BELOW, SLOWED_ABOVE = UNSCALED_SEQUENCE / 4, UNSCALED_SEQUENCE / 1
+KEPT_BELOW, SLOWED_ABOVE = UNSCALED_SEQUENCE / 4, float(UNSCALED_SEQUENCE)
 
 
 def rotary_frequencies(shape: LlamaShape, device: torch.device) -> Tensor:

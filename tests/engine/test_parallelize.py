@@ -1,0 +1,64 @@
+"""parallelize takes every layer of a serial network, or says which it can't."""
+
+import pytest
+from fake_ranks import fake_group
+from torch import nn
+
+from engine.comm.funnel import Comm
+from engine.grid import Grid
+from engine.models.gpt.config import GPTConfig
+from engine.models.serial import SerialModel
+from engine.overlap.flags import Overlap
+from engine.parallel.parallelize import parallelize
+from engine.precision import Precision
+
+
+class Altered(GPTConfig):
+    """A GPT one of whose norms is something else."""
+
+    layer: nn.Module = nn.Identity()
+
+    def serial(self, *, checkpoint_activations: bool = False) -> SerialModel:
+        model = super().serial(checkpoint_activations=checkpoint_activations)
+        model.norm = self.layer
+        return model
+
+
+def _parallelize(layer: nn.Module) -> None:
+    class WithLayer(Altered):
+        pass
+
+    WithLayer.layer = layer
+    config = WithLayer("altered", layers=1, hidden=8, heads=2, vocabulary=8, sequence=4)
+    parallelize(config, Comm(Grid()), precision=Precision.named("fp32"), seed=0)
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.BatchNorm1d(8, device="meta"), nn.Identity()], ids=lambda layer: type(layer).__name__
+)
+def test_parameters_that_no_layer_of_the_grid_takes_are_named(layer: nn.Module) -> None:
+    with pytest.raises(
+        ValueError, match=r"No layer of the grid takes these parameters of altered: \['norm.bias', 'norm.w"
+    ):
+        _parallelize(layer)
+
+
+def test_dropout_whose_masks_depend_on_the_grid_is_refused() -> None:
+    with pytest.raises(ValueError, match="norm draws masks that no grid can repeat"):
+        _parallelize(nn.Dropout(0.1))
+
+
+def test_the_cache_keeps_the_last_blocks_which_the_backward_needs_first() -> None:
+    config = GPTConfig("m", layers=3, hidden=8, heads=2, vocabulary=8, sequence=4)
+    with fake_group(Grid(z=2), 0):
+        comm = Comm(Grid(z=2))
+        overlap = Overlap(cache=2)
+        model = parallelize(
+            config, comm, precision=Precision.named("fp32"), seed=0, overlap=overlap, checkpoint_activations=True
+        )
+        kept: list[str] = []
+        model.schedule.cache = lambda weights: kept.extend(w.placement.name for w in weights)  # type: ignore[method-assign]
+        model.cache_blocks(2)
+    assert {name.split(".")[1] for name in kept} == {"1", "2"}
+    assert len(kept) == 2 * 4
+    assert model.cached_blocks == 2
