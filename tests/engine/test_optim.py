@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_parity import SMALL
+from test_parity import LLAMA, SMALL
 from training import Case, build_serial, error, grid_id, start, step_parallel, tokens_of_step
 from virtual_ranks import run_ranks
 
@@ -19,8 +19,8 @@ CONFIG = OptimConfig(learning_rate=1e-2, weight_decay=0.5, clip=0.05)
 STEPS = 3
 
 
-def _serial() -> tuple[list[float], dict[str, torch.Tensor]]:
-    model = build_serial(CASE)
+def _serial(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
+    model = build_serial(case)
     matrices = [p for p in model.parameters() if p.ndim > 1]
     vectors = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": matrices, "weight_decay": 0.5}, {"params": vectors, "weight_decay": 0.0}]
@@ -28,19 +28,19 @@ def _serial() -> tuple[list[float], dict[str, torch.Tensor]]:
     norms = []
     for step in range(STEPS):
         optimizer.zero_grad()
-        tokens = tokens_of_step(CASE, step)
+        tokens = tokens_of_step(case, step)
         (model.loss(tokens[:, :-1], tokens[:, 1:]) / tokens[:, 1:].numel()).backward()
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CONFIG.clip).item())
         optimizer.step()
     return norms, {name: p.detach() for name, p in model.named_parameters()}
 
 
-def _parallel(comm: Comm) -> tuple[list[float], dict[str, torch.Tensor]]:
-    model = start(CASE, comm)
+def _parallel(comm: Comm, case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
+    model = start(case, comm)
     optimizer = adamw(model.local_parameters(), model.placements, CONFIG)
     norms = []
     for step in range(STEPS):
-        step_parallel(CASE, model, step)
+        step_parallel(case, model, step)
         norm = gradient_norm(model)
         clip_gradients(model, norm, CONFIG.clip)
         optimizer.step()
@@ -53,9 +53,10 @@ def _parallel(comm: Comm) -> tuple[list[float], dict[str, torch.Tensor]]:
     [Grid(), Grid(2, 1, 1, 1), Grid(1, 2, 1, 1), Grid(1, 1, 2, 1), Grid(2, 2, 2, 1), Grid(3, 2, 1, 2)],
     ids=grid_id,
 )
-def test_clipped_adamw_equals_pytorch_on_the_serial_model(grid: Grid) -> None:
-    reference_norms, reference = _serial()
-    for norms, _ in (results := run_ranks(grid, _parallel)):
+@pytest.mark.parametrize("case", [CASE, Case(LLAMA)], ids=["gpt", "llama"])
+def test_clipped_adamw_equals_pytorch_on_the_serial_model(case: Case, grid: Grid) -> None:
+    reference_norms, reference = _serial(case)
+    for norms, _ in (results := run_ranks(grid, lambda comm: _parallel(comm, case))):
         assert norms == pytest.approx(reference_norms, rel=1e-10)
     assert reference_norms[0] > 2 * CONFIG.clip
     for name, parameter in reference.items():

@@ -1,8 +1,11 @@
-"""parallelize takes every layer of a serial network, or says which it can't."""
+"""parallelize takes every layer of a serial network, or says which it can't; and what a parallel model says."""
 
 import pytest
+import torch
 from fake_ranks import fake_group
+from test_parity import SMALL
 from torch import nn
+from training import Case, start
 
 from engine.comm.funnel import Comm
 from engine.grid import Grid
@@ -62,3 +65,12 @@ def test_the_cache_keeps_the_last_blocks_which_the_backward_needs_first() -> Non
     assert {name.split(".")[1] for name in kept} == {"1", "2"}
     assert len(kept) == 2 * 4
     assert model.cached_blocks == 2
+
+
+def test_a_step_says_when_it_was_told_of_fewer_micro_batches() -> None:
+    model = start(Case(SMALL), Comm(Grid()))
+    tokens = torch.zeros(1, 4, dtype=torch.int64)
+    model.start_step(1)
+    model.loss(tokens, tokens).backward()
+    with pytest.raises(RuntimeError, match="A loss came that no step expects"):
+        model.loss(tokens, tokens)

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_parity import SMALL
+from test_parity import FAMILIES, SMALL
 from training import SEED, Case, error, grid_id, start, step_parallel, train_parallel, train_serial
 from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Comm
 from engine.grid import Grid
+from engine.models.architecture import Architecture
 from engine.parallel.parallelize import parallelize
 from engine.parallel.serial_state import full_gradients
 from engine.precision import Precision
@@ -18,8 +19,9 @@ BF16_EPS = 2.0**-8
 
 
 @pytest.mark.parametrize("grid", [Grid(), Grid(2, 2, 2, 1), Grid(1, 1, 4, 2)], ids=grid_id)
-def test_bf16_gradients_stay_within_a_few_roundings_of_fp64(grid: Grid) -> None:
-    case = Case(SMALL, steps=1, precision="bf16")
+@pytest.mark.parametrize("model", FAMILIES.values(), ids=FAMILIES.keys())
+def test_bf16_gradients_stay_within_a_few_roundings_of_fp64(model: Architecture, grid: Grid) -> None:
+    case = Case(model, steps=1, precision="bf16")
     ours = run_ranks(grid, lambda comm: train_parallel(case, comm))[0]
     reference = train_serial(replace(case, precision="fp64"))
     assert abs(ours.losses[0] / reference.losses[0] - 1) < BF16_EPS
