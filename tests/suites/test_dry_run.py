@@ -136,7 +136,12 @@ def test_an_overlap_that_works_is_passed_on_as_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suite", ["weak_scaling", "strong_scaling", "overlap_ablation", "validation", "peers"])
 def test_every_suite_takes_a_network_of_another_architecture(suite: str, tmp_path: Path) -> None:
     system = "vcluster" if suite == "peers" else "frontier"
-    select = {"weak_scaling": "512-gpt", "overlap_ablation": "repeat=1%.*gpt-5b", "peers": "peer=fsdp2%"}
+    select = {
+        "weak_scaling": "512-gpt",
+        "strong_scaling": "512",
+        "overlap_ablation": "repeat=1%.*gpt-5b.*variant=(none|oar)$",
+        "peers": "peer=fsdp2%",
+    }
     options = ["-S", "model=llama-3.2-1b", *(["-n", select[suite]] if suite in select else [])]
     done = reframe(tmp_path, "-c", f"suites/{suite}.py", "--system", system, *options, PAR4D_ACCOUNT="abc123")
     assert done.code == 0, done.out
