@@ -74,3 +74,14 @@ def test_a_step_says_when_it_was_told_of_fewer_micro_batches() -> None:
     model.loss(tokens, tokens).backward()
     with pytest.raises(RuntimeError, match="A loss came that no step expects"):
         model.loss(tokens, tokens)
+
+
+@pytest.mark.parametrize("end", ["finish_step", "abort_step"])
+def test_a_step_that_has_ended_expects_no_loss_even_if_it_was_told_of_more(end: str) -> None:
+    model = start(Case(SMALL), Comm(Grid()))
+    tokens = torch.zeros(1, 4, dtype=torch.int64)
+    model.start_step(2)
+    model.loss(tokens, tokens).backward()
+    getattr(model, end)()
+    with pytest.raises(RuntimeError, match="A loss came that no step expects"):
+        model.loss(tokens, tokens)
