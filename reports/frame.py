@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from engine.overlap.flags import ALL
-from engine.result.schema import Breakdown, Timeline
+from engine.result.step import Breakdown, Timeline
 from reports.load import Run
 from reports.text import clean
 

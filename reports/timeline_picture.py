@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from engine.grid import Axis
 from engine.measure.intervals import Interval, common, union
-from engine.result.schema import Span, Timeline
+from engine.result.step import Span, Timeline
 from reports.charts import LETTER, canvas, plain
 from reports.svg import COLOURS, inline, style
 from reports.text import clean, percent, seconds

@@ -11,9 +11,16 @@ from suites.series import AUTO, Point
 from suites.training import Training
 
 SYSTEM = systems.load(runtime().system.name)
-PEAKS = SYSTEM.device.empirical_peak_flops
 ON_THIS_MACHINE = any(partition.scheduler == "local" for partition in SYSTEM.partitions)
 FEWEST_CORES = 2
+
+
+def too_many_ranks(ranks: int) -> str | None:
+    """Why so many measure little here, or None: on a machine that isn't a cluster a rank takes a core."""
+    cores = os.cpu_count() or 1
+    if SYSTEM.device.kind == "cpu" and ON_THIS_MACHINE and ranks > max(cores, FEWEST_CORES):
+        return f"{ranks} ranks on {cores} cores measure little: -S oversubscribe=yes runs them all the same"
+    return None
 
 
 class PointTraining(Training):
@@ -40,17 +47,8 @@ class PointTraining(Training):
 
     @run_before("setup")
     def refuse_to_oversubscribe(self) -> None:
-        cores = os.cpu_count() or 1
-        too_many = self.num_tasks > max(cores, FEWEST_CORES)
-        self.skip_if(
-            SYSTEM.device.kind == "cpu" and ON_THIS_MACHINE and too_many and not self.oversubscribe,
-            f"{self.num_tasks} ranks on {cores} cores measure little: -S oversubscribe=yes runs them all the same",
-        )
-
-    @run_after("setup")
-    def know_the_peak(self) -> None:
-        if self.precision in PEAKS:
-            self.empirical_peak_flops = PEAKS[self.precision].value
+        if not self.oversubscribe and (reason := too_many_ranks(self.num_tasks)):
+            self.skip(reason)
 
     def labels(self) -> dict[str, str]:
         return super().labels() | {"series": self.series}

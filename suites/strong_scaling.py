@@ -6,29 +6,26 @@
     reframe -c suites/strong_scaling.py --system local
 
 Time to solution is for the series' number of tokens, extrapolated from the mean time of an iteration (axonn-sc24 VII-C,
-axonn-ipdps22 VI-D); a series that names no number has none.
+axonn-ipdps22 VI-D); a series that names no number has none. Efficiency relates points to each other: the report has it.
 """
 
 import reframe as rfm
 from reframe.core.builtins import parameter, performance_function, run_before
 
-from suites.point_training import SYSTEM
-from suites.scaling import Scaling
-from suites.series import Point, points
+from engine.result import metrics
+from suites.point_training import SYSTEM, PointTraining
+from suites.series import points
 
 DAY_S = 86400
 
 
 @rfm.simple_test
-class StrongScaling(Scaling):
+class StrongScaling(PointTraining):
     """One point of a series. The same training on more devices, so the ideal is a time that falls as they grow."""
 
     descr = "strong scaling of training"
     study = "strong_scaling"
     point = parameter(points("strong_scaling", SYSTEM.name), fmt=lambda point: str(point), loggable=True)
-
-    def line(self, point: Point) -> str:
-        return f"{point.series.name} {point.model}"
 
     @run_before("performance")
     def leave_out_a_solution_never_asked_for(self) -> None:
@@ -38,7 +35,8 @@ class StrongScaling(Scaling):
     @performance_function("days")
     def time_to_solution(self) -> float:
         assert self.point.series.token_budget is not None
-        return self.point.series.token_budget / float(self.record["summary"]["tokens_per_s"]) / DAY_S
+        rate = float(self.record["summary"]["tokens_per_s"])
+        return metrics.time_to_solution(self.point.series.token_budget, rate) / DAY_S
 
     def labels(self) -> dict[str, str]:
         budget = self.point.series.token_budget

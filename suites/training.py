@@ -8,7 +8,6 @@ from reframe.core.builtins import performance_function, run_after, run_before, v
 from reframe.core.exceptions import ReframeError
 from reframe.utility import typecheck as typ
 
-from engine.result.metrics import utilisation
 from suites.engine_test import EngineTest
 
 CHECK_TIMEOUT_S = 60
@@ -25,8 +24,8 @@ class Training(EngineTest):
 
     model: a published size of any architecture. overlap: the engine's --overlap, "" for what the engine does unasked.
     breakdown: whether to tell compute from communication, which on CUDA takes timing events. data: a corpus of
-    `engine data prepare`, or synthetic. empirical_peak_flops: flop/s that one device sustains in a GEMM, None where it
-    is not known. A figure that can't be had is absent, not zero.
+    `engine data prepare`, or synthetic. Where no file tells what matrix products reach in the precision, the run finds
+    it out first, on all of its ranks at once. A figure that can't be had is absent, not zero.
     """
 
     model = variable(str, value="", loggable=True)
@@ -41,7 +40,6 @@ class Training(EngineTest):
     sequences: int
     micro_batch: int | None = None
     precision: str
-    empirical_peak_flops: float | None = None
 
     def corpus(self) -> str:
         """What --data is given."""
@@ -85,6 +83,13 @@ class Training(EngineTest):
             words += ["--device-memory", f"{device.memory_bytes.value:.0f}"]
         if self.precision in device.peak_flops:
             words += ["--peak-flops", f"{device.peak_flops[self.precision].value:g}"]
+        if self.precision in device.empirical_peak_flops:
+            words += ["--empirical-peak-flops", f"{device.empirical_peak_flops[self.precision].value:g}"]
+        else:
+            words.append("--measure-peak")
+        if node.nic_bytes_per_s:
+            nics = node.nics.value if node.nics else 1
+            words += ["--link-bytes-per-s", f"{nics * node.nic_bytes_per_s.value:g}"]
         return words
 
     def options(self) -> list[str]:
@@ -109,13 +114,15 @@ class Training(EngineTest):
             return
         if self.record["summary"]["hfu"] is None:
             del self.perf_variables["percent_of_advertised_peak"]
-        if self.empirical_peak_flops is None:
+        if self.record["summary"]["of_empirical"] is None:
             del self.perf_variables["percent_of_empirical_peak"]
         breakdown = self.record["breakdown"]
         if breakdown is None:
             del self.perf_variables["compute"], self.perf_variables["exposed_communication"]
-        if breakdown is None or not breakdown["axes"]:
-            del self.perf_variables["hidden_communication"]
+        if breakdown is None or breakdown["share_hidden"] is None:
+            del self.perf_variables["communication_hidden"]
+        if breakdown is None or breakdown["bound"] is None:
+            del self.perf_variables["step_by_bound"]
 
     @performance_function("s")
     def time_per_iteration(self) -> float:
@@ -131,9 +138,7 @@ class Training(EngineTest):
 
     @performance_function("%")
     def percent_of_empirical_peak(self) -> float:
-        assert self.empirical_peak_flops is not None
-        rate = float(self.record["summary"]["hardware_flops_per_s"])
-        return 100 * utilisation(rate, 1.0, self.num_tasks, self.empirical_peak_flops)
+        return 100 * float(self.record["summary"]["of_empirical"])
 
     @performance_function("s")
     def compute(self) -> float:
@@ -144,7 +149,12 @@ class Training(EngineTest):
         """Compute stands still for it, a mean iteration long."""
         return float(self.record["breakdown"]["collectives_s"])
 
-    @performance_function("s")
-    def hidden_communication(self) -> float:
-        """In flight while the rank computes, summed over axes."""
-        return sum(float(axis["hidden_s"]) for axis in self.record["breakdown"]["axes"])
+    @performance_function("%")
+    def communication_hidden(self) -> float:
+        """Of the time with communication, that in which the rank computes too."""
+        return 100 * float(self.record["breakdown"]["share_hidden"])
+
+    @performance_function("x")
+    def step_by_bound(self) -> float:
+        """How many times as long a step is as the longer of its compute and its communication."""
+        return float(self.record["breakdown"]["bound"]["step_by_bound"])

@@ -3,7 +3,6 @@
 Both runs start from the same weights and see the same samples, so their loss curves must be the same but for rounding.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from reframe.core.exceptions import SanityError
 from reframe.core.runtime import runtime
 
 import systems
+from engine.result import metrics
 from suites.corpus import Corpus
 from suites.training import Training
 
@@ -94,16 +94,9 @@ class Validation(LossCurve):
         return self._largest_difference()[0]
 
     def _largest_difference(self) -> tuple[float, int]:
-        """The largest relative difference of two losses of the same step, and that step."""
-        serial, parallel = _losses(self.serial.record), _losses(self.record)
-        both = zip(serial, parallel, strict=True)
-        return max((_relative(ours, theirs), step) for step, (theirs, ours) in enumerate(both, start=1))
-
-
-def _relative(value: float, reference: float) -> float:
-    """The difference over the reference; what is not a number differs without bound (max would drop it)."""
-    difference = abs(value - reference) / abs(reference)
-    return math.inf if math.isnan(difference) else difference
+        """The largest relative difference of two losses of the same step, and that step, counted from 1."""
+        difference, step = metrics.curve_difference(_losses(self.record), _losses(self.serial.record))
+        return difference, step + 1
 
 
 def _losses(record: dict[str, Any]) -> list[float]:

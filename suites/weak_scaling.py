@@ -6,17 +6,16 @@
     reframe -c suites/weak_scaling.py --system frontier -S overlap=none    without hiding communication
     reframe -c suites/weak_scaling.py --system frontier -S model=llama-3.1-8b -n 512    another network there
 
-Each result says how much of an iteration is compute and how much exposed communication (axonn-sc24 Fig. 7).
+Each result says how much of an iteration is compute and how much exposed communication (axonn-sc24 Fig. 7). Efficiency
+relates points to each other: the report has it.
 """
 
 import reframe as rfm
-from reframe.core.builtins import fixture, parameter, run_after
+from reframe.core.builtins import fixture, parameter
 
 from suites.corpus import Corpus
-from suites.peak import Peak
-from suites.point_training import PEAKS, SYSTEM
-from suites.scaling import Scaling
-from suites.series import Point, points
+from suites.point_training import SYSTEM, PointTraining
+from suites.series import points
 from suites.training import SYNTHETIC
 
 POINTS = points("weak_scaling", SYSTEM.name)
@@ -24,25 +23,15 @@ ON_TEXT = SYSTEM.device.kind == "cpu"  # elsewhere data is made up unless a corp
 
 
 @rfm.simple_test
-class WeakScaling(Scaling):
+class WeakScaling(PointTraining):
     """One point of a series. Constant work per device, so the ideal is a constant time per iteration."""
 
     descr = "weak scaling of training"
     study = "weak_scaling"
     point = parameter(POINTS, fmt=lambda point: str(point), loggable=True)
     reference = {"$ref": "references.yaml"}
-    if any(point.series.precision not in PEAKS for point in POINTS):
-        peak = fixture(Peak, scope="partition")
     if ON_TEXT:
         text = fixture(Corpus, scope="session")
-
-    def line(self, point: Point) -> str:
-        return point.series.name
-
-    @run_after("setup")
-    def take_the_measured_peak(self) -> None:
-        if self.precision not in PEAKS and not self.is_dry_run():
-            self.empirical_peak_flops = self.peak.record["best_flops_per_s"]
 
     def corpus(self) -> str:
         return self.text.folder if ON_TEXT and self.data == SYNTHETIC else self.data

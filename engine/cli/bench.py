@@ -1,5 +1,6 @@
 """`bench gemm` and `bench startup`: what one device does."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -21,15 +22,24 @@ def gemm(
     labels: Labels = (),
     out: Out = Path("result.json"),
 ) -> int:
-    """Measure the empirical peak: square matrix multiplications."""
+    """Measure the empirical peak: square matrix multiplications, on all ranks at once where a launcher starts several.
+
+    On processors a rank takes as many threads as OMP_NUM_THREADS says, or all cores.
+    """
     from engine.bench.gemm import run_gemm
+    from engine.comm.launch import from_environment
 
     check_file("--out", out)
-    log_to_stderr(0)
-    result = run_gemm(dtype=dtype, sizes=sizes, device=device, time_budget_s=time_budget, labels=dict(labels), out=out)
+    launch = from_environment(os.environ)
+    log_to_stderr(launch.rank)
+    result = run_gemm(
+        launch, dtype=dtype, sizes=sizes, device=device, time_budget_s=time_budget, labels=dict(labels), out=out
+    )
     if result.best_flops_per_s is None:
         raise RunError(f"No size could be measured: {result.gemm[0].skipped if result.gemm else 'none was given'}.")
-    sys.stdout.write(f"{out}: best {result.best_flops_per_s / 1e12:.3f} Tflop/s\n")
+    if launch.rank == 0:
+        each = f" on each of {launch.world_size} ranks at once" if launch.world_size > 1 else ""
+        sys.stdout.write(f"{out}: best {result.best_flops_per_s / 1e12:.3f} Tflop/s{each}\n")
     return 0
 
 

@@ -35,3 +35,12 @@ class Lane(StrEnum):
 
 LANES = {Axis.Z: tuple(Lane)}
 """Where an axis has more lanes than MAIN."""
+
+
+def lane_name(axis: Axis, lane: Lane) -> str:
+    """As recordings and pictures have it."""
+    return axis.value if lane is Lane.MAIN else f"{axis} {lane}"
+
+
+LANE_NAMES = tuple(lane_name(axis, lane) for axis in Axis for lane in LANES.get(axis, (Lane.MAIN,)))
+"""Of all lanes there are."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.comm.backend import Backend, Channel
-from engine.comm.collective import IN_PLACE, LANES, POINT_TO_POINT, Kind, Lane
+from engine.comm.collective import IN_PLACE, LANES, POINT_TO_POINT, Kind, Lane, lane_name
 from engine.comm.groups import ProcessGroups
 from engine.comm.handle import Handle
 from engine.grid import Axis, Grid
@@ -100,9 +100,8 @@ class Comm:
         result = _checked_output(kind, size, tensor, out)
         flight = None
         if self.recorder is not None:
-            name = axis.value if lane is Lane.MAIN else f"{axis} {lane}"
             num_bytes = tensor.numel() * tensor.element_size()
-            flight = self.recorder.issued(kind, axis, name, num_bytes, blocking=unavoidable)
+            flight = self.recorder.issued(kind, axis, lane_name(axis, lane), num_bytes, blocking=unavoidable)
         source, target = tensor.detach().view(-1), result.detach().view(-1)
         finish = self._channels[axis, lane].start(kind, source, target, peer, flight, blocking=at_once)
         return Handle(result, tensor, finish, self._in_flight, flight)

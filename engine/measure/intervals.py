@@ -37,3 +37,12 @@ def common(one: Sequence[Interval], two: Sequence[Interval]) -> tuple[Interval, 
         else:
             j += 1
     return tuple(found)
+
+
+def length(intervals: Iterable[Interval]) -> float:
+    """Seconds in all of them; they are apart.
+
+    >>> length([(0.0, 3.0), (4.0, 4.5)])
+    3.5
+    """
+    return sum(end - start for start, end in intervals)

@@ -1,7 +1,7 @@
 """What the funnel sends and when: calls and bytes of each collective, and where the time of a step goes.
 
 A step is a row of phases (mark()). While collectives are in flight the rank computes, or waits for one of them: waits
-are exposed communication, flight while the rank computes is hidden, and what is left of the step is compute.
+are exposed communication, what is left of the step is compute, and compute with a collective in flight hides it.
 """
 
 from bisect import bisect_left, bisect_right
@@ -13,7 +13,8 @@ from operator import itemgetter
 import torch
 
 from engine.measure.clock import Clock, EventClock, HostClock, Stamp
-from engine.measure.intervals import common, union
+from engine.measure.intervals import common, length, union
+from engine.measure.machine import link_bytes, processor_s
 
 
 @dataclass(slots=True)
@@ -30,7 +31,7 @@ class Tally:
 
 @dataclass(slots=True)
 class PhaseSeconds:
-    """Seconds of one phase: compute, waits that nothing could avoid, other waits, and communication behind compute."""
+    """Seconds of one phase: compute, waits that nothing could avoid, other waits, and compute that hides something."""
 
     compute_s: float = 0.0
     blocking_s: float = 0.0
@@ -40,7 +41,10 @@ class PhaseSeconds:
 
 @dataclass(slots=True)
 class AxisSeconds:
-    """Seconds waited for collectives along one axis, and seconds that they were in flight while the rank computed."""
+    """Seconds waited for collectives along one axis, and seconds that they were in flight while the rank computed.
+
+    Of collectives in flight together each counts.
+    """
 
     exposed_s: float = 0.0
     hidden_s: float = 0.0
@@ -117,7 +121,9 @@ class _Flown:
 class Recording:
     """What was recorded since the last clear(): sums over `steps` steps, and the marks and flights of the last one.
 
-    timed: whether anything but the length of the steps was; if not, phases, axes and events are empty.
+    timed: whether anything but the length of the steps was; if not, phases, axes, lanes and events are empty. lanes:
+    seconds with a collective in flight. processor_s: of all threads of this process; received_bytes, sent_bytes: of the
+    host name's network.
     """
 
     timed: bool = True
@@ -126,6 +132,10 @@ class Recording:
     tallies: dict[tuple[str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
     phases: dict[str, PhaseSeconds] = field(default_factory=lambda: defaultdict(PhaseSeconds))
     axes: dict[str, AxisSeconds] = field(default_factory=lambda: defaultdict(AxisSeconds))
+    lanes: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    processor_s: float = 0.0
+    received_bytes: int = 0
+    sent_bytes: int = 0
     marks: list[tuple[str, float]] = field(default_factory=list)
     flown: list[_Flown] = field(default_factory=list)
 
@@ -176,6 +186,7 @@ class Recorder:
     def start_step(self, phase: str) -> None:
         """A step begins with this phase; one that was not ended is forgotten."""
         self._forget_step()
+        self._used = self._taken()
         self._marks.append((phase, self._clock.stamp()))
 
     def mark(self, phase: str) -> None:
@@ -188,6 +199,10 @@ class Recorder:
         origin, total = self._marks[0][1], self.total
         marks = [(name, self._clock.seconds(origin, stamp)) for name, stamp in self._marks]
         step_s = marks[-1][1]
+        before, after = self._used, self._taken()
+        total.processor_s += after[0] - before[0]
+        total.received_bytes += after[1] - before[1]
+        total.sent_bytes += after[2] - before[2]
         total.steps += 1
         total.time_s += step_s
         for key, tally in self._tallies.items():
@@ -200,14 +215,17 @@ class Recorder:
 
     def _add_times(self, marks: list[tuple[str, float]], flown: list[_Flown]) -> None:
         total = self.total
+        waits = union((f.waited, f.resumed) for f in flown)
+        flights = union((f.start, f.done) for f in flown)
         for (name, start), (_, end) in pairwise(marks):
             total.phases[name].compute_s += end - start
-        waits = union((f.waited, f.resumed) for f in flown)
+            communicating = common(flights, [(start, end)])
+            total.phases[name].hidden_s += length(communicating) - length(common(communicating, waits))
         begins = [start for _, start in marks[:-1]]
         for f in flown:
             near = waits[bisect_right(waits, f.start, key=_END) : bisect_left(waits, f.done, key=_START)]
-            hidden = f.done - f.start - sum(end - start for start, end in common(near, [(f.start, f.done)]))
-            self._add(f, hidden, *(marks[bisect_right(begins, moment) - 1][0] for moment in (f.start, f.waited)))
+            hidden = f.done - f.start - length(common(near, [(f.start, f.done)]))
+            self._add(f, hidden, marks[bisect_right(begins, f.waited) - 1][0])
         total.marks, total.flown = marks, flown
 
     def _flown(self, origin: Stamp, end_s: float) -> list[_Flown]:
@@ -231,14 +249,14 @@ class Recorder:
             flown.append(_Flown(flight, issued, start, done, waited, resumed))
         return flown
 
-    def _add(self, f: _Flown, hidden_s: float, issued_in: str, waited_in: str) -> None:
-        """Add one flight to the sums, in the phases in which it was issued and waited for."""
+    def _add(self, f: _Flown, hidden_s: float, waited_in: str) -> None:
+        """Add one flight to the sums, and the wait for it to those of the phase in which it was."""
         exposed_s = f.resumed - f.waited
         self.total.tallies[f.flight.kind, f.flight.axis].time_s += f.done - f.start
+        self.total.lanes[f.flight.lane] += f.done - f.start
         axis = self.total.axes[f.flight.axis]
         axis.exposed_s += exposed_s
         axis.hidden_s += hidden_s
-        self.total.phases[issued_in].hidden_s += hidden_s
         waiting = self.total.phases[waited_in]
         waiting.compute_s -= exposed_s
         if f.flight.blocking:
@@ -248,10 +266,24 @@ class Recorder:
 
     def clear(self) -> None:
         """Forget everything recorded so far."""
-        self.total = Recording(self._timing)
+        self.record_into(self.new_recording())
+
+    def new_recording(self) -> Recording:
+        """An empty one."""
+        return Recording(self._timing)
+
+    def record_into(self, recording: Recording) -> None:
+        """From the next step on, add to this one."""
+        self.total = recording
         self._forget_step()
+
+    @staticmethod
+    def _taken() -> tuple[float, int, int]:
+        """What this process has taken of its machine so far."""
+        return processor_s(), *link_bytes()
 
     def _forget_step(self) -> None:
         self._marks: list[tuple[str, Stamp]] = []
+        self._used = (0.0, 0, 0)
         self._flights: list[Flight] = []
         self._tallies: dict[tuple[str, str], Tally] = defaultdict(Tally)

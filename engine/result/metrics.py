@@ -1,9 +1,235 @@
-"""Derived figures, each computed once. No torch."""
+"""Every derived figure, computed here and nowhere else: the engine writes them, suites and reports ask for them.
+
+Each function is one figure. Its formula is written in the names of its parameters, and its docstring says what is
+counted, what not and how it is measured: the report's page of methods prints both. No torch, no pandas.
+"""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+from typing import NamedTuple, TypeVar
+
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
 
 
-def utilisation(flops: float, time_s: float, devices: int, peak_flops_per_s: float) -> float:
-    """The fraction of the devices' joint peak that these flops in this time are.
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A figure as the methods page has it. formula: in the names of the function's parameters."""
 
-    HFU of hardware flops, MFU of model flops (axonn-sc24 VI-C; models/architecture.py says what each counts).
+    name: str
+    title: str
+    formula: str
+    text: str
+
+
+DEFINITIONS: list[Definition] = []
+
+
+def _figure(title: str, formula: str) -> Callable[[_Function], _Function]:
+    def define(function: _Function) -> _Function:
+        text = " ".join((function.__doc__ or "").split())
+        DEFINITIONS.append(Definition(function.__name__, title, formula, text))
+        return function
+
+    return define
+
+
+@_figure("Time per iteration", "mean(times_s)")
+def time_per_iteration(times_s: Sequence[float]) -> float:
+    """Seconds of one optimizer step on rank 0, over the counted iterations: all but the warm-up (axonn-sc24 VI-C).
+
+    Reading the batch is counted; saving checkpoints and what lies between two steps is not. A point of several jobs is
+    the median of their means.
     """
-    return flops / time_s / devices / peak_flops_per_s
+    return mean(times_s)
+
+
+@_figure("Rate (flop/s, tokens/s)", "work / time_s")
+def rate(work: float, time_s: float) -> float:
+    """Of the whole job. Work is hardware flops, model flops or tokens of one iteration, over the time per iteration.
+
+    Hardware flops are those of all matrix products of forward and backward, and of the recomputation where activations
+    are checkpointed; model flops leave recomputation out. Neither counts what Algorithm 1 computes Gy times over
+    between two reductions, element-wise work, or the optimizer. They are closed forms of the shape, not counters.
+    """
+    return work / time_s
+
+
+@_figure("Share of the peak (HFU, MFU, of empirical peak)", "flops_per_s / (devices * peak_flops_per_s)")
+def utilisation(flops_per_s: float, devices: int, peak_flops_per_s: float) -> float:
+    """The fraction of the devices' joint peak that a rate is (axonn-sc24 VI-C).
+
+    HFU: hardware flops of the advertised peak, MFU: model flops of it, both by the vendor's figure in the system's
+    file. Of empirical peak: hardware flops of what matrix products alone reach.
+    """
+    return flops_per_s / (devices * peak_flops_per_s)
+
+
+@_figure("Empirical peak", "2 * size**3 * multiplications / time_s")
+def gemm_rate(size: int, multiplications: float, time_s: float) -> float:
+    """The best over sizes of square matrix products, in flop/s of one device.
+
+    On accelerators it is that of the system's file with its source, else measured on one device (median of several
+    samples, fp32 without TF32). On processors it is measured in the job itself before it trains: by every rank at once,
+    with as many threads each as it trains with, and is what they reach together over their number.
+    """
+    return 2 * size**3 * multiplications / time_s
+
+
+@_figure("Flop/s per device", "flops_per_s / devices")
+def per_device(flops_per_s: float, devices: int) -> float:
+    """Model flop/s of the job over its devices."""
+    return flops_per_s / devices
+
+
+@_figure("Efficiency", "per_device_flops_per_s / smallest_per_device_flops_per_s")
+def efficiency(per_device_flops_per_s: float, smallest_per_device_flops_per_s: float) -> float:
+    """Model flop/s per device, relative to the fastest layout on the fewest devices of the same series (axonn-sc24
+    VII-A).
+
+    Model flops, so that a series that turns activation checkpointing on at some size isn't flattered by it. With a
+    fixed model and batch it is the parallel efficiency of strong scaling too.
+    """
+    return per_device_flops_per_s / smallest_per_device_flops_per_s
+
+
+@_figure("Time to solution", "tokens / tokens_per_s")
+def time_to_solution(tokens: float, tokens_per_s: float) -> float:
+    """Seconds to train on so many tokens, extrapolated from the counted iterations (axonn-sc24 VII-C).
+
+    No restarts, checkpoints or evaluations are in it.
+    """
+    return tokens / tokens_per_s
+
+
+@_figure("Loss difference", "abs(loss - reference) / abs(reference)")
+def relative_difference(loss: float, reference: float) -> float:
+    """Of two losses of the same step; that of two curves is the largest over their steps.
+
+    What is not a number differs without bound.
+    """
+    difference = abs(loss - reference) / abs(reference)
+    return math.inf if math.isnan(difference) else difference
+
+
+def curve_difference(losses: Sequence[float], references: Sequence[float]) -> tuple[float, int]:
+    """The largest relative difference of two losses of the same step, and that step, counted from 0.
+
+    Raises ValueError unless both have as many steps.
+    """
+    both = zip(losses, references, strict=True)
+    return max((relative_difference(loss, reference), step) for step, (loss, reference) in enumerate(both))
+
+
+@_figure("Speed-up (as fast as)", "base_s / time_s")
+def speed_up(base_s: float, time_s: float) -> float:
+    """How many times as fast as what it is compared with, by time per iteration."""
+    return base_s / time_s
+
+
+@_figure("Time saved (gain)", "1 - time_s / base_s")
+def saved(base_s: float, time_s: float) -> float:
+    """The part of the time per iteration that is saved: 20 % saved is 0.8 times as long and 1.25 times as fast."""
+    return 1 - time_s / base_s
+
+
+@_figure("Share of communication hidden", "hidden_s / (hidden_s + exposed_s)")
+def share_hidden(hidden_s: float, exposed_s: float) -> float | None:
+    """Of the seconds of a step in which the rank communicates, those in which it computes as well. On rank 0.
+
+    Hidden: the rank computes while at least one collective is in flight; several at once count once, so it is never
+    more than the compute. Exposed: compute stands still for a collective, every wait counted, also those that no
+    schedule can avoid and those for a slower rank. A collective is in flight from when its lane comes to it until its
+    result is there, which on processors includes waiting for the last rank to join. None without communication.
+    """
+    total = hidden_s + exposed_s
+    return hidden_s / total if total else None
+
+
+@_figure("Bound of a step", "max(compute_s, lane_s)")
+def bound(compute_s: float, lane_s: float) -> float:
+    """The time that no schedule of the same work can beat: the longer of compute and of the busiest lane.
+
+    Compute is the step less all waits, on rank 0. A lane is one queue of collectives along one axis of the grid; it is
+    busy while one of its collectives is in flight, and the rank where that is shortest counts, as the others wait for
+    it to join.
+    """
+    return max(compute_s, lane_s)
+
+
+@_figure("Bound of a step, ranks sharing cores", "max(processor_s / cores, link_s)")
+def bound_on_shared_cores(processor_s: float, cores: int, link_s: float) -> float:
+    """The same where the ranks of a machine have more threads than it has cores, so that a wait is mostly the turn of
+    another rank: the longer of work and wire.
+
+    Work: processor seconds of a step of all ranks on the machine, threads of their collectives included, over the cores
+    they may use. Wire: the bytes that the busiest node's network interface carried one way in a step, over its rate; 0
+    where no rate is known, or nothing was carried.
+    """
+    return max(processor_s / cores, link_s)
+
+
+@_figure("Step by its bound", "step_s / bound_s")
+def step_by_bound(step_s: float, bound_s: float) -> float:
+    """How much longer a step is than its bound: 1 is a step that could not be shorter with the same work."""
+    return step_s / bound_s
+
+
+@_figure("Share of the greatest gain", "(none_s - step_s) / (none_s - min(bound_s, bound_none_s))")
+def share_of_greatest_gain(none_s: float, step_s: float, bound_s: float, bound_none_s: float) -> float | None:
+    """What an overlap saves over none, of what could be saved at most.
+
+    The most that could be saved is down to the bound of a step, with or without overlap: the smaller of the two, as
+    competing for the machine makes both compute and collectives longer. None where nothing could be.
+    """
+    greatest = none_s - min(bound_s, bound_none_s)
+    return (none_s - step_s) / greatest if greatest > 0 else None
+
+
+class Paired(NamedTuple):
+    """The median of paired ratios, and its interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+@_figure("Paired ratio", "median(time_s / base_s for time_s, base_s in rounds)")
+def paired_ratio(rounds: Sequence[tuple[float, float]]) -> float:
+    """Two ways to do the same, measured in turns in the same processes: the median over rounds of the ratio of their
+    times.
+
+    In each round every way takes as many steps, in another order each time; the time of a way in a round is the median
+    of its steps. Noise that lasts longer than a round disturbs both sides alike and cancels.
+    """
+    return median(time_s / base_s for time_s, base_s in rounds)
+
+
+def paired(jobs: Sequence[Sequence[tuple[float, float]]]) -> Paired:
+    """The paired ratio over the rounds of all jobs, with the interval of confidence 0.95 of that median.
+
+    By bootstrap: jobs are drawn with replacement and rounds within each, 2000 times, from a fixed seed. Raises
+    ValueError without a round.
+    """
+    if not any(jobs):
+        raise ValueError("A paired ratio takes at least one round.")
+    ratios = [[time_s / base_s for time_s, base_s in rounds] for rounds in jobs if rounds]
+    drawing = random.Random(0)
+    medians = sorted(
+        median(
+            [
+                ratio
+                for rounds in drawing.choices(ratios, k=len(ratios))
+                for ratio in drawing.choices(rounds, k=len(rounds))
+            ]
+        )
+        for _ in range(RESAMPLES)
+    )
+    tail = round((1 - CONFIDENCE) / 2 * RESAMPLES)
+    whole = paired_ratio([pair for rounds in jobs for pair in rounds])
+    return Paired(whole, medians[tail], medians[-1 - tail])

@@ -13,10 +13,11 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from engine.errors import UsageError
 from engine.files import write_text
 from engine.grid import Grid
+from engine.result.step import Breakdown, Collective, Timeline
 from engine.schema import Record, first_problem
 
 SCHEMA: Literal["par4d.result"] = "par4d.result"
-VERSION: Literal[2] = 2
+VERSION: Literal[3] = 3
 
 
 def _grid(text: str) -> str:
@@ -56,8 +57,9 @@ class Summary(Record):
     """Figures over the counted iterations (all but the warm-up, axonn-sc24 VI-C).
 
     hardware_flops_per_s counts the recomputation of activation checkpointing where it was on, model_flops_per_s
-    never does; both are of the whole job. hfu and mfu are those rates over the job's advertised peak, and absent
-    where no peak was given. repeated_flops_per_s is what Algorithm 1 runs Gy times over and neither rate counts.
+    never does; both are of the whole job. hfu and mfu are those rates over the job's advertised peak, of_empirical the
+    first over the empirical one; absent where no peak was given or measured. empirical_peak_measured: by the job's own
+    ranks at once, instead of given. repeated_flops_per_s is what Algorithm 1 runs Gy times over, and in neither rate.
     """
 
     counted_iterations: int
@@ -70,6 +72,9 @@ class Summary(Record):
     peak_flops_per_device: float | None = None
     hfu: float | None = None
     mfu: float | None = None
+    empirical_peak_flops_per_device: float | None = None
+    empirical_peak_measured: bool = False
+    of_empirical: float | None = None
 
 
 class Memory(Record):
@@ -86,81 +91,32 @@ class Memory(Record):
     cache_bytes: int = 0
 
 
-class Collective(Record):
-    """What rank 0 sent in one counted iteration along one axis: bytes are those of the input buffers.
+class Ratio(Record):
+    """A paired ratio of times with the interval of confidence 0.95 of that median (metrics.paired)."""
 
-    time_s: from the start of each to its end, summed; collectives in flight together count each. Absent where they
-    were not timed.
+    ratio: float
+    low: float
+    high: float
+
+
+class Variant(Record):
+    """One overlap of an ablation, which took turns with the others in the same processes.
+
+    rounds_s: seconds of each counted step, by round. over_none: its time by that without overlap, paired by round;
+    share_of_greatest_gain: as metrics.py defines it; both absent for "none" itself. The memory is as in Memory.
     """
 
-    kind: str
-    axis: str
-    calls: float
-    bytes: float
-    time_s: float | None = None
-
-
-class AxisTime(Record):
-    """Communication along one axis: exposed_s is waited for, hidden_s is in flight while the rank computes."""
-
-    axis: str
-    exposed_s: float
-    hidden_s: float
-
-
-class Phase(Record):
-    """A part of the step: forward, backward (recomputation included), reduce (what is left of it), optimizer.
-
-    compute_s + blocking_s + exposed_s is its length. blocking_s: waits for results without which nothing is left to
-    do, which no schedule can hide (with oar, for as long as an input gradient takes beyond the weight gradient).
-    exposed_s: waits for the others, which could have been in flight earlier or waited for later. hidden_s: the time
-    that communication begun in this phase was in flight while the rank computed. Without clipping the optimizer steps
-    in the reduce phase, as each bucket of gradients is summed.
-    """
-
-    name: str
-    compute_s: float
-    blocking_s: float
-    exposed_s: float
-    hidden_s: float
-
-
-class Breakdown(Record):
-    """Mean seconds of one counted iteration on rank 0; compute_s + collectives_s is the iteration.
-
-    collectives_s is exposed communication, the time that the rank's compute stands still for a collective, waiting
-    for slower ranks included: the sum of exposed_s over axes, and of blocking_s and exposed_s over phases.
-    compute_s is the rest of the iteration.
-    """
-
-    compute_s: float
-    collectives_s: float
-    axes: tuple[AxisTime, ...] = ()
-    phases: tuple[Phase, ...] = ()
-
-
-class Span(Record):
-    """Something of one step on rank 0; seconds from the start of the step.
-
-    lane: "compute" for the phases of the step and the waits in them; for collectives the axis and, where an axis has
-    several lanes, which ("z", "z gather"). kind: "phase", "wait" or "collective". A collective begins when
-    it is issued, or when the one before it on its lane ends, and ends when its result is there.
-    """
-
-    lane: str
-    kind: Literal["phase", "wait", "collective"]
-    name: str
-    start_s: float
-    end_s: float
-    issued_s: float | None = None
-
-
-class Timeline(Record):
-    """What ran when in one iteration on rank 0."""
-
-    iteration: int
-    step_s: float
-    spans: tuple[Span, ...]
+    overlap: str
+    rounds_s: tuple[tuple[float, ...], ...]
+    time_per_iteration_s: float
+    over_none: Ratio | None = None
+    share_of_greatest_gain: float | None = None
+    prefetch_bytes: int = 0
+    cached_blocks: int = 0
+    cache_bytes: int = 0
+    collectives: tuple[Collective, ...] = ()
+    breakdown: Breakdown | None = None
+    timeline: Timeline | None = None
 
 
 class GemmPoint(Record):
@@ -188,15 +144,16 @@ class Provenance(Record):
 
 
 class Result(Record):
-    """A whole result.json. kind "train" carries iterations and summary, kind "gemm" carries gemm.
+    """A whole result.json. kind "train" carries iterations and summary, "ablation" variants, "gemm" gemm.
 
     labels are the caller's own words (a suite writes system, partition and study), config is every option of the
-    command after defaults were applied. Version 1 had no axes, phases and timeline.
+    command after defaults were applied. A gemm's best rate is that of one of its ranks, which measured at once.
+    Version 1 had no axes, phases and timeline; version 2 no lanes, machine, bound, variants and measured peak.
     """
 
     schema_: Literal["par4d.result"] = Field(default=SCHEMA, alias="schema")
-    version: Literal[1, 2] = VERSION
-    kind: Literal["train", "gemm"]
+    version: Literal[1, 2, 3] = VERSION
+    kind: Literal["train", "ablation", "gemm"]
     status: Literal["ok", "failed"]
     reason: str | None = None
     labels: dict[str, str] = {}
@@ -210,6 +167,7 @@ class Result(Record):
     collectives: tuple[Collective, ...] = ()
     breakdown: Breakdown | None = None
     timeline: Timeline | None = None
+    variants: tuple[Variant, ...] = ()
     dtype: str
     gemm: tuple[GemmPoint, ...] = ()
     best_flops_per_s: float | None = None

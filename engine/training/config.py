@@ -114,6 +114,12 @@ class TrainConfig:
     """for --grid auto: when the state must be split"""
     peak_flops: Annotated[float | None, Parameter(metavar="FLOPS")] = None
     """advertised peak of one device, for HFU and MFU"""
+    empirical_peak_flops: Annotated[float | None, Parameter(metavar="FLOPS")] = None
+    """what matrix products reach on one device, to compare with"""
+    measure_peak: bool = False
+    """find that out first: all ranks multiply matrices at once"""
+    link_bytes_per_s: Annotated[float | None, Parameter(metavar="BYTES")] = None
+    """of a node's network one way: what a step can't beat where ranks share cores"""
     breakdown: bool = False
     """time each collective and phase (always on CPUs, where it costs nothing; on CUDA it takes timing events)"""
     labels: Labels = ()
@@ -144,11 +150,13 @@ class Plan:
     saved: "Saved | None" = None
 
     def as_options(self) -> dict[str, Any]:
-        """For the record: every option in JSON's types."""
+        """For the record: every option as it came out, in JSON's types: a later default changes nothing of it."""
         config = self.config
         options = asdict(config)
         del options["labels"]
         options |= {"model": self.model.options, "grid": str(self.grid)}
+        options["batch"]["micro"] = config.batch.micro or config.batch.per_rank(self.grid)
+        options["reduce_dtype"] = config.reduce_dtype or config.precision
         tuning = options.pop("overlap")
         options |= {key: tuning[key] for key in ("prefetch_depth", "reduce_window", "bucket_bytes", "cache_bytes")}
         options["overlap"] = str(config.overlap)
@@ -237,6 +245,8 @@ def _check_numbers(config: TrainConfig) -> None:
         "--devices-per-node": config.devices_per_node,
         "--device-memory": config.device_memory,
         "--peak-flops": config.peak_flops,
+        "--empirical-peak-flops": config.empirical_peak_flops,
+        "--link-bytes-per-s": config.link_bytes_per_s,
     }
     not_negative = {
         "--clip": optim.clip,

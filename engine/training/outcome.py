@@ -3,95 +3,31 @@
 import logging
 import socket
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from statistics import mean, median
+from dataclasses import asdict
+from statistics import median
 from typing import Literal
 
 import torch
 
-from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
 from engine.errors import EngineError, RunError
 from engine.measure import chrome_trace
-from engine.measure.memory import peak_bytes
-from engine.measure.recorder import AxisSeconds, PhaseSeconds, Recording
 from engine.models.architecture import hardware_flops, model_flops, repeated_flops
 from engine.planning.fit import parameters_per_rank
-from engine.result import provenance
-from engine.result.metrics import utilisation
-from engine.result.schema import (
-    AxisTime,
-    Breakdown,
-    Collective,
-    Memory,
-    Model,
-    Phase,
-    Result,
-    Span,
-    Summary,
-    Timeline,
-    read,
-    write,
-)
+from engine.result import metrics, provenance
+from engine.result.schema import Model, Result, Summary, read, write
+from engine.result.step import Breakdown, Span, Timeline
 from engine.training.config import Plan
+from engine.training.gathered import Ranks, collectives
 from engine.training.trainer import Diverged, Measurements
 
 log = logging.getLogger(__name__)
 
 UNFINISHED = "The run ended before it could write its result: it was killed, or its time limit passed."
-NAME_BYTES = 256
 
 
 class Terminated(RunError):
     """The launcher or the scheduler asked this rank to end, because another one failed or time is up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ranks:
-    """What every rank says of itself, in rank order."""
-
-    memory: Memory
-    hosts: list[str]
-    devices: list[str]
-
-
-def everyones(comm: Comm) -> Ranks:
-    """Ask every rank for its peak memory, host and device. Collective."""
-    kind, peak = peak_bytes(comm.device)
-    peaks = comm.everyone(torch.tensor([peak], dtype=torch.int64)).flatten().tolist()
-    hosts = _texts(comm, socket.gethostname())
-    devices = _texts(comm, provenance.device_name(comm.device))
-    return Ranks(Memory(kind=kind, peak_bytes_per_rank=tuple(peaks)), hosts, devices)
-
-
-def collectives(recording: Recording) -> tuple[Collective, ...]:
-    """Of one iteration, on average."""
-    return tuple(
-        Collective(
-            kind=kind,
-            axis=axis,
-            calls=tally.calls / recording.steps,
-            bytes=tally.num_bytes / recording.steps,
-            time_s=tally.time_s / recording.steps if recording.timed else None,
-        )
-        for (kind, axis), tally in sorted(recording.tallies.items())
-    )
-
-
-def breakdown(recording: Recording) -> Breakdown:
-    """Of one iteration, on average."""
-    steps = recording.steps
-    exposed_s = sum(axis.exposed_s for axis in recording.axes.values())
-
-    def means(times: PhaseSeconds | AxisSeconds) -> dict[str, float]:
-        return {name: value / steps for name, value in asdict(times).items()}
-
-    return Breakdown(
-        compute_s=(recording.time_s - exposed_s) / steps,
-        collectives_s=exposed_s / steps,
-        axes=tuple(AxisTime(axis=axis, **means(times)) for axis, times in sorted(recording.axes.items())),
-        phases=tuple(Phase(name=name, **means(times)) for name, times in recording.phases.items()),
-    )
 
 
 class Outcome:
@@ -110,7 +46,7 @@ class Outcome:
         """A failed result with the iterations so far."""
         return self._result("failed", reason, [socket.gethostname()], [provenance.device_name(self._device)])
 
-    def succeeded(self, ranks: Ranks) -> Result:
+    def succeeded(self, ranks: Ranks, breakdown: Breakdown | None) -> Result:
         """The result of a whole run."""
         measurements = self.measurements
         memory = ranks.memory.model_copy(
@@ -125,7 +61,7 @@ class Outcome:
                 "summary": self._summary(),
                 "memory": memory,
                 "collectives": collectives(measurements.recording),
-                "breakdown": breakdown(measurements.recording) if measurements.recording.timed else None,
+                "breakdown": breakdown,
                 "timeline": self._timeline() if self._plan.config.timeline is not None else None,
             }
         )
@@ -164,23 +100,28 @@ class Outcome:
     def _summary(self) -> Summary:
         plan, config, ranks = self._plan, self._plan.config, self._launch.world_size
         times = [i.time_s for i in self.measurements.iterations if not i.warmup]
-        time_s = mean(times)
+        time_s = metrics.time_per_iteration(times)
         sequences = config.batch.sequences
         recompute = config.checkpoint_activations
-        hardware, model = hardware_flops(plan.model, sequences, recompute=recompute), model_flops(plan.model, sequences)
-        repeated = repeated_flops(plan.model, sequences, plan.grid, recompute=recompute)
-        peak = config.peak_flops
+        hardware = metrics.rate(hardware_flops(plan.model, sequences, recompute=recompute), time_s)
+        model = metrics.rate(model_flops(plan.model, sequences), time_s)
+        repeated = metrics.rate(repeated_flops(plan.model, sequences, plan.grid, recompute=recompute), time_s)
+        measured = self.measurements.peak_flops_per_s
+        advertised, empirical = config.peak_flops, measured or config.empirical_peak_flops
         return Summary(
             counted_iterations=len(times),
             time_per_iteration_s=time_s,
             median_time_s=median(times),
-            tokens_per_s=sequences * plan.model.sequence / time_s,
-            hardware_flops_per_s=hardware / time_s,
-            model_flops_per_s=model / time_s,
-            repeated_flops_per_s=repeated / time_s,
-            peak_flops_per_device=peak,
-            hfu=utilisation(hardware, time_s, ranks, peak) if peak else None,
-            mfu=utilisation(model, time_s, ranks, peak) if peak else None,
+            tokens_per_s=metrics.rate(sequences * plan.model.sequence, time_s),
+            hardware_flops_per_s=hardware,
+            model_flops_per_s=model,
+            repeated_flops_per_s=repeated,
+            peak_flops_per_device=advertised,
+            hfu=metrics.utilisation(hardware, ranks, advertised) if advertised else None,
+            mfu=metrics.utilisation(model, ranks, advertised) if advertised else None,
+            empirical_peak_flops_per_device=empirical,
+            empirical_peak_measured=measured is not None,
+            of_empirical=metrics.utilisation(hardware, ranks, empirical) if empirical else None,
         )
 
     def _result(
@@ -192,7 +133,7 @@ class Outcome:
             status=status,
             reason=reason,
             labels=dict(config.labels),
-            config=plan.as_options(),
+            config=plan.as_options() | {"device": self._device.type, "threads": torch.get_num_threads()},
             ranks=self._launch.world_size,
             grid=str(plan.grid),
             model=Model(
@@ -212,10 +153,3 @@ class Outcome:
                 start=self._start, launcher=self._launch.launcher, hosts=hosts, devices=devices
             ),
         )
-
-
-def _texts(comm: Comm, text: str) -> list[str]:
-    """A short text of every rank, in rank order."""
-    encoded = text.encode()[:NAME_BYTES].ljust(NAME_BYTES, b"\0")
-    rows = comm.everyone(torch.frombuffer(bytearray(encoded), dtype=torch.uint8))
-    return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows.tolist()]

@@ -15,9 +15,11 @@ from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, choose_device, init_process_group
 from engine.measure.memory import keep_freed_memory
 from engine.measure.recorder import Recorder
+from engine.precision import DTYPES
 from engine.result.schema import write
 from engine.training.config import Plan
-from engine.training.outcome import UNFINISHED, Outcome, Terminated, everyones
+from engine.training.gathered import breakdown, everyones, joint_peak
+from engine.training.outcome import UNFINISHED, Outcome, Terminated
 from engine.training.trainer import Trainer, run_iterations
 
 
@@ -42,10 +44,13 @@ def train(plan: Plan, launch: Launch) -> int:
         outcome.connected = True
         recorder = Recorder.on(device, breakdown=config.breakdown or config.timeline is not None)
         comm = Comm(plan.grid, timeout=timedelta(seconds=config.timeout_s), recorder=recorder, device=device)
+        if config.measure_peak:
+            outcome.measurements.peak_flops_per_s = joint_peak(comm, DTYPES[config.precision])
         run_iterations(Trainer(plan, comm, recorder), outcome.measurements)
         ranks = everyones(comm)
+        times = breakdown(comm, outcome.measurements.recording, config.link_bytes_per_s)
         if launch.rank == 0:
-            write(outcome.succeeded(ranks), config.out)
+            write(outcome.succeeded(ranks, times), config.out)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         comm.barrier()
         dist.destroy_process_group()

@@ -50,7 +50,8 @@ class Step(NamedTuple):
 
 @dataclass(slots=True)
 class Measurements:
-    """What a run has measured so far. recording: of the counted iterations, on this rank.
+    """What a run has measured so far. recording: of the counted iterations, on this rank. peak_flops_per_s: what matrix
+    products reached on each rank, all at once, where that was asked for.
 
     prefetch_bytes, cache_bytes: the most that gathered weights took; cached_blocks: as Overlap.cache came out.
     """
@@ -60,6 +61,7 @@ class Measurements:
     prefetch_bytes: int = 0
     cached_blocks: int = 0
     cache_bytes: int = 0
+    peak_flops_per_s: float | None = None
 
 
 class Trainer:

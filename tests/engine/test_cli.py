@@ -24,9 +24,9 @@ SMALL = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic"]
 OF_TRAIN = """
     model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout grid
     batch-size micro-batch iterations warmup precision reduce-dtype checkpoint-activations data seed
-    device timeout devices-per-node device-memory peak-flops breakdown label out overlap
-    prefetch-depth reduce-window bucket-bytes cache-bytes timeline learning-rate weight-decay clip
-    lr-warmup-steps lr-decay-steps save save-every resume
+    device timeout devices-per-node device-memory peak-flops empirical-peak-flops measure-peak link-bytes-per-s
+    breakdown label out overlap prefetch-depth reduce-window bucket-bytes cache-bytes timeline learning-rate
+    weight-decay clip lr-warmup-steps lr-decay-steps save save-every resume
 """
 OF_BENCH_PEERS = """
     peer grid overlap checkpoint-activations batch-size out jobs rounds steps-per-round threads

@@ -108,7 +108,7 @@ def test_table_iii_follows_from_the_time_per_batch(
 ) -> None:
     flops = hardware_flops(lookup(name), BATCH, recompute=True)
     assert flops / time_s / 1e15 == pytest.approx(pflops, rel=2e-5)
-    hfu = utilisation(flops, time_s, devices, PEAKS[system])
+    hfu = utilisation(flops / time_s, devices, PEAKS[system])
     assert 100 * hfu == pytest.approx(percent, abs=0.05 + percent * 0.05 / pflops)
 
 

@@ -8,7 +8,7 @@ from engine.comm.collective import Kind
 from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
-from engine.training.outcome import collectives
+from engine.training.gathered import collectives
 
 
 @pytest.mark.parametrize("timing", [True, False])

@@ -61,7 +61,7 @@ def test_waits_flights_and_compute_are_told_apart() -> None:
     assert (forward.compute_s, forward.blocking_s, forward.exposed_s) == (3.0, 2.0, 0.0)
     assert (backward.compute_s, backward.blocking_s, backward.exposed_s) == (4.0, 0.0, 1.0)
     # z was in flight for 7 s: 2 s of them behind the wait for y, and 1 s in its own wait.
-    assert (forward.hidden_s, backward.hidden_s) == (4.0, 0.0)
+    assert (forward.hidden_s, backward.hidden_s) == (3.0, 1.0)
     assert (total.axes["z"].exposed_s, total.axes["z"].hidden_s) == (1.0, 4.0)
     assert (total.axes["y"].exposed_s, total.axes["y"].hidden_s) == (2.0, 0.0)
     assert (total.tallies["all_gather", "z"].calls, total.tallies["all_gather", "z"].time_s) == (1, 7.0)
@@ -79,6 +79,8 @@ def test_collectives_of_one_lane_follow_each_other_and_of_two_lanes_run_at_once(
     total = step.recorder.total
     assert total.axes["z"].hidden_s == 5.0
     assert total.axes["x"].hidden_s == 4.0
+    assert total.phases["forward"].hidden_s == 5.0  # what is in flight together hides behind the same compute
+    assert (total.lanes["z"], total.lanes["x"]) == (5.0, 4.0)
     assert total.tallies["all_gather", "z"].time_s == 5.0
 
 
@@ -214,3 +216,28 @@ def test_on_cuda_the_host_waits_once_a_step_at_its_end(timing: bool, monkeypatch
     assert (length == 5.0) == timing
     assert recorder.total.timed == timing
     assert Recorder.on(torch.device("cpu"), breakdown=False).total.timed, "where it costs nothing"
+
+
+def test_a_step_takes_processor_seconds_and_what_lies_between_two_steps_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken = iter([1.0, 3.0, 10.0, 10.5])
+    carried = iter([(0, 0), (70, 30), (500, 500), (570, 530)])
+    monkeypatch.setattr("engine.measure.recorder.processor_s", lambda: next(taken))
+    monkeypatch.setattr("engine.measure.recorder.link_bytes", lambda: next(carried))
+    recorder = Recorder(Hands())  # type: ignore[arg-type]
+    for _ in range(2):
+        recorder.start_step("forward")
+        recorder.end_step()
+    total = recorder.total
+    assert (total.processor_s, total.received_bytes, total.sent_bytes) == (2.5, 140, 60)
+
+
+def test_each_recording_holds_the_steps_that_were_recorded_into_it() -> None:
+    recorder = Recorder(Hands())  # type: ignore[arg-type]
+    one, two = recorder.new_recording(), recorder.new_recording()
+    for recording in (one, two, one):
+        recorder.record_into(recording)
+        recorder.start_step("forward")
+        recorder.end_step()
+    assert (one.steps, two.steps) == (2, 1)

@@ -91,6 +91,12 @@ def test_four_ranks_write_one_result_with_everything_in_it(tmp_path: Path) -> No
     assert [phase.name for phase in where.phases] == ["forward", "backward", "reduce", "optimizer"]
     assert {axis.axis for axis in where.axes if axis.hidden_s > 0} >= {"z"}
     assert where.phases[1].blocking_s > 0
+    assert {lane.lane for lane in where.lanes} == {"x", "z", "z gather"}
+    assert where.hidden_s == pytest.approx(sum(phase.hidden_s for phase in where.phases))
+    assert where.share_hidden == pytest.approx(where.hidden_s / (where.hidden_s + where.collectives_s))
+    assert where.machine is not None
+    assert (where.machine.ranks, where.machine.threads_per_rank) == (4, 1)
+    assert where.machine.processor_s > where.compute_s
     assert result.model is not None
     assert result.model.parameters == lookup("gpt-test").parameters
     assert result.provenance.launcher == "environment"

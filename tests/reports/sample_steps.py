@@ -8,7 +8,7 @@ checkpointing: on 2x2x2x1 96 collectives in 2.5 s, half of it exposed without ov
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from engine.result.schema import AxisTime, Breakdown, Phase, Span, Timeline
+from engine.result.step import AxisTime, Breakdown, Phase, Span, Timeline
 
 BLOCKS, WEIGHTS = 4, 4
 MATMUL, GATHER, REDUCE, PARTIAL, DATA, ISSUE = 0.0238, 0.0140, 0.0140, 0.0124, 0.012, 0.001

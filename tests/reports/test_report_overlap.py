@@ -8,7 +8,8 @@ import pytest
 from sample_results import ALL, ablation, train
 from sample_steps import simulate
 
-from engine.result.schema import AxisTime, Breakdown, Phase, Result
+from engine.result.schema import Result
+from engine.result.step import AxisTime, Breakdown, Phase
 from reports import published
 from reports.ablation import by_axis, flags, fullest, in_order, most_exposed, with_gains
 from reports.frame import Frames, frames

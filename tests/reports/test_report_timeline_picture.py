@@ -7,7 +7,7 @@ import re
 import pytest
 from sample_steps import simulate
 
-from engine.result.schema import Span, Timeline
+from engine.result.step import Span, Timeline
 from reports.timeline_picture import MOST_LANES, Panel, common, picture, sort, strips, union
 
 

@@ -1,0 +1,91 @@
+"""How fast matrix products are: on one device alone, or on all ranks of a job at once.
+
+A multiplication of n x n matrices counts 2 n^3. fp32 means fp32: no TF32.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from engine.result.metrics import gemm_rate
+
+TARGET_S = 1.0  # time to spend on one size
+SAMPLE_S = 0.002  # below this a sample is several multiplications, so that the clock and the launch don't show
+FEWEST, MOST = 3, 30  # samples of one size
+WINDOW_S = 0.5  # of all ranks at once: long against the turns that they take on shared cores
+JOINT_SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192, 16384)}
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Without TF32; as before afterwards."""
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+
+
+class Product:
+    """One n x n multiplication, of random numbers: zeros are faster. Raises torch.OutOfMemoryError."""
+
+    def __init__(self, size: int, dtype: torch.dtype, device: torch.device) -> None:
+        generator = torch.Generator(device).manual_seed(size)
+        self.size = size
+        self._a, self._b = (torch.randn(size, size, dtype=dtype, device=device, generator=generator) for _ in range(2))
+        self._c = torch.empty(size, size, dtype=dtype, device=device)
+        self.sample(1)
+
+    def sample(self, calls: int) -> float:
+        """Seconds of one multiplication, as the mean of several in a row."""
+        if self._a.device.type == "cuda":
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            self._multiply(calls)
+            end.record()
+            end.synchronize()
+            return begin.elapsed_time(end) / 1e3 / calls
+        start = time.perf_counter()
+        self._multiply(calls)
+        return (time.perf_counter() - start) / calls
+
+    def median_s(self, budget_s: float) -> tuple[float, int]:
+        """Seconds of one multiplication, the median of several samples, and how many multiplications that took."""
+        once_s = self.sample(1)
+        calls = self.calls(once_s)
+        count = min(MOST, max(FEWEST, int(min(TARGET_S, budget_s - 2 * once_s) / (calls * once_s))))
+        return statistics.median(self.sample(calls) for _ in range(count)), count * calls
+
+    def sustained(self, window_s: float) -> tuple[float, int]:
+        """Flop/s from now on for at least so long, and how many multiplications that were."""
+        calls = self.calls(self.sample(1))
+        done, start = 0, time.perf_counter()
+        while (passed_s := time.perf_counter() - start) < window_s:
+            self.sample(calls)
+            done += calls
+        return gemm_rate(self.size, done, passed_s), done
+
+    @staticmethod
+    def calls(once_s: float) -> int:
+        """Multiplications of one sample."""
+        return max(1, round(SAMPLE_S / max(once_s, 1e-6)))
+
+    def _multiply(self, calls: int) -> None:
+        for _ in range(calls):
+            torch.matmul(self._a, self._b, out=self._c)
+
+
+def joint(size: int, dtype: torch.dtype, device: torch.device, meet: Callable[[], None]) -> tuple[float, int]:
+    """This rank's flop/s in products of one size while all ranks do the same, and how many they were. Collective.
+
+    meet: returns when every rank has called it. What counts is how many products end in a window of time, not how long
+    one takes: where ranks take turns on a core, a short product is often over within its turn.
+    """
+    with full_precision():
+        product = Product(size, dtype, device)
+        meet()
+        return product.sustained(WINDOW_S)

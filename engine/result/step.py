@@ -1,0 +1,124 @@
+"""Of the schema of result.json: what an iteration sends, and where its time goes."""
+
+from typing import Literal
+
+from engine.schema import Record
+
+
+class Collective(Record):
+    """What rank 0 sent in one counted iteration along one axis: bytes are those of the input buffers.
+
+    time_s: from the start of each to its end, summed; collectives in flight together count each. Absent where they
+    were not timed.
+    """
+
+    kind: str
+    axis: str
+    calls: float
+    bytes: float
+    time_s: float | None = None
+
+
+class AxisTime(Record):
+    """Communication along one axis: exposed_s is waited for, hidden_s is in flight while the rank computes."""
+
+    axis: str
+    exposed_s: float
+    hidden_s: float
+
+
+class Phase(Record):
+    """A part of the step: forward, backward (recomputation included), reduce (what is left of it), optimizer.
+
+    compute_s + blocking_s + exposed_s is its length. blocking_s: waits for results without which nothing is left to
+    do, which no schedule can hide (with oar, for as long as an input gradient takes beyond the weight gradient).
+    exposed_s: waits for the others, which could have been in flight earlier or waited for later. hidden_s: of its
+    compute, what has a collective in flight; up to version 2, the flights begun in it, summed. Without clipping the
+    optimizer steps in the reduce phase, as each bucket of gradients is summed.
+    """
+
+    name: str
+    compute_s: float
+    blocking_s: float
+    exposed_s: float
+    hidden_s: float
+
+
+class LaneTime(Record):
+    """How long a lane's collectives are in flight; of all ranks the one where that is shortest."""
+
+    lane: str
+    busy_s: float
+
+
+class Machine(Record):
+    """What the ranks of one machine take of it in a step; of several machines the one with the longest bound.
+
+    A machine is one running kernel, whatever host names its nodes have. cores: those that its ranks may use.
+    processor_s: of all its ranks, threads of their collectives included. link_bytes: what the busiest host name's
+    network interfaces, without the loopback, carried one way; link_bytes_per_s: as it was given.
+    """
+
+    ranks: int
+    threads_per_rank: int
+    cores: int
+    processor_s: float
+    link_bytes: float
+    link_bytes_per_s: float | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether its ranks take turns on its cores."""
+        return self.ranks * self.threads_per_rank > self.cores
+
+
+class Bound(Record):
+    """What no schedule of the same work can beat. by: "compute", the name of a lane, "processors" or "link"."""
+
+    bound_s: float
+    by: str
+    step_by_bound: float
+
+
+class Breakdown(Record):
+    """Mean seconds of one counted iteration on rank 0; compute_s + collectives_s is the iteration.
+
+    collectives_s is exposed communication, the time that the rank's compute stands still for a collective, waiting
+    for slower ranks included: the sum of exposed_s over axes, and of blocking_s and exposed_s over phases.
+    compute_s is the rest of the iteration, hidden_s what of it has a collective in flight. share_hidden, bound: as
+    metrics.py defines them; machine: where ranks compute on processors. Up to version 2 there were none of these.
+    """
+
+    compute_s: float
+    collectives_s: float
+    hidden_s: float | None = None
+    share_hidden: float | None = None
+    axes: tuple[AxisTime, ...] = ()
+    phases: tuple[Phase, ...] = ()
+    lanes: tuple[LaneTime, ...] = ()
+    machine: Machine | None = None
+    bound: Bound | None = None
+
+
+class Span(Record):
+    """Something of one step on rank 0; seconds from the start of the step.
+
+    lane: "compute" for the phases of the step and the waits in them; for collectives the axis and, where an axis has
+    several lanes, which ("z", "z gather"). kind: "phase", "wait" or "collective". A collective begins when
+    it is issued, or when the one before it on its lane ends, and ends when its result is there.
+    """
+
+    lane: str
+    kind: Literal["phase", "wait", "collective"]
+    name: str
+    start_s: float
+    end_s: float
+    issued_s: float | None = None
+
+
+class Timeline(Record):
+    """What ran when in one iteration on rank 0."""
+
+    iteration: int
+    step_s: float
+    spans: tuple[Span, ...]

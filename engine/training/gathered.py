@@ -1,0 +1,144 @@
+"""What every rank says of itself at the end, and the figures that take all of them."""
+
+import socket
+from dataclasses import asdict, dataclass
+
+import torch
+
+from engine.comm.collective import LANE_NAMES
+from engine.comm.funnel import Comm
+from engine.measure.gemm import JOINT_SIZES, joint
+from engine.measure.machine import cores, machine_name
+from engine.measure.memory import peak_bytes
+from engine.measure.recorder import AxisSeconds, PhaseSeconds, Recording
+from engine.result import metrics, provenance
+from engine.result.schema import Memory
+from engine.result.step import AxisTime, Bound, Breakdown, Collective, LaneTime, Machine, Phase
+
+NAME_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """What every rank says of itself, in rank order."""
+
+    memory: Memory
+    hosts: list[str]
+    devices: list[str]
+
+
+def everyones(comm: Comm) -> Ranks:
+    """Ask every rank for its peak memory, host and device. Collective."""
+    kind, peak = peak_bytes(comm.device)
+    peaks = comm.everyone(torch.tensor([peak], dtype=torch.int64)).flatten().tolist()
+    hosts = _texts(comm, socket.gethostname())
+    devices = _texts(comm, provenance.device_name(comm.device))
+    return Ranks(Memory(kind=kind, peak_bytes_per_rank=tuple(peaks)), hosts, devices)
+
+
+def joint_peak(comm: Comm, dtype: torch.dtype) -> float:
+    """Flop/s that square matrix products reach on a rank while all ranks multiply, the best size. Collective."""
+    sizes = JOINT_SIZES[comm.device.type]
+    rates = [joint(size, dtype, comm.device, comm.barrier)[0] for size in sizes]
+    return float(comm.everyone(torch.tensor(rates, dtype=torch.float64)).mean(0).max().item())
+
+
+def collectives(recording: Recording) -> tuple[Collective, ...]:
+    """Of one iteration, on average."""
+    return tuple(
+        Collective(
+            kind=kind,
+            axis=axis,
+            calls=tally.calls / recording.steps,
+            bytes=tally.num_bytes / recording.steps,
+            time_s=tally.time_s / recording.steps if recording.timed else None,
+        )
+        for (kind, axis), tally in sorted(recording.tallies.items())
+    )
+
+
+def breakdown(comm: Comm, recording: Recording, link_bytes_per_s: float | None) -> Breakdown | None:
+    """Of one iteration, on average; None where it wasn't timed. Collective.
+
+    link_bytes_per_s: of a node's network, one way, where it is known.
+    """
+    steps = recording.steps
+    lanes = [recording.lanes.get(name, 0.0) for name in LANE_NAMES]
+    taken = [recording.processor_s, float(recording.received_bytes), float(recording.sent_bytes), *lanes]
+    rows = comm.everyone(torch.tensor(taken, dtype=torch.float64).div(steps)).cpu()
+    machine = _machine(comm, rows[:, :3].tolist(), link_bytes_per_s)
+    if not recording.timed:
+        return None
+    exposed_s = sum(axis.exposed_s for axis in recording.axes.values()) / steps
+    hidden_s = sum(phase.hidden_s for phase in recording.phases.values()) / steps
+    step_s = recording.time_s / steps
+    shortest = rows[:, 3:].amin(0).tolist()
+    busy = tuple(LaneTime(lane=name, busy_s=s) for name, s in zip(LANE_NAMES, shortest, strict=True) if s)
+
+    def means(times: PhaseSeconds | AxisSeconds) -> dict[str, float]:
+        return {name: value / steps for name, value in asdict(times).items()}
+
+    return Breakdown(
+        compute_s=step_s - exposed_s,
+        collectives_s=exposed_s,
+        hidden_s=hidden_s,
+        share_hidden=metrics.share_hidden(hidden_s, exposed_s),
+        axes=tuple(AxisTime(axis=axis, **means(times)) for axis, times in sorted(recording.axes.items())),
+        phases=tuple(Phase(name=name, **means(times)) for name, times in recording.phases.items()),
+        lanes=busy,
+        machine=machine,
+        bound=_bound(step_s, step_s - exposed_s, busy, machine),
+    )
+
+
+def _bound(step_s: float, compute_s: float, lanes: tuple[LaneTime, ...], machine: Machine | None) -> Bound:
+    """Of a step, by what its ranks share."""
+    if machine is not None and machine.shared:
+        link_s = link_seconds(machine)
+        bound_s = metrics.bound_on_shared_cores(machine.processor_s, machine.cores, link_s)
+        by = "link" if bound_s <= link_s else "processors"
+    else:
+        busiest = max(lanes, key=lambda lane: lane.busy_s, default=LaneTime(lane="", busy_s=0.0))
+        bound_s = metrics.bound(compute_s, busiest.busy_s)
+        by = busiest.lane if bound_s > compute_s else "compute"
+    return Bound(bound_s=bound_s, by=by, step_by_bound=metrics.step_by_bound(step_s, bound_s))
+
+
+def link_seconds(machine: Machine) -> float:
+    """What the busiest node's bytes take on its link at least; 0 where no rate is known."""
+    return machine.link_bytes / machine.link_bytes_per_s if machine.link_bytes_per_s else 0.0
+
+
+def _machine(comm: Comm, taken: list[list[float]], link_bytes_per_s: float | None) -> Machine | None:
+    """The machine with the longest bound; None for a job on accelerators. taken: what each rank took in a step.
+
+    The ranks of one host name read the same counters of its network, so the most that one has read is what it carried.
+    """
+    names = _texts(comm, machine_name())
+    allowed = [int(mask, 16) for mask in _texts(comm, f"{sum(1 << core for core in cores()):x}")]
+    if comm.device.type != "cpu":
+        return None
+    machines = []
+    for name in dict.fromkeys(names):
+        mine = [rank for rank, of in enumerate(names) if of == name]
+        union = 0
+        for rank in mine:
+            union |= allowed[rank]
+        machines.append(
+            Machine(
+                ranks=len(mine),
+                threads_per_rank=torch.get_num_threads(),
+                cores=union.bit_count(),
+                processor_s=sum(taken[rank][0] for rank in mine),
+                link_bytes=max(max(taken[rank][1:]) for rank in mine),
+                link_bytes_per_s=link_bytes_per_s,
+            )
+        )
+    return max(machines, key=lambda m: metrics.bound_on_shared_cores(m.processor_s, m.cores, link_seconds(m)))
+
+
+def _texts(comm: Comm, text: str) -> list[str]:
+    """A short text of every rank, in rank order."""
+    encoded = text.encode()[:NAME_BYTES].ljust(NAME_BYTES, b"\0")
+    rows = comm.everyone(torch.frombuffer(bytearray(encoded), dtype=torch.uint8))
+    return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows.tolist()]
