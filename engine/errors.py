@@ -1,7 +1,8 @@
 """What the engine says to a person: one sentence that names what was given, what is allowed and what to do."""
 
 import difflib
-from collections.abc import Iterable
+import sys
+from collections.abc import Collection, Iterable
 
 
 class EngineError(Exception):
@@ -14,6 +15,35 @@ class UsageError(EngineError):
 
 class RunError(EngineError):
     """The run itself failed (a lost rank, a loss that is not a number); exit code 1, the result says why."""
+
+
+class ContactError(RunError):
+    """What a rank sees of a failure that is not its own: others are out of its reach, or it is told to end.
+
+    clause: who saw what, without a full stop, beginning with a small letter. detail: what the software below us says.
+    """
+
+    def __init__(self, clause: str, detail: str = "") -> None:
+        self._clause, self.detail = clause, detail
+        super().__init__(sentence(clause, detail))
+
+    def story(self, lost: Collection[int] = ()) -> str:
+        """The clause, where it can, in terms of the ranks that are known to be lost."""
+        return self._clause
+
+
+def sentence(clause: str, detail: str = "") -> str:
+    """A clause as a sentence, the words of the software below us in brackets at its end.
+
+    >>> sentence("rank 0 lost contact with rank 1 on axis x", "gloo: Connection closed by peer")
+    'Rank 0 lost contact with rank 1 on axis x (gloo: Connection closed by peer).'
+    """
+    return f"{clause[:1].upper()}{clause[1:]}{f' ({detail})' if detail else ''}."
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a rank's own memory, host or device, has run out. torch is asked only if it is loaded already."""
+    return isinstance(error, (MemoryError, getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

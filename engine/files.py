@@ -1,8 +1,13 @@
 """Files that are whole or not there: written beside their name, then renamed over it."""
 
+import fcntl
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+PAUSE_S = 0.01
 
 
 def write_text(path: Path, text: str) -> None:
@@ -17,3 +22,34 @@ def write_text(path: Path, text: str) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(folder: Path, limit_s: float) -> Iterator[None]:
+    """Keep out whoever else locks this folder, for as long as both live.
+
+    Goes on without where the file system has no locks, and after limit_s: who holds it may be stopped.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield
+        return
+    try:
+        deadline = time.monotonic() + limit_s
+        while not _lock(descriptor) and time.monotonic() < deadline:
+            time.sleep(PAUSE_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Whether there is nothing more to wait for."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # no locks here
+    return True

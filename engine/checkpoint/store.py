@@ -35,6 +35,8 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from engine.checkpoint.manifest import Manifest, Saved, write_manifest
+from engine.comm.contact import Line
+from engine.comm.funnel import Comm
 from engine.errors import RunError
 from engine.parallel.model import ParallelModel
 from engine.placement import Placement, Rectangle
@@ -179,7 +181,8 @@ def save(folder: Path, manifest: Manifest, model: ParallelModel, optimizer: torc
     model.comm.barrier()
     try:
         planner = _SavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-        dcp.save(_entries(model, optimizer), checkpoint_id=temporary, planner=planner)
+        with _line(model.comm, f"while saving {final}").held():
+            dcp.save(_entries(model, optimizer), checkpoint_id=temporary, planner=planner)
     except CheckpointException as error:
         raise RunError(f"The checkpoint {final} could not be written: {_first_cause(error)}") from error
     if first:
@@ -203,9 +206,16 @@ def load(saved: Saved, model: ParallelModel, optimizer: torch.optim.Optimizer) -
         for moment in MOMENTS:
             state[moment] = torch.zeros_like(parameter)
     try:
-        dcp.load(_entries(model, optimizer), storage_reader=_Reader(saved.folder), planner=_LoadPlanner())
+        with _line(model.comm, f"while loading {saved.folder}").held():
+            dcp.load(_entries(model, optimizer), storage_reader=_Reader(saved.folder), planner=_LoadPlanner())
     except CheckpointException as error:
         raise RunError(f"The checkpoint {saved.folder} could not be read: {_first_cause(error)}") from error
+
+
+def _line(comm: Comm, doing: str) -> Line:
+    """The library's own way to all ranks. An error that isn't its CheckpointException is one of that way."""
+    others = [rank for rank in range(comm.grid.size) if rank != comm.rank]
+    return Line(comm.rank, doing, others, "torch.distributed")
 
 
 def _first_cause(error: CheckpointException) -> str:

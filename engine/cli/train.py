@@ -8,9 +8,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from engine.errors import UsageError
 from engine.overlap.flags import Pace
 from engine.progress import log_to_stderr
 from engine.training.config import OVERLAP, TrainConfig, checked, notices
+from engine.training.failure import Account
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +43,19 @@ def train(*, config: TrainConfig, pace: PaceOptions = Pace()) -> int:
     plan = checked(replace(config, overlap=config.overlap.at(pace)), launch.world_size)
     for notice in notices(plan):
         log.warning("%s", notice)
-    from engine.training.run import train  # loads torch, which a command that can't work needn't wait for
+    account = Account(plan, launch)
+    try:
+        account.begin()
+        from engine.training.run import train  # loads torch
 
-    code = train(plan, launch)
-    if code:
+        train(plan, launch, account)
+    except Exception as error:
+        account.tell(error)
+        if isinstance(error, UsageError):
+            raise
         # Leave at once: while a failed rank tidies up its groups, the others wait for it.
         logging.shutdown()
-        os._exit(code)
+        os._exit(1)
     if launch.rank == 0:
         sys.stdout.write(f"{plan.config.out}\n")
     return 0

@@ -15,6 +15,7 @@ from engine.comm.backend import Backend, Channel
 from engine.comm.collective import IN_PLACE, LANES, POINT_TO_POINT, Kind, Lane, lane_name
 from engine.comm.groups import ProcessGroups
 from engine.comm.handle import Handle
+from engine.errors import ContactError
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
 
@@ -72,7 +73,8 @@ class Comm:
 
         at_once: it is waited for before anything else is done, so that on CUDA it needs no stream of its own.
 
-        Raises ValueError for a buffer or a peer that doesn't fit.
+        Raises ValueError for a buffer or a peer that doesn't fit; here or in wait() LostContact, if other ranks of the
+        axis don't take part.
         """
         return self._issue(kind, axis, lane, tensor, out, peer, at_once=at_once, unavoidable=False)
 
@@ -112,7 +114,7 @@ class Comm:
         One in which the other ranks take no part any more ends with the back end's time-out.
         """
         while self._in_flight:
-            with suppress(RuntimeError):  # the base of torch.distributed's errors
+            with suppress(ContactError, RuntimeError):  # the base of torch.distributed's errors
                 next(iter(self._in_flight)).wait()
 
     def barrier(self) -> None:

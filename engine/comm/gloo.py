@@ -8,14 +8,15 @@ from torch import Tensor
 
 from engine.comm.backend import launch
 from engine.comm.collective import POINT_TO_POINT, Kind
+from engine.comm.contact import Line
 from engine.measure.recorder import Flight
 
 
 class GlooChannel:
     """A process group of gloo, which carries out two of its collectives at a time on threads of its own."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self._group = group
+    def __init__(self, group: dist.ProcessGroup, line: Line) -> None:
+        self._group, self._line = group, line
         self._ranks = dist.get_world_size(group)
 
     def start(
@@ -25,16 +26,19 @@ class GlooChannel:
         if kind is Kind.REDUCE_SCATTER:
             # gloo's own sends as much as an all-reduce; an exchange and a local sum send half.
             parts = torch.empty_like(source)
-            work = dist.all_to_all_single(parts, source, group=self._group, async_op=True)
+            with self._line.held():
+                work = dist.all_to_all_single(parts, source, group=self._group, async_op=True)
         else:
             parts = target
-            work = launch(kind, self._group, source, target, peer, async_op=True)
+            with self._line.held():
+                work = launch(kind, self._group, source, target, peer, async_op=True)
         assert work is not None
         if flight is not None and kind not in POINT_TO_POINT:  # those don't say when they are done
             work.get_future().add_done_callback(lambda _: flight.end())
 
         def finish() -> None:
-            work.wait()
+            with self._line.held():
+                work.wait()
             if parts is not target:
                 if flight is not None:
                     flight.resume()  # the sum is this rank's own work

@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from engine.comm.backend import Channel
 from engine.comm.collective import Lane
+from engine.comm.contact import Line
 from engine.comm.fake import FakeChannel
 from engine.comm.gloo import GlooChannel
 from engine.comm.nccl import CudaStreams, NcclChannel, group_options
@@ -41,14 +42,16 @@ class ProcessGroups:
                 f"Collectives go over gloo, nccl or fake, but torch.distributed was initialised with {name}: take one "
                 "of the three."
             )
-        group = dist.new_group(
-            list(members),
-            timeout=self._timeout,
-            pg_options=group_options(self._timeout) if name == "nccl" else None,
-            use_local_synchronization=True,
-            group_desc=f"{axis} {lane}",
-        )
+        line = Line(self.rank, f"on axis {axis}", [member for member in members if member != self.rank], name)
+        with line.held():
+            group = dist.new_group(
+                list(members),
+                timeout=self._timeout,
+                pg_options=group_options(self._timeout) if name == "nccl" else None,
+                use_local_synchronization=True,
+                group_desc=f"{axis} {lane}",
+            )
         assert group is not None
         if name == "nccl":
-            return NcclChannel(group, CudaStreams(self._device))
-        return GlooChannel(group) if name == "gloo" else FakeChannel(group)
+            return NcclChannel(group, CudaStreams(self._device), line)
+        return GlooChannel(group, line) if name == "gloo" else FakeChannel(group)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from engine.errors import RunError, UsageError
+from engine.errors import ContactError, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 FIRST_PORT, PORTS = 20000, 12000  # below 32768, where Linux begins to hand out ports by itself
 SPECIAL_STEPS = 0xFFFFFFF0  # from here on Slurm numbers the steps of batch scripts and interactive shells
 JOB_IDS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "FLUX_JOB_ID", "PALS_APID", "PMIX_NAMESPACE")
+
+
+class NotMet(ContactError):
+    """The ranks did not find each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +202,7 @@ def init_process_group(launch: Launch, device: "torch.device", timeout: timedelt
     among the thousands of groups of a large grid.
 
     One rank alone gets a group without any network. timeout holds for the rendezvous and for every
-    collective. Raises RunError if the ranks don't find each other in time.
+    collective. Raises NotMet if the ranks don't find each other in time.
     """
     import torch
     from torch import distributed as dist
@@ -217,9 +221,10 @@ def init_process_group(launch: Launch, device: "torch.device", timeout: timedelt
             world_size=launch.world_size,
             timeout=timeout,
         )
-    except dist.DistError as error:
-        raise RunError(
-            f"Rank {launch.rank} of {launch.world_size} did not meet the others at "
-            f"{host}:{launch.master_port} within {timeout.total_seconds():g} s; set MASTER_ADDR and "
-            f"MASTER_PORT if that place is wrong ({error})."
+    except RuntimeError as error:  # torch's own are of that kind, gloo's have no other
+        raise NotMet(
+            f"rank {launch.rank} of {launch.world_size} did not meet the others at "
+            f"{host}:{launch.master_port} within {timeout.total_seconds():g} s: see what the others say, or set "
+            "MASTER_ADDR and MASTER_PORT if that place is wrong",
+            str(error).strip().splitlines()[0],
         ) from None

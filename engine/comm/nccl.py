@@ -19,6 +19,7 @@ from torch import Tensor
 
 from engine.comm.backend import launch, nothing
 from engine.comm.collective import POINT_TO_POINT, Kind
+from engine.comm.contact import Line
 from engine.measure.recorder import Flight
 
 
@@ -61,8 +62,8 @@ class _Exchange:
 class NcclChannel:
     """A process group of NCCL with a stream of its own: one communicator, which has to see one order."""
 
-    def __init__(self, group: dist.ProcessGroup, streams: CudaStreams) -> None:
-        self._group, self._streams, self._lane = group, streams, streams.lane()
+    def __init__(self, group: dist.ProcessGroup, streams: CudaStreams, line: Line) -> None:
+        self._group, self._streams, self._lane, self._line = group, streams, streams.lane(), line
         self._exchange = _Exchange()
 
     def start(
@@ -88,7 +89,8 @@ class NcclChannel:
         """On the current stream. async_op=False makes that stream wait, not the host."""
         if flight is not None:
             flight.begin()
-        launch(kind, self._group, source, target, None, async_op=False)
+        with self._line.held():
+            launch(kind, self._group, source, target, None, async_op=False)
         if flight is not None:
             flight.end()
 
@@ -123,8 +125,9 @@ class NcclChannel:
         with self._streams.use(self._lane):
             for flight in exchange.flights:
                 flight.begin()
-            for work in dist.batch_isend_irecv(exchange.ops):
-                work.wait()  # the lane does, not the host
+            with self._line.held():
+                for work in dist.batch_isend_irecv(exchange.ops):
+                    work.wait()  # the lane does, not the host
             for flight in exchange.flights:
                 flight.end()
             exchange.done = self._lane.record_event()

@@ -148,6 +148,8 @@ class Result(Record):
 
     labels are the caller's own words (a suite writes system, partition and study), config is every option of the
     command after defaults were applied. A gemm's best rate is that of one of its ranks, which measured at once.
+    told: how far the reason of a failed run goes: nothing (it ended before a rank could say why), a symptom (a rank
+    lost others, it isn't known why) or the cause.
     Version 1 had no axes, phases and timeline; version 2 no lanes, machine, bound, variants and measured peak.
     """
 
@@ -156,6 +158,7 @@ class Result(Record):
     kind: Literal["train", "ablation", "gemm"]
     status: Literal["ok", "failed"]
     reason: str | None = None
+    told: Literal["nothing", "symptom", "cause"] | None = None
     labels: dict[str, str] = {}
     config: dict[str, Any]
     ranks: int

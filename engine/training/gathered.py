@@ -7,6 +7,7 @@ import torch
 
 from engine.comm.collective import LANE_NAMES
 from engine.comm.funnel import Comm
+from engine.comm.roster import Roster, own_row
 from engine.measure.gemm import JOINT_SIZES, joint
 from engine.measure.machine import cores, machine_name
 from engine.measure.memory import peak_bytes
@@ -142,3 +143,9 @@ def _texts(comm: Comm, text: str) -> list[str]:
     encoded = text.encode()[:NAME_BYTES].ljust(NAME_BYTES, b"\0")
     rows = comm.everyone(torch.frombuffer(bytearray(encoded), dtype=torch.uint8))
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows.tolist()]
+
+
+def roster(comm: Comm) -> Roster:
+    """Let the ranks of a host know each other's processes. Collective."""
+    rows = comm.everyone(torch.tensor(own_row(), dtype=torch.int64)).tolist()
+    return Roster(comm.rank, [(host, process, started) for host, process, started in rows])

@@ -1,50 +1,26 @@
-"""What a run's outcome says: its result, or why it failed; and what every rank says of itself."""
+"""What a run's outcome says: its result, and what every rank says of itself."""
 
-import logging
-import socket
-from contextlib import suppress
 from dataclasses import asdict
 from statistics import median
-from typing import Literal
-
-import torch
 
 from engine.comm.launch import Launch
-from engine.errors import EngineError, RunError
 from engine.measure import chrome_trace
 from engine.models.architecture import hardware_flops, model_flops, repeated_flops
-from engine.planning.fit import parameters_per_rank
-from engine.result import metrics, provenance
-from engine.result.schema import Model, Result, Summary, read, write
+from engine.result import metrics
+from engine.result.schema import Result, Summary
 from engine.result.step import Breakdown, Span, Timeline
 from engine.training.config import Plan
+from engine.training.failure import Account
 from engine.training.gathered import Ranks, collectives
-from engine.training.trainer import Diverged, Measurements
-
-log = logging.getLogger(__name__)
-
-UNFINISHED = "The run ended before it could write its result: it was killed, or its time limit passed."
-
-
-class Terminated(RunError):
-    """The launcher or the scheduler asked this rank to end, because another one failed or time is up."""
+from engine.training.trainer import Measurements
 
 
 class Outcome:
-    """Turns what a run measured, or why it failed, into its result.
+    """Turns what a run measured into its result."""
 
-    connected: whether the ranks have met, and so whether rank 0's failed result of this run is there to be amended.
-    """
-
-    def __init__(self, plan: Plan, launch: Launch, device: torch.device) -> None:
-        self._plan, self._launch, self._device = plan, launch, device
-        self._start = provenance.now()
-        self.measurements = Measurements()
-        self.connected = False
-
-    def failed(self, reason: str) -> Result:
-        """A failed result with the iterations so far."""
-        return self._result("failed", reason, [socket.gethostname()], [provenance.device_name(self._device)])
+    def __init__(self, plan: Plan, launch: Launch, account: Account) -> None:
+        self._plan, self._launch, self._account = plan, launch, account
+        self.measurements = Measurements(account.iterations)
 
     def succeeded(self, ranks: Ranks, breakdown: Breakdown | None) -> Result:
         """The result of a whole run."""
@@ -56,7 +32,7 @@ class Outcome:
                 "cache_bytes": measurements.cache_bytes,
             }
         )
-        return self._result("ok", None, ranks.hosts, ranks.devices).model_copy(
+        return self._account.result("ok", None, None, hosts=ranks.hosts, devices=ranks.devices).model_copy(
             update={
                 "summary": self._summary(),
                 "memory": memory,
@@ -75,27 +51,6 @@ class Outcome:
         chrome_trace.write(path, events, rank=self._launch.rank, about=about)
         spans = tuple(Span(**asdict(event)) for event in events)
         return Timeline(iteration=last.index, step_s=last.time_s, spans=spans)
-
-    def write_failure(self, error: Exception) -> None:
-        """Log the failure and write it, unless another rank already gave a reason of its own."""
-        told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        step = len(self.measurements.iterations)
-        reason = told if isinstance(error, RunError) else f"Rank {self._launch.rank} failed in iteration {step}: {told}"
-        if not isinstance(error, EngineError):
-            log.error("", exc_info=error)
-        log.error("%s", reason)
-        if isinstance(error, Diverged) and self._launch.rank:
-            return  # all ranks see it, rank 0 writes it
-        own = isinstance(error, EngineError | torch.OutOfMemoryError | MemoryError | OSError)
-        own = own and not isinstance(error, Terminated)
-        with suppress(EngineError, OSError):
-            if not self.connected:
-                write(self.failed(reason), self._plan.config.out)
-                return
-            present = read(self._plan.config.out)
-            if present.status == "failed" and (own or present.reason == UNFINISHED):
-                iterations = tuple(self.measurements.iterations)
-                write(present.model_copy(update={"reason": reason, "iterations": iterations}), self._plan.config.out)
 
     def _summary(self) -> Summary:
         plan, config, ranks = self._plan, self._plan.config, self._launch.world_size
@@ -122,34 +77,4 @@ class Outcome:
             empirical_peak_flops_per_device=empirical,
             empirical_peak_measured=measured is not None,
             of_empirical=metrics.utilisation(hardware, ranks, empirical) if empirical else None,
-        )
-
-    def _result(
-        self, status: Literal["ok", "failed"], reason: str | None, hosts: list[str], devices: list[str]
-    ) -> Result:
-        plan, config, model = self._plan, self._plan.config, self._plan.model
-        return Result(
-            kind="train",
-            status=status,
-            reason=reason,
-            labels=dict(config.labels),
-            config=plan.as_options() | {"device": self._device.type, "threads": torch.get_num_threads()},
-            ranks=self._launch.world_size,
-            grid=str(plan.grid),
-            model=Model(
-                name=model.name,
-                family=model.family,
-                layers=model.layers,
-                hidden=model.hidden,
-                heads=model.heads,
-                vocabulary=model.vocabulary,
-                sequence=model.sequence,
-                parameters=model.parameters,
-                parameters_per_rank=parameters_per_rank(model, plan.grid),
-            ),
-            iterations=tuple(self.measurements.iterations),
-            dtype=config.precision,
-            provenance=provenance.collect(
-                start=self._start, launcher=self._launch.launcher, hosts=hosts, devices=devices
-            ),
         )

@@ -9,6 +9,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from virtual_ranks import LazyComm, run_ranks
 
 from engine.comm.collective import Kind
+from engine.comm.contact import LostContact
 from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
 
@@ -78,7 +79,7 @@ def _unanswered(comm: Comm) -> str:
     if comm.rank == 0:
         try:
             hasty.run(Kind.ALL_REDUCE, Axis.X, torch.ones(1))
-        except RuntimeError as error:
+        except LostContact as error:
             comm.barrier()
             return str(error)
     comm.barrier()

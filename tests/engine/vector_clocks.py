@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from engine.comm.collective import Lane
+from engine.comm.contact import Line
 from engine.comm.nccl import CudaStreams, NcclChannel
 from engine.grid import Axis
 
@@ -85,7 +86,7 @@ class NcclOnStreams:
     def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> NcclChannel:
         group = dist.new_group(list(members), use_local_synchronization=True)
         assert group is not None
-        return NcclChannel(group, self.streams)
+        return NcclChannel(group, self.streams, Line(self.rank, f"on axis {axis}", members, "nccl"))
 
 
 Place = tuple[str, int, int, bool]

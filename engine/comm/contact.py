@@ -1,0 +1,54 @@
+"""What a rank says when other ranks are out of its reach. No torch."""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from engine.errors import ContactError, is_out_of_memory
+
+NAMED = 8
+"""Of how many ranks at most each is named."""
+
+
+class LostContact(ContactError):
+    """A collective failed or was not answered in time: other ranks of its group are gone, stand still or wait."""
+
+    def __init__(self, line: "Line", error: Exception) -> None:
+        self._line = line
+        words = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        super().__init__(line.lost(), f"{line.backend}: {words}")
+
+    def story(self, lost: Collection[int] = ()) -> str:
+        """See ContactError.story: with whom contact was lost, of several those that are known to be lost."""
+        return self._line.lost(lost)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """How one rank reaches others. where: on which axis, or in doing what. backend: whose own words follow."""
+
+    rank: int
+    where: str
+    others: Sequence[int]
+    backend: str
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Turn a back end's RuntimeError into LostContact; memory that has run out is no such thing."""
+        try:
+            yield
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            raise LostContact(self, error) from error
+
+    def lost(self, lost: Collection[int] = ()) -> str:
+        """The clause that says so. lost: ranks that are known to be."""
+        known = [rank for rank in self.others if rank in lost] or list(self.others)
+        if len(known) == 1:
+            whom = f"rank {known[0]}"
+        elif len(known) <= NAMED:
+            whom = f"one of ranks {', '.join(map(str, known))}"
+        else:
+            whom = f"one of {len(known)} ranks"
+        return f"rank {self.rank} lost contact with {whom} {self.where}"

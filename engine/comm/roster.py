@@ -1,0 +1,131 @@
+"""Which processes the ranks of this host are, and which of them are lost. No torch; Linux's /proc says it.
+
+A rank that ends by itself says goodbye to the others of its host before. One that is gone without a goodbye was
+killed or crashed: a lost rank is told from those that ended because of it.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import blake2b
+from pathlib import Path
+
+EXITING = 0x4
+"""PF_EXITING of Linux's process flags: set before a dying process's connections are closed."""
+WATCH_S = 2.0
+PAUSE_S = 0.01
+
+Row = tuple[int, int, int]
+"""Host, process and its start, as 64-bit integers that ranks can exchange."""
+
+
+class Loss(StrEnum):
+    """How a rank can be lost, as a sentence says it."""
+
+    GONE = "is gone, killed or crashed"
+    STOPPED = "is stopped, by SIGSTOP or a debugger"
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A process in /proc. started: in clock ticks since boot, which tells it from a later one of the same number."""
+
+    state: str
+    exiting: bool
+    started: int
+
+
+def own_row() -> Row:
+    """What this process says of itself. Two hosts are one if their ranks see each other's processes."""
+    host = "/".join([socket.gethostname(), _text("/proc/sys/kernel/random/boot_id"), _link("/proc/self/ns/pid")])
+    identity = int.from_bytes(blake2b(host.encode(), digest_size=8).digest(), "little", signed=True)
+    seen = _look(os.getpid())
+    return identity, os.getpid(), seen.started if seen else 0
+
+
+class Roster:
+    """The ranks of this host. rows: what every rank said of itself, in rank order.
+
+    whole: whether all ranks are here and can be seen, so that nobody elsewhere can have been lost.
+    """
+
+    def __init__(self, rank: int, rows: Sequence[Row]) -> None:
+        host, process, started = rows[rank]
+        self._others = {r: row[1:] for r, row in enumerate(rows) if row[0] == host and r != rank}
+        self._visible = _look(process) is not None
+        self._ears = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._ears.setblocking(False)
+        with suppress(OSError):
+            self._ears.bind(_address(process, started))
+        self.whole = self._visible and len(self._others) == len(rows) - 1
+
+    def goodbye(self) -> None:
+        """Say that this rank is about to end by itself."""
+        for process, started in self._others.values():
+            with suppress(OSError):  # it has ended, or has heard so many that one more says nothing
+                self._ears.sendto(b"\0", _address(process, started))
+
+    def heard(self) -> bool:
+        """Whether a rank has said goodbye."""
+        try:
+            return bool(self._ears.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    def lost(self) -> dict[int, Loss]:
+        """The ranks that are lost now. Once one has said goodbye, who else is gone may have followed it."""
+        found = {rank: loss for rank, place in self._others.items() if (loss := self._loss(*place))}
+        if self.heard():
+            return {rank: loss for rank, loss in found.items() if loss is Loss.STOPPED}
+        return found
+
+    def watch(self) -> dict[int, Loss]:
+        """The same for a rank that has just lost contact: a moment of patience until a dying one is seen to be."""
+        deadline = time.monotonic() + WATCH_S
+        while not (found := self.lost()) and not self.heard() and self._visible and time.monotonic() < deadline:
+            time.sleep(PAUSE_S)
+        return found
+
+    def describe(self, lost: dict[int, Loss]) -> str:
+        """A clause about them."""
+        host = socket.gethostname()
+        told = [f"rank {rank} (process {self._others[rank][0]} on {host}) {loss}" for rank, loss in lost.items()]
+        return " and ".join(told)
+
+    def _loss(self, process: int, started: int) -> Loss | None:
+        if not self._visible:
+            return None
+        seen = _look(process)
+        if seen is None or seen.started != started or seen.exiting or seen.state in "ZX":
+            return Loss.GONE
+        return Loss.STOPPED if seen.state in "Tt" else None
+
+
+def _address(process: int, started: int) -> str:
+    """In Linux's abstract namespace, where nothing is left behind."""
+    return f"\0par4d-rank-{process}-{started}"
+
+
+def _look(process: int) -> _Seen | None:
+    """None if there is no such process, or no /proc."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return _Seen(fields[0], bool(int(fields[6]) & EXITING), int(fields[19]))
+
+
+def _text(path: str) -> str:
+    with suppress(OSError):
+        return Path(path).read_text().strip()
+    return ""
+
+
+def _link(path: str) -> str:
+    with suppress(OSError):
+        return str(Path(path).readlink())
+    return ""

@@ -1,0 +1,206 @@
+"""Why a run failed: what its ranks tell, and which of that is the result's reason. No torch, which takes long to load.
+
+Rank 0 writes a failed result before anything else, so that even a run that is killed has said so. What a rank tells
+later takes the place of what tells less: the cause (a failure of its own, or a rank that it knows to be lost) that of
+a symptom (it lost contact and sees nobody lost), a symptom that of nothing. Of two that tell as much the first stays:
+the later one may be its consequence.
+"""
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from engine.comm.launch import Launch, NotMet
+from engine.comm.roster import Roster
+from engine.errors import ContactError, EngineError, UsageError, is_out_of_memory, sentence
+from engine.files import locked
+from engine.planning.fit import parameters_per_rank
+from engine.result import provenance
+from engine.result.schema import Iteration, Model, Result, ResultError, read, write
+from engine.training.config import Plan
+
+log = logging.getLogger(__name__)
+
+UNFINISHED = "The run ended before it could write its result: it was killed, or its time limit passed."
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LOCK_S = 5.0
+ONE_LAUNCH = timedelta(minutes=1)
+"""By how much ranks may start apart, their clocks' difference included."""
+
+Told = Literal["nothing", "symptom", "cause"]
+WEIGHT: dict[Told | None, int] = {None: 0, "nothing": 0, "symptom": 1, "cause": 2}
+
+
+class Terminated(ContactError):
+    """This rank was asked to end: because another one failed, because time is up, or by a person."""
+
+
+class Account:
+    """What one rank tells of its run; it tells once.
+
+    iterations: those so far. devices, resolved: of this rank, and the options that only torch settles, once known.
+    met: whether the ranks have found each other, after which the result is surely this run's. training: whether
+    iterations have begun. roster: None before the ranks have met.
+    """
+
+    def __init__(self, plan: Plan, launch: Launch) -> None:
+        self._plan, self._launch = plan, launch
+        self._start = provenance.now()
+        self.iterations: list[Iteration] = []
+        self.devices: tuple[str, ...] = ()
+        self.resolved: dict[str, Any] = {}
+        self.met = self.training = False
+        self.roster: Roster | None = None
+        self._turn = threading.Lock()
+        self._over = False
+
+    def begin(self) -> None:
+        """Write that the run has not ended yet, and listen to signals from now on."""
+        if self._launch.rank == 0:
+            write(self.result("failed", UNFINISHED, "nothing"), self._plan.config.out)
+        ears, mouth = os.pipe()
+        os.set_blocking(mouth, False)
+        signal.set_wakeup_fd(mouth)
+        for number in SIGNALS:
+            signal.signal(number, lambda *_: None)  # the pipe has it, without waiting for the main thread
+        threading.Thread(target=self._listen, args=(ears,), daemon=True).start()
+
+    def _listen(self, ears: int) -> None:
+        number = os.read(ears, 1)[0]
+        self.tell(Terminated(f"rank {self._launch.rank} was told to end by {signal.Signals(number).name}"))
+        logging.shutdown()
+        os._exit(1)
+
+    def succeed(self, result: Result) -> None:
+        """Write the result of a run that has ended well: nothing that a rank tells takes its place."""
+        with self._turn, locked(self._plan.config.out.parent, LOCK_S):
+            write(result, self._plan.config.out)
+
+    def end(self) -> None:
+        """Let signals do what they do to any process."""
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+
+    def tell(self, error: Exception) -> None:
+        """Log why this rank fails, and write it if nobody has told as much."""
+        with self._turn:
+            if self._over:
+                return
+            self._over = True
+            reason, told = self._judge(error)
+            if not isinstance(error, EngineError):
+                log.error("", exc_info=error)
+            if not isinstance(error, UsageError):  # which the command says at its end
+                log.error("%s", reason)
+            with suppress(EngineError, OSError):
+                if not self._told_already(told):
+                    with locked(self._plan.config.out.parent, LOCK_S):
+                        self._write(reason, told)
+            if self.roster is not None:
+                self.roster.goodbye()
+
+    def _judge(self, error: Exception) -> tuple[str, Told]:
+        """The reason as one sentence, and how much it tells."""
+        words = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        rank, roster = self._launch.rank, self.roster
+        if isinstance(error, ContactError):
+            clause, detail = error.story(), error.detail
+        elif isinstance(error, RuntimeError) and not is_out_of_memory(error):  # torch's of a broken connection is one
+            clause, detail = f"rank {rank} failed", words
+        else:
+            return words if isinstance(error, EngineError) else f"Rank {rank} failed {self._when()}: {words}", "cause"
+        lost = {} if roster is None else roster.lost() if isinstance(error, Terminated) else roster.watch()
+        when = "" if isinstance(error, NotMet) else f" {self._when()}"
+        if roster is not None and lost:
+            if isinstance(error, ContactError):
+                clause = error.story(lost)
+            return sentence(f"{roster.describe(lost)}, so {clause}{when}", detail), "cause"
+        first = isinstance(error, Terminated) and roster is not None and roster.whole and not roster.heard()
+        return sentence(f"{clause}{when}{', before any other rank was lost' if first else ''}", detail), (
+            "cause" if first else "symptom"
+        )
+
+    def _when(self) -> str:
+        if not self.met:
+            return "before the ranks had met"
+        if not self.training:
+            return "before iteration 0"
+        done = len(self.iterations)
+        return f"in iteration {done}" if done < self._plan.config.iterations else "after the last iteration"
+
+    def _told_already(self, told: Told) -> bool:
+        """Whether the result says so much that this adds nothing."""
+        present = self._present()
+        return present is not None and (present.status == "ok" or WEIGHT[present.told] >= WEIGHT[told])
+
+    def _write(self, reason: str, told: Told) -> None:
+        if self._told_already(told):
+            return
+        result = self._present() or self.result("failed", reason, told)
+        ended = result.provenance.model_copy(update={"end": provenance.now()})
+        update = {
+            "reason": reason,
+            "told": told,
+            "config": result.config | self.resolved,
+            "iterations": tuple(self.iterations),
+            "provenance": ended,
+        }
+        write(result.model_copy(update=update), self._plan.config.out)
+
+    def _present(self) -> Result | None:
+        """This run's result as it stands. Before the ranks have met a file may be an earlier run's."""
+        try:
+            present = read(self._plan.config.out)
+        except ResultError:
+            return None
+        if self.met or self._launch.rank == 0:
+            return present
+        age = datetime.fromisoformat(self._start) - datetime.fromisoformat(present.provenance.end)
+        return present if present.status == "failed" and age < ONE_LAUNCH else None
+
+    def result(
+        self,
+        status: Literal["ok", "failed"],
+        reason: str | None,
+        told: Told | None,
+        *,
+        hosts: Sequence[str] = (),
+        devices: Sequence[str] = (),
+    ) -> Result:
+        """What every result of this run holds. hosts, devices: of all ranks; without any, of this one."""
+        plan, config, model = self._plan, self._plan.config, self._plan.model
+        return Result(
+            kind="train",
+            status=status,
+            reason=reason,
+            told=told,
+            labels=dict(config.labels),
+            config=plan.as_options() | self.resolved,
+            ranks=self._launch.world_size,
+            grid=str(plan.grid),
+            model=Model(
+                name=model.name,
+                family=model.family,
+                layers=model.layers,
+                hidden=model.hidden,
+                heads=model.heads,
+                vocabulary=model.vocabulary,
+                sequence=model.sequence,
+                parameters=model.parameters,
+                parameters_per_rank=parameters_per_rank(model, plan.grid),
+            ),
+            iterations=tuple(self.iterations),
+            dtype=config.precision,
+            provenance=provenance.collect(
+                start=self._start,
+                launcher=self._launch.launcher,
+                hosts=hosts or [socket.gethostname()],
+                devices=devices or self.devices,
+            ),
+        )

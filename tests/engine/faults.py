@@ -1,0 +1,293 @@
+"""Random faults: runs under torchrun of which one rank gets a signal at some moment, and what each run then told.
+
+    python tests/engine/faults.py --faults 100 --seed 7
+
+prints a table and exits with 1 if any run hung, left no result, hurt a checkpoint or named a wrong rank. What is done
+follows from the seed; when exactly it hits does not, so what is demanded depends on neither.
+"""
+
+import argparse
+import math
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cache
+from itertools import cycle, islice, product
+from pathlib import Path
+
+import torch
+
+from engine.batch import Batch
+from engine.checkpoint.manifest import STEP
+from engine.comm.funnel import Comm
+from engine.errors import EngineError
+from engine.grid import Grid
+from engine.measure.recorder import Recorder
+from engine.models.choice import ModelChoice
+from engine.result.schema import Result, read
+from engine.training.config import TrainConfig, checked
+from engine.training.trainer import Trainer
+
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP)
+NOT_MET = re.compile(r"before the ranks had met|did not meet the others|lost contact .* before iteration 0")
+ENDLESS, SHORT, SAVE_EVERY = 100_000, 6, 2
+TIMEOUT_S = 20
+"""--timeout of the runs: what a stopped rank costs, and far more than ranks wait for each other on a loaded machine."""
+LIMIT_S = 150
+"""From the fault to the run's end: a time-out to meet, one of a collective, and what torchrun needs."""
+START_LIMIT_S = 150
+POLL_S = 0.005
+
+
+class Moment(StrEnum):
+    """When the signal is sent: once this has been seen, and a random while later."""
+
+    START = "process there"
+    LOADING = "result begun"
+    TRAINING = "iteration"
+    SAVING = "checkpoint begun"
+    END = "last iteration"
+
+
+WHILE_S = {Moment.START: 0.2, Moment.LOADING: 2.0, Moment.TRAINING: 0.2, Moment.SAVING: 0.02, Moment.END: 0.3}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is done to one run. iteration: which one is awaited, from 1; after_s: how long after the moment."""
+
+    number: int
+    signal: signal.Signals
+    rank: int
+    moment: Moment
+    iteration: int
+    after_s: float
+
+    @property
+    def step(self) -> int:
+        """Of the checkpoint that is awaited."""
+        return math.ceil(self.iteration / SAVE_EVERY) * SAVE_EVERY
+
+    def __str__(self) -> str:
+        which = {Moment.TRAINING: f" {self.iteration}", Moment.SAVING: f" {self.step}"}.get(self.moment, "")
+        return f"{self.signal.name[3:]:4} rank {self.rank} {self.moment}{which} + {self.after_s:.3f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What came of it. problems: what should not have."""
+
+    fault: Fault
+    exit_code: int | None
+    seconds: float
+    result: Result | None
+    checkpoints: str
+    problems: list[str] = field(default_factory=list)
+
+    def row(self) -> str:
+        status = "none" if self.result is None else self.result.status
+        reason = (self.result.reason if self.result else None) or "-"
+        verdict = f"WRONG: {'; '.join(self.problems)}" if self.problems else "right"
+        return (
+            f"{self.fault.number:3}  {self.fault!s:46}  exit {self.exit_code!s:4}  {self.seconds:5.1f} s  {status:6}  "
+            f"{self.checkpoints:18}  {verdict}: {reason[:160]}"
+        )
+
+
+def draw(faults: int, ranks: int, seed: int) -> list[Fault]:
+    """So many faults: every signal at every moment in turn, otherwise at random."""
+    chance = random.Random(seed)
+    kinds = list(product(SIGNALS, Moment))
+    chance.shuffle(kinds)
+    return [
+        Fault(number, sent, chance.randrange(ranks), moment, chance.randint(1, 8), chance.uniform(0, WHILE_S[moment]))
+        for number, (sent, moment) in enumerate(islice(cycle(kinds), faults))
+    ]
+
+
+class Waited(Exception):
+    """A condition did not come about in time."""
+
+
+def until(condition: Callable[[], bool], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise Waited
+        time.sleep(POLL_S)
+
+
+def ranks_of(launcher: int) -> Iterator[tuple[int, int]]:
+    """(rank, process) of what a torchrun has started and what is not over."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            if int((process / "stat").read_text().rpartition(")")[2].split()[1]) != launcher:
+                continue
+            variables = (process / "environ").read_bytes().split(b"\0")
+            for variable in variables:
+                if variable.startswith(b"RANK="):
+                    yield int(variable.removeprefix(b"RANK=")), int(process.name)
+
+
+class Campaign:
+    """Runs of one small network. resume() is called by one thread at a time."""
+
+    def __init__(self, grid: Grid, folder: Path) -> None:
+        self._grid, self._folder = grid, folder
+        self._one = threading.Lock()
+        self.config = TrainConfig(
+            model=ModelChoice(model="gpt-test"), batch=Batch(2 * grid.batch_split), data="synthetic", device="cpu"
+        )
+
+    def run(self, fault: Fault) -> Told:
+        """One run and its fault."""
+        folder = self._folder / str(fault.number)
+        folder.mkdir(parents=True)
+        out, save, log = folder / "result.json", folder / "saved", folder / "stderr"
+        iterations = SHORT if fault.moment is Moment.END else ENDLESS
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += ["--nproc-per-node", str(self._grid.size), "-m", "engine", "train", "--model", "gpt-test"]
+        command += ["--batch-size", str(self.config.batch.sequences), "--data", "synthetic", "--device", "cpu"]
+        command += ["--grid", str(self._grid), "--iterations", str(iterations), "--timeout", str(TIMEOUT_S)]
+        command += ["--save", str(save), "--save-every", str(SAVE_EVERY), "--out", str(out)]
+        problems: list[str] = []
+        with log.open("w") as errors:
+            launcher = subprocess.Popen(
+                command,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )
+        begin = time.monotonic()
+        try:
+            processes: dict[int, int] = {}
+
+            def started() -> bool:
+                processes.update(ranks_of(launcher.pid))
+                return len(processes) == self._grid.size
+
+            until(started, START_LIMIT_S)
+            until(lambda: self._has_come(fault, folder) or launcher.poll() is not None, START_LIMIT_S)
+            time.sleep(fault.after_s)  # not to wait for anything: to hit anywhere
+            begin = time.monotonic()
+            with suppress(ProcessLookupError):  # it has ended
+                os.kill(processes[fault.rank], fault.signal)
+            if fault.signal is signal.SIGSTOP:
+                until(lambda: {rank for rank, _ in ranks_of(launcher.pid)} <= {fault.rank}, LIMIT_S)
+                with suppress(ProcessLookupError):  # torchrun would do so after another half a minute
+                    os.kill(processes[fault.rank], signal.SIGKILL)
+            until(lambda: launcher.poll() is not None, LIMIT_S)
+        except Waited:
+            problems.append("it hung")
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(launcher.pid, signal.SIGKILL)
+            launcher.wait()
+        told = Told(fault, launcher.returncode, time.monotonic() - begin, _result(out), "", problems)
+        problems += _wrong(told)
+        with self._one:
+            checkpoints = self._resumed(save, problems)
+        return replace(told, checkpoints=checkpoints)
+
+    def _has_come(self, fault: Fault, folder: Path) -> bool:
+        if fault.moment is Moment.START:
+            return True
+        if fault.moment is Moment.LOADING:
+            return (folder / "result.json").exists()
+        if fault.moment is Moment.SAVING:
+            return (folder / "saved" / f".step-{fault.step}.part").exists()
+        iteration = SHORT if fault.moment is Moment.END else fault.iteration
+        return f"iteration {iteration}/" in (folder / "stderr").read_text()
+
+    def _resumed(self, save: Path, problems: list[str]) -> str:
+        """Go on from every checkpoint for a step, whose loss is that of a run without faults."""
+        steps = sorted(int(m[1]) for path in save.glob("step-*") if (m := STEP.fullmatch(path.name)))
+        for step in steps:
+            try:
+                loss = self._trainer(resume=save / f"step-{step}").step().loss
+            except EngineError as error:
+                problems.append(f"checkpoint {step} is hurt: {error}")
+                continue
+            expected = self._loss(step)
+            if not math.isclose(loss, expected, rel_tol=1e-4):
+                problems.append(f"checkpoint {step} goes on with a loss of {loss}, not {expected}")
+        return f"resumed {','.join(map(str, steps))}" if steps else "no checkpoints"
+
+    def _trainer(self, resume: Path | None = None) -> Trainer:
+        plan = checked(replace(self.config, resume=resume), 1)
+        recorder = Recorder()
+        return Trainer(plan, Comm(plan.grid, recorder=recorder), recorder)
+
+    @cache  # noqa: B019
+    def _losses(self) -> tuple[Trainer, list[float]]:
+        return self._trainer(), []
+
+    def _loss(self, step: int) -> float:
+        """Of a run on one rank without faults, after so many steps."""
+        trainer, losses = self._losses()
+        while len(losses) <= step:
+            losses.append(trainer.step().loss)
+        return losses[step]
+
+
+def _result(out: Path) -> Result | None:
+    return read(out) if out.exists() else None
+
+
+def _wrong(told: Told) -> list[str]:
+    """What of a run's end isn't as it should be."""
+    fault, result = told.fault, told.result
+    if result is None:  # nobody can tell of a process that ends before it has done anything
+        return [] if fault.moment is Moment.START and told.exit_code else ["it left no result"]
+    if result.status == "ok":
+        return [] if fault.moment is Moment.END else ["it succeeded"]
+    reason = result.reason or ""
+    problems = [] if told.exit_code else ["its exit code is 0"]
+    named = re.match(r"Rank (\d+) ", reason)
+    early = fault.moment in (Moment.START, Moment.LOADING) and NOT_MET.search(reason)
+    unheard = fault.moment is Moment.START and "ended before it could write" in reason
+    if not early and not unheard and (named is None or int(named[1]) != fault.rank):
+        problems.append("it named a wrong rank")
+    return problems
+
+
+def campaign(faults: Sequence[Fault], grid: Grid, folder: Path, *, jobs: int) -> Iterator[Told]:
+    """Carry them out, so many at once; what was told, in their order."""
+    runs = Campaign(grid, folder)
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(runs.run, faults)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--grid", type=Grid.parse, default=Grid(x=2, z=2))
+    parser.add_argument("--jobs", type=int, default=2, help="runs at once")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    wrong = 0
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = draw(options.faults, options.grid.size, options.seed)
+        for told in campaign(drawn, options.grid, Path(folder), jobs=options.jobs):
+            wrong += bool(told.problems)
+            sys.stdout.write(f"{told.row()}\n")
+            sys.stdout.flush()
+    sys.stdout.write(f"{options.faults} faults, {wrong} of them wrong\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
