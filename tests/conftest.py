@@ -8,5 +8,7 @@ import torch
 os.environ["OMP_NUM_THREADS"] = "1"  # of what tests start
 torch.set_num_threads(1)
 # No example fails for being slow on a busy machine, and none is kept in the working tree.
-hypothesis.settings.register_profile("par4d", deadline=None, database=None)
+hypothesis.settings.register_profile(
+    "par4d", deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("par4d")

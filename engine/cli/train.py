@@ -12,7 +12,6 @@ from engine.errors import UsageError
 from engine.overlap.flags import Pace
 from engine.progress import log_to_stderr
 from engine.training.config import OVERLAP, TrainConfig, checked, notices
-from engine.training.failure import Account
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +42,8 @@ def train(*, config: TrainConfig, pace: PaceOptions = Pace()) -> int:
     plan = checked(replace(config, overlap=config.overlap.at(pace)), launch.world_size)
     for notice in notices(plan):
         log.warning("%s", notice)
+    from engine.training.failure import Account
+
     account = Account(plan, launch)
     try:
         account.begin()

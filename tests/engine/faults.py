@@ -42,12 +42,12 @@ from engine.training.trainer import Trainer
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP)
 NOT_MET = re.compile(r"before the ranks had met|did not meet the others|lost contact .* before iteration 0")
 ENDLESS, SHORT, SAVE_EVERY = 100_000, 6, 2
-TIMEOUT_S = 20
+TIMEOUT_S = 30
 """--timeout of the runs: what a stopped rank costs, and far more than ranks wait for each other on a loaded machine."""
 LIMIT_S = 150
 """From the fault to the run's end: a time-out to meet, one of a collective, and what torchrun needs."""
 START_LIMIT_S = 150
-POLL_S = 0.005
+POLL_S, OFTEN_S = 0.05, 0.003
 
 
 class Moment(StrEnum):
@@ -120,12 +120,12 @@ class Waited(Exception):
     """A condition did not come about in time."""
 
 
-def until(condition: Callable[[], bool], limit_s: float) -> None:
+def until(condition: Callable[[], bool], limit_s: float, poll_s: float = POLL_S) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:
             raise Waited
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
 
 
 def ranks_of(launcher: int) -> Iterator[tuple[int, int]]:
@@ -179,7 +179,7 @@ class Campaign:
                 return len(processes) == self._grid.size
 
             until(started, START_LIMIT_S)
-            until(lambda: self._has_come(fault, folder) or launcher.poll() is not None, START_LIMIT_S)
+            until(lambda: self._has_come(fault, folder) or launcher.poll() is not None, START_LIMIT_S, OFTEN_S)
             time.sleep(fault.after_s)  # not to wait for anything: to hit anywhere
             begin = time.monotonic()
             with suppress(ProcessLookupError):  # it has ended

@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.grid import Grid
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.checkpoint", "engine.training.trainer"])

@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +75,24 @@ def test_a_corpus_inside_its_own_source_is_not_read_as_text(source: Path, tmp_pa
     assert prepare(tmp_path, tmp_path / "out", 257).source == first.source
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from engine.data.corpus import prepare
+
+opened = []
+
+def look(event, arguments):
+    if event == "open" and "/tokens-" in str(arguments[0]):
+        opened.append(arguments[0])
+        if len(opened) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(look)
+prepare(Path(sys.argv[1]), Path(sys.argv[2]), 300)
+"""
+
+
 def test_a_killed_prepare_leaves_the_former_corpus(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("first\n" * 100)
@@ -83,15 +100,9 @@ def test_a_killed_prepare_leaves_the_former_corpus(tmp_path: Path) -> None:
     before = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
     for number in range(400):
         (tmp_path / "in" / f"{number}.txt").write_text(f"line {number} of many\n" * 4000)
-    code = "import sys; from pathlib import Path; from engine.data.corpus import prepare; " + (
-        "prepare(Path(sys.argv[1]), Path(sys.argv[2]), 300)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "in"), str(tmp_path / "out")])
-    while not list(tmp_path.glob(".out.*/tokens-*.bin")):
-        assert process.poll() is None
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "in", tmp_path / "out"], timeout=300, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert list(tmp_path.glob(".out.*/tokens-*.bin")), "it had begun"
     assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == before
 
 

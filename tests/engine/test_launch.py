@@ -213,7 +213,7 @@ def outputs(commands: Iterable[tuple[list[str], dict[str, str]]]) -> list[str]:
     ]
     lines = []
     for process in processes:
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
         lines += out.splitlines()
     return sorted(lines)

@@ -22,7 +22,7 @@ from engine.grid import Axis, Grid
 from engine.measure.recorder import Flight, Recorder
 
 T = TypeVar("T")
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 
 
 class _Slot:

@@ -67,7 +67,7 @@ def dom(page: Path, profile: Path) -> str:
     """The page's elements after its scripts ran."""
     assert CHROMIUM is not None
     command = [CHROMIUM, *OPTIONS, f"--user-data-dir={profile}", page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     return done.stdout
 
 

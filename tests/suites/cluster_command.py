@@ -6,7 +6,7 @@ from pathlib import Path
 from running import ROOT
 
 CLUSTER = ROOT / "ci" / "cluster"
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 
 
 def run(*command: str | Path, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:

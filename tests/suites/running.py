@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 300
+TIMEOUT_S = 600
 QUICK = ["-S", "Peak.time_budget_s=1", "-S", "most_bytes=400000"]
 """A small corpus and a short GEMM sweep, which ci/test's smoke run has whole."""
 

@@ -21,7 +21,7 @@ def bash(command: str, folder: Path, **environment: str) -> subprocess.Completed
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 
@@ -63,6 +63,48 @@ def test_in_a_sourced_environment_reframe_is_the_one_that_knows_the_systems(clon
     (clone / ".venv" / "bin" / "reframe").chmod(0o755)
     done = bash(". ci/env.sh && command -v reframe", clone)
     assert done.stdout.strip() == str(clone / "ci" / "bin" / "reframe")
+
+
+TOOL = """#!/bin/sh
+case "$*" in *pytest*)
+    printf '%s\\n' "$SAID"
+    case "$SAID" in *failed*) exit 1 ;; esac
+esac
+"""
+SKIPPED = """
+SKIPPED [12] tests/reports/test_report_browser.py:60: no Chromium is installed
+SKIPPED [2] tests/suites/test_cluster.py:126: a virtual cluster takes root on Linux
+SKIPPED [1] tests/suites/test_cluster.py:126: a virtual cluster takes root on Linux
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict", "last"),
+    [
+        ("9 passed", "all passed", None),
+        (f"{SKIPPED}9 passed, 15 skipped", "all passed", "takes root on Linux"),
+        (f"{SKIPPED}1 failed", "failed: tests", "takes root on Linux"),
+    ],
+    ids=["all", "skipped", "failed"],
+)
+def test_what_could_not_be_checked_is_said_at_the_end(clone: Path, said: str, verdict: str, last: str | None) -> None:
+    (clone / "ci" / "setup").write_text("")
+    (clone / ".venv" / "bin").mkdir(parents=True)
+    (clone / ".venv" / "bin" / "activate").write_text(f"PATH={clone}/.venv/bin:$PATH")
+    for tool in ("ruff", "mypy", "python", "reframe"):
+        (clone / ".venv" / "bin" / tool).write_text(TOOL)
+        (clone / ".venv" / "bin" / tool).chmod(0o755)
+    (clone / "ci" / "bin" / "reframe").unlink()
+    done = bash("ci/test", clone, SAID=said, CI="")
+    assert done.returncode == (1 if "failed" in verdict else 0), done.stderr
+    end = done.stdout.split("===")[-1].splitlines()
+    assert end[0].endswith(verdict)
+    if last is None:
+        assert end[1:] == []
+    else:
+        assert end[2] == "What could not be checked on this machine:"
+        assert end[3] == "    tests/reports/test_report_browser.py: 12 skipped, no Chromium is installed"
+        assert end[-1].endswith(last)
 
 
 def test_no_other_package_installs_a_script_of_ours() -> None:

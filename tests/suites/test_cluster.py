@@ -18,7 +18,7 @@ from running import QUICK, reframe
 
 STATE = Path("/run/par4d-cluster")
 CONFIGURATION = Path("/etc/slurm/slurm.conf")
-UP_TIMEOUT_S = 600
+UP_TIMEOUT_S = 900
 EIGHT_RANKS = ["-S", "Validation.num_tasks=8", "-S", "Validation.grid=2x2x2x1", "-S", "iterations=3", *QUICK]
 
 ENDLESS = """
@@ -46,10 +46,10 @@ EXCHANGE = """
         return sum(int(open(f"/sys/class/net/{interface}/statistics/{way}").read()) for way in ways)
 
     if rank:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while True:
             try:
-                server = socket.create_connection(("n0", 5000), 20)
+                server = socket.create_connection(("n0", 5000), 120)
                 break
             except ConnectionRefusedError:
                 assert time.monotonic() < deadline
@@ -60,7 +60,7 @@ EXCHANGE = """
         server.sendall(b"!")
         raise SystemExit
     listening = socket.create_server(("", 5000))
-    listening.settimeout(20)
+    listening.settimeout(120)
     peers = [listening.accept()[0] for _ in range(size - 1)]
     before = {name: count(name) for name in ("lo", "eth0")}
     begin = time.monotonic()

@@ -1,0 +1,225 @@
+"""Which rank's account of a failure becomes the result's reason, and how a lost rank is told."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from real_ranks import run_processes
+
+from engine.batch import Batch
+from engine.comm.contact import Line, LostContact
+from engine.comm.funnel import Comm
+from engine.comm.launch import Launch, NotMet
+from engine.comm.roster import Loss, Roster, own_row
+from engine.errors import RunError
+from engine.files import locked
+from engine.grid import Grid
+from engine.models.choice import ModelChoice
+from engine.result.schema import Result, read
+from engine.training.config import Plan, TrainConfig, checked
+from engine.training.failure import UNFINISHED, Account, Terminated
+from engine.training.outcome import roster
+
+
+class Seen(Roster):
+    """A roster that sees what a test says."""
+
+    def __init__(self, lost: dict[int, Loss], *, heard: bool = False) -> None:
+        super().__init__(0, [own_row()] * 4)
+        self._seen, self._bye = lost, heard
+
+    def lost(self) -> dict[int, Loss]:
+        return self._seen
+
+    watch = lost
+
+    def heard(self) -> bool:
+        return self._bye
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    config = TrainConfig(
+        model=ModelChoice(model="gpt-test"), batch=Batch(8), data="synthetic", out=tmp_path / "deep" / "r.json"
+    )
+    return checked(config, 4)
+
+
+def account(plan: Plan, rank: int, seen: Roster | None = None) -> Account:
+    """Of a rank that has met the others and trains, if it has a roster."""
+    made = Account(plan, Launch(rank, 4, rank, "test", "", 0))
+    made.met = made.training = seen is not None
+    made.roster = seen
+    return made
+
+
+def begun(plan: Plan) -> Account:
+    """Rank 0's, with the result that it writes first; it does not listen to this process's signals."""
+    first = account(plan, 0)
+    first._listen = lambda ears: None  # type: ignore[method-assign]
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    first.begin()
+    os.close(signal.set_wakeup_fd(-1))
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    return first
+
+
+def told(plan: Plan) -> tuple[str | None, str | None]:
+    result: Result = read(plan.config.out)
+    assert result.status == "failed"
+    return result.told, result.reason
+
+
+def lost_contact(rank: int, other: int) -> LostContact:
+    return LostContact(Line(rank, "on axis x", [other], "gloo"), RuntimeError("[/a/b.cc:1] closed\nmore"))
+
+
+SYMPTOM = "Rank 1 lost contact with rank 0 on axis x in iteration 0 (gloo: [/a/b.cc:1] closed)."
+
+
+def test_a_result_is_there_before_anything_is_told_and_without_torch(plan: Plan, tmp_path: Path) -> None:
+    begun(plan)
+    assert told(plan) == ("nothing", UNFINISHED)
+    code = "import sys, engine.cli.train; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+def test_a_cause_takes_the_place_of_a_symptom_and_not_the_other_way_round(plan: Plan) -> None:
+    begun(plan)
+    account(plan, 1, Seen({})).tell(lost_contact(1, 0))
+    assert told(plan) == ("symptom", SYMPTOM)
+    account(plan, 3, Seen({})).tell(lost_contact(3, 1))
+    assert told(plan)[1] == SYMPTOM, "the later one may be its consequence"
+    account(plan, 2, Seen({})).tell(RunError("The disk is full."))
+    assert told(plan) == ("cause", "The disk is full.")
+    account(plan, 1, Seen({3: Loss.GONE})).tell(lost_contact(1, 3))
+    assert told(plan) == ("cause", "The disk is full.")
+
+
+def test_who_is_known_to_be_lost_comes_first_and_the_messenger_behind(plan: Plan) -> None:
+    begun(plan)
+    account(plan, 3, Seen({2: Loss.STOPPED})).tell(Terminated("rank 3 was told to end by SIGTERM"))
+    weight, reason = told(plan)
+    assert weight == "cause"
+    assert reason is not None
+    assert reason.startswith(f"Rank 2 (process {os.getpid()} on ")
+    assert reason.endswith(
+        ") is stopped, by SIGSTOP or a debugger, so rank 3 was told to end by SIGTERM in iteration 0."
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (Seen({}), ("cause", " in iteration 0, before any other rank was lost.")),
+        (Seen({}, heard=True), ("symptom", " in iteration 0.")),
+        (None, ("symptom", " before the ranks had met.")),
+    ],
+    ids=["first", "after another", "not met"],
+)
+def test_a_rank_that_is_told_to_end_first_says_so(plan: Plan, seen: Roster | None, expected: tuple[str, str]) -> None:
+    begun(plan)
+    account(plan, 2, seen).tell(Terminated("rank 2 was told to end by SIGINT"))
+    assert told(plan) == (expected[0], f"Rank 2 was told to end by SIGINT{expected[1]}")
+
+
+def test_a_rank_tells_once(plan: Plan) -> None:
+    begun(plan)
+    rank = account(plan, 1, Seen({}))
+    rank.tell(lost_contact(1, 0))
+    rank.tell(RunError("A second thought."))
+    assert told(plan) == ("symptom", SYMPTOM)
+
+
+def test_where_no_result_was_begun_or_only_an_earlier_runs_is_there_any_rank_writes_one(plan: Plan) -> None:
+    account(plan, 2).tell(NotMet("rank 2 met nobody", "why"))
+    assert told(plan) == ("symptom", "Rank 2 met nobody (why).")
+    earlier = json.loads(plan.config.out.read_text())
+    earlier |= {"told": "cause", "reason": "Something else."}
+    plan.config.out.write_text(json.dumps(earlier))
+    account(plan, 1).tell(NotMet("rank 1 met nobody"))
+    assert told(plan) == ("cause", "Something else."), "written in this launch"
+    earlier["provenance"]["end"] = "2020-01-01T00:00:00+00:00"
+    plan.config.out.write_text(json.dumps(earlier))
+    account(plan, 1).tell(NotMet("rank 1 met nobody"))
+    assert told(plan) == ("symptom", "Rank 1 met nobody.")
+    plan.config.out.write_text(json.dumps(earlier | {"status": "ok"}))
+    account(plan, 3).tell(NotMet("rank 3 met nobody"))
+    assert told(plan) == ("symptom", "Rank 3 met nobody.")
+
+
+def test_memory_that_runs_out_is_a_cause_and_torchs_other_errors_may_be_symptoms(plan: Plan) -> None:
+    begun(plan)
+    account(plan, 1, Seen({})).tell(RuntimeError("NCCL is unwell"))
+    assert told(plan) == ("symptom", "Rank 1 failed in iteration 0 (NCCL is unwell).")
+    account(plan, 2, Seen({})).tell(torch.OutOfMemoryError("all 80 GB are taken"))
+    assert told(plan) == ("cause", "Rank 2 failed in iteration 0: all 80 GB are taken")
+    with pytest.raises(torch.OutOfMemoryError), Line(0, "on axis x", [1], "gloo").held():
+        raise torch.OutOfMemoryError
+
+
+def test_of_many_ranks_that_tell_at_once_a_cause_stays(plan: Plan) -> None:
+    """Each reads the result, and writes it with its own reason: without a lock some cause would be lost."""
+    begun(plan)
+    start = threading.Barrier(16)
+
+    def tell(rank: int) -> None:
+        own = account(plan, rank, Seen({}))
+        start.wait(60)
+        own.tell(RunError("The cause.") if rank == 7 else lost_contact(rank, 0))
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(tell, range(16)))
+    assert told(plan) == ("cause", "The cause.")
+
+
+def test_a_lock_keeps_others_out_and_is_given_up_in_the_end(tmp_path: Path) -> None:
+    inside: list[str] = []
+    with locked(tmp_path, 60):
+        other = threading.Thread(target=_enter, args=(tmp_path, inside))
+        other.start()
+        with locked(tmp_path, 0.1):
+            inside.append("in spite of it")
+    other.join(60)
+    assert inside == ["in spite of it", "after it"]
+    with locked(tmp_path / "nowhere", 60):
+        pass
+
+
+def _enter(folder: Path, inside: list[str]) -> None:
+    with locked(folder, 60):
+        inside.append("after it")
+
+
+@pytest.mark.parametrize(
+    ("others", "lost", "whom"),
+    [
+        ([3], (), "rank 3"),
+        ([1, 2, 3], (), "one of ranks 1, 2, 3"),
+        ([1, 2, 3], (2, 7), "rank 2"),
+        ([1, 2, 3], (7,), "one of ranks 1, 2, 3"),
+        (list(range(1, 64)), (), "one of 63 ranks"),
+    ],
+)
+def test_with_whom_contact_was_lost(others: list[int], lost: tuple[int, ...], whom: str) -> None:
+    error = LostContact(Line(0, "on axis z", others, "gloo"), RuntimeError("closed"))
+    assert error.story(lost) == f"rank 0 lost contact with {whom} on axis z"
+    assert str(error).endswith(" on axis z (gloo: closed).")
+
+
+def _whole(comm: Comm) -> tuple[bool, dict[int, Loss]]:
+    known = roster(comm)
+    comm.barrier()
+    return known.whole, known.lost()
+
+
+def test_ranks_that_have_met_know_each_others_processes() -> None:
+    assert run_processes(Grid(x=2, z=2), _whole) == [(True, {})] * 4

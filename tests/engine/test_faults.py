@@ -1,0 +1,24 @@
+"""Twenty random faults, each signal at each moment once: none hangs, each is told, and no checkpoint is hurt."""
+
+from pathlib import Path
+
+import pytest
+from faults import SIGNALS, Moment, campaign, draw
+
+from engine.grid import Grid
+
+SEED = 11
+GRID = Grid(z=3)
+
+
+def test_what_is_done_follows_from_the_seed() -> None:
+    assert draw(40, 4, 7) == draw(40, 4, 7)
+    assert draw(40, 4, 7) != draw(40, 4, 8)
+    assert len({(fault.signal, fault.moment) for fault in draw(20, 4, 7)}) == len(SIGNALS) * len(Moment) == 20
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_lost_at_any_moment_is_told_and_no_checkpoint_is_hurt(tmp_path: Path) -> None:
+    told = list(campaign(draw(20, GRID.size, SEED), GRID, tmp_path, jobs=3))
+    assert len(told) == 20
+    assert not any(one.problems for one in told), "\n".join(one.row() for one in told)

@@ -1,0 +1,85 @@
+"""Ranks that are killed, stopped or told to end: what the others and the result say."""
+
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from engine_command import SMALL, TIMEOUT_S, await_iteration, finish, start, train
+
+from engine.batch import Batch
+from engine.comm.launch import Launch
+from engine.errors import RunError
+from engine.models.choice import ModelChoice
+from engine.result.schema import Result, read
+from engine.training.config import TrainConfig, checked
+from engine.training.failure import Account
+
+
+def _fault(out: Path, victim: int, number: signal.Signals, *options: str) -> Result:
+    """What four ranks without end leave, one of which gets a signal in mid-run."""
+    words = ["--grid", "2x1x2x1", "--iterations", "100000", "--out", str(out), *options]
+    processes = start(4, "train", *SMALL, *words)
+    await_iteration(processes[0])
+    processes[victim].send_signal(number)
+    if number is signal.SIGSTOP:
+        for rank in {0, 1, 2, 3} - {victim}:
+            assert processes[rank].wait(TIMEOUT_S) == 1
+        processes[victim].kill()
+    codes, said = finish(processes)
+    result = read(out)
+    assert [code for rank, code in enumerate(codes) if rank != victim] == [1] * 3, said
+    assert result.status == "failed"
+    assert result.iterations
+    return result
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+def test_a_rank_killed_in_mid_run_ends_all_others_and_the_reason_names_it(tmp_path: Path, victim: int) -> None:
+    result = _fault(tmp_path / "r.json", victim, signal.SIGKILL)
+    assert result.told == "cause"
+    assert re.match(
+        rf"Rank {victim} \(process \d+ on \S+\) is gone, killed or crashed, so rank [0-3] lost contact with "
+        rf"rank {victim} on axis [xz] in iteration \d+ \(gloo: ",
+        result.reason or "",
+    )
+
+
+def test_a_rank_that_is_stopped_is_named_once_the_others_have_waited_for_it(tmp_path: Path) -> None:
+    result = _fault(tmp_path / "r.json", 2, signal.SIGSTOP, "--timeout", "30")
+    assert result.told == "cause"
+    assert re.match(
+        r"Rank 2 \(process \d+ on \S+\) is stopped, .*, so rank [013] lost contact with rank [0-3] on axis [xz] in ",
+        result.reason or "",
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_rank_that_alone_is_told_to_end_says_so(tmp_path: Path, number: signal.Signals) -> None:
+    result = _fault(tmp_path / "r.json", 1, number)
+    assert re.fullmatch(
+        rf"Rank 1 was told to end by {number.name} in iteration \d+, before any other rank was lost\.",
+        result.reason or "",
+    )
+
+
+def test_a_killed_lone_rank_has_left_a_failed_result(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    processes = start(1, "train", *SMALL, "--iterations", "100000", "--out", str(out))
+    while not out.exists():  # before torch is there
+        assert processes[0].poll() is None
+        time.sleep(0.01)
+    processes[0].send_signal(signal.SIGKILL)
+    finish(processes)
+    assert "killed" in (read(out).reason or "")
+
+
+def test_a_late_failure_does_not_spoil_a_good_result(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    assert train(1, *SMALL, "--iterations", "2", "--warmup", "1", "--out", str(out))[0] == [0]
+    config = TrainConfig(model=ModelChoice(model="gpt-test"), batch=Batch(8), data="synthetic", out=out)
+    late = Account(checked(config, 1), Launch(0, 1, 0, "none", "", 0))
+    late.met = True
+    late.tell(RunError("Too late."))
+    assert read(out).status == "ok"

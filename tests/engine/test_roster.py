@@ -1,0 +1,106 @@
+"""Who of a host's ranks is lost: real processes, signals and /proc."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.comm import roster
+from engine.comm.roster import Loss, Roster, Row, own_row
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
+
+LIMIT_S = 60
+RANK = "import sys; from engine.comm.roster import own_row; print(*own_row(), flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def others() -> Iterator[list[subprocess.Popen[str]]]:
+    """Ranks 1 and 2, which wait for the end of their input; this process is rank 0."""
+    command = [sys.executable, "-c", RANK]
+    made = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    yield made
+    for process in made:
+        process.kill()
+        process.communicate(timeout=LIMIT_S)
+
+
+def rows(others: list[subprocess.Popen[str]]) -> list[Row]:
+    found = [own_row()]
+    for process in others:
+        assert process.stdout is not None
+        host, number, started = map(int, process.stdout.readline().split())
+        found.append((host, number, started))
+    return found
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_rank_that_is_killed_is_gone_and_one_that_is_stopped_is_stopped(others: list[subprocess.Popen[str]]) -> None:
+    mine = Roster(0, rows(others))
+    assert mine.whole
+    assert mine.lost() == {}
+    others[0].send_signal(signal.SIGSTOP)
+    until(mine.lost)
+    assert mine.lost() == {1: Loss.STOPPED}
+    others[1].kill()
+    until(lambda: len(mine.lost()) == 2)  # not reaped yet
+    assert mine.lost() == {1: Loss.STOPPED, 2: Loss.GONE}
+    others[1].wait(LIMIT_S)
+    assert mine.watch() == {1: Loss.STOPPED, 2: Loss.GONE}
+    assert f"rank 2 (process {others[1].pid} on " in mine.describe(mine.lost())
+    others[0].send_signal(signal.SIGCONT)
+    until(lambda: len(mine.lost()) == 1)
+
+
+def test_after_a_goodbye_who_is_gone_may_have_followed_it(others: list[subprocess.Popen[str]]) -> None:
+    every = rows(others)
+    mine, theirs = Roster(0, every), Roster(1, every)
+    others[1].kill()
+    until(mine.lost)
+    theirs.goodbye()
+    assert mine.heard()
+    assert mine.lost() == mine.watch() == {}
+    others[0].send_signal(signal.SIGSTOP)
+    until(mine.lost)
+    assert mine.lost() == {1: Loss.STOPPED}, "nobody stops because of another"
+
+
+def test_another_process_of_the_same_number_is_not_the_rank(others: list[subprocess.Popen[str]]) -> None:
+    own, (host, number, started), last = rows(others)
+    assert Roster(0, [own, (host, number, started - 1), last]).lost() == {1: Loss.GONE}
+
+
+def test_ranks_of_other_hosts_are_nobody_to_look_for(others: list[subprocess.Popen[str]]) -> None:
+    own, (host, number, started), last = rows(others)
+    mine = Roster(0, [own, (host + 1, number, started), last])
+    others[0].kill()
+    others[0].wait(LIMIT_S)
+    assert not mine.whole
+    assert mine.lost() == {}
+
+
+def test_one_that_is_dying_is_gone_before_its_parent_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = roster._look(os.getpid())
+    assert seen is not None
+    host, number, started = own_row()
+    dying = roster._Seen("R", exiting=True, started=started)
+    monkeypatch.setattr(roster, "_look", lambda process: dying if process == 1 else seen)
+    assert Roster(0, [(host, number, started), (host, 1, started)]).lost() == {1: Loss.GONE}
+
+
+def test_without_proc_nobody_is_known_to_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roster, "_look", lambda process: None)
+    mine = Roster(0, [(1, 1, 0), (1, 2, 0)])
+    assert not mine.whole
+    assert mine.watch() == {}
