@@ -182,6 +182,8 @@ class Campaign:
             until(lambda: self._has_come(fault, folder) or launcher.poll() is not None, START_LIMIT_S, OFTEN_S)
             time.sleep(fault.after_s)  # not to wait for anything: to hit anywhere
             begin = time.monotonic()
+            if launcher.poll() is not None and fault.moment is not Moment.END:
+                problems.append(f"it ended by itself: {log.read_text()[:300]!r}")
             with suppress(ProcessLookupError):  # it has ended
                 os.kill(processes[fault.rank], fault.signal)
             if fault.signal is signal.SIGSTOP:

@@ -8,7 +8,7 @@ from faults import SIGNALS, Moment, campaign, draw
 from engine.grid import Grid
 
 SEED = 11
-GRID = Grid(z=3)
+GRID = Grid(data=3)
 
 
 def test_what_is_done_follows_from_the_seed() -> None:

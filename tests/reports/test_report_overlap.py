@@ -46,7 +46,7 @@ def phased(run: Result, **phases: tuple[float, float, float, float]) -> Result:
 
 def test_two_overlaps_of_one_point_are_never_averaged() -> None:
     both = points(framed(timed("none", 10.0), timed("oar", 8.0, job=1)).runs)
-    assert dict(zip(both["overlap"], both["time_s"], strict=True)) == {"none": 10.0, "oar": 8.0}
+    assert dict(zip(both["overlap"], both["time_s"], strict=True)) == pytest.approx({"none": 10.0, "oar": 8.0})
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_every_variant_tells_what_it_hides_without_a_run_to_compare_it_with() ->
         phased(timed("oar", 7.0, job=1), forward=(5.0, 1.0, 1.0, 3.0)),
         phased(timed("oar", 7.0, job=2, grid="4x2x8x8"), forward=(5.0, 1.0, 3.0, 1.0)),
     ).set_index(["overlap", "grid"])
-    assert rows.loc[("none", "8x1x8x8"), "hidden"] == 0.0
+    assert rows.loc[("none", "8x1x8x8"), "hidden"] == pytest.approx(0)
     assert rows.loc[("oar", "8x1x8x8"), "hidden"] == pytest.approx(0.75)
     assert rows.loc[("oar", "4x2x8x8"), "hidden"] == pytest.approx(0.25)
     assert rows["gain_none"].dropna().tolist() == pytest.approx([0.3])
@@ -200,8 +200,8 @@ def test_times_by_axis_are_medians_over_the_jobs_of_a_point() -> None:
     rows, axes = by_axis(points(everything.runs), everything)
     assert axes == ["x", "z"]
     row = rows.set_index("overlap").loc["oar"]
-    assert (row["exposed_x"], row["exposed_z"], row["hidden_x"]) == (1.5, 2.0, 15.0)
-    assert most_exposed(row, axes) == ("z", 2.0)
+    assert (row["exposed_x"], row["exposed_z"], row["hidden_x"]) == pytest.approx((1.5, 2.0, 15.0))
+    assert most_exposed(row, axes) == ("z", pytest.approx(2.0))
     assert most_exposed(rows.set_index("overlap").loc["none"], axes) is None
 
 
