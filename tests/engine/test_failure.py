@@ -25,7 +25,7 @@ from engine.models.choice import ModelChoice
 from engine.result.schema import Result, read
 from engine.training.config import Plan, TrainConfig, checked
 from engine.training.failure import UNFINISHED, Account, Terminated
-from engine.training.outcome import roster
+from engine.training.gathered import roster
 
 
 class Seen(Roster):
@@ -33,6 +33,7 @@ class Seen(Roster):
 
     def __init__(self, lost: dict[int, Loss], *, heard: bool = False) -> None:
         super().__init__(0, [own_row()] * 4)
+        self._ears.close()  # its address is this process's, which a real one may want
         self._seen, self._bye = lost, heard
 
     def lost(self) -> dict[int, Loss]:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -131,10 +132,21 @@ def test_a_missing_corpus_fails_with_the_engines_own_sentence(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the run would work on a machine with a GPU")
-def test_a_run_that_never_started_says_the_engines_own_sentence(tmp_path: Path) -> None:
+def test_a_device_that_is_not_there_is_told_in_the_engines_own_sentence(tmp_path: Path) -> None:
     done = reframe(tmp_path, *WEAK_SCALING, "-n", "local-2-", "-S", "WeakScaling.device=cuda")
     assert done.code == 1
-    assert re.search("the engine wrote no result.json; its last words: .*--device cuda .* GPU", done.out)
+    assert re.search("the run failed: --device cuda .* GPU", done.out)
+
+
+def test_a_run_that_never_started_says_its_last_words(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\ncase "$*" in *" train "*) echo "no room" >&2; exit 1; esac\nexec {sys.executable} "$@"'
+    )
+    python.chmod(0o755)
+    done = reframe(tmp_path / "run", *WEAK_SCALING, "-n", "local-1-", "-S", f"WeakScaling.python={python}")
+    assert done.code == 1
+    assert "the engine wrote no result.json; its last words: no room" in done.out
 
 
 def test_validation_passes_where_the_curves_agree(tmp_path: Path) -> None:
