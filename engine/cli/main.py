@@ -13,6 +13,7 @@ from engine.cli.bench import gemm, startup
 from engine.cli.check import check
 from engine.cli.data import prepare
 from engine.cli.dry import dry
+from engine.cli.overlap import overlap
 from engine.cli.peers import peers
 from engine.cli.train import train
 from engine.errors import EngineError, UsageError
@@ -37,9 +38,10 @@ def commands(name: str) -> App:
     data = App(name="data", help="Prepare training data.")
     data.command(prepare)
     app.command(data)
-    bench = App(name="bench", help="Measure one device, or the engine against its peers.")
+    bench = App(name="bench", help="Measure one device, what overlap gains, or the engine against its peers.")
     bench.command(gemm)
     bench.command(startup)
+    bench.command(overlap)
     bench.command(peers)
     bench.command(dry)
     app.command(bench)

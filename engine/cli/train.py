@@ -3,15 +3,17 @@
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from engine.comm.launch import Launch, from_environment
 from engine.errors import UsageError
 from engine.overlap.flags import Pace
 from engine.progress import log_to_stderr
-from engine.training.config import OVERLAP, TrainConfig, checked, notices
+from engine.training.config import OVERLAP, Plan, TrainConfig, checked, notices
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +37,15 @@ def train(*, config: TrainConfig, pace: PaceOptions = Pace()) -> int:
 
     Exit codes: 0 trained; 1 the run failed, and result.json says why; 2 it can't work as asked, and nothing was run.
     """
-    from engine.comm.launch import from_environment
-
     launch = from_environment(os.environ)
     log_to_stderr(launch.rank)
     plan = checked(replace(config, overlap=config.overlap.at(pace)), launch.world_size)
-    for notice in notices(plan):
+    return carry_out(plan, launch, notices(plan))
+
+
+def carry_out(plan: Plan, launch: Launch, notices: Sequence[str]) -> int:
+    """Run the plan on this rank, after these sentences of what to expect of it; returns the exit code."""
+    for notice in notices:
         log.warning("%s", notice)
     from engine.training.failure import Account
 

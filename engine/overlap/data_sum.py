@@ -16,8 +16,9 @@ from engine.grid import Axis
 class DataSum:
     """Sums pieces [start, stop) of one flat buffer. dtype: in which they travel; bucket: elements that fill one."""
 
-    def __init__(self, comm: Comm, buffer: Tensor, dtype: torch.dtype, bucket: float) -> None:
-        self._comm, self._buffer, self._dtype, self._bucket = comm, buffer, dtype, bucket
+    def __init__(self, comm: Comm, buffer: Tensor, dtype: torch.dtype) -> None:
+        self._comm, self._buffer, self._dtype = comm, buffer, dtype
+        self.bucket = torch.inf
         self._open: tuple[int, int] | None = None
         """The bucket that is being filled."""
         self._flights: deque[tuple[int, int, Handle]] = deque()
@@ -31,7 +32,7 @@ class DataSum:
         else:
             self._issue()
             self._open = (start, stop)
-        if self._open[1] - self._open[0] >= self._bucket:
+        if self._open[1] - self._open[0] >= self.bucket:
             self._issue()
 
     def collect(self) -> Iterator[tuple[int, int]]:

@@ -1,14 +1,16 @@
 """When weights are gathered over z (Algorithm 1, line 2): ahead of their use, in the order learnt from the first pass.
 
-A pass is the forward and backward of one micro-batch. The first one notes which weights were really gathered, in
-which order, recomputation included; later ones keep the next few in flight (OAG, axonn-sc24 V-D), also from the end
-of one micro-batch to the beginning of the next. If a pass departs from that order, what is in flight is waited for and
-dropped, the rest of the pass gathers as it goes, and the next pass learns again: slower, never wrong.
+A pass is the forward and backward of one micro-batch. The first one notes which weights are used, in which order,
+recomputation included. From that follows what has to be gathered with any cache, so that neither the cache nor the
+flags, when they change, are a reason to learn again. Later passes keep the next few gathers in flight (OAG, axonn-sc24
+V-D), also from the end of one micro-batch to the beginning of the next. If a pass departs from the order, what is in
+flight is waited for and dropped, the rest of the pass gathers as it goes, and the next pass learns again: slower, never
+wrong.
 """
 
 import logging
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
 
@@ -31,50 +33,71 @@ class Pass(Enum):
     SYNCHRONOUS = auto()
     """A weight is gathered when it is used; the cache keeps those that it is told to."""
     LEARNING = auto()
-    """The same, and the order is noted."""
+    """The same, and the order of uses is noted."""
     FOLLOWING = auto()
     """In the learnt order, with the next weights in flight."""
+
+
+def gathers(uses: Iterable[ShardedWeight], cached: Collection[ShardedWeight]) -> list[ShardedWeight]:
+    """What a pass of these uses has to gather: of a cached weight every other use takes what was kept from the last."""
+    found: list[ShardedWeight] = []
+    kept: set[ShardedWeight] = set()
+    for weight in uses:
+        if weight in kept:
+            kept.remove(weight)
+            continue
+        found.append(weight)
+        if weight in cached:
+            kept.add(weight)
+    return found
 
 
 class Prefetch:
     """Gathers one model's weights. dtype: in which they travel.
 
-    most_ahead_bytes, most_kept_bytes: the most memory that prefetched and cached weights have taken at once.
+    most_ahead_bytes, most_kept_bytes: the most memory that prefetched and cached weights have taken at once since the
+    last switch().
     """
 
     def __init__(self, comm: Comm, dtype: torch.dtype, overlap: Overlap) -> None:
-        self._comm, self._dtype, self._overlap = comm, dtype, overlap
+        self._comm, self._dtype = comm, dtype
         self._pass = Pass.NONE
-        self._order: list[ShardedWeight] = []
-        """The gathers of a pass; empty until one has been learnt."""
-        self._planned: list[ShardedWeight] = []
-        """Those of this pass and, unless it is the step's last, the first ones of the next."""
+        self._uses: list[ShardedWeight] = []
+        """Those of a pass, in their order; empty until one has been learnt."""
         self._position = 0
-        """Of the next gather in the order, when it is followed."""
+        """Of the next use, when the order is followed."""
+        self._planned: deque[ShardedWeight] = deque()
+        """What is still to be issued: for this pass and, unless it is the step's last, the beginning of the next."""
         self._ahead: deque[tuple[ShardedWeight, Handle]] = deque()
-        """In flight: what is planned from the position on."""
+        """In flight: the next gathers of the pass."""
         self._cached: frozenset[ShardedWeight] = frozenset()
         self._kept: dict[ShardedWeight, Tensor] = {}
         """Those of the cached that have been gathered and not been used again."""
         self._warned = False
+        self.switch(overlap)
+
+    def switch(self, overlap: Overlap) -> None:
+        """Between steps: gather as these flags say. What was learnt stays."""
+        self._overlap = overlap
         self.most_ahead_bytes = self.most_kept_bytes = 0
 
     def cache(self, weights: Collection[ShardedWeight]) -> None:
-        """From the next pass on, keep each of these from a gather to its next use in the pass, which needs none."""
+        """Between steps: keep each of these from a gather to its next use in the pass, which needs none."""
         self._cached = frozenset(weights)
-        self._forget_order()
 
     def start_pass(self, *, last: bool) -> None:
         """A forward begins. Unless it is the step's last, its end already gathers for the next one's beginning."""
         self._end_pass()
-        if not self._overlap.oag:
-            self._pass = Pass.SYNCHRONOUS
-        elif not self._order:
+        if not self._uses:
             self._pass = Pass.LEARNING
+        elif not self._overlap.oag:
+            self._pass = Pass.SYNCHRONOUS
         else:
             self._pass = Pass.FOLLOWING
-            self._planned = self._order + ([] if last else self._order[: self._overlap.prefetch_depth])
             self._position = 0
+            own = gathers(self._uses, self._cached)
+            next_ones = [] if last else own[: self._overlap.prefetch_depth]
+            self._planned = deque((own + next_ones)[len(self._ahead) :])
             self._issue_ahead()
 
     def end_step(self) -> None:
@@ -85,7 +108,7 @@ class Prefetch:
     def abort(self) -> None:
         """Leave a pass as it is, and forget what it has gathered, once Comm.abandon() has waited for all of it."""
         if self._pass is Pass.LEARNING:
-            self._order = []
+            self._uses = []
         self._ahead.clear()
         self._leave_pass()
 
@@ -104,30 +127,34 @@ class Prefetch:
             return weight.shard.detach().to(self._dtype)
         if self._pass is Pass.NONE:
             return self._issue(weight, at_once=True).wait()
+        self._note_use(weight)
         if weight in self._kept:
             return self._kept.pop(weight)
-        gathered = self._gather_in_pass(weight)
+        gathered = self._next(weight)
         if weight in self._cached:
             self._kept[weight] = gathered
             self.most_kept_bytes = max(self.most_kept_bytes, gathered_bytes(self._kept, self._dtype))
         return gathered
 
-    def _gather_in_pass(self, weight: ShardedWeight) -> Tensor:
-        """The tile, and those that come after it are issued before it is waited for."""
+    def _note_use(self, weight: ShardedWeight) -> None:
         if self._pass is Pass.LEARNING:
-            self._order.append(weight)
+            self._uses.append(weight)
         elif self._pass is Pass.FOLLOWING:
-            if self._position < len(self._order) and self._order[self._position] is weight:
-                _, handle = self._ahead.popleft()
-                self._position += 1
-                self._issue_ahead()
-                return handle.wait()
-            self._depart(weight)
-        return self._issue(weight, at_once=True).wait()
+            if self._position == len(self._uses) or self._uses[self._position] is not weight:
+                self._depart(weight)
+            self._position += 1
+
+    def _next(self, weight: ShardedWeight) -> Tensor:
+        """The tile; where the order is followed, those that come after it are issued before it is waited for."""
+        if self._pass is not Pass.FOLLOWING:
+            return self._issue(weight, at_once=True).wait()
+        _, handle = self._ahead.popleft()
+        self._issue_ahead()
+        return handle.wait()
 
     def _issue_ahead(self) -> None:
-        first_not_ahead = self._position + len(self._ahead)
-        for weight in self._planned[first_not_ahead : self._position + self._overlap.prefetch_depth]:
+        while self._planned and len(self._ahead) < self._overlap.prefetch_depth:
+            weight = self._planned.popleft()
             self._ahead.append((weight, self._issue(weight, at_once=False)))
         ahead_bytes = gathered_bytes((weight for weight, _ in self._ahead), self._dtype)
         self.most_ahead_bytes = max(self.most_ahead_bytes, ahead_bytes)
@@ -138,8 +165,8 @@ class Prefetch:
         return self._comm.issue(Kind.ALL_GATHER, Axis.Z, shard, lane=Lane.GATHER, at_once=at_once)
 
     def _end_pass(self) -> None:
-        if self._pass is Pass.FOLLOWING and self._position < len(self._order):
-            self._depart(self._order[self._position])
+        if self._pass is Pass.FOLLOWING and self._position < len(self._uses):
+            self._depart(self._uses[self._position])
         self._leave_pass()
 
     def _leave_pass(self) -> None:
@@ -148,7 +175,8 @@ class Prefetch:
 
     def _depart(self, weight: ShardedWeight) -> None:
         """This pass doesn't follow the order any longer: at this weight it went another way, or ended."""
-        self._forget_order()
+        self._drop_ahead()
+        self._uses = []
         self._pass = Pass.SYNCHRONOUS
         if not self._warned:
             self._warned = True
@@ -157,10 +185,6 @@ class Prefetch:
                 "next one learns the order again.",
                 weight.placement.name,
             )
-
-    def _forget_order(self) -> None:
-        self._drop_ahead()
-        self._order = []
 
     def _drop_ahead(self) -> None:
         while self._ahead:

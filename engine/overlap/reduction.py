@@ -75,7 +75,7 @@ class Reduction:
         precision: Precision,
         overlap: Overlap,
     ) -> None:
-        self._comm, self._precision, self._overlap = comm, precision, overlap
+        self._comm, self._precision = comm, precision
         self._parameters = [weight.shard for weight in weights] + list(replicated)
         offsets = [0, *accumulate(parameter.numel() for parameter in self._parameters)]
         self._starts = offsets[:-1]
@@ -92,8 +92,14 @@ class Reduction:
         self._late: list[tuple[_Gradient, Tensor]] = []
         self._early = False
         """In a step's last pass: whole gradients are handed over to the sum over data at once."""
-        bucket = overlap.bucket_bytes / precision.reduce.itemsize if overlap.data and comm.grid.data > 1 else torch.inf
-        self._data_sum = DataSum(comm, self.flat, precision.reduce, bucket)
+        self._data_sum = DataSum(comm, self.flat, precision.reduce)
+        self.switch(overlap)
+
+    def switch(self, overlap: Overlap) -> None:
+        """Between steps: reduce as these flags say."""
+        self._overlap = overlap
+        early = overlap.data and self._comm.grid.data > 1
+        self._data_sum.bucket = overlap.bucket_bytes / self._precision.reduce.itemsize if early else torch.inf
 
     def start_step(self) -> None:
         """Sharded gradients are overwritten by their first contribution, so only the rest is zeroed."""

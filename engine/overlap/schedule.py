@@ -33,7 +33,8 @@ class WeightSchedule:
     """Algorithm 1, lines 2 and 14, as early and as late as the overlap says.
 
     weights: the sharded ones, each once; replicated: all other parameters. It sets the .grad of both for good.
-    A step is start_step(); start_pass() and the forward and backward of each micro-batch; finish_step().
+    A step is start_step(); start_pass() and the forward and backward of each micro-batch; finish_step(). Between two
+    steps the overlap and what is cached may change; it is then as if it had always been so.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class WeightSchedule:
         overlap: Overlap,
     ) -> None:
         self.overlap = overlap
+        self._in_step = False
         self._compute = precision.compute
         self._prefetch = Prefetch(comm, precision.compute, overlap)
         self._reduction = Reduction(comm, weights, replicated, precision, overlap)
@@ -59,6 +61,7 @@ class WeightSchedule:
 
     def start_step(self) -> None:
         """Forget the last step's gradients."""
+        self._in_step = True
         self._reduction.start_step()
 
     def start_pass(self, *, last: bool) -> None:
@@ -74,21 +77,35 @@ class WeightSchedule:
         self._prefetch.end_step()
         with torch.no_grad():
             self._reduction.finish(on_summed)
+        self._in_step = False
 
     def abort_step(self) -> None:
         """Leave a step in its middle, once Comm.abandon() has waited for all that is in flight."""
         self._prefetch.abort()
         self._reduction.abort()
+        self._in_step = False
 
     def evaluating(self) -> AbstractContextManager[None]:
         """What is gathered in here belongs to no pass, even in the middle of one."""
         return self._prefetch.evaluating()
 
+    def switch(self, overlap: Overlap) -> None:
+        """From the next step on, overlap so; its cache is told by cache(). Raises RuntimeError in the middle of one."""
+        self._refuse_in_step()
+        self.overlap = overlap
+        self._prefetch.switch(overlap)
+        self._reduction.switch(overlap)
+
     def cache(self, weights: Collection[ShardedWeight]) -> None:
-        """From the next pass on, keep each of these, and no others, from a gather to its next use in the pass, which
-        needs none (par4d IV-D).
+        """From the next step on, keep each of these, and no others, from a gather to its next use in the pass, which
+        needs none (par4d IV-D). Raises RuntimeError in the middle of one.
         """
+        self._refuse_in_step()
         self._prefetch.cache(weights)
+
+    def _refuse_in_step(self) -> None:
+        if self._in_step:
+            raise RuntimeError("Overlap changes between steps only: call finish_step() or abort_step() first.")
 
     def gathered_bytes(self, weights: Collection[ShardedWeight]) -> int:
         """Memory that these weights take while they are gathered."""
@@ -96,7 +113,7 @@ class WeightSchedule:
 
     @property
     def gathered_memory(self) -> GatheredMemory:
-        """What overlap has cost so far."""
+        """What overlap has cost since it was last switched."""
         return GatheredMemory(self._prefetch.most_ahead_bytes, self._prefetch.most_kept_bytes)
 
     @property

@@ -11,6 +11,7 @@ from engine.grid import Axis
 from engine.layers.dropout import BatchRows
 from engine.layers.linear import Linear
 from engine.models.serial import SerialModel
+from engine.overlap.flags import AUTO, Overlap
 from engine.overlap.schedule import GatheredMemory, OnSummed, WeightSchedule
 from engine.overlap.weight import ShardedWeight
 from engine.placement import Placement
@@ -41,7 +42,7 @@ class ParallelModel(nn.Module):
 
     @property
     def gathered_memory(self) -> GatheredMemory:
-        """The most memory that the overlap has taken so far."""
+        """The most memory that the overlap has taken since it was last switched."""
         return self.schedule.gathered_memory
 
     def loss(self, tokens_BS: Tensor, targets_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
@@ -80,6 +81,13 @@ class ParallelModel(nn.Module):
         self.comm.abandon()
         self.schedule.abort_step()
 
+    def switch(self, overlap: Overlap) -> None:
+        """From the next step on, overlap so, with the same numbers; cache="auto" keeps nothing until cache_blocks()
+        says how much. Raises RuntimeError in the middle of a step.
+        """
+        self.schedule.switch(overlap)
+        self.cache_blocks(0 if overlap.cache == AUTO else overlap.cache)
+
     @property
     def can_cache(self) -> bool:
         """Whether weights are gathered twice."""
@@ -88,10 +96,12 @@ class ParallelModel(nn.Module):
     def cache_blocks(self, count: int) -> None:
         """Keep the gathered weights of the last so many blocks, which the backward needs first, from the forward to
         the recomputation (par4d IV-D). Without activation checkpointing, or without z, there is nothing to keep.
+        Raises RuntimeError in the middle of a step.
         """
-        self.cached_blocks = count if self.can_cache else 0
-        kept = self._weights_of_blocks()[len(self.module.blocks) - self.cached_blocks :]
+        count = count if self.can_cache else 0
+        kept = self._weights_of_blocks()[len(self.module.blocks) - count :]
         self.schedule.cache([weight for weights in kept for weight in weights])
+        self.cached_blocks = count
 
     def block_bytes(self) -> int:
         """The gathered weights of one transformer block in the compute dtype."""

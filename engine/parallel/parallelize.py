@@ -14,7 +14,7 @@ from engine.layers.linear import Linear
 from engine.layers.loss import CrossEntropy
 from engine.layers.norm import LayerNorm, RMSNorm
 from engine.models.architecture import Architecture
-from engine.overlap.flags import ALL, AUTO, Overlap
+from engine.overlap.flags import ALL, Overlap
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
 from engine.parallel.initial import initial
@@ -86,6 +86,5 @@ def parallelize(
     if strange := {name for name in placements.keys() | found.keys() if found.get(name) is not parameters.get(name)}:
         raise ValueError(f"No layer of the grid takes these parameters of {architecture.name}: {sorted(strange)}.")
     parallel = ParallelModel(model, comm, placements, schedule)
-    if overlap.cache != AUTO:
-        parallel.cache_blocks(overlap.cache)
+    parallel.switch(overlap)
     return parallel

@@ -6,7 +6,7 @@ Every option of `train` is a field here, or of a dataclass that is a field here;
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from cyclopts import Group, Parameter
 
@@ -62,6 +62,10 @@ OverlapFlags = Annotated[
     Overlap, Parameter(name="--overlap", help=OVERLAP_HELP, show_default="all"), word(Overlap.parse, "FLAGS")
 ]
 """Everything of Overlap but its pace."""
+CLIPPED = (
+    "--overlap data sums gradients early, but the optimizer waits for all of them: clipping needs the norm of the "
+    "whole gradient (--clip 0 steps each bucket as it is summed)."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +90,13 @@ class OptimConfig:
 
 @Parameter(name="*", group=RUN)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainConfig:
-    """What `train` is asked for. grid: None for "auto". The learning rate has a warm-up of its own, in optim."""
+class RunConfig:
+    """What every command that trains is asked for. grid: None for "auto"."""
 
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice()
     grid: Annotated[GridOrAuto, Parameter(show_default="auto")] = None
     """e.g. 2x1x2x4; auto chooses one"""
     batch: BatchOptions
-    iterations: int = 10
-    """steps to take"""
-    warmup: int = 2
-    """first iterations, which don't count in the reported time"""
     precision: PrecisionOption = "fp32"
     reduce_dtype: PrecisionName | None = None
     """gradients while summed (default: precision)"""
@@ -112,22 +112,33 @@ class TrainConfig:
     """for --grid auto: x stays in a node"""
     device_memory: Bytes | None = None
     """for --grid auto: when the state must be split"""
-    peak_flops: Annotated[float | None, Parameter(metavar="FLOPS")] = None
-    """advertised peak of one device, for HFU and MFU"""
-    empirical_peak_flops: Annotated[float | None, Parameter(metavar="FLOPS")] = None
-    """what matrix products reach on one device, to compare with"""
-    measure_peak: bool = False
-    """find that out first: all ranks multiply matrices at once"""
     link_bytes_per_s: Annotated[float | None, Parameter(metavar="BYTES")] = None
     """of a node's network one way: what a step can't beat where ranks share cores"""
     breakdown: bool = False
     """time each collective and phase (always on CPUs, where it costs nothing; on CUDA it takes timing events)"""
     labels: Labels = ()
     out: Out = Path("result.json")
+    optim: Annotated[OptimConfig, Parameter(name="*", group=OPTIMIZER)] = OptimConfig()
+
+
+@Parameter(name="*", group=RUN)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig(RunConfig):
+    """What `train` is asked for. The learning rate has a warm-up of its own, in optim."""
+
+    iterations: int = 10
+    """steps to take"""
+    warmup: int = 2
+    """first iterations, which don't count in the reported time"""
+    peak_flops: Annotated[float | None, Parameter(metavar="FLOPS")] = None
+    """advertised peak of one device, for HFU and MFU"""
+    empirical_peak_flops: Annotated[float | None, Parameter(metavar="FLOPS")] = None
+    """what matrix products reach on one device, to compare with"""
+    measure_peak: bool = False
+    """find that out first: all ranks multiply matrices at once"""
     overlap: Annotated[OverlapFlags, Parameter(group=OVERLAP)] = ALL
     timeline: Annotated[File | None, Parameter(group=OVERLAP)] = None
     """write the last iteration as a Chrome trace"""
-    optim: Annotated[OptimConfig, Parameter(name="*", group=OPTIMIZER)] = OptimConfig()
     save: Annotated[Folder | None, Parameter(group=CHECKPOINTS)] = None
     """write checkpoints below DIR"""
     save_every: Annotated[int, Parameter(group=CHECKPOINTS)] = 0
@@ -143,11 +154,17 @@ class Plan:
     saved: the checkpoint that it resumes.
     """
 
+    kind: ClassVar[Literal["train", "ablation"]] = "train"
     config: TrainConfig
     model: Architecture
     grid: Grid
     dataset: Dataset
     saved: "Saved | None" = None
+
+    @property
+    def overlaps(self) -> tuple[Overlap, ...]:
+        """Those that the run takes."""
+        return (self.config.overlap,)
 
     def as_options(self) -> dict[str, Any]:
         """For the record: every option as it came out, in JSON's types: a later default changes nothing of it."""
@@ -175,11 +192,7 @@ def checked(config: TrainConfig, ranks: int) -> Plan:
     _check_numbers(config)
     _check_places(config)
     model = config.model.resolve()
-    if config.overlap.cache != AUTO and config.overlap.cache > model.layers:
-        raise UsageError(
-            f"--overlap cache={config.overlap.cache} keeps the weights of {config.overlap.cache} blocks, but "
-            f"{model.name} has {model.layers}: use cache={model.layers} or fewer."
-        )
+    check_cache(config.overlap, model)
     if (config.save is None) != (config.save_every == 0) or config.save_every < 0:
         raise UsageError("Saving needs both --save DIR and --save-every N with N at least 1.")
     grid = config.grid or choose_grid(
@@ -199,6 +212,15 @@ def checked(config: TrainConfig, ranks: int) -> Plan:
         check_memory(model, grid, config.device_memory)
     dataset = open_dataset(config.data, vocabulary=model.vocabulary, sequence_length=model.sequence)
     return Plan(config, model, grid, dataset, _saved(config, model))
+
+
+def check_cache(overlap: Overlap, model: Architecture) -> None:
+    """Raises UsageError for a cache of more blocks than there are."""
+    if overlap.cache != AUTO and overlap.cache > model.layers:
+        raise UsageError(
+            f"--overlap cache={overlap.cache} keeps the weights of {overlap.cache} blocks, but {model.name} has "
+            f"{model.layers}: use cache={model.layers} or fewer."
+        )
 
 
 def _saved(config: TrainConfig, model: Architecture) -> "Saved | None":
@@ -229,10 +251,7 @@ def notices(plan: Plan) -> list[str]:
             "gathered only once."
         )
     if overlap.data and config.optim.clip and plan.grid.data > 1:
-        found.append(
-            "--overlap data sums gradients early, but the optimizer waits for all of them: clipping needs the norm of "
-            "the whole gradient (--clip 0 steps each bucket as it is summed)."
-        )
+        found.append(CLIPPED)
     return found
 
 

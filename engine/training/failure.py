@@ -176,7 +176,7 @@ class Account:
         """What every result of this run holds. hosts, devices: of all ranks; without any, of this one."""
         plan, config, model = self._plan, self._plan.config, self._plan.model
         return Result(
-            kind="train",
+            kind=plan.kind,
             status=status,
             reason=reason,
             told=told,

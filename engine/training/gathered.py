@@ -13,8 +13,8 @@ from engine.measure.machine import cores, machine_name
 from engine.measure.memory import peak_bytes
 from engine.measure.recorder import AxisSeconds, PhaseSeconds, Recording
 from engine.result import metrics, provenance
-from engine.result.schema import Memory
-from engine.result.step import AxisTime, Bound, Breakdown, Collective, LaneTime, Machine, Phase
+from engine.result.schema import Iteration, Memory
+from engine.result.step import AxisTime, Bound, Breakdown, Collective, LaneTime, Machine, Phase, Span, Timeline
 
 NAME_BYTES = 256
 
@@ -56,6 +56,12 @@ def collectives(recording: Recording) -> tuple[Collective, ...]:
         )
         for (kind, axis), tally in sorted(recording.tallies.items())
     )
+
+
+def timeline(last: Iteration, recording: Recording) -> Timeline:
+    """What ran when in the last iteration of a recording."""
+    spans = tuple(Span(**asdict(event)) for event in recording.events)
+    return Timeline(iteration=last.index, step_s=last.time_s, spans=spans)
 
 
 def breakdown(comm: Comm, recording: Recording, link_bytes_per_s: float | None) -> Breakdown | None:

@@ -1,17 +1,16 @@
 """What a run's outcome says: its result, and what every rank says of itself."""
 
-from dataclasses import asdict
 from statistics import median
 
 from engine.comm.launch import Launch
 from engine.measure import chrome_trace
 from engine.models.architecture import hardware_flops, model_flops, repeated_flops
 from engine.result import metrics
-from engine.result.schema import Result, Summary
-from engine.result.step import Breakdown, Span, Timeline
+from engine.result.schema import Result, Summary, Variant
+from engine.result.step import Breakdown, Timeline
 from engine.training.config import Plan
 from engine.training.failure import Account
-from engine.training.gathered import Ranks, collectives
+from engine.training.gathered import Ranks, collectives, timeline
 from engine.training.trainer import Measurements
 
 
@@ -42,6 +41,11 @@ class Outcome:
             }
         )
 
+    def compared(self, ranks: Ranks, variants: tuple[Variant, ...]) -> Result:
+        """The result of a whole ablation."""
+        result = self._account.result("ok", None, None, hosts=ranks.hosts, devices=ranks.devices)
+        return result.model_copy(update={"memory": ranks.memory, "variants": variants})
+
     def _timeline(self) -> Timeline:
         """The last iteration; written as a Chrome trace too."""
         last, events = self.measurements.iterations[-1], self.measurements.recording.events
@@ -49,8 +53,7 @@ class Outcome:
         assert path is not None
         about = {"grid": str(self._plan.grid), "overlap": str(self._plan.config.overlap), "iteration": last.index}
         chrome_trace.write(path, events, rank=self._launch.rank, about=about)
-        spans = tuple(Span(**asdict(event)) for event in events)
-        return Timeline(iteration=last.index, step_s=last.time_s, spans=spans)
+        return timeline(last, self.measurements.recording)
 
     def _summary(self) -> Summary:
         plan, config, ranks = self._plan, self._plan.config, self._launch.world_size

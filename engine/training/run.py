@@ -1,4 +1,4 @@
-"""The run of `engine train` once torch is loaded: connect, train, and write what was measured.
+"""The run of `engine train` or `engine bench overlap` once torch is loaded: connect, train, and write what was measured.
 
 Whatever goes wrong here flies to the command, whose account of it becomes the result (failure.py).
 """
@@ -14,11 +14,13 @@ from engine.measure.memory import keep_freed_memory
 from engine.measure.recorder import Recorder
 from engine.precision import DTYPES
 from engine.result import provenance
+from engine.training.ablation import AblationPlan
 from engine.training.config import Plan
 from engine.training.failure import Account
 from engine.training.gathered import breakdown, everyones, joint_peak, roster
 from engine.training.outcome import Outcome
 from engine.training.trainer import Trainer, run_iterations
+from engine.training.turns import take_turns
 
 
 def train(plan: Plan, launch: Launch, account: Account) -> None:
@@ -40,11 +42,15 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
         outcome.measurements.peak_flops_per_s = joint_peak(comm, DTYPES[config.precision])
     trainer = Trainer(plan, comm, recorder)
     account.training = True
-    run_iterations(trainer, outcome.measurements)
-    ranks = everyones(comm)
-    times = breakdown(comm, outcome.measurements.recording, config.link_bytes_per_s)
+    if isinstance(plan, AblationPlan):
+        variants = take_turns(trainer, plan, outcome.measurements)
+        result = outcome.compared(everyones(comm), variants)
+    else:
+        run_iterations(trainer, outcome.measurements)
+        times = breakdown(comm, outcome.measurements.recording, config.link_bytes_per_s)
+        result = outcome.succeeded(everyones(comm), times)
     if launch.rank == 0:
-        account.succeed(outcome.succeeded(ranks, times))
+        account.succeed(result)
     account.end()
     comm.barrier()
     dist.destroy_process_group()

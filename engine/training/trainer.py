@@ -20,7 +20,7 @@ from engine.layers.dropout import BatchRows
 from engine.measure.memory import free_bytes
 from engine.measure.recorder import Recorder, Recording
 from engine.models.architecture import hardware_flops
-from engine.overlap.flags import AUTO
+from engine.overlap.flags import AUTO, Overlap
 from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize
 from engine.precision import Precision
@@ -80,7 +80,9 @@ class Trainer:
             device=comm.device,
         )
         self.optimizer = adamw(self.model.local_parameters(), self.model.placements, config.optim)
-        self._cache_unsized = config.overlap.cache == AUTO and self.model.can_cache
+        self._auto_blocks: int | None = None
+        """What cache="auto" comes out as, once a step has shown how much memory training takes."""
+        self._unsized = self.model.can_cache and any(overlap.cache == AUTO for overlap in plan.overlaps)
         self.done = 0
         """Optimizer steps done, those before a resume included."""
         if plan.saved is not None:
@@ -93,9 +95,18 @@ class Trainer:
         told = torch.stack(self.launch_step())
         time_s = self.recorder.end_step()
         loss, norm = told.tolist()
-        if self._cache_unsized:
+        if self._unsized:
             self._size_cache()
         return Step(loss, norm, self.optimizer.param_groups[0]["lr"], time_s)
+
+    def switch(self, overlap: Overlap) -> None:
+        """From the next step on, overlap so."""
+        self.model.switch(overlap)
+        self._keep_auto()
+
+    def _keep_auto(self) -> None:
+        if self._auto_blocks is not None and self.model.schedule.overlap.cache == AUTO:
+            self.model.cache_blocks(self._auto_blocks)
 
     def launch_step(self) -> tuple[Tensor, Tensor]:
         """One optimizer step, for which the host never waits: mean loss and gradient norm, float64 scalars."""
@@ -128,14 +139,15 @@ class Trainer:
 
     def _size_cache(self) -> None:
         """Settle cache="auto", once a step has shown how much memory training takes. Collective."""
-        self._cache_unsized = False
+        self._unsized = False
         budget = self.plan.config.overlap.cache_bytes
         if budget is None:
             host = zlib.crc32(socket.gethostname().encode()) if self.comm.device.type == "cpu" else self.comm.rank
             sharing = self.comm.everyone(torch.tensor([host])).eq(host).sum().item()
             budget = free_bytes(self.comm.device) / sharing * CACHE_SHARE
         fits = min(int(budget / self.model.block_bytes()), self.plan.model.layers)
-        self.model.cache_blocks(int(self.comm.everyone(torch.tensor([fits])).min().item()))
+        self._auto_blocks = int(self.comm.everyone(torch.tensor([fits])).min().item())
+        self._keep_auto()
 
     def _micro_batches(self) -> list[tuple[BatchRows, Tensor, Tensor]]:
         """This rank's share of the step's batch: (rows, tokens [B, S], targets [B, S])."""
@@ -177,30 +189,25 @@ def _to(device: torch.device, array: Ints) -> Tensor:
     return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
 
 
-def run_iterations(trainer: Trainer, measurements: Measurements) -> None:
-    """Train for the configured iterations, noting each as it ends.
+def take_iteration(trainer: Trainer, index: int, *, warmup: bool) -> Iteration:
+    """One step, checked. Raises Diverged, naming the step, when the loss is no longer a number."""
+    loss, norm, rate, time_s = trainer.step()
+    if not math.isfinite(loss) or not math.isfinite(norm):
+        raise Diverged(
+            f"The loss became {loss} and the gradient norm {norm} in step {trainer.done} (iteration {index}): "
+            f"lower the learning rate or check the data."
+        )
+    return Iteration(index=index, time_s=time_s, loss=loss, grad_norm=norm, learning_rate=rate, warmup=warmup)
 
-    Raises Diverged, naming the step, when the loss is no longer a number.
-    """
+
+def run_iterations(trainer: Trainer, measurements: Measurements) -> None:
+    """Train for the configured iterations, noting each as it ends. Raises Diverged."""
     plan, recorder = trainer.plan, trainer.recorder
     config = plan.config
     for index in range(config.iterations):
         if index == config.warmup:
             recorder.clear()
-        loss, norm, rate, time_s = trainer.step()
-        if not math.isfinite(loss) or not math.isfinite(norm):
-            raise Diverged(
-                f"The loss became {loss} and the gradient norm {norm} in step {trainer.done} (iteration {index}): "
-                f"lower the learning rate or check the data."
-            )
-        iteration = Iteration(
-            index=index,
-            time_s=time_s,
-            loss=loss,
-            grad_norm=norm,
-            learning_rate=rate,
-            warmup=index < config.warmup,
-        )
+        iteration = take_iteration(trainer, index, warmup=index < config.warmup)
         measurements.iterations.append(iteration)
         log.info("%s", describe(iteration, plan), extra=RENEWED)
         measurements.recording = recorder.total

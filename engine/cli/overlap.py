@@ -1,0 +1,42 @@
+"""`bench overlap`: what each way to hide communication gains."""
+
+import os
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from engine.cli.train import PaceOptions, carry_out
+from engine.comm.launch import from_environment
+from engine.options import words
+from engine.overlap.flags import ALL, Overlap, Pace
+from engine.progress import log_to_stderr
+from engine.training.ablation import TURNS, Turns, ablation_notices, checked_ablation
+from engine.training.config import OVERLAP, OverlapFlags, RunConfig
+
+FULL_HELP = "flags that are added one after the other, and each alone: none, all, or as in train"
+VARIANT_HELP = "compare this one with none, instead of those of --overlap; repeatable"
+Variants = Annotated[tuple[Overlap, ...], Parameter(help=VARIANT_HELP, group=TURNS), words(Overlap.parse, "FLAGS")]
+
+
+def overlap(
+    *,
+    run: RunConfig,
+    overlap: Annotated[OverlapFlags, Parameter(help=FULL_HELP, group=OVERLAP)] = ALL,
+    variant: Variants = (),
+    turns: Turns = Turns(),
+    pace: PaceOptions = Pace(),
+) -> int:
+    """Measure what each overlap of communication with compute gains over none, in turns in the same processes.
+
+    One model is trained, and its overlap changes between steps. Takes the options of train, starts under any launcher
+    and writes one result.json. A flag that has nothing to hide on the grid is left out.
+
+      torchrun --standalone --nproc-per-node 2 -m engine bench overlap \\
+          --model gpt-local-2 --grid 1x1x2x1 --batch-size 8 --checkpoint-activations --data synthetic --clip 0
+
+    Without --clip 0 the optimizer waits for all gradients, and data gains less.
+    """
+    launch = from_environment(os.environ)
+    log_to_stderr(launch.rank)
+    plan = checked_ablation(run, overlap.at(pace), variant, turns, launch.world_size)
+    return carry_out(plan, launch, ablation_notices(plan, variant))

@@ -1,0 +1,97 @@
+"""What an ablation of overlap is asked to do, checked as far as it can be before anything starts. No torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from cyclopts import Group, Parameter
+
+from engine.errors import UsageError
+from engine.overlap.flags import Overlap
+from engine.overlap.variants import alone, effective, flags, ladder, why_useless
+from engine.training.config import CLIPPED, Plan, RunConfig, TrainConfig, check_cache, checked
+
+TURNS = Group("turns: each variant takes its steps in every round", sort_key=2)
+OF_TRAIN_ALONE = {field.name for field in fields(TrainConfig)} - {field.name for field in fields(RunConfig)}
+
+
+@Parameter(name="*", group=TURNS)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """How often each variant is timed. Raises UsageError for numbers below 1."""
+
+    rounds: int = 6
+    """in each, every variant has a turn, in another order"""
+    steps: Annotated[int, Parameter(name="--steps-per-round")] = 2
+    """of each turn"""
+    warmup: int = 1
+    """steps of each variant before the first round"""
+
+    def __post_init__(self) -> None:
+        at_least_one = {"--rounds": self.rounds, "--steps-per-round": self.steps, "--warmup": self.warmup}
+        for option, number in at_least_one.items():
+            if number < 1:
+                raise UsageError(f"{option} is at least 1, but {number} was given.")
+
+
+@dataclass(frozen=True, slots=True)
+class AblationPlan(Plan):
+    """An ablation that has passed every check that needs no process. variants: none and, in their order, the others."""
+
+    kind: ClassVar[Literal["train", "ablation"]] = "ablation"
+    turns: Turns = Turns()
+    variants: tuple[Overlap, ...] = ()
+
+    @property
+    def overlaps(self) -> tuple[Overlap, ...]:
+        """See Plan.overlaps."""
+        return self.variants
+
+    @property
+    def fullest(self) -> Overlap:
+        """The variant with most flags, of several the first."""
+        return max(self.variants, key=lambda variant: len(flags(variant)))
+
+    def as_options(self) -> dict[str, Any]:
+        """See Plan.as_options."""
+        options = {key: value for key, value in Plan.as_options(self).items() if key not in OF_TRAIN_ALONE}
+        return options | {
+            "overlap": str(self.config.overlap),
+            "variants": [str(variant) for variant in self.variants],
+            "rounds": self.turns.rounds,
+            "steps_per_round": self.turns.steps,
+            "warmup": self.turns.warmup,
+        }
+
+
+def checked_ablation(run: RunConfig, full: Overlap, asked: Sequence[Overlap], turns: Turns, ranks: int) -> AblationPlan:
+    """The ablation of these variants, or else of the ladder up to full and of each of its flags alone.
+
+    All have full's pace. Raises UsageError.
+    """
+    wanted = [variant.at(full) for variant in asked] or [*ladder(full), *alone(full)]
+    common = {field.name: getattr(run, field.name) for field in fields(RunConfig)}
+    plan = checked(TrainConfig(**common, overlap=full), ranks)
+    variants = effective(wanted, plan.grid, checkpointed=run.checkpoint_activations)
+    for variant in variants:
+        check_cache(variant, plan.model)
+    if len(variants) == 1:
+        raise UsageError(
+            f"Nothing can be compared with none on grid {plan.grid}"
+            f"{'' if run.checkpoint_activations else ' without --checkpoint-activations'}: "
+            f"{' and '.join(sorted({str(variant) for variant in wanted} - {'none'})) or 'no flag'} would hide nothing."
+        )
+    warmup = len(variants) * turns.warmup
+    config = replace(plan.config, warmup=warmup, iterations=warmup + len(variants) * turns.rounds * turns.steps)
+    return AblationPlan(config, plan.model, plan.grid, plan.dataset, turns=turns, variants=variants)
+
+
+def ablation_notices(plan: AblationPlan, asked: Sequence[Overlap]) -> list[str]:
+    """What is left out or does less than its name says, a sentence each."""
+    config = plan.config
+    wanted = {flag for overlap in asked or [config.overlap] for flag in flags(overlap)}
+    reasons = [why_useless(flag, plan.grid, checkpointed=config.checkpoint_activations) for flag in sorted(wanted)]
+    found = [reason for reason in reasons if reason is not None]
+    if config.optim.clip and any(variant.data for variant in plan.variants):
+        found.append(CLIPPED)
+    return found

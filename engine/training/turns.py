@@ -1,0 +1,132 @@
+"""An ablation of overlap: its variants take turns in the same processes, with the same model and optimizer.
+
+So a machine that gets slower with time, or a network that is shared with other jobs, disturbs all variants alike. The
+flags change between steps, and numbers don't: it is one training. Every variant has had its warm-up, in which the order
+of gathers is learnt and buffers are allocated, before the first round.
+"""
+
+import logging
+import random
+from dataclasses import dataclass, field
+from statistics import mean, median
+
+from engine.measure.recorder import Recording
+from engine.overlap.flags import Overlap
+from engine.overlap.schedule import GatheredMemory
+from engine.progress import RENEWED
+from engine.result import metrics
+from engine.result.schema import Iteration, Ratio, Variant
+from engine.result.step import Breakdown
+from engine.training.ablation import AblationPlan
+from engine.training.gathered import breakdown, collectives, timeline
+from engine.training.trainer import Measurements, Trainer, take_iteration
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Side:
+    """A variant's turns so far. last: its latest step."""
+
+    overlap: Overlap
+    recording: Recording
+    rounds_s: list[tuple[float, ...]] = field(default_factory=list)
+    last: Iteration | None = None
+    memory: GatheredMemory | None = None
+    cached_blocks: int = 0
+
+    @property
+    def medians_s(self) -> list[float]:
+        """Of its steps, by round."""
+        return [median(times) for times in self.rounds_s]
+
+    @property
+    def time_s(self) -> float:
+        """Per iteration."""
+        return metrics.time_per_iteration([time_s for times in self.rounds_s for time_s in times])
+
+
+def take_turns(trainer: Trainer, plan: AblationPlan, measurements: Measurements) -> tuple[Variant, ...]:
+    """Measure every variant of the plan, none first. Collective. measurements: is told each step. Raises Diverged."""
+    recorder, turns = trainer.recorder, plan.turns
+    sides = [_Side(overlap, recorder.new_recording()) for overlap in plan.variants]
+    for side in sides:
+        recorder.clear()
+        _take(trainer, side, turns.warmup, measurements, warmup=True)
+        log.info("warm-up  %s", side.overlap, extra=RENEWED)
+    drawing = random.Random(plan.config.seed)
+    for number in range(1, turns.rounds + 1):
+        for side in drawing.sample(sides, len(sides)):
+            recorder.record_into(side.recording)
+            times = _take(trainer, side, turns.steps, measurements, warmup=False)
+            side.rounds_s.append(times)
+            told = (number, turns.rounds, side.overlap, mean(times))
+            log.info("round %d/%d  %s  %.3f s a step", *told, extra=RENEWED)
+    variants = _compared(trainer, plan, sides)
+    for variant in variants:
+        log.info("%s", describe(variant))
+    return variants
+
+
+def _take(trainer: Trainer, side: _Side, steps: int, measurements: Measurements, *, warmup: bool) -> tuple[float, ...]:
+    """Its next steps; seconds of each."""
+    trainer.switch(side.overlap)
+    taken = []
+    for _ in range(steps):
+        side.last = take_iteration(trainer, len(measurements.iterations), warmup=warmup)
+        measurements.iterations.append(side.last)
+        taken.append(side.last.time_s)
+    side.memory, side.cached_blocks = trainer.model.gathered_memory, trainer.model.cached_blocks
+    return tuple(taken)
+
+
+def _compared(trainer: Trainer, plan: AblationPlan, sides: list[_Side]) -> tuple[Variant, ...]:
+    """What the sides' turns come to."""
+    link = plan.config.link_bytes_per_s
+    where = [breakdown(trainer.comm, side.recording, link) for side in sides]
+    none, of_none = sides[0], where[0]
+    variants = []
+    for side, times in zip(sides, where, strict=True):
+        assert side.last is not None
+        assert side.memory is not None
+        over_none = share = None
+        if side is not none:
+            over_none = Ratio(**metrics.paired([list(zip(side.medians_s, none.medians_s, strict=True))])._asdict())
+            share = _share(none.time_s, side.time_s, times, of_none)
+        drawn = side.recording.timed and side.overlap in (none.overlap, plan.fullest)
+        variants.append(
+            Variant(
+                overlap=str(side.overlap),
+                rounds_s=tuple(side.rounds_s),
+                time_per_iteration_s=side.time_s,
+                over_none=over_none,
+                share_of_greatest_gain=share,
+                prefetch_bytes=side.memory.prefetch_bytes,
+                cached_blocks=side.cached_blocks,
+                cache_bytes=side.memory.cache_bytes,
+                collectives=collectives(side.recording),
+                breakdown=times,
+                timeline=timeline(side.last, side.recording) if drawn else None,
+            )
+        )
+    return tuple(variants)
+
+
+def _share(none_s: float, time_s: float, own: Breakdown | None, of_none: Breakdown | None) -> float | None:
+    if own is None or of_none is None or own.bound is None or of_none.bound is None:
+        return None
+    return metrics.share_of_greatest_gain(none_s, time_s, own.bound.bound_s, of_none.bound.bound_s)
+
+
+def describe(variant: Variant) -> str:
+    """One line for a person who waits."""
+    told = f"{variant.overlap:<28} {variant.time_per_iteration_s:8.3f} s a step"
+    if variant.over_none is not None:
+        ratio = variant.over_none
+        told += f"  {ratio.ratio:.3f} of none ({ratio.low:.3f} to {ratio.high:.3f})"
+    where = variant.breakdown
+    if where is not None and where.share_hidden is not None:
+        told += f"  {where.share_hidden:.0%} hidden"
+    if where is not None and where.bound is not None:
+        told += f"  {where.bound.step_by_bound:.2f} x its bound ({where.bound.by})"
+    return told
