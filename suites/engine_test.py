@@ -38,14 +38,15 @@ def scheduler_says(state: str | None, stderr: str) -> str | None:
 class EngineTest(rfm.RunOnlyRegressionTest):
     """Runs `python -m engine ...` with one rank a device. A subclass gives the study's name and the options.
 
-    device: cpu or cuda; unless set, what the system's devices are. record: the whole result, so that ReFrame's run
-    report and database suffice to rebuild a report.
+    device: cpu or cuda; unless set, what the system's devices are. ranks_per_node: at most, unless its devices are
+    fewer. record: the whole result, so that ReFrame's run report and database suffice to rebuild a report.
     """
 
     valid_systems = ["*"]
     valid_prog_environs = ["*"]
     python = variable(str, value=sys.executable)
     device = variable(str, value="")
+    ranks_per_node = variable(int, type(None), value=None)
     record = variable(dict, value={}, loggable=True)
     keep_files = [RESULT]
     study = ""
@@ -76,7 +77,8 @@ class EngineTest(rfm.RunOnlyRegressionTest):
         """As many ranks a node as it has devices; where they don't divide the ranks, as many as do."""
         devices = self.system.node.devices
         if devices:
-            fits = [number for number in range(1, devices.value + 1) if self.num_tasks % number == 0]
+            most = min(devices.value, self.ranks_per_node or devices.value)
+            fits = [number for number in range(1, most + 1) if self.num_tasks % number == 0]
             self.num_tasks_per_node = max(fits)
             self.num_gpus_per_node = max(fits) if self.system.device.kind == "cuda" else None
 

@@ -1,6 +1,5 @@
-"""The engine's step time by that of other people's parallelism, and by its own without overlap, on the same ranks.
+"""The engine's step time by that of other people's parallelism, on the same ranks.
 
-    reframe -c suites/peers.py --system vcluster -n 'peer=synchronous' -r     what overlap is worth on every grid
     reframe -c suites/peers.py --system vcluster -n 'peer=(fsdp2|hsdp)' -r
     reframe -c suites/peers.py --system local -S rounds=6
 
@@ -21,8 +20,6 @@ from suites.engine_test import RESULT, EngineTest
 from suites.point_training import SYSTEM
 from suites.series import points
 
-SYNCHRONOUS = "synchronous"
-
 
 def fits(name: str, grid: str) -> bool:
     """Whether the peer has something like that grid."""
@@ -35,7 +32,7 @@ def fits(name: str, grid: str) -> bool:
 
 @rfm.simple_test
 class Peers(EngineTest):
-    """One contest on one grid. Activations are checkpointed where the gather cache is measured, else not."""
+    """One contest on one grid."""
 
     descr = "step time against another way to train the same network"
     valid_systems = ["+gloo"]
@@ -60,8 +57,6 @@ class Peers(EngineTest):
         words += ["--model", self.model or self.point.model]
         words += ["--batch-size", str(self.point.sequences), "--rounds", str(self.rounds)]
         words += ["--steps-per-round", str(self.steps_per_round)]
-        if self.peer == SYNCHRONOUS:
-            words += ["--checkpoint-activations", "--overlap", f"oar,ors,oag,cache={self.point.series.cache},data"]
         return words
 
     def labels(self) -> dict[str, str]:

@@ -43,6 +43,7 @@ class PointTraining(Training):
         self.grid = point.grid if self.grid == AUTO else self.grid
         self.iterations = self.iterations or series.iterations
         self.time_limit = self.time_limit or series.time_limit
+        self.ranks_per_node = self.ranks_per_node or series.ranks_per_node
         self.tags = {self.study, series.name, *series.tags}
 
     @run_before("setup")

@@ -23,8 +23,8 @@ class Series(Record):
 
     sequences: of a global batch, the same at every size unless it says devices -> sequences. micro_batch: of a rank, at
     once. grids: each point is run on each; "auto" is the engine's choice. cache: blocks whose gathered weights a study
-    of overlap keeps. repeats: jobs of each measurement. time_limit: of a job, where the partition's doesn't do.
-    token_budget: tokens of the training whose time to solution is asked for.
+    of overlap keeps. rounds: in which what is compared takes turns. ranks_per_node: at most. time_limit: of a job,
+    where the partition's doesn't do. token_budget: tokens of the training whose time to solution is asked for.
     """
 
     name: str = Field(min_length=1)
@@ -34,7 +34,8 @@ class Series(Record):
     precision: Literal["bf16", "fp32", "fp64"]
     grids: tuple[str, ...] = Field(default=(AUTO,), min_length=1)
     cache: Count | Literal["auto"] = AUTO
-    repeats: Count = 1
+    rounds: Count = 10
+    ranks_per_node: Count | None = None
     iterations: Count = 10
     time_limit: str | None = Field(default=None, pattern=r"^(\d+h)?(\d+m)?$", min_length=2)
     token_budget: float | None = Field(default=None, gt=0)

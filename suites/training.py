@@ -45,8 +45,8 @@ class Training(EngineTest):
         """What --data is given."""
         return self.data
 
-    def _plan_options(self, data: str) -> list[str]:
-        """Options that train and check have in common."""
+    def plan_options(self, data: str) -> list[str]:
+        """Options of every command that trains, and of check."""
         device, node = self.system.device, self.system.node
         words = [
             "--model",
@@ -58,14 +58,7 @@ class Training(EngineTest):
             "--data",
             data,
         ]
-        words += [
-            "--iterations",
-            str(self.iterations),
-            "--warmup",
-            str(self.warmup),
-            "--precision",
-            self.precision,
-        ]
+        words += ["--precision", self.precision]
         words += ["--device", self.device, "--timeout", str(COLLECTIVE_TIMEOUT_S)]
         if self.checkpoint_activations:
             words.append("--checkpoint-activations")
@@ -81,25 +74,31 @@ class Training(EngineTest):
             words += ["--devices-per-node", str(node.devices.value)]
         if device.memory_bytes:
             words += ["--device-memory", f"{device.memory_bytes.value:.0f}"]
+        if node.nic_bytes_per_s:
+            nics = node.nics.value if node.nics else 1
+            words += ["--link-bytes-per-s", f"{nics * node.nic_bytes_per_s.value:g}"]
+        return words
+
+    def own_options(self) -> list[str]:
+        """Options that only train and check take."""
+        device = self.system.device
+        words = ["--iterations", str(self.iterations), "--warmup", str(self.warmup)]
         if self.precision in device.peak_flops:
             words += ["--peak-flops", f"{device.peak_flops[self.precision].value:g}"]
         if self.precision in device.empirical_peak_flops:
             words += ["--empirical-peak-flops", f"{device.empirical_peak_flops[self.precision].value:g}"]
         else:
             words.append("--measure-peak")
-        if node.nic_bytes_per_s:
-            nics = node.nics.value if node.nics else 1
-            words += ["--link-bytes-per-s", f"{nics * node.nic_bytes_per_s.value:g}"]
         return words
 
     def options(self) -> list[str]:
-        return ["train", *self._plan_options(self.corpus())]
+        return ["train", *self.plan_options(self.corpus()), *self.own_options()]
 
     @run_after("setup")
     def settle_grid(self) -> None:
         """Ask the engine for the grid, and whether it can work at all, before any job is submitted. Raises Refused."""
         data = SYNTHETIC if self.is_dry_run() else self.corpus()  # a dry run prepares no corpus
-        check = ["check", *self._plan_options(data), "--ranks", str(self.num_tasks)]
+        check = ["check", *self.plan_options(data), *self.own_options(), "--ranks", str(self.num_tasks)]
         command = [sys.executable, "-m", "engine", *check]
         done = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_TIMEOUT_S, check=False)
         if done.returncode:
@@ -107,7 +106,7 @@ class Training(EngineTest):
         self.grid = json.loads(done.stdout)["grid"]
 
     @run_before("performance")
-    def leave_out_what_is_not_known(self) -> None:
+    def choose_figures(self) -> None:
         """A percentage of an unknown peak or a breakdown not made is not measured, and a dry run measures nothing."""
         if self.is_dry_run():
             self.perf_variables.clear()

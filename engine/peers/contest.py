@@ -74,14 +74,6 @@ CONTESTS = {
             ("x",),
             ties=False,
         ),
-        Contest(
-            "synchronous",
-            "the engine without overlap",
-            Grid(z=2),
-            1.0,
-            "engine.peers.synchronous:Synchronous",
-            tuple(axis.value for axis in Axis),
-        ),
     )
 }
 

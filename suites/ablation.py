@@ -1,0 +1,80 @@
+"""What studies of overlap share: one job a point, in which the engine's variants take turns (engine bench overlap).
+
+Figures are named for the flags of a variant, such as speed_up_oar_ors and hidden_oar_ors. A speed-up over none is the
+median of the rounds' ratios, with the ends of its interval of confidence 0.95 as _low and _high.
+"""
+
+import math
+from typing import Any
+
+import reframe.utility.sanity as sn
+from reframe.core.builtins import run_after, run_before, variable
+from reframe.core.exceptions import SanityError
+
+from engine.result import metrics
+from suites.point_training import PointTraining
+
+
+class Ablation(PointTraining):
+    """Gradients are not clipped, which would keep the optimizer from stepping a bucket while the next is summed.
+
+    overlap: the flags whose gain is measured, all unless set, with the cache of the series.
+    """
+
+    rounds = variable(int, value=0)
+    steps_per_round = variable(int, value=1)
+
+    @run_after("init")
+    def take_rounds(self) -> None:
+        series = self.point.series
+        self.rounds = self.rounds or series.rounds
+        self.overlap = self.overlap or f"oar,ors,oag,cache={series.cache},data"
+
+    def own_options(self) -> list[str]:
+        return []
+
+    def variants(self) -> list[str]:
+        """What is compared with none; the engine's choice if it is empty."""
+        return []
+
+    def options(self) -> list[str]:
+        words = ["bench", "overlap", *self.plan_options(self.corpus()), "--clip", "0"]
+        for variant in self.variants():
+            words += ["--variant", variant]
+        return [*words, "--rounds", str(self.rounds), "--steps-per-round", str(self.steps_per_round)]
+
+    def judge(self) -> None:
+        losses = [step["loss"] for step in self.record["iterations"]]
+        if not all(map(math.isfinite, losses)):
+            raise SanityError(f"a loss is not a number: {losses}")
+        turns = {v["overlap"]: [len(times) for times in v["rounds_s"]] for v in self.record["variants"]}
+        expected = dict.fromkeys(self.record["config"]["variants"], [self.steps_per_round] * self.rounds)
+        if turns != expected:
+            raise SanityError(f"the steps of each round are {turns}, but should be {expected}")
+
+    @run_before("performance")
+    def choose_figures(self) -> None:
+        self.perf_variables.clear()
+        if self.is_dry_run():
+            return
+        for variant in self.record["variants"]:
+            for name, (value, unit) in figures(variant).items():
+                self.perf_variables[name] = sn.make_performance_function(lambda value=value: value, unit)
+
+
+def figures(variant: dict[str, Any]) -> dict[str, tuple[float, str]]:
+    """(value, unit) by name of what a variant of a result has; a figure that can't be had is absent."""
+    own = "_".join(word.partition("=")[0] for word in variant["overlap"].split(","))
+    found = {f"time_{own}": (variant["time_per_iteration_s"], "s")}
+    if ratio := variant["over_none"]:
+        found[f"speed_up_{own}"] = (metrics.speed_up(1.0, ratio["ratio"]), "x")
+        found[f"speed_up_{own}_low"] = (metrics.speed_up(1.0, ratio["high"]), "x")
+        found[f"speed_up_{own}_high"] = (metrics.speed_up(1.0, ratio["low"]), "x")
+    where = variant["breakdown"] or {}
+    if (hidden := where.get("share_hidden")) is not None:
+        found[f"hidden_{own}"] = (100 * hidden, "%")
+    if bound := where.get("bound"):
+        found[f"step_by_bound_{own}"] = (bound["step_by_bound"], "x")
+    if (share := variant["share_of_greatest_gain"]) is not None:
+        found[f"share_of_greatest_gain_{own}"] = (100 * share, "%")
+    return found
