@@ -64,7 +64,7 @@ class Overlap(Pace):
 
     def at(self, pace: Pace) -> "Overlap":
         """The same flags at another pace."""
-        return replace(self, **{number.name: getattr(pace, number.name) for number in fields(pace)})
+        return replace(self, **{number.name: getattr(pace, number.name) for number in fields(Pace)})
 
     @classmethod
     def parse(cls, text: str) -> "Overlap":

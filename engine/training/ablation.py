@@ -72,14 +72,14 @@ def checked_ablation(run: RunConfig, full: Overlap, asked: Sequence[Overlap], tu
     wanted = [variant.at(full) for variant in asked] or [*ladder(full), *alone(full)]
     common = {field.name: getattr(run, field.name) for field in fields(RunConfig)}
     plan = checked(TrainConfig(**common, overlap=full), ranks)
-    variants = effective(wanted, plan.grid, checkpointed=run.checkpoint_activations)
-    for variant in variants:
+    for variant in wanted:
         check_cache(variant, plan.model)
+    variants = effective(wanted, plan.grid, checkpointed=run.checkpoint_activations)
     if len(variants) == 1:
         raise UsageError(
-            f"Nothing can be compared with none on grid {plan.grid}"
-            f"{'' if run.checkpoint_activations else ' without --checkpoint-activations'}: "
-            f"{' and '.join(sorted({str(variant) for variant in wanted} - {'none'})) or 'no flag'} would hide nothing."
+            f"No overlap that was asked for has anything to hide on grid {plan.grid}"
+            f"{'' if run.checkpoint_activations else ' without --checkpoint-activations'}, so there is nothing to "
+            "compare: choose another grid or other flags."
         )
     warmup = len(variants) * turns.warmup
     config = replace(plan.config, warmup=warmup, iterations=warmup + len(variants) * turns.rounds * turns.steps)

@@ -242,14 +242,31 @@ def test_what_is_cached_is_gathered_once_a_pass_and_never_kept_for_the_next() ->
     on_each_rank(work)
 
 
-def test_the_cache_may_change_between_micro_batches(warnings: pytest.LogCaptureFixture) -> None:
-    def work(model: Model) -> None:
-        for cached in ([], [0, 1], [2], [2], [0]):
-            model.schedule.cache([model.weights[number] for number in cached])
-            for _ in range(3):
-                model.run_pass(0, 1, 2, 2, 1, 0)
+@pytest.mark.parametrize("oag", [False, True], ids=["synchronous", "ahead"])
+def test_the_order_is_learnt_once_whatever_is_cached_and_gathered_ahead(
+    oag: bool, warnings: pytest.LogCaptureFixture
+) -> None:
+    """With the cache a weight's second use, and its fourth, needs no gather."""
+    uses = (0, 1, 2, 2, 1, 0, 1, 1)
+    caches = [([], 8), ([0, 1], 5), ([2], 7), ([1], 6), ([0, 1, 2], 4)]
 
-    on_each_rank(work)
+    def work(model: Model) -> list[tuple[int, int]]:
+        found = []
+        for number, (cached, _) in enumerate(caches):
+            model.schedule.switch(Overlap(oag=oag or number > 1, prefetch_depth=DEPTH))
+            model.schedule.cache([model.weights[weight] for weight in cached])
+            for _ in range(2):
+                before = model.gathers
+                model.schedule.start_step()
+                ahead = model.run_pass(*uses, last=True)
+                model.schedule.finish_step()
+                model.change()
+                found.append((model.gathers - before, max(ahead)))
+        return found
+
+    expected = [(count, DEPTH if oag or number > 1 else 0) for number, (_, count) in enumerate(caches) for _ in "ab"]
+    expected[0] = (len(uses), 0)  # the one that learns
+    assert on_each_rank(work) == expected
     assert not warnings.records
 
 

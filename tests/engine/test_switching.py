@@ -1,0 +1,163 @@
+"""Overlap that changes between steps: one training, whatever the flags, and nothing is learnt twice."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_overlap import CASE, EVERY_COMBINATION, THREE_BLOCKS
+from test_parity import EAGER, TOLERANCE, serial
+from training import Outcome, grid_id, start, step_parallel, worst_error
+from virtual_ranks import run_ranks
+
+from engine.batch import Batch
+from engine.comm.funnel import Comm
+from engine.data.dataset import Synthetic
+from engine.grid import Grid
+from engine.models.choice import ModelChoice
+from engine.models.gpt.config import GPTConfig
+from engine.overlap.flags import ALL, Overlap
+from engine.overlap.prefetch import Pass, Prefetch
+from engine.parallel.serial_state import full_gradients, full_state_dict
+from engine.training.config import OptimConfig, Plan, TrainConfig
+from engine.training.trainer import Trainer
+
+GRIDS = [Grid(2, 1, 2, 2), Grid(1, 2, 2, 1), Grid(1, 1, 4, 1), Grid(1, 1, 1, 2), Grid(2, 2, 1, 1)]
+STEPS = 8
+MODEL = GPTConfig("m", layers=3, hidden=16, heads=2, vocabulary=16, sequence=4)
+
+
+def other_paces(seed: int) -> Iterator[Overlap]:
+    """Flags and paces at random, the same on every rank."""
+    drawing = random.Random(seed)
+    while True:
+        yield replace(
+            drawing.choice(EVERY_COMBINATION),
+            prefetch_depth=drawing.randint(1, 9),
+            reduce_window=drawing.randint(1, 5),
+            bucket_bytes=drawing.choice([1, 1e3, 1e9]),
+        )
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=grid_id)
+@pytest.mark.parametrize("name", THREE_BLOCKS)
+def test_whatever_is_switched_between_steps_it_trains_like_the_serial_model(name: str, grid: Grid) -> None:
+    case = replace(CASE, config=THREE_BLOCKS[name], steps=STEPS, overlap=Overlap())
+
+    def train(comm: Comm) -> Outcome:
+        model, losses, gradients = start(case, comm), [], {}
+        for step, overlap in zip(range(STEPS), other_paces(GRIDS.index(grid)), strict=False):
+            model.switch(overlap)
+            losses.append(step_parallel(case, model, step))
+            if step == 0:
+                gradients = full_gradients(model)
+            for parameter in model.parameters():
+                parameter.data.sub_(parameter.grad)  # type: ignore[arg-type]
+        return Outcome(losses, gradients, full_state_dict(model))
+
+    assert worst_error(run_ranks(grid, train)[0], serial(case)) < TOLERANCE
+
+
+def test_overlap_never_changes_in_the_middle_of_a_step() -> None:
+    def work(comm: Comm) -> None:
+        model = start(CASE, comm)
+        model.start_step()
+        for change in (lambda: model.switch(Overlap()), lambda: model.cache_blocks(0)):
+            with pytest.raises(RuntimeError, match=r"between steps only: call finish_step\(\) or abort_step\(\) first"):
+                change()
+        assert (model.schedule.overlap, model.cached_blocks) == (CASE.overlap, EAGER.cache)
+        model.abort_step()
+        model.switch(Overlap())
+        step_parallel(CASE, model, 0)
+        model.switch(EAGER)
+        assert (model.schedule.overlap, model.cached_blocks) == (EAGER, EAGER.cache)
+
+    run_ranks(Grid(z=2), work)
+
+
+def test_memory_is_told_of_each_overlap_by_itself() -> None:
+    def told(comm: Comm) -> list[tuple[bool, bool, int]]:
+        model, found = start(CASE, comm), []
+        for step, flags in enumerate(["oag,cache=2", "none", "oag", "cache=1", "none"]):
+            model.switch(Overlap.parse(flags))
+            step_parallel(CASE, model, step)
+            memory = model.gathered_memory
+            found.append((memory.prefetch_bytes > 0, memory.cache_bytes > 0, model.cached_blocks))
+        return found
+
+    expected = [(True, True, 2), (False, False, 0), (True, False, 0), (False, True, 1), (False, False, 0)]
+    assert run_ranks(Grid(z=2), told)[0] == expected
+
+
+class Passes:
+    """How the passes of each rank have gathered, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.of: dict[int, list[Pass]] = {}
+        begin = Prefetch.start_pass
+
+        def start_pass(prefetch: Prefetch, *, last: bool) -> None:
+            begin(prefetch, last=last)
+            self.of.setdefault(prefetch._comm.rank, []).append(prefetch._pass)
+
+        monkeypatch.setattr(Prefetch, "start_pass", start_pass)
+
+
+def trainer(comm: Comm, overlap: Overlap) -> Trainer:
+    config = TrainConfig(
+        model=ModelChoice(),
+        grid=comm.grid,
+        batch=Batch(4, micro=1),
+        data="synthetic",
+        out=Path(),
+        checkpoint_activations=True,
+        overlap=overlap,
+        optim=OptimConfig(clip=0),
+    )
+    assert comm.recorder is not None
+    return Trainer(Plan(config, MODEL, comm.grid, Synthetic(MODEL.vocabulary)), comm, comm.recorder)
+
+
+def test_a_cache_that_is_sized_after_the_first_step_is_no_reason_to_learn_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passes = Passes(monkeypatch)
+
+    def train(comm: Comm) -> list[int]:
+        training, gathered = trainer(comm, replace(ALL, cache_bytes=1e9)), []
+        assert comm.recorder is not None
+        for _ in range(3):
+            comm.recorder.clear()
+            training.step()
+            gathered.append(comm.recorder.total.tallies["all_gather", "z"].calls)
+        return gathered
+
+    of_the_layers, others, micro_batches = 3 * 4, 2, 2
+    first, *counted = run_ranks(Grid(z=2), train, record=True)[0]
+    assert first == micro_batches * (2 * of_the_layers + others)
+    assert counted == [micro_batches * (of_the_layers + others)] * 2, "each layer once, as all are kept"
+    assert passes.of == {rank: [Pass.LEARNING] + [Pass.FOLLOWING] * 5 for rank in (0, 1)}
+
+
+@pytest.mark.parametrize("first", ["none", "oag,cache=1"])
+def test_switching_flags_and_cache_is_no_reason_to_learn_again(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = Passes(monkeypatch)
+    others = ["cache=auto", "oag", "none", "oag,cache=2", "ors,oag,cache=auto"]
+
+    def train(comm: Comm) -> list[int]:
+        training = trainer(comm, replace(ALL, cache_bytes=1e9))
+        kept = []
+        for flags in [first, *others]:
+            training.switch(Overlap.parse(flags))
+            training.step()
+            kept.append(training.model.cached_blocks)
+        return kept
+
+    assert run_ranks(Grid(z=2), train, record=True)[0][1:] == [3, 0, 0, 2, 3]
+    for of_rank in passes.of.values():
+        assert of_rank.count(Pass.LEARNING) == 1
+        assert of_rank[0] is Pass.LEARNING
+        of_step = [of_rank[2 * step : 2 * step + 2] for step in range(1, 6)]
+        synchronous, following = [Pass.SYNCHRONOUS] * 2, [Pass.FOLLOWING] * 2
+        assert of_step == [synchronous, following, synchronous, following, following]
