@@ -26,11 +26,15 @@ class Run:
     err: str
     folder: Path
 
+    def jobs(self, command: str) -> list[str]:
+        """The job scripts that run this command of the engine."""
+        every = [file.read_text() for file in self.folder.glob("stage/**/rfm_job.sh")]
+        return [text for text in every if f" -m engine {command} " in text]
+
     @property
     def trainings(self) -> list[str]:
         """The job scripts of trainings."""
-        every = [file.read_text() for file in self.folder.glob("stage/**/rfm_job.sh")]
-        return [text for text in every if " train " in text]
+        return self.jobs("train")
 
     @property
     def scripts(self) -> dict[int, str]:
@@ -76,14 +80,21 @@ def figures(case: dict[str, Any]) -> dict[str, float]:
     return {name.split(":")[-1]: value[0] for name, value in case["perfvalues"].items()}
 
 
-def option(script: str, name: str) -> str:
-    """The value of an option of the launch line, or of a scheduler's directive."""
-    words = script.split()
-    for word, following in pairwise(words):
+def options(script: str, name: str) -> list[str]:
+    """The values of an option of the launch line, or of a scheduler's directive, which may be there several times."""
+    found = []
+    for word, following in pairwise(script.split()):
         if word == name:
-            return following
-        if word.startswith(f"{name}="):
-            return word.removeprefix(f"{name}=")
+            found.append(following)
+        elif word.startswith(f"{name}="):
+            found.append(word.removeprefix(f"{name}="))
+    return found
+
+
+def option(script: str, name: str) -> str:
+    """The first value of an option. Raises KeyError where there is none."""
+    for value in options(script, name):
+        return value
     raise KeyError(name)
 
 

@@ -1,32 +1,25 @@
-"""The ablation of overlap: which variants run on which grid, what their jobs are told, and what they measure."""
+"""The studies of overlap: one job a point, what it is told, and what it measures."""
 
-import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
 import yaml
-from running import QUICK, Run, figures, option, project, reframe
+from running import Run, figures, option, options, project, reframe
 
+from engine.result import metrics
 from engine.result.schema import parse
 
 ABLATION = ["-c", "suites/overlap_ablation.py"]
-CACHED = "oar,ors,oag,cache={}"
-ON_Z = ["oar,ors", "oar,ors,oag", CACHED, "ors", "oag", "cache={}"]
-ON_DATA = [f"{CACHED},data", "data"]
-# Of each system its first round, of large systems a few variants: on each grid, the flags of the jobs.
+GRIDS = ["-c", "suites/overlap_grids.py"]
+# Of each system the grids of its jobs, with the blocks that the cache keeps and the ranks of a node.
 SELECTED = {
-    "perlmutter": ("repeat=1", {"2x2x4x1": (28, ["none", "oar", *ON_Z])}),
-    "frontier": (
-        "repeat=1.*gpt-(5|80)b",
-        {"4x1x1x2048": ("auto", ["none", "oar", *ON_DATA]), "8x1x8x128": ("auto", ["none", "oar", *ON_Z, *ON_DATA])},
-    ),
+    "perlmutter": ("par4d", {"2x2x4x1": (28, 4)}),
+    "frontier": ("gpt-80b", {"8x1x8x128": ("auto", 8)}),
     "vcluster": (
-        "repeat=1",
-        {"2x2x2x1": (2, ["none", "oar", *ON_Z]), "2x2x1x2": (2, ["none", "oar", *ON_DATA])},
+        "(vcluster|two-nodes)-",
+        {"2x2x2x1": (2, 2), "2x2x1x2": (2, 2), "2x1x1x1": (2, 1), "1x1x2x1": (2, 1), "1x1x1x2": (2, 1)},
     ),
-    "alps": ("repeat=1.*variant=(none|oar)$", {"2x2x4x1": (28, ["none", "oar"])}),
-    "summit": ("repeat=1.*variant=(none|data)$", {"4x1x12x1": ("auto", ["none"])}),
+    "summit": ("48-", {"4x1x12x1": ("auto", 6)}),
 }
 
 
@@ -38,51 +31,30 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     )
 
 
-def test_each_variant_that_has_something_to_hide_on_the_grid_is_one_job(run: tuple[str, Run]) -> None:
+def test_each_point_is_one_job_that_compares_all_flags(run: tuple[str, Run]) -> None:
     name, done = run
     assert done.code == 0, done.out
-    expected = {
-        grid: sorted(variant.format(cache) for variant in variants)
-        for grid, (cache, variants) in SELECTED[name][1].items()
-    }
-    found: dict[str, list[str]] = {}
-    for script in done.trainings:
-        found.setdefault(option(script, "--grid"), []).append(option(script, "--overlap"))
+    jobs = {option(script, "--grid"): script for script in done.jobs("bench overlap")}
+    assert set(jobs) == set(SELECTED[name][1])
+    assert len(list(done.folder.glob("stage/**/rfm_job.sh"))) == len(jobs)
+    for grid, (cache, per_node) in SELECTED[name][1].items():
+        script = jobs[grid]
+        assert option(script, "--overlap") == f"oar,ors,oag,cache={cache},data"
+        assert option(script, "--clip") == "0"
+        assert int(option(script, "--rounds")) >= 6
         assert "--checkpoint-activations" in script
+        assert "--variant" not in script
         assert "--label study=overlap_ablation" in script
-    assert {grid: sorted(overlaps) for grid, overlaps in found.items()} == expected
+        per_node_words = ("--rs_per_host", "--ntasks-per-node")
+        assert str(per_node) in [option(script, word) for word in per_node_words if word in script]
 
 
-def test_a_timeline_is_drawn_of_none_and_of_the_most_that_the_grid_allows(run: tuple[str, Run]) -> None:
-    name, done = run
-    drawn = {(option(s, "--grid"), option(s, "--overlap")) for s in done.trainings if "--timeline timeline.json" in s}
-    expected = set()
-    for grid, (cache, variants) in SELECTED[name][1].items():
-        most = CACHED + ",data" if CACHED + ",data" in variants else CACHED
-        expected |= {(grid, "none"), (grid, most.format(cache))} if most in variants else {(grid, "none")}
-    assert drawn == expected
-
-
-def test_a_variant_that_is_left_out_says_why(run: tuple[str, Run]) -> None:
-    name, done = run
-    if name in ("perlmutter", "summit"):
-        grid = option(done.trainings[0], "--grid")
-        assert f"[data hides nothing on grid {grid}, which has no such communication]" in done.out
-
-
-def test_jobs_go_round_by_round_so_that_variants_alternate(tmp_path: Path) -> None:
-    done = reframe(tmp_path, *ABLATION, "--system", "perlmutter", "-l")
-    rounds = [line.split("%repeat=")[1].split()[0] for line in done.out.splitlines() if "%repeat=" in line]
-    assert Counter(rounds) == {"1": 10, "2": 10, "3": 10}
-    assert rounds == sorted(rounds)
-
-
-def test_one_overlap_for_all_variants_is_refused(tmp_path: Path) -> None:
-    first = ["-n", "repeat=1.*variant=none$", "-S", "overlap=oar"]
-    done = reframe(tmp_path, *ABLATION, "--system", "perlmutter", *first)
-    assert done.code == 1
-    assert "This study sets overlap itself: choose by -n variant=..., not by -S overlap=oar." in done.out
-    assert not done.trainings
+def test_some_of_the_flags_and_other_numbers_of_turns_can_be_asked_for(tmp_path: Path) -> None:
+    asked = ["-S", "overlap=oar,oag", "-S", "rounds=20", "-S", "steps_per_round=3", "-S", "ranks_per_node=2"]
+    done = reframe(tmp_path, *ABLATION, "--system", "perlmutter", *asked)
+    (script,) = done.jobs("bench overlap")
+    words = ("--overlap", "--rounds", "--steps-per-round", "--ntasks-per-node", "--nodes")
+    assert [option(script, word) for word in words] == ["oar,oag", "20", "3", "2", "8"]
 
 
 def test_a_cache_larger_than_the_model_is_refused_with_the_engines_sentence(tmp_path: Path) -> None:
@@ -91,31 +63,65 @@ def test_a_cache_larger_than_the_model_is_refused_with_the_engines_sentence(tmp_
     studies = yaml.safe_load(file.read_text())
     studies["overlap_ablation"][0]["cache"] = 33
     file.write_text(yaml.safe_dump(studies))
-    first = ["--system", "perlmutter", "-n", "repeat=1.*variant=cache$"]
-    done = reframe(tmp_path / "a", *ABLATION, *first, root=copy)
+    done = reframe(tmp_path / "a", *ABLATION, "--system", "perlmutter", root=copy)
     assert done.code == 1
     assert "--overlap cache=33 keeps the weights of 33 blocks, but gpt-20b has 32: use cache=32 or fewer." in done.out
-    assert not done.trainings
+    assert not done.jobs("bench overlap")
+
+
+def test_on_every_grid_of_the_small_cluster_each_flag_is_compared_alone(tmp_path: Path) -> None:
+    done = reframe(tmp_path, *GRIDS, "--system", "vcluster", "--dry-run")
+    assert done.code == 0, done.out
+    scripts = done.jobs("bench overlap")
+    assert len({option(script, "--grid") for script in scripts}) == len(scripts) == 20
+    for script in scripts:
+        assert options(script, "--variant") == ["oar", "ors", "oag", "cache=2", "data"]
+        assert "--label study=overlap_grids" in script
 
 
 @pytest.mark.slow
-def test_on_this_machine_a_gain_is_measured_against_the_same_rounds_job_without_overlap(tmp_path: Path) -> None:
-    few = ["-n", "repeat=1.*1x1x2x1.*variant=(none|data|oar,ors,oag,cache)$", "-S", "iterations=2", "-S", "warmup=1"]
-    done = reframe(tmp_path, *ABLATION, "--system", "local", *few, *QUICK)
+@pytest.mark.parametrize(
+    ("suite", "variants"),
+    [(ABLATION, ["none", "ors", "ors,oag", "oag"]), (GRIDS, ["none", "ors", "oag"])],
+    ids=["ladder", "alone"],
+)
+def test_on_this_machine_each_variant_is_measured_against_none(
+    suite: list[str], variants: list[str], tmp_path: Path
+) -> None:
+    few = ["-n", "1x1x2x1", "-S", "rounds=2", "-S", "steps_per_round=2", "-S", "overlap=ors,oag,data"]
+    done = reframe(tmp_path, *suite, "--system", "local", *few)
     assert done.code == 0, done.out
-    assert "data hides nothing on grid 1x1x2x1" in done.out
-    cases = {case["record"]["config"]["overlap"]: case for case in done.cases() if case["record"]}
-    assert set(cases) == {"none", "oar,ors,oag,cache=4"}
-    none, most = figures(cases["none"]), figures(cases["oar,ors,oag,cache=4"])
-    assert "speedup_over_none" not in none
-    assert most["speedup_over_none"] == pytest.approx(none["time_per_iteration"] / most["time_per_iteration"])
-    for measured in (none, most):
-        assert measured["compute"] + measured["exposed_communication"] == pytest.approx(measured["time_per_iteration"])
-    for case in cases.values():
-        result = parse(case["record"], "record")
-        assert result.timeline is not None
-        assert result.breakdown is not None
-        hidden = sum(axis.hidden_s for axis in result.breakdown.axes)
-        assert figures(case).get("hidden_communication", hidden) == pytest.approx(hidden)
-    kept = [json.loads(file.read_text()) for file in tmp_path.glob("output/**/timeline.json")]
-    assert len(kept) == 2
+    (case,) = done.cases()
+    result = parse(case["record"], "record")
+    assert [variant.overlap for variant in result.variants] == variants
+    measured = figures(case)
+    for variant in result.variants:
+        name = variant.overlap.replace(",", "_")
+        assert measured.pop(f"time_{name}") == pytest.approx(variant.time_per_iteration_s)
+        assert variant.breakdown is not None
+        assert variant.breakdown.bound is not None
+        assert measured.pop(f"step_by_bound_{name}") == pytest.approx(variant.breakdown.bound.step_by_bound)
+        assert measured.pop(f"hidden_{name}") == pytest.approx(100 * (variant.breakdown.share_hidden or 0))
+        if variant.over_none is None:
+            continue
+        found = [measured.pop(f"speed_up_{name}{end}") for end in ("_low", "", "_high")]
+        ratio = variant.over_none
+        assert found == pytest.approx([metrics.speed_up(1, r) for r in (ratio.high, ratio.ratio, ratio.low)])
+        if variant.share_of_greatest_gain is not None:
+            gain = measured.pop(f"share_of_greatest_gain_{name}")
+            assert gain == pytest.approx(100 * variant.share_of_greatest_gain)
+    assert not measured
+
+
+@pytest.mark.slow
+def test_an_ablation_that_fails_or_lacks_a_turn_says_so(tmp_path: Path) -> None:
+    few = ["--system", "local", "-n", "1x1x2x1", "-S", "rounds=1", "-S", "overlap=oag"]
+    diverged = reframe(tmp_path / "a", *ABLATION, *few, "-S", "learning_rate=1e30", "-S", "rounds=4")
+    assert diverged.code == 1
+    assert "the run failed: The loss became" in diverged.out
+    copy = project(tmp_path)
+    turns = copy / "engine" / "training" / "turns.py"
+    turns.write_text(turns.read_text().replace("rounds_s=tuple(side.rounds_s)", "rounds_s=tuple(side.rounds_s[1:])"))
+    short = reframe(tmp_path / "b", *ABLATION, *few, root=copy)
+    assert short.code == 1
+    assert "the steps of each round are {'none': [], 'oag': []}, but should be {'none': [1], 'oag': [1]}" in short.out

@@ -14,7 +14,7 @@ from suites import series
 
 ROOT = Path(series.__file__).parents[1]
 PUBLISHED = ROOT / "reports" / "published" / "weak_scaling.csv"
-STUDIES = ["weak_scaling", "strong_scaling", "overlap_ablation"]
+STUDIES = ["weak_scaling", "strong_scaling", "overlap_ablation", "overlap_grids"]
 
 
 def table_3() -> dict[tuple[str, int, str], float]:
@@ -116,7 +116,7 @@ def test_the_series_of_small_models_double_their_work_with_their_ranks() -> None
     [
         ("sequences: 0", r"weak_scaling\.0\.sequences.*greater than 0"),
         ("sequences: 8, cache: most", r"weak_scaling\.0\.cache"),
-        ("sequences: 8, repeats: 0", r"weak_scaling\.0\.repeats.*greater than 0"),
+        ("sequences: 8, rounds: 0", r"weak_scaling\.0\.rounds.*greater than 0"),
         ("sequences: 8, time_limit: soon", r"weak_scaling\.0\.time_limit"),
         ("sequences: 8, overlap: all", r"weak_scaling\.0\.overlap.*not permitted"),
         ("sequences: {2: 8}", r"weak_scaling\.0.*sequences are given for \[2\] devices, but not for 4"),
