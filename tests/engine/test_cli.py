@@ -18,7 +18,8 @@ from engine.cli.main import commands, main
 from engine.grid import Grid
 from engine.overlap.flags import ALL, Overlap, Pace
 from engine.peers.contest import Sampling
-from engine.training.config import OptimConfig, TrainConfig
+from engine.training.ablation import Turns
+from engine.training.config import OptimConfig, RunConfig, TrainConfig
 
 SMALL = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic"]
 OF_TRAIN = """
@@ -28,6 +29,10 @@ OF_TRAIN = """
     breakdown label out overlap prefetch-depth reduce-window bucket-bytes cache-bytes timeline learning-rate
     weight-decay clip lr-warmup-steps lr-decay-steps save save-every resume
 """
+OF_NO_ABLATION = """
+    iterations peak-flops empirical-peak-flops measure-peak timeline save save-every resume
+"""
+OF_BENCH_OVERLAP = [*(set(OF_TRAIN.split()) - set(OF_NO_ABLATION.split())), "variant", "rounds", "steps-per-round"]
 OF_BENCH_PEERS = """
     peer grid overlap checkpoint-activations batch-size out jobs rounds steps-per-round threads
     timeout model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout
@@ -97,6 +102,7 @@ def test_every_field_has_an_option_of_its_own() -> None:
         (["data", "prepare"], ["source", "out", "vocab-size", "max-bytes"]),
         (["bench", "gemm"], ["dtype", "sizes", "device", "time-budget", "label", "out"]),
         (["bench", "startup"], ["grid"]),
+        (["bench", "overlap"], OF_BENCH_OVERLAP),
         (["bench", "peers"], OF_BENCH_PEERS.split()),
     ],
 )
@@ -118,6 +124,9 @@ def test_defaults_of_the_command_line_are_those_of_the_dataclasses() -> None:
     assert one["config"].optim == OptimConfig(clip=2.0)
     assert one["pace"] == Pace(prefetch_depth=9)
     assert _parsed("bench", "peers", "--threads", "2")["sampling"] == Sampling(threads=2)
+    ablation = _parsed("bench", "overlap", "--batch-size", "5", "--data", "here", "--rounds", "2", "--variant", "oar")
+    assert ablation["run"] == RunConfig(batch=Batch(5), data="here")
+    assert (ablation["turns"], ablation["variant"]) == (Turns(rounds=2), (Overlap(oar=True),))
 
 
 def test_the_pace_of_an_overlap_is_set_on_top_of_its_flags() -> None:
