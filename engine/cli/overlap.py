@@ -14,7 +14,7 @@ from engine.training.ablation import TURNS, Turns, ablation_notices, checked_abl
 from engine.training.config import OVERLAP, OverlapFlags, RunConfig
 
 FULL_HELP = "flags that are added one after the other, and each alone: none, all, or as in train"
-VARIANT_HELP = "compare this one with none, instead of those of --overlap; repeatable"
+VARIANT_HELP = "compared with none, instead of what is made of the flags above; repeatable"
 Variants = Annotated[tuple[Overlap, ...], Parameter(help=VARIANT_HELP, group=TURNS), words(Overlap.parse, "FLAGS")]
 
 
