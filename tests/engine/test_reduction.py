@@ -146,6 +146,23 @@ def test_without_ors_each_reduce_scatter_is_waited_for_where_it_is_issued(overla
     assert on_each_rank(Z, work, overlap) == most
 
 
+def test_what_is_in_flight_follows_the_flags_that_the_step_has() -> None:
+    flags = [EAGER, Overlap(), Overlap(ors=True, reduce_window=3), Overlap(data=True, bucket_bytes=1), EAGER]
+
+    def work(model: Model) -> list[tuple[int, int]]:
+        """Reduce-scatters and sums over data in flight at the end of each step's backward, but the first one's."""
+        found = []
+        for overlap in [Overlap(), *flags]:
+            model.schedule.switch(overlap)
+            model.start_step()
+            summing = model.run_pass(0, 1, 2, 3, last=True)[-1]
+            found.append((model.comm.now[Axis.Z, Lane.MAIN], summing))
+            model.finish()
+        return found[1:]
+
+    assert on_each_rank(BOTH, work, Overlap()) == [(2, 2), (0, 0), (3, 0), (0, 4), (2, 2)]
+
+
 def test_neighbours_are_summed_in_one_bucket_until_it_is_full() -> None:
     def work(model: Model) -> list[list[int]]:
         found = []

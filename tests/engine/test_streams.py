@@ -20,7 +20,7 @@ from engine.comm.nccl import CudaStreams, group_options
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
 from engine.models.gpt.config import GPTConfig
-from engine.overlap.flags import ALL
+from engine.overlap.flags import ALL, Overlap
 from engine.training.optim import clip_gradients, gradient_norm
 
 TINY = GPTConfig("tiny", layers=2, hidden=16, heads=2, vocabulary=32, sequence=4, tied=True)
@@ -39,8 +39,11 @@ def _races(work: Callable[[Comm], None], streams: Streams | None = None) -> list
     return detector.races
 
 
-def _train(case: Case) -> Callable[[Comm], None]:
-    """Steps that change the weights piece by piece as gradients become final, then once more after clipping."""
+def _train(case: Case, *switched: Overlap) -> Callable[[Comm], None]:
+    """Steps that change the weights piece by piece as gradients become final, then once more after clipping.
+
+    switched: each to be had by one more step.
+    """
 
     def descend(parameters) -> None:  # type: ignore[no-untyped-def]
         with torch.no_grad():
@@ -49,7 +52,8 @@ def _train(case: Case) -> Callable[[Comm], None]:
 
     def train(comm: Comm) -> None:
         model = start(case, comm)
-        for step in range(case.steps):
+        for step, overlap in enumerate([case.overlap] * case.steps + list(switched)):
+            model.switch(overlap)
             step_parallel(case, model, step, descend)
             clip_gradients(model, gradient_norm(model), 1.0)
             descend(model.parameters())
@@ -64,6 +68,11 @@ def test_every_access_is_ordered_whatever_overlaps(
 ) -> None:
     overlap = replace(EVERYTHING, oar=oar, ors=ors, oag=oag, cache=int(cache), data=data)
     assert _races(_train(replace(CASE, overlap=overlap, precision=precision))) == []
+
+
+def test_every_access_is_ordered_when_overlap_is_switched_between_steps() -> None:
+    others = [Overlap(), Overlap.parse("oag,cache=2"), EVERYTHING, Overlap.parse("oar,ors,data"), EVERYTHING]
+    assert _races(_train(CASE, *others)) == []
 
 
 def _waits() -> dict[str, int]:
