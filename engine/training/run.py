@@ -1,4 +1,4 @@
-"""The run of `engine train` or `engine bench overlap` once torch is loaded: connect, train, and write what was measured.
+"""A run of `engine train` or `engine bench overlap` once torch is loaded: connect, train, write what was measured.
 
 Whatever goes wrong here flies to the command, whose account of it becomes the result (failure.py).
 """
