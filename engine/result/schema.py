@@ -119,6 +119,32 @@ class Variant(Record):
     timeline: Timeline | None = None
 
 
+class Network(Record):
+    """What so many ranks say alike of the network between nodes; None where it wasn't said.
+
+    name: as the library's log calls it, such as Socket, IB or AWS Libfabric; unread says why there is none. interfaces:
+    those of TCP. provider: libfabric's, such as cxi. gpu_direct_ranks: those that say that network devices access
+    device memory themselves. host: of the first of these ranks.
+    """
+
+    name: str | None = None
+    interfaces: str | None = None
+    provider: str | None = None
+    unread: str | None = None
+    ranks: int
+    gpu_direct_ranks: int | None = None
+    host: str
+
+
+class Transport(Record):
+    """What carried collectives between ranks, as the back end itself said. library, plugin: with their versions."""
+
+    backend: Literal["gloo", "nccl"]
+    library: str | None = None
+    plugin: str | None = None
+    networks: tuple[Network, ...]
+
+
 class GemmPoint(Record):
     """Square matrices of one size. A size that was not measured says why."""
 
@@ -171,6 +197,7 @@ class Result(Record):
     breakdown: Breakdown | None = None
     timeline: Timeline | None = None
     variants: tuple[Variant, ...] = ()
+    transport: Transport | None = None
     dtype: str
     gemm: tuple[GemmPoint, ...] = ()
     best_flops_per_s: float | None = None

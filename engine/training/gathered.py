@@ -1,6 +1,7 @@
 """What every rank says of itself at the end, and the figures that take all of them."""
 
 import socket
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
@@ -8,15 +9,17 @@ import torch
 from engine.comm.collective import LANE_NAMES
 from engine.comm.funnel import Comm
 from engine.comm.roster import Roster, own_row
+from engine.comm.transport import Heard, backend_of
 from engine.measure.gemm import JOINT_SIZES, joint
 from engine.measure.machine import cores, machine_name
 from engine.measure.memory import peak_bytes
 from engine.measure.recorder import AxisSeconds, PhaseSeconds, Recording
 from engine.result import metrics, provenance
-from engine.result.schema import Iteration, Memory
+from engine.result.schema import Iteration, Memory, Transport
 from engine.result.step import AxisTime, Bound, Breakdown, Collective, LaneTime, Machine, Phase, Span, Timeline
+from engine.training.network import grouped
 
-NAME_BYTES = 256
+NAME_BYTES, NETWORK_BYTES = 256, 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +29,20 @@ class Ranks:
     memory: Memory
     hosts: list[str]
     devices: list[str]
+    transport: Transport | None
 
 
-def everyones(comm: Comm) -> Ranks:
-    """Ask every rank for its peak memory, host and device. Collective."""
+def everyones(comm: Comm, heard: Callable[[], Heard] | None = None) -> Ranks:
+    """Ask every rank for its peak memory, host, device and, with what transport.listen gave, its network. Collective."""
     kind, peak = peak_bytes(comm.device)
     peaks = comm.everyone(torch.tensor([peak], dtype=torch.int64)).flatten().tolist()
-    hosts = _texts(comm, socket.gethostname())
-    devices = _texts(comm, provenance.device_name(comm.device))
-    return Ranks(Memory(kind=kind, peak_bytes_per_rank=tuple(peaks)), hosts, devices)
+    hosts = texts(comm, socket.gethostname())
+    devices = texts(comm, provenance.device_name(comm.device))
+    transport = None
+    if heard is not None:
+        said = [Heard.from_text(text) for text in texts(comm, heard().to_text(), NETWORK_BYTES)]
+        transport = grouped(backend_of(comm.device), said, hosts)
+    return Ranks(Memory(kind=kind, peak_bytes_per_rank=tuple(peaks)), hosts, devices, transport)
 
 
 def joint_peak(comm: Comm, dtype: torch.dtype) -> float:
@@ -121,8 +129,8 @@ def _machine(comm: Comm, taken: list[list[float]], link_bytes_per_s: float | Non
 
     The ranks of one host name read the same counters of its network, so the most that one has read is what it carried.
     """
-    names = _texts(comm, machine_name())
-    allowed = [int(mask, 16) for mask in _texts(comm, f"{sum(1 << core for core in cores()):x}")]
+    names = texts(comm, machine_name())
+    allowed = [int(mask, 16) for mask in texts(comm, f"{sum(1 << core for core in cores()):x}")]
     if comm.device.type != "cpu":
         return None
     machines = []
@@ -144,9 +152,9 @@ def _machine(comm: Comm, taken: list[list[float]], link_bytes_per_s: float | Non
     return max(machines, key=lambda m: metrics.bound_on_shared_cores(m.processor_s, m.cores, link_seconds(m)))
 
 
-def _texts(comm: Comm, text: str) -> list[str]:
-    """A short text of every rank, in rank order."""
-    encoded = text.encode()[:NAME_BYTES].ljust(NAME_BYTES, b"\0")
+def texts(comm: Comm, text: str, most_bytes: int = NAME_BYTES) -> list[str]:
+    """A short text of every rank, in rank order; a longer one is cut. Collective."""
+    encoded = text.encode()[:most_bytes].ljust(most_bytes, b"\0")
     rows = comm.everyone(torch.frombuffer(bytearray(encoded), dtype=torch.uint8))
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows.tolist()]
 

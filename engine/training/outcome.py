@@ -35,6 +35,7 @@ class Outcome:
             update={
                 "summary": self._summary(),
                 "memory": memory,
+                "transport": ranks.transport,
                 "collectives": collectives(measurements.recording),
                 "breakdown": breakdown,
                 "timeline": self._timeline() if self._plan.config.timeline is not None else None,
@@ -44,7 +45,7 @@ class Outcome:
     def compared(self, ranks: Ranks, variants: tuple[Variant, ...]) -> Result:
         """The result of a whole ablation."""
         result = self._account.result("ok", None, None, hosts=ranks.hosts, devices=ranks.devices)
-        return result.model_copy(update={"memory": ranks.memory, "variants": variants})
+        return result.model_copy(update={"memory": ranks.memory, "transport": ranks.transport, "variants": variants})
 
     def _timeline(self) -> Timeline:
         """The last iteration; written as a Chrome trace too."""

@@ -3,6 +3,7 @@
 Whatever goes wrong here flies to the command, whose account of it becomes the result (failure.py).
 """
 
+import os
 from datetime import timedelta
 
 import torch
@@ -10,6 +11,7 @@ import torch.distributed as dist
 
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, choose_device, init_process_group
+from engine.comm.transport import backend_of, listen
 from engine.measure.memory import keep_freed_memory
 from engine.measure.recorder import Recorder
 from engine.precision import DTYPES
@@ -33,6 +35,7 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
     if device.type == "cpu":
         keep_freed_memory()
     timeout = timedelta(seconds=config.timeout_s)
+    heard = listen(backend_of(device), os.environ) if launch.world_size > 1 else None
     init_process_group(launch, device, timeout)
     account.met = True
     recorder = Recorder.on(device, breakdown=config.breakdown or config.timeline is not None)
@@ -44,11 +47,11 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
     account.training = True
     if isinstance(plan, AblationPlan):
         variants = take_turns(trainer, plan, outcome.measurements)
-        result = outcome.compared(everyones(comm), variants)
+        result = outcome.compared(everyones(comm, heard), variants)
     else:
         run_iterations(trainer, outcome.measurements)
         times = breakdown(comm, outcome.measurements.recording, config.link_bytes_per_s)
-        result = outcome.succeeded(everyones(comm), times)
+        result = outcome.succeeded(everyones(comm, heard), times)
     if launch.rank == 0:
         account.succeed(result)
     account.end()

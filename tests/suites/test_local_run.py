@@ -51,6 +51,10 @@ def test_every_point_is_measured_on_real_text_with_a_measured_peak(run: Run) -> 
             assert (exposed == pytest.approx(0)) == (hidden is None) == alone
             assert measured["compute"] + exposed == pytest.approx(measured["time_per_iteration"])
             assert case["record"]["config"]["data"].endswith("corpus")
+            transport = case["record"]["transport"] or {"networks": []}
+            assert [(network["name"], network["ranks"]) for network in transport["networks"]] == [("tcp", 2)] * (
+                not alone
+            )
 
 
 def test_each_result_is_whole_in_the_run_report_in_the_database_and_in_the_output_folder(run: Run) -> None:
