@@ -11,6 +11,7 @@ from reframe.core.builtins import run_after, run_before, sanity_function, variab
 from reframe.core.exceptions import SanityError
 
 import systems
+from suites.transport import mismatch
 
 RESULT = "result.json"
 ENDED_BY_THE_SCHEDULER = {"BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"}
@@ -55,6 +56,11 @@ class EngineTest(rfm.RunOnlyRegressionTest):
     def system(self) -> systems.System:
         """The machine that the test runs on."""
         return systems.load(self.current_system.name)
+
+    @property
+    def partition(self) -> systems.Partition:
+        """The part of the machine that the test runs on."""
+        return next(own for own in self.system.partitions if own.name == self.current_partition.name)
 
     @run_after("init")
     def take_the_systems_device(self) -> None:
@@ -107,6 +113,8 @@ class EngineTest(rfm.RunOnlyRegressionTest):
         if failure:
             ended = scheduler_says(self.job.state, said)
             raise SanityError(f"the scheduler ended the job: {ended}; {failure}" if ended else failure)
+        if wrong := mismatch(self.system.name, self.partition, self.record):
+            raise SanityError(wrong)
         self.judge()
         return True
 

@@ -40,6 +40,32 @@ class Count(Record):
     source: str = Field(min_length=1)
 
 
+class Names(Record):
+    """What something is called, in all the ways that are known, and where that comes from."""
+
+    value: tuple[str, ...] = Field(min_length=1)
+    source: str = Field(min_length=1)
+
+
+class Variables(Record):
+    """Environment variables of a job, and the document that gives them."""
+
+    value: dict[str, str]
+    source: str = Field(min_length=1)
+
+
+class Transport(Record):
+    """The network that NCCL (or RCCL) has to take between nodes there.
+
+    networks: its names, as NCCL's log prints them. env_vars: how it is asked for and tuned. remedy: what to do where
+    NCCL took another one, the end of a sentence.
+    """
+
+    networks: Names
+    env_vars: Variables
+    remedy: str = Field(min_length=1)
+
+
 class Device(Record):
     """One device: what a rank computes on. Peaks are flop/s by dtype, those of matrix products.
 
@@ -80,6 +106,26 @@ class Here(Record):
     environment: dict[str, str] = {}
 
 
+TimeLimit = Annotated[str, Field(pattern=r"^(\d+h)?(\d+m)?$", min_length=2)]
+
+
+def seconds(time_limit: str) -> int:
+    """Of a time limit such as 1h30m."""
+    hours, minutes = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?", time_limit).groups(default="0")  # type: ignore[union-attr]
+    return 3600 * int(hours) + 60 * int(minutes)
+
+
+class LongestJobs(Record):
+    """A queue's time limits: nodes -> the longest job on so many nodes at most, in the order of the nodes."""
+
+    value: dict[Annotated[int, Field(gt=0)], TimeLimit] = Field(min_length=1)
+    source: str = Field(min_length=1)
+
+    def on(self, nodes: int) -> str | None:
+        """The limit of a job on so many nodes; None for more than the queue takes."""
+        return next((limit for most, limit in sorted(self.value.items()) if nodes <= most), None)
+
+
 class Partition(Record):
     """A ReFrame partition, in ReFrame's words where it has them.
 
@@ -87,6 +133,9 @@ class Partition(Record):
     devices_option: how a job asks for {devices} GPUs of each node, which on Slurm goes without saying.
     launcher_options: for the launch line.
     cancel_reasons: of those that Slurm gives for a waiting job, up to a comma, the ones that no waiting mends.
+    transport: what NCCL has to take there, where the machine has a network that it doesn't take by itself.
+    longest_jobs: what the queue allows, where that depends on a job's nodes.
+    max_jobs: at once; two jobs that measure would disturb each other where they share a network.
     time_limit: of one training run there.
     """
 
@@ -101,8 +150,10 @@ class Partition(Record):
     env_vars: dict[str, str] = {}
     prepare_cmds: tuple[str, ...] = ()
     cancel_reasons: tuple[str, ...] = ()
-    max_jobs: int = Field(default=8, gt=0)
-    time_limit: str = Field(pattern=r"^(\d+h)?(\d+m)?$", min_length=2)
+    transport: Transport | None = None
+    longest_jobs: LongestJobs | None = None
+    max_jobs: int = Field(default=1, gt=0)
+    time_limit: TimeLimit
 
 
 class System(Record):

@@ -5,6 +5,7 @@ the results database go to ./results, where `python -m reports build` looks for 
 """
 
 import os
+import shlex
 from typing import Any
 
 import systems
@@ -27,6 +28,11 @@ def access(partition: Partition) -> list[str]:
     return [option.format(account=charged) for option in partition.access if charged or "{account}" not in option]
 
 
+def variables(partition: Partition) -> dict[str, str]:
+    """Of every job there, those of its network included."""
+    return partition.env_vars | (partition.transport.env_vars.value if partition.transport else {})
+
+
 def _partition(system: System, partition: Partition) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "name": partition.name,
@@ -36,7 +42,7 @@ def _partition(system: System, partition: Partition) -> dict[str, Any]:
         "access": access(partition),
         "environs": [ENVIRONMENT],
         "features": list(partition.features),
-        "env_vars": [[name, value] for name, value in partition.env_vars.items()],
+        "env_vars": [[name, shlex.quote(value)] for name, value in variables(partition).items()],
         "prepare_cmds": list(partition.prepare_cmds),
         "max_jobs": partition.max_jobs,
         "time_limit": partition.time_limit,

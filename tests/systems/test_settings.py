@@ -34,11 +34,12 @@ def test_the_account_comes_from_the_environment_and_is_left_out_without_one(monk
     partition = systems.load("frontier").partitions[0]
     monkeypatch.delenv("PAR4D_ACCOUNT", raising=False)
     monkeypatch.delenv("SBATCH_ACCOUNT", raising=False)
-    assert settings.access(partition) == ["--partition=batch"]
+    usual = ["--partition=batch", "--network=disable_rdzv_get"]
+    assert settings.access(partition) == usual
     monkeypatch.setenv("SBATCH_ACCOUNT", "slurms")
-    assert settings.access(partition) == ["--partition=batch", "--account=slurms"]
+    assert settings.access(partition) == [*usual, "--account=slurms"]
     monkeypatch.setenv("PAR4D_ACCOUNT", "ours")
-    assert settings.access(partition) == ["--partition=batch", "--account=ours"]
+    assert settings.access(partition) == [*usual, "--account=ours"]
 
 
 def test_reframe_picks_this_machine_and_no_other() -> None:

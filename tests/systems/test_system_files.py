@@ -1,6 +1,7 @@
 """The system files: what they hold, and what a bad one is told."""
 
 import csv
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +88,11 @@ def test_nothing_is_claimed_about_the_processor_of_an_unknown_machine(name: str)
         (("^nowhere$", "(nowhere"), ["here.hostnames.0", "regular expression"]),
         (("time_limit: 10m", "time_limit: soon"), ["partitions.0.time_limit", "soon"]),
         (("title: a machine", "title: [a"), ["not YAML"]),
+        (
+            (", time_limit: 10m", ", time_limit: 10m, longest_jobs: {value: {91: 2h}}"),
+            ["longest_jobs.source", "required"],
+        ),
+        ((", time_limit: 10m", ", time_limit: 10m, transport: {remedy: none}"), ["0.transport.networks", "required"]),
     ],
 )
 def test_a_bad_file_is_told_the_file_the_key_and_what_was_expected(
@@ -133,3 +139,32 @@ def test_this_machine_is_local_unless_it_is_a_known_one(monkeypatch: pytest.Monk
     assert systems.here().name == "local"
     monkeypatch.setenv("LMOD_SYSTEM_NAME", "frontier")
     assert systems.here().name == "frontier"
+
+
+def test_a_queue_s_limit_is_that_of_the_job_s_nodes() -> None:
+    limits = systems.load("frontier").partitions[0].longest_jobs
+    assert limits is not None
+    assert [limits.on(nodes) for nodes in (1, 91, 92, 183, 184, 9472, 9473)] == [
+        *("2h", "2h", "6h", "6h", "12h", "12h", None),
+    ]
+
+
+@pytest.mark.parametrize(("limit", "seconds"), [("2h", 7200), ("30m", 1800), ("1h30m", 5400)])
+def test_a_time_limit_is_so_many_seconds(limit: str, seconds: int) -> None:
+    assert systems.seconds(limit) == seconds
+
+
+@pytest.mark.parametrize("name", ["alps", "frontier", "perlmutter"])
+def test_where_nccl_needs_a_plugin_it_is_expected_and_asked_for_by_one_of_its_names(name: str) -> None:
+    (partition,) = systems.load(name).partitions
+    assert partition.transport is not None
+    expected = partition.transport.networks.value
+    assert "Socket" not in expected
+    asked = [partition.transport.env_vars.value.get("NCCL_NET")]
+    asked += [match[1] for command in partition.prepare_cmds if (match := re.search(r"NCCL_NET=(\w+)", command))]
+    assert [name for name in asked if name] in [[name] for name in expected]
+
+
+@pytest.mark.parametrize("name", systems.names())
+def test_two_measurements_never_run_beside_each_other(name: str) -> None:
+    assert all(partition.max_jobs == 1 for partition in systems.load(name).partitions)

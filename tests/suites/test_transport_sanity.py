@@ -1,0 +1,95 @@
+"""A result over another network than its system's is no result of that system, and says so in words."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from running import project, reframe
+
+import systems
+from suites.transport import mismatch
+
+FRONTIER = systems.load("frontier").partitions[0]
+WANTED = "frontier expects AWS Libfabric or Libfabric or OFI"
+
+# Runs the engine, and says that another node took part.
+WRAPPER = """#!{python}
+import json, pathlib, subprocess, sys
+code = subprocess.call([{python!r}, *sys.argv[1:]])
+file = pathlib.Path("result.json")
+result = json.loads(file.read_text())
+result["provenance"]["hosts"].append("elsewhere")
+file.write_text(json.dumps(result))
+sys.exit(code)
+"""
+
+
+def record(*networks: tuple[str | None, int], hosts: int = 2) -> dict[str, Any]:
+    """As a result.json has it."""
+    said = [
+        {"name": name, "ranks": ranks, "host": f"nid{at}", "unread": None if name else "the log names none"}
+        for at, (name, ranks) in enumerate(networks)
+    ]
+    return {"provenance": {"hosts": [f"nid{at}" for at in range(hosts)]}, "transport": {"networks": said}}
+
+
+@pytest.mark.parametrize("name", ["AWS Libfabric", "Libfabric", "OFI"])
+def test_the_expected_network_is_good_by_each_of_its_names(name: str) -> None:
+    assert mismatch("frontier", FRONTIER, record((name, 16))) is None
+
+
+def test_a_job_of_one_node_needs_no_network() -> None:
+    assert mismatch("frontier", FRONTIER, record(("Socket", 8), hosts=1)) is None
+    assert mismatch("frontier", FRONTIER, record(hosts=1) | {"transport": None}) is None
+
+
+@pytest.mark.parametrize("name", ["local", "vcluster", "summit"])
+def test_where_nothing_is_expected_anything_is_good(name: str) -> None:
+    assert mismatch(name, systems.load(name).partitions[0], record(("tcp", 8))) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (
+            record(("Socket", 16)),
+            f"NCCL took Socket on 16 ranks (the first on nid0), but {WANTED}: load the module rccl-net-plugin after "
+            "rocm, or point NCCL_NET_PLUGIN at librccl-net.so",
+        ),
+        (record(("OFI", 15), ("Socket", 1)), f"NCCL took Socket on 1 rank (the first on nid1), but {WANTED}: load"),
+        (record(("AWS Libfabric and Socket", 16)), "NCCL took AWS Libfabric and Socket on 16 ranks"),
+        (
+            record(("OFI", 8), (None, 8)),
+            "it isn't known which network NCCL took on 8 ranks (the first on nid1): the log names none; " + WANTED,
+        ),
+        (record() | {"transport": None}, f"the result doesn't say which network was taken, but {WANTED}: run it again"),
+    ],
+)
+def test_another_network_or_none_that_is_known_is_told_with_what_to_do(told: dict[str, Any], said: str) -> None:
+    wrong = mismatch("frontier", FRONTIER, told)
+    assert wrong is not None
+    assert wrong.startswith(said)
+
+
+def test_a_test_fails_by_it(tmp_path: Path) -> None:
+    root = project(tmp_path)
+    file = root / "systems" / "local.yaml"
+    local = yaml.safe_load(file.read_text())
+    local["partitions"][0]["transport"] = {
+        "networks": {"value": ["Slingshot"], "source": "this test"},
+        "env_vars": {"value": {"NCCL_NET": "AWS Libfabric"}, "source": "this test"},
+        "remedy": "plug it in",
+    }
+    file.write_text(yaml.safe_dump(local))
+    wrapper = tmp_path / "python"
+    wrapper.write_text(WRAPPER.format(python=sys.executable))
+    wrapper.chmod(0o755)
+    peak = ["-c", "suites/peak.py", "--system", "local", "-S", "time_budget_s=1", "-r"]
+    done = reframe(tmp_path / "two", *peak, "-S", f"python={wrapper}", root=root)
+    assert done.code == 1
+    assert "the result doesn't say which network was taken, but local expects Slingshot: run it again" in done.out
+    (script,) = (tmp_path / "two").glob("stage/**/rfm_job.sh")
+    assert "export NCCL_NET='AWS Libfabric'" in script.read_text()
+    assert reframe(tmp_path / "one", *peak, root=root).code == 0
