@@ -7,8 +7,8 @@ from reframe.core.runtime import runtime
 from reframe.utility import typecheck as typ
 
 import systems
-from suites.series import AUTO, Point
-from suites.training import Training
+from suites.series import AUTO, Point, too_long
+from suites.training import Refused, Training
 
 SYSTEM = systems.load(runtime().system.name)
 ON_THIS_MACHINE = any(partition.scheduler == "local" for partition in SYSTEM.partitions)
@@ -31,6 +31,7 @@ class PointTraining(Training):
     oversubscribe = variable(typ.Bool, value=False)
     iterations = 0  # as many as the series says
     time_limit: str | None
+    limited_by_series = True
 
     @run_after("init")
     def take_point(self) -> None:
@@ -39,9 +40,10 @@ class PointTraining(Training):
         other = self.model not in ("", point.model)  # then these are no points of the series as it is published
         self.series = f"{series.name} with {self.model}" if other else series.name
         self.model = self.model or point.model
-        self.micro_batch, self.precision = series.micro_batch, series.precision
+        self.micro_batch, self.precision = point.micro_batch, series.precision
         self.grid = point.grid if self.grid == AUTO else self.grid
         self.iterations = self.iterations or series.iterations
+        self.limited_by_series = self.time_limit is None
         self.time_limit = self.time_limit or series.time_limit
         self.ranks_per_node = self.ranks_per_node or series.ranks_per_node
         self.tags = {self.study, series.name, *series.tags}
@@ -50,6 +52,13 @@ class PointTraining(Training):
     def refuse_to_oversubscribe(self) -> None:
         if not self.oversubscribe and (reason := too_many_ranks(self.num_tasks)):
             self.skip(reason)
+
+    @run_after("setup")
+    def refuse_what_the_queue_would_end(self) -> None:
+        """A time limit that -S gives is the user's own affair. Raises Refused."""
+        refusal = too_long(self.point, self.system, self.partition)
+        if refusal and self.limited_by_series:
+            raise Refused(refusal)
 
     def labels(self) -> dict[str, str]:
         return super().labels() | {"series": self.series}

@@ -1,15 +1,16 @@
 """What each study runs on each system, as points. The data is in series.yaml."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from engine.errors import UsageError
 from engine.schema import Record, first_problem
+from systems import Partition, System, TimeLimit, seconds
 
 FILE = Path(__file__).with_name("series.yaml")
 ANY_OTHER = "*"
@@ -18,46 +19,61 @@ AUTO: Literal["auto"] = "auto"
 Count = Annotated[int, Field(gt=0)]
 
 
+Grids = Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+def _models(named: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (named,) if isinstance(named, str) else named
+
+
 class Series(Record):
     """A series as the file has it: per system, devices -> model, or models.
 
     sequences: of a global batch, the same at every size unless it says devices -> sequences. micro_batch: of a rank, at
-    once. grids: each point is run on each; "auto" is the engine's choice. cache: blocks whose gathered weights a study
-    of overlap keeps. rounds: in which what is compared takes turns. ranks_per_node: at most. time_limit: of a job,
-    where the partition's doesn't do. token_budget: tokens of the training whose time to solution is asked for.
+    once, as sequences. grids: each point is run on each; "auto" is the engine's choice, and that of a model that isn't
+    named where it says model -> grids. cache: blocks whose gathered weights a study of overlap keeps. rounds: in which
+    what is compared takes turns. ranks_per_node: at most. time_limit: of a job, where the partition's doesn't do.
+    token_budget: tokens of the training whose time to solution is asked for.
     """
 
     name: str = Field(min_length=1)
     source: str = Field(min_length=1)
     sequences: Count | dict[int, Count]
-    micro_batch: Count | None = None
+    micro_batch: Count | dict[int, Count] | None = None
     precision: Literal["bf16", "fp32", "fp64"]
-    grids: tuple[str, ...] = Field(default=(AUTO,), min_length=1)
+    grids: Grids | dict[str, Grids] = (AUTO,)
     cache: Count | Literal["auto"] = AUTO
     rounds: Count = 10
     ranks_per_node: Count | None = None
     iterations: Count = 10
-    time_limit: str | None = Field(default=None, pattern=r"^(\d+h)?(\d+m)?$", min_length=2)
+    time_limit: TimeLimit | None = None
     token_budget: float | None = Field(default=None, gt=0)
     tags: tuple[str, ...] = ()
     systems: dict[str, dict[Count, str | tuple[str, ...]]]
 
     @model_validator(mode="after")
-    def _every_size_has_a_batch(self) -> Self:
+    def _what_is_given_by_size_or_model_covers_each(self) -> Self:
         sizes = {devices for models in self.systems.values() for devices in models}
-        if isinstance(self.sequences, dict) and (missing := sizes - set(self.sequences)):
-            raise ValueError(f"sequences are given for {sorted(self.sequences)} devices, but not for {min(missing)}")
+        for name, given in (("sequences", self.sequences), ("micro-batches", self.micro_batch)):
+            if isinstance(given, dict) and (missing := sizes - set(given)):
+                raise ValueError(f"{name} are given for {sorted(given)} devices, but not for {min(missing)}")
+        known = {model for models in self.systems.values() for named in models.values() for model in _models(named)}
+        if isinstance(self.grids, dict) and (unknown := set(self.grids) - known):
+            raise ValueError(f"grids are given for {min(unknown)}, which the series doesn't run")
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measurement of a series: so many devices train that model. sequences: of a global batch."""
+    """One measurement of a series: so many devices train that model. sequences: of a global batch; micro_batch: see
+    Series.
+    """
 
     series: Series
     devices: int
     model: str
     sequences: int
+    micro_batch: int | None
     grid: str
 
     def __str__(self) -> str:
@@ -84,7 +100,32 @@ def _points(every: list[Series], system: str) -> Iterator[Point]:
     own = any(system in series.systems for series in every)
     for series in every:
         for devices, named in sorted(series.systems.get(system if own else ANY_OTHER, {}).items()):
-            sequences = series.sequences if isinstance(series.sequences, int) else series.sequences[devices]
-            for model in (named,) if isinstance(named, str) else named:
-                for grid in series.grids:
-                    yield Point(series=series, devices=devices, model=model, sequences=sequences, grid=grid)
+            sequences, micro_batch = _of(series.sequences, devices), _of(series.micro_batch, devices)
+            for model in _models(named):
+                grids = series.grids.get(model, (AUTO,)) if isinstance(series.grids, dict) else series.grids
+                for grid in grids:
+                    yield Point(series, devices, model, sequences, micro_batch, grid)
+
+
+Given = TypeVar("Given")
+
+
+def _of(given: Given | Mapping[int, Given], devices: int) -> Given:
+    """What holds for so many devices."""
+    return given[devices] if isinstance(given, Mapping) else given
+
+
+def too_long(point: Point, system: System, partition: Partition) -> str | None:
+    """Why the partition's queue would end the point's job before its time limit, in a sentence; None if it wouldn't."""
+    limit, queue, per_node = point.series.time_limit, partition.longest_jobs, system.node.devices
+    if limit is None or queue is None or per_node is None:
+        return None
+    nodes = -(-point.devices // per_node.value)
+    longest = queue.on(nodes)
+    if longest is not None and seconds(limit) <= seconds(longest):
+        return None
+    most = f"runs no job on {nodes} nodes" if longest is None else f"ends jobs on {nodes} nodes after {longest}"
+    return (
+        f"The series {point.series.name} asks for {limit}, but {system.name} {most}: leave the point out of it, or set "
+        "another limit by -S time_limit=..."
+    )

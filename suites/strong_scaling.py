@@ -2,7 +2,7 @@
 
     reframe -c suites/strong_scaling.py --system frontier                   all points of the system
     reframe -c suites/strong_scaling.py --system frontier -n gpt-80b        those of one model (axonn-sc24 VII-C)
-    reframe -c suites/strong_scaling.py --system frontier -n 128 -S iterations=3 -S time_limit=1h
+    reframe -c suites/strong_scaling.py --system frontier -n 256 -S iterations=3 -S time_limit=1h
     reframe -c suites/strong_scaling.py --system local
 
 Time to solution is for the series' number of tokens, extrapolated from the mean time of an iteration (axonn-sc24 VII-C,

@@ -1,6 +1,7 @@
 """The series of all studies: what is in the file, and what a bad one is told."""
 
 import csv
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,8 +9,13 @@ import pytest
 import yaml
 
 import systems
+from engine.batch import Batch
 from engine.errors import UsageError
-from engine.models.catalogue import published
+from engine.grid import Grid
+from engine.models.catalogue import lookup, published
+from engine.planning.choose import choose_grid
+from engine.planning.fit import check_grid
+from engine.training.config import TrainConfig
 from suites import series
 
 ROOT = Path(series.__file__).parents[1]
@@ -91,6 +97,52 @@ def test_strong_scaling_keeps_the_model_and_on_all_but_the_oldest_series_the_bat
             assert second.sequences == first.sequences * (2 if line == "axonn-ipdps22" else 1)
 
 
+def test_the_micro_batches_of_the_oldest_series_are_those_of_its_table_2() -> None:
+    points = series.points("weak_scaling", "summit")
+    assert [(point.model, point.micro_batch) for point in points] == [
+        *(("gpt-12b", 8), ("gpt-24b", 4), ("gpt-50b", 4), ("gpt-100b", 2)),
+    ]
+    assert {point.micro_batch for point in series.points("weak_scaling", "frontier")} == {2}
+
+
+def test_strong_scaling_counts_eight_iterations_or_more() -> None:
+    warmup = TrainConfig(batch=Batch(1), data="").warmup
+    points = [point for name in systems.names() for point in series.points("strong_scaling", name)]
+    assert min(point.series.iterations for point in points) - warmup >= 8
+
+
+@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("name", systems.names())
+def test_no_queue_ends_a_job_before_its_time_limit(study: str, name: str) -> None:
+    system = systems.load(name)
+    for point in series.points(study, name):
+        assert [series.too_long(point, system, partition) for partition in system.partitions] == [None]
+
+
+def test_a_job_that_a_queue_would_end_is_told_the_limit_on_its_nodes() -> None:
+    frontier = systems.load("frontier")
+    slow = next(point for point in series.points("strong_scaling", "frontier") if point.model == "gpt-640b")
+    told = [series.too_long(replace(slow, devices=8 * n), frontier, frontier.partitions[0]) for n in (91, 92, 9473)]
+    assert "asks for 6h, but frontier ends jobs on 91 nodes after 2h" in str(told[0])
+    assert told[1] is None
+    assert "frontier runs no job on 9473 nodes" in str(told[2])
+
+
+@pytest.mark.parametrize("model", ["gpt-5b", "gpt-10b", "gpt-20b", "gpt-40b", "gpt-80b"])
+def test_frontiers_ablation_has_communication_over_z_to_hide_with_every_model(model: str) -> None:
+    """The engine's own choice has none for the smaller two, where they are given."""
+    (point,) = [point for point in series.points("overlap_ablation", "frontier") if point.model == model]
+    config, batch = lookup(model), Batch(point.sequences, point.micro_batch)
+    if point.grid == series.AUTO:
+        grid = choose_grid(config, point.devices, batch, devices_per_node=8, device_memory=64e9)
+    else:
+        grid = Grid.parse(point.grid)
+    check_grid(config, grid, batch)
+    assert grid.size == point.devices
+    assert grid.z > 1
+    assert grid.x * grid.y <= 8
+
+
 def test_the_running_example_of_the_ablation_is_the_papers() -> None:
     (point,) = series.points("overlap_ablation", "perlmutter")
     tokens = point.sequences * published()[point.model].sequence
@@ -120,6 +172,13 @@ def test_the_series_of_small_models_double_their_work_with_their_ranks() -> None
         ("sequences: 8, time_limit: soon", r"weak_scaling\.0\.time_limit"),
         ("sequences: 8, overlap: all", r"weak_scaling\.0\.overlap.*not permitted"),
         ("sequences: {2: 8}", r"weak_scaling\.0.*sequences are given for \[2\] devices, but not for 4"),
+        ("sequences: 8, micro_batch: {4: 8}", r"0.*micro-batches are given for \[4\] devices, but not for 2"),
+        ("sequences: 8, micro_batch: {2: 0, 4: 8}", r"weak_scaling\.0\.micro_batch"),
+        (
+            "sequences: 8, grids: {gpt-tset: [2x1x1x1]}",
+            "grids are given for gpt-tset, which the series doesn't run",
+        ),
+        ("sequences: 8, grids: {gpt-test: []}", r"weak_scaling\.0\.grids"),
     ],
 )
 def test_a_bad_file_is_told_the_key_in_one_line(tmp_path: Path, entry: str, told: str) -> None:

@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from running import QUICK, Run, figures, option, ranks, reframe
+from running import QUICK, Run, figures, option, project, ranks, reframe
 
 from engine.grid import Grid
 
@@ -13,8 +13,8 @@ DOUBLING = [2**power for power in range(14)]
 POINTS = {
     "alps": {("axonn-sc24", "gpt-80b", 8192): [n for n in DOUBLING if 128 <= n <= 4096]},
     "frontier": {
-        ("axonn-sc24", "gpt-80b", 8192): [n for n in DOUBLING if n >= 128],
-        ("axonn-sc24", "gpt-640b", 8192): [n for n in DOUBLING if n >= 512],
+        ("axonn-sc24", "gpt-80b", 8192): [n for n in DOUBLING if n >= 256],
+        ("axonn-sc24", "gpt-640b", 8192): [n for n in DOUBLING if n >= 2048],
         ("par4d", "gpt-80b", 2048): [n for n in DOUBLING if 64 <= n <= 1024],
     },
     "perlmutter": {("par4d", "gpt-80b", 2048): [n for n in DOUBLING if 64 <= n <= 1024]},
@@ -56,13 +56,24 @@ def test_a_token_budget_is_a_label_where_the_source_names_one(run: tuple[str, Ru
 
 
 def test_the_slow_points_get_the_time_and_the_iterations_of_their_series_unless_told_otherwise(tmp_path: Path) -> None:
-    slowest = [*STRONG_SCALING, "--system", "frontier", "-n", "sc24-512-gpt-640b"]
-    as_published = reframe(tmp_path / "a", *slowest).scripts[512]
+    slowest = [*STRONG_SCALING, "--system", "frontier", "-n", "sc24-2048-gpt-640b"]
+    as_published = reframe(tmp_path / "a", *slowest).scripts[2048]
     assert "#SBATCH --time=6:0:0" in as_published
-    assert option(as_published, "--iterations") == "5"
-    told = reframe(tmp_path / "b", *slowest, "-S", "iterations=3", "-S", "time_limit=12h").scripts[512]
+    assert option(as_published, "--iterations") == "10"
+    told = reframe(tmp_path / "b", *slowest, "-S", "iterations=3", "-S", "time_limit=12h").scripts[2048]
     assert "#SBATCH --time=12:0:0" in told
     assert option(told, "--iterations") == "3"
+
+
+def test_a_point_that_the_queue_would_end_is_refused_unless_the_user_sets_its_time(tmp_path: Path) -> None:
+    root = project(tmp_path)
+    file = root / "suites" / "series.yaml"
+    file.write_text(file.read_text().replace("{2048: gpt-640b,", "{512: gpt-640b,"))
+    slow = [*STRONG_SCALING, "--system", "frontier", "-n", "sc24-512-gpt-640b"]
+    refused = reframe(tmp_path / "a", *slow, root=root)
+    assert "asks for 6h, but frontier ends jobs on 64 nodes after 2h" in refused.out
+    assert not refused.scripts
+    assert reframe(tmp_path / "b", *slow, "-S", "time_limit=12h", root=root).scripts.keys() == {512}
 
 
 @pytest.mark.slow
