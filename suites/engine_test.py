@@ -78,15 +78,20 @@ class EngineTest(rfm.RunOnlyRegressionTest):
             "partition": self.current_partition.name,
         }
 
+    @property
+    def ranks_of_a_node(self) -> int | None:
+        """As many as may be there; where they don't divide the ranks, as many as do. None for an unknown node."""
+        devices = self.system.node.devices
+        if devices is None:
+            return None
+        most = min(devices.value, self.ranks_per_node or devices.value)
+        return max(number for number in range(1, most + 1) if self.num_tasks % number == 0)
+
     @run_before("run")
     def spread_over_nodes(self) -> None:
-        """As many ranks a node as it has devices; where they don't divide the ranks, as many as do."""
-        devices = self.system.node.devices
-        if devices:
-            most = min(devices.value, self.ranks_per_node or devices.value)
-            fits = [number for number in range(1, most + 1) if self.num_tasks % number == 0]
-            self.num_tasks_per_node = max(fits)
-            self.num_gpus_per_node = max(fits) if self.system.device.kind == "cuda" else None
+        if fits := self.ranks_of_a_node:
+            self.num_tasks_per_node = fits
+            self.num_gpus_per_node = fits if self.system.device.kind == "cuda" else None
 
     @run_before("run")
     def write_launch_line(self) -> None:

@@ -70,8 +70,8 @@ class Training(EngineTest):
             words += ["--micro-batch", str(self.micro_batch)]
         if self.learning_rate:
             words += ["--learning-rate", f"{self.learning_rate:g}"]
-        if node.devices:
-            words += ["--devices-per-node", str(node.devices.value)]
+        if self.ranks_of_a_node:
+            words += ["--devices-per-node", str(self.ranks_of_a_node)]
         if device.memory_bytes:
             words += ["--device-memory", f"{device.memory_bytes.value:.0f}"]
         if node.nic_bytes_per_s:

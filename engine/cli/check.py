@@ -2,14 +2,15 @@
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from engine.cli.train import PaceOptions
 from engine.overlap.flags import Pace
-from engine.planning.fit import parameters_per_rank, state_bytes
+from engine.planning.fit import parameters_per_rank
+from engine.planning.memory import Footprint
 from engine.training.config import RUN, TrainConfig, checked, notices
 
 
@@ -21,18 +22,20 @@ def check(
 ) -> int:
     """Say whether a run would fit, and on which grid, without starting it.
 
-    Takes the options of train, checks all that can be known beforehand, prints the plan as JSON.
+    Takes the options of train, checks all that can be known beforehand, prints the plan as JSON. Of memory it
+    tells what the fullest moment of a step is known to need; temporaries and NCCL's buffers come on top.
     """
     plan = checked(replace(config, overlap=config.overlap.at(pace)), ranks)
     for notice in notices(plan):
         sys.stderr.write(f"{notice}\n")
+    needs = Footprint(plan.model, plan.config.workload).on(plan.grid)
     told = {
         "grid": str(plan.grid),
         "ranks": plan.grid.size,
         "model": plan.model.name,
         "parameters": plan.model.parameters,
         "parameters_per_rank": parameters_per_rank(plan.model, plan.grid),
-        "state_bytes_per_rank": state_bytes(plan.model, plan.grid),
+        "memory_bytes_per_rank": {name: round(value) for name, value in asdict(needs).items()},
         "sequences_per_rank": plan.config.batch.per_rank(plan.grid),
     }
     sys.stdout.write(json.dumps(told) + "\n")

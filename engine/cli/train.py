@@ -32,8 +32,8 @@ def train(*, config: TrainConfig, pace: PaceOptions = Pace()) -> int:
 
       srun -N 64 --ntasks-per-node 8 python -m engine train \\
           --model llama-3.1-8b --grid 8x1x1x64 --batch-size 8192 \\
-          --precision bf16 --checkpoint-activations --devices-per-node 8 \\
-          --data synthetic --out result.json
+          --micro-batch 1 --precision bf16 --checkpoint-activations \\
+          --devices-per-node 8 --data synthetic --out result.json
 
     Exit codes: 0 trained; 1 the run failed, and result.json says why; 2 it can't work as asked, and nothing was run.
     """

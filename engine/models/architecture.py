@@ -32,6 +32,17 @@ class ForwardFlops:
     repeated_over_y: int
 
 
+@dataclass(frozen=True, slots=True)
+class KeptFeatures:
+    """What a block keeps of each token for its backward, its input excepted: features in the compute dtype.
+
+    over_x, over_y: which axis splits them.
+    """
+
+    over_x: int
+    over_y: int
+
+
 class Architecture(Protocol):
     """What a network says of itself. Who inherits from it is a frozen dataclass.
 
@@ -80,6 +91,9 @@ class Architecture(Protocol):
 
     def forward_flops(self, sequences: int) -> ForwardFlops:
         """For a batch of so many sequences; the formula and its source are in the family's flops.py."""
+
+    def kept_features(self) -> KeptFeatures:
+        """Of the serial model's blocks, as their operations save them; what is saved is in the family's model.py."""
 
     def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
         """The serial network on torch's default device. Its blocks are what is checkpointed."""

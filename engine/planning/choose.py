@@ -1,54 +1,70 @@
 """The grid to take when none is asked for. No torch in it."""
 
-from engine.batch import Batch
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.architecture import Architecture
-from engine.planning.fit import check_grid, state_bytes
+from engine.planning.fit import check_grid, fits_nodes
+from engine.planning.memory import SHARE, Footprint, Workload
 
 
 def choose_grid(
     model: Architecture,
     ranks: int,
-    batch: Batch,
+    workload: Workload,
     *,
     devices_per_node: int = 1,
     device_memory: float | None = None,
 ) -> Grid:
     """A valid grid for that many ranks. Raises UsageError if there is none.
 
-    The rule is the baseline of axonn-sc24 VII-A: tensor parallelism (x) within a node, as far as the model's state
-    (16 bytes a parameter, in half of device_memory bytes) needs it; then shards over z until the state fits; the rest
-    is data. Without device_memory one device is taken to hold the state. A batch too small for that many parts moves
-    ranks from data to z, then x, then y.
+    The rule is the baseline of axonn-sc24 VII-A: tensor parallelism (x) within a node, as far as what a step needs
+    (memory.py, of SHARE of device_memory bytes) asks for it; then shards over z until it fits; the rest is data.
+    Without device_memory one device is taken to hold everything. A batch too small for that many parts moves ranks from
+    data to z, then x, then y. No plane of x and y lies across the border of two nodes.
     """
     if ranks < 1:
         raise UsageError(f"A job has at least one rank, but {ranks} were asked for.")
-    needed = state_bytes(model, Grid()) / (device_memory / 2) if device_memory else 1.0
+    footprint = Footprint(model, workload)
 
-    def cost(grid: Grid) -> tuple[bool, bool, int, int, int, int]:
-        tensor = grid.x * grid.y * grid.z
+    def used(grid: Grid) -> float:
+        """The part of a device's memory that is known to be needed."""
+        return footprint.on(grid).total / device_memory if device_memory else 0.0
+
+    splits = used(Grid(data=ranks)) > SHARE
+
+    def cost(grid: Grid) -> tuple[bool, int, bool, int, int, int, int]:
+        plane, tensor, share = grid.x * grid.y, grid.x * grid.y * grid.z, used(grid)
         return (
-            tensor < needed,
-            grid.x * grid.y > devices_per_node,
+            share > 1,
+            -(-plane // devices_per_node),
+            share > SHARE,
             grid.y,
-            tensor if tensor >= needed else -tensor,
-            -grid.x if needed > 1 else grid.x,
+            tensor if share <= SHARE else -tensor,
+            -grid.x if splits else grid.x,
             grid.z,
         )
 
     refusals: list[str] = []
     for grid in sorted(_factorisations(ranks), key=cost):
         try:
-            check_grid(model, grid, batch)
+            _check_nodes(grid, devices_per_node)
+            check_grid(model, grid, workload.batch)
         except UsageError as error:
             refusals.append(str(error))
             continue
         return grid
     raise UsageError(
-        f"No grid of {ranks} ranks fits {model.name} with {batch.sequences} sequences; the closest failed so: "
+        f"No grid of {ranks} ranks fits {model.name} with {workload.batch.sequences} sequences; the closest failed so: "
         f"{refusals[0]}"
     )
+
+
+def _check_nodes(grid: Grid, devices_per_node: int) -> None:
+    if not fits_nodes(grid, devices_per_node):
+        raise UsageError(
+            f"A plane of x and y of grid {grid} is {grid.x * grid.y} ranks, which neither divide a node of "
+            f"{devices_per_node} devices nor fill whole nodes."
+        )
 
 
 def _factorisations(ranks: int) -> list[Grid]:

@@ -4,9 +4,7 @@ from engine.batch import Batch
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.architecture import Architecture
-
-STATE_BYTES_PER_PARAMETER = 16
-"""fp32 master weight, gradient and two Adam moments."""
+from engine.planning.memory import Footprint, Workload
 
 
 def parameters_per_rank(model: Architecture, grid: Grid) -> int:
@@ -14,22 +12,27 @@ def parameters_per_rank(model: Architecture, grid: Grid) -> int:
     return sum(placement.local_numel(grid) for placement in model.placements().values())
 
 
-def state_bytes(model: Architecture, grid: Grid) -> int:
-    """Bytes of weights, gradients and optimizer that each rank of the grid holds; activations come on top."""
-    return STATE_BYTES_PER_PARAMETER * parameters_per_rank(model, grid)
-
-
-def check_memory(model: Architecture, grid: Grid, device_memory: float) -> None:
-    """Raises UsageError if the state alone is larger than a device's memory (bytes)."""
-    needed = state_bytes(model, grid)
-    if needed > device_memory:
+def check_memory(model: Architecture, grid: Grid, workload: Workload, device_memory: float) -> None:
+    """Raises UsageError if what a training step is known to need is more than a device's memory (bytes)."""
+    needs = Footprint(model, workload).on(grid)
+    if needs.total > device_memory:
         raise UsageError(
-            f"On grid {grid} the state of {model.name} needs {needed / 1e9:.3g} GB on each rank, but a device has "
-            f"{device_memory / 1e9:.3g} GB: use more ranks on x, y or z."
+            f"On grid {grid} a step of {model.name} needs {needs.total / 1e9:.3g} GB on each rank, "
+            f"{needs.state / 1e9:.3g} GB of it for weights, gradients and optimizer, but a device has "
+            f"{device_memory / 1e9:.3g} GB: use more ranks on x, y or z, a smaller --micro-batch or "
+            "--checkpoint-activations."
         )
 
 
 def check_grid(model: Architecture, grid: Grid, batch: Batch) -> None:
     """Raises UsageError, naming the numbers and what would fit, unless the grid divides all that it has to."""
-    model.check(grid)
     batch.check(grid)
+    model.check(grid)
+
+
+def fits_nodes(grid: Grid, devices_per_node: int) -> bool:
+    """Whether the ranks of one x and y plane fill whole nodes, or a node whole planes, so that no plane lies across the
+    border of two nodes which it doesn't fill. Ranks are numbered x first, and node by node.
+    """
+    plane = grid.x * grid.y
+    return grid.size <= devices_per_node or devices_per_node % plane == 0 or plane % devices_per_node == 0

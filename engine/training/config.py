@@ -33,7 +33,8 @@ from engine.options import (
 )
 from engine.overlap.flags import ALL, AUTO, Overlap
 from engine.planning.choose import choose_grid
-from engine.planning.fit import check_grid, check_memory
+from engine.planning.fit import check_grid, check_memory, fits_nodes
+from engine.planning.memory import Workload
 
 if TYPE_CHECKING:
     from engine.checkpoint.manifest import Saved
@@ -109,9 +110,9 @@ class RunConfig:
     timeout_s: Annotated[Seconds, Parameter(name="--timeout")] = 600.0
     """for any collective"""
     devices_per_node: int = 1
-    """for --grid auto: x stays in a node"""
+    """for --grid auto: x stays in a node, and no plane of x and y lies across two"""
     device_memory: Bytes | None = None
-    """for --grid auto: when the state must be split"""
+    """of one device: what a step needs must fit, and --grid auto splits until it does"""
     link_bytes_per_s: Annotated[float | None, Parameter(metavar="BYTES")] = None
     """of a node's network one way: what a step can't beat where ranks share cores"""
     breakdown: bool = False
@@ -145,6 +146,11 @@ class TrainConfig(RunConfig):
     """after every N-th step"""
     resume: Annotated[Folder | None, Parameter(group=CHECKPOINTS)] = None
     """go on from the latest checkpoint below DIR"""
+
+    @property
+    def workload(self) -> Workload:
+        """What of it decides about memory."""
+        return Workload(self.batch, self.precision, self.reduce_dtype, self.checkpoint_activations, self.overlap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +204,7 @@ def checked(config: TrainConfig, ranks: int) -> Plan:
     grid = config.grid or choose_grid(
         model,
         ranks,
-        config.batch,
+        config.workload,
         devices_per_node=config.devices_per_node,
         device_memory=config.device_memory,
     )
@@ -209,7 +215,7 @@ def checked(config: TrainConfig, ranks: int) -> Plan:
         )
     check_grid(model, grid, config.batch)
     if config.device_memory is not None:
-        check_memory(model, grid, config.device_memory)
+        check_memory(model, grid, config.workload, config.device_memory)
     dataset = open_dataset(config.data, vocabulary=model.vocabulary, sequence_length=model.sequence)
     return Plan(config, model, grid, dataset, _saved(config, model))
 
@@ -240,9 +246,16 @@ def _saved(config: TrainConfig, model: Architecture) -> "Saved | None":
 
 
 def notices(plan: Plan) -> list[str]:
-    """What of the overlap was asked for by name and does nothing in this run, a sentence each."""
-    config, overlap = plan.config, plan.config.overlap
+    """What of the run is likely not meant, a sentence each: a grid that ill suits the nodes, an overlap that was asked
+    for by name and does nothing.
+    """
+    config, overlap, grid = plan.config, plan.config.overlap, plan.grid
     found: list[str] = []
+    if config.devices_per_node > 1 and not fits_nodes(grid, config.devices_per_node):
+        found.append(
+            f"Grid {grid} lays planes of x and y, {grid.x * grid.y} ranks each, across the border of nodes of "
+            f"{config.devices_per_node} devices: their sums leave the node where grids of --grid auto don't."
+        )
     if str(overlap) == str(ALL):
         return found
     if overlap.cache and not config.checkpoint_activations:

@@ -1,16 +1,23 @@
 """What a grid needs of a model and a batch, and the grid that is chosen when none is asked for."""
 
+from dataclasses import replace
+
 import pytest
 
+import systems
 from engine.batch import Batch
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
+from engine.overlap.flags import ALL
 from engine.planning.choose import choose_grid
-from engine.planning.fit import check_grid
+from engine.planning.fit import check_grid, check_memory, fits_nodes
+from engine.planning.memory import Workload
+from suites.series import AUTO, points
 
+FRONTIER = {"devices_per_node": 8, "device_memory": 64e9}
 MODEL = GPTConfig("m", layers=2, hidden=96, heads=12, vocabulary=100, sequence=16)
 
 
@@ -58,11 +65,28 @@ def test_a_published_vocabulary_that_x_does_not_divide_names_the_next() -> None:
         check_grid(gpt2, Grid(x=2), Batch(2))
 
 
+def _trained(sequences: int, micro: int = 2) -> Workload:
+    """As the published series train."""
+    return Workload(Batch(sequences, micro), "bf16", checkpoint_activations=True, overlap=ALL)
+
+
 def test_tensor_parallelism_stays_in_the_node_then_shards_then_data() -> None:
-    frontier = {"devices_per_node": 8, "device_memory": 64e9}
-    assert choose_grid(lookup("gpt-5b"), 512, Batch(8192), **frontier) == Grid(4, 1, 1, 128)
-    assert choose_grid(lookup("gpt-80b"), 8192, Batch(8192), **frontier) == Grid(8, 1, 8, 128)
-    assert choose_grid(lookup("gpt-local-2"), 2, Batch(8)) == Grid(data=2)
+    assert choose_grid(lookup("gpt-5b"), 512, _trained(8192), **FRONTIER) == Grid(4, 1, 1, 128)
+    assert choose_grid(lookup("gpt-80b"), 8192, _trained(8192), **FRONTIER) == Grid(8, 1, 8, 128)
+    assert choose_grid(lookup("gpt-local-2"), 2, Workload(Batch(8))) == Grid(data=2)
+
+
+def test_what_a_step_takes_beyond_the_state_needs_more_tensor_parallelism() -> None:
+    """Of llama-3.1-8b on 64 devices of 64 GB."""
+    grids = [choose_grid(lookup("llama-3.1-8b"), 64, _trained(256, micro), **FRONTIER) for micro in (1, 4)]
+    assert [grid.x * grid.y * grid.z for grid in grids] == [4, 8]
+
+
+def test_a_grid_that_holds_the_state_but_not_a_step_is_refused() -> None:
+    model, grid = lookup("gpt-5b"), Grid(2, 1, 1, 256)
+    check_memory(model, grid, _trained(8192), 64e9)
+    with pytest.raises(UsageError, match=r"needs 73.1 GB on each rank, 42.2 GB of it for weights.*device has 64 GB"):
+        check_memory(model, grid, _trained(8192, 32), 64e9)
 
 
 @pytest.mark.parametrize(
@@ -70,20 +94,83 @@ def test_tensor_parallelism_stays_in_the_node_then_shards_then_data() -> None:
     [(name, 2**k) for name in ("gpt-5b", "gpt-320b") for k in range(13)] + [("gpt-100b", 48), ("gpt-100b", 384)],
 )
 def test_the_chosen_grid_is_valid(name: str, ranks: int) -> None:
-    config, batch = lookup(name), Batch(16384)
-    grid = choose_grid(config, ranks, batch, devices_per_node=8, device_memory=64e9)
+    config, workload = lookup(name), _trained(16384)
+    grid = choose_grid(config, ranks, workload, **FRONTIER)
     assert grid.size == ranks
-    check_grid(config, grid, batch)
+    check_grid(config, grid, workload.batch)
 
 
 def test_no_valid_grid_is_said_with_the_closest_one_s_reason() -> None:
     with pytest.raises(
         UsageError, match=r"No grid of 7 ranks fits gpt-test with 8 sequences; the closest failed so: .*7"
     ):
-        choose_grid(lookup("gpt-test"), 7, Batch(8))
+        choose_grid(lookup("gpt-test"), 7, Workload(Batch(8)))
 
 
 def test_a_batch_smaller_than_the_ranks_moves_them_off_data() -> None:
-    grid = choose_grid(lookup("gpt-test"), 8, Batch(2))
+    grid = choose_grid(lookup("gpt-test"), 8, Workload(Batch(2)))
     assert grid.size == 8
     assert grid.batch_split <= 2
+
+
+def _planes_cut(grid: Grid, devices_per_node: int) -> bool:
+    """By looking at every rank: does a plane of x and y share a node with a part of another, or with a part of none?"""
+    planes: dict[int, set[int]] = {}
+    for rank in range(grid.size):
+        planes.setdefault(rank // (grid.x * grid.y), set()).add(rank)
+    nodes = [set(range(at, min(at + devices_per_node, grid.size))) for at in range(0, grid.size, devices_per_node)]
+    return any(plane & node and not (plane <= node or node <= plane) for plane in planes.values() for node in nodes)
+
+
+@pytest.mark.parametrize("devices_per_node", [1, 2, 4, 6, 8])
+def test_whether_a_plane_lies_across_nodes_is_what_its_ranks_say(devices_per_node: int) -> None:
+    for nodes in (1, 2, 3, 6):
+        ranks = nodes * devices_per_node
+        for x in range(1, ranks + 1):
+            for y in [y for y in range(1, ranks // x + 1) if ranks % (x * y) == 0]:
+                grid = Grid(x, y, 1, ranks // (x * y))
+                assert fits_nodes(grid, devices_per_node) == (not _planes_cut(grid, devices_per_node)), grid
+
+
+@pytest.mark.parametrize("devices_per_node", [4, 6, 8])
+def test_no_chosen_grid_lays_a_plane_across_the_border_of_two_nodes(devices_per_node: int) -> None:
+    for nodes in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536):
+        ranks = nodes * devices_per_node
+        grid = choose_grid(
+            lookup("gpt-60b"), ranks, _trained(8192), devices_per_node=devices_per_node, device_memory=96e9
+        )
+        assert grid.size == ranks
+        assert not _planes_cut(grid, devices_per_node), grid
+
+
+def test_60b_on_6144_of_alps_takes_whole_nodes_for_the_three_that_its_batch_cannot_be_split_by() -> None:
+    grid = choose_grid(lookup("gpt-60b"), 6144, _trained(8192), devices_per_node=4, device_memory=96e9)
+    assert grid == Grid(4, 3, 2, 256)
+
+
+def test_where_only_grids_across_nodes_are_left_none_is_chosen() -> None:
+    """Twelve ranks and one sequence, which can't be split: none on nodes of eight, two whole nodes of six."""
+    with pytest.raises(UsageError, match="No grid of 12 ranks fits m with 1 sequences"):
+        choose_grid(MODEL, 12, Workload(Batch(1)), devices_per_node=8)
+    assert choose_grid(MODEL, 12, Workload(Batch(1)), devices_per_node=6).batch_split == 1
+
+
+@pytest.mark.parametrize("study", ["weak_scaling", "strong_scaling", "overlap_ablation"])
+@pytest.mark.parametrize("name", ["perlmutter", "frontier", "alps", "summit"])
+def test_every_point_of_the_published_series_has_a_grid_on_which_its_step_fits(study: str, name: str) -> None:
+    system = systems.load(name)
+    assert system.node.devices
+    assert system.device.memory_bytes
+    node, memory = system.node.devices.value, system.device.memory_bytes.value
+    for point in points(study, name):
+        overlap = replace(ALL, cache=point.series.cache) if study == "overlap_ablation" else ALL
+        batch = Batch(point.sequences, point.micro_batch)
+        workload = Workload(batch, point.series.precision, checkpoint_activations=True, overlap=overlap)
+        model = lookup(point.model)
+        if point.grid == AUTO:
+            grid = choose_grid(model, point.devices, workload, devices_per_node=node, device_memory=memory)
+        else:
+            grid = Grid.parse(point.grid)
+        check_grid(model, grid, batch)
+        check_memory(model, grid, workload, memory)
+        assert fits_nodes(grid, node)

@@ -15,6 +15,7 @@ from engine.grid import Grid
 from engine.models.catalogue import lookup, published
 from engine.planning.choose import choose_grid
 from engine.planning.fit import check_grid
+from engine.planning.memory import Workload
 from engine.training.config import TrainConfig
 from suites import series
 
@@ -133,10 +134,10 @@ def test_frontiers_ablation_has_communication_over_z_to_hide_with_every_model(mo
     """The engine's own choice has none for the smaller two, where they are given."""
     (point,) = [point for point in series.points("overlap_ablation", "frontier") if point.model == model]
     config, batch = lookup(model), Batch(point.sequences, point.micro_batch)
-    if point.grid == series.AUTO:
-        grid = choose_grid(config, point.devices, batch, devices_per_node=8, device_memory=64e9)
-    else:
-        grid = Grid.parse(point.grid)
+    workload = Workload(batch, "bf16", checkpoint_activations=True)
+    chosen = choose_grid(config, point.devices, workload, devices_per_node=8, device_memory=64e9)
+    grid = chosen if point.grid == series.AUTO else Grid.parse(point.grid)
+    assert (chosen.z == 1) == (point.grid != series.AUTO)
     check_grid(config, grid, batch)
     assert grid.size == point.devices
     assert grid.z > 1

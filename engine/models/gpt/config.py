@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.grid import Grid
-from engine.models.architecture import Architecture, ForwardFlops, check_splits
+from engine.models.architecture import Architecture, ForwardFlops, KeptFeatures, check_splits
 from engine.models.gpt.flops import gpt_forward_flops
 from engine.models.gpt.placements import gpt_placements
 from engine.models.gpt.shape import GPTShape
@@ -35,6 +35,12 @@ class GPTConfig(GPTShape, Architecture):
 
     def forward_flops(self, sequences: int) -> ForwardFlops:
         return gpt_forward_flops(self, sequences)
+
+    def kept_features(self) -> KeptFeatures:
+        """Over x: query, key and value, attention's result, and the feed-forward's width before and after GELU. Over y:
+        both norms' results, and the sum between attention and feed-forward.
+        """
+        return KeptFeatures(over_x=(3 + 1 + 4 + 4) * self.hidden, over_y=3 * self.hidden)
 
     def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
         from engine.models.gpt.model import GPT  # loads torch
