@@ -33,7 +33,7 @@ class Ranks:
 
 
 def everyones(comm: Comm, heard: Callable[[], Heard] | None = None) -> Ranks:
-    """Ask every rank for its peak memory, host, device and, by what transport.listen gave, network. Collective."""
+    """Ask every rank for its peak memory, host, device and, if heard is what listen() gave, network. Collective."""
     kind, peak = peak_bytes(comm.device)
     peaks = comm.everyone(torch.tensor([peak], dtype=torch.int64)).flatten().tolist()
     hosts = texts(comm, socket.gethostname())
