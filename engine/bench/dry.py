@@ -15,7 +15,7 @@ from engine.comm.funnel import Comm
 from engine.errors import UsageError
 from engine.measure.memory import peak_bytes
 from engine.measure.recorder import Recorder
-from engine.training.config import Plan
+from engine.training.plan import Plan
 from engine.training.trainer import Trainer
 
 

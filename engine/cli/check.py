@@ -11,7 +11,8 @@ from engine.cli.train import PaceOptions
 from engine.overlap.flags import Pace
 from engine.planning.fit import parameters_per_rank
 from engine.planning.memory import Footprint
-from engine.training.config import RUN, TrainConfig, checked, notices
+from engine.training.config import RUN, TrainConfig
+from engine.training.plan import checked, notices
 
 
 def check(

@@ -19,8 +19,8 @@ from engine.training.config import (
     OverlapFlags,
     PrecisionOption,
     TrainConfig,
-    checked,
 )
+from engine.training.plan import checked
 
 
 def dry(

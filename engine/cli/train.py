@@ -13,7 +13,8 @@ from engine.comm.launch import Launch, from_environment
 from engine.errors import UsageError
 from engine.overlap.flags import Pace
 from engine.progress import log_to_stderr
-from engine.training.config import OVERLAP, Plan, TrainConfig, checked, notices
+from engine.training.config import OVERLAP, TrainConfig
+from engine.training.plan import Plan, checked, notices
 
 log = logging.getLogger(__name__)
 

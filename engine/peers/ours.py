@@ -8,7 +8,8 @@ from engine.data.dataset import Synthetic
 from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
 from engine.peers.contest import Case
-from engine.training.config import Plan, TrainConfig
+from engine.training.config import TrainConfig
+from engine.training.plan import Plan
 from engine.training.trainer import Trainer
 
 

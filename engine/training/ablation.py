@@ -9,7 +9,8 @@ from cyclopts import Group, Parameter
 from engine.errors import UsageError
 from engine.overlap.flags import Overlap
 from engine.overlap.variants import alone, effective, flags, ladder, why_useless
-from engine.training.config import CLIPPED, Plan, RunConfig, TrainConfig, check_cache, checked
+from engine.training.config import RunConfig, TrainConfig
+from engine.training.plan import CLIPPED, Plan, check_cache, checked
 
 TURNS = Group("turns: each variant takes its steps in every round", sort_key=2)
 OF_TRAIN_ALONE = {field.name for field in fields(TrainConfig)} - {field.name for field in fields(RunConfig)}

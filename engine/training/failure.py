@@ -23,7 +23,7 @@ from engine.files import locked
 from engine.planning.fit import parameters_per_rank
 from engine.result import provenance
 from engine.result.schema import Iteration, Model, Result, ResultError, read, write
-from engine.training.config import Plan
+from engine.training.plan import Plan
 
 log = logging.getLogger(__name__)
 

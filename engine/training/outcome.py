@@ -8,9 +8,9 @@ from engine.models.architecture import hardware_flops, model_flops, repeated_flo
 from engine.result import metrics
 from engine.result.schema import Result, Summary, Variant
 from engine.result.step import Breakdown, Timeline
-from engine.training.config import Plan
 from engine.training.failure import Account
 from engine.training.gathered import Ranks, collectives, timeline
+from engine.training.plan import Plan
 from engine.training.trainer import Measurements
 
 

@@ -17,10 +17,10 @@ from engine.measure.recorder import Recorder
 from engine.precision import DTYPES
 from engine.result import provenance
 from engine.training.ablation import AblationPlan
-from engine.training.config import Plan
 from engine.training.failure import Account
 from engine.training.gathered import breakdown, everyones, joint_peak, roster
 from engine.training.outcome import Outcome
+from engine.training.plan import Plan
 from engine.training.trainer import Trainer, run_iterations
 from engine.training.turns import take_turns
 

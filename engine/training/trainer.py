@@ -26,8 +26,8 @@ from engine.parallel.parallelize import parallelize
 from engine.precision import Precision
 from engine.progress import RENEWED
 from engine.result.schema import Iteration
-from engine.training.config import Plan
 from engine.training.optim import adamw, clip_gradients, gradient_norm, learning_rate, step_only
+from engine.training.plan import Plan
 
 log = logging.getLogger(__name__)
 

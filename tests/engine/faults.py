@@ -36,7 +36,8 @@ from engine.grid import Grid
 from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
 from engine.result.schema import Result, read
-from engine.training.config import TrainConfig, checked
+from engine.training.config import TrainConfig
+from engine.training.plan import checked
 from engine.training.trainer import Trainer
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP)

@@ -14,7 +14,8 @@ from engine.models.choice import ModelChoice
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL
 from engine.training import trainer
-from engine.training.config import Plan, TrainConfig
+from engine.training.config import TrainConfig
+from engine.training.plan import Plan
 
 MODEL = GPTConfig("m", layers=6, hidden=16, heads=2, vocabulary=16, sequence=4)
 BLOCK_BYTES = 12 * 16 * 16 * 4

@@ -19,7 +19,8 @@ from engine.comm.funnel import Comm
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.choice import ModelChoice
-from engine.training.config import OptimConfig, TrainConfig, checked
+from engine.training.config import OptimConfig, TrainConfig
+from engine.training.plan import checked
 
 MODEL = ModelChoice(layers=2, hidden=48, heads=24, vocab=96, seq=8, tied=True, dropout=0.1)
 LLAMA = ModelChoice(architecture="llama", layers=2, hidden=48, heads=12, kv_heads=6, ffn=48, vocab=96, seq=8)

@@ -18,7 +18,8 @@ from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL, Overlap
-from engine.training.config import OptimConfig, Plan, TrainConfig
+from engine.training.config import OptimConfig, TrainConfig
+from engine.training.plan import Plan
 
 NOTHING = Overlap()
 EVERYTHING = replace(ALL, cache=0)

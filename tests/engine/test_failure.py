@@ -23,9 +23,10 @@ from engine.files import locked
 from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.result.schema import Result, read
-from engine.training.config import Plan, TrainConfig, checked
+from engine.training.config import TrainConfig
 from engine.training.failure import UNFINISHED, Account, Terminated
 from engine.training.gathered import roster
+from engine.training.plan import Plan, checked
 
 
 class Seen(Roster):

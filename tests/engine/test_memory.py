@@ -13,7 +13,8 @@ from engine.models.choice import ModelChoice
 from engine.overlap.flags import Overlap
 from engine.planning.fit import parameters_per_rank
 from engine.planning.memory import Footprint, Needs
-from engine.training.config import TrainConfig, checked
+from engine.training.config import TrainConfig
+from engine.training.plan import checked
 
 WIDE_VOCABULARY = ModelChoice(layers=3, hidden=128, heads=4, vocab=2048, seq=64)
 DEEP = ModelChoice(layers=5, hidden=160, heads=4, vocab=256, seq=64)

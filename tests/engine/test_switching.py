@@ -20,7 +20,8 @@ from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL, Overlap
 from engine.overlap.prefetch import Pass, Prefetch
 from engine.parallel.serial_state import full_gradients, full_state_dict
-from engine.training.config import OptimConfig, Plan, TrainConfig
+from engine.training.config import OptimConfig, TrainConfig
+from engine.training.plan import Plan
 from engine.training.trainer import Trainer
 
 GRIDS = [Grid(2, 1, 2, 2), Grid(1, 2, 2, 1), Grid(1, 1, 4, 1), Grid(1, 1, 1, 2), Grid(2, 2, 1, 1)]
