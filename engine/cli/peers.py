@@ -11,11 +11,11 @@ from cyclopts import Parameter
 
 from engine.errors import UsageError
 from engine.models.choice import ModelChoice
-from engine.options import Grids, Out, check_file
+from engine.options import Device, Grids, Labels, Out, check_file
 from engine.overlap.flags import ALL
 from engine.peers.contest import CONTESTS, Case, Sampling
 from engine.progress import log_to_stderr
-from engine.training.config import MODEL, OverlapFlags
+from engine.training.config import MODEL, OverlapFlags, PrecisionOption
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,9 @@ def peers(
     overlap: Annotated[OverlapFlags, Parameter(help="as in train")] = ALL,
     checkpoint_activations: Annotated[bool, Parameter(help="both sides")] = False,
     batch_size: Annotated[int, Parameter(metavar="SEQS", help="sequences of a step, all ranks together")] = 8,
+    precision: PrecisionOption = "fp32",
+    device: Device = "auto",
+    labels: Labels = (),
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice(),
     sampling: Annotated[Sampling, Parameter(name="*", group="sampling")] = Sampling(),
     out: Out = Path("peers.json"),
@@ -52,13 +55,15 @@ def peers(
     case = Case(
         model=model.resolve(),
         sequences=batch_size,
+        precision=precision,
+        device=device,
         checkpoint_activations=checkpoint_activations,
         overlap=overlap,
         **asdict(sampling),
     )
     contests = chosen(peer or ["all"], grid)
     try:
-        report = compare(contests, case, out, launch)
+        report = compare(contests, case, out, launch, dict(labels))
     except Exception as error:
         if launch.world_size == 1 or isinstance(error, UsageError):
             raise

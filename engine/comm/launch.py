@@ -16,6 +16,7 @@ from engine.errors import ContactError, UsageError
 
 if TYPE_CHECKING:
     import torch
+    import torch.distributed as dist
 
 FIRST_PORT, PORTS = 20000, 12000  # below 32768, where Linux begins to hand out ports by itself
 SPECIAL_STEPS = 0xFFFFFFF0  # from here on Slurm numbers the steps of batch scripts and interactive shells
@@ -195,27 +196,33 @@ def choose_device(name: str, local_rank: int) -> "torch.device":
     return torch.device("cuda", local_rank if count > 1 else 0)
 
 
-def init_process_group(launch: Launch, device: "torch.device", timeout: timedelta) -> None:
+def init_process_group(
+    launch: Launch, device: "torch.device", timeout: timedelta, store: "dist.Store | None" = None
+) -> None:
     """Make torch.distributed's default group: gloo on CPUs, NCCL (or RCCL) on GPUs.
 
     The group is not bound to a device: NCCL would then split it for each axis, by a hash of 31 bits that collides
     among the thousands of groups of a large grid.
 
-    One rank alone gets a group without any network. timeout holds for the rendezvous and for every
-    collective. Raises NotMet if the ranks don't find each other in time.
+    One rank alone gets a group without any network. store: where to meet instead of at the master. timeout holds for
+    the rendezvous and for every collective. Raises NotMet if the ranks don't find each other in time.
     """
     import torch
     from torch import distributed as dist
 
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    if store is not None:
+        dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world_size, timeout=timeout)
+        return
     if launch.world_size == 1:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
         return
     host = f"[{launch.master_addr}]" if ":" in launch.master_addr else launch.master_addr
     try:
         dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
+            backend,
             init_method=f"tcp://{host}:{launch.master_port}",
             rank=launch.rank,
             world_size=launch.world_size,

@@ -1,24 +1,22 @@
 """What one rank of a contest does: both sides in one process, in turns, so that the machine's drift cancels."""
 
-import math
 import time
 from collections.abc import Callable
 from importlib import import_module
 from itertools import pairwise
-
-import torch
 
 from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.data.dataset import open_dataset
 from engine.data.sampler import batch
 from engine.errors import RunError
-from engine.peers.contest import Case, Contest, Measured, Side
+from engine.measure.clock import HostClock
+from engine.peers.contest import TOLERANCES, Case, Contest
 from engine.peers.ours import trainer
 from engine.peers.peer import Peer, Values
-
-TOLERANCE = 1e-4
-"""Relative; fp32 sums in another order differ by about 1e-6, which AdamW's first steps enlarge."""
+from engine.result.metrics import relative_difference
+from engine.result.peers import Measured, Side
+from engine.training.trainer import to_device
 
 Step = Callable[[], Values]
 
@@ -51,7 +49,7 @@ def peer_side(case: Case, comm: Comm, peer: Peer) -> Step:
             sequence_length=case.model.sequence,
         )
         done += 1
-        return peer.step(torch.from_numpy(tokens_BS), torch.from_numpy(targets_BS))
+        return peer.step(to_device(comm.device, tokens_BS), to_device(comm.device, targets_BS))
 
     return step
 
@@ -64,22 +62,23 @@ def measure(comm: Comm, contest: Contest, case: Case) -> Measured:
     module, _, constructor = contest.built_by.partition(":")
     ours = our_side(case, comm)
     peer = peer_side(case, comm, getattr(import_module(module), constructor)(case, comm))
-    sides = [_Turns(ours), _Turns(peer)]
+    sides = [_Turns(step, HostClock(comm.device)) for step in (ours, peer)]
     for side in sides:
         side.warm_up(case.warmup)
-    check_equal(contest.name, *(side.values for side in sides))
+    check_equal(contest.name, sides[0].values, sides[1].values, TOLERANCES[case.precision])
     for index in range(case.rounds):
         for side in sides if index % 2 == 0 else reversed(sides):  # each goes first in half of the rounds
             comm.barrier()
             side.take(case.steps)
-    return Measured(*(side.measured() for side in sides))
+    ours_took, peer_took = (side.measured() for side in sides)
+    return Measured(ours=ours_took, peer=peer_took)
 
 
 class _Turns:
-    """One side's steps, timed."""
+    """One side's steps, timed. A step has ended when the device has done all that it asked for."""
 
-    def __init__(self, step: Step) -> None:
-        self._step = step
+    def __init__(self, step: Step, clock: HostClock) -> None:
+        self._step, self._clock = step, clock
         self.values: list[Values] = []
         self._wall_s: list[tuple[float, ...]] = []
         self._cpu_s: list[tuple[float, ...]] = []
@@ -88,24 +87,29 @@ class _Turns:
         self.values = [self._step() for _ in range(steps)]
 
     def take(self, steps: int) -> None:
-        marks = [(time.perf_counter(), time.process_time())]
+        wall, cpu = [self._clock.stamp_end()], [time.process_time()]
         for _ in range(steps):
             self._step()
-            marks.append((time.perf_counter(), time.process_time()))
-        wall, cpu = zip(*marks, strict=True)
-        self._wall_s.append(tuple(b - a for a, b in pairwise(wall)))
-        self._cpu_s.append(tuple(b - a for a, b in pairwise(cpu)))
+            wall.append(self._clock.stamp_end())
+            cpu.append(time.process_time())
+        self._wall_s.append(tuple(self._clock.seconds(start, end) for start, end in pairwise(wall)))
+        self._cpu_s.append(tuple(end - start for start, end in pairwise(cpu)))
 
     def measured(self) -> Side:
-        return Side(tuple(v.loss for v in self.values), tuple(self._wall_s), tuple(self._cpu_s))
+        return Side(
+            losses=tuple(v.loss for v in self.values),
+            gradient_norms=tuple(v.gradient_norm for v in self.values),
+            wall_s=tuple(self._wall_s),
+            cpu_s=tuple(self._cpu_s),
+        )
 
 
-def check_equal(name: str, ours: list[Values], peer: list[Values]) -> None:
-    """Raises RunError unless both sides had the same losses and gradient norms."""
+def check_equal(name: str, ours: list[Values], peer: list[Values], tolerance: float) -> None:
+    """Raises RunError unless both sides had the same losses and gradient norms, up to the tolerance."""
     for step, (a, b) in enumerate(zip(ours, peer, strict=True)):
         for what, x, y in (("loss", a.loss, b.loss), ("gradient norm", a.gradient_norm, b.gradient_norm)):
-            if not math.isclose(x, y, rel_tol=TOLERANCE):
+            if not relative_difference(x, y) <= tolerance:
                 raise RunError(
                     f"The engine and {name} don't do the same: in step {step} the engine's {what} was {x:.7g} and "
-                    f"that of {name} {y:.7g}, so their times can't be compared."
+                    f"that of {name} {y:.7g}, more than {tolerance:g} apart, so their times can't be compared."
                 )

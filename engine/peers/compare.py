@@ -2,64 +2,29 @@
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Literal
 
 import torch
-from pydantic import ConfigDict, Field
 
 from engine.batch import Batch
-from engine.comm.launch import Launch
+from engine.comm.launch import Launch, choose_device
 from engine.errors import UsageError, nearest
-from engine.files import write_text
 from engine.grid import Grid
-from engine.peers.contest import CONTESTS, Case, Contest, Measured
-from engine.peers.ranks import join_ranks, run_ranks
+from engine.peers.account import Account, told
+from engine.peers.contest import CONTESTS, TOLERANCES, Case, Contest, Job
+from engine.peers.ranks import run_ranks, take_part
 from engine.planning.fit import check_grid
-from engine.result import provenance
-from engine.result.schema import Provenance
-from engine.schema import Record
+from engine.result.metrics import ratio_of_medians
+from engine.result.peers import Comparison, Equality, PeersResult, difference, paired, rounds, steps
+from engine.result.schema import Memory
 
 log = logging.getLogger(__name__)
-
-
-class Comparison(Record):
-    """One contest. ratio: our median step time by the peer's, the median of the jobs, to be at most the target.
-
-    job_ratios: that of each job. cpu_ratio: as ratio, of processor seconds. round_ratios: of each round, job by job.
-    *_median_s: over all steps. measured: by rank 0 of each job. load: runnable processes of the whole machine as it
-    started, averaged over a minute.
-    """
-
-    peer: str
-    peer_is: str
-    grid: str
-    ranks: int
-    target: float | None
-    ratio: float
-    job_ratios: tuple[float, ...]
-    round_ratios: tuple[float, ...]
-    cpu_ratio: float
-    ours_median_s: float
-    peer_median_s: float
-    measured: tuple[Measured, ...]
-    load: float
-
-
-class Report(Record):
-    """All contests of one command, and what they ran."""
-
-    schema_: Literal["par4d.peers"] = Field(default="par4d.peers", alias="schema")
-    version: Literal[1] = 1
-    case: dict[str, Any]
-    comparisons: tuple[Comparison, ...]
-    provenance: Provenance
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_by_name=True)
 
 
 def chosen(names: Sequence[str], grids: Sequence[Grid] = ()) -> list[Contest]:
@@ -72,6 +37,18 @@ def chosen(names: Sequence[str], grids: Sequence[Grid] = ()) -> list[Contest]:
             raise UsageError(f"No peer is called {name!r}: {nearest(name, [*CONTESTS, 'all'])}")
     contests = list(CONTESTS.values()) if "all" in names else [CONTESTS[name] for name in names]
     return [contest.on(grid) for contest in contests for grid in grids or (contest.grid,)]
+
+
+def check_devices(contests: Sequence[Contest], device: torch.device, ranks: int) -> None:
+    """Raises UsageError if ranks that are started here would have to share a GPU, which NCCL can't."""
+    if ranks > 1 or device.type == "cpu":
+        return
+    for contest in contests:
+        if contest.grid.size > torch.cuda.device_count():
+            raise UsageError(
+                f"The contest with {contest.name} on grid {contest.grid} takes {contest.grid.size} GPUs, but "
+                f"{torch.cuda.device_count()} can be seen here: take --device cpu, a smaller --grid, or a launcher."
+            )
 
 
 def check_contests(case: Case, contests: Sequence[Contest], ranks: int) -> None:
@@ -92,71 +69,80 @@ def check_contests(case: Case, contests: Sequence[Contest], ranks: int) -> None:
             )
 
 
-def compare(contests: Sequence[Contest], case: Case, out: Path, launch: Launch) -> Report | None:
+def compare(
+    contests: Sequence[Contest], case: Case, out: Path, launch: Launch, labels: Mapping[str, str] = MappingProxyType({})
+) -> PeersResult | None:
     """Run the contests and write them to out, each as it ends; None on ranks that write nothing.
 
-    The ranks are those of the launcher, or without one started here. Raises UsageError or RunError.
+    The ranks are those of the launcher, or without one started here. Raises UsageError before anything is written, or
+    RunError, whose sentence the file has then.
     """
+    device = choose_device(case.device, launch.local_rank)
     check_contests(case, contests, launch.world_size)
-    start, found, report = provenance.now(), [], None
-    joined = join_ranks(launch, contests, case) if launch.world_size > 1 else None
+    check_devices(contests, device, launch.world_size)
+    if launch.world_size > 1:
+        case = replace(case, jobs=1)  # the processes are the launcher's
+    kind: Literal["cpu", "cuda"] = "cuda" if device.type == "cuda" else "cpu"
+    account, result = Account(case, kind, contests, dict(labels), launch, out), None
+    account.begin()
+    joined = take_part(launch, contests, case, met=account.meet) if launch.world_size > 1 else None
     for contest in contests:
         load = os.getloadavg()[0]
-        jobs = [run_ranks(contest, case) for _ in range(case.jobs)] if joined is None else [next(joined)]
+        try:
+            jobs = [run_ranks(contest, case) for _ in range(case.jobs)] if joined is None else [next(joined)]
+        except Exception as error:
+            account.fail(error, contest)
+            raise
         if launch.rank:
             continue
-        found.append(comparison(contest, jobs, load))
-        log.info("%s on %s: ratio %.3f", contest.name, contest.grid, found[-1].ratio)
-        report = Report(
-            case=asdict(case),
-            comparisons=tuple(found),
-            provenance=provenance.collect(
-                start=start,
-                launcher="spawn" if joined is None else launch.launcher,
-                devices=[provenance.device_name(torch.device("cpu"))],
-            ),
-        )
-        write_text(out, report.model_dump_json(by_alias=True, indent=1) + "\n")
+        found = comparison(contest, jobs, TOLERANCES[case.precision], load)
+        log.info("%s on %s: ratio %.3f", contest.name, contest.grid, found.ratio)
+        result = account.held(found, jobs)
     if joined is not None:
         next(joined, None)
-    return report
+    return result
 
 
-def comparison(contest: Contest, jobs: Sequence[Measured], load: float) -> Comparison:
+def comparison(contest: Contest, jobs: Sequence[Job], tolerance: float, load: float) -> Comparison:
     """The statistics of what rank 0 of each job measured."""
-    job_ratios = tuple(_median(job.ours.wall_s) / _median(job.peer.wall_s) for job in jobs)
-    rounds = [pair for job in jobs for pair in zip(job.ours.wall_s, job.peer.wall_s, strict=True)]
+    measured = tuple(job.measured for job in jobs)
+    times = [(steps(job.ours), steps(job.peer)) for job in measured]
+    processor_times = [(steps(job.ours, processor=True), steps(job.peer, processor=True)) for job in measured]
+    rounds_by_job = tuple(tuple(ours / peer for ours, peer in pairs) for pairs in rounds(measured))
+    losses, norms = zip(*map(difference, measured), strict=True)
+    peaks = [job.memory.peak_bytes_per_rank for job in jobs]
     return Comparison(
-        peer=contest.name,
-        peer_is=contest.peer,
-        grid=str(contest.grid),
-        ranks=contest.grid.size,
-        target=contest.target,
-        ratio=median(job_ratios),
-        job_ratios=job_ratios,
-        round_ratios=tuple(median(ours) / median(peer) for ours, peer in rounds),
-        cpu_ratio=median(_median(job.ours.cpu_s) / _median(job.peer.cpu_s) for job in jobs),
-        ours_median_s=_median(ours for ours, _ in rounds),
-        peer_median_s=_median(peer for _, peer in rounds),
-        measured=tuple(jobs),
+        **told(contest),
+        ratio=ratio_of_medians(times),
+        job_ratios=tuple(ratio_of_medians([job]) for job in times),
+        round_ratios=tuple(chain.from_iterable(rounds_by_job)),
+        rounds_by_job=rounds_by_job,
+        paired=paired(measured),
+        cpu_ratio=ratio_of_medians(processor_times),
+        ours_median_s=median(chain.from_iterable(ours for ours, _ in times)),
+        peer_median_s=median(chain.from_iterable(peer for _, peer in times)),
+        equality=Equality(
+            steps=len(measured[0].ours.losses), losses=max(losses), gradient_norms=max(norms), tolerance=tolerance
+        ),
+        memory=Memory(kind=jobs[0].memory.kind, peak_bytes_per_rank=tuple(map(max, zip(*peaks, strict=True)))),
+        measured=measured,
         load=load,
     )
 
 
-def _median(rounds: Iterable[Iterable[float]]) -> float:
-    return median(chain.from_iterable(rounds))
-
-
-def table(report: Report) -> str:
+def table(report: PeersResult) -> str:
     """For a person: one line a contest."""
     lines = [
-        f"{'peer':<16}{'grid':<9}{'ours s':>7}{'peer s':>9}{'ratio':>7}{'target':>8}  {'jobs':<16}{'rounds':<16}cpu"
+        f"{'peer':<16}{'grid':<9}{'ours s':>7}{'peer s':>9}{'ratio':>7}{'target':>8}"
+        f"  {'jobs':<16}{'rounds':<16}{'cpu':<7}paired (interval)"
     ]
     for c in report.comparisons:
         target = "-" if c.target is None else f"{c.target:.2f}"
+        assert c.paired is not None
         lines.append(
             f"{c.peer:<16}{c.grid:<9}{c.ours_median_s:7.4f}{c.peer_median_s:9.4f}{c.ratio:7.3f}{target:>8}"
-            f"  {_span(c.job_ratios):<16}{_span(c.round_ratios):<16}{c.cpu_ratio:.3f}"
+            f"  {_span(c.job_ratios):<16}{_span(c.round_ratios):<16}{c.cpu_ratio:<7.3f}"
+            f"{c.paired.ratio:.3f} ({c.paired.low:.3f}..{c.paired.high:.3f})"
         )
     return "\n".join(lines) + "\n"
 

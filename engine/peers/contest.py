@@ -12,7 +12,9 @@ from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
 from engine.overlap.flags import ALL, Overlap
-from engine.training.config import OptimConfig
+from engine.result.peers import Measured
+from engine.result.schema import Memory
+from engine.training.config import OptimConfig, PrecisionName
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +101,29 @@ class Sampling:
     """for one job"""
 
 
+TOLERANCES: dict[PrecisionName, float] = {"fp64": 2e-13, "fp32": 1e-4, "bf16": 3e-2}
+"""By how much losses and gradient norms of both sides may differ, relative.
+
+A rounding is an eps of the compute format: 2^-52, 2^-23, 2^-7. Both sides take the same sums in another order. The
+roundings of a deep network add up like a random walk, and AdamW's first steps make a step of full length of a gradient
+as small as its rounding. Seen in the first four steps of 2 and 6 blocks were 2 eps in fp64 and fp32, and 0.3 in bf16,
+whose losses and norms are sums in fp32 of many values; 3 with thirty times the learning rate. So fp64 and fp32 have
+room for about a thousand eps. bf16 has room for four: a sum over two ranks that is left out changes the norm by more.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Case(Sampling):
-    """What both sides train, in fp32, and how often. sequences: of the global batch. overlap: the engine's.
+    """What both sides train, and how often. sequences: of the global batch. overlap: the engine's.
 
-    warmup: untimed steps of each side, whose losses are compared.
+    precision: as engine/precision.py has it. device: auto, cpu or cuda. warmup: untimed steps of each side, whose
+    losses are compared.
     """
 
     model: Architecture
     sequences: int
+    precision: PrecisionName = "fp32"
+    device: str = "auto"
     optim: OptimConfig = field(default_factory=OptimConfig)
     seed: int = 0
     checkpoint_activations: bool = False
@@ -116,21 +132,10 @@ class Case(Sampling):
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """What one rank measured of one side. losses: of the warm-up steps.
+class Job:
+    """What rank 0 knows of one job. memory, hosts, devices: of all ranks."""
 
-    wall_s, cpu_s: elapsed and processor seconds of each timed step, by round. Processor seconds are those of the whole
-    process, threads of the collectives included, without waiting; other work on the machine disturbs them less.
-    """
-
-    losses: tuple[float, ...]
-    wall_s: tuple[tuple[float, ...], ...]
-    cpu_s: tuple[tuple[float, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Both sides of a contest on one rank."""
-
-    ours: Side
-    peer: Side
+    measured: Measured
+    memory: Memory
+    hosts: tuple[str, ...]
+    devices: tuple[str, ...]

@@ -1,11 +1,17 @@
-"""The serial model under torch's DistributedDataParallel: the batch is split, the weights are copies."""
+"""The serial model under torch's DistributedDataParallel: the batch is split, the weights are copies.
 
+bf16 by autocast, with the hook of torch's own that sums gradients in bf16, as the engine does.
+"""
+
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from engine.comm.funnel import Comm
 from engine.peers.contest import Case
-from engine.peers.peer import Values, mean_over_ranks, optimizer, serial_model
+from engine.peers.peer import Values, autocast, mean_loss, mean_over_ranks, optimizer, serial_model
 
 
 class DDP:
@@ -15,17 +21,27 @@ class DDP:
     """
 
     def __init__(self, case: Case, comm: Comm) -> None:
-        self._model = serial_model(case)
+        self._case, self._device = case, comm.device
+        self._model = serial_model(case, comm.device)
         self._parallel = DistributedDataParallel(self._model, gradient_as_bucket_view=True, static_graph=True)
+        if case.precision == "bf16":
+            self._parallel.register_comm_hook(dist.group.WORLD, sum_in_bf16)
         self._optimizer = optimizer(self._model, case)
-        self._clip = case.optim.clip
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer."""
         self._optimizer.zero_grad()
-        logits_MV = self._parallel(tokens_BS).flatten(0, 1)
-        loss = self._model.criterion(logits_MV, targets_BS.flatten()) / targets_BS.numel()
+        loss = mean_loss(self._model, self._forward, tokens_BS, targets_BS)
         loss.backward()
-        norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._clip)
+        norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._case.optim.clip)
         self._optimizer.step()
         return Values(mean_over_ranks(loss), norm.item())
+
+    def _forward(self, tokens_BS: Tensor) -> Tensor:
+        with autocast(self._case, self._device):
+            return self._parallel(tokens_BS)
+
+
+def sum_in_bf16(group: dist.ProcessGroup, bucket: dist.GradBucket) -> Future[Tensor]:
+    """torch's hook under a name of ours: under its own DDP refuses it on gloo, where it works as well."""
+    return bf16_compress_hook(group, bucket)

@@ -1,13 +1,25 @@
-"""The serial model under FSDP2: fully_shard on each block and on the rest."""
+"""The serial model under FSDP2: fully_shard on each block and on the rest.
+
+bf16 by its own policy: bf16 weights are gathered, gradients are reduced in bf16, masters stay fp32, as in the engine.
+"""
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from engine.comm.funnel import Comm
 from engine.peers.contest import Case
-from engine.peers.peer import Values, mean_over_ranks, optimizer, serial_model
+from engine.peers.peer import Values, mean_loss, mean_over_ranks, optimizer, serial_model
+from engine.precision import Precision
+
+
+def policy(case: Case) -> MixedPrecisionPolicy:
+    """What a block is given stays as it is: its activations have the right format, and rotary angles need theirs."""
+    precision = Precision.named(case.precision)
+    if precision.compute == precision.master:
+        return MixedPrecisionPolicy()
+    return MixedPrecisionPolicy(param_dtype=precision.compute, reduce_dtype=precision.reduce, cast_forward_inputs=False)
 
 
 class FSDP2:
@@ -16,22 +28,22 @@ class FSDP2:
     reshard_after_forward = False
 
     def __init__(self, case: Case, comm: Comm) -> None:
-        self._model = serial_model(case)
-        mesh = self.mesh(comm)
+        self._model = serial_model(case, comm.device)
+        mesh, mixed = self.mesh(comm), policy(case)
         for block in self._model.blocks:
-            fully_shard(block, mesh=mesh, reshard_after_forward=self.reshard_after_forward)
-        fully_shard(self._model, mesh=mesh, reshard_after_forward=False)
+            fully_shard(block, mesh=mesh, reshard_after_forward=self.reshard_after_forward, mp_policy=mixed)
+        fully_shard(self._model, mesh=mesh, reshard_after_forward=False, mp_policy=mixed)
         self._optimizer = optimizer(self._model, case)
         self._clip = case.optim.clip
 
     def mesh(self, comm: Comm) -> DeviceMesh:
         """All ranks, each with its shard."""
-        return init_device_mesh("cpu", (comm.grid.size,))
+        return init_device_mesh(comm.device.type, (comm.grid.size,))
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer."""
         self._optimizer.zero_grad()
-        loss = self._model.loss(tokens_BS, targets_BS) / targets_BS.numel()
+        loss = mean_loss(self._model, self._model, tokens_BS, targets_BS)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._clip)
         assert isinstance(norm, DTensor)

@@ -11,4 +11,4 @@ class HSDP(FSDP2):
 
     def mesh(self, comm: Comm) -> DeviceMesh:
         """Ranks in the engine's order: z within data."""
-        return init_device_mesh("cpu", (comm.grid.data, comm.grid.z), mesh_dim_names=("replicate", "shard"))
+        return init_device_mesh(comm.device.type, (comm.grid.data, comm.grid.z), mesh_dim_names=("replicate", "shard"))

@@ -25,7 +25,7 @@ def trainer(case: Case, comm: Comm) -> Trainer:
         overlap=case.overlap,
         optim=case.optim,
         seed=case.seed,
-        device="cpu",
+        precision=case.precision,
     )
     plan = Plan(config, case.model, comm.grid, Synthetic(case.model.vocabulary))
     return Trainer(plan, comm, comm.recorder or Recorder())

@@ -1,5 +1,6 @@
 """What a peer has to offer, and the pieces that all of them share: the serial model, its optimizer, its loss."""
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -10,6 +11,7 @@ from engine.comm.funnel import Comm
 from engine.models.serial import SerialModel
 from engine.parallel.initial import initialise_serial
 from engine.peers.contest import Case
+from engine.precision import Precision, at_least_fp32
 from engine.training.optim import adamw
 
 
@@ -21,7 +23,7 @@ class Values(NamedTuple):
 
 
 class Peer(Protocol):
-    """A model, its parallelism and its optimizer, in fp32."""
+    """A model, its parallelism and its optimizer, on the device of comm and in the precision of the case."""
 
     def __init__(self, case: Case, comm: Comm) -> None: ...
 
@@ -29,16 +31,32 @@ class Peer(Protocol):
         """One whole optimizer step on this rank's rows of the global batch."""
 
 
-def serial_model(case: Case) -> SerialModel:
-    """The serial model with the weights that every grid starts from."""
+def serial_model(case: Case, device: torch.device | str = "cpu") -> SerialModel:
+    """The serial model with the weights that every grid starts from, stored in the master format."""
     return initialise_serial(
-        case.model, case.seed, dtype=torch.float32, checkpoint_activations=case.checkpoint_activations
+        case.model,
+        case.seed,
+        dtype=Precision.named(case.precision).master,
+        device=device,
+        checkpoint_activations=case.checkpoint_activations,
     )
 
 
 def optimizer(model: nn.Module, case: Case) -> torch.optim.AdamW:
     """The engine's optimizer, in the same groups, over a model whose parameters keep their serial names."""
     return adamw(dict(model.named_parameters()), case.model.placements(), case.optim)
+
+
+def mean_loss(model: SerialModel, forward: Callable[[Tensor], Tensor], tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+    """The mean over this rank's tokens, never below fp32. forward: the model, or what is wrapped around it."""
+    logits_BSV = at_least_fp32(forward(tokens_BS))
+    return model.criterion(logits_BSV.flatten(0, 1), targets_BS.flatten()) / targets_BS.numel()
+
+
+def autocast(case: Case, device: torch.device) -> torch.autocast:
+    """Matrix products in the compute format where that isn't the masters'. Only a forward belongs under it."""
+    precision = Precision.named(case.precision)
+    return torch.autocast(device.type, precision.compute, enabled=precision.compute != precision.master)
 
 
 def mean_over_ranks(loss: Tensor) -> float:

@@ -1,56 +1,75 @@
-"""The ranks of a contest: started on this machine, one process each with gloo and a limit on the time of all, or those
-that a launcher has started.
+"""The ranks of a contest: started on this machine, one process each with a limit on the time of all, or those that a
+launcher has started.
 """
 
+import logging
 import multiprocessing
 import os
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from typing import TYPE_CHECKING
 
 from engine.comm.launch import Launch
 from engine.errors import EngineError, RunError
-from engine.peers.contest import Case, Contest, Measured
+from engine.peers.contest import Case, Contest, Job
+from engine.progress import log_to_stderr
 
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+log = logging.getLogger(__name__)
+
+OWN = "spawn"
+"""What the record calls the launcher of ranks that are started here."""
 LEAVE_S = 10
 COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 
 
-def join_ranks(launch: Launch, contests: Sequence[Contest], case: Case) -> Iterator[Measured]:
-    """Take part, as one of a launcher's processes, in each contest. What this rank measured."""
-    import torch
+def take_part(
+    launch: Launch,
+    contests: Sequence[Contest],
+    case: Case,
+    *,
+    store: "dist.Store | None" = None,
+    met: Callable[[], None] = lambda: None,
+) -> Iterator[Job]:
+    """Take part in each contest as one of the ranks of a launch, who meet first and part at the end.
 
-    from engine.comm.launch import init_process_group
-
-    return _take_part(lambda: init_process_group(launch, torch.device("cpu"), COLLECTIVE_TIMEOUT), contests, case)
-
-
-def _take_part(connect: Callable[[], None], contests: Sequence[Contest], case: Case) -> Iterator[Measured]:
-    """Measure each contest on the ranks that connect() brings together, which then part."""
+    store: where they meet, instead of at the master. met: called when they have.
+    """
     import torch
     import torch.distributed as dist
 
     from engine.comm.funnel import Comm
+    from engine.comm.launch import choose_device, init_process_group
     from engine.measure.memory import keep_freed_memory
     from engine.measure.recorder import Recorder
     from engine.peers.alternate import measure
+    from engine.training.gathered import everyones
 
-    keep_freed_memory()  # as `engine train` does
+    device = choose_device(case.device, launch.local_rank)
+    if device.type == "cpu":
+        keep_freed_memory()  # as `engine train` does
     torch.set_num_threads(case.threads)
-    connect()
+    init_process_group(launch, device, COLLECTIVE_TIMEOUT, store)
+    met()
     for contest in contests:
-        comm = Comm(contest.grid, timeout=COLLECTIVE_TIMEOUT, recorder=Recorder())
-        yield measure(comm, contest, case)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        recorder = Recorder.on(device, breakdown=False)
+        comm = Comm(contest.grid, timeout=COLLECTIVE_TIMEOUT, recorder=recorder, device=device)
+        measured, ranks = measure(comm, contest, case), everyones(comm)
+        yield Job(measured, ranks.memory, tuple(ranks.hosts), tuple(ranks.devices))
         comm.barrier()
     dist.destroy_process_group()
 
 
-def run_ranks(contest: Contest, case: Case) -> Measured:
-    """Run one contest; what its rank 0 measured. Raises RunError if a rank fails or time runs out."""
+def run_ranks(contest: Contest, case: Case) -> Job:
+    """Run one contest on ranks of its own; what its rank 0 knows. Raises RunError if a rank fails or time runs out."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         processes: dict[Connection, SpawnProcess] = {}
@@ -61,20 +80,20 @@ def run_ranks(contest: Contest, case: Case) -> Measured:
             there.close()
             processes[here] = process
         try:
-            measured = _first_measured(list(processes), contest.name, case.timeout_s)
+            job = _first_job(list(processes), contest.name, case.timeout_s)
             for process in processes.values():
                 process.join(LEAVE_S)
-            return measured
+            return job
         finally:
             for process in processes.values():
                 process.kill()  # nothing to a process that has ended
                 process.join()
 
 
-def _first_measured(pipes: list[Connection], name: str, timeout_s: float) -> Measured:
+def _first_job(pipes: list[Connection], name: str, timeout_s: float) -> Job:
     """What rank 0, whose pipe is the first, sent, once every rank has sent something."""
     deadline = time.monotonic() + timeout_s
-    received: dict[Connection, Measured] = {}
+    received: dict[Connection, Job] = {}
     while len(received) < len(pipes):
         ready = wait([pipe for pipe in pipes if pipe not in received], max(0.0, deadline - time.monotonic()))
         if not ready:
@@ -94,19 +113,24 @@ def _first_measured(pipes: list[Connection], name: str, timeout_s: float) -> Mea
 
 
 def _rank(pipe: Connection, store: str, rank: int, contest: Contest, case: Case) -> None:
-    """The life of one rank: sends a Measured, or the reason why there is none."""
+    """The life of one rank: sends a Job, or the reason why there is none."""
     os.environ["OMP_NUM_THREADS"] = str(case.threads)  # before torch is loaded
+    log_to_stderr(rank)
     size = contest.grid.size
     try:
         import torch.distributed as dist
 
-        def connect() -> None:
-            met = dist.FileStore(store, size)
-            dist.init_process_group("gloo", store=met, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
-
-        for measured in _take_part(connect, [contest], case):
-            pipe.send(measured)
+        launch = Launch(rank, size, rank, OWN, "127.0.0.1", 0)
+        for job in take_part(launch, [contest], case, store=dist.FileStore(store, size)):
+            pipe.send(job)
     except EngineError as error:
         pipe.send(str(error))
-    except Exception:
-        pipe.send(f"Rank {rank} of the comparison with {contest.name} failed:\n{traceback.format_exc()}")
+    except Exception as error:
+        log.error("", exc_info=error)
+        pipe.send(failure(error, rank, contest.name))
+
+
+def failure(error: Exception, rank: int, name: str) -> str:
+    """Why a rank failed in the contest with a peer of that name, as one sentence."""
+    told = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return told if isinstance(error, EngineError) else f"Rank {rank} of the comparison with {name} failed: {told}"

@@ -23,7 +23,7 @@ from torch.distributed.tensor.parallel import (
 from engine.comm.funnel import Comm
 from engine.models.serial import SerialModel
 from engine.peers.contest import Case
-from engine.peers.peer import Values, serial_model
+from engine.peers.peer import Values, autocast, mean_loss, serial_model
 from engine.placement import NORMAL, Placement
 
 
@@ -31,9 +31,10 @@ class TensorParallel:
     """Clipping and AdamW treat DTensors and plain parameters apart, as one fused call can't mix them."""
 
     def __init__(self, case: Case, comm: Comm) -> None:
-        model, placements = serial_model(case), case.model.placements()
+        self._case, self._device = case, comm.device
+        model, placements = serial_model(case, comm.device), case.model.placements()
         regroup_parts(model, placements, comm.grid.size)
-        mesh = init_device_mesh("cpu", (comm.grid.size,))
+        mesh = init_device_mesh(comm.device.type, (comm.grid.size,))
         parallelize_module(model, mesh, plan(model, placements))
         self._model, optim = model, case.optim
         parameters = list(self._model.parameters())
@@ -59,13 +60,17 @@ class TensorParallel:
         """See peer.Peer."""
         self._optimizer.zero_grad()
         with loss_parallel():
-            loss = self._model.loss(tokens_BS, targets_BS) / targets_BS.numel()
+            loss = mean_loss(self._model, self._forward, tokens_BS, targets_BS)
             loss.backward()
         norm = self._gradient_norm()
         for kind in self._kinds:
             nn.utils.clip_grads_with_norm_(kind, self._clip, norm)
         self._optimizer.step()
         return Values(_whole(loss).item(), norm.item())
+
+    def _forward(self, tokens_BS: Tensor) -> Tensor:
+        with autocast(self._case, self._device):
+            return self._model(tokens_BS)
 
     def _gradient_norm(self) -> Tensor:
         norms = [nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None]) for kind in self._kinds]

@@ -191,6 +191,15 @@ def share_of_greatest_gain(none_s: float, step_s: float, bound_s: float, bound_n
     return (none_s - step_s) / greatest if greatest > 0 else None
 
 
+@_figure("Ratio of medians", "median(median(job_s) / median(job_base_s) for job_s, job_base_s in jobs)")
+def ratio_of_medians(jobs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
+    """Of a contest with a peer: the engine's median step time of a job by the peer's, the median over jobs.
+
+    Each side's steps of a job are taken together, so that noise in one round of one side does not cancel.
+    """
+    return median(median(job_s) / median(job_base_s) for job_s, job_base_s in jobs)
+
+
 class Paired(NamedTuple):
     """The median of paired ratios, and its interval."""
 

@@ -164,7 +164,7 @@ class Trainer:
             )
             sequences = torch.arange(part.start, part.stop, device=comm.device)
             rows = BatchRows(config.seed, self.done, sequences)
-            found.append((rows, _to(comm.device, tokens_BS), _to(comm.device, targets_BS)))
+            found.append((rows, to_device(comm.device, tokens_BS), to_device(comm.device, targets_BS)))
         return found
 
     def save(self) -> None:
@@ -183,7 +183,7 @@ class Trainer:
         log.info("saved %s", path)
 
 
-def _to(device: torch.device, array: Ints) -> Tensor:
+def to_device(device: torch.device, array: Ints) -> Tensor:
     """A copy that the host doesn't wait for."""
     host = torch.from_numpy(array)
     return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)

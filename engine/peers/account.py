@@ -1,0 +1,112 @@
+"""The file that a command leaves: what its contests measured, or why one failed.
+
+Rank 0 writes a failed one before the ranks meet, which has the contests that were held so far, so that even a command
+that is killed has said so.
+"""
+
+import json
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from engine.comm.launch import Launch
+from engine.errors import EngineError
+from engine.files import write_text
+from engine.peers.contest import Case, Contest, Job
+from engine.peers.ranks import OWN, failure
+from engine.result import provenance
+from engine.result.peers import Asked, Comparison, PeersResult, parse
+
+log = logging.getLogger(__name__)
+
+UNFINISHED = "The contests did not end: their processes were killed, or their time limit passed."
+
+
+class Account:
+    """What one rank of a command knows and writes. Only rank 0 knows of contests that were held."""
+
+    def __init__(
+        self, case: Case, device: Literal["cpu", "cuda"], contests: Sequence[Contest], labels: dict[str, str],
+        launch: Launch, out: Path,
+    ) -> None:  # fmt: skip
+        self._case, self._device, self._labels, self._launch, self._out = case, device, labels, launch, out
+        self._asked = [Asked(**told(contest)) for contest in contests]
+        self._held: list[Comparison] = []
+        self._hosts: list[str] = []
+        self._devices: list[str] = []
+        self._start = provenance.now()
+        self._met = False
+
+    def begin(self) -> None:
+        """Write that nothing has been measured yet."""
+        if self._launch.rank == 0:
+            self._write(self._result("failed", UNFINISHED))
+
+    def meet(self) -> None:
+        """The ranks have found each other: from now on the file is surely of this command."""
+        self._met = True
+
+    def held(self, comparison: Comparison, jobs: Sequence[Job]) -> PeersResult:
+        """Add one contest and write all so far: they are whole when every one that was asked for is among them."""
+        self._held.append(comparison)
+        self._hosts += [host for job in jobs for host in job.hosts]
+        self._devices += [device for job in jobs for device in job.devices]
+        whole = len(self._held) == len(self._asked)
+        result = self._result("ok", None) if whole else self._result("failed", UNFINISHED)
+        self._write(result)
+        return result
+
+    def fail(self, error: Exception, contest: Contest) -> None:
+        """Write why this rank fails, unless another one has told its own reason and this one has only lost contact."""
+        reason = failure(error, self._launch.rank, contest.name)
+        with suppress(EngineError, OSError, ValueError):
+            if not self._met:
+                self._write(self._result("failed", reason))
+                return
+            present = parse(json.loads(self._out.read_text()), str(self._out))
+            lost_contact = isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError)
+            if present.status == "failed" and (present.reason == UNFINISHED or not lost_contact):
+                self._write(present.model_copy(update={"reason": reason}))
+
+    def _result(self, status: Literal["ok", "failed"], reason: str | None) -> PeersResult:
+        return PeersResult(
+            status=status,
+            reason=reason,
+            labels=self._labels,
+            device=self._device,
+            dtype=self._case.precision,
+            case=self._options(),
+            contests=tuple(self._asked),
+            comparisons=tuple(self._held),
+            provenance=provenance.collect(
+                start=self._start,
+                launcher=self._launch.launcher if self._launch.world_size > 1 else OWN,
+                hosts=self._hosts,
+                devices=self._devices,
+            ),
+        )
+
+    def _options(self) -> dict[str, Any]:
+        """Every option as it came out. Weight gradients are reduced in the precision that is computed in."""
+        case = self._case
+        came_out = {"device": self._device, "reduce_dtype": case.precision, "family": case.model.family}
+        return asdict(case) | came_out
+
+    def _write(self, result: PeersResult) -> None:
+        write_text(self._out, result.to_json())
+
+
+def told(contest: Contest) -> dict[str, Any]:
+    """What the file says of a contest."""
+    return {
+        "peer": contest.name,
+        "peer_is": contest.peer,
+        "grid": str(contest.grid),
+        "ranks": contest.grid.size,
+        "target": contest.target,
+    }

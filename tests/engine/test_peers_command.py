@@ -1,0 +1,241 @@
+"""What `bench peers` writes: every step time with the statistics, or why there are none."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.cli.main import main
+from engine.comm.launch import Launch
+from engine.errors import RunError, UsageError
+from engine.models.gpt.config import GPTConfig
+from engine.peers.account import UNFINISHED, Account
+from engine.peers.compare import check_devices, comparison
+from engine.peers.contest import CONTESTS, Case, Job
+from engine.result.metrics import paired
+from engine.result.peers import Measured, PeersResult, Side, parse
+from engine.result.schema import Memory, ResultError
+
+SHAPE = {"--layers": 1, "--hidden": 16, "--heads": 2, "--vocab": 32, "--seq": 8, "--batch-size": 2}
+TINY = [str(word) for pair in (SHAPE | {"--jobs": 2, "--rounds": 3, "--steps-per-round": 2}).items() for word in pair]
+CASE = Case(GPTConfig("tiny", layers=1, hidden=16, heads=2, vocabulary=32, sequence=8), sequences=2, precision="bf16")
+
+
+def side(scale: float = 1.0, *rounds: tuple[float, ...], losses: tuple[float, ...] = (2.0, 1.0)) -> Side:
+    wall = tuple(tuple(scale * s for s in steps) for steps in rounds or ((1.0, 2.0), (2.0, 90.0)))
+    return Side(losses=losses, gradient_norms=losses, wall_s=wall, cpu_s=((scale, scale),))
+
+
+def job(ours: Side, peer: Side, peak: int = 5) -> Job:
+    memory = Memory(kind="resident", peak_bytes_per_rank=(peak, 10 - peak))
+    return Job(Measured(ours=ours, peer=peer), memory, ("n0", "n1"), ("a core",))
+
+
+JOBS = [
+    job(side(scale), side(1.0, (4.0, 4.0), (5.0, 3.0), losses=(2.0, 1.0 + scale * 1e-6)), peak)
+    for scale, peak in ((1.0, 4), (3.0, 7), (2.0, 5))
+]
+
+
+def test_the_ratio_is_the_median_of_the_jobs_ratios_of_medians() -> None:
+    found = comparison(CONTESTS["ddp"], JOBS, 1e-4, load=0.0)
+    assert found.job_ratios == pytest.approx((0.5, 1.5, 1.0))
+    assert (found.ratio, found.cpu_ratio, found.peer_median_s) == pytest.approx((1.0, 2.0, 4.0))
+    assert found.round_ratios[:2] == pytest.approx((1.5 / 4, 46.0 / 4))
+
+
+def test_the_paired_ratio_is_over_rounds_and_jobs() -> None:
+    found = comparison(CONTESTS["ddp"], JOBS, 1e-4, load=0.0)
+    assert found.paired is not None
+    assert found.rounds_by_job[1] == pytest.approx((4.5 / 4, 138.0 / 4))
+    rounds = [[(scale * 1.5, 4.0), (scale * 46.0, 4.0)] for scale in (1.0, 3.0, 2.0)]
+    assert (found.paired.ratio, found.paired.low, found.paired.high) == pytest.approx(paired(rounds))
+    assert found.paired.ratio == pytest.approx((1.125 + 11.5) / 2)
+
+
+def test_a_contest_says_how_equal_the_losses_were_and_what_memory_it_took() -> None:
+    found = comparison(CONTESTS["ddp"], JOBS, 1e-4, load=0.0)
+    assert found.equality is not None
+    assert found.memory is not None
+    assert (found.equality.steps, found.equality.tolerance) == (2, 1e-4)
+    assert found.equality.losses == found.equality.gradient_norms == pytest.approx(3e-6, rel=1e-3)
+    assert found.memory.peak_bytes_per_rank == (7, 6)
+
+
+def run(out: Path, *options: str) -> int:
+    return main(["bench", "peers", *TINY, *options, "--out", str(out)])
+
+
+def test_the_command_writes_every_step_time_and_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "peers.json"
+    assert run(out, "--peer", "plain", "--precision", "fp64", "--device", "cpu", "--label", "study=peers") == 0
+    report = parse(json.loads(out.read_text()), "peers.json")
+    (found,) = report.comparisons
+    for measured in found.measured:
+        for one in (measured.ours, measured.peer):
+            assert [len(times) for times in one.wall_s] == [2, 2, 2]
+    assert len(found.measured) == 2
+    assert (report.status, report.reason, report.labels) == ("ok", None, {"study": "peers"})
+    assert (report.device, report.dtype) == ("cpu", "fp64")
+    case = report.case
+    assert (case["model"]["hidden"], case["threads"], case["device"], case["precision"]) == (16, 1, "cpu", "fp64")
+    assert found.equality is not None
+    assert found.equality.losses <= found.equality.tolerance < 1e-12
+    assert [asked.peer for asked in report.contests] == ["plain"]
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.startswith("peer")
+    assert row.split()[:2] == ["plain", "1x1x1x1"]
+
+
+def test_a_peer_that_takes_too_long_is_ended_and_the_file_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "peers.json"
+    assert run(out, "--peer", "plain", "--timeout", "0.01") == 1
+    assert "did not end within 0.01 s" in capsys.readouterr().err
+    report = parse(json.loads(out.read_text()), "peers.json")
+    assert report.status == "failed"
+    assert report.reason == "The comparison with plain did not end within 0.01 s: raise --timeout."
+    assert report.comparisons == ()
+    assert [asked.grid for asked in report.contests] == ["1x1x1x1"]
+
+
+def test_a_rank_that_fails_under_a_launcher_leaves_its_own_reason(tmp_path: Path) -> None:
+    """The tolerance of rank 1 is such that nothing is equal; rank 0 only sees the other go."""
+    out, script = tmp_path / "result.json", tmp_path / "unequal.py"
+    script.write_text(
+        "import os, sys\n"
+        "from engine.cli.main import main\n"
+        "from engine.peers import alternate\n"
+        "if os.environ['RANK'] == '1': alternate.TOLERANCES = dict.fromkeys(alternate.TOLERANCES, -1.0)\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    words = ["bench", "peers", "--peer", "ddp", *TINY, "--label", "study=peers", "--out", str(out)]
+    done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode
+    report = parse(json.loads(out.read_text()), "result.json")
+    assert report.status == "failed"
+    assert report.reason is not None
+    assert report.reason.startswith("The engine and ddp don't do the same: in step 0 the engine's loss was")
+    assert report.labels == {"study": "peers"}
+
+
+def account(out: Path, rank: int = 0, names: tuple[str, ...] = ("ddp", "fsdp2")) -> Account:
+    contests = [CONTESTS[name] for name in names]
+    return Account(CASE, "cpu", contests, {}, Launch(rank, 2, rank, "srun", "n0", 20000), out)
+
+
+def written(out: Path) -> PeersResult:
+    return parse(json.loads(out.read_text()), str(out))
+
+
+def test_a_command_that_is_killed_has_said_so_and_keeps_the_contests_it_held(tmp_path: Path) -> None:
+    mine = account(tmp_path / "a.json")
+    mine.begin()
+    assert (written(tmp_path / "a.json").status, written(tmp_path / "a.json").reason) == ("failed", UNFINISHED)
+    mine.held(comparison(CONTESTS["ddp"], JOBS, 1e-4, 0.0), JOBS)
+    found = written(tmp_path / "a.json")
+    assert (found.status, found.reason, len(found.comparisons)) == ("failed", UNFINISHED, 1)
+    mine.held(comparison(CONTESTS["fsdp2"], JOBS, 1e-4, 0.0), JOBS)
+    found = written(tmp_path / "a.json")
+    assert (found.status, found.reason, len(found.comparisons)) == ("ok", None, 2)
+    assert found.provenance.hosts == ("n0", "n1")
+    assert found.provenance.launcher == "srun"
+
+
+@pytest.mark.parametrize("first", ["cause", "contact"])
+def test_a_reason_of_its_own_wins_over_lost_contact(first: str, tmp_path: Path) -> None:
+    out = tmp_path / "a.json"
+    ranks = {"contact": account(out), "cause": account(out, rank=1)}
+    ranks["contact"].begin()
+    errors = {"contact": RuntimeError("Connection closed by peer"), "cause": RunError("Memory is short.")}
+    for name in sorted(ranks, key=lambda name: name != first):
+        ranks[name].meet()
+        ranks[name].fail(errors[name], CONTESTS["ddp"])
+    assert written(out).reason == "Memory is short."
+
+
+def test_an_unexpected_error_names_its_rank_and_contest(tmp_path: Path) -> None:
+    mine = account(tmp_path / "a.json", rank=1)
+    mine.fail(ValueError("odd\nand more"), CONTESTS["fsdp2"])
+    assert written(tmp_path / "a.json").reason == "Rank 1 of the comparison with fsdp2 failed: odd"
+
+
+def version_1(folder: Path) -> dict[str, Any]:
+    """As the first version wrote it."""
+    mine = account(folder / "new.json", names=("ddp",))
+    mine.held(comparison(CONTESTS["ddp"], JOBS, 1e-4, 0.0), JOBS)
+    new = json.loads((folder / "new.json").read_text())
+    for key in ("status", "reason", "labels", "device", "dtype", "contests"):
+        del new[key]
+    for found in new["comparisons"]:
+        for key in ("rounds_by_job", "paired", "equality", "memory"):
+            del found[key]
+        for measured in found["measured"]:
+            del measured["ours"]["gradient_norms"], measured["peer"]["gradient_norms"]
+    return new | {"version": 1}
+
+
+def test_a_file_of_version_1_is_read_as_what_it_was(tmp_path: Path) -> None:
+    old = parse(version_1(tmp_path), "old.json")
+    assert (old.version, old.status, old.device, old.dtype) == (1, "ok", "cpu", "fp32")
+    assert old.comparisons[0].paired is None
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"schema": "par4d.result"}, "its key 'schema' is not 'par4d.peers'"),
+        ({"version": 3}, "but this Par4D reads up to 2: update Par4D"),
+        ({"surprise": 1}, "is not a valid contest with peers: at surprise"),
+    ],
+)
+def test_what_is_no_contest_of_a_known_version_is_refused(
+    change: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ResultError, match=sentence):
+        parse(version_1(tmp_path) | change, "x.json")
+
+
+def test_ranks_started_here_need_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    check_devices([CONTESTS["plain"]], torch.device("cuda"), ranks=1)
+    with pytest.raises(UsageError, match="takes 2 GPUs, but 1 can be seen here"):
+        check_devices([CONTESTS["ddp"]], torch.device("cuda"), ranks=1)
+    check_devices([CONTESTS["ddp"]], torch.device("cuda"), ranks=2)
+    check_devices([CONTESTS["ddp"]], torch.device("cpu"), ranks=1)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path / "a.json", "--peer", "plain", "--device", "cuda") == 2
+    assert "--device cuda was given, but no GPU is visible" in capsys.readouterr().err
+    assert not (tmp_path / "a.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--peer", "fdsp2"], "did you mean fsdp2"),
+        (["--rounds", "0"], "--rounds is at least 1, but 0 was given."),
+        (["--peer", "ddp", "--batch-size", "3"], "use --batch-size 4"),
+        (["--model", "gpt-test", "--layers", "2"], "not both"),
+        (["--dropout", "0.1"], "compare without --dropout"),
+        (["--peer", "tensor-parallel", "--tied"], "tensor-parallel makes two tables of a tied one"),
+        (["--out", "."], "--out . is a folder: give the name of a file."),
+        (["--peer", "fsdp2", "--grid", "2x1x2x1"], "only z may be larger than 1, but x is"),
+        (["--peer", "plain", "--grid", "1x1x2x2"], ": no axis may be larger than 1, but z and data are"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_before_anything_starts(
+    options: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "peers.json"
+    assert main(["bench", "peers", "--out", str(out), *options]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not out.exists()
