@@ -51,9 +51,7 @@ def stacked(
     """The bars, first on top. caption: of the scale; columns: the heads of the notes, each in two lines at most."""
     labels = [clean(bar.label, LABEL_LETTERS if width > WIDTH else 22) for bar in bars]
     left = 12 + LETTER * max((len(label) for label in labels), default=0)
-    widths = [
-        _column_width(head, [bar.notes[place] for bar in bars if bar.notes]) for place, head in enumerate(columns)
-    ]
+    widths = [column_width(head, [bar.notes[place] for bar in bars if bar.notes]) for place, head in enumerate(columns)]
     right = 16 + sum(widths)
     places = list(itertools.accumulate(ROW + HEADING * bool(bar.heading) for bar in bars))
     top = TOP + (18 if columns else 0)
@@ -74,19 +72,20 @@ def stacked(
         _legend(figure, parts)
         for bar, place in zip(bars, places, strict=True):
             if bar.heading:
-                _write(figure, 1.0, top + place - ROW - HEADING / 2, bar.heading, "muted", "left", weight="bold")
+                write(figure, 1.0, top + place - ROW - HEADING / 2, bar.heading, "muted", "left", weight="bold")
         ends = [width - 8 - sum(widths[place + 1 :]) for place in range(len(columns))]
         for place, (end, head) in enumerate(zip(ends, columns, strict=True)):
             for line, words in enumerate(reversed(head.split("\n"))):
-                _write(figure, end, top - 10 - 13 * line, words, "muted", "right")
+                write(figure, end, top - 10 - 13 * line, words, "muted", "right")
             for bar, centre in zip(bars, centres, strict=True):
                 if bar.notes:
                     colour = "muted" if place in bar.pale else "ink"
-                    _write(figure, end, top + centre, bar.notes[place], colour, "right")
+                    write(figure, end, top + centre, bar.notes[place], colour, "right")
         return inline(figure, name=name, title=title, description=description)
 
 
-def _column_width(head: str, notes: Sequence[str]) -> float:
+def column_width(head: str, notes: Sequence[str]) -> float:
+    """Pixels that a column of notes takes."""
     return 18 + LETTER * max(len(words) for words in (*head.split("\n"), *notes))
 
 
@@ -107,7 +106,7 @@ def _draw_parts(axes: Axes, parts: Sequence[Bars], bars: Sequence[Bar], centres:
     return max((*reach, *highs), default=0.0)
 
 
-def _write(figure: Figure, x: float, y: float, words: str, colour: str, align: str, weight: str = "normal") -> None:
+def write(figure: Figure, x: float, y: float, words: str, colour: str, align: str, weight: str = "normal") -> None:
     """Text at so many pixels from the left and from the top."""
     width, height = figure.get_figwidth() * 72, figure.get_figheight() * 72
     figure.text(x / width, 1 - y / height, words, color=COLOURS[colour], ha=align, va="center_baseline", weight=weight)
@@ -117,5 +116,5 @@ def _legend(figure: Figure, parts: Sequence[Bars]) -> None:
     """The parts' names in their colours, in one line above the bars."""
     x = 1.0
     for part in parts:
-        _write(figure, x, 14, f"■ {part.label}", part.colour, "left", weight="bold")
+        write(figure, x, 14, f"■ {part.label}", part.colour, "left", weight="bold")
         x += LETTER * (len(part.label) + 4)

@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     log.info(
         "%s read from %s, %s skipped, %s found twice",
-        text.plural(len(loaded.runs), "result"),
+        text.plural(len(loaded.statuses), "result"),
         text.plural(loaded.files, "file"),
         len(loaded.skipped),
         loaded.duplicates,

@@ -7,7 +7,7 @@ import pandas as pd
 from reports import text
 from reports.load import Loaded
 from reports.page import Block, Column, Commands, Facts, Page, Paragraph, Section, Table
-from reports.study import Study
+from reports.study import ContestStudy, Study
 
 LEAD = (
     "How fast large networks train here with 4D parallelism, and how that compares with what was published. Every "
@@ -27,11 +27,11 @@ class Card:
     remark: str
 
 
-def card(study: Study, page: Page, runs: pd.DataFrame) -> Card:
-    """The card of a study's page. runs: those of the study."""
+def card(study: Study | ContestStudy, page: Page, runs: pd.DataFrame) -> Card:
+    """The card of a study's page. runs: those of the study, or its contests."""
     failed = int((runs["status"] != "ok").sum())
     latest = runs["end"].max()
-    remark = text.plural(len(runs), "job")
+    remark = text.plural(len(runs), "contest" if isinstance(study, ContestStudy) else "job")
     if failed:
         remark += f", {failed:,} failed"
     if pd.notna(latest):
@@ -40,10 +40,10 @@ def card(study: Study, page: Page, runs: pd.DataFrame) -> Card:
     return Card(study.name, study.title, study.summary, headline, "The page says what to run" if page.empty else remark)
 
 
-def index(loaded: Loaded, runs: pd.DataFrame, others: pd.DataFrame) -> Page:
+def index(loaded: Loaded, others: pd.DataFrame) -> Page:
     """The first page. others: the runs that no study shows."""
     sections = []
-    if not loaded.runs:
+    if not loaded.statuses:
         where = (
             f"No result was found in {', '.join(loaded.folders)}."
             if loaded.folders
@@ -54,18 +54,18 @@ def index(loaded: Loaded, runs: pd.DataFrame, others: pd.DataFrame) -> Page:
             Commands(FIRST_STEPS),
         )
         sections.append(Section("Nothing measured yet", blocks, "empty"))
-    sections.append(_read(loaded, runs))
+    sections.append(_read(loaded))
     if loaded.skipped:
         sections.append(_skipped(loaded))
     if len(others):
         sections.append(_others(others))
-    return Page("Training performance", LEAD, tuple(sections), "", empty=not loaded.runs)
+    return Page("Training performance", LEAD, tuple(sections), "", empty=not loaded.statuses)
 
 
-def _read(loaded: Loaded, runs: pd.DataFrame) -> Section:
-    failed = int((runs["status"] != "ok").sum())
+def _read(loaded: Loaded) -> Section:
+    failed = sum(status != "ok" for status in loaded.statuses)
     facts = (
-        (f"{len(loaded.runs):,}", "results", f"from {text.plural(loaded.files, 'file')}"),
+        (f"{len(loaded.statuses):,}", "results", f"from {text.plural(loaded.files, 'file')}"),
         (f"{failed:,}", "of failed jobs", "shown with their reason"),
         (f"{len(loaded.skipped):,}", "skipped", "listed below" if loaded.skipped else "nothing was unreadable"),
         (f"{loaded.duplicates:,}", "found twice", "counted once"),

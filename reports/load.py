@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import UsageError
-from engine.result.schema import SCHEMA, Result, ResultError, parse
+from engine.result import peers
+from engine.result.schema import Result, ResultError, parse
 from reports import run_reports
 from reports.run_reports import StoredResult
 from reports.text import clean
@@ -25,6 +26,14 @@ class Run:
     """One job's result and the file it was read from."""
 
     result: Result
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contests:
+    """What one command measured against peers, and the file it was read from."""
+
+    result: peers.PeersResult
     source: str
 
 
@@ -46,6 +55,12 @@ class Loaded:
     files: int
     duplicates: int
     without_record: int
+    contests: tuple[Contests, ...] = ()
+
+    @property
+    def statuses(self) -> list[str]:
+        """Of every job, "ok" or "failed"."""
+        return [*(run.result.status for run in self.runs), *(found.result.status for found in self.contests)]
 
 
 def check_folders(folders: Iterable[Path]) -> None:
@@ -79,6 +94,7 @@ def load(folders: Sequence[Path]) -> Loaded:
         files += 1
 
     runs: list[Run] = []
+    contests: list[Contests] = []
     seen: set[str] = set()
     duplicates = without_record = 0
     for record in results + reported:  # a result file is named as the source before a report that repeats it
@@ -92,12 +108,17 @@ def load(folders: Sequence[Path]) -> Loaded:
             duplicates += 1
             continue
         try:
-            runs.append(Run(_parse(record), record.source))
+            if record.data.get("schema") == peers.SCHEMA:
+                contests.append(Contests(peers.parse(record.data, record.source), record.source))
+            else:
+                runs.append(Run(_parse(record), record.source))
         except ResultError as error:
             skipped.append(Skipped(record.source, str(error)))
         else:
             seen.add(identity)
-    return Loaded(tuple(map(str, folders)), tuple(runs), tuple(skipped), files, duplicates, without_record)
+    return Loaded(
+        tuple(map(str, folders)), tuple(runs), tuple(skipped), files, duplicates, without_record, tuple(contests)
+    )
 
 
 def _files(folders: Iterable[Path]) -> Iterator[Path]:
@@ -126,7 +147,7 @@ def _read_json(path: Path, skipped: list[Skipped]) -> StoredResult | list[Stored
     except (ValueError, RecursionError):
         skipped.append(Skipped(str(path), f"{path} is cut short or is not JSON: run its test once more."))
         return None
-    if isinstance(data, dict) and data.get("schema") == SCHEMA:
+    if isinstance(data, dict) and data.get("schema") in run_reports.SCHEMAS:
         return StoredResult(str(path), data)
     if run_reports.is_run_report(data):
         return run_reports.stored_results(data, str(path))
@@ -144,5 +165,5 @@ def _identity(data: dict[str, Any]) -> str:
     """What tells one run from another: who ran what, where and when."""
     provenance = data.get("provenance")
     where = provenance if isinstance(provenance, dict) else {}
-    parts = [data.get(key) for key in ("version", "kind", "status", "ranks", "labels", "config")]
+    parts = [data.get(key) for key in ("version", "kind", "status", "ranks", "labels", "config", "case", "contests")]
     return json.dumps([*parts, *(where.get(key) for key in ("start", "end", "hosts"))], sort_keys=True)

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.result import peers
 from engine.result.schema import SCHEMA, ResultError
 
 RECORD = "record"
+SCHEMAS = (SCHEMA, peers.SCHEMA)
+"""What a record can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +38,9 @@ def is_run_report(data: object) -> bool:
 
 
 def stored_results(report: dict[str, Any], source: str) -> list[StoredResult]:
-    """The record of every test case that leaves a result.
+    """The record of every test case that leaves a result or a contest with peers.
 
-    Test cases of other suites carry no such variable, and a record of another schema (par4d.peers) is no result.
+    Test cases of other suites carry no such variable, and a record of another schema is neither.
     """
     return list(_stored_results(report, source))
 
@@ -50,7 +53,7 @@ def _stored_results(report: dict[str, Any], source: str) -> Iterator[StoredResul
                 continue
             where = f"{source}, test case {case.get('display_name') or case.get('name')}"
             data = case[RECORD]
-            if isinstance(data, dict) and data.get("schema", SCHEMA) != SCHEMA:
+            if isinstance(data, dict) and data.get("schema", SCHEMA) not in SCHEMAS:
                 continue
             if isinstance(data, dict) and data:
                 yield StoredResult(where, data)

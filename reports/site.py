@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from engine.errors import RunError, UsageError
+from reports import contests
 from reports.csvout import to_csv
 from reports.frame import frames
 from reports.html import Renderer, data_blocks
@@ -16,7 +17,7 @@ from reports.index import card, index
 from reports.load import Loaded, load
 from reports.page import Page
 from reports.peaks import with_peaks
-from reports.study import all_studies
+from reports.study import ContestStudy, all_studies
 
 
 def build(folders: Sequence[Path], out: Path) -> tuple[Path, Loaded]:
@@ -42,20 +43,24 @@ def pages(loaded: Loaded) -> dict[str, str]:
     everything = frames(loaded.runs)
     everything = everything.of(with_peaks(everything.runs))
     runs = everything.runs
+    held = contests.frame(loaded.contests)
     studies = all_studies()
     menu = [(study.name, study.title) for study in studies]
-    renderer = Renderer(menu, results=len(runs), built=datetime.now(UTC))
+    renderer = Renderer(menu, results=len(loaded.statuses), built=datetime.now(UTC))
     files: dict[str, str] = {}
     cards = []
     shown = pd.Series(False, index=runs.index)
     for study in studies:
-        selected = study.selects(runs)
-        mine = everything.of(runs[selected])
-        page = study.build(mine, everything)
-        shown |= selected
+        if isinstance(study, ContestStudy):
+            page, rows = study.build(held), held
+        else:
+            selected = study.selects(runs)
+            mine = everything.of(runs[selected])
+            page, rows = study.build(mine, everything), mine.runs
+            shown |= selected
         files[f"{study.name}.html"] = renderer.study(study.name, page, _add_data(files, study.name, page))
-        cards.append(card(study, page, mine.runs))
-    first = index(loaded, runs, runs[~shown])
+        cards.append(card(study, page, rows))
+    first = index(loaded, runs[~shown])
     files["index.html"] = renderer.index(first, cards, _add_data(files, "index", first))
     return files
 

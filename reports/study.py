@@ -31,7 +31,18 @@ class Study:
     build: Callable[[Frames, Frames], Page]
 
 
-def all_studies() -> tuple[Study, ...]:
+@dataclass(frozen=True, slots=True)
+class ContestStudy:
+    """A page of contests with peers instead of runs. build: from the frame that contests.frame makes of them."""
+
+    name: str
+    title: str
+    summary: str
+    order: int
+    build: Callable[[pd.DataFrame], Page]
+
+
+def all_studies() -> tuple[Study | ContestStudy, ...]:
     """Every study of reports/studies, in the order of the menu."""
     modules = (importlib.import_module(f"{studies.__name__}.{m.name}") for m in pkgutil.iter_modules(studies.__path__))
     return tuple(sorted((module.STUDY for module in modules), key=lambda study: study.order))

@@ -1,82 +1,113 @@
 """The engine's step time by that of other people's parallelism, on the same ranks.
 
     reframe -c suites/peers.py --system vcluster -n 'peer=(fsdp2|hsdp)' -r
-    reframe -c suites/peers.py --system local -S rounds=6
+    reframe -c suites/peers.py --system local -S rounds=12
+    reframe -c suites/peers.py --system perlmutter -S model=gpt-5b -n 'peer=fsdp2%'
 
 Both sides run in turns in the same processes (python -m engine bench peers), so that a noisy machine disturbs them
-alike. A ratio below 1 is the engine's win. Each peer runs on those grids that it has something like.
+alike. A ratio below 1 is the engine's win. Each peer runs on those grids that it has something like, and with networks
+that it can train as the engine does; the others are skipped and say why.
 """
 
-import json
-from pathlib import Path
+from typing import Any
 
 import reframe as rfm
-from reframe.core.builtins import parameter, performance_function, run_after, run_before, sanity_function, variable
+from reframe.core.builtins import parameter, performance_function, run_after, run_before, variable
+from reframe.core.exceptions import SanityError
 
 from engine.errors import UsageError
 from engine.grid import Grid
+from engine.models.catalogue import lookup
 from engine.peers.contest import CONTESTS
-from suites.engine_test import RESULT, EngineTest
+from suites.engine_test import EngineTest
 from suites.point_training import SYSTEM
 from suites.series import points
+from suites.training import Refused
 
 
-def fits(name: str, grid: str) -> bool:
-    """Whether the peer has something like that grid."""
+def no_match(name: str, grid: str, model: str) -> str | None:
+    """Why that peer can't be compared on that grid with that network; None if it can. Raises Refused."""
     try:
-        CONTESTS[name].on(Grid.parse(grid))
-    except UsageError:
-        return False
-    return True
+        network = lookup(model)
+    except UsageError as error:
+        raise Refused(str(error)) from None
+    try:
+        CONTESTS[name].on(Grid.parse(grid)).check(network)
+    except UsageError as error:
+        return str(error)
+    return None
 
 
 @rfm.simple_test
 class Peers(EngineTest):
-    """One contest on one grid."""
+    """One contest on one grid. device: as of every test; the number format is the series'."""
 
     descr = "step time against another way to train the same network"
-    valid_systems = ["+gloo"]
+    study = "peers"
     peer = parameter(sorted(CONTESTS), type=str, loggable=True)
     point = parameter(points("peers", SYSTEM.name), fmt=lambda point: str(point), loggable=True)
     model = variable(str, value="", loggable=True)
-    rounds = variable(int, value=4)
+    rounds = variable(int, value=6)  # of fewer an interval of confidence 0.95 can't be told
     steps_per_round = variable(int, value=2)
-    tags = {"peers"}
 
     @run_after("init")
     def take_point(self) -> None:
-        self.num_tasks = self.point.devices
-        self.time_limit = self.point.series.time_limit
+        point, series = self.point, self.point.series
+        self.num_tasks, self.time_limit = point.devices, series.time_limit
+        other = self.model not in ("", point.model)  # then these are no points of the series
+        self.series = f"{series.name} with {self.model}" if other else series.name
+        self.model = self.model or point.model
+        self.tags = {self.study, series.name, *series.tags}
 
     @run_before("setup")
     def leave_out_what_has_no_match(self) -> None:
-        self.skip_if(not fits(self.peer, self.point.grid), f"{self.peer} has nothing like grid {self.point.grid}")
+        if reason := no_match(self.peer, self.point.grid, self.model):
+            self.skip(reason)
 
     def options(self) -> list[str]:
-        words = ["bench", "peers", "--peer", self.peer, "--grid", self.point.grid]
-        words += ["--model", self.model or self.point.model]
-        words += ["--batch-size", str(self.point.sequences), "--rounds", str(self.rounds)]
-        words += ["--steps-per-round", str(self.steps_per_round)]
-        return words
+        words = ["bench", "peers", "--peer", self.peer, "--grid", self.point.grid, "--model", self.model]
+        words += ["--batch-size", str(self.point.sequences), "--precision", self.point.series.precision]
+        words += ["--device", self.device, "--rounds", str(self.rounds)]
+        return [*words, "--steps-per-round", str(self.steps_per_round)]
 
     def labels(self) -> dict[str, str]:
-        return {}
+        return super().labels() | {"series": self.series}
 
-    @sanity_function
-    def both_sides_were_measured(self) -> bool:
-        """The engine has checked that both sides have the same losses before it times them."""
-        self.record = json.loads(Path(self.stagedir, RESULT).read_text())
-        return len(self.record["comparisons"]) == 1
+    def judge(self) -> None:
+        """The engine has found both sides' losses equal before it timed them. Raises SanityError."""
+        if len(self.record["comparisons"]) != 1:
+            raise SanityError(f"the result has {len(self.record['comparisons'])} contests instead of one")
+
+    @property
+    def contest(self) -> dict[str, Any]:
+        """What the engine says of it."""
+        (contest,) = self.record["comparisons"]
+        return dict(contest)
 
     @performance_function("x")
     def ratio(self) -> float:
         """The engine's median step time by the peer's."""
-        return float(self.record["comparisons"][0]["ratio"])
+        return float(self.contest["ratio"])
+
+    @performance_function("x")
+    def paired_ratio(self) -> float:
+        """The same, round by round."""
+        return float(self.contest["paired"]["ratio"])
+
+    @performance_function("x")
+    def paired_ratio_low(self) -> float:
+        """From here it may be, with confidence 0.95."""
+        return float(self.contest["paired"]["low"])
+
+    @performance_function("x")
+    def paired_ratio_high(self) -> float:
+        """Up to here."""
+        return float(self.contest["paired"]["high"])
 
     @performance_function("s")
     def engine_step(self) -> float:
-        return float(self.record["comparisons"][0]["ours_median_s"])
+        return float(self.contest["ours_median_s"])
 
     @performance_function("s")
     def peer_step(self) -> float:
-        return float(self.record["comparisons"][0]["peer_median_s"])
+        return float(self.contest["peer_median_s"])

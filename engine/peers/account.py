@@ -17,8 +17,8 @@ import torch
 from engine.comm.launch import Launch
 from engine.errors import EngineError
 from engine.files import write_text
-from engine.peers.contest import Case, Contest, Job
-from engine.peers.ranks import OWN, failure
+from engine.peers.contest import Case, Contest
+from engine.peers.ranks import OWN, Job, failure
 from engine.result import provenance
 from engine.result.peers import Asked, Comparison, PeersResult, parse
 

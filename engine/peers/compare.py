@@ -17,8 +17,8 @@ from engine.comm.launch import Launch, choose_device
 from engine.errors import UsageError, nearest
 from engine.grid import Grid
 from engine.peers.account import Account, told
-from engine.peers.contest import CONTESTS, TOLERANCES, Case, Contest, Job
-from engine.peers.ranks import run_ranks, take_part
+from engine.peers.contest import CONTESTS, TOLERANCES, Case, Contest
+from engine.peers.ranks import Job, run_ranks, take_part
 from engine.planning.fit import check_grid
 from engine.result.metrics import ratio_of_medians
 from engine.result.peers import Comparison, Equality, PeersResult, difference, paired, rounds, steps

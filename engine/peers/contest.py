@@ -12,8 +12,6 @@ from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
 from engine.overlap.flags import ALL, Overlap
-from engine.result.peers import Measured
-from engine.result.schema import Memory
 from engine.training.config import OptimConfig, PrecisionName
 
 
@@ -129,13 +127,3 @@ class Case(Sampling):
     checkpoint_activations: bool = False
     overlap: Overlap = ALL
     warmup: int = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What rank 0 knows of one job. memory, hosts, devices: of all ranks."""
-
-    measured: Measured
-    memory: Memory
-    hosts: tuple[str, ...]
-    devices: tuple[str, ...]

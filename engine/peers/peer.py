@@ -31,7 +31,7 @@ class Peer(Protocol):
         """One whole optimizer step on this rank's rows of the global batch."""
 
 
-def serial_model(case: Case, device: torch.device | str = "cpu") -> SerialModel:
+def serial_model(case: Case, device: torch.device | str) -> SerialModel:
     """The serial model with the weights that every grid starts from, stored in the master format."""
     return initialise_serial(
         case.model,

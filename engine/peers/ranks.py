@@ -8,6 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING
 
 from engine.comm.launch import Launch
 from engine.errors import EngineError, RunError
-from engine.peers.contest import Case, Contest, Job
+from engine.peers.contest import Case, Contest
 from engine.progress import log_to_stderr
+from engine.result.peers import Measured
+from engine.result.schema import Memory
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -27,6 +30,16 @@ OWN = "spawn"
 """What the record calls the launcher of ranks that are started here."""
 LEAVE_S = 10
 COLLECTIVE_TIMEOUT = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What rank 0 knows of one job. memory, hosts, devices: of all ranks."""
+
+    measured: Measured
+    memory: Memory
+    hosts: tuple[str, ...]
+    devices: tuple[str, ...]
 
 
 def take_part(

@@ -34,7 +34,7 @@ OF_NO_ABLATION = """
 """
 OF_BENCH_OVERLAP = [*(set(OF_TRAIN.split()) - set(OF_NO_ABLATION.split())), "variant", "rounds", "steps-per-round"]
 OF_BENCH_PEERS = """
-    peer grid overlap checkpoint-activations batch-size out jobs rounds steps-per-round threads
+    peer grid overlap checkpoint-activations batch-size precision device label out jobs rounds steps-per-round threads
     timeout model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout
 """
 UNSET_BY_OPTIONS = {"beta1", "beta2", "eps", "final_fraction"}

@@ -6,7 +6,10 @@ from importlib import import_module
 
 import pytest
 import torch
+import torch.distributed as dist
 from real_ranks import run_processes
+from torch import Tensor
+from torch.futures import Future
 
 from engine.comm.funnel import Comm
 from engine.errors import RunError
@@ -14,9 +17,9 @@ from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
+from engine.peers import ddp
 from engine.peers.alternate import check_equal, measure, our_side, peer_side
 from engine.peers.contest import CONTESTS, TOLERANCES, Case
-from engine.peers.ddp import DDP
 from engine.peers.peer import Values, serial_model
 from engine.peers.plain import Plain
 from engine.peers.tensor_parallel import regroup_parts
@@ -68,10 +71,16 @@ def test_a_peer_computes_in_bf16_over_fp32_masters(name: str) -> None:
 
 def unsummed(comm: Comm) -> list[Values]:
     """Two steps of DDP whose ranks keep their own gradients."""
-    peer = DDP(replace(CASE, precision="bf16"), comm)
-    step = peer_side(CASE, comm, peer)
-    with peer._parallel.no_sync():
-        return [step(), step()]
+
+    def nothing(group: dist.ProcessGroup, bucket: dist.GradBucket) -> Future[Tensor]:
+        kept: Future[Tensor] = Future()
+        kept.set_result(bucket.buffer())
+        return kept
+
+    ddp.bf16_compress_hook = nothing  # type: ignore[assignment]
+    case = replace(CASE, precision="bf16")
+    step = peer_side(case, comm, ddp.DDP(case, comm))
+    return [step(), step()]
 
 
 def ours_alone(comm: Comm) -> list[Values]:
@@ -104,7 +113,7 @@ def test_a_loss_or_gradient_norm_that_differs_is_an_error(other: Values) -> None
 
 
 def test_the_rows_of_a_fused_projection_are_reordered_by_rank() -> None:
-    model = serial_model(CASE)
+    model = serial_model(CASE, "cpu")
     qkv = model.blocks[0].attention.qkv.weight  # type: ignore[union-attr]
     q, k, v = qkv.detach().clone().chunk(3)  # type: ignore[operator]
     regroup_parts(model, MODEL.placements(), ranks=2)

@@ -15,7 +15,8 @@ from engine.errors import RunError, UsageError
 from engine.models.gpt.config import GPTConfig
 from engine.peers.account import UNFINISHED, Account
 from engine.peers.compare import check_devices, comparison
-from engine.peers.contest import CONTESTS, Case, Job
+from engine.peers.contest import CONTESTS, Case
+from engine.peers.ranks import Job
 from engine.result.metrics import paired
 from engine.result.peers import Measured, PeersResult, Side, parse
 from engine.result.schema import Memory, ResultError

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from sample_contests import contests, save_contests
 from sample_results import ALL, ablation, gemm, save, series, strong, train, validation
 
+from engine.result.peers import PeersResult
 from engine.result.schema import Result
 from reports.site import build
 
@@ -27,6 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     results.append(train(ranks=16384, model="gpt-160b", grid="8x8x32x8", failure="rank 3 was killed", job=400))
     paths = save(results, folder)
+    save_contests([contests(), contests(("fsdp2",), failure="rank 1 of hsdp died", job=7)], folder)
     Path(folder, "cut.json").write_text(paths[0].read_text()[:200])
     out = tmp_path_factory.mktemp("out") / "site"
     build([folder], out)
@@ -45,6 +48,21 @@ def hostile_lanes(run: Result, name: str) -> Result:
         timeline = timeline.model_copy(update={"spans": (*odd, *others)})
     changed = breakdown.model_copy(update={"axes": axes, "phases": phases})
     return run.model_copy(update={"breakdown": changed, "timeline": timeline})
+
+
+def hostile_contests(name: str, job: int) -> PeersResult:
+    """A command whose free texts are all this name, with times that no clock shows."""
+    environment = {"hosts": (name,), "launcher": name, "versions": {"torch": name, name: name}, "devices": (name,)}
+    known = {"system": name, "series": name, "model": name, "failure": name, "environment": environment}
+    found = contests(("ddp", "fsdp2"), job=job, **known)
+    first, second = found.comparisons
+    odd = second.measured[0].ours.model_copy(update={"wall_s": ((1e308, 1e308), (-1.0, 1e308), (0.0, 0.0))})
+    measured = (second.measured[0].model_copy(update={"ours": odd}), *second.measured[1:])
+    first = first.model_copy(update={"peer": name, "peer_is": name})
+    asked = (found.contests[0].model_copy(update={"peer": name, "peer_is": name}), *found.contests[1:])
+    second = second.model_copy(update={"measured": measured, "target": 1e300})
+    case = found.case | {"sequences": name, "threads": name, "overlap": name}
+    return found.model_copy(update={"comparisons": (first, second), "contests": asked, "case": case})
 
 
 @pytest.fixture(scope="session")
@@ -68,6 +86,7 @@ def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         results += [hostile_lanes(run, name) for run in ablation(jobs=1, job=200 + 20 * n, **known)]
         results += strong(points=2, token_budget=name if n % 2 else "2e+12", **(known | {"model": "gpt-5b"}))
     save(results, folder)
+    save_contests([hostile_contests(name, n) for n, name in enumerate(names)], folder)
     out = tmp_path_factory.mktemp("out") / "site"
     build([folder], out)
     return out

@@ -249,15 +249,6 @@ def run_report(records: list[Any], *, result: str = "pass", fail_reason: str | N
     return {"session_info": session, "runs": [{"run_index": 0, "testcases": cases}], "restored_cases": []}
 
 
-def peers() -> dict[str, Any]:
-    """What `python -m engine bench peers` writes into its result.json: no result of a training."""
-    comparison = {"peer": "fsdp2", "grid": "1x1x2x1", "ratio": 0.93, "ours_median_s": 0.41, "peer_median_s": 0.44}
-    return {
-        "schema": "par4d.peers", "version": 1, "case": {"model": "gpt-local-2"}, "comparisons": [comparison],
-        "provenance": provenance().model_dump(mode="json"),
-    }  # fmt: skip
-
-
 def as_record(result: Result) -> dict[str, Any]:
     """The result as the JSON object that a suite keeps."""
     return json.loads(result.to_json())

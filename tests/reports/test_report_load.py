@@ -5,7 +5,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from sample_results import as_record, gemm, peers, run_report, save, train
+from sample_results import as_record, gemm, run_report, save, train
 
 from engine.errors import UsageError
 from reports.load import load
@@ -111,16 +111,6 @@ def test_other_json_files_and_half_written_results_are_ignored(tmp_path: Path) -
     database(tmp_path / "other.db")
     loaded = load([tmp_path])
     assert (loaded.runs, loaded.skipped) == ((), ())
-
-
-def test_a_contest_with_peers_is_passed_over_as_a_file_and_in_a_report_and_database(tmp_path: Path) -> None:
-    report = run_report([peers(), as_record(train())])
-    (tmp_path / "result.json").write_text(json.dumps(peers()))
-    (tmp_path / "report.json").write_text(json.dumps(report))
-    database(tmp_path / "results.db", report)
-    loaded = load([tmp_path])
-    assert [run.result.kind for run in loaded.runs] == ["train"]
-    assert (loaded.skipped, loaded.without_record, loaded.duplicates) == ((), 0, 1)
 
 
 def test_a_folder_that_is_missing_is_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from reports.site import build
 from reports.study import all_studies
 from reports.text import clean, significant, slug, slugs
 
-PAGES = ("index", "weak_scaling", "strong_scaling", "overlap", "validation", "peak")
+PAGES = ("index", "weak_scaling", "strong_scaling", "overlap", "validation", "peak", "peers")
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
@@ -257,7 +257,14 @@ def test_a_file_is_no_place_for_a_report(tmp_path: Path) -> None:
 
 def test_every_study_has_its_own_name_and_place() -> None:
     studies = all_studies()
-    assert [study.name for study in studies] == ["weak_scaling", "strong_scaling", "overlap", "validation", "peak"]
+    assert [study.name for study in studies] == [
+        "weak_scaling",
+        "strong_scaling",
+        "overlap",
+        "validation",
+        "peak",
+        "peers",
+    ]
     assert len({study.order for study in studies}) == len(studies)
 
 

@@ -1,0 +1,211 @@
+"""Contests with peers as a pandas frame, and contests of several commands as points.
+
+Numbers that were not measured, and ones that aren't finite, are NaN; missing texts are "".
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from engine.result import metrics
+from engine.result.peers import Asked, Comparison, Measured, PeersResult, paired, rounds, steps
+from reports.load import Contests
+from reports.text import clean
+
+# What tells one series of contests from another, and one contest of it from another. Commands that agree in all of it
+# held the same contest again: their jobs count together.
+SERIES = ["system", "partition", "series", "model", "dtype", "device", "devices", "torch"]
+CONTEST = [*SERIES, "peer", "grid", "ranks", "sequences", "sequence", "checkpointing", "threads", "overlap", "target"]
+TOLERANCE_OF_VERSION_1 = 1e-4
+FEWEST_ROUNDS = 6
+"""The whole range of so many has the median in it with confidence 1 - 2 * 0.5**6 = 0.97; that of five with 0.94."""
+COLUMNS = [
+    *CONTEST, "peer_is", "status", "reason", "study", "measured", "compared", "losses", "norms", "tolerance",
+    "memory_max", "load", "warmup", "steps_per_round", "versions", "hosts", "launcher", "commit", "dirty", "start",
+    "end", "source",
+]  # fmt: skip
+
+
+def frame(found: Sequence[Contests]) -> pd.DataFrame:
+    """One row a contest of a command; measured: a tuple of jobs, empty for one that failed or was not held."""
+    table = pd.DataFrame([row for one in found for row in _rows(one)], columns=COLUMNS)
+    for column in ("start", "end"):
+        table[column] = pd.to_datetime(table[column], errors="coerce", utc=True, format="ISO8601")
+    return table
+
+
+def _rows(found: Contests) -> list[dict[str, Any]]:
+    result, case, origin = found.result, found.result.case, found.result.provenance
+    model = case.get("model")
+    shape = model if isinstance(model, dict) else {}
+    common = {
+        "system": clean(result.labels.get("system", "")),
+        "partition": clean(result.labels.get("partition", "")),
+        "series": clean(result.labels.get("series", "")),
+        "study": clean(result.labels.get("study", "")),
+        "model": clean(str(shape.get("name") or "")),
+        "dtype": clean(result.dtype),
+        "device": result.device,
+        "devices": clean(", ".join(dict.fromkeys(origin.devices)), 120),
+        "torch": clean(origin.versions.get("torch", "")),
+        "sequences": _text(case.get("sequences")),
+        "sequence": _text(shape.get("sequence")),
+        "checkpointing": _text(case.get("checkpoint_activations")),
+        "threads": _text(case.get("threads")),
+        "overlap": _overlap(case.get("overlap")),
+        "warmup": _text(case.get("warmup")),
+        "steps_per_round": _text(case.get("steps")),
+        "versions": clean(", ".join(f"{name} {version}" for name, version in sorted(origin.versions.items()))),
+        "hosts": clean(", ".join(dict.fromkeys(origin.hosts)), 120),
+        "launcher": clean(origin.launcher),
+        "commit": clean(origin.git_commit or ""),
+        "dirty": {True: "modified", False: "clean", None: "unknown"}[origin.git_dirty],
+        "start": origin.start,
+        "end": origin.end,
+        "source": clean(found.source, 4000),
+    }
+    held = result.comparisons  # in the order of those that were asked for
+    asked: tuple[Asked, ...] = result.contests or held
+    return [
+        common | _asked(contest) | (_held(held[place]) if place < len(held) else _not_held(result, place - len(held)))
+        for place, contest in enumerate(asked)
+    ]
+
+
+def _asked(contest: Asked) -> dict[str, Any]:
+    return {
+        "peer": clean(contest.peer, 60),
+        "peer_is": clean(contest.peer_is),
+        "grid": clean(contest.grid),
+        "ranks": contest.ranks,
+        "target": "" if contest.target is None else f"{contest.target:.4g}",
+    }
+
+
+def _not_held(result: PeersResult, after: int) -> dict[str, Any]:
+    """The first that is missing failed; those after it were not come to."""
+    reason = "not begun, as one before it failed" if after else clean(result.reason or "no reason given")
+    return {"status": "failed", "reason": reason, "measured": (), "load": math.nan}
+
+
+def _held(contest: Comparison) -> dict[str, Any]:
+    equality, memory = contest.equality, contest.memory
+    if equality is not None:
+        equal = (equality.steps, equality.losses, equality.gradient_norms, equality.tolerance)
+    else:  # version 1 kept losses only
+        equal = (
+            min((len(job.ours.losses) for job in contest.measured), default=0),
+            max(map(_losses, contest.measured), default=math.nan),
+            math.nan,
+            TOLERANCE_OF_VERSION_1,
+        )
+    return {
+        "status": "ok",
+        "reason": "",
+        "measured": contest.measured,
+        **dict(zip(("compared", "losses", "norms", "tolerance"), equal, strict=True)),
+        "memory_max": max(memory.peak_bytes_per_rank, default=math.nan) if memory else math.nan,
+        "load": contest.load,
+    }
+
+
+def _losses(job: Measured) -> float:
+    return metrics.curve_difference(job.ours.losses, job.peer.losses)[0]
+
+
+def points(table: pd.DataFrame) -> pd.DataFrame:
+    """One row a contest, whoever held it how often, in the order of series, peer and grid.
+
+    ratio, low, high: metrics.paired over all jobs and rounds. of_medians: metrics.ratio_of_medians, its extremes over
+    jobs of_medians_low and _high. ours_s, peer_s: medians over all steps. losses, norms: the largest difference of any.
+    verdict: won, lost or undecided. jobs, rounds: of all together; failed: of how many commands it failed. NaN, and
+    "not held", where no job ended well.
+    """
+    rows = [_point(rows) for _, rows in table.groupby(CONTEST, dropna=False, sort=True)]
+    columns = [
+        *CONTEST,
+        *_FIGURES,
+        "peer_is",
+        "reason",
+        "losses",
+        "norms",
+        "tolerance",
+        "compared",
+        "memory_max",
+        "failed",
+    ]
+    return pd.DataFrame(rows, columns=columns)
+
+
+_FIGURES = (
+    "verdict", "ratio", "low", "high", "of_medians", "of_medians_low", "of_medians_high", "processor", "ours_s",
+    "peer_s", "jobs", "rounds",
+)  # fmt: skip
+
+
+def _point(rows: pd.DataFrame) -> dict[str, Any]:
+    last = rows.sort_values("end", kind="stable").iloc[-1]
+    jobs = [job for measured in rows["measured"] for job in measured]
+    known = {key: last[key] for key in (*CONTEST, "peer_is", "tolerance")}
+    known |= {key: rows[key].max() for key in ("losses", "norms", "memory_max")} | {"compared": rows["compared"].min()}
+    known |= {"failed": int((rows["status"] != "ok").sum()), "reason": "; ".join(sorted(set(rows["reason"]) - {""}))}
+    return known | _figures(jobs)
+
+
+def _figures(jobs: Sequence[Measured]) -> dict[str, Any]:
+    none = dict.fromkeys(_FIGURES, math.nan) | {"verdict": "not held", "jobs": 0, "rounds": 0}
+    jobs = [job for job in jobs if _can_be_told(job)]
+    if not jobs:
+        return none
+    times = [(steps(job.ours), steps(job.peer)) for job in jobs]
+    processor = [(steps(job.ours, processor=True), steps(job.peer, processor=True)) for job in jobs]
+    number = sum(map(len, rounds(jobs)))
+    pair, by_job = paired(jobs), [metrics.ratio_of_medians([job]) for job in times]
+    return {
+        "verdict": verdict(pair.low, pair.high, number),
+        "ratio": pair.ratio,
+        "low": pair.low,
+        "high": pair.high,
+        "of_medians": metrics.ratio_of_medians(times),
+        "of_medians_low": min(by_job),
+        "of_medians_high": max(by_job),
+        "processor": metrics.ratio_of_medians(processor) if all(_positive(peer) for _, peer in processor) else math.nan,
+        "ours_s": float(pd.Series([s for ours, _ in times for s in ours]).median()),
+        "peer_s": float(pd.Series([s for _, peer in times for s in peer]).median()),
+        "jobs": len(jobs),
+        "rounds": number,
+    }
+
+
+def verdict(low: float, high: float, number: int) -> str:
+    """By the interval of the paired ratio over so many rounds: won below 1, lost above it, else undecided."""
+    if number < FEWEST_ROUNDS:
+        return "undecided"
+    return "won" if high < 1 else "lost" if low > 1 else "undecided"
+
+
+def _can_be_told(job: Measured) -> bool:
+    """Whether both sides have times, of as many rounds, that a clock can show."""
+    sides = (job.ours, job.peer)
+    return len(job.ours.wall_s) == len(job.peer.wall_s) > 0 and all(
+        all(side.wall_s) and _positive(steps(side)) for side in sides
+    )
+
+
+def _positive(times: Sequence[float]) -> bool:
+    return bool(times) and all(math.isfinite(s) and 0 < s < 1e9 for s in times)
+
+
+def _overlap(flags: object) -> str:
+    """Of the engine: the flags that are on, as --overlap takes them."""
+    if not isinstance(flags, dict):
+        return _text(flags)
+    on = [name for name in ("oar", "ors", "oag") if flags.get(name)]
+    on += [f"cache={flags['cache']}"] if flags.get("cache") else []
+    return clean(",".join(on + (["data"] if flags.get("data") else [])) or "none")
+
+
+def _text(value: object) -> str:
+    return "" if value is None else clean(str(value), 60)

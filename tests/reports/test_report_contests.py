@@ -1,0 +1,150 @@
+"""Contests with peers: found wherever results are found, and told as they were measured."""
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_contests import RATIOS, contests, held, save_contests, version_1
+from sample_results import as_record, run_report, train
+from test_report_load import database
+from test_report_pages import visible
+
+from engine.result import metrics
+from engine.result.peers import PeersResult
+from reports.contests import frame, points, verdict
+from reports.load import Contests, load
+from reports.site import build
+
+
+def record(result: PeersResult) -> dict[str, Any]:
+    return json.loads(result.to_json())
+
+
+def table(*results: PeersResult) -> Any:
+    return points(frame([Contests(result, "a.json") for result in results])).set_index("peer")
+
+
+def test_contests_are_found_as_files_in_run_reports_and_in_the_database_and_count_once(tmp_path: Path) -> None:
+    report = run_report([record(contests()), as_record(train())])
+    save_contests([contests(job=1)], tmp_path)
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    database(tmp_path / "results.db", report)
+    loaded = load([tmp_path])
+    assert [run.result.kind for run in loaded.runs] == ["train"]
+    assert [found.result.provenance.start for found in loaded.contests] == [
+        contests(job=job).provenance.start for job in (1, 0)
+    ]
+    assert (loaded.skipped, loaded.without_record, loaded.duplicates) == ((), 0, 2)
+    assert loaded.statuses == ["ok", "ok", "ok"]
+
+
+def test_contests_that_cannot_be_read_are_listed_with_their_reason(tmp_path: Path) -> None:
+    for name, change in (("newer", {"version": 99}), ("odd", {"comparisons": 3})):
+        (tmp_path / f"{name}.json").write_text(json.dumps(record(contests()) | change))
+    newer, odd = load([tmp_path]).skipped
+    assert "reads up to 2: update Par4D" in newer.reason
+    assert "is not a valid contest with peers: at comparisons" in odd.reason
+
+
+def test_a_contest_has_the_figures_of_its_result() -> None:
+    result = contests()
+    told = table(result)
+    for found in result.comparisons:
+        row = told.loc[found.peer]
+        assert found.paired is not None
+        assert (row["ratio"], row["low"], row["high"]) == pytest.approx(
+            (found.paired.ratio, found.paired.low, found.paired.high)
+        )
+        assert row["of_medians"] == pytest.approx(found.ratio)
+        assert (row["of_medians_low"], row["of_medians_high"]) == pytest.approx(
+            (min(found.job_ratios), max(found.job_ratios))
+        )
+        assert (row["ours_s"], row["peer_s"]) == pytest.approx((found.ours_median_s, found.peer_median_s))
+        assert (row["jobs"], row["rounds"], row["failed"], row["compared"]) == (3, 18, 0, 3)
+        assert row["losses"] == pytest.approx(1e-4 / 300, rel=1e-6)
+        assert row["tolerance"] == pytest.approx(1e-4)
+    assert told["verdict"].to_dict() == {
+        "fsdp2": "won", "fsdp2-reshard": "won", "hsdp": "won", "tensor-parallel": "lost", "ddp": "undecided",
+        "plain": "undecided",
+    }  # fmt: skip
+
+
+def test_the_same_contest_held_again_is_one_with_more_jobs() -> None:
+    first, again, elsewhere = contests(("ddp",)), contests(("ddp",), job=5), contests(("ddp",), dtype="fp64", job=6)
+    told = points(frame([Contests(result, "a.json") for result in (first, again, elsewhere)]))
+    assert sorted(zip(told["dtype"], told["jobs"], strict=True)) == [("fp32", 6), ("fp64", 3)]
+    jobs = [job for result in (first, again) for job in result.comparisons[0].measured]
+    pairs = [
+        [(sum(ours) / 2, sum(peer) / 2) for ours, peer in zip(job.ours.wall_s, job.peer.wall_s, strict=True)]
+        for job in jobs
+    ]
+    assert told.loc[told["dtype"] == "fp32", "ratio"].item() == pytest.approx(metrics.paired(pairs).ratio)
+
+
+def test_a_failed_contest_has_the_reason_and_those_after_it_were_not_begun() -> None:
+    told = table(contests(("fsdp2",), failure="memory is short"))
+    assert told["reason"].to_dict() == {
+        "fsdp2": "", "hsdp": "memory is short", "tensor-parallel": "not begun, as one before it failed"
+    }  # fmt: skip
+    assert told.loc["hsdp", "verdict"] == "not held"
+    assert math.isnan(told.loc["hsdp", "ratio"])
+    both = table(contests(("fsdp2", "hsdp")), contests(("fsdp2",), failure="memory is short", job=3))
+    assert (both.loc["hsdp", "jobs"], both.loc["hsdp", "failed"]) == (3, 1)
+
+
+def test_version_1_is_told_with_what_it_kept(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text(json.dumps(version_1(contests())))
+    loaded = load([tmp_path])
+    assert loaded.skipped == ()
+    old, new = points(frame(loaded.contests)).set_index("peer"), table(contests())
+    assert list(old.loc[list(RATIOS), "ratio"]) == pytest.approx(list(new.loc[list(RATIOS), "ratio"]))
+    assert list(old["losses"]) == pytest.approx([1e-4 / 300] * 6, rel=1e-6)
+    assert old["norms"].isna().all()
+    assert set(old["device"] + old["dtype"]) == {"cpufp32"}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "rounds", "told"),
+    [
+        (0.8, 0.99, 6, "won"),
+        (0.99, 1.01, 6, "undecided"),
+        (0.9, 1.0, 6, "undecided"),
+        (1.01, 1.2, 6, "lost"),
+        (0.8, 0.81, 5, "undecided"),
+    ],
+)
+def test_an_interval_with_1_in_it_or_of_few_rounds_decides_nothing(
+    low: float, high: float, rounds: int, told: str
+) -> None:
+    assert verdict(low, high, rounds) == told
+
+
+def test_the_page_shows_every_contest_with_its_interval_and_the_failed_one_with_its_reason(site: Path) -> None:
+    text = visible(site / "peers.html")
+    assert "3 of 6 contests won, 1 lost, 2 undecided" in visible(site / "index.html")
+    assert "← the engine is faster the peer is faster →" in text
+    (drawn,) = (site / "data").glob("peers-local-cpu-gpt-local-2-fp32-*-ratios.csv")
+    rows = {row["peer"]: row for row in csv.DictReader(drawn.open())}
+    assert set(rows) == set(RATIOS)
+    row = rows["tensor-parallel"]
+    assert f"tensor-parallel on 2x1x1x1: {float(row['ratio']):.3f} ({float(row['low']):.3f} to " in text
+    assert f" {float(row['low']):.3f}\u2013{float(row['high']):.3f} " in text
+    assert "rank 1 of hsdp died" in text.split("Failed contests")[1]
+    provenance = list(csv.DictReader((site / "data" / "peers-provenance.csv").open()))
+    assert len(provenance) == 9
+    assert all(Path(row["source"]).is_file() and row["versions"] for row in provenance)
+
+
+def test_many_contests_are_all_in_the_table_and_the_first_ones_drawn(tmp_path: Path) -> None:
+    every = [held("ddp", jobs=1, rounds=1).model_copy(update={"ranks": ranks}) for ranks in range(1, 61)]
+    result = contests(("ddp",)).model_copy(update={"comparisons": tuple(every), "contests": ()})
+    others = [contests(("ddp",), system=f"s{n}", job=n, jobs=1, rounds=1) for n in range(1, 15)]
+    save_contests([result, *others], tmp_path / "r")
+    build([tmp_path / "r"], tmp_path / "site")
+    rows = list(csv.DictReader((tmp_path / "site" / "data" / "peers-all-contests.csv").open()))
+    assert len(rows) == 60 + 14
+    assert (tmp_path / "site" / "peers.html").read_text().count("<svg") == 12
+    assert "The first 40 contests." in visible(tmp_path / "site" / "peers.html")
