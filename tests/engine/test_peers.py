@@ -63,7 +63,7 @@ def formats(comm: Comm, name: str) -> tuple[str, str, str]:
     return parameter, gradient, str(seen[0])
 
 
-@pytest.mark.parametrize("name", [name for name in CONTESTS if name != "synchronous"])
+@pytest.mark.parametrize("name", CONTESTS)
 def test_a_peer_computes_in_bf16_over_fp32_masters(name: str) -> None:
     for found in run_processes(CONTESTS[name].grid, formats, name):
         assert found == ("torch.float32", "torch.float32", "torch.bfloat16")
