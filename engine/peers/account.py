@@ -12,15 +12,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from engine.comm.launch import Launch
-from engine.errors import EngineError
+from engine.errors import ContactError, EngineError, is_out_of_memory
 from engine.files import write_text
 from engine.peers.contest import Case, Contest
 from engine.peers.ranks import OWN, Job, failure
 from engine.result import provenance
 from engine.result.peers import Asked, Comparison, PeersResult, parse
+from engine.result.schema import Transport
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +38,7 @@ class Account:
         self._held: list[Comparison] = []
         self._hosts: list[str] = []
         self._devices: list[str] = []
+        self._transport: Transport | None = None
         self._start = provenance.now()
         self._met = False
 
@@ -56,6 +56,7 @@ class Account:
         self._held.append(comparison)
         self._hosts += [host for job in jobs for host in job.hosts]
         self._devices += [device for job in jobs for device in job.devices]
+        self._transport = jobs[-1].transport
         whole = len(self._held) == len(self._asked)
         result = self._result("ok", None) if whole else self._result("failed", UNFINISHED)
         self._write(result)
@@ -69,7 +70,7 @@ class Account:
                 self._write(self._result("failed", reason))
                 return
             present = parse(json.loads(self._out.read_text()), str(self._out))
-            lost_contact = isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError)
+            lost_contact = isinstance(error, ContactError | RuntimeError) and not is_out_of_memory(error)
             if present.status == "failed" and (present.reason == UNFINISHED or not lost_contact):
                 self._write(present.model_copy(update={"reason": reason}))
 
@@ -83,6 +84,7 @@ class Account:
             case=self._options(),
             contests=tuple(self._asked),
             comparisons=tuple(self._held),
+            transport=self._transport,
             provenance=provenance.collect(
                 start=self._start,
                 launcher=self._launch.launcher if self._launch.world_size > 1 else OWN,

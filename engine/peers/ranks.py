@@ -19,7 +19,7 @@ from engine.errors import EngineError, RunError
 from engine.peers.contest import Case, Contest
 from engine.progress import log_to_stderr
 from engine.result.peers import Measured
-from engine.result.schema import Memory
+from engine.result.schema import Memory, Transport
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -34,12 +34,13 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What rank 0 knows of one job. memory, hosts, devices: of all ranks."""
+    """What rank 0 knows of one job. memory, hosts, devices, transport: of all ranks."""
 
     measured: Measured
     memory: Memory
     hosts: tuple[str, ...]
     devices: tuple[str, ...]
+    transport: Transport | None
 
 
 def take_part(
@@ -59,6 +60,7 @@ def take_part(
 
     from engine.comm.funnel import Comm
     from engine.comm.launch import choose_device, init_process_group
+    from engine.comm.transport import backend_of, listen
     from engine.measure.memory import keep_freed_memory
     from engine.measure.recorder import Recorder
     from engine.peers.alternate import measure
@@ -68,6 +70,7 @@ def take_part(
     if device.type == "cpu":
         keep_freed_memory()  # as `engine train` does
     torch.set_num_threads(case.threads)
+    heard = listen(backend_of(device), os.environ) if launch.world_size > 1 else None
     init_process_group(launch, device, COLLECTIVE_TIMEOUT, store)
     met()
     for contest in contests:
@@ -75,8 +78,8 @@ def take_part(
             torch.cuda.reset_peak_memory_stats(device)
         recorder = Recorder.on(device, breakdown=False)
         comm = Comm(contest.grid, timeout=COLLECTIVE_TIMEOUT, recorder=recorder, device=device)
-        measured, ranks = measure(comm, contest, case), everyones(comm)
-        yield Job(measured, ranks.memory, tuple(ranks.hosts), tuple(ranks.devices))
+        measured, ranks = measure(comm, contest, case), everyones(comm, heard)
+        yield Job(measured, ranks.memory, tuple(ranks.hosts), tuple(ranks.devices), ranks.transport)
         comm.barrier()
     dist.destroy_process_group()
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, ValidationError
 
 from engine.result import metrics
-from engine.result.schema import GridText, Memory, Provenance, Ratio, ResultError
+from engine.result.schema import GridText, Memory, Provenance, Ratio, ResultError, Transport
 from engine.schema import Record, first_problem
 
 SCHEMA: Literal["par4d.peers"] = "par4d.peers"
@@ -102,6 +102,7 @@ class PeersResult(Record):
     case: dict[str, Any]
     contests: tuple[Asked, ...] = ()
     comparisons: tuple[Comparison, ...]
+    transport: Transport | None = None
     provenance: Provenance
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_by_name=True)

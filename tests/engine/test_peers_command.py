@@ -33,7 +33,7 @@ def side(scale: float = 1.0, *rounds: tuple[float, ...], losses: tuple[float, ..
 
 def job(ours: Side, peer: Side, peak: int = 5) -> Job:
     memory = Memory(kind="resident", peak_bytes_per_rank=(peak, 10 - peak))
-    return Job(Measured(ours=ours, peer=peer), memory, ("n0", "n1"), ("a core",))
+    return Job(Measured(ours=ours, peer=peer), memory, ("n0", "n1"), ("a core",), None)
 
 
 JOBS = [
