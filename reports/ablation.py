@@ -1,111 +1,84 @@
-"""What each overlap buys: variants of one setting in the papers' order, and their gains (par4d IV, axonn-sc24 V-D).
+"""What each overlap buys in one setting, from jobs whose variants took turns (par4d IV, axonn-sc24 V-D).
 
-A gain is the part of the time per batch that is saved, against the run without overlap. What of the communication
-that compute could hide is hidden, each run tells by itself.
+The variants of all jobs of a setting, in the papers' order: each with its time, its paired ratios, and what its steps
+tell of what is hidden and what bounds them.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import pandas as pd
 
 from engine.grid import Axis
-from engine.overlap.flags import ALL
-from reports.frame import POINT, SETTING, Frames
+from engine.result import metrics
+from reports.derived import by_row
+from reports.frame import SETTING, Frames
+from reports.overlaps import FLAGS, NONE, flags, short
+from reports.variants import Variants
 
-FLAGS = ("oar", "ors", "oag", "cache", "data")
-_ORDERS = (FLAGS, tuple(flag for flag in FLAGS if flag != "cache"))
-NONE = "none"
 MOST_AXES = 8
 _AXES = tuple(Axis)
+_KEY = [*SETTING, "tuning", "nodes"]
+MEDIANS = (
+    *("time_s", "compute_s", "collectives_s", "blocking_s", "exposed_s", "hidden_s", "share_hidden"),
+    *("bound_s", "step_by_bound", "share_of_greatest_gain", "prefetch_bytes", "cache_bytes", "cached_blocks"),
+)
+RATIOS = ("ratio", "ratio_low", "ratio_high")
+_COLUMNS = [
+    *("overlap", "place", "label", "over", *MEDIANS, "bound_by", "shared", "time_s_low", "time_s_high"),
+    *("jobs", "rounds", "drawn", *RATIOS, *(f"over_{name}" for name in RATIOS)),
+]
 Place = Literal["ladder", "alone", "other"]
+Rounds = dict[int, tuple[float, ...]]
+"""The time of each round in seconds, by the job's index."""
 
 
-def flags(overlap: str) -> tuple[str, ...] | None:
-    """The flags of an overlap's text in the papers' order, the cache without its size; None for what isn't one."""
-    words = () if overlap == NONE else tuple(word.partition("=")[0] for word in overlap.split(","))
-    return tuple(flag for flag in FLAGS if flag in words) if set(words) <= set(FLAGS) else None
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting. first: a job of it; runs: all its jobs; variants: one row each, none where no job ended well.
 
-
-def short(overlap: str) -> str:
-    """An overlap's text as it is typed: "all" for all of its flags."""
-    return "all" if overlap == str(ALL) else overlap
-
-
-def with_gains(points: pd.DataFrame) -> pd.DataFrame:
-    """Add what each point gains over the one of the same setting without overlap; NaN where that wasn't measured.
-
-    gain_none: the part of its time that is saved; none_s, none_low, none_high: time without overlap. hidden is told
-    by the point alone: the communication behind compute, as part of what could be; NaN where nothing could be.
+    variants have the medians over jobs of MEDIANS; time_s_low and time_s_high, the fastest and the slowest round;
+    jobs and rounds, how many; ratio, ratio_low and ratio_high, the paired ratio over none; gain, gain_low, gain_high
+    and faster, faster_low, faster_high of it; place, label and over, the variant before on the ladder, with over_ratio,
+    over_gain and so on; exposed_AXIS and hidden_AXIS; bound_by and shared, as most jobs have it; drawn, the newest
+    row of Variants that has a timeline, or -1.
     """
-    columns = {"time_s": "none_s", "time_s_low": "none_low", "time_s_high": "none_high"}
-    base = points.loc[points["overlap"] == NONE, [*SETTING, *columns]].rename(columns=columns)
-    table = points.merge(base, on=SETTING, how="left")
-    other = table["overlap"] != NONE
-    saved = (table["none_s"] - table["time_s"]).where(other)
-    table["gain_none"] = saved / table["none_s"]
-    table["hidden"] = table["hidden_s"] / table["hideable_s"].where(table["hideable_s"] > 0)
-    return table
+
+    first: "pd.Series[Any]"
+    runs: pd.DataFrame
+    variants: pd.DataFrame
+    axes: tuple[str, ...]
+
+    @property
+    def jobs(self) -> tuple[int, int]:
+        """How many jobs ended well, and how many there were."""
+        return int((self.runs["status"] == "ok").sum()), len(self.runs)
+
+    @property
+    def nodes(self) -> float:
+        """On how many nodes it ran; NaN where no job ended well."""
+        return float(self.first["nodes"])
+
+    def fullest(self) -> "pd.Series[Any] | None":
+        """The variant with the most flags of those that add one after another; None where there is none but none."""
+        if self.variants.empty:
+            return None
+        ladder = self.variants[(self.variants["place"] == "ladder") & (self.variants["overlap"] != NONE)]
+        return None if ladder.empty else ladder.iloc[-1]
 
 
-def in_order(points: pd.DataFrame) -> pd.DataFrame:
-    """The variants of one setting: one flag after another, then each flag alone, then what else was run.
+def settings(frames: Frames) -> list[Setting]:
+    """Every setting of the ablations among the runs, in the order of system, model, devices and grid.
 
-    points: of one setting, with gains; the fastest is taken of those with the same flags. Adds place (ladder, alone,
-    other), label, and for the ladder over (the overlap of the measured variant before), gain_over and over_low,
-    over_high (its fastest and slowest job). A single flag that begins the ladder is listed alone too.
+    Jobs on another number of nodes, or with another pace of the flags, are another setting.
     """
-    found: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row in points.sort_values("time_s", na_position="last").to_dict("records"):
-        words = flags(row["overlap"])
-        if words is not None:
-            found.setdefault(words, {str(key): value for key, value in row.items()})
-    ladder = _ladder(found)
-    alone = [(flag,) for flag in FLAGS if (flag,) in found]
-    others = sorted((words for words in found if words not in (*ladder, *alone)), key=lambda words: (len(words), words))
-    listed = []
-    before: tuple[str, ...] | None = None
-    for words in ladder:
-        listed.append(_on_ladder(found, words, before))
-        if listed[-1]["jobs"]:
-            before = words
-    listed += [_apart(found[words], "alone") for words in alone]
-    listed += [_apart(found[words], "other") for words in others]
-    return pd.DataFrame(listed, columns=[*points.columns, *_ADDED])
-
-
-_ADDED = ("place", "label", "over", "gain_over", "over_low", "over_high")
-
-
-def fullest(points: pd.DataFrame) -> pd.DataFrame:
-    """Of each setting the measured variant with the most flags, of those that add one flag after another."""
-    steps = {order[:length]: length for order in _ORDERS for length in range(1, len(order) + 1)}
-    depth = points["overlap"].map(flags).map(lambda words: steps.get(words, 0))
-    ranked = points.assign(depth=depth)[(points["jobs"] > 0) & (depth > 0)]
-    ranked = ranked.sort_values(["depth", "time_s"], ascending=[True, False], kind="stable")
-    return ranked.drop_duplicates(SETTING, keep="last").drop(columns="depth").sort_index()
-
-
-def within_spread(row: "pd.Series[Any]", which: Literal["over", "none"]) -> bool:
-    """Whether the jobs of a variant, and of what it is compared with, are too scattered to tell them apart."""
-    return bool(row["time_s_low"] <= row[f"{which}_high"] and row[f"{which}_low"] <= row["time_s_high"])
-
-
-def by_axis(points: pd.DataFrame, frames: Frames) -> tuple[pd.DataFrame, list[str]]:
-    """Add exposed_AXIS and hidden_AXIS, medians over a point's jobs in seconds; the second are the axes that ran."""
-    numbers = points[POINT].assign(point=range(len(points)))
-    done = frames.runs[frames.runs["status"] == "ok"]
-    mine = done[POINT].assign(run=done.index).merge(numbers, on=POINT)[["run", "point"]]
-    times = frames.axes.merge(mine, on="run").groupby(["point", "axis"])[["exposed_s", "hidden_s"]].median()
-    axes = sorted(
-        times.index.unique("axis"), key=lambda axis: (_AXES.index(axis) if axis in _AXES else len(_AXES), axis)
-    )
-    axes = axes[:MOST_AXES]
-    table = points.reset_index(drop=True)
-    for kind in ("exposed", "hidden"):
-        wide = times[f"{kind}_s"].unstack("axis").reindex(index=range(len(points)), columns=axes)
-        table = pd.concat([table, wide.add_prefix(f"{kind}_")], axis=1)
-    return table, axes
+    runs = frames.runs[frames.runs["kind"] == "ablation"]
+    # A job that failed may know its own node only, so it counts with those of its setting that ended well.
+    nodes = runs.assign(nodes=runs["nodes"].where(runs["status"] == "ok")).groupby(SETTING, dropna=False)["nodes"]
+    runs = runs.assign(nodes=runs["nodes"].where(runs["status"] == "ok", nodes.transform("first")))
+    return [_setting(mine.sort_values("end"), frames.variants) for _, mine in runs.groupby(_KEY, dropna=False)]
 
 
 def most_exposed(row: "pd.Series[Any]", axes: Sequence[str]) -> tuple[str, float] | None:
@@ -114,33 +87,107 @@ def most_exposed(row: "pd.Series[Any]", axes: Sequence[str]) -> tuple[str, float
     return (max(waits)[1], max(waits)[0]) if waits else None
 
 
-def _ladder(found: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Those with the first flags of the papers' order; the cache has no step where no run of the ladder had it."""
-    kept = set(found)
-    whole, without = _ORDERS
-    order = whole if any("cache" in words and words == whole[: len(words)] for words in kept) else without
-    return [order[:length] for length in range(len(order) + 1) if order[:length] in kept]
-
-
-def _on_ladder(
-    found: dict[tuple[str, ...], dict[str, Any]], words: tuple[str, ...], before: tuple[str, ...] | None
-) -> dict[str, Any]:
-    row = found[words]
-    added = [word for word in row["overlap"].split(",") if word.partition("=")[0] not in (before or ())]
-    label = f"+ {' '.join(added)}" if words and before is not None else short(row["overlap"])
-    past = found[before] if before is not None else None
-    over = {
-        "over": "" if past is None else past["overlap"],
-        "gain_over": float("nan") if past is None else 1 - row["time_s"] / past["time_s"],
-        "over_low": float("nan") if past is None else past["time_s_low"],
-        "over_high": float("nan") if past is None else past["time_s_high"],
+def _setting(runs: pd.DataFrame, variants: Variants) -> Setting:
+    """runs: the jobs of one setting, oldest first."""
+    ok = runs.index[runs["status"] == "ok"]
+    rows = variants.table[variants.table["run"].isin(ok) & variants.table["overlap"].map(flags).notna()]
+    rows = rows.sort_values("run", key=lambda run: run.map(ok.get_loc), kind="stable")
+    rows = rows.drop_duplicates(["run", "overlap"])
+    groups = {str(overlap): mine for overlap, mine in rows.groupby("overlap", sort=False)}
+    rounds = {
+        overlap: {run: variants.rounds[at] for at, run in zip(mine.index, mine["run"], strict=True)}
+        for overlap, mine in groups.items()
     }
-    return row | over | {"place": "ladder", "label": _tuned(label, row)}
+    listed: list[dict[str, Any]] = []
+    before = ""
+    for overlap, place in _placed(list(groups)):
+        over = before if place == "ladder" else ""
+        ratios = _paired(rounds[overlap], rounds.get(NONE, {}) if overlap != NONE else {}, RATIOS)
+        ratios |= _paired(rounds[overlap], rounds.get(over, {}), [f"over_{name}" for name in RATIOS])
+        names = {"overlap": overlap, "place": place, "label": _label(overlap, over), "over": over}
+        listed.append(names | _pooled(groups[overlap], variants, rounds[overlap]) | ratios)
+        before = overlap if place == "ladder" else before
+    table, axes = _by_axis(_with_gains(pd.DataFrame(listed, columns=_COLUMNS)), rows, variants.axes)
+    return Setting(runs.iloc[-1], runs, table, axes)
 
 
-def _apart(row: dict[str, Any], place: Place) -> dict[str, Any]:
-    return row | {"over": "", "place": place, "label": _tuned(short(row["overlap"]), row)}
+def _placed(overlaps: Sequence[str]) -> list[tuple[str, Place]]:
+    """Overlaps in the papers' order: those that lead up to the fullest one, each flag alone, then what else ran.
+
+    Of several with the same flags the first stands for them. A single flag that begins the ladder is listed alone too.
+    """
+    first: dict[tuple[str, ...], str] = {}
+    for overlap in overlaps:
+        first.setdefault(flags(overlap) or (), overlap)
+
+    def leading(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+        return [words[:length] for length in range(len(words) + 1) if words[:length] in first]
+
+    ladder = leading(max(first, key=lambda words: (len(words), len(leading(words))), default=()))
+    alone = [(flag,) for flag in FLAGS if (flag,) in first]
+    met = {first[words] for words in (*ladder, *alone)}
+    others = sorted((overlap for overlap in overlaps if overlap not in met), key=lambda text: (text.count(","), text))
+    return [
+        *((first[words], "ladder") for words in ladder),
+        *((first[words], "alone") for words in alone),
+        *((overlap, "other") for overlap in others),
+    ]
 
 
-def _tuned(label: str, row: dict[str, Any]) -> str:
-    return f"{label} ({row['tuning']})" if row["tuning"] else label
+def _label(overlap: str, over: str) -> str:
+    """What the bar of a variant is called: the flags that it adds, where it stands over another one."""
+    before = flags(over) if over else None
+    if before is None:
+        return short(overlap)
+    return "+ " + " ".join(word for word in overlap.split(",") if word.partition("=")[0] not in before)
+
+
+def _pooled(rows: pd.DataFrame, variants: Variants, rounds: Rounds) -> dict[str, Any]:
+    """One variant over the jobs of a setting, oldest first."""
+    times = [time_s for of_job in rounds.values() for time_s in of_job if time_s == time_s]
+    drawn = [place for place in rows.index if place in variants.timelines]
+    said = {name: rows[name].tolist() for name in ("bound_by", "shared")}
+    return {
+        **{name: rows[name].median() for name in MEDIANS},
+        **{name: max(words, key=words.count) for name, words in said.items()},
+        "time_s_low": min(times, default=math.nan),
+        "time_s_high": max(times, default=math.nan),
+        "jobs": len(rows),
+        "rounds": len(times),
+        "drawn": drawn[-1] if drawn else -1,
+    }
+
+
+def _paired(mine: Rounds, base: Rounds, names: Sequence[str]) -> dict[str, float]:
+    """The ratio with its interval under these names; NaN without a round of both, and the interval of a single one."""
+    jobs = [
+        [pair for pair in zip(times_s, base.get(run, ()), strict=False) if not any(map(math.isnan, pair))]
+        for run, times_s in mine.items()
+    ]
+    nothing = [math.nan] * len(names)
+    values = metrics.paired(jobs) if any(jobs) else nothing
+    return dict(zip(names, values if sum(map(len, jobs)) > 1 else [values[0], *nothing[1:]], strict=True))
+
+
+def _with_gains(table: pd.DataFrame) -> pd.DataFrame:
+    """Add what each ratio saves (gain) and how many times as fast it is (faster), with the ends of the interval."""
+    for before in ("", "over_"):
+        for name, figure in (("gain", metrics.saved), ("faster", metrics.speed_up)):
+            for end, ratio_end in (("", ""), ("_low", "_high"), ("_high", "_low")):
+                table[f"{before}{name}{end}"] = by_row(figure, 1.0, table[f"{before}ratio{ratio_end}"])
+    return table
+
+
+def _by_axis(table: pd.DataFrame, rows: pd.DataFrame, axes: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Add exposed_AXIS and hidden_AXIS, medians over jobs in seconds; the second are the axes that ran."""
+    mine = axes.merge(rows["overlap"], left_on="variant", right_index=True)
+    times = mine.groupby(["overlap", "axis"])[["exposed_s", "hidden_s"]].median()
+    names = sorted(
+        times.index.unique("axis"), key=lambda axis: (_AXES.index(axis) if axis in _AXES else len(_AXES), axis)
+    )
+    for kind in ("exposed", "hidden"):
+        for axis in names[:MOST_AXES]:
+            table[f"{kind}_{axis}"] = [
+                times[f"{kind}_s"].get((overlap, axis), math.nan) for overlap in table["overlap"]
+            ]
+    return table, tuple(names[:MOST_AXES])

@@ -32,7 +32,7 @@ class Bar:
     """One bar: its name; the heading of the group that begins with it; the range of its whole, drawn as a whisker.
 
     notes: what stands in each column beside the bars; pale: those of the columns that are written in a quiet colour.
-    missing: what stands in place of a bar that has no part.
+    missing: what stands in place of a bar that has no part. mark: where an upright mark stands, NaN for none.
     """
 
     label: str
@@ -42,13 +42,17 @@ class Bar:
     notes: tuple[str, ...] = ()
     pale: tuple[int, ...] = ()
     missing: str = "not measured"
+    mark: float = math.nan
 
 
 def stacked(
     parts: Sequence[Bars], bars: Sequence[Bar], caption: str, *, name: str, title: str, description: str,
-    columns: Sequence[str] = (), width: float = WIDTH,
+    columns: Sequence[str] = (), mark: str = "", width: float = WIDTH,
 ) -> Markup:  # fmt: skip
-    """The bars, first on top. caption: of the scale; columns: the heads of the notes, each in two lines at most."""
+    """The bars, first on top. caption: of the scale; columns: the heads of the notes, each in two lines at most.
+
+    mark: what the bars' marks are.
+    """
     labels = [clean(bar.label, LABEL_LETTERS if width > WIDTH else 22) for bar in bars]
     left = 12 + LETTER * max((len(label) for label in labels), default=0)
     widths = [column_width(head, [bar.notes[place] for bar in bars if bar.notes]) for place, head in enumerate(columns)]
@@ -69,7 +73,7 @@ def stacked(
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
         axes.grid(axis="x", color=COLOURS["rule"], linewidth=0.8)
         axes.set_xlabel(caption, labelpad=6)
-        _legend(figure, parts)
+        _legend(figure, parts, mark if any(math.isfinite(bar.mark) for bar in bars) else "")
         for bar, place in zip(bars, places, strict=True):
             if bar.heading:
                 write(figure, 1.0, top + place - ROW - HEADING / 2, bar.heading, "muted", "left", weight="bold")
@@ -102,7 +106,9 @@ def _draw_parts(axes: Axes, parts: Sequence[Bars], bars: Sequence[Bar], centres:
         elif bar.high > bar.low:
             axes.hlines(centre, bar.low, bar.high, color=COLOURS["ink"], linewidth=1.3)
             axes.vlines((bar.low, bar.high), centre - 4, centre + 4, color=COLOURS["ink"], linewidth=1.3)
-    highs = [bar.high for bar in bars if math.isfinite(bar.high)]
+        if math.isfinite(bar.mark):
+            axes.vlines(bar.mark, centre - 0.44 * ROW, centre + 0.44 * ROW, color=COLOURS["ink"], linewidth=2.4)
+    highs = [end for bar in bars for end in (bar.high, bar.mark) if math.isfinite(end)]
     return max((*reach, *highs), default=0.0)
 
 
@@ -112,9 +118,10 @@ def write(figure: Figure, x: float, y: float, words: str, colour: str, align: st
     figure.text(x / width, 1 - y / height, words, color=COLOURS[colour], ha=align, va="center_baseline", weight=weight)
 
 
-def _legend(figure: Figure, parts: Sequence[Bars]) -> None:
-    """The parts' names in their colours, in one line above the bars."""
+def _legend(figure: Figure, parts: Sequence[Bars], mark: str) -> None:
+    """The parts' names in their colours, and what the marks are, in one line above the bars."""
     x = 1.0
-    for part in parts:
-        write(figure, x, 14, f"■ {part.label}", part.colour, "left", weight="bold")
-        x += LETTER * (len(part.label) + 4)
+    named = [(f"■ {part.label}", part.colour) for part in parts] + ([(f"❙ {mark}", "ink")] if mark else [])
+    for words, colour in named:
+        write(figure, x, 14, words, colour, "left", weight="bold")
+        x += LETTER * (len(words) + 3)

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import pandas as pd
 
 from reports import text
-from reports.ablation import NONE, short
 from reports.bars import Bar, Bars, stacked
 from reports.frame import SETTING, Frames
+from reports.overlaps import NONE, short
 from reports.page import Figure
 from reports.scaling import MeasuredSeries, at, left_out, spread_out
 
@@ -31,13 +32,19 @@ def breakdown(series: MeasuredSeries, remark: str = "", *, as_share: bool = Fals
     ]
     unit = "% of an iteration" if as_share else "seconds per iteration"
     several = any(bar.heading for bar in bars)
+    bars = [replace(bar, mark=mark) for bar, mark in zip(bars, (rows["bound_s"] / whole).tolist(), strict=True)]
     caption = "Exposed: compute stands still for it, waiting for the slowest rank included."
+    if rows["bound_s"].notna().any():
+        caption += " The mark: what bounds a step, which none of the same work can beat."
     if several:
-        caption += " Beside the bars: the part of the time that is saved over the same layout without overlap."
+        caption += (
+            " Beside the bars: the part of the time that is saved over the same layout without overlap, by medians "
+            "over jobs of their own, in grey where it may be chance: the jobs' times meet, or there is one only."
+        )
     return _bars(
         series, "breakdown", "Where the time goes", parts, rows, f"{unit} on rank 0",
         caption + remark + left_out(line, series.line),
-        {"compute_s": "compute", "collectives_s": "exposed"}, text.seconds,
+        {"compute_s": "compute", "collectives_s": "exposed", "bound_s": "bound"}, text.seconds,
         bars=bars, columns=("saved",) if several else (),
     )  # fmt: skip
 
@@ -56,6 +63,7 @@ def _by_overlap(series: MeasuredSeries, line: pd.DataFrame) -> tuple[pd.DataFram
             short(point["overlap"]) or "not recorded",
             heading=f"{at(point)} · {text.clean(point['model'], 22)}" if heads else "",
             notes=(text.gain(point["gain_none"]) if point["gain_none"] == point["gain_none"] else "",),
+            pale=() if point["gain_is_sure"] else (0,),
         )
         for heads, (_, point) in zip(first, rows.iterrows(), strict=True)
     ]
@@ -120,7 +128,7 @@ def _bars(
     return Figure(
         title,
         caption,
-        stacked(parts, bars, axis, name=name, title=title, description=description, columns=columns),
+        stacked(parts, bars, axis, name=name, title=title, description=description, columns=columns, mark="bound"),
         chosen[["ranks", "model", "grid", "overlap", *said]],
         name,
     )

@@ -60,7 +60,11 @@ def _kind(block: Block) -> str:
 
 
 def _td(cell: Cell, column: Column) -> Markup:
-    names = [name for name, on in (("n", column.numeric), ("w", column.wide), ("none", cell.missing)) if on]
+    names = [
+        name
+        for name, on in (("n", column.numeric), ("w", column.wide), ("none", cell.missing), ("q", cell.quiet))
+        if on
+    ]
     classes = f' class="{" ".join(names)}"' if names else ""
     sort = "" if cell.sort is None or not column.numeric else f' data-s="{escape(cell.sort)}"'
     return Markup(f"<td{classes}{sort}>{escape(cell.text)}</td>")

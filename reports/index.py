@@ -95,10 +95,14 @@ def _others(others: pd.DataFrame) -> Section:
         Column("Model", "model", numeric=False, missing="none"),
         Column("Devices", "ranks", text.count),
         Column("Grid", "grid", numeric=False, missing="none"),
-        Column("Time per batch", "time_s", text.seconds),
-        Column("Sustained", "hardware_flops_per_s", text.flops),
+        Column("Time per batch", "time_s", text.seconds, figure="time_per_iteration"),
+        Column("Overlap", "overlap", numeric=False, missing="none"),
+        Column("Sustained", "hardware_flops_per_s", text.flops, figure="rate"),
         Column("Result", "source", text.clean, numeric=False, wide=True),
     )
-    note = "Runs whose label `study` names none of the studies above, such as ones started by hand."
+    note = (
+        "Runs whose label `study` names none of the studies above, such as ones started by hand; and those of earlier "
+        "versions that measured one overlap a job, whose gains are not paired and not shown."
+    )
     data = others.assign(failed=others["status"] != "ok").sort_values("end", ascending=False)
     return Section("Other runs", (Table("Runs of no study", columns, data, "other", note, failed="failed"),), "other")

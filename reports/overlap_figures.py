@@ -5,26 +5,26 @@ from typing import Any
 import pandas as pd
 
 from reports import bars, published, text, timeline_picture
-from reports.ablation import NONE, flags, within_spread
+from reports.ablation import Setting
 from reports.bars import Bar, Bars
-from reports.frame import Frames
+from reports.overlaps import NONE, flags
 from reports.page import Figure
 from reports.timeline_picture import Panel
+from reports.variants import Variants
 
 HEADINGS = {"ladder": "one after the other", "alone": "each alone", "other": "other combinations"}
 
 
-def steps(name: str, ordered: pd.DataFrame) -> Figure:
-    """Compute and exposed communication of every variant, with its gains (par4d Fig. 3, axonn-sc24 Fig. 5)."""
-    theirs = _published(ordered.iloc[0])
+def steps(name: str, setting: Setting) -> Figure:
+    """Compute and exposed communication of every variant, its bound and its gains (par4d Fig. 3, axonn-sc24 Fig. 5)."""
+    ordered = setting.variants
+    theirs = _published(str(setting.first["system"]))
     told = ordered["blocking_s"].notna()
     parts = [
         Bars("compute", ordered["compute_s"].tolist(), "blue"),
-        Bars("exposed, can't be hidden", ordered["blocking_s"].tolist(), "gold"),
-        Bars("exposed, could be hidden", ordered["exposed_s"].tolist(), "red"),
+        Bars("blocking", ordered["blocking_s"].tolist(), "gold"),
+        Bars("other exposed", ordered["exposed_s"].where(told, ordered["collectives_s"]).tolist(), "red"),
     ]
-    if (~told & ordered["collectives_s"].notna()).any():
-        parts.append(Bars("exposed, not told apart", ordered["collectives_s"].where(~told).tolist(), "purple"))
     notes = [_notes(row, theirs) for _, row in ordered.iterrows()]
     paper = theirs["paper"].iloc[0]
     heads = ("step", "saved over the\none before", paper, "saved\nover none", paper)
@@ -33,31 +33,32 @@ def steps(name: str, ordered: pd.DataFrame) -> Figure:
         Bar(
             row["label"], HEADINGS[row["place"]] if begins else "", row["time_s_low"], row["time_s_high"],
             tuple(note[place] for place in kept),
-            tuple(at for at, place in enumerate(kept) if _unsure(row, place)),
-            "failed" if row["failed"] else "not measured",
+            tuple(at for at, place in enumerate(kept) if _unsure(row, place)), mark=row["bound_s"],
         )
         for begins, note, (_, row) in zip(~ordered.duplicated("place"), notes, ordered.iterrows(), strict=True)
     ]  # fmt: skip
     title = "A step by overlap"
     caption = (
-        "Medians over jobs, on rank 0; whiskers span the jobs' times. A gain in grey may be chance: the whiskers of "
-        "both meet."
+        "Medians over jobs of the mean step, on rank 0; whiskers span the rounds. Blocking and other waits are both "
+        "exposed. A gain is 1 less the paired ratio of its row in the table below; in grey it may be chance."
     )
     if {2, 4} & set(kept):
         caption += f" Grey too: the published gains, {_of_what(theirs)}."
-    said = [f"{row['label']}: {text.seconds(row['time_s'])}" for _, row in ordered.iterrows() if row["jobs"]]
-    columns = [*_VARIANT, "over", "gain_over", "gain_none", "hidden", "hidden_s", "hideable_s"]
-    columns += ["compute_s", "blocking_s", "exposed_s"]
+    said = [f"{row['label']}: {text.seconds(row['time_s'])}" for _, row in ordered.iterrows()]
     return Figure(
         title, caption,
         bars.stacked(parts, drawn, "seconds per iteration on rank 0", name=f"{name}-variants", title=title,
             description=". ".join(said) + ". " + caption, columns=[heads[place] for place in kept],
-            width=timeline_picture.WIDTH),
-        ordered[columns], f"{name}-variants",
+            mark="bound of the step", width=timeline_picture.WIDTH),
+        ordered[_CSV], f"{name}-variants",
     )  # fmt: skip
 
 
-_VARIANT = ["place", "overlap", "tuning", "jobs", "time_s", "time_s_low", "time_s_high"]
+_CSV = [
+    *("place", "overlap", "jobs", "rounds", "time_s", "time_s_low", "time_s_high"),
+    *("over", "over_ratio", "over_gain", "ratio", "ratio_low", "ratio_high", "gain"),
+    *("compute_s", "blocking_s", "exposed_s", "collectives_s", "hidden_s", "share_hidden", "bound_s", "bound_by"),
+]
 
 
 def _notes(row: "pd.Series[Any]", theirs: pd.DataFrame) -> tuple[str, ...]:
@@ -67,24 +68,25 @@ def _notes(row: "pd.Series[Any]", theirs: pd.DataFrame) -> tuple[str, ...]:
         same = theirs[(theirs["gained"] == ",".join(flags(row["overlap"]) or ())) & (theirs["over"] == over)]
         return f"{100 * same['value'].iloc[0]:.4g} %" if len(same) and row["place"] == "ladder" else ""
 
-    if not row["jobs"]:
-        return ("",) * 5
     before = (",".join(flags(row["over"]) or ()) or NONE) if row["over"] else ""
-    over = text.gain(row["gain_over"]) if row["gain_over"] == row["gain_over"] else ""
-    none = text.gain(row["gain_none"]) if row["gain_none"] == row["gain_none"] else ""
-    return text.seconds(row["time_s"]), over, stated(before), none, stated(NONE) if before != NONE else ""
+    time_s, over, none = (
+        write(row[key]) if row[key] == row[key] else ""
+        for key, write in (("time_s", text.seconds), ("over_gain", text.gain), ("gain", text.gain))
+    )
+    return time_s, over, stated(before), none, stated(NONE) if before != NONE else ""
 
 
 def _unsure(row: "pd.Series[Any]", place: int) -> bool:
-    """Whether the number in this column is no larger than the jobs' scatter, or is not ours."""
-    return (place == 1 and within_spread(row, "over")) or (place == 3 and within_spread(row, "none")) or place in (2, 4)
+    """Whether the number in this column may be chance, or is not ours."""
+    low, high = {1: ("over_gain_low", "over_gain_high"), 3: ("gain_low", "gain_high")}.get(place, ("", ""))
+    return place in (2, 4) or (bool(low) and not (row[low] > 0 or row[high] < 0))
 
 
-def _published(first: "pd.Series[Any]") -> pd.DataFrame:
+def _published(system: str) -> pd.DataFrame:
     """The gains that a paper has from this system, else those of par4d's running example."""
     gains = published.gains()
     gains = gains[gains["study"] == "overlap"]
-    here = gains[gains["system"].str.lower() == first["system"].lower()]
+    here = gains[gains["system"].str.lower() == system.lower()]
     return here if len(here) else gains[gains["paper"] == "par4d"]
 
 
@@ -93,36 +95,27 @@ def _of_what(theirs: pd.DataFrame) -> str:
     return f"{one['source'].rpartition('-')[0]}, {one['model']} on {one['devices']} devices of {one['system']}"
 
 
-def timeline(name: str, ordered: pd.DataFrame, runs: pd.DataFrame, frames: Frames) -> list[Figure]:
+def timeline(name: str, setting: Setting, variants: Variants) -> list[Figure]:
     """A step without overlap above one with the fullest variant that has a timeline; nothing where none has."""
+    ladder = setting.variants[(setting.variants["place"] == "ladder") & (setting.variants["drawn"] >= 0)]
     panels = []
     tables = []
-    for labelled, rows in (("without overlap", ordered["overlap"] == NONE), ("with", ordered["overlap"] != NONE)):
-        ladder = ordered[rows & (ordered["place"] == "ladder")].iloc[::-1]
-        kept = [
-            (point["overlap"], run) for _, point in ladder.iterrows() for run in _with_timeline(point, runs, frames)
-        ]
-        if kept:
-            overlap, run = kept[0]
-            label = labelled if overlap == NONE else f"{labelled} {overlap}"
-            panels.append(Panel(label, frames.timelines[run]))
-            spans = [span.model_dump() | {"overlap": overlap} for span in frames.timelines[run].spans]
+    for labelled, rows in (("without overlap", ladder["overlap"] == NONE), ("with", ladder["overlap"] != NONE)):
+        for _, row in ladder[rows].tail(1).iterrows():
+            overlap, drawn = row["overlap"], variants.timelines[row["drawn"]]
+            panels.append(Panel(labelled if overlap == NONE else f"{labelled} {overlap}", drawn))
+            spans = [span.model_dump() | {"overlap": overlap} for span in drawn.spans]
             tables.append(pd.DataFrame(spans, columns=["overlap", "lane", "kind", "name", "start_s", "end_s"]))
     title = "One step"
     svg = timeline_picture.picture(panels, name=f"{name}-timeline", title=title)
     if svg is None:
         return []
     caption = (
-        "One iteration on rank 0: compute and its phases on top, below it what is in flight along each axis of the "
-        "grid. A lane is filled in part where more happens than the picture can tell apart."
+        "The last iteration of each in the newest job, on rank 0, which may differ from the median above: compute and "
+        "its phases on top, below it what is in flight along each axis of the grid. A lane is filled in part where "
+        "more happens than the picture can tell apart."
     )
     data = pd.concat(tables, ignore_index=True)
     for column in ("lane", "name"):
         data[column] = data[column].map(text.clean)
     return [Figure(title, caption, svg, data, f"{name}-timeline")]
-
-
-def _with_timeline(point: "pd.Series[Any]", runs: pd.DataFrame, frames: Frames) -> list[int]:
-    """The jobs of a point that have a timeline, newest first."""
-    mine = runs[(runs["overlap"] == point["overlap"]) & (runs["tuning"] == point["tuning"]) & (runs["status"] == "ok")]
-    return [run for run in mine.sort_values("end", ascending=False).index if run in frames.timelines]

@@ -1,7 +1,7 @@
 """What a page is made of: sections of text, facts, figures and tables. templates/study.html draws them."""
 
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -9,16 +9,21 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from reports import text
+from engine.result.metrics import Definition
+from reports import derived, text
 
 NOT_MEASURED = "not measured"
+NOT_TOLD = "not told"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of a table. key: of the frame, also its name in the CSV; write: a value as text.
 
-    missing: what stands where there is no value. wide: text that may wrap instead of staying on one line.
+    missing: what stands where there is no value. wide: text that may wrap instead of staying on one line. figure: the
+    name of the derived figure that it is (metrics.DEFINITIONS), whose definition its head leads to. spread: the keys of
+    the ends of its interval, written behind it; level: the value that means no difference: what has it in its
+    interval, or has none, is written in grey. Raises ValueError for a figure that is defined nowhere.
     """
 
     title: str
@@ -27,15 +32,47 @@ class Column:
     numeric: bool = True
     missing: str = NOT_MEASURED
     wide: bool = False
+    figure: str = ""
+    spread: tuple[str, str] | None = None
+    level: float = math.nan
+
+    def __post_init__(self) -> None:
+        if self.figure and self.figure not in derived.NAMES:
+            raise ValueError(f"The column {self.title} is of a figure that metrics.py doesn't define: {self.figure}.")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of the frame: all that it shows."""
+        return (self.key, *(self.spread or ()))
+
+    def values(self, data: pd.DataFrame) -> Iterable[tuple[Any, ...]]:
+        """What it shows of every row."""
+        return zip(*(data[key].tolist() for key in self.keys), strict=True)
+
+    def cell(self, values: tuple[Any, ...], *, failed: bool) -> "Cell":
+        """The cell of one row. values: those of its keys; failed: whether the row is of failed jobs only."""
+        value, *ends = values
+        if value is None or value == "" or (isinstance(value, float) and math.isnan(value)) or value is pd.NaT:
+            return Cell("failed" if failed and self.missing else self.missing, None, missing=True)
+        words = self.write(value)
+        known = len(ends) == 2 and not any(math.isnan(end) for end in ends)
+        if known:
+            words += f" ({self.write(ends[0])} to {self.write(ends[1])})"
+        sort = value.timestamp() if isinstance(value, datetime) else value
+        return Cell(words, sort, quiet=not math.isnan(self.level) and not (known and self._tells(*ends)))
+
+    def _tells(self, low: float, high: float) -> bool:
+        return low > self.level or high < self.level
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell: its text, what it sorts by, and whether there is no value."""
+    """One cell: its text, what it sorts by, whether there is no value, and whether it may be chance."""
 
     text: str
     sort: object
     missing: bool = False
+    quiet: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +94,7 @@ class Table:
         shown = self.data.head(self.HTML_ROWS)
         failed = shown[self.failed].tolist() if self.failed else [False] * len(shown)
         cells = [
-            [_cell(column, value, bad) for value, bad in zip(shown[column.key].tolist(), failed, strict=True)]
+            [column.cell(values, failed=bad) for values, bad in zip(column.values(shown), failed, strict=True)]
             for column in self.columns
         ]
         return (list(row) for row in zip(*cells, strict=True))
@@ -70,7 +107,7 @@ class Table:
     @property
     def csv(self) -> pd.DataFrame:
         """The data behind the table."""
-        return self.data[list(dict.fromkeys(column.key for column in self.columns))]
+        return self.data[list(dict.fromkeys(key for column in self.columns for key in column.keys))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +150,14 @@ class Facts:
     facts: tuple[tuple[str | None, str, str], ...]
 
 
-Block = Table | Figures | Paragraph | Commands | Facts
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """Figures with their formulas (metrics.DEFINITIONS), each a place in the page under its name."""
+
+    definitions: tuple[Definition, ...]
+
+
+Block = Table | Figures | Paragraph | Commands | Facts | Definitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +189,11 @@ class Page:
 def flops_column(title: str, key: str, data: pd.DataFrame, missing: str = NOT_MEASURED) -> Column:
     """A column of rates in one unit, that of its smallest value, so that they can be compared at a glance."""
     factor, letter = text.prefix(float(data[key].min()))
-    return Column(f"{title}, {letter}flop/s", key, lambda value: text.significant(value / factor), missing=missing)
+    write = lambda value: text.significant(value / factor)  # noqa: E731
+    return Column(f"{title}, {letter}flop/s", key, write, missing=missing, figure="rate")
 
 
 def nothing_measured(command: str) -> Section:
     """What a page without results says: the command that measures, and the one that builds the report again."""
     lines = (command, "python -m reports build --out site/")
     return Section("Nothing measured yet", (Paragraph("Run the suite, then build this report:"), Commands(lines)))
-
-
-def _cell(column: Column, value: Hashable, failed: bool) -> Cell:
-    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)) or value is pd.NaT:
-        return Cell("failed" if failed and column.missing else column.missing, None, missing=True)
-    return Cell(column.write(value), value.timestamp() if isinstance(value, datetime) else value)

@@ -7,23 +7,27 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from reports.frame import POINT, SERIES
+from engine.result import metrics
+from reports.derived import by_row
+from reports.frame import POINT, SERIES, SETTING
+from reports.overlaps import NONE
 
 MEASURES = [
     *("time_s", "hardware_flops_per_s", "model_flops_per_s", "tokens_per_s", "hfu", "mfu", "of_empirical"),
-    *("compute_s", "collectives_s", "blocking_s", "exposed_s", "hideable_s", "hidden_s"),
+    *("compute_s", "collectives_s", "share_hidden", "bound_s", "step_by_bound"),
     *("memory_max", "memory_min", "prefetch_bytes", "cache_bytes", "cached_blocks"),
 ]
+RANGED = ("time_s", "hardware_flops_per_s", "model_flops_per_s")
+WORDS = ("bound_by", "empirical_from", "shared")
 
 
 def points(runs: pd.DataFrame, series: Sequence[str] = SERIES) -> pd.DataFrame:
     """One row a point, in the order of series and device count. series: the columns that tell series apart.
 
-    For every measure: its median over the jobs that succeeded (NaN if none did), and for time_s and
-    hardware_flops_per_s also the extremes, `_low` and `_high`. jobs, failed: numbers of jobs; reason: of the newest
-    failure; newest: index of the newest job that succeeded (-1 if none); commits: how many versions of the code;
-    batch_tokens: of a global batch;
-    efficiency: see `with_efficiency`.
+    For every measure: its median over the jobs that succeeded (NaN if none did), and for those in RANGED also the
+    extremes, `_low` and `_high`. jobs, failed: numbers of jobs; reason: of the newest failure; newest: index of the
+    newest job that succeeded (-1 if none); commits: how many versions of the code; bound_by, empirical_from, shared:
+    what the jobs say, each once; batch_tokens: of a global batch; efficiency: see `with_efficiency`.
     """
     ordered = runs.sort_values("end", kind="stable")
     ok = ordered[ordered["status"] == "ok"]
@@ -32,9 +36,11 @@ def points(runs: pd.DataFrame, series: Sequence[str] = SERIES) -> pd.DataFrame:
 
     done = ok.groupby(POINT, dropna=False, sort=False)
     table = done[MEASURES].median()
-    for measure in ("time_s", "hardware_flops_per_s"):
+    for measure in RANGED:
         table[f"{measure}_low"] = done[measure].min()
         table[f"{measure}_high"] = done[measure].max()
+    for words in WORDS:
+        table[words] = done[words].agg(_each_once)
     table["jobs"] = done.size()
     table["commits"] = done["commit"].nunique()
     table["newest"] = ok.assign(job=ok.index).groupby(POINT, dropna=False, sort=False)["job"].last()
@@ -45,28 +51,50 @@ def points(runs: pd.DataFrame, series: Sequence[str] = SERIES) -> pd.DataFrame:
     for column in ("jobs", "failed", "commits"):
         merged[column] = merged[column].fillna(0).astype(int)
     merged["newest"] = merged["newest"].fillna(-1).astype(int)
-    merged["reason"] = merged["reason"].fillna("")
+    for column in ("reason", *WORDS):
+        merged[column] = merged[column].fillna("")
     merged = merged.sort_values([*series, "ranks", "time_s"], kind="stable").reset_index(drop=True)
     merged["batch_tokens"] = pd.to_numeric(merged["batch_size"], errors="coerce") * merged["sequence"]
     return with_efficiency(merged, series)
 
 
 def with_efficiency(table: pd.DataFrame, series: Sequence[str]) -> pd.DataFrame:
-    """Add efficiency: model flop/s per device, relative to the series' smallest point (axonn-sc24 VII-A).
+    """Add efficiency (metrics.efficiency) of each point, the base being the fastest layout of its series' smallest one.
 
-    In a series of one model and batch that is the parallel efficiency. Model flops, so that a series that turns
-    activation checkpointing on at some size isn't flattered by it; where it is the same all along, hardware flops give
-    the same ratio. The smallest point's fastest layout is the base.
+    efficiency_low and efficiency_high: of its slowest and fastest job, against the same base.
     """
     by = list(series)
     table = table.copy()
-    table["per_device"] = table["model_flops_per_s"] / table["ranks"].astype(float)
+    ranks = table["ranks"].astype(float)
+    for end in ("", "_low", "_high"):
+        table[f"per_device{end}"] = by_row(metrics.per_device, table[f"model_flops_per_s{end}"], ranks)
     measured = table.dropna(subset="per_device")
     smallest = measured.groupby(by, dropna=False)["ranks"].transform("min")
     base = measured[measured["ranks"] == smallest].groupby(by, dropna=False)["per_device"].max().rename("base")
     table = table.merge(base.reset_index(), on=by, how="left")
-    table["efficiency"] = table["per_device"] / table["base"]
-    return table.drop(columns="base")
+    for end in ("", "_low", "_high"):
+        table[f"efficiency{end}"] = by_row(metrics.efficiency, table[f"per_device{end}"], table["base"])
+    return table.drop(columns=["base", "per_device_low", "per_device_high"])
+
+
+def with_gains(table: pd.DataFrame) -> pd.DataFrame:
+    """Add none_s, the time of the same setting without overlap, and gain_none, what each point saves over it.
+
+    Both are medians over jobs, each job with one overlap: the noise between jobs is in the gain, unlike in the paired
+    ratios of an ablation. NaN where no job without overlap was measured, and for those themselves. gain_is_sure: of
+    several jobs each, none of the one takes as long as any of the other.
+    """
+    names = {"time_s": "none_s", "time_s_low": "none_low", "time_s_high": "none_high", "jobs": "none_jobs"}
+    base = table.loc[table["overlap"] == NONE, [*SETTING, *names]].rename(columns=names)
+    merged = table.merge(base, on=SETTING, how="left")
+    merged["gain_none"] = by_row(metrics.saved, merged["none_s"], merged["time_s"]).where(merged["overlap"] != NONE)
+    apart = (merged["time_s_high"] < merged["none_low"]) | (merged["time_s_low"] > merged["none_high"])
+    merged["gain_is_sure"] = apart & (merged["jobs"] > 1) & (merged["none_jobs"] > 1)
+    return merged.drop(columns=["none_low", "none_high", "none_jobs"])
+
+
+def _each_once(words: "pd.Series[str]") -> str:
+    return " or ".join(dict.fromkeys(word for word in words if word))
 
 
 def fastest(table: pd.DataFrame) -> pd.DataFrame:

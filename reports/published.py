@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from engine.result import metrics
+from reports.derived import by_row
 from reports.text import DAY
 
 _FOLDER = Path(__file__).with_name("published")
@@ -32,7 +34,8 @@ def weak_scaling() -> pd.DataFrame:
     """One row a published point: paper, system, framework, model, ranks, batch_tokens and the measures it has.
 
     Percentages count recomputation: hfu is of the advertised peak, of_empirical of the empirical one. time_s is not
-    printed in the papers but implied by the flop/s. efficiency: relative to the smallest point of the same series.
+    printed in the papers but implied by the flop/s. efficiency: relative to the smallest point of the same series, by
+    what is printed, the flop/s or the share of the peak.
     """
     rows = _read("weak_scaling.csv")
     rows = rows[rows["metric"].isin(list(_MEASURES))].assign(
@@ -42,8 +45,9 @@ def weak_scaling() -> pd.DataFrame:
     table = rows.pivot(index=key, columns="metric", values="value").reset_index().rename_axis(columns=None)
     series = ["paper", "system", "framework"]
     table = table.sort_values([*series, "ranks"]).reset_index(drop=True)
-    per_device = (table["hardware_flops_per_s"] / table["ranks"]).fillna(table["hfu"])
-    table["efficiency"] = per_device / per_device.groupby([table[name] for name in series]).transform("first")
+    per_device = by_row(metrics.per_device, table["hardware_flops_per_s"], table["ranks"]).fillna(table["hfu"])
+    smallest = per_device.groupby([table[name] for name in series]).transform("first")
+    table["efficiency"] = by_row(metrics.efficiency, per_device, smallest)
     return table
 
 
@@ -72,8 +76,9 @@ def time_to_solution() -> pd.DataFrame:
     """
     table = _read("time_to_solution.csv").rename(columns={"devices": "ranks", "value": "solution_s"})
     series = [table[name] for name in ("paper", "system", "model")]
-    work = table["ranks"] * table["solution_s"]
-    return table.assign(efficiency=work.groupby(series).transform("first") / work)
+    per_device = by_row(metrics.per_device, by_row(metrics.rate, table["tokens"], table["solution_s"]), table["ranks"])
+    smallest = per_device.groupby(series).transform("first")
+    return table.assign(efficiency=by_row(metrics.efficiency, per_device, smallest))
 
 
 def matching(system: str, models: set[str], series: str = "") -> pd.DataFrame:

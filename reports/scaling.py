@@ -14,6 +14,7 @@ from reports.points import fastest
 
 DEVICES = Scale("devices", "log2", write=text.count)
 MOST_CURVES = 6
+MOST_LOST = 6
 MOST_POINTS = 60
 _CURVES = ("blue", "red", "green", "purple", "gold", "sky")
 _MARKS = {"axonn-sc24": "o", "par4d": "s"}
@@ -65,8 +66,18 @@ def peak(series: MeasuredSeries) -> Figure:
     scale = Scale("% of peak", from_zero=True, write=lambda value: f"{100 * value:.0f}")
     return scaling(
         series, "peak", "Share of the peak", measures, scale, text.percent,
-        "HFU and MFU are of the advertised peak; HFU counts recomputation, MFU does not." + published_in(series, "hfu"),
+        "HFU and MFU are of the advertised peak; HFU counts recomputation, MFU does not." + _empirical(series)
+        + published_in(series, "hfu"),
     )  # fmt: skip
+
+
+def _empirical(series: MeasuredSeries) -> str:
+    """The part of a caption that says which empirical peak it is, and whether it can be right."""
+    known = " or ".join(dict.fromkeys(words for words in series.line["empirical_from"] if words))
+    said = f" Empirical: {known}." if known else ""
+    if (series.line[["of_empirical", "hfu"]] > 1).any(axis=None):
+        said += " More than 100 %: the peak was measured or stated too low, not exceeded."
+    return said
 
 
 def efficiency(series: MeasuredSeries, title: str) -> Figure:
@@ -74,9 +85,11 @@ def efficiency(series: MeasuredSeries, title: str) -> Figure:
     line = series.line
     base = int(line["ranks"].min())
     scale = Scale("% efficiency", from_zero=True, write=lambda value: f"{100 * value:.0f}")
+    said = f"Model flop/s per device, relative to {text.plural(base, 'device')}, which are 100 % by definition."
+    if (line["efficiency"] > 1).any():
+        said += " More than 100 %: a device did less at the smallest point than at a larger one."
     return scaling(
-        series, "efficiency", title, [("efficiency", "blue", "measured")], scale, text.percent,
-        f"Flop/s per device, relative to {text.plural(base, 'device')}."
+        series, "efficiency", title, [("efficiency", "blue", "measured")], scale, text.percent, said
         + published_in(series, "efficiency", "relative to its own smallest"),
     )  # fmt: skip
 
@@ -164,7 +177,7 @@ def scaling(
     theirs = series.published[columns_in(series.published, columns)].assign(origin=series.published["paper"])
     return Figure(
         title,
-        caption + left_out(line, series.line),
+        caption + left_out(line, series.line) + lost(series),
         charts.lines(drawn, DEVICES, scale, name=name, title=title, description=_describe(described, "devices", write)),
         pd.concat([ours, theirs], ignore_index=True),
         name,
@@ -193,6 +206,13 @@ def published_in(series: MeasuredSeries, key: str, remark: str = "") -> str:
 def left_out(chosen: pd.DataFrame, of: pd.DataFrame) -> str:
     """The part of a caption that says how many points are not drawn."""
     return f" {len(chosen)} of {len(of)} points drawn; the tables have all." if len(chosen) < len(of) else ""
+
+
+def lost(series: MeasuredSeries) -> str:
+    """The part of a caption that says which device counts have no point, as all their jobs failed."""
+    ended = series.points.groupby("ranks")["jobs"].sum()
+    counts = [text.count(ranks) for ranks in ended.index[ended == 0]]
+    return f" No point where every job failed: on {', '.join(counts[:MOST_LOST])} devices." if counts else ""
 
 
 def _describe(drawn: Sequence[Line], noun: str, write: Callable[[float], str]) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 
 from reports import published, text
-from reports.ablation import short
 from reports.frame import Frames
-from reports.page import Block, Column, Section, Table, flops_column
+from reports.overlaps import short
+from reports.page import NOT_TOLD, Block, Column, Section, Table, flops_column
 from reports.points import runs_of
 from reports.provenance import failures, provenance
 from reports.scaling import MeasuredSeries
@@ -62,23 +62,24 @@ def points_table(
         Column("Overlap", "hides", numeric=False),
         Column("Batch", "batch_size", numeric=False, missing="not recorded"),
         Column("Jobs", "share", numeric=False),
-        Column("Time per batch", "time_s", text.seconds),
+        Column("Time per batch", "time_s", text.seconds, figure="time_per_iteration"),
         Column("Range, s", "spread", numeric=False),
         flops_column("Sustained", "hardware_flops_per_s", rows),
-        Column("HFU", "hfu", text.percent, missing=NO_PEAK),
-        Column("MFU", "mfu", text.percent, missing=NO_PEAK),
-        Column("Of empirical peak", "of_empirical", text.percent, missing=NO_PEAK),
-        Column("Efficiency", "efficiency", text.percent),
-        Column("Tokens/s", "tokens_per_s", lambda value: text.si(value, "")),
+        Column("HFU", "hfu", text.percent, missing=NO_PEAK, figure="utilisation"),
+        Column("MFU", "mfu", text.percent, missing=NO_PEAK, figure="utilisation"),
+        Column("Of empirical peak", "of_empirical", text.percent, missing=NO_PEAK, figure="utilisation"),
+        Column("which is", "empirical_from", numeric=False, missing=NO_PEAK, wide=True),
+        Column("Efficiency", "efficiency", text.percent, figure="efficiency"),
+        Column("Tokens/s", "tokens_per_s", lambda value: text.si(value, ""), figure="rate"),
         *kind.extra,
     ]
     if rows["gain_none"].notna().any():
-        columns.append(Column("Saved over no overlap", "gain_none", text.gain, missing=""))
+        columns.append(Column("Saved over no overlap", "gain_none", text.gain, missing="", figure="saved"))
     if with_series:
         columns = [Column(key.title(), key, str, numeric=False, missing="") for key in kind.by] + columns
     if (rows["commits"] > 1).any():
         columns.append(Column("Commits", "commits", text.count))
-    said = f"{note} The batch is in sequences; time and rates are medians over jobs.".strip()
+    said = f"{note} The batch is in sequences; time, rates and what is saved are of medians over jobs.".strip()
     return Table("Measured points", tuple(columns), data, f"{name}-points", said, failed="only_failed")
 
 
@@ -104,12 +105,20 @@ def spelled_out(rows: pd.DataFrame) -> pd.DataFrame:
 Fact = tuple[str | None, str, str]
 
 
+def of_jobs(point: "pd.Series[Any]") -> str:
+    """How many jobs a point is of, those that failed named."""
+    done, failed = int(point["jobs"]), int(point["failed"])
+    return f"{done} of {done + failed} jobs, {failed} failed" if failed else text.plural(done, "job")
+
+
 def of_size(series: MeasuredSeries) -> tuple[Fact, Fact, Fact]:
     """Devices, time and rate of the largest point."""
     largest = series.line.iloc[-1]
+    layouts = int(((series.points["ranks"] == largest["ranks"]) & (series.points["jobs"] > 0)).sum())
+    of_several = f", fastest of {layouts} that ran" if layouts > 1 else ""
     return (
-        (f"{largest['ranks']:,}", "devices", f"{largest['model']} on grid {largest['grid']}"),
-        (text.seconds(largest["time_s"]), "per batch", text.plural(int(largest["jobs"]), "job")),
+        (f"{largest['ranks']:,}", "devices", f"{largest['model']} on grid {largest['grid']}{of_several}"),
+        (text.seconds(largest["time_s"]), "per batch", f"median of {of_jobs(largest)}"),
         (text.flops(largest["hardware_flops_per_s"]), "sustained", "recomputation counted"),
     )
 
@@ -118,12 +127,14 @@ def of_peak(series: MeasuredSeries) -> tuple[Fact, Fact, Fact]:
     """HFU, MFU and the share of the empirical peak of the largest point."""
     hfu, mfu, best = (_share(series, key) for key in ("hfu", "mfu", "of_empirical"))
     remark = "of the advertised peak" if hfu else "no advertised peak is known"
-    of_best = "recomputation counted" if best else "no empirical peak is known"
+    of_best = series.line.iloc[-1]["empirical_from"] if best else "no empirical peak is known"
     return (hfu, "HFU", remark), (mfu, "MFU", remark), (best, "of empirical peak", of_best)
 
 
 def of_efficiency(series: MeasuredSeries) -> Fact:
     """Efficiency of the largest point."""
+    if len(series.line) < 2:
+        return None, "efficiency", "one device count only"
     smallest = text.plural(int(series.line["ranks"].min()), "device")
     return _share(series, "efficiency"), "efficiency", f"against {smallest}"
 
@@ -149,12 +160,17 @@ def details(table: pd.DataFrame, frames: Frames) -> Section:
     collectives = Table(
         "Collectives of one iteration", (*which, Column("Collective", "kind", numeric=False),
         Column("Axis", "axis", numeric=False), Column("Calls", "calls", text.count),
-        Column("Bytes", "bytes", text.size), Column("Time", "time_s", text.seconds)),
+        Column("Bytes", "bytes", text.size), Column("In flight, summed", "flight_s", text.seconds)),
         calls, "collectives", "On rank 0, newest job of each point; bytes are those of the input buffers.",
     )  # fmt: skip
     budget = Table(
         "Time and memory", (*which, Column("Compute", "compute_s", text.seconds),
         Column("Exposed communication", "collectives_s", text.seconds),
+        Column("Share hidden", "share_hidden", text.percent, missing=NOT_TOLD, figure="share_hidden"),
+        Column("Bound", "bound_s", text.seconds, missing=NOT_TOLD, figure="bound"),
+        Column("Bound by", "bound_by", numeric=False, missing=NOT_TOLD),
+        Column("Step by its bound", "step_by_bound", text.times, missing=NOT_TOLD, figure="step_by_bound"),
+        Column("Ranks that share cores", "shared", numeric=False, missing="no"),
         Column("Peak memory, fullest rank", "memory_max", text.memory),
         Column("emptiest rank", "memory_min", text.memory)),
         newest, "budget", "Medians over jobs; times are of one iteration on rank 0.",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from engine.errors import RunError, UsageError
-from reports import contests
+from reports import contests, methods
 from reports.csvout import to_csv
 from reports.frame import frames
 from reports.html import Renderer, data_blocks
@@ -45,7 +45,7 @@ def pages(loaded: Loaded) -> dict[str, str]:
     runs = everything.runs
     held = contests.frame(loaded.contests)
     studies = all_studies()
-    menu = [(study.name, study.title) for study in studies]
+    menu = [*((study.name, study.title) for study in studies), (methods.NAME, methods.TITLE)]
     renderer = Renderer(menu, results=len(loaded.statuses), built=datetime.now(UTC))
     files: dict[str, str] = {}
     cards = []
@@ -60,6 +60,7 @@ def pages(loaded: Loaded) -> dict[str, str]:
             shown |= selected
         files[f"{study.name}.html"] = renderer.study(study.name, page, _add_data(files, study.name, page))
         cards.append(card(study, page, rows))
+    files[f"{methods.NAME}.html"] = renderer.study(methods.NAME, methods.page(), {})
     first = index(loaded, runs[~shown])
     files["index.html"] = renderer.index(first, cards, _add_data(files, "index", first))
     return files

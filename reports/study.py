@@ -42,6 +42,11 @@ class ContestStudy:
     build: Callable[[pd.DataFrame], Page]
 
 
+def trainings_of(study: str) -> Callable[[pd.DataFrame], "pd.Series[bool]"]:
+    """Selects the trainings with this label."""
+    return lambda runs: (runs["study"] == study) & (runs["kind"] == "train")
+
+
 def all_studies() -> tuple[Study | ContestStudy, ...]:
     """Every study of reports/studies, in the order of the menu."""
     modules = (importlib.import_module(f"{studies.__name__}.{m.name}") for m in pkgutil.iter_modules(studies.__path__))

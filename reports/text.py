@@ -1,4 +1,4 @@
-"""How numbers and foreign strings are written: units, percentages, clean text, safe file names."""
+"""How numbers and foreign strings are read and written: units, percentages, clean text, safe file names."""
 
 import itertools
 import math
@@ -117,11 +117,36 @@ def gain(value: float) -> str:
     return percent(value).replace("-", "\u2212")
 
 
+def times(value: float) -> str:
+    """A factor: 1.25x."""
+    return f"{value:.2f}x"
+
+
+def ratio(value: float) -> str:
+    """A ratio near one: 0.871."""
+    return f"{value:.3f}"
+
+
 def moment(value: datetime) -> str:
     """A point in time, to the second, in UTC."""
     return f"{value:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def plural(number: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
     """1 job, 2 jobs, 1,024 jobs."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def number(value: float | str | None) -> float:
+    """What a result has as a number: a finite one, or NaN."""
+    try:
+        read = math.nan if value is None else float(value)
+    except (OverflowError, ValueError):
+        return math.nan
+    return read if math.isfinite(read) else math.nan
+
+
+def positive(value: float | str | None) -> float:
+    """A measured time or rate, which is more than zero, or NaN."""
+    read = number(value)
+    return read if read > 0 else math.nan

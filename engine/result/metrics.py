@@ -107,6 +107,15 @@ def time_to_solution(tokens: float, tokens_per_s: float) -> float:
     return tokens / tokens_per_s
 
 
+@_figure("Ours over published", "ours / published")
+def over_published(ours: float, published: float) -> float:
+    """A measured figure by the published one of the same model on as many devices of the same system.
+
+    Batch, grid, software and day are another; a time is set beside one of a batch of as many tokens only.
+    """
+    return ours / published
+
+
 @_figure("Loss difference", "abs(loss - reference) / abs(reference)")
 def relative_difference(loss: float, reference: float) -> float:
     """Of two losses of the same step; that of two curves is the largest over their steps.

@@ -6,15 +6,16 @@ from typing import Any
 
 import pandas as pd
 
+from engine.result import metrics
 from reports import budget, published, scaling, text
-from reports.ablation import with_gains
 from reports.charts import Scale
+from reports.derived import by_row
 from reports.frame import SERIES, Frames, series_title
 from reports.page import Block, Column, Facts, Figure, Figures, Page, Section, Table, nothing_measured
-from reports.points import points
+from reports.points import fastest, points, with_gains
 from reports.scaling import MeasuredSeries
 from reports.series_page import ScalingKind, of_efficiency, of_peak, of_size, published_gains, sections
-from reports.study import Study
+from reports.study import Study, trainings_of
 
 TITLE = "Strong scaling"
 SUMMARY = (
@@ -40,7 +41,7 @@ def build(mine: Frames, everything: Frames) -> Page:
     )  # fmt: skip
 
 
-STUDY = Study("strong_scaling", TITLE, SUMMARY, 2, lambda runs: runs["study"] == "strong_scaling", build)
+STUDY = Study("strong_scaling", TITLE, SUMMARY, 2, trainings_of("strong_scaling"), build)
 
 
 def with_solution(table: pd.DataFrame) -> pd.DataFrame:
@@ -49,18 +50,26 @@ def with_solution(table: pd.DataFrame) -> pd.DataFrame:
     And per_million_s, the seconds a million tokens take: what falls in proportion where the batch grows with the
     devices.
     """
-    per_token = table["time_s"] / table["batch_tokens"]
-    return table.assign(solution_s=table["token_budget"] * per_token, per_million_s=1e6 * per_token)
+    rate = table["tokens_per_s"]
+    return table.assign(
+        solution_s=by_row(metrics.time_to_solution, table["token_budget"], rate),
+        per_million_s=by_row(metrics.time_to_solution, 1e6, rate),
+    )
 
 
 def _headline(table: pd.DataFrame) -> str:
-    done = table.dropna(subset="efficiency").sort_values("ranks")
+    """Of the series that goes furthest; what it is relative to is part of it."""
+    done = table.dropna(subset="efficiency").sort_values("ranks", kind="stable")
     if done.empty:
         return "no point measured"
     last = done.iloc[-1]
-    return (
-        f"{text.percent(last['efficiency'])} efficiency on {last['ranks']:,} devices of {last['system'] or 'unnamed'}"
-    )
+    where = f"{last['ranks']:,} devices of {last['system'] or 'unnamed'}"
+    same = pd.DataFrame([last[list(BY)]]).merge(done, on=list(BY))
+    line = fastest(same)
+    if len(line) < 2:
+        return f"one device count only, {where}"
+    share = text.percent(line.iloc[-1]["efficiency"])
+    return f"{share} efficiency on {where}, against {text.plural(int(line.iloc[0]['ranks']), 'device')}"
 
 
 def _title(row: "pd.Series[Any]") -> str:
@@ -83,7 +92,10 @@ def _draw(name: str, rows: pd.DataFrame, frames: Frames) -> tuple[Sequence[Block
     return (_facts(series), Figures(tuple(figures))), _against(stated)
 
 
-KIND = ScalingKind(BY, _title, _draw, (Column("Time to solution", "solution_s", text.duration, missing=NO_BUDGET),))
+KIND = ScalingKind(
+    BY, _title, _draw,
+    (Column("Time to solution", "solution_s", text.duration, missing=NO_BUDGET, figure="time_to_solution"),),
+)  # fmt: skip
 
 
 def _facts(series: MeasuredSeries) -> Facts:
@@ -111,7 +123,8 @@ def _time(series: MeasuredSeries) -> Figure:
     one_batch = series.points["batch_tokens"].nunique() == 1
     key, what = ("time_s", "batch") if one_batch else ("per_million_s", "million tokens")
     theirs = scaling.same_batch(series)
-    theirs = theirs.assign(per_million_s=1e6 * theirs["time_s"] / theirs["batch_tokens"])
+    rate = by_row(metrics.rate, theirs["batch_tokens"], theirs["time_s"])
+    theirs = theirs.assign(per_million_s=by_row(metrics.time_to_solution, 1e6, rate))
     series = replace(series, published=theirs)
     return scaling.scaling(
         series, "time", f"Time per {what}", [(key, "blue", "measured")], Scale(f"seconds per {what}", "log10"),
@@ -144,15 +157,15 @@ def _against(series: MeasuredSeries) -> list[Block]:
     both = series.published.merge(ours, on="ranks", how="left", suffixes=("_published", ""))
     if both.empty:
         return []
-    both["ratio"] = both["solution_s"] / both["solution_s_published"]
+    both["faster"] = by_row(metrics.speed_up, both["solution_s_published"], both["solution_s"])
     columns = (
         Column("Devices", "ranks", text.count),
         Column("Published in", "source", numeric=False),
-        Column("Time to solution", "solution_s", text.duration, missing=NO_TIME),
+        Column("Time to solution", "solution_s", text.duration, missing=NO_TIME, figure="time_to_solution"),
         Column("Published", "solution_s_published", text.duration),
-        Column("Ours over published", "ratio", lambda value: f"{value:.2f}", missing=NO_TIME),
-        Column("Efficiency", "efficiency", text.percent, missing=NO_TIME),
-        Column("Published, from these times", "efficiency_published", text.percent),
+        Column("As fast as published", "faster", text.times, missing=NO_TIME, figure="speed_up"),
+        Column("Efficiency", "efficiency", text.percent, missing=NO_TIME, figure="efficiency"),
+        Column("Published, from these times", "efficiency_published", text.percent, figure="efficiency"),
     )
     return [Table("Against the published figures", columns, both, f"{series.name}-against")]
 
@@ -166,7 +179,7 @@ def _published() -> Section:
         Column("Devices", "ranks", text.count),
         Column("Tokens", "tokens", lambda value: text.si(value, "")),
         Column("Time to solution", "solution_s", text.duration),
-        Column("Efficiency, from these times", "efficiency", text.percent),
+        Column("Efficiency, from these times", "efficiency", text.percent, figure="efficiency"),
         Column("Remark", "note", numeric=False, missing="", wide=True),
     )
     note = "Published figures, not measured here; extrapolated by the paper from the time of an iteration."

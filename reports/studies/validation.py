@@ -1,15 +1,17 @@
 """Validation: the loss of the 4D engine step by step against the same training run serially (par4d VII-A)."""
 
+import math
 from typing import Any
 
 import pandas as pd
 
+from engine.result import metrics
 from reports import charts, text
 from reports.charts import Line, Scale
 from reports.frame import Frames
 from reports.page import Block, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.provenance import failures, provenance
-from reports.study import Study
+from reports.study import Study, trainings_of
 
 TITLE = "Validation"
 SUMMARY = "Loss curves of 4D training against serial training of the same model on the same data."
@@ -41,15 +43,16 @@ def build(mine: Frames, everything: Frames) -> Page:
     return Page(TITLE, LEAD, tuple(sections), _headline(pairs))
 
 
-STUDY = Study("validation", TITLE, SUMMARY, 4, lambda runs: runs["study"] == "validation", build)
+STUDY = Study("validation", TITLE, SUMMARY, 4, trainings_of("validation"), build)
 
 
 def compare(frames: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Each parallel job with the serial job nearest in time, and the two losses step by step.
 
     The first frame has one row a parallel job: columns of `runs`, `serial` (index of its partner, -1 if there is
-    none), compared, loss, serial_loss (both of the last common step), largest, largest_relative. The second has one
-    row a step: run, index, loss, serial_loss, difference.
+    none), compared, loss, serial_loss (both of the last common step), largest (metrics.relative_difference). The
+    second has one row a step: run, index, loss, serial_loss, difference, relative. A loss that is no number differs
+    without bound.
     """
     done = frames.runs[frames.runs["status"] == "ok"]
     done = done.assign(run=done.index, when=done["end"].fillna(pd.Timestamp(0, tz="UTC"))).sort_values("when")
@@ -61,23 +64,30 @@ def compare(frames: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
     losses = frames.iterations[["run", "index", "loss"]]
     steps = losses.merge(pairs[["run", "serial"]], on="run")
     partner = losses.rename(columns={"run": "serial", "loss": "serial_loss"})
-    steps = steps.merge(partner, on=["serial", "index"]).dropna(subset=["loss", "serial_loss"])
+    steps = steps.merge(partner, on=["serial", "index"])
     steps["difference"] = steps["loss"] - steps["serial_loss"]
-    steps["size"] = steps["difference"].abs()
-    steps["relative"] = steps["size"] / steps["serial_loss"].abs()
+    pairs_of_losses = zip(steps["loss"], steps["serial_loss"], strict=True)
+    steps["relative"] = [_relative(loss, serial_loss) for loss, serial_loss in pairs_of_losses]
     by_run = steps.sort_values("index").groupby("run").agg(
         compared=("index", "size"), loss=("loss", "last"), serial_loss=("serial_loss", "last"),
-        largest=("size", "max"), largest_relative=("relative", "max"),
+        largest=("relative", "max"),
     )  # fmt: skip
     return pairs.merge(by_run.reset_index(), on="run", how="left"), steps
+
+
+def _relative(loss: float, reference: float) -> float:
+    return metrics.relative_difference(loss, reference) if reference else math.inf
+
+
+def _largest(value: float) -> str:
+    return "without bound" if math.isinf(value) else f"{value:.2e}"
 
 
 def _headline(pairs: pd.DataFrame) -> str:
     compared = pairs.dropna(subset="largest")
     if compared.empty:
         return "no pair of serial and 4D runs yet"
-    largest, number = compared["largest_relative"].max(), text.plural(len(compared), "4D run")
-    return f"largest difference {largest:.1e} relative, {number}"
+    return f"largest difference {_largest(compared['largest'].max())} relative, {text.plural(len(compared), '4D run')}"
 
 
 def _title(run: "pd.Series[Any]") -> str:
@@ -101,8 +111,7 @@ def _section(
         )
     facts = Facts(
         (
-            (f"{worst['largest']:.2e}", "largest difference", f"nats per token, grid {worst['grid']}"),
-            (f"{worst['largest_relative']:.2e}", "relative", "to the serial loss of that step"),
+            (_largest(worst["largest"]), "largest difference", f"relative to the serial loss, grid {worst['grid']}"),
             (text.count(worst["compared"]), "iterations", "compared one by one"),
             (f"{worst['loss']:.4f}", "last loss", f"serial {worst['serial_loss']:.4f}"),
         )
@@ -129,7 +138,7 @@ def _curves(name: str, newest: pd.DataFrame, steps: pd.DataFrame, frames: Frames
 
 def _differences(name: str, newest: pd.DataFrame, steps: pd.DataFrame) -> Figure:
     mine = steps[steps["run"].isin(newest["run"])]
-    largest = float(mine["size"].max()) if len(mine) else 0.0
+    largest = float(mine["difference"].abs().max()) if mine["difference"].notna().any() else 0.0
     unit, letter = 10.0 ** (exponent := _exponent(largest)), f"10{str(exponent).translate(_RAISED)} nats per token"
     drawn = []
     for colour, (_, pair) in zip(_COLOURS, newest.iterrows(), strict=False):
@@ -165,8 +174,9 @@ def _table(pairs: pd.DataFrame) -> Table:
         Column("Iterations compared", "compared", text.count, missing="no serial run"),
         Column("Last loss, serial", "serial_loss", lambda value: f"{value:.5f}", missing="no serial run"),
         Column("Last loss, 4D", "loss", lambda value: f"{value:.5f}", missing="no serial run"),
-        Column("Largest difference", "largest", lambda value: f"{value:.2e}", missing="no serial run"),
-        Column("relative", "largest_relative", lambda value: f"{value:.2e}", missing="no serial run"),
+        Column(
+            "Largest difference, relative", "largest", _largest, missing="no serial run", figure="relative_difference"
+        ),
     )
     note = "Each 4D run against the serial run of the same model, number format and batch that is nearest in time."
     note += f" Curves are drawn for {MOST_SECTIONS} of them at most and {MOST_GRIDS} grids each."

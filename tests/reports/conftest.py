@@ -3,51 +3,62 @@
 from pathlib import Path
 
 import pytest
+from sample_ablation import OWN_CORES, SHARED, ablation
 from sample_contests import contests, save_contests
-from sample_results import ALL, ablation, gemm, save, series, strong, train, validation
+from sample_results import ALL, gemm, save, series, strong, train, validation
 
 from engine.result.peers import PeersResult
-from engine.result.schema import Result
+from engine.result.schema import Variant
 from reports.site import build
 
 HOSTILE = "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">"
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of everything: two series, failures, overlaps, strong scaling, validation, peaks, unreadable files."""
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of everything: two series, failures, overlaps, strong scaling, validation, peaks, unreadable files."""
     folder = tmp_path_factory.mktemp("results")
-    results = [
+    made = [
         *series("frontier"),
         *series("local"),
         *validation(),
         gemm(),
         gemm(system="local", partition="cpu", dtype="fp32", best=95e9),
-        *ablation(jobs=2),
-        *ablation(jobs=1, grid="2x1x2x2", overlaps=["none", ALL], job=300),
+        gemm(system="local", partition="cpu", dtype="fp32", best=31e9, ranks=4, job=1),
+        *ablation(jobs=2, machine=SHARED),
+        *ablation(grid="1x1x2x1", machine=OWN_CORES, hosts=2, job=290),
+        *ablation(grid="2x1x2x2", overlaps=["none", ALL], job=300),
         *strong(points=4),
     ]
-    results.append(train(ranks=16384, model="gpt-160b", grid="8x8x32x8", failure="rank 3 was killed", job=400))
-    paths = save(results, folder)
+    made.append(train(ranks=16384, model="gpt-160b", grid="8x8x32x8", failure="rank 3 was killed", job=400))
+    paths = save(made, folder)
     save_contests([contests(), contests(("fsdp2",), failure="rank 1 of hsdp died", job=7)], folder)
     Path(folder, "cut.json").write_text(paths[0].read_text()[:200])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def site(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of them."""
     out = tmp_path_factory.mktemp("out") / "site"
-    build([folder], out)
+    build([results], out)
     return out
 
 
-def hostile_lanes(run: Result, name: str) -> Result:
-    """The run with this name for one of its axes, lanes and phases, and times that no clock shows."""
-    breakdown, timeline = run.breakdown, run.timeline
+def hostile_lanes(variant: Variant, name: str) -> Variant:
+    """The variant with this name for one of its axes, lanes and phases, and times that no clock shows."""
+    breakdown, timeline = variant.breakdown, variant.timeline
     assert breakdown
+    assert breakdown.bound
     axes = (breakdown.axes[0].model_copy(update={"axis": name}), *breakdown.axes[1:])
     phases = (breakdown.phases[0].model_copy(update={"name": name, "exposed_s": 1e308}), *breakdown.phases[1:])
     if timeline:
         first, second, *others = timeline.spans
         odd = (first.model_copy(update={"lane": name, "name": name}), second.model_copy(update={"end_s": -1e308}))
         timeline = timeline.model_copy(update={"spans": (*odd, *others)})
-    changed = breakdown.model_copy(update={"axes": axes, "phases": phases})
-    return run.model_copy(update={"breakdown": changed, "timeline": timeline})
+    bound = breakdown.bound.model_copy(update={"by": name})
+    changed = breakdown.model_copy(update={"axes": axes, "phases": phases, "bound": bound})
+    return variant.model_copy(update={"breakdown": changed, "timeline": timeline})
 
 
 def hostile_contests(name: str, job: int) -> PeersResult:
@@ -83,7 +94,10 @@ def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results += [gemm(system=HOSTILE)]
     for n, name in enumerate(names):
         known = {"name": name, "system": name, "partition": name, "series": name}
-        results += [hostile_lanes(run, name) for run in ablation(jobs=1, job=200 + 20 * n, **known)]
+        for run in ablation(job=200 + 20 * n, **known):
+            variants = [hostile_lanes(variant, name) for variant in run.variants]
+            variants.append(variants[-1].model_copy(update={"overlap": name}))
+            results.append(run.model_copy(update={"variants": tuple(variants)}))
         results += strong(points=2, token_budget=name if n % 2 else "2e+12", **(known | {"model": "gpt-5b"}))
     save(results, folder)
     save_contests([hostile_contests(name, n) for n, name in enumerate(names)], folder)

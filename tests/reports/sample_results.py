@@ -3,12 +3,11 @@
 import json
 import math
 import random
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from sample_steps import Step, simulate
+from sample_steps import Step
 
 from engine.models.architecture import hardware_flops, model_flops
 from engine.models.catalogue import lookup
@@ -73,13 +72,15 @@ def train(
     environment: dict[str, Any] | None = None,
     overlap: str = ALL,
     tuning: dict[str, Any] | None = None,
-    version: Literal[1, 2] = 2,
+    version: Literal[1, 2, 3] = 3,
     step: Step | None = None,
+    empirical: float | None = None,
     **labels: str,
 ) -> Result:
     """One training run of ten iterations, the first two a warm-up. failure: it failed, for that reason.
 
     step: what ran when in an iteration, else it is told by compute and collectives only. version 1: without overlap.
+    empirical: what the ranks reached at once.
     """
     noise = random.Random(f"{ranks}{grid}{job}")
     labels = {"study": "weak_scaling", "system": "frontier", "partition": "gpu"} | labels
@@ -95,6 +96,8 @@ def train(
     }  # fmt: skip
     if version > 1:
         options |= {"overlap": overlap, **TUNING, **(tuning or {})}
+    if version > 2:
+        options |= {"device": "cpu" if labels["partition"] == "cpu" else "cuda", "threads": 1}
     common: dict[str, Any] = {
         "version": version,
         "kind": "train", "labels": labels, "config": options, "ranks": ranks, "grid": grid, "model": shape,
@@ -116,7 +119,9 @@ def train(
         counted_iterations=len(curve) - 2, time_per_iteration_s=time_s, median_time_s=time_s,
         tokens_per_s=sequences * config.sequence / time_s, hardware_flops_per_s=hardware, model_flops_per_s=useful,
         peak_flops_per_device=peak, hfu=hardware / ranks / peak if peak else None,
-        mfu=useful / ranks / peak if peak else None,
+        mfu=useful / ranks / peak if peak else None, empirical_peak_flops_per_device=empirical,
+        empirical_peak_measured=empirical is not None,
+        of_empirical=hardware / ranks / empirical if empirical else None,
     )  # fmt: skip
     share = min(0.6, 0.06 * math.log2(max(ranks, 2)))
     sizes = dict(zip("xyz", map(int, grid.split("x")), strict=False)) | {"data": int(grid.split("x")[3])}
@@ -142,27 +147,6 @@ def train(
     )  # fmt: skip
 
 
-def ablation(
-    *, jobs: int = 3, grid: str = "2x2x2x1", system: str = "vcluster", model: str = "gpt-local-4", cache: str = "auto",
-    overlaps: Sequence[str] = (), job: int = 0, **shape: Any,
-) -> list[Result]:  # fmt: skip
-    """So many jobs of every variant of the overlap study on one grid, the first of each with a timeline."""
-    flags = ["oar", "ors", "oag", f"cache={cache}", *(["data"] if not grid.endswith("x1") else [])]
-    steps = ["none", *(",".join(flags[: number + 1]) for number in range(len(flags))), *flags[1:]]
-    noise = random.Random(f"{system}{grid}")
-    known = {"partition": "cpu", "dtype": "fp32", "sequences": 16, "study": "overlap_ablation"} | shape
-    ranks = math.prod(map(int, grid.split("x")))
-    results = []
-    for repeat in range(jobs):
-        for number, overlap in enumerate(overlaps or steps):
-            step = simulate(overlap, grid, drawn=repeat == 0)
-            results.append(train(
-                ranks=ranks, grid=grid, model=model, system=system, overlap=overlap, step=step,
-                time_s=step.length * noise.uniform(0.985, 1.015), job=job + 20 * repeat + number, **known,
-            ))  # fmt: skip
-    return results
-
-
 def strong(
     system: str = "frontier", model: str = "gpt-80b", first: int = 128, points: int = 7, time_s: float = 1120.0,
     **changes: Any,
@@ -181,9 +165,11 @@ def strong(
 
 
 def gemm(
-    *, system: str = "frontier", partition: str = "gpu", dtype: str = "bf16", best: float = 122e12, job: int = 0
-) -> Result:
-    """A benchmark of matrix products that rises to `best` at 32768 and skips 65536."""
+    *, system: str = "frontier", partition: str = "gpu", dtype: str = "bf16", best: float = 122e12, job: int = 0,
+    ranks: int = 1, threads: int = 1, **changes: Any,
+) -> Result:  # fmt: skip
+    """A benchmark of matrix products that rises to `best` at 32768 and skips 65536, on so many ranks at once."""
+    config = {"sizes": "1024..65536", "device": "cpu" if partition == "cpu" else "cuda", "threads": threads} | changes
     points = [
         GemmPoint(size=2**n, flops_per_s=rate, median_time_s=2 * 8.0**n / rate, repeats=20)
         for n in range(10, 16)
@@ -192,7 +178,7 @@ def gemm(
     points.append(GemmPoint(size=65536, skipped="needs 24 GiB, 16 GiB are free"))
     return Result(
         kind="gemm", status="ok", labels={"study": "peak", "system": system, "partition": partition},
-        config={"sizes": "1024..65536"}, ranks=1, dtype=dtype, gemm=tuple(points),
+        config=config, ranks=ranks, dtype=dtype, gemm=tuple(points),
         best_flops_per_s=max(point.flops_per_s or 0 for point in points), provenance=provenance(job),
     )  # fmt: skip
 

@@ -5,10 +5,14 @@ free, and compute stands still where it needs a result that isn't there. Four bl
 checkpointing: on 2x2x2x1 96 collectives in 2.5 s, half of it exposed without overlap.
 """
 
+import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine.result.step import AxisTime, Breakdown, Phase, Span, Timeline
+from engine.measure.intervals import Interval, common, union
+from engine.result import metrics
+from engine.result.step import AxisTime, Bound, Breakdown, LaneTime, Machine, Phase, Span, Timeline
 
 BLOCKS, WEIGHTS = 4, 4
 MATMUL, GATHER, REDUCE, PARTIAL, DATA, ISSUE = 0.0238, 0.0140, 0.0140, 0.0124, 0.012, 0.001
@@ -53,15 +57,29 @@ class Step:
             self._now["blocking_s" if blocking else "exposed_s"] += end - self.length
             self.length = end
 
-    def breakdown(self, time_s: float) -> Breakdown:
-        """The parts of a step that took so long in all."""
+    def breakdown(self, time_s: float, machine: Machine | None = None) -> Breakdown:
+        """The parts of a step that took so long in all, on accelerators or on this machine."""
         scale = time_s / self.length
         waited = sum(self.exposed.values())
         by_axis, by_phase = self._hidden()
         keys = ("compute_s", "blocking_s", "exposed_s")
+        hidden_s = sum(by_phase.values()) * scale
+        lanes = tuple(LaneTime(lane=lane, busy_s=busy * scale) for lane, busy in self._busy().items())
+        longest = max(lanes, key=lambda lane: lane.busy_s, default=LaneTime(lane="", busy_s=0.0))
+        bound_s = metrics.bound((self.length - waited) * scale, longest.busy_s)
+        by = longest.lane if bound_s <= longest.busy_s else "compute"
+        if machine and machine.shared:
+            link_s = machine.link_bytes / (machine.link_bytes_per_s or math.inf)
+            bound_s = metrics.bound_on_shared_cores(machine.processor_s, machine.cores, link_s)
+            by = "link" if bound_s <= link_s else "processors"
         return Breakdown(
             compute_s=(self.length - waited) * scale,
             collectives_s=waited * scale,
+            hidden_s=hidden_s,
+            share_hidden=metrics.share_hidden(hidden_s, waited * scale),
+            lanes=lanes,
+            machine=machine,
+            bound=Bound(bound_s=bound_s, by=by, step_by_bound=metrics.step_by_bound(time_s, bound_s)),
             axes=tuple(
                 AxisTime(axis=axis, exposed_s=self.exposed[axis] * scale, hidden_s=hidden * scale)
                 for axis, hidden in by_axis.items()
@@ -78,9 +96,17 @@ class Step:
         spans = [s.model_copy(update={"start_s": s.start_s * scale, "end_s": s.end_s * scale}) for s in self.spans]
         return Timeline(iteration=9, step_s=time_s, spans=tuple(spans))
 
+    def _busy(self) -> dict[str, float]:
+        """How long each lane has a collective in flight."""
+        flights = [span for span in self.spans if span.kind == "collective"]
+        return {
+            lane: _length(union([(span.start_s, span.end_s) for span in flights if span.lane == lane]))
+            for lane in dict.fromkeys(span.lane for span in flights)
+        }
+
     def _hidden(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Flight while the rank computes, by axis and by the phase in which it began."""
-        by_axis, by_phase = defaultdict[str, float](float), defaultdict[str, float](float)
+        """Flight while the rank computes: by axis summed, by phase each moment once."""
+        by_axis = defaultdict[str, float](float)
         waits = [(span.start_s, span.end_s) for span in self.spans if span.kind == "wait"]
         for span in self.spans:
             if span.kind != "collective":
@@ -88,7 +114,12 @@ class Step:
             behind = span.end_s - span.start_s
             behind -= sum(max(0.0, min(span.end_s, end) - max(span.start_s, start)) for start, end in waits)
             by_axis[span.lane.split(" ")[0]] += behind
-            by_phase[[name for name, parts in self.phases.items() if parts["start"] <= span.start_s][-1]] += behind
+        flights = union([(span.start_s, span.end_s) for span in self.spans if span.kind == "collective"])
+        phases = [span for span in self.spans if span.kind == "phase"]
+        by_phase = {}
+        for phase in phases:
+            during = common(flights, [(phase.start_s, phase.end_s)])
+            by_phase[phase.name] = _length(during) - _length(common(during, union(waits)))
         return by_axis, by_phase
 
     @property
@@ -99,6 +130,10 @@ class Step:
         if self.phases:
             name, start = list(self.phases)[-1], self._now["start"]
             self.spans.append(Span(lane="compute", kind="phase", name=name, start_s=start, end_s=self.length))
+
+
+def _length(intervals: Sequence[Interval]) -> float:
+    return sum(end - start for start, end in intervals)
 
 
 def simulate(overlap: str, grid: str = "2x2x2x1", *, drawn: bool = True) -> Step:

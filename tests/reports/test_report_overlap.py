@@ -1,21 +1,24 @@
-"""The overlap study: what counts as a variant, what it gains, what could be hidden, and the page that says so."""
+"""The overlap study: what counts as a variant, its paired ratios, and what a result tells of its steps."""
 
 import math
 from typing import Any
 
 import pandas as pd
 import pytest
-from sample_results import ALL, ablation, train
+from sample_ablation import SHARED, ablation, in_turns
+from sample_results import ALL, train
 from sample_steps import simulate
 
+from engine.result import metrics
 from engine.result.schema import Result
-from engine.result.step import AxisTime, Breakdown, Phase
+from engine.result.step import AxisTime, Breakdown
 from reports import published
-from reports.ablation import by_axis, flags, fullest, in_order, most_exposed, with_gains
+from reports.ablation import Setting, most_exposed, settings
 from reports.frame import Frames, frames
 from reports.load import Run
+from reports.overlaps import flags
 from reports.peaks import with_peaks
-from reports.points import points
+from reports.points import points, with_gains
 
 LADDER = ["none", "oar", "oar,ors", "oar,ors,oag", "oar,ors,oag,cache=4", "oar,ors,oag,cache=4,data"]
 
@@ -30,18 +33,22 @@ def table(*results: Result) -> pd.DataFrame:
 
 
 def timed(overlap: str, time_s: float, **changes: Any) -> Result:
-    """A run of the study that took so long, with nothing told about its phases."""
-    return train(overlap=overlap, time_s=time_s, study="overlap_ablation", **changes)
+    """A training with one overlap that took so long."""
+    return train(overlap=overlap, time_s=time_s, **changes)
 
 
-def phased(run: Result, **phases: tuple[float, float, float, float]) -> Result:
-    """The run with phases of so much compute, blocking waits, other waits and flight behind compute."""
-    parts = tuple(
-        Phase(name=name, compute_s=compute, blocking_s=blocking, exposed_s=exposed, hidden_s=hidden)
-        for name, (compute, blocking, exposed, hidden) in phases.items()
-    )
-    told = Breakdown(compute_s=1.0, collectives_s=1.0, phases=parts)
-    return run.model_copy(update={"breakdown": told})
+def turns(times: dict[str, list[float]], **changes: Any) -> Result:
+    """One job whose variants took so long in each round, one step a round."""
+    return in_turns(list(times), [[[time_s] for time_s in rounds] for rounds in times.values()], **changes)
+
+
+def only(*results: Result) -> Setting:
+    (setting,) = settings(framed(*results))
+    return setting
+
+
+def at(setting: Setting, overlap: str) -> "pd.Series[Any]":
+    return setting.variants[setting.variants["overlap"] == overlap].iloc[0]
 
 
 def test_two_overlaps_of_one_point_are_never_averaged() -> None:
@@ -68,141 +75,187 @@ def test_jobs_that_differ_in_an_option_are_told_apart_where_it_changes_what_ran(
     assert len(pair) == (2 if told_apart else 1)
 
 
-def test_version_1_results_stay_readable_and_have_no_overlap_phases_or_gathered_bytes() -> None:
-    everything = framed(train(version=1))
-    run = everything.runs.iloc[0]
-    assert (run["overlap"], run["tuning"]) == ("", "")
-    assert run["collectives_s"] > 0
-    for measure in ("blocking_s", "exposed_s", "hideable_s", "hidden_s", "prefetch_bytes", "cache_bytes"):
-        assert math.isnan(run[measure])
-    assert everything.phases.empty
-    assert everything.axes.empty
-    assert everything.timelines == {}
-
-
-def test_phases_axes_and_timelines_follow_their_runs() -> None:
-    everything = framed(*ablation(jobs=1, overlaps=["none", ALL]))
-    second = everything.of(everything.runs.iloc[[1]])
-    assert set(second.phases["run"]) == set(second.axes["run"]) == set(second.timelines) == {1}
-    assert second.phases["name"].tolist() == ["forward", "backward", "reduce", "optimizer"]
-    run = everything.runs.iloc[0]
-    first = everything.phases[everything.phases["run"] == 0]
-    assert first[["compute_s", "blocking_s", "exposed_s"]].sum().sum() == pytest.approx(run["time_s"])
-    assert first["exposed_s"].sum() == pytest.approx(run["exposed_s"])
-
-
-def test_what_could_be_hidden_is_the_smaller_of_compute_and_of_waits_with_flight_behind_compute() -> None:
-    run = framed(phased(timed("oar", 10.0), forward=(3.0, 0.5, 1.0, 0.5), backward=(0.75, 9.0, 2.0, 0.5))).runs.iloc[0]
-    assert run["hideable_s"] == pytest.approx(1.5 + 0.75)
-    assert run["hidden_s"] == pytest.approx(0.5 + 0.5)
-    assert (run["blocking_s"], run["exposed_s"]) == pytest.approx((9.5, 3.0))
-
-
-def test_each_phase_hides_for_itself() -> None:
-    after = {"backward": (1.0, 0.0, 0.0, 3.0), "reduce": (2.5, 0.0, 0.0, 0.0), "optimizer": (0.5, 0.0, 2.0, 0.0)}
-    run = framed(phased(timed("data", 10.0), forward=(9.0, 0.0, 0.25, 0.0), **after)).runs.iloc[0]
-    assert run["hideable_s"] == pytest.approx(0.25 + 1.0 + 0.0 + 0.5)
-    assert run["hidden_s"] == pytest.approx(1.0)
-
-
-def test_no_more_is_hidden_than_could_be_where_several_collectives_fly_at_once() -> None:
-    rows = table(phased(timed("oar,ors", 10.0), forward=(2.0, 0.0, 0.0, 5.0), backward=(4.0, 0.0, 1.0, 3.0)))
-    assert rows["hideable_s"].iloc[0] == pytest.approx(2.0 + 4.0)
-    assert rows["hidden"].iloc[0] == pytest.approx((2.0 + 3.0) / 6.0)
-
-
-def test_every_variant_tells_what_it_hides_without_a_run_to_compare_it_with() -> None:
-    rows = table(
-        phased(timed("none", 10.0), forward=(5.0, 1.0, 4.0, 0.0)),
-        phased(timed("oar", 7.0, job=1), forward=(5.0, 1.0, 1.0, 3.0)),
-        phased(timed("oar", 7.0, job=2, grid="4x2x8x8"), forward=(5.0, 1.0, 3.0, 1.0)),
-    ).set_index(["overlap", "grid"])
-    assert rows.loc[("none", "8x1x8x8"), "hidden"] == pytest.approx(0)
-    assert rows.loc[("oar", "8x1x8x8"), "hidden"] == pytest.approx(0.75)
-    assert rows.loc[("oar", "4x2x8x8"), "hidden"] == pytest.approx(0.25)
-    assert rows["gain_none"].dropna().tolist() == pytest.approx([0.3])
-
-
-@pytest.mark.parametrize("phases", [{}, {"forward": (5.0, 1.0, 0.0, 0.0)}])
-def test_nothing_to_hide_is_no_percentage(phases: dict[str, Any]) -> None:
-    assert math.isnan(table(phased(timed("oar", 7.0), **phases))["hidden"].iloc[0])
-
-
 @pytest.mark.parametrize("change", [{"grid": "4x2x8x8"}, {"sequences": 4096}, {"system": "alps"}, {"recompute": False}])
 def test_a_variant_is_compared_with_no_overlap_of_its_own_layout_only(change: dict[str, Any]) -> None:
     rows = table(timed("none", 10.0), timed("oar", 7.0, job=1, **change))
     assert rows["gain_none"].isna().all()
 
 
-def test_gains_are_parts_of_the_time_of_the_medians() -> None:
+def test_a_point_gains_over_the_medians_without_overlap() -> None:
     runs = [timed("none", t, job=n) for n, t in enumerate((10.0, 99.0, 9.0))]
     runs += [timed("oar", t, job=10 + n) for n, t in enumerate((8.0, 1.0, 9.0))]
-    ordered = in_order(table(*runs))
-    assert ordered["gain_over"].iloc[1] == pytest.approx(0.2)
+    rows = table(*runs).set_index("overlap")
+    assert rows.loc["oar", "gain_none"] == pytest.approx(0.2)
+    assert math.isnan(rows.loc["none", "gain_none"])
+    assert not rows["gain_is_sure"].any()
+
+
+def test_a_gain_of_medians_is_sure_where_no_job_of_one_takes_as_long_as_any_of_the_other() -> None:
+    times = {"none": (10.0, 9.8), "oar": (9.7, 9.0), "ors": (9.9, 9.0), "oag": (9.0,), "data": (11.0, 12.0)}
+    runs = [timed(o, t, job=10 * n + m) for n, (o, ts) in enumerate(times.items()) for m, t in enumerate(ts)]
+    sure = table(*runs).set_index("overlap")["gain_is_sure"].to_dict()
+    assert sure == {"none": False, "oar": True, "ors": False, "oag": False, "data": True}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_older_results_stay_readable_and_tell_no_share_hidden_and_no_bound(version: Any) -> None:
+    run = framed(train(version=version, step=simulate("none"))).runs.iloc[0]
+    assert run["collectives_s"] > 0
+    assert run["blocking_s"] > 0
+    for measure in ("hidden_s", "share_hidden"):
+        assert math.isnan(run[measure])
+    if version == 1:
+        assert (run["overlap"], run["tuning"]) == ("", "")
+        assert math.isnan(run["prefetch_bytes"])
+
+
+def test_a_result_without_a_breakdown_tells_no_times() -> None:
+    run = framed(train().model_copy(update={"breakdown": None})).runs.iloc[0]
+    assert math.isnan(run["compute_s"])
+    assert (run["bound_by"], run["shared"]) == ("", "")
+
+
+def test_share_hidden_and_bound_of_a_point_are_medians_of_what_its_jobs_say() -> None:
+    rows = table(*(train(step=simulate(ALL), time_s=t, job=n) for n, t in enumerate((20.0, 10.0, 12.0))))
+    told = simulate(ALL).breakdown(12.0)
+    assert told.bound
+    assert rows.loc[0, "share_hidden"] == pytest.approx(told.share_hidden)
+    assert rows.loc[0, "bound_s"] == pytest.approx(told.bound.bound_s)
+    assert rows.loc[0, "bound_by"] == "compute"
+    assert rows.loc[0, "step_by_bound"] == pytest.approx(told.bound.step_by_bound)
+
+
+def test_every_wait_is_in_the_share_hidden() -> None:
+    step = simulate("none")
+    told = step.breakdown(step.length)
+    blocking = sum(phase.blocking_s for phase in told.phases)
+    assert blocking > 0.1
+    assert told.hidden_s is not None
+    assert told.share_hidden == pytest.approx(told.hidden_s / (told.hidden_s + told.collectives_s))
+
+
+def test_ratios_are_paired_by_round_and_not_of_the_medians() -> None:
+    none, oar = [10.0, 20.0, 11.0, 30.0, 12.0], [8.0, 16.0, 8.8, 24.0, 12.0]
+    row = at(only(turns({"none": none, "oar": oar})), "oar")
+    assert row["ratio"] == pytest.approx(0.8)
+    assert 1 - row["ratio"] != pytest.approx(1 - 12.0 / 12.0)
+    assert (row["gain"], row["faster"]) == (pytest.approx(0.2), pytest.approx(1.25))
+    found = metrics.paired([list(zip(oar, none, strict=True))])
+    assert (row["ratio_low"], row["ratio_high"]) == (pytest.approx(found.low), pytest.approx(found.high))
+    assert (row["gain_low"], row["gain_high"]) == (pytest.approx(1 - found.high), pytest.approx(1 - found.low))
+    assert (row["faster_low"], row["faster_high"]) == (pytest.approx(1 / found.high), pytest.approx(1 / found.low))
+
+
+def test_the_time_of_a_round_is_the_median_of_its_steps() -> None:
+    run = in_turns(["none", "oar"], [[[10.0, 10.0, 99.0]], [[5.0, 1.0, 9.0]]])
+    assert at(only(run), "oar")["ratio"] == pytest.approx(0.5)
+
+
+def test_rounds_of_several_jobs_of_a_setting_are_pooled_job_by_job() -> None:
+    fast = turns({"none": [10.0, 10.0, 10.0], "oar": [5.0, 5.0, 5.0]})
+    slow = turns({"none": [40.0, 40.0], "oar": [32.0, 32.0]}, job=1)
+    setting = only(fast, slow)
+    row = at(setting, "oar")
+    assert (row["jobs"], row["rounds"], setting.jobs) == (2, 5, (2, 2))
+    assert row["ratio"] == pytest.approx(0.5)
+    assert (row["ratio_low"], row["ratio_high"]) == (pytest.approx(0.5), pytest.approx(0.8))
+    assert row["time_s"] == pytest.approx((5.0 + 32.0) / 2)
+
+
+def test_a_variant_is_compared_with_the_one_before_it_on_the_ladder() -> None:
+    row = at(only(turns({"none": [10.0] * 3, "oar": [8.0] * 3, "oar,ors": [6.0] * 3})), "oar,ors")
+    assert (row["over"], row["label"]) == ("oar", "+ ors")
+    assert (row["over_ratio"], row["over_gain"]) == (pytest.approx(0.75), pytest.approx(0.25))
+
+
+def test_what_was_not_measured_in_the_same_job_is_not_compared() -> None:
+    setting = only(turns({"none": [10.0] * 3}), turns({"oar": [8.0] * 3}, job=1))
+    assert math.isnan(at(setting, "oar")["ratio"])
+
+
+def test_rounds_that_no_clock_shows_are_left_out() -> None:
+    row = at(only(turns({"none": [10.0, math.nan, 10.0, -1.0], "oar": [8.0, 1.0, math.inf, 1.0]})), "oar")
+    assert row["ratio"] == pytest.approx(0.8)
 
 
 def test_variants_stand_in_the_papers_order_then_each_flag_alone_then_others() -> None:
-    found = [*LADDER, "ors", "oag", "cache=4", "data", "oar,oag"]
-    ordered = in_order(table(*(timed(overlap, 20.0 - n, job=n) for n, overlap in enumerate(reversed(found)))))
+    found = [*LADDER, "ors", "oag", "cache=4", "data", "oar,oag", "oar,ors,oag,cache=2"]
+    ordered = only(turns({overlap: [20.0 - n] for n, overlap in enumerate(reversed(found))})).variants
     ladder = ordered[ordered["place"] == "ladder"]
-    assert ladder["overlap"].tolist() == LADDER
-    assert ladder["label"].tolist() == ["none", "+ oar", "+ ors", "+ oag", "+ cache=4", "+ data"]
-    assert ladder["over"].tolist() == ["", *LADDER[:-1]]
+    # Of two caches the first that ran stands on the ladder, not the faster one.
+    assert ladder["overlap"].tolist() == [*LADDER[:4], "oar,ors,oag,cache=2", LADDER[5]]
+    assert ladder["label"].tolist() == ["none", "+ oar", "+ ors", "+ oag", "+ cache=2", "+ data"]
     assert ordered[ordered["place"] == "alone"]["overlap"].tolist() == ["oar", "ors", "oag", "cache=4", "data"]
-    assert ordered[ordered["place"] == "other"]["overlap"].tolist() == ["oar,oag"]
+    assert ordered[ordered["place"] == "other"]["overlap"].tolist() == ["oar,oag", "oar,ors,oag,cache=4"]
 
 
-def test_a_step_that_failed_is_kept_and_the_next_is_compared_with_the_one_before_it() -> None:
-    runs = [timed("none", 10.0), timed("oar", 1.0, failure="killed", job=1), timed("oar,ors", 8.0, job=2)]
-    ordered = in_order(table(*runs))
-    assert ordered[ordered["place"] == "ladder"]["label"].tolist() == ["none", "+ oar", "+ oar ors"]
-    assert ordered["over"].tolist()[:3] == ["", "none", "none"]
-    assert ordered["gain_over"].iloc[2] == pytest.approx(0.2)
-    assert math.isnan(ordered["gain_over"].iloc[1])
+@pytest.mark.parametrize(
+    ("ran", "labels"),
+    [
+        (["none", "oar", ALL], ["none", "+ oar", "+ ors oag cache=auto data"]),
+        (["none", "ors", "ors,oag"], ["none", "+ ors", "+ oag"]),
+        (["none", "oar,ors,oag", "oar,ors,oag,data"], ["none", "+ oar ors oag", "+ data"]),
+        (["none"], ["none"]),
+        (["oag"], ["oag"]),
+    ],
+)
+def test_the_ladder_leads_up_to_the_variant_with_the_most_flags(ran: list[str], labels: list[str]) -> None:
+    setting = only(turns({overlap: [1.0] for overlap in ran}))
+    ladder = setting.variants[setting.variants["place"] == "ladder"]
+    assert ladder["label"].tolist() == labels
+    most = setting.fullest()
+    assert (most["overlap"] if most is not None else None) == (ran[-1] if ran != ["none"] else None)
 
 
-def test_without_a_cache_on_the_way_data_follows_oag() -> None:
-    ordered = in_order(
-        table(*(timed(o, 9.0, job=n) for n, o in enumerate(["none", "oar,ors,oag", "oar,ors,oag,data"])))
-    )
-    assert ordered["label"].tolist() == ["none", "+ oar ors oag", "+ data"]
+@pytest.mark.parametrize(
+    "change",
+    [{"grid": "2x1x2x2"}, {"sequences": 4096}, {"system": "alps"}, {"hosts": 2}, {"tuning": {"prefetch_depth": 1}}],
+)
+def test_jobs_of_another_layout_machine_or_pace_are_another_setting(change: dict[str, Any]) -> None:
+    times = {"none": [1.0], "oar": [1.0]}
+    assert len(settings(framed(turns(times), turns(times, job=1, **change)))) == 2
 
 
-def test_of_variants_with_the_same_flags_the_fastest_stands_for_them() -> None:
-    runs = [timed("none", 10.0), timed("oag", 9.0, job=1), timed("oag", 8.0, job=2, tuning={"prefetch_depth": 1})]
-    ordered = in_order(table(*runs))
-    assert ordered["label"].tolist() == ["none", "oag (prefetch_depth=1)"]
-
-
-def test_the_fullest_variant_is_the_last_step_that_was_measured() -> None:
-    runs = [timed(overlap, 10.0 - n, job=n) for n, overlap in enumerate([*LADDER[:4], "cache=4", "oar,oag"])]
-    runs.append(timed(ALL, 1.0, failure="killed", job=9))
-    runs += [timed("none", 5.0, grid="4x2x8x8", job=20), timed(ALL, 4.0, grid="4x2x8x8", job=21)]
-    best = fullest(table(*runs)).set_index("grid")["overlap"].to_dict()
-    assert best == {"8x1x8x8": "oar,ors,oag", "4x2x8x8": ALL}
+def test_a_job_that_failed_counts_with_those_of_its_setting_that_ended_well() -> None:
+    lost = turns({}, failure="rank 3 was killed", hosts=1, job=1)
+    setting = only(turns({"none": [1.0], "oar": [0.5]}), lost)
+    assert (setting.jobs, setting.nodes) == ((1, 2), 4)
+    empty = only(lost)
+    assert (empty.variants.empty, empty.fullest(), empty.jobs) == (True, None, (0, 1))
 
 
 @pytest.mark.parametrize("overlap", ["", "everything", "oar,oops", "=1+1", "oar,"])
 def test_a_text_that_is_no_overlap_is_no_variant(overlap: str) -> None:
     assert flags(overlap) is None
-    assert in_order(table(timed("none", 1.0), timed(overlap, 1.0, job=1)))["overlap"].tolist() == ["none"]
+    assert only(turns({"none": [1.0], overlap: [1.0]})).variants["overlap"].tolist() == ["none"]
 
 
-def test_times_by_axis_are_medians_over_the_jobs_of_a_point() -> None:
+def test_times_by_axis_are_medians_over_jobs() -> None:
     def exposed(job: int, **seconds: float) -> Result:
         axes = tuple(AxisTime(axis=axis, exposed_s=s, hidden_s=10 * s) for axis, s in seconds.items())
-        run = timed("oar", 9.0, job=job)
-        return run.model_copy(update={"breakdown": Breakdown(compute_s=1.0, collectives_s=1.0, axes=axes)})
+        run = turns({"oar": [9.0]}, job=job)
+        told = Breakdown(compute_s=1.0, collectives_s=1.0, axes=axes)
+        return run.model_copy(update={"variants": (run.variants[0].model_copy(update={"breakdown": told}),)})
 
-    everything = framed(
-        exposed(0, z=1.0, x=3.0), exposed(1, z=2.0, x=1.0), exposed(2, z=6.0, x=1.5), timed("none", 9.0)
-    )
-    rows, axes = by_axis(points(everything.runs), everything)
-    assert axes == ["x", "z"]
-    row = rows.set_index("overlap").loc["oar"]
+    setting = only(exposed(0, z=1.0, x=3.0), exposed(1, z=2.0, x=1.0), exposed(2, z=6.0, x=1.5))
+    assert setting.axes == ("x", "z")
+    row = at(setting, "oar")
     assert (row["exposed_x"], row["exposed_z"], row["hidden_x"]) == pytest.approx((1.5, 2.0, 15.0))
-    assert most_exposed(row, axes) == ("z", pytest.approx(2.0))
-    assert most_exposed(rows.set_index("overlap").loc["none"], axes) is None
+    assert most_exposed(row, setting.axes) == ("z", 2.0)
+    assert most_exposed(row, ()) is None
+
+
+def test_ranks_that_share_cores_are_told_in_words() -> None:
+    shared = only(*ablation(machine=SHARED)).variants
+    assert set(shared["shared"]) == {"8 ranks of 1 thread each on 2 cores"}
+    assert set(shared["bound_by"]) == {"processors"}
+    assert set(only(*ablation()).variants["shared"]) == {""}
+
+
+def test_the_share_of_the_greatest_gain_is_the_median_of_what_the_jobs_say() -> None:
+    runs = ablation(jobs=3)
+    said = [variant.share_of_greatest_gain for run in runs for variant in run.variants if variant.overlap == "oar"]
+    assert at(only(*runs), "oar")["share_of_greatest_gain"] == pytest.approx(sorted(map(float, filter(None, said)))[1])
 
 
 def test_published_gains_compose_to_the_total_that_the_paper_prints() -> None:

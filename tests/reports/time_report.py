@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from sample_ablation import ablation
 from sample_results import FRONTIER, train
-from sample_steps import simulate
 
 from engine.result.schema import Result
 from reports.site import build
 
 POINTS = list(FRONTIER.items())
-VARIANTS = ("none", "oar", "oar,ors", "oar,ors,oag", "oar,ors,oag,cache=auto", "ors", "oag", "cache=auto")
 SYSTEMS = ("frontier", "perlmutter", "alps", "one", "two")
 
 
@@ -39,11 +38,11 @@ def wide(number: int) -> Result:
 
 
 def ablated(number: int) -> Result:
-    """A variant of the overlap study on one of a thousand layouts, each told by its model."""
-    overlap = VARIANTS[number % len(VARIANTS)]
-    step = simulate(overlap, drawn=number % 50 == 0)
-    name = f"model{number // len(VARIANTS) % 1000}"
-    return train(job=number, name=name, time_s=step.length, overlap=overlap, step=step, study="overlap_ablation")
+    """A job of the overlap study on one of a thousand layouts, each told by its model."""
+    (run,) = ablation(job=number, rounds=6)
+    assert run.model
+    model = run.model.model_copy(update={"name": f"model{number % 1000}"})
+    return run.model_copy(update={"model": model})
 
 
 def measure(name: str, make: Callable[[int], Result], number: int) -> None:

@@ -1,0 +1,78 @@
+"""The page of methods: every derived figure by its formula, how spread is told, and what colours mean."""
+
+from engine.result.metrics import CONFIDENCE, DEFINITIONS, RESAMPLES
+from reports.page import Block, Definitions, Page, Paragraph, Section
+
+NAME, TITLE = "methods", "Methods"
+LEAD = (
+    "What every figure of this report is, by its formula: what is counted, what is not, and how it is measured. The "
+    "formulas are those that the program computes with, each in one place."
+)
+TIMES = (
+    "Times are read on rank 0, from the start of a step to its end, where the host waits for an accelerator. Of a "
+    "step, compute is what is left when all waits for collectives are taken off: everything that isn't such a wait is "
+    "in it, also the time of the framework between kernels. Other ranks may wait longer or shorter than rank 0.",
+    "Bytes of collectives are those of the input buffers on rank 0. Peak memory is that of every rank: what the "
+    "process had resident where ranks compute on processors, what the framework's allocator held on accelerators.",
+)
+SPREAD = (
+    "The job is what is repeated: each job gives one number, the mean over its iterations after the warm-up, and a "
+    "point is the median of its jobs. Whiskers span the fastest and the slowest job; a point of one job has none, and "
+    "says so. A job that failed gives no number: it is counted (2 of 3 jobs) and listed with its reason. Where several "
+    "layouts ran on as many devices, lines are drawn through the fastest, which the page names.",
+    "Overlaps of an ablation take turns in the same processes. Their ratios are paired by round, and the interval of a "
+    f"ratio is that of confidence {CONFIDENCE:g}, by bootstrap: jobs are drawn with replacement, rounds within each, "
+    f"{RESAMPLES:,} times. It says how far chance within these jobs goes, not what another day or another part of the "
+    "machine would give. A gain is written in grey where the interval contains no difference. Whiskers of these bars "
+    "span the rounds.",
+    "Where each overlap ran in jobs of its own, as on the pages of weak and strong scaling, the time saved is that of "
+    "the medians over jobs. Noise between jobs is in it and it has no interval.",
+)
+COLOURS = (
+    "Bars of a step: blue is compute. Gold is blocking, waits for a result that the very next operation needs; red "
+    "are the other waits. Both are exposed communication and count in full in the share hidden and in the time of the "
+    "step: gold only says that this schedule had nothing else to do then. Where a result doesn't tell them apart, and "
+    "on the pages of weak and strong scaling, red is both. The upright mark is the bound of the step.",
+    "Pictures of one step: blue is compute and red where it stands still; in the lanes below, green is in flight "
+    "behind compute, and red in flight while compute stands still.",
+    "Dotted lines are ideals or peaks, dashed lines with open marks are published.",
+)
+PEAKS = (
+    "The advertised peak is the one that was given to the job, else that of the system's file. The empirical peak is "
+    "what the job's own ranks reached all at once before they trained, else the one given to the job, else that of the "
+    "system's file, else that of a job that measured matrix products on as many ranks at once with as many threads "
+    "each, or on one accelerator; of several such jobs the highest, which makes the share smaller. Each page says "
+    "which it is. More than 100 % says that the peak was measured too low, not that the machine exceeded it.",
+)
+PUBLISHED = (
+    "Published figures are those that the papers print, each with its table or section; they are in reports/published. "
+    "Times per batch that aren't printed follow from the printed flop/s or share of the peak and the formula of "
+    "Narayanan et al. with a vocabulary of 51,200. Their efficiencies are computed here from the printed rates, "
+    "which count recomputation. A published time is drawn beside ours only where the batch has as many tokens, and a "
+    "published gain is of another machine, model and batch unless the page says otherwise.",
+)
+OLDER = (
+    "Results of schema version 1 and 2 keep what they measured. They have no bound of a step, and no share hidden: "
+    "what they called hidden summed collectives that were in flight together, so it could exceed the compute. Their "
+    "peaks on processors were measured with all cores in one process, so they are not used as those of a job of "
+    "several ranks. Overlaps that they measured in jobs of their own have no paired gains.",
+)
+
+
+def page() -> Page:
+    """The same for every report."""
+    sections = (
+        Section("Figures", (Definitions(tuple(DEFINITIONS)),)),
+        *(
+            Section(title, _paragraphs(words))
+            for title, words in (
+                ("How it is timed", TIMES), ("How spread is told", SPREAD), ("What colours and lines mean", COLOURS),
+                ("Which peak", PEAKS), ("Published figures", PUBLISHED), ("Older results", OLDER),
+            )
+        ),
+    )  # fmt: skip
+    return Page(TITLE, LEAD, sections, "")
+
+
+def _paragraphs(words: tuple[str, ...]) -> tuple[Block, ...]:
+    return tuple(Paragraph(one) for one in words)

@@ -1,0 +1,103 @@
+"""The page of methods: its formulas are what the program computes, and no figure of a page is missing from it."""
+
+import re
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from engine.result import metrics
+from reports.derived import by_row
+from reports.frame import frames
+from reports.load import load
+from reports.page import Column, Table
+from reports.peaks import with_peaks
+from reports.study import all_studies
+
+SAMPLES: dict[str, Any] = {
+    "times_s": [1.0, 2.0, 6.0], "rounds": [(2.0, 4.0), (3.0, 4.0), (9.0, 10.0)], "work": 12.0, "time_s": 1.6,
+    "base_s": 2.5, "flops_per_s": 7e12, "devices": 8, "peak_flops_per_s": 3e12, "size": 512, "multiplications": 3,
+    "per_device_flops_per_s": 3.0, "smallest_per_device_flops_per_s": 4.0, "tokens": 1e9, "tokens_per_s": 3e3,
+    "ours": 0.4, "published": 0.5, "loss": 3.1, "reference": -3.5, "hidden_s": 0.3, "exposed_s": 0.9, "compute_s": 1.1,
+    "lane_s": 1.3, "processor_s": 3.0, "cores": 2, "link_s": 0.4, "step_s": 2.1, "bound_s": 1.4, "none_s": 2.6,
+    "bound_none_s": 1.5,
+}  # fmt: skip
+# What is counted or read from a clock as it stands: everything else that is a number is a derived figure.
+READ = {
+    *("ranks", "nodes", "jobs", "rounds", "calls", "bytes", "size", "median_time_s", "compared", "commits", "tokens"),
+    *("compute_s", "collectives_s", "blocking_s", "exposed_s", "hidden_s", "axis_s", "loss", "serial_loss"),
+    *("flight_s", "memory_max", "memory_min", "prefetch_bytes", "cache_bytes", "cached_blocks", "start", "end"),
+}
+
+
+@pytest.mark.parametrize("definition", metrics.DEFINITIONS, ids=lambda definition: definition.name)
+def test_a_formula_is_what_its_function_computes(definition: metrics.Definition) -> None:
+    function = getattr(metrics, definition.name)
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    inputs = {name: SAMPLES[name] for name in names}
+    known = {"median": median, "mean": mean, "max": max, "min": min, "abs": abs, "__builtins__": {}}
+    assert eval(definition.formula, known | inputs) == pytest.approx(function(**inputs))
+    assert all(re.search(rf"\b{name}\b", definition.formula) for name in names)
+
+
+def test_the_page_has_every_definition_with_its_formula_and_its_text(site: Path) -> None:
+    html = (site / "methods.html").read_text()
+    listed = html.split('<dl class="definitions">')[1].split("</dl>")[0]
+    found = re.findall(
+        r'<div id="([^"]+)">\s*<dt>([^<]+)</dt>\s*<dd><code>([^<]+)</code></dd>\s*<dd>([^<]+)</dd>', listed
+    )
+    assert [name for name, *_ in found] == [definition.name for definition in metrics.DEFINITIONS]
+    for (_, title, formula, text), definition in zip(found, metrics.DEFINITIONS, strict=True):
+        assert (title, formula) == (definition.title, definition.formula)
+        assert len(text) > 40
+
+
+def test_every_page_leads_to_the_methods(site: Path) -> None:
+    for page in site.glob("*.html"):
+        assert page.read_text().count('<a href="methods.html"') == (1 if page.stem in ("index", "methods") else 2), (
+            page.stem
+        )
+    assert 'href="methods.html#share_hidden"' in (site / "overlap.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def tables(results: Path) -> list[Table]:
+    """Every table of the studies' pages."""
+    everything = frames(load([results]).runs)
+    everything = everything.of(with_peaks(everything.runs))
+    pages = [
+        study.build(everything.of(everything.runs[study.selects(everything.runs)]), everything)
+        for study in all_studies()
+    ]
+    return [
+        block for page in pages for section in page.sections for block in section.blocks if isinstance(block, Table)
+    ]
+
+
+def test_every_number_in_a_table_is_read_or_is_a_figure_that_is_defined(tables: list[Table]) -> None:
+    assert len(tables) > 20
+    unknown = {
+        (table.name, column.title, column.key)
+        for table in tables
+        for column in table.columns
+        if column.numeric and not column.figure and column.key not in READ
+        if not re.fullmatch(r"(exposed|hidden)_(x|y|z|data)|.*_published", column.key)
+        if not table.name.startswith("published")
+    }
+    assert unknown == set()
+
+
+def test_a_figure_that_is_defined_nowhere_is_refused() -> None:
+    with pytest.raises(ValueError, match="doesn't define: beauty"):
+        Column("Beauty", "beauty", figure="beauty")
+
+
+def test_a_figure_over_columns_is_nan_where_an_input_or_the_figure_is_missing() -> None:
+    hidden, exposed = pd.Series([3.0, None, 0.0, 1.0]), pd.Series([1.0, 1.0, 0.0, float("inf")])
+    found = by_row(metrics.share_hidden, hidden, exposed)
+    assert found.isna().tolist() == [False, True, True, False]
+    assert found.iloc[[0, 3]].tolist() == pytest.approx([0.75, 0.0])
+    assert by_row(metrics.speed_up, 1.0, pd.Series([0.5, 0.0])).iloc[0] == pytest.approx(2.0)
+    assert by_row(metrics.speed_up, 1.0, pd.Series([0.5, 0.0])).isna().tolist() == [False, True]
