@@ -54,7 +54,7 @@ def test_a_size_beyond_the_memory_is_skipped_without_touching_it() -> None:
 
 
 def test_a_size_beyond_the_time_budget_is_skipped_by_prediction() -> None:
-    small, large = gemm(torch.float64, (256, 8192), CPU, 0.3)
+    small, large = gemm(torch.float64, (256, 16384), CPU, 20.0)
     assert small.flops_per_s
     assert large.skipped is not None
     assert "time budget" in large.skipped
