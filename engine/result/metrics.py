@@ -118,7 +118,7 @@ def over_published(ours: float, published: float) -> float:
 
 @_figure("Loss difference", "abs(loss - reference) / abs(reference)")
 def relative_difference(loss: float, reference: float) -> float:
-    """Of two losses of the same step; that of two curves is the largest over their steps.
+    """Of two losses of the same step, or two gradient norms; that of two curves is the largest over their steps.
 
     What is not a number differs without bound.
     """

@@ -9,12 +9,13 @@ import pandas as pd
 import pytest
 
 from engine.result import metrics
+from reports import contests
 from reports.derived import by_row
 from reports.frame import frames
 from reports.load import load
 from reports.page import Column, Table
 from reports.peaks import with_peaks
-from reports.study import all_studies
+from reports.study import ContestStudy, all_studies
 
 SAMPLES: dict[str, Any] = {
     "times_s": [1.0, 2.0, 6.0], "rounds": [(2.0, 4.0), (3.0, 4.0), (9.0, 10.0)], "work": 12.0, "time_s": 1.6,
@@ -22,13 +23,26 @@ SAMPLES: dict[str, Any] = {
     "per_device_flops_per_s": 3.0, "smallest_per_device_flops_per_s": 4.0, "tokens": 1e9, "tokens_per_s": 3e3,
     "ours": 0.4, "published": 0.5, "loss": 3.1, "reference": -3.5, "hidden_s": 0.3, "exposed_s": 0.9, "compute_s": 1.1,
     "lane_s": 1.3, "processor_s": 3.0, "cores": 2, "link_s": 0.4, "step_s": 2.1, "bound_s": 1.4, "none_s": 2.6,
-    "bound_none_s": 1.5,
+    "bound_none_s": 1.5, "jobs": [([1.0, 2.0, 4.0], [3.0, 5.0]), ([2.0], [7.0])],
 }  # fmt: skip
 # What is counted or read from a clock as it stands: everything else that is a number is a derived figure.
 READ = {
     *("ranks", "nodes", "jobs", "rounds", "calls", "bytes", "size", "median_time_s", "compared", "commits", "tokens"),
     *("compute_s", "collectives_s", "blocking_s", "exposed_s", "hidden_s", "axis_s", "loss", "serial_loss"),
-    *("flight_s", "memory_max", "memory_min", "prefetch_bytes", "cache_bytes", "cached_blocks", "start", "end"),
+    *(
+        "ours_s",
+        "peer_s",
+        "tolerance",
+        "load",
+        "flight_s",
+        "memory_max",
+        "memory_min",
+        "prefetch_bytes",
+        "cache_bytes",
+        "cached_blocks",
+        "start",
+        "end",
+    ),
 }
 
 
@@ -65,10 +79,13 @@ def test_every_page_leads_to_the_methods(site: Path) -> None:
 @pytest.fixture(scope="module")
 def tables(results: Path) -> list[Table]:
     """Every table of the studies' pages."""
-    everything = frames(load([results]).runs)
+    found = load([results])
+    everything = frames(found.runs)
     everything = everything.of(with_peaks(everything.runs))
     pages = [
-        study.build(everything.of(everything.runs[study.selects(everything.runs)]), everything)
+        study.build(contests.frame(found.contests))
+        if isinstance(study, ContestStudy)
+        else study.build(everything.of(everything.runs[study.selects(everything.runs)]), everything)
         for study in all_studies()
     ]
     return [
