@@ -45,15 +45,15 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
         outcome.measurements.peak_flops_per_s = joint_peak(comm, DTYPES[config.precision])
     trainer = Trainer(plan, comm, recorder)
     account.training = True
+    variants, times = None, None
     if isinstance(plan, AblationPlan):
         variants = take_turns(trainer, plan, outcome.measurements)
-        result = outcome.compared(everyones(comm, heard), variants)
     else:
         run_iterations(trainer, outcome.measurements)
         times = breakdown(comm, outcome.measurements.recording, config.link_bytes_per_s)
-        result = outcome.succeeded(everyones(comm, heard), times)
+    ranks = everyones(comm, heard)
     if launch.rank == 0:
-        account.succeed(result)
+        account.succeed(outcome.compared(ranks, variants) if variants else outcome.succeeded(ranks, times))
     account.end()
     comm.barrier()
     dist.destroy_process_group()
