@@ -1,4 +1,4 @@
-"""The command line: `python -m reports build [--results DIR ...] --out DIR`."""
+"""The command line: `python -m reports build [--results DIR ...] [--out DIR]`."""
 
 import argparse
 import logging
@@ -13,6 +13,7 @@ from reports.site import build
 log = logging.getLogger("reports")
 
 RESULTS = Path("results")
+SITE = Path("site")
 DESCRIPTION = """\
 Make a report of what was measured: one index page and one page a study, each a single HTML file that opens without
 a network, with the data of every figure and table as CSV beside them (in data/).
@@ -26,7 +27,7 @@ A run that is found in several of them counts once. Files that are cut short or 
 and listed on the index page with the reason. Other files are ignored.
 
 examples:
-  python -m reports build --out site/                                  everything under ./results
+  python -m reports build                                              everything under ./results, into ./site
   python -m reports build --results results/ ~/.reframe/reports --out site/
   python -m reports build --results /scratch/nightly --out public/
 
@@ -47,8 +48,9 @@ def parser() -> argparse.ArgumentParser:
         help="folders to search for results, with all below them (default: results, if it is there)",
     )  # fmt: skip
     build_parser.add_argument(
-        "--out", metavar="DIR", type=Path, required=True, help="folder to write to; other files in it are left alone"
-    )
+        "--out", metavar="DIR", type=Path, default=SITE,
+        help="folder to write to; other files in it are left alone (default: site)",
+    )  # fmt: skip
     return main_parser
 
 

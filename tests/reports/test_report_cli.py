@@ -16,7 +16,7 @@ def reports(*words: str, folder: Path) -> "subprocess.CompletedProcess[str]":
 
 def test_build_reads_results_in_the_working_directory_and_prints_the_index(tmp_path: Path) -> None:
     save(series("local", jobs=1), tmp_path / "results" / "reframe")
-    done = reports("build", "--out", "site/", folder=tmp_path)
+    done = reports("build", folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'site' / 'index.html'}\n")
     assert done.stderr == "3 results read from 3 files, 0 skipped, 0 found twice\n"
     assert "gpt-local-2" in (tmp_path / "site" / "weak_scaling.html").read_text()
@@ -40,5 +40,5 @@ def test_a_results_folder_that_is_missing_is_one_sentence_and_exit_code_2(tmp_pa
 def test_help_says_what_is_read_and_shows_examples(tmp_path: Path) -> None:
     done = reports("build", "--help", folder=tmp_path)
     assert done.returncode == 0
-    for words in ("run reports", "results databases", "python -m reports build --out site/", "exit code"):
+    for words in ("run reports", "results databases", "everything under ./results, into ./site", "exit code"):
         assert words in done.stdout
