@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from test_run import SMALL, _finish, _start
+from engine_command import SMALL, finish, start
 
 from engine.cli.main import main
 from engine.result.metrics import paired, share_of_greatest_gain, time_per_iteration
@@ -16,7 +16,7 @@ FEW = ["--rounds", "3", "--steps-per-round", "2"]
 
 
 def compare(ranks: int, out: Path, *options: str) -> tuple[list[int], list[str]]:
-    return _finish(_start(ranks, "bench", "overlap", *options, "--out", str(out)))
+    return finish(start(ranks, "bench", "overlap", *options, "--out", str(out)))
 
 
 @pytest.fixture(scope="module")

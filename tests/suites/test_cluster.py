@@ -231,7 +231,7 @@ def test_a_suite_runs_as_batch_jobs_spread_over_the_nodes_and_their_links(before
 
 @pytest.mark.slow
 def test_a_series_may_take_one_rank_of_each_node(before: Machine, tmp_path: Path) -> None:
-    one = ["-n", "two-nodes.*1x1x1x2", "-S", "rounds=1", "-S", "model=gpt-test"]
+    one = ["-n", "two-nodes.*1x1x1x2", "-S", "rounds=1", "-S", "steps_per_round=1"]
     done = reframe(tmp_path, "-c", "suites/overlap_ablation.py", "--system", "vcluster", "-r", *one)
     assert done.code == 0, done.out
     (case,) = done.cases()
