@@ -44,4 +44,6 @@ def _shared(breakdown: Breakdown) -> str:
     if machine is None or not machine.shared:
         return ""
     threads = plural(machine.threads_per_rank, "thread")
-    return f"{plural(machine.ranks, 'rank')} of {threads} each on {plural(machine.cores, 'core')}"
+    return (
+        f"{plural(machine.ranks, 'rank')} of {threads} each on {machine.cores:g} core{'s' if machine.cores > 1 else ''}"
+    )

@@ -42,5 +42,5 @@ def lane_name(axis: Axis, lane: Lane) -> str:
     return axis.value if lane is Lane.MAIN else f"{axis} {lane}"
 
 
-LANE_NAMES = tuple(lane_name(axis, lane) for axis in Axis for lane in LANES.get(axis, (Lane.MAIN,)))
-"""Of all lanes there are."""
+AXIS_OF_LANE = {lane_name(axis, lane): axis for axis in Axis for lane in LANES.get(axis, (Lane.MAIN,))}
+"""Of all lanes there are, by their names."""

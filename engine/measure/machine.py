@@ -3,6 +3,7 @@
 Several host names can be one machine (containers, network namespaces): a machine is one running kernel. No torch.
 """
 
+import math
 import os
 import re
 import socket
@@ -13,11 +14,41 @@ LOOPBACK = "lo"
 
 
 def machine_name() -> str:
-    """The same for all ranks on one running kernel, and for no others."""
+    """The same for all ranks on one running kernel, in one control group if that limits processors; for no others."""
+    quota = _quota()
+    kernel = read_or_nothing(Path("/proc/sys/kernel/random/boot_id")).strip() or socket.gethostname()
+    return kernel if quota is None else f"{kernel}/{quota[0]}"
+
+
+def core_limit() -> float:
+    """How many processors' time this process's control group may take with all it holds; infinite without a limit."""
+    quota = _quota()
+    return math.inf if quota is None else quota[1]
+
+
+def _quota() -> tuple[int, float] | None:
+    """The tightest limit on processors: the control group that has it, and how many processors' time that is."""
+    found = []
+    for folder in control_groups():
+        allowed, _, period = read_or_nothing(folder / "cpu.max").strip().partition(" ")
+        if allowed.isdecimal() and period.isdecimal():
+            found.append((folder.stat().st_ino, int(allowed) / int(period)))
+    return min(found, key=lambda group: group[1], default=None)
+
+
+def control_groups() -> tuple[Path, ...]:
+    """Of this process, from its own to the root."""
+    own = read_or_nothing(Path("/proc/self/cgroup")).partition("::")[2].strip().lstrip("/")
+    group = Path("/sys/fs/cgroup", own)
+    return group, *group.parents
+
+
+def read_or_nothing(file: Path) -> str:
+    """A text of the kernel; empty where there is no such file."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return file.read_text()
     except OSError:
-        return socket.gethostname()
+        return ""
 
 
 def cores() -> frozenset[int]:
@@ -37,11 +68,7 @@ def link_bytes() -> tuple[int, int]:
 
     (0, 0) where the kernel doesn't tell, and for networks that it doesn't see (RDMA).
     """
-    try:
-        text = Path("/proc/net/dev").read_text()
-    except OSError:
-        return 0, 0
-    return counted(text)
+    return counted(read_or_nothing(Path("/proc/net/dev")))
 
 
 def counted(text: str) -> tuple[int, int]:

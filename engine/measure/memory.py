@@ -10,6 +10,8 @@ from typing import Literal
 
 import torch
 
+from engine.measure.machine import control_groups, read_or_nothing
+
 # Names of glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
@@ -20,6 +22,13 @@ def peak_bytes(device: torch.device) -> tuple[Literal["resident", "allocated"], 
         return "allocated", torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
     return "resident", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def forget_peak(device: torch.device) -> None:
+    """What was used so far counts no longer. A host's memory has no such thing: its peak stays."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
 
 
 def free_bytes(device: torch.device) -> int:
@@ -33,21 +42,13 @@ def free_bytes(device: torch.device) -> int:
 def free_host_bytes() -> int:
     """Host memory that can be allocated now, the control group's limit included."""
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if match := re.search(r"^MemAvailable:\s+(\d+) kB", _text(Path("/proc/meminfo")), re.MULTILINE):
+    if match := re.search(r"^MemAvailable:\s+(\d+) kB", read_or_nothing(Path("/proc/meminfo")), re.MULTILINE):
         available = int(match[1]) * 1024
-    group = Path("/sys/fs/cgroup", _text(Path("/proc/self/cgroup")).partition("::")[2].strip().lstrip("/"))
-    for folder in (group, *group.parents):
-        limit, used = _text(folder / "memory.max").strip(), _text(folder / "memory.current").strip()
+    for folder in control_groups():
+        limit, used = read_or_nothing(folder / "memory.max").strip(), read_or_nothing(folder / "memory.current").strip()
         if limit.isdecimal() and used.isdecimal():
             available = min(available, int(limit) - int(used))
     return max(available, 0)
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError:
-        return ""
 
 
 def keep_freed_memory() -> None:

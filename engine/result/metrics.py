@@ -27,13 +27,10 @@ class Definition:
     text: str
 
 
-DEFINITIONS: list[Definition] = []
-
-
 def _figure(title: str, formula: str) -> Callable[[_Function], _Function]:
     def define(function: _Function) -> _Function:
         text = " ".join((function.__doc__ or "").split())
-        DEFINITIONS.append(Definition(function.__name__, title, formula, text))
+        vars(function)["definition"] = Definition(function.__name__, title, formula, text)
         return function
 
     return define
@@ -74,9 +71,10 @@ def utilisation(flops_per_s: float, devices: int, peak_flops_per_s: float) -> fl
 def gemm_rate(size: int, multiplications: float, time_s: float) -> float:
     """The best over sizes of square matrix products, in flop/s of one device.
 
-    On accelerators it is that of the system's file with its source, else measured on one device (median of several
-    samples, fp32 without TF32). On processors it is measured in the job itself before it trains: by every rank at once,
-    with as many threads each as it trains with, and is what they reach together over their number.
+    That of the system's file, with its source. Where the file has none for the number format, the job measures it
+    before it trains: every rank multiplies at once, with as many threads as it trains with, for half a second a size,
+    and what they reach together is divided by their number. Alone, `bench gemm` takes the median of several samples of
+    each size. fp32 is without TF32.
     """
     return 2 * size**3 * multiplications / time_s
 
@@ -154,7 +152,8 @@ def share_hidden(hidden_s: float, exposed_s: float) -> float | None:
     Hidden: the rank computes while at least one collective is in flight; several at once count once, so it is never
     more than the compute. Exposed: compute stands still for a collective, every wait counted, also those that no
     schedule can avoid and those for a slower rank. A collective is in flight from when its lane comes to it until its
-    result is there, which on processors includes waiting for the last rank to join. None without communication.
+    result is there. That includes waiting for the last rank to join, when nothing travels yet: where ranks run apart,
+    part of what is hidden is their difference. None without communication.
     """
     total = hidden_s + exposed_s
     return hidden_s / total if total else None
@@ -165,14 +164,14 @@ def bound(compute_s: float, lane_s: float) -> float:
     """The time that no schedule of the same work can beat: the longer of compute and of the busiest lane.
 
     Compute is the step less all waits, on rank 0. A lane is one queue of collectives along one axis of the grid; it is
-    busy while one of its collectives is in flight, and the rank where that is shortest counts, as the others wait for
-    it to join.
+    busy while one of its collectives is in flight. Of the ranks that communicate with each other there the one counts
+    for which that is shortest, as the others wait for it to join; of all such groups the one for which it is longest.
     """
     return max(compute_s, lane_s)
 
 
 @_figure("Bound of a step, ranks sharing cores", "max(processor_s / cores, link_s)")
-def bound_on_shared_cores(processor_s: float, cores: int, link_s: float) -> float:
+def bound_on_shared_cores(processor_s: float, cores: float, link_s: float) -> float:
     """The same where the ranks of a machine have more threads than it has cores, so that a wait is mostly the turn of
     another rank: the longer of work and wire.
 
@@ -189,15 +188,15 @@ def step_by_bound(step_s: float, bound_s: float) -> float:
     return step_s / bound_s
 
 
-@_figure("Share of the greatest gain", "(none_s - step_s) / (none_s - min(bound_s, bound_none_s))")
-def share_of_greatest_gain(none_s: float, step_s: float, bound_s: float, bound_none_s: float) -> float | None:
-    """What an overlap saves over none, of what could be saved at most.
+@_figure("Share of the greatest gain", "(1 - ratio) / (1 - min(bound_s, bound_none_s) / none_s)")
+def share_of_greatest_gain(ratio: float, none_s: float, bound_s: float, bound_none_s: float) -> float | None:
+    """What an overlap saves over none, of what could be saved at most. ratio: its time by that of none, paired.
 
     The most that could be saved is down to the bound of a step, with or without overlap: the smaller of the two, as
     competing for the machine makes both compute and collectives longer. None where nothing could be.
     """
-    greatest = none_s - min(bound_s, bound_none_s)
-    return (none_s - step_s) / greatest if greatest > 0 else None
+    greatest = 1 - min(bound_s, bound_none_s) / none_s
+    return (1 - ratio) / greatest if greatest > 0 else None
 
 
 @_figure("Ratio of medians", "median(median(job_s) / median(job_base_s) for job_s, job_base_s in jobs)")
@@ -231,8 +230,9 @@ def paired_ratio(rounds: Sequence[tuple[float, float]]) -> float:
 def paired(jobs: Sequence[Sequence[tuple[float, float]]]) -> Paired:
     """The paired ratio over the rounds of all jobs, with the interval of confidence 0.95 of that median.
 
-    By bootstrap: jobs are drawn with replacement and rounds within each, 2000 times, from a fixed seed. Raises
-    ValueError without a round.
+    By bootstrap: jobs are drawn with replacement and rounds within each, 2000 times, from a fixed seed. It tells how
+    far the rounds of these jobs scatter: what another job would measure is only known from other jobs, and from fewer
+    than about six of them the interval is too narrow. Raises ValueError without a round.
     """
     if not any(jobs):
         raise ValueError("A paired ratio takes at least one round.")
@@ -251,3 +251,29 @@ def paired(jobs: Sequence[Sequence[tuple[float, float]]]) -> Paired:
     tail = round((1 - CONFIDENCE) / 2 * RESAMPLES)
     whole = paired_ratio([pair for rounds in jobs for pair in rounds])
     return Paired(whole, medians[tail], medians[-1 - tail])
+
+
+DEFINITIONS: tuple[Definition, ...] = tuple(
+    vars(function)["definition"]
+    for function in (
+        time_per_iteration,
+        rate,
+        utilisation,
+        gemm_rate,
+        per_device,
+        efficiency,
+        time_to_solution,
+        over_published,
+        relative_difference,
+        speed_up,
+        saved,
+        share_hidden,
+        bound,
+        bound_on_shared_cores,
+        step_by_bound,
+        share_of_greatest_gain,
+        ratio_of_medians,
+        paired_ratio,
+    )
+)
+"""Of every figure, in the order of the page."""

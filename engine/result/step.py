@@ -45,7 +45,7 @@ class Phase(Record):
 
 
 class LaneTime(Record):
-    """How long a lane's collectives are in flight; of all ranks the one where that is shortest."""
+    """How long a lane's collectives are in flight: of a group's ranks the least, of the groups the most."""
 
     lane: str
     busy_s: float
@@ -54,14 +54,15 @@ class LaneTime(Record):
 class Machine(Record):
     """What the ranks of one machine take of it in a step; of several machines the one with the longest bound.
 
-    A machine is one running kernel, whatever host names its nodes have. cores: those that its ranks may use.
+    A machine is one running kernel, whatever host names its nodes have, or what a control group with a limit on
+    processors leaves of it. cores: those that its ranks may use, a part of one where the limit says so.
     processor_s: of all its ranks, threads of their collectives included. link_bytes: what the busiest host name's
     network interfaces, without the loopback, carried one way; link_bytes_per_s: as it was given.
     """
 
     ranks: int
     threads_per_rank: int
-    cores: int
+    cores: float
     processor_s: float
     link_bytes: float
     link_bytes_per_s: float | None = None

@@ -5,13 +5,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
+from torch import Tensor
 
-from engine.comm.collective import LANE_NAMES
+from engine.comm.collective import AXIS_OF_LANE
 from engine.comm.funnel import Comm
 from engine.comm.roster import Roster, own_row
 from engine.comm.transport import Heard, backend_of
+from engine.grid import Axis, Grid
 from engine.measure.gemm import JOINT_SIZES, joint
-from engine.measure.machine import cores, machine_name
+from engine.measure.machine import core_limit, cores, machine_name
 from engine.measure.memory import peak_bytes
 from engine.measure.recorder import AxisSeconds, PhaseSeconds, Recording
 from engine.result import metrics, provenance
@@ -78,7 +80,7 @@ def breakdown(comm: Comm, recording: Recording, link_bytes_per_s: float | None) 
     link_bytes_per_s: of a node's network, one way, where it is known.
     """
     steps = recording.steps
-    lanes = [recording.lanes.get(name, 0.0) for name in LANE_NAMES]
+    lanes = [recording.lanes.get(name, 0.0) for name in AXIS_OF_LANE]
     taken = [recording.processor_s, float(recording.received_bytes), float(recording.sent_bytes), *lanes]
     rows = comm.everyone(torch.tensor(taken, dtype=torch.float64).div(steps)).cpu()
     machine = _machine(comm, rows[:, :3].tolist(), link_bytes_per_s)
@@ -87,8 +89,7 @@ def breakdown(comm: Comm, recording: Recording, link_bytes_per_s: float | None) 
     exposed_s = sum(axis.exposed_s for axis in recording.axes.values()) / steps
     hidden_s = sum(phase.hidden_s for phase in recording.phases.values()) / steps
     step_s = recording.time_s / steps
-    shortest = rows[:, 3:].amin(0).tolist()
-    busy = tuple(LaneTime(lane=name, busy_s=s) for name, s in zip(LANE_NAMES, shortest, strict=True) if s)
+    busy = _busiest(comm.grid, rows[:, 3:])
 
     def means(times: PhaseSeconds | AxisSeconds) -> dict[str, float]:
         return {name: value / steps for name, value in asdict(times).items()}
@@ -104,6 +105,20 @@ def breakdown(comm: Comm, recording: Recording, link_bytes_per_s: float | None) 
         machine=machine,
         bound=_bound(step_s, step_s - exposed_s, busy, machine),
     )
+
+
+def _busiest(grid: Grid, seconds: Tensor) -> tuple[LaneTime, ...]:
+    """The lanes that are used. seconds: [ranks, lanes], in flight.
+
+    Of the ranks of a group, which wait for the last of them to join, the least counts; of the groups the most.
+    """
+    ranks_last = (grid.data, grid.z, grid.y, grid.x)  # x changes fastest from rank to rank
+    found = []
+    for lane, (name, axis) in enumerate(AXIS_OF_LANE.items()):
+        of_groups = seconds[:, lane].reshape(ranks_last).amin(-1 - list(Axis).index(axis))
+        if longest := of_groups.amax().item():
+            found.append(LaneTime(lane=name, busy_s=longest))
+    return tuple(found)
 
 
 def _bound(step_s: float, compute_s: float, lanes: tuple[LaneTime, ...], machine: Machine | None) -> Bound:
@@ -130,7 +145,7 @@ def _machine(comm: Comm, taken: list[list[float]], link_bytes_per_s: float | Non
     The ranks of one host name read the same counters of its network, so the most that one has read is what it carried.
     """
     names = texts(comm, machine_name())
-    allowed = [int(mask, 16) for mask in texts(comm, f"{sum(1 << core for core in cores()):x}")]
+    allowed = [text.split() for text in texts(comm, f"{sum(1 << core for core in cores()):x} {core_limit()}")]
     if comm.device.type != "cpu":
         return None
     machines = []
@@ -138,12 +153,12 @@ def _machine(comm: Comm, taken: list[list[float]], link_bytes_per_s: float | Non
         mine = [rank for rank, of in enumerate(names) if of == name]
         union = 0
         for rank in mine:
-            union |= allowed[rank]
+            union |= int(allowed[rank][0], 16)
         machines.append(
             Machine(
                 ranks=len(mine),
                 threads_per_rank=torch.get_num_threads(),
-                cores=union.bit_count(),
+                cores=min(union.bit_count(), float(allowed[mine[0]][1])),
                 processor_s=sum(taken[rank][0] for rank in mine),
                 link_bytes=max(max(taken[rank][1:]) for rank in mine),
                 link_bytes_per_s=link_bytes_per_s,

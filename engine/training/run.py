@@ -12,7 +12,7 @@ import torch.distributed as dist
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, choose_device, init_process_group
 from engine.comm.transport import backend_of, listen
-from engine.measure.memory import keep_freed_memory
+from engine.measure.memory import forget_peak, keep_freed_memory
 from engine.measure.recorder import Recorder
 from engine.precision import DTYPES
 from engine.result import provenance
@@ -43,6 +43,7 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
     account.roster = roster(comm)
     if config.measure_peak:
         outcome.measurements.peak_flops_per_s = joint_peak(comm, DTYPES[config.precision])
+        forget_peak(device)
     trainer = Trainer(plan, comm, recorder)
     account.training = True
     variants, times = None, None

@@ -93,7 +93,7 @@ def _compared(trainer: Trainer, plan: AblationPlan, sides: list[_Side]) -> tuple
         over_none = share = None
         if side is not none:
             over_none = Ratio(**metrics.paired([list(zip(side.medians_s, none.medians_s, strict=True))])._asdict())
-            share = _share(none.time_s, side.time_s, times, of_none)
+            share = _share(over_none.ratio, none.time_s, times, of_none)
         drawn = side.recording.timed and side.overlap in (none.overlap, plan.fullest)
         variants.append(
             Variant(
@@ -113,10 +113,10 @@ def _compared(trainer: Trainer, plan: AblationPlan, sides: list[_Side]) -> tuple
     return tuple(variants)
 
 
-def _share(none_s: float, time_s: float, own: Breakdown | None, of_none: Breakdown | None) -> float | None:
+def _share(ratio: float, none_s: float, own: Breakdown | None, of_none: Breakdown | None) -> float | None:
     if own is None or of_none is None or own.bound is None or of_none.bound is None:
         return None
-    return metrics.share_of_greatest_gain(none_s, time_s, own.bound.bound_s, of_none.bound.bound_s)
+    return metrics.share_of_greatest_gain(ratio, none_s, own.bound.bound_s, of_none.bound.bound_s)
 
 
 def describe(variant: Variant) -> str:

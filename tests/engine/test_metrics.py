@@ -32,10 +32,11 @@ def test_a_bound_is_the_longer_of_work_and_wire() -> None:
 
 
 def test_a_gain_is_told_of_the_greatest_and_a_bound_that_overlap_made_longer_does_not_flatter_it() -> None:
-    assert metrics.share_of_greatest_gain(3.0, 2.0, 1.0, 1.0) == pytest.approx(0.5)
-    assert metrics.share_of_greatest_gain(3.0, 2.0, 2.0, 1.0) == pytest.approx(0.5)
-    assert metrics.share_of_greatest_gain(3.0, 2.0, 0.5, 1.0) == pytest.approx(0.4)
-    assert metrics.share_of_greatest_gain(3.0, 3.1, 3.0, 3.0) is None
+    assert metrics.share_of_greatest_gain(2 / 3, 3.0, 1.0, 1.0) == pytest.approx(0.5)
+    assert metrics.share_of_greatest_gain(2 / 3, 3.0, 2.0, 1.0) == pytest.approx(0.5)
+    assert metrics.share_of_greatest_gain(2 / 3, 3.0, 0.5, 1.0) == pytest.approx(0.4)
+    assert metrics.share_of_greatest_gain(1.1, 3.0, 1.5, 1.5) == pytest.approx(-0.2)
+    assert metrics.share_of_greatest_gain(1.1, 3.0, 3.0, 3.0) is None
 
 
 def test_curves_differ_by_their_worst_step_and_what_is_no_number_differs_without_bound() -> None:
