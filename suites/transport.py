@@ -23,6 +23,12 @@ def mismatch(system: str, partition: Partition, record: dict[str, Any]) -> str |
             return f"it isn't known which network NCCL took {where}: {network['unread']}; {_wants(system, partition)}"
         if network["name"] not in expected.networks.value:
             return f"NCCL took {network['name']} {where}, but {_wants(system, partition)}: {expected.remedy}"
+        provider = network.get("provider")
+        if expected.provider and provider and provider != expected.provider:
+            return (
+                f"NCCL took {network['name']} over libfabric's {provider} {where}, but {system} expects "
+                f"{expected.provider}: {expected.remedy}"
+            )
     return None
 
 

@@ -57,11 +57,14 @@ class Variables(Record):
 class Transport(Record):
     """The network that NCCL (or RCCL) has to take between nodes there.
 
-    networks: its names, as NCCL's log prints them. env_vars: how it is asked for and tuned. remedy: what to do where
-    NCCL took another one, the end of a sentence.
+    networks: its names, as NCCL's log prints them. provider: libfabric's, where it is one of several. nccl_net: what
+    NCCL_NET is between nodes, so that NCCL takes no other one; a job of one node may have no network at all. env_vars:
+    how it is tuned. remedy: what to do where NCCL took another one, the end of a sentence.
     """
 
     networks: Names
+    provider: str | None = Field(default=None, min_length=1)
+    nccl_net: str = Field(min_length=1)
     env_vars: Variables
     remedy: str = Field(min_length=1)
 

@@ -33,6 +33,22 @@ def variables(partition: Partition) -> dict[str, str]:
     return partition.env_vars | (partition.transport.env_vars.value if partition.transport else {})
 
 
+def prepared(partition: Partition) -> list[str]:
+    """Commands that every job there begins with.
+
+    What a site or a user, or a module of either, has set of NCCL's log would keep the engine from reading in it which
+    network was taken. NCCL_NET may be a module's too.
+    """
+    commands = list(partition.prepare_cmds)
+    if partition.transport:
+        network = shlex.quote(partition.transport.nccl_net)
+        commands.append("unset NCCL_DEBUG NCCL_DEBUG_SUBSYS NCCL_DEBUG_FILE")
+        commands.append(
+            f'if [ "${{SLURM_JOB_NUM_NODES:-1}}" -gt 1 ]; then export NCCL_NET={network}; else unset NCCL_NET; fi'
+        )
+    return commands
+
+
 def _partition(system: System, partition: Partition) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "name": partition.name,
@@ -43,7 +59,7 @@ def _partition(system: System, partition: Partition) -> dict[str, Any]:
         "environs": [ENVIRONMENT],
         "features": list(partition.features),
         "env_vars": [[name, shlex.quote(value)] for name, value in variables(partition).items()],
-        "prepare_cmds": list(partition.prepare_cmds),
+        "prepare_cmds": prepared(partition),
         "max_jobs": partition.max_jobs,
         "time_limit": partition.time_limit,
         "extras": {

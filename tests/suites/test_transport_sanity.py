@@ -40,6 +40,23 @@ def test_the_expected_network_is_good_by_each_of_its_names(name: str) -> None:
     assert mismatch("frontier", FRONTIER, record((name, 16))) is None
 
 
+@pytest.mark.parametrize("provider", ["cxi", None])
+def test_libfabrics_provider_is_good_where_it_is_the_expected_one_or_not_known(provider: str | None) -> None:
+    told = record(("AWS Libfabric", 16))
+    told["transport"]["networks"][0]["provider"] = provider
+    assert mismatch("frontier", FRONTIER, told) is None
+
+
+def test_libfabric_over_another_provider_is_another_network() -> None:
+    told = record(("AWS Libfabric", 16))
+    told["transport"]["networks"][0]["provider"] = "tcp"
+    wrong = mismatch("frontier", FRONTIER, told)
+    assert wrong is not None
+    assert wrong.startswith(
+        "NCCL took AWS Libfabric over libfabric's tcp on 16 ranks (the first on nid0), but frontier expects cxi: load"
+    )
+
+
 def test_a_job_of_one_node_needs_no_network() -> None:
     assert mismatch("frontier", FRONTIER, record(("Socket", 8), hosts=1)) is None
     assert mismatch("frontier", FRONTIER, record(hosts=1) | {"transport": None}) is None
@@ -79,7 +96,8 @@ def test_a_test_fails_by_it(tmp_path: Path) -> None:
     local = yaml.safe_load(file.read_text())
     local["partitions"][0]["transport"] = {
         "networks": {"value": ["Slingshot"], "source": "this test"},
-        "env_vars": {"value": {"NCCL_NET": "AWS Libfabric"}, "source": "this test"},
+        "nccl_net": "AWS Libfabric",
+        "env_vars": {"value": {"NCCL_CROSS_NIC": "a b"}, "source": "this test"},
         "remedy": "plug it in",
     }
     file.write_text(yaml.safe_dump(local))
@@ -91,5 +109,8 @@ def test_a_test_fails_by_it(tmp_path: Path) -> None:
     assert done.code == 1
     assert "the result doesn't say which network was taken, but local expects Slingshot: run it again" in done.out
     (script,) = (tmp_path / "two").glob("stage/**/rfm_job.sh")
-    assert "export NCCL_NET='AWS Libfabric'" in script.read_text()
+    text = script.read_text()
+    assert "export NCCL_CROSS_NIC='a b'" in text
+    assert "export NCCL_NET='AWS Libfabric'" in text
+    assert "unset NCCL_DEBUG " in text
     assert reframe(tmp_path / "one", *peak, root=root).code == 0

@@ -1,7 +1,6 @@
 """The system files: what they hold, and what a bad one is told."""
 
 import csv
-import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,9 +159,9 @@ def test_where_nccl_needs_a_plugin_it_is_expected_and_asked_for_by_one_of_its_na
     assert partition.transport is not None
     expected = partition.transport.networks.value
     assert "Socket" not in expected
-    asked = [partition.transport.env_vars.value.get("NCCL_NET")]
-    asked += [match[1] for command in partition.prepare_cmds if (match := re.search(r"NCCL_NET=(\w+)", command))]
-    assert [name for name in asked if name] in [[name] for name in expected]
+    assert partition.transport.nccl_net in expected
+    assert partition.transport.provider == "cxi"
+    assert not any("NCCL_NET=" in command for command in partition.prepare_cmds), "settings.py asks for it"
 
 
 @pytest.mark.parametrize("name", systems.names())
