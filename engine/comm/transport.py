@@ -31,6 +31,10 @@ TELLING = ("INFO", "ABORT", "TRACE")
 USING = re.compile(r"\bUsing network (\S.{0,39}?)\s*$", re.MULTILINE)
 CHANNEL = re.compile(r"\bvia NET/(\S.{0,39}?)/\d+(?:\(\d+\))?(/GDRDMA)?(?![\w(])")
 SOCKETS = re.compile(r"\bNET/Socket : Using (\[0\].*)$", re.MULTILINE)
+FIELD_BYTES = 80
+"""Of each text by which a rank tells the others what it heard."""
+UNSAFE = re.compile(r"[^ !#-\[\]-~]")
+"""What takes more than one byte in JSON."""
 DEVICE = re.compile(r"\[\d+\]([\w.-]{1,20}):")
 PROVIDER = re.compile(r"\bNET/OFI Selected [Pp]rovider is ([\w.-]{1,20})")
 PLUGIN = re.compile(r"\bNET/OFI (?:Using|Initializing) (aws-ofi-[nr]ccl \S{1,20})")
@@ -42,8 +46,9 @@ class Heard:
     """What one rank's back end said; None where it said nothing.
 
     network: as its log calls it, such as Socket, IB or AWS Libfabric. interfaces: those of TCP, by their names.
-    provider: libfabric's, such as cxi. gpu_direct: whether network devices access device memory themselves; a rank that
-    has no neighbour on another node doesn't say. plugin, library: with their versions. unread: why network is unknown.
+    provider: libfabric's, such as cxi. gpu_direct: whether network devices access device memory themselves, on all of
+    its channels; a rank that has no neighbour on another node doesn't say. plugin, library: with their versions.
+    unread: why network is unknown.
     """
 
     network: str | None = None
@@ -55,13 +60,20 @@ class Heard:
     unread: str | None = None
 
     def to_text(self) -> str:
-        """What from_text reads."""
-        return json.dumps({key: value for key, value in asdict(self).items() if value is not None})
+        """What from_text reads, less than 600 bytes of it: a longer field is cut."""
+        told = {key: value for key, value in asdict(self).items() if value is not None}
+        short = {
+            key: UNSAFE.sub("?", text)[:FIELD_BYTES] if isinstance(text, str) else text for key, text in told.items()
+        }
+        return json.dumps(short)
 
     @classmethod
     def from_text(cls, text: str) -> "Heard":
-        """Of another rank."""
-        return cls(**json.loads(text))
+        """Of another rank; unread if it is no such text."""
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError):
+            return cls(unread="what the rank said of it can't be read")
 
 
 def backend_of(device: "torch.device") -> Backend:
@@ -113,7 +125,7 @@ def parse(log: str) -> Heard:
         network=names,
         interfaces=",".join(DEVICE.findall(sockets[0])[:4]) if sockets and "Socket" in networks else None,
         provider=_first(PROVIDER, log),
-        gpu_direct=any(direct for _, direct in channels) if channels else None,
+        gpu_direct=all(direct for _, direct in channels) if channels else None,
         plugin=_first(PLUGIN, log),
         library=_library(log),
     )
@@ -123,7 +135,7 @@ def _heard_in(file: Path) -> Heard:
     try:
         return parse(file.read_text(errors="replace"))
     except OSError as error:
-        return Heard(unread=f"its log {file.name[:60]} can't be read ({error.strerror})")
+        return Heard(unread=f"its log {file.name[:30]} can't be read ({error.strerror})")
 
 
 def _path(pattern: str) -> Path:

@@ -12,7 +12,7 @@ from engine.comm.funnel import Comm
 from engine.comm.transport import Heard, listen, parse
 from engine.grid import Grid
 from engine.result.schema import Network
-from engine.training.gathered import everyones, texts
+from engine.training.gathered import NETWORK_BYTES, everyones, texts
 from engine.training.network import grouped
 
 SOCKET = Heard(network="Socket")
@@ -57,8 +57,26 @@ def test_what_is_heard_travels_as_a_text_that_a_row_holds() -> None:
     log += f"NET/Socket : Using {' '.join(f'[{n}]eth{n}:10.0.0.1<0>' for n in range(50))}\nUsing network Socket\n"
     heard = parse(log)
     assert heard.network == "Socket"
-    assert len(heard.to_text().encode()) < 600
+    assert len(heard.to_text().encode()) < NETWORK_BYTES
     assert Heard.from_text(heard.to_text()) == heard
+
+
+@pytest.mark.parametrize("character", ["x", "é", '"', "\\", "\n", "\0", "\U0001f600"])
+def test_however_long_a_field_is_the_text_can_be_read(character: str) -> None:
+    long = character * 500
+    heard = Heard.from_text(Heard(long, long, long, False, long, long, long).to_text()[:NETWORK_BYTES])
+    assert heard.unread is not None
+    assert len(heard.unread) == len(heard.network or "") == 80
+
+
+@pytest.mark.parametrize("text", ["", '{"network": "Soc', "5", '{"what": 1}'])
+def test_a_text_that_is_none_of_a_ranks_leaves_the_network_unknown(text: str) -> None:
+    assert Heard.from_text(text) == Heard(unread="what the rank said of it can't be read")
+
+
+def test_a_rank_is_gpu_direct_only_by_all_of_its_channels() -> None:
+    both = nccl_logs.PERLMUTTER_WITH_PLUGIN + nccl_logs.PERLMUTTER_THROUGH_THE_HOST
+    assert parse(both).gpu_direct is False
 
 
 def _write_as_nccl_does(name: str, text: str) -> None:
