@@ -44,7 +44,7 @@ def own_row() -> Row:
     host = "/".join([socket.gethostname(), _text("/proc/sys/kernel/random/boot_id"), _link("/proc/self/ns/pid")])
     identity = int.from_bytes(blake2b(host.encode(), digest_size=8).digest(), "little", signed=True)
     seen = _look(os.getpid())
-    return identity, os.getpid(), seen.started if seen else 0
+    return identity, os.getpid(), seen.started if seen and _own_proc() else 0
 
 
 class Roster:
@@ -56,7 +56,7 @@ class Roster:
     def __init__(self, rank: int, rows: Sequence[Row]) -> None:
         host, process, started = rows[rank]
         self._others = {r: row[1:] for r, row in enumerate(rows) if row[0] == host and r != rank}
-        self._visible = _look(process) is not None
+        self._visible = _own_proc() and _look(process) is not None
         self._ears = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._ears.setblocking(False)
         with suppress(OSError):
@@ -108,6 +108,11 @@ class Roster:
 def _address(process: int, started: int) -> str:
     """In Linux's abstract namespace, where nothing is left behind."""
     return f"\0par4d-rank-{process}-{started}"
+
+
+def _own_proc() -> bool:
+    """Whether /proc numbers processes as this one does. That of another namespace shows others by these numbers."""
+    return _link("/proc/self") == str(os.getpid())
 
 
 def _look(process: int) -> _Seen | None:

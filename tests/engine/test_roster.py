@@ -1,6 +1,7 @@
 """Who of a host's ranks is lost: real processes, signals and /proc."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,6 +98,20 @@ def test_one_that_is_dying_is_gone_before_its_parent_knows(monkeypatch: pytest.M
     dying = roster._Seen("R", exiting=True, started=started)
     monkeypatch.setattr(roster, "_look", lambda process: dying if process == 1 else seen)
     assert Roster(0, [(host, number, started), (host, 1, started)]).lost() == {1: Loss.GONE}
+
+
+def test_by_the_proc_of_other_processes_nobody_is_known_to_be_lost() -> None:
+    """In a namespace of processes of its own, with the /proc of the one outside."""
+    code = (
+        "from engine.comm.roster import Roster, own_row; own = own_row(); "
+        "mine = Roster(0, [own, (own[0], 2**22 + 1, 0)]); print(mine.whole, mine.watch())"
+    )
+    unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
+    if not shutil.which("unshare") or subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no namespace of processes can be made here")
+    command = [*unshare, sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    assert done.stdout == "False {}\n"
 
 
 def test_without_proc_nobody_is_known_to_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
