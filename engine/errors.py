@@ -4,6 +4,8 @@ import difflib
 import sys
 from collections.abc import Collection, Iterable
 
+OUT_OF_MEMORY = "out of memory"
+
 
 class EngineError(Exception):
     """Base of every error whose message is meant for the user."""
@@ -42,8 +44,13 @@ def sentence(clause: str, detail: str = "") -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a rank's own memory, host or device, has run out. torch is asked only if it is loaded already."""
-    return isinstance(error, (MemoryError, getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)))
+    """Whether a rank's own memory, host or device, has run out. torch is asked only if it is loaded already.
+
+    NCCL, which takes memory of its own, says so only in the text of a RuntimeError.
+    """
+    if isinstance(error, (MemoryError, getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError))):
+        return True
+    return isinstance(error, RuntimeError) and OUT_OF_MEMORY in str(error).lower()
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

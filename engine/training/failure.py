@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from engine.comm.launch import Launch, NotMet
 from engine.comm.roster import Roster
-from engine.errors import ContactError, EngineError, UsageError, is_out_of_memory, sentence
+from engine.errors import OUT_OF_MEMORY, ContactError, EngineError, UsageError, is_out_of_memory, sentence
 from engine.files import locked
 from engine.planning.fit import parameters_per_rank
 from engine.result import provenance
@@ -32,6 +32,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOCK_S = 5.0
 ONE_LAUNCH = timedelta(minutes=1)
 """By how much ranks may start apart, their clocks' difference included."""
+FOLLOWS = ", which may follow from the loss of another one"
+"""Said of a rank that can't know: without a roster none sees another one's end."""
 
 Told = Literal["nothing", "symptom", "cause"]
 WEIGHT: dict[Told | None, int] = {None: 0, "nothing": 0, "symptom": 1, "cause": 2}
@@ -107,7 +109,10 @@ class Account:
 
     def _judge(self, error: Exception) -> tuple[str, Told]:
         """The reason as one sentence, and how much it tells."""
-        words = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        lines = str(error).strip().splitlines()
+        words = next(
+            (line for line in lines if OUT_OF_MEMORY in line.lower()), lines[0] if lines else type(error).__name__
+        )
         rank, roster = self._launch.rank, self.roster
         if isinstance(error, ContactError):
             clause, detail = error.story(), error.detail
@@ -117,12 +122,14 @@ class Account:
             return words if isinstance(error, EngineError) else f"Rank {rank} failed {self._when()}: {words}", "cause"
         lost = {} if roster is None else roster.lost() if isinstance(error, Terminated) else roster.watch()
         when = "" if isinstance(error, NotMet) else f" {self._when()}"
+        alone = roster is not None or self._launch.world_size == 1 or isinstance(error, NotMet)
+        follows = "" if alone else FOLLOWS
         if roster is not None and lost:
             if isinstance(error, ContactError):
                 clause = error.story(lost)
             return sentence(f"{roster.describe(lost)}, so {clause}{when}", detail), "cause"
         first = isinstance(error, Terminated) and roster is not None and roster.whole and not roster.heard()
-        return sentence(f"{clause}{when}{', before any other rank was lost' if first else ''}", detail), (
+        return sentence(f"{clause}{when}{', before any other rank was lost' if first else follows}", detail), (
             "cause" if first else "symptom"
         )
 

@@ -37,11 +37,12 @@ from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
 from engine.result.schema import Result, read
 from engine.training.config import TrainConfig
+from engine.training.failure import FOLLOWS
 from engine.training.plan import checked
 from engine.training.trainer import Trainer
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP)
-NOT_MET = re.compile(r"before the ranks had met|did not meet the others|lost contact .* before iteration 0")
+BLAMES_NOBODY = re.compile(FOLLOWS + "|did not meet the others|lost contact .* before iteration 0")
 ENDLESS, SHORT, SAVE_EVERY = 100_000, 6, 2
 TIMEOUT_S = 30
 """--timeout of the runs: what a stopped rank costs, and far more than ranks wait for each other on a loaded machine."""
@@ -259,7 +260,7 @@ def _wrong(told: Told) -> list[str]:
     reason = result.reason or ""
     problems = [] if told.exit_code else ["its exit code is 0"]
     named = re.match(r"Rank (\d+) ", reason)
-    early = fault.moment in (Moment.START, Moment.LOADING) and NOT_MET.search(reason)
+    early = fault.moment in (Moment.START, Moment.LOADING) and BLAMES_NOBODY.search(reason)
     unheard = fault.moment is Moment.START and "ended before it could write" in reason
     if not early and not unheard and (named is None or int(named[1]) != fault.rank):
         problems.append("it named a wrong rank")

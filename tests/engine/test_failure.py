@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from real_ranks import run_processes
+from torch import distributed as dist
 
 from engine.batch import Batch
 from engine.comm.contact import Line, LostContact
@@ -123,7 +124,7 @@ def test_who_is_known_to_be_lost_comes_first_and_the_messenger_behind(plan: Plan
     [
         (Seen({}), ("cause", " in iteration 0, before any other rank was lost.")),
         (Seen({}, heard=True), ("symptom", " in iteration 0.")),
-        (None, ("symptom", " before the ranks had met.")),
+        (None, ("symptom", " before the ranks had met, which may follow from the loss of another one.")),
     ],
     ids=["first", "after another", "not met"],
 )
@@ -131,6 +132,20 @@ def test_a_rank_that_is_told_to_end_first_says_so(plan: Plan, seen: Roster | Non
     begun(plan)
     account(plan, 2, seen).tell(Terminated("rank 2 was told to end by SIGINT"))
     assert told(plan) == (expected[0], f"Rank 2 was told to end by SIGINT{expected[1]}")
+
+
+def test_memory_that_has_run_out_is_a_cause_in_nccls_words_too(plan: Plan) -> None:
+    begun(plan)
+    account(plan, 1, Seen({})).tell(lost_contact(1, 2))
+    words = "NCCL error in: /c10d/NCCLUtils.cpp:94, unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'"
+    account(plan, 2, Seen({1: Loss.GONE})).tell(dist.DistBackendError(words))
+    assert told(plan) == ("cause", "Rank 2 failed in iteration 0: Cuda failure 2 'out of memory'")
+
+
+def test_a_rank_alone_follows_nobody(plan: Plan) -> None:
+    only = Account(plan, Launch(0, 1, 0, "test", "", 0))
+    only.tell(Terminated("rank 0 was told to end by SIGTERM"))
+    assert told(plan) == ("symptom", "Rank 0 was told to end by SIGTERM before the ranks had met.")
 
 
 def test_a_rank_tells_once(plan: Plan) -> None:
