@@ -11,14 +11,25 @@ import reframe.utility.sanity as sn
 from reframe.core.builtins import run_after, run_before, variable
 from reframe.core.exceptions import SanityError
 
+from engine.errors import UsageError
+from engine.grid import Grid
+from engine.overlap.flags import Overlap
 from engine.result import metrics
+from engine.training.ablation import candidates, comparable
 from suites.point_training import PointTraining
+from suites.training import Refused
+
+LEARNING_RATE = 1e-6
+"""So small that no step changes the network much: without clipping a long ablation might diverge otherwise, which would
+end the job and lose what it has measured. Times don't depend on it.
+"""
 
 
 class Ablation(PointTraining):
     """Gradients are not clipped, which would keep the optimizer from stepping a bucket while the next is summed.
 
-    overlap: the flags whose gain is measured, all unless set, with the cache of the series.
+    overlap: the flags whose gain is measured, all unless set, with the cache of the series. learning_rate:
+    LEARNING_RATE unless set.
     """
 
     rounds = variable(int, value=0)
@@ -28,7 +39,17 @@ class Ablation(PointTraining):
     def take_rounds(self) -> None:
         series = self.point.series
         self.rounds = self.rounds or series.rounds
+        self.learning_rate = self.learning_rate or LEARNING_RATE
         self.overlap = self.overlap or f"oar,ors,oag,cache={series.cache},data"
+
+    @run_after("setup")
+    def refuse_where_there_is_nothing_to_hide(self) -> None:
+        """Before the job waits in a queue, by the engine's own rules. Raises Refused."""
+        wanted = candidates(Overlap.parse(self.overlap), [Overlap.parse(variant) for variant in self.variants()])
+        try:
+            comparable(wanted, Grid.parse(self.grid), checkpointed=self.checkpoint_activations)
+        except UsageError as error:
+            raise Refused(str(error)) from None
 
     def own_options(self) -> list[str]:
         return []

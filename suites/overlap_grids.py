@@ -8,6 +8,8 @@ reframe -c suites/overlap_grids.py --system local
 import reframe as rfm
 from reframe.core.builtins import parameter
 
+from engine.overlap.flags import Overlap
+from engine.overlap.variants import alone
 from suites.ablation import Ablation
 from suites.point_training import SYSTEM
 from suites.series import points
@@ -23,4 +25,4 @@ class OverlapGrids(Ablation):
     point = parameter(points("overlap_grids", SYSTEM.name), fmt=lambda point: str(point), loggable=True)
 
     def variants(self) -> list[str]:
-        return self.overlap.split(",")
+        return [str(flag) for flag in alone(Overlap.parse(self.overlap))]

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from cyclopts import Group, Parameter
 
 from engine.errors import UsageError
+from engine.grid import Grid
 from engine.overlap.flags import Overlap
 from engine.overlap.variants import alone, effective, flags, ladder, why_useless
 from engine.training.config import RunConfig, TrainConfig
@@ -65,23 +66,34 @@ class AblationPlan(Plan):
         }
 
 
+def candidates(full: Overlap, asked: Sequence[Overlap]) -> list[Overlap]:
+    """What is compared with none, as far as it has anything to hide: see checked_ablation."""
+    return [variant.at(full) for variant in asked] or [*ladder(full), *alone(full)]
+
+
+def comparable(wanted: Sequence[Overlap], grid: Grid, *, checkpointed: bool) -> tuple[Overlap, ...]:
+    """None and, of these, what has something to hide on the grid. Raises UsageError if nothing has."""
+    variants = effective(wanted, grid, checkpointed=checkpointed)
+    if len(variants) == 1:
+        raise UsageError(
+            f"No overlap that was asked for has anything to hide on grid {grid}"
+            f"{'' if checkpointed else ' without --checkpoint-activations'}, so there is nothing to compare: choose "
+            "another grid or other flags."
+        )
+    return variants
+
+
 def checked_ablation(run: RunConfig, full: Overlap, asked: Sequence[Overlap], turns: Turns, ranks: int) -> AblationPlan:
     """The ablation of these variants, or else of the ladder up to full and of each of its flags alone.
 
     All have full's pace. Raises UsageError.
     """
-    wanted = [variant.at(full) for variant in asked] or [*ladder(full), *alone(full)]
+    wanted = candidates(full, asked)
     common = {field.name: getattr(run, field.name) for field in fields(RunConfig)}
     plan = checked(TrainConfig(**common, overlap=full), ranks)
     for variant in wanted:
         check_cache(variant, plan.model)
-    variants = effective(wanted, plan.grid, checkpointed=run.checkpoint_activations)
-    if len(variants) == 1:
-        raise UsageError(
-            f"No overlap that was asked for has anything to hide on grid {plan.grid}"
-            f"{'' if run.checkpoint_activations else ' without --checkpoint-activations'}, so there is nothing to "
-            "compare: choose another grid or other flags."
-        )
+    variants = comparable(wanted, plan.grid, checkpointed=run.checkpoint_activations)
     warmup = len(variants) * turns.warmup
     config = replace(plan.config, warmup=warmup, iterations=warmup + len(variants) * turns.rounds * turns.steps)
     return AblationPlan(config, plan.model, plan.grid, plan.dataset, turns=turns, variants=variants)

@@ -21,6 +21,7 @@ SELECTED = {
     ),
     "summit": ("48-", {"2x1x24x1": ("auto", 6)}),
 }
+ROUNDS = {"perlmutter": 10, "frontier": 5, "vcluster": 6, "summit": 10}
 
 
 @pytest.fixture(scope="module", params=SELECTED)
@@ -41,7 +42,8 @@ def test_each_point_is_one_job_that_compares_all_flags(run: tuple[str, Run]) -> 
         script = jobs[grid]
         assert option(script, "--overlap") == f"oar,ors,oag,cache={cache},data"
         assert option(script, "--clip") == "0"
-        assert int(option(script, "--rounds")) >= 5
+        assert int(option(script, "--rounds")) == ROUNDS[name]
+        assert float(option(script, "--learning-rate")) == pytest.approx(1e-6), "or it might diverge without clipping"
         assert "--checkpoint-activations" in script
         assert "--variant" not in script
         assert "--label study=overlap_ablation" in script
@@ -77,6 +79,20 @@ def test_on_every_grid_of_the_small_cluster_each_flag_is_compared_alone(tmp_path
     for script in scripts:
         assert options(script, "--variant") == ["oar", "ors", "oag", "cache=2", "data"]
         assert "--label study=overlap_grids" in script
+
+
+def test_all_flags_are_each_of_them_alone_and_a_grid_with_nothing_to_hide_is_refused_at_once(tmp_path: Path) -> None:
+    whole = ["--system", "vcluster", "--dry-run", "-n", "8-gpt.*-(2x2x2x1|1x1x1x8)"]
+    every = reframe(tmp_path / "all", *GRIDS, *whole, "-S", "overlap=all")
+    assert every.code == 0, every.out
+    for script in every.jobs("bench overlap"):
+        assert options(script, "--variant") == ["oar", "ors", "oag", "cache=auto", "data"]
+    for suite in (GRIDS, ABLATION):
+        one = ["--system", "vcluster", "--dry-run", "-n", "1x1x1x[28]", "-S", "overlap=oar,oag"]
+        refused = reframe(tmp_path / suite[1].replace("/", "-"), *suite, *one)
+        assert refused.code == 1
+        assert "Reason: refused: No overlap that was asked for has anything to hide on grid 1x1x1x" in refused.out
+        assert not refused.jobs("bench overlap")
 
 
 @pytest.mark.slow
