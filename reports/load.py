@@ -1,7 +1,8 @@
 """Find and read every result under the given folders, each run once.
 
 A run is found as a result file of its own, inside a run report of ReFrame or in ReFrame's results database
-(run_reports.py). What can't be read is kept with the reason, so that the report can list it.
+(run_reports.py). One whose test found its result wrong has failed, also where the result file says that it ended well.
+What can't be read is kept with the reason, so that the report can list it.
 """
 
 import json
@@ -23,18 +24,20 @@ MOST_RANKS = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One job's result and the file it was read from."""
+    """One job's result and the file it was read from. remark: why its test failed although the result is good."""
 
     result: Result
     source: str
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Contests:
-    """What one command measured against peers, and the file it was read from."""
+    """What one command measured against peers, and the file it was read from. remark: as of a run."""
 
     result: peers.PeersResult
     source: str
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,9 @@ def load(folders: Sequence[Path]) -> Loaded:
     contests: list[Contests] = []
     seen: set[str] = set()
     duplicates = without_record = 0
+    told = [(_identity(record.data), record) for record in reported if record.data is not None]
+    failures = {run: record.failure for run, record in told if record.failure}  # which the result file may not know of
+    remarks = {run: record.remark for run, record in told if record.remark}
     for record in results + reported:  # a result file is named as the source before a report that repeats it
         if record.data is None:
             without_record += 1
@@ -107,11 +113,13 @@ def load(folders: Sequence[Path]) -> Loaded:
         if identity in seen:
             duplicates += 1
             continue
+        data = record.judged(failures[identity]) if identity in failures else record.data
+        remark = remarks.get(identity, "")
         try:
-            if record.data.get("schema") == peers.SCHEMA:
-                contests.append(Contests(peers.parse(record.data, record.source), record.source))
+            if data.get("schema") == peers.SCHEMA:
+                contests.append(Contests(peers.parse(data, record.source), record.source, remark))
             else:
-                runs.append(Run(_parse(record), record.source))
+                runs.append(Run(_parse(data, record.source), record.source, remark))
         except ResultError as error:
             skipped.append(Skipped(record.source, str(error)))
         else:
@@ -154,10 +162,10 @@ def _read_json(path: Path, skipped: list[Skipped]) -> StoredResult | list[Stored
     return None
 
 
-def _parse(record: StoredResult) -> Result:
-    result = parse(record.data, record.source)
+def _parse(data: dict[str, Any], source: str) -> Result:
+    result = parse(data, source)
     if not 0 < result.ranks < MOST_RANKS:
-        raise ResultError(f"{record.source} is not a valid result: its ranks are {result.ranks}, not 1 or more.")
+        raise ResultError(f"{source} is not a valid result: its ranks are {result.ranks}, not 1 or more.")
     return result
 
 

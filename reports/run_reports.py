@@ -14,22 +14,46 @@ from typing import Any
 
 from engine.result import peers
 from engine.result.schema import SCHEMA, ResultError
+from reports.text import clean
 
 RECORD = "record"
 SCHEMAS = (SCHEMA, peers.SCHEMA)
 """What a record can be."""
+AFTER_SANITY = ("performance", "cleanup", "finalize")
+"""The stages of a test case that come once its result has been found good."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
     """A result as decoded JSON, not yet checked. data is None where a test case measured nothing.
 
-    failure: why a test case without a result failed, None for one that did not fail (a dry run).
+    failure: why its test case failed, None for one that did not fail, or failed only once its result was found good;
+    remark: why that one failed.
     """
 
     source: str
     data: dict[str, Any] | None
     failure: str | None = None
+    remark: str = ""
+
+    def judged(self, failure: str) -> dict[str, Any]:
+        """The data as that of a run that failed for this reason, unless it says so itself.
+
+        A contest is as one that was asked for and not held. Without data there is none.
+        """
+        data = self.data or {}
+        if data.get("status", "ok") != "ok":
+            return data
+        data = data | {"status": "failed", "reason": failure}
+        if data.get("schema") == peers.SCHEMA:
+            held = data.get("comparisons")
+            asked = data.get("contests") or [
+                {key: value for key, value in one.items() if key in peers.Asked.model_fields}
+                for one in (held if isinstance(held, list) else ())
+                if isinstance(one, dict)
+            ]
+            data |= {"contests": asked, "comparisons": []}
+        return data
 
 
 def is_run_report(data: object) -> bool:
@@ -55,11 +79,21 @@ def _stored_results(report: dict[str, Any], source: str) -> Iterator[StoredResul
             data = case[RECORD]
             if isinstance(data, dict) and data.get("schema", SCHEMA) not in SCHEMAS:
                 continue
-            if isinstance(data, dict) and data:
-                yield StoredResult(where, data)
+            failure, phase = _failure(case)
+            if not isinstance(data, dict) or not data:
+                yield StoredResult(where, None, failure if case.get("result") == "fail" else None)
+            elif phase in AFTER_SANITY:
+                yield StoredResult(where, data, remark=failure or "")
             else:
-                failed = case.get("result") == "fail"
-                yield StoredResult(where, None, str(case.get("fail_reason") or "no reason given") if failed else None)
+                yield StoredResult(where, data, failure)
+
+
+def _failure(case: dict[str, Any]) -> tuple[str | None, str]:
+    """Why a test case failed, on one line, None if it did not; and the stage in which it did, "" if it isn't told."""
+    if case.get("result") not in ("fail", "abort"):
+        return None, ""
+    words = " ".join(str(case.get("fail_reason") or "no reason given").split())
+    return clean(words), str(case.get("fail_phase") or "")
 
 
 def from_database(path: Path) -> list[StoredResult]:

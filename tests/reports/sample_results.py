@@ -221,7 +221,9 @@ def save(results: list[Result], folder: Path) -> list[Path]:
     return paths
 
 
-def run_report(records: list[Any], *, result: str = "pass", fail_reason: str | None = None) -> dict[str, Any]:
+def run_report(
+    records: list[Any], *, result: str = "pass", fail_reason: str | None = None, fail_phase: str | None = "sanity"
+) -> dict[str, Any]:
     """A run report as ReFrame 4.10 writes it, one test case a record."""
     cases = [
         {
@@ -234,6 +236,7 @@ def run_report(records: list[Any], *, result: str = "pass", fail_reason: str | N
     session = {"data_version": "4.2", "hostname": "login1", "uuid": "abc", "num_cases": len(cases)}
     return {"session_info": session, "runs": [{"run_index": 0, "testcases": cases}], "restored_cases": []}
 
+            "fail_phase": fail_phase if result == "fail" else None,
 
 def as_record(result: Result) -> dict[str, Any]:
     """The result as the JSON object that a suite keeps."""

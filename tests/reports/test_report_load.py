@@ -8,7 +8,11 @@ import pytest
 from sample_results import as_record, gemm, run_report, save, train
 
 from engine.errors import UsageError
+from reports.frame import frames
 from reports.load import load
+from reports.peaks import with_peaks
+from reports.points import points
+from reports.site import build
 
 
 def database(path: Path, *reports: object) -> None:
@@ -56,6 +60,45 @@ def test_a_run_found_in_file_report_and_database_counts_once_and_names_the_file(
     loaded = load([tmp_path, tmp_path / "z"])
     assert [run.source for run in loaded.runs] == [str(tmp_path / "z" / "00000.json")]
     assert loaded.duplicates == 2
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("stored", ["report", "database"])
+def test_a_run_that_its_test_found_wrong_is_failed_whatever_its_result_file_says(
+    tmp_path: Path, plain: bool, stored: str
+) -> None:
+    reason = "sanity error: NCCL took Socket on 4 ranks,\n but frontier expects AWS Libfabric"
+    report = run_report([as_record(train())], result="fail", fail_reason=reason)
+    if stored == "database":
+        database(tmp_path / "results.db", report)
+    else:
+        (tmp_path / "zz-report.json").write_text(json.dumps(report))
+    save([train(job=1), *([train()] if plain else [])], tmp_path / "a")
+    loaded = load([tmp_path])
+    assert {(run.result.provenance.start, run.result.status, run.result.reason) for run in loaded.runs} == {
+        (train(job=1).provenance.start, "ok", None),
+        (train().provenance.start, "failed", " ".join(reason.split())),
+    }
+    (row,) = points(with_peaks(frames(loaded.runs).runs)).to_dict("records")
+    assert (row["jobs"], row["failed"]) == (1, 1)
+    assert row["time_s"] == pytest.approx(18.0)
+
+
+def test_a_run_that_failed_by_itself_keeps_its_own_reason(tmp_path: Path) -> None:
+    report = run_report([as_record(train(failure="rank 3 died"))], result="fail", fail_reason="sanity error: x")
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    assert [run.result.reason for run in load([tmp_path]).runs] == ["rank 3 died"]
+
+
+def test_a_run_whose_test_only_missed_its_reference_is_a_point_that_tells_so(tmp_path: Path) -> None:
+    reason = "performance error: failed to meet reference: time_per_iteration=18, expected 10"
+    report = run_report([as_record(train())], result="fail", fail_reason=reason, fail_phase="performance")
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    save([train()], tmp_path / "a")
+    (run,) = load([tmp_path]).runs
+    assert (run.result.status, run.remark) == ("ok", reason)
+    build([tmp_path], tmp_path / "site")
+    assert reason in (tmp_path / "site" / "weak_scaling.html").read_text()
 
 
 def test_two_jobs_of_the_same_command_are_two_results(tmp_path: Path) -> None:
