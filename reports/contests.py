@@ -13,18 +13,22 @@ from engine.result import metrics
 from engine.result.peers import Asked, Comparison, Measured, PeersResult, paired, rounds, steps
 from reports.load import Contests
 from reports.text import clean
+from reports.transports import network, with_networks, words
 
 # What tells one series of contests from another, and one contest of it from another. Commands that agree in all of it
 # held the same contest again: their jobs count together.
 SERIES = ["system", "partition", "series", "model", "dtype", "device", "devices", "torch"]
-CONTEST = [*SERIES, "peer", "grid", "ranks", "sequences", "sequence", "checkpointing", "threads", "overlap", "target"]
+CONTEST = [
+    *(*SERIES, "peer", "grid", "ranks", "sequences", "sequence", "checkpointing", "threads", "overlap", "target"),
+    "network",
+]
 TOLERANCE_OF_VERSION_1 = 1e-4
 FEWEST_ROUNDS = 6
 """The whole range of so many has the median in it with confidence 1 - 2 * 0.5**6 = 0.97; that of five with 0.94."""
 COLUMNS = [
     *CONTEST, "peer_is", "status", "reason", "study", "measured", "compared", "losses", "norms", "tolerance",
     "memory_max", "load", "warmup", "steps_per_round", "versions", "hosts", "launcher", "commit", "dirty", "start",
-    "end", "source",
+    "end", "source", "transport", "remark",
 ]  # fmt: skip
 
 
@@ -35,6 +39,7 @@ def frame(found: Sequence[Contests]) -> pd.DataFrame:
         table[column] = pd.to_datetime(table[column], errors="coerce", utc=True, format="ISO8601")
     return table
 
+    table = with_networks(table, [key for key in CONTEST if key != "network"])
 
 def _rows(found: Contests) -> list[dict[str, Any]]:
     result, case, origin = found.result, found.result.case, found.result.provenance
@@ -69,6 +74,9 @@ def _rows(found: Contests) -> list[dict[str, Any]]:
     held = result.comparisons  # in the order of those that were asked for
     asked: tuple[Asked, ...] = result.contests or held
     return [
+        "network": network(result.transport),
+        "transport": words(result.transport),
+        "remark": found.remark,
         common | _asked(contest) | (_held(held[place]) if place < len(held) else _not_held(result, place - len(held)))
         for place, contest in enumerate(asked)
     ]

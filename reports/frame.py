@@ -14,6 +14,7 @@ from engine.overlap.flags import ALL
 from reports import breakdowns
 from reports.load import Run
 from reports.text import clean, number, positive
+from reports.transports import network, with_networks, words
 from reports.variants import Variants, variants
 
 # What tells one series from another: the same machine, number format, list of points and variant of the study.
@@ -22,6 +23,7 @@ SERIES = ["system", "partition", "dtype", "series", "variant"]
 SETTING = [
     *SERIES,
     *("model", "parameters", "sequence", "ranks", "grid", "batch_size", "micro_batch", "checkpointing", "token_budget"),
+    "network",
 ]
 # What tells one point of a series from another. Jobs that agree in all of it are repetitions of one measurement.
 # overlap: its flags; tuning: its other options, where they matter and aren't the default.
@@ -64,6 +66,7 @@ class Frames:
 def frames(loaded: Sequence[Run]) -> Frames:
     """All results as frames."""
     runs = pd.DataFrame([_run(run) for run in loaded], columns=RUN_COLUMNS)
+    runs = with_networks(runs, ["kind", "study", *(key for key in SETTING if key != "network")])
     for column in ("start", "end"):
         runs[column] = pd.to_datetime(runs[column], errors="coerce", utc=True, format="ISO8601")
     results = [run.result for run in loaded]
@@ -100,7 +103,7 @@ RUN_COLUMNS = [
     *breakdowns.COLUMNS,
     *("memory_kind", "memory_max", "memory_min", "prefetch_bytes", "cache_bytes", "cached_blocks", "best_flops_per_s"),
     *("start", "end", "commit", "dirty", "versions", "hosts", "nodes", "devices", "launcher", "source"),
-    *("device_kind", "threads"),
+    *("device_kind", "threads", "network", "transport", "remark"),
 ]
 
 
@@ -163,6 +166,9 @@ def _run(run: Run) -> tuple[Any, ...]:
         clean(run.source, 4000),
         _option(config, "device"),
         _option(config, "threads"),
+        network(result.transport),
+        words(result.transport),
+        run.remark,
     )
 
 
@@ -180,8 +186,8 @@ def _option(config: dict[str, Any], *path: str) -> str:
 
 def _tuning(overlap: str, config: dict[str, Any]) -> str:
     """The options of the run's flags, of all where they took turns, that aren't the default: prefetch_depth=1."""
-    words = list(_TUNES) if overlap == IN_TURNS else overlap.split(",")
-    options = [option for word, option in _TUNES.items() if word in words and option in config]
+    flags = list(_TUNES) if overlap == IN_TURNS else overlap.split(",")
+    options = [option for word, option in _TUNES.items() if word in flags and option in config]
     return clean(", ".join(f"{name}={config[name]}" for name in options if config[name] != getattr(ALL, name)))
 
 

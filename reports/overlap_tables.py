@@ -21,6 +21,7 @@ _WHERE = (
     Column("System", "system", numeric=False, missing="unnamed"),
 )
 
+    Column("Network", "network", numeric=False, missing="not told"),
 
 def ratio(title: str, key: str = RATIOS[0], missing: str = NO_BASE) -> Column:
     """A column of paired ratios with their intervals."""
@@ -71,7 +72,7 @@ def _figures() -> tuple[Column, ...]:
 
 def _layout(setting: Setting) -> dict[Any, Any]:
     first, most = setting.first, setting.fullest()
-    row = {key: first[key] for key in ("system", "model", "ranks", "grid")} | {"nodes": setting.nodes}
+    row = {key: first[key] for key in ("system", "model", "ranks", "grid", "network")} | {"nodes": setting.nodes}
     row |= {"share": _share(setting), "none_s": math.nan, "only_failed": setting.variants.empty}
     for _, none in setting.variants[setting.variants["overlap"] == NONE].iterrows():
         row["none_s"] = none["time_s"]

@@ -23,12 +23,15 @@ def provenance(runs: pd.DataFrame) -> Table:
         Column("Commit", "commit", lambda commit: commit[:12], numeric=False, missing="unknown"),
         Column("Working tree", "dirty", numeric=False),
         Column("Launcher", "launcher", numeric=False, missing="none"),
+        Column("Network", "transport", numeric=False, missing="not told", wide=True),
         Column("Hosts", "hosts", numeric=False, missing="unknown", wide=True),
         Column("Device", "devices", numeric=False, missing="unknown", wide=True),
         Column("Versions", "versions", numeric=False, missing="unknown", wide=True),
+        Column("Test failed later", "remark", numeric=False, missing="no", wide=True),
         Column("Result", "source", numeric=False, wide=True),
     )
-    return Table("Provenance of every job", columns, data, "provenance")
+    note = "A test that failed later found the result good, and then its figures off their references: it is shown."
+    return Table("Provenance of every job", columns, data, "provenance", note if (data["remark"] != "").any() else "")
 
 
 def failures(runs: pd.DataFrame, name: str) -> list[Table]:

@@ -63,6 +63,7 @@ def points_table(
         Column("Batch", "batch_size", numeric=False, missing="not recorded"),
         Column("Jobs", "share", numeric=False),
         Column("Time per batch", "time_s", text.seconds, figure="time_per_iteration"),
+        Column("Network", "network", numeric=False, missing=""),
         Column("Range, s", "spread", numeric=False),
         flops_column("Sustained", "hardware_flops_per_s", rows),
         Column("HFU", "hfu", text.percent, missing=NO_PEAK, figure="utilisation"),

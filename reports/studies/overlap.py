@@ -57,6 +57,8 @@ def _title(setting: Setting) -> str:
     if setting.nodes == setting.nodes:
         where += f" on {text.plural(int(setting.nodes), 'node')}"
     tuning = f" ({first['tuning']})" if first["tuning"] else ""
+    if first["network"]:
+        where += f" over {first['network']}"
     return text.clean(f"{first['model']} on {first['grid']}, {where}, {series_title(first)}{tuning}", 160)
 
 

@@ -182,6 +182,7 @@ def _contests(name: str, rows: pd.DataFrame) -> Table:
     note = "Losses and gradient norms: the largest relative difference in a step before those that were timed. Memory: "
     note += "of a process with both models."
     return Table("Contests", columns, rows.assign(lost=rows["jobs"] == 0), f"{name}-contests", note, "lost")
+        Column("Network", "network", numeric=False, missing="not told"),
 
 
 def _failures(table: pd.DataFrame) -> list[Table]:
@@ -225,5 +226,7 @@ def _provenance(table: pd.DataFrame) -> Table:
         Column("Device", "devices", numeric=False, missing="unknown", wide=True),
         Column("Versions", "versions", numeric=False, missing="unknown", wide=True),
         Column("Result", "source", numeric=False, wide=True),
+        Column("Network", "transport", numeric=False, missing="not told", wide=True),
+        Column("Test failed later", "remark", numeric=False, missing="no", wide=True),
     )
     return Table("Provenance of every contest", columns, data, "provenance")

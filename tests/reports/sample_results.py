@@ -19,9 +19,11 @@ from engine.result.schema import (
     Iteration,
     Memory,
     Model,
+    Network,
     Provenance,
     Result,
     Summary,
+    Transport,
     write,
 )
 
@@ -147,6 +149,11 @@ def train(
     )  # fmt: skip
 
 
+def transport(name: str | None, backend: Literal["gloo", "nccl"] = "nccl", **told: Any) -> Transport:
+    """What all ranks say of the network."""
+    return Transport(backend=backend, networks=(Network(name=name, ranks=4, host="n0", **told),))
+
+
 def strong(
     system: str = "frontier", model: str = "gpt-80b", first: int = 128, points: int = 7, time_s: float = 1120.0,
     **changes: Any,
@@ -229,6 +236,7 @@ def run_report(
         {
             "name": f"weak_scaling_{n}", "display_name": f"weak_scaling %n={n}", "system": "frontier",
             "partition": "gpu", "environ": "engine", "result": result, "fail_reason": fail_reason,
+            "fail_phase": fail_phase if result == "fail" else None,
             "uuid": f"abc:0:{n}", "record": record, "perfvalues": {}, "job_nodelist": [],
         }
         for n, record in enumerate(records)
@@ -236,7 +244,6 @@ def run_report(
     session = {"data_version": "4.2", "hostname": "login1", "uuid": "abc", "num_cases": len(cases)}
     return {"session_info": session, "runs": [{"run_index": 0, "testcases": cases}], "restored_cases": []}
 
-            "fail_phase": fail_phase if result == "fail" else None,
 
 def as_record(result: Result) -> dict[str, Any]:
     """The result as the JSON object that a suite keeps."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from sample_contests import RATIOS, contests, held, save_contests, version_1
-from sample_results import as_record, run_report, train
+from sample_results import as_record, run_report, train, transport
 from test_report_load import database
 from test_report_pages import visible
 
@@ -119,7 +119,32 @@ def test_version_1_is_told_with_what_it_kept(tmp_path: Path) -> None:
 def test_an_interval_with_1_in_it_or_of_few_rounds_decides_nothing(
     low: float, high: float, rounds: int, told: str
 ) -> None:
-    assert verdict(low, high, rounds) == told
+    assert verdict(low, high, rounds, jobs) == told
+
+
+def over(result: PeersResult, name: str) -> PeersResult:
+    return result.model_copy(update={"transport": transport(name)})
+
+
+def test_the_same_contest_over_another_network_is_another_and_a_failed_one_counts_with_its_own() -> None:
+    results = [over(contests(("ddp",), job=0), "IB"), over(contests(("ddp",), job=1), "Socket")]
+    told = points(frame([Contests(result, "a.json") for result in results]))
+    assert sorted(zip(told["network"], told["jobs"], strict=True)) == [("IB", 3), ("Socket", 3)]
+    lost = contests(("fsdp2",), failure="rank 1 died", job=3)
+    told = points(frame([Contests(one, "a") for one in (over(contests(("hsdp",)), "IB"), lost)]))
+    (row,) = told[told["peer"] == "hsdp"].to_dict("records")
+    assert (row["network"], row["jobs"], row["failed"]) == ("IB", 3, 1)
+
+
+def test_a_contest_whose_test_found_it_wrong_is_not_held(tmp_path: Path) -> None:
+    report = run_report([record(contests(("ddp",)))], result="fail", fail_reason="sanity error: NCCL took Socket")
+    save_contests([contests(("ddp",))], tmp_path)
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    loaded = load([tmp_path])
+    (row,) = points(frame(loaded.contests)).to_dict("records")
+    assert (row["verdict"], row["jobs"], row["failed"]) == ("not held", 0, 1)
+    assert row["reason"] == "sanity error: NCCL took Socket"
+    assert loaded.statuses == ["failed"]
 
 
 def test_the_page_shows_every_contest_with_its_interval_and_the_failed_one_with_its_reason(site: Path) -> None:

@@ -1,0 +1,42 @@
+"""Which network carried a job's collectives, in words: what tells points from another, and what provenance says."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from engine.result.schema import Network, Transport
+from reports.text import clean
+
+
+def network(transport: Transport | None) -> str:
+    """The networks by name, each once: Socket on hsn0, AWS Libfabric (cxi), tcp. "" where none was told.
+
+    Results of earlier versions and of single ranks tell none; a network that could not be read is "unknown".
+    """
+    return clean(" and ".join(sorted({_name(one) for one in transport.networks})), 120) if transport else ""
+
+
+def words(transport: Transport | None) -> str:
+    """The same with the back end, its library and its plug-in: nccl, NCCL 2.21.5: Socket on hsn0. "" for none."""
+    if transport is None:
+        return ""
+    told = (transport.backend, transport.library, transport.plugin)
+    return clean(f"{', '.join(word for word in told if word)}: {network(transport)}", 200)
+
+
+def with_networks(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The table with the column network filled for jobs that failed before they told it.
+
+    They count with the jobs that ended well and agree in these keys, where those all had the same.
+    """
+    ok = table["status"] == "ok"
+    known = table.assign(network=table["network"].where(ok)).groupby(list(keys), dropna=False)["network"]
+    only = known.transform("first").where(known.transform("nunique") == 1)
+    lost = ~ok & (table["network"] == "") & only.notna()
+    return table.assign(network=table["network"].mask(lost, only))
+
+
+def _name(one: Network) -> str:
+    provider = f" ({one.provider})" if one.provider else ""
+    on = f" on {one.interfaces}" if one.interfaces else ""
+    return f"{one.name or 'unknown'}{provider}{on}"
