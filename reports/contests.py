@@ -23,6 +23,10 @@ CONTEST = [
     "network",
 ]
 TOLERANCE_OF_VERSION_1 = 1e-4
+FEWEST_JOBS = 2
+"""The interval of one job knows nothing of how jobs differ."""
+CLEARANCE = 0.01
+"""Where a process happens to place its memory makes one side faster by so much for as long as it lives."""
 FEWEST_ROUNDS = 6
 """The whole range of so many has the median in it with confidence 1 - 2 * 0.5**6 = 0.97; that of five with 0.94."""
 COLUMNS = [
@@ -35,11 +39,11 @@ COLUMNS = [
 def frame(found: Sequence[Contests]) -> pd.DataFrame:
     """One row a contest of a command; measured: a tuple of jobs, empty for one that failed or was not held."""
     table = pd.DataFrame([row for one in found for row in _rows(one)], columns=COLUMNS)
+    table = with_networks(table, [key for key in CONTEST if key != "network"])
     for column in ("start", "end"):
         table[column] = pd.to_datetime(table[column], errors="coerce", utc=True, format="ISO8601")
     return table
 
-    table = with_networks(table, [key for key in CONTEST if key != "network"])
 
 def _rows(found: Contests) -> list[dict[str, Any]]:
     result, case, origin = found.result, found.result.case, found.result.provenance
@@ -70,13 +74,13 @@ def _rows(found: Contests) -> list[dict[str, Any]]:
         "start": origin.start,
         "end": origin.end,
         "source": clean(found.source, 4000),
+        "network": network(result.transport),
+        "transport": words(result.transport),
+        "remark": found.remark,
     }
     held = result.comparisons  # in the order of those that were asked for
     asked: tuple[Asked, ...] = result.contests or held
     return [
-        "network": network(result.transport),
-        "transport": words(result.transport),
-        "remark": found.remark,
         common | _asked(contest) | (_held(held[place]) if place < len(held) else _not_held(result, place - len(held)))
         for place, contest in enumerate(asked)
     ]
@@ -172,7 +176,7 @@ def _figures(jobs: Sequence[Measured]) -> dict[str, Any]:
     number = sum(map(len, rounds(jobs)))
     pair, by_job = paired(jobs), [metrics.ratio_of_medians([job]) for job in times]
     return {
-        "verdict": verdict(pair.low, pair.high, number),
+        "verdict": verdict(pair.low, pair.high, number, len(jobs)),
         "ratio": pair.ratio,
         "low": pair.low,
         "high": pair.high,
@@ -187,11 +191,14 @@ def _figures(jobs: Sequence[Measured]) -> dict[str, Any]:
     }
 
 
-def verdict(low: float, high: float, number: int) -> str:
-    """By the interval of the paired ratio over so many rounds: won below 1, lost above it, else undecided."""
-    if number < FEWEST_ROUNDS:
+def verdict(low: float, high: float, number: int, jobs: int) -> str:
+    """By the interval of the paired ratio over so many rounds and jobs: won where it is clear below 1, lost above it.
+
+    Else, and of too few rounds or jobs, undecided.
+    """
+    if number < FEWEST_ROUNDS or jobs < FEWEST_JOBS:
         return "undecided"
-    return "won" if high < 1 else "lost" if low > 1 else "undecided"
+    return "won" if high < 1 - CLEARANCE else "lost" if low > 1 + CLEARANCE else "undecided"
 
 
 def _can_be_told(job: Measured) -> bool:

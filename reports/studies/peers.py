@@ -5,8 +5,9 @@ from typing import Any
 import pandas as pd
 
 from reports import dots, text
-from reports.contests import FEWEST_ROUNDS, SERIES, points
+from reports.contests import CLEARANCE, FEWEST_JOBS, FEWEST_ROUNDS, SERIES, points
 from reports.dots import Dot
+from reports.methods import TOO_NARROW
 from reports.page import Block, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.study import ContestStudy
 
@@ -24,8 +25,10 @@ HOW = (
     "The paired ratio is the median over rounds of the engine's time by the peer's, each the median of its steps in "
     "the round; its interval (confidence 0.95) is bootstrapped over jobs and rounds. The ratio of medians takes all "
     "steps of a job together and is what a target is set for; its range is over jobs. A contest is won where the whole "
-    f"interval is below 1 and lost where it is above; with 1 in it, or of fewer than {FEWEST_ROUNDS} rounds, it is "
-    "undecided. The interval of a single job knows nothing of how jobs differ, which on processors is about 1 %."
+    f"interval is below {1 - CLEARANCE:g} and lost where it is above {1 + CLEARANCE:g}: where a process happens to "
+    f"place its memory makes one side faster by about {text.percent(CLEARANCE)} for as long as it lives. Else it is "
+    f"undecided, and of fewer than {FEWEST_JOBS} jobs or {FEWEST_ROUNDS} rounds too: one job "
+    "does not tell how jobs differ. Holding the same contest again adds its jobs. " + TOO_NARROW
 )
 RUN = "reframe -c suites/peers.py --system local"
 MOST_SECTIONS = 12
@@ -121,7 +124,8 @@ def _figure(name: str, rows: pd.DataFrame) -> Figure:
     title = "Step time by the peer's"
     caption = (
         "Dot and whiskers: paired ratio with its interval. Open circle and pale band: ratio of medians with its range "
-        "over jobs. Dashed: the target."
+        f"over jobs. Dashed: the target. {TOO_NARROW} Grey: undecided, of fewer than {FEWEST_JOBS} jobs or "
+        f"{FEWEST_ROUNDS} rounds, or not clear of 1 by {text.percent(CLEARANCE)}."
     )
     if len(rows) > len(shown):
         caption += f" The first {MOST_ROWS} contests."
@@ -178,11 +182,11 @@ def _contests(name: str, rows: pd.DataFrame) -> Table:
         Column("Threads", "threads", numeric=False, missing="unknown"),
         Column("Overlap", "overlap", numeric=False, missing="unknown"),
         Column("Memory, fullest rank", "memory_max", text.memory, missing="not told"),
+        Column("Network", "network", numeric=False, missing="not told"),
     )
     note = "Losses and gradient norms: the largest relative difference in a step before those that were timed. Memory: "
     note += "of a process with both models."
     return Table("Contests", columns, rows.assign(lost=rows["jobs"] == 0), f"{name}-contests", note, "lost")
-        Column("Network", "network", numeric=False, missing="not told"),
 
 
 def _failures(table: pd.DataFrame) -> list[Table]:
@@ -222,11 +226,11 @@ def _provenance(table: pd.DataFrame) -> Table:
         Column("Commit", "commit", lambda commit: commit[:12], numeric=False, missing="unknown"),
         Column("Working tree", "dirty", numeric=False),
         Column("Launcher", "launcher", numeric=False, missing="none"),
+        Column("Network", "transport", numeric=False, missing="not told", wide=True),
+        Column("Test failed later", "remark", numeric=False, missing="no", wide=True),
         Column("Hosts", "hosts", numeric=False, missing="unknown", wide=True),
         Column("Device", "devices", numeric=False, missing="unknown", wide=True),
         Column("Versions", "versions", numeric=False, missing="unknown", wide=True),
         Column("Result", "source", numeric=False, wide=True),
-        Column("Network", "transport", numeric=False, missing="not told", wide=True),
-        Column("Test failed later", "remark", numeric=False, missing="no", wide=True),
     )
     return Table("Provenance of every contest", columns, data, "provenance")

@@ -16,6 +16,7 @@ from engine.result import metrics
 from engine.result.peers import PeersResult
 from reports.contests import frame, points, verdict
 from reports.load import Contests, load
+from reports.methods import TOO_NARROW
 from reports.site import build
 
 
@@ -107,17 +108,20 @@ def test_version_1_is_told_with_what_it_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "rounds", "told"),
+    ("low", "high", "rounds", "jobs", "told"),
     [
-        (0.8, 0.99, 6, "won"),
-        (0.99, 1.01, 6, "undecided"),
-        (0.9, 1.0, 6, "undecided"),
-        (1.01, 1.2, 6, "lost"),
-        (0.8, 0.81, 5, "undecided"),
+        (0.8, 0.98, 6, 2, "won"),
+        (0.8, 0.995, 6, 2, "undecided"),
+        (0.99, 1.01, 6, 3, "undecided"),
+        (0.9, 1.0, 6, 3, "undecided"),
+        (1.005, 1.2, 6, 3, "undecided"),
+        (1.02, 1.2, 6, 2, "lost"),
+        (0.8, 0.81, 5, 2, "undecided"),
+        (0.8, 0.81, 60, 1, "undecided"),
     ],
 )
-def test_an_interval_with_1_in_it_or_of_few_rounds_decides_nothing(
-    low: float, high: float, rounds: int, told: str
+def test_an_interval_that_is_not_clear_of_1_or_of_few_rounds_or_of_one_job_decides_nothing(
+    low: float, high: float, rounds: int, jobs: int, told: str
 ) -> None:
     assert verdict(low, high, rounds, jobs) == told
 
@@ -151,6 +155,8 @@ def test_the_page_shows_every_contest_with_its_interval_and_the_failed_one_with_
     text = visible(site / "peers.html")
     assert "3 of 6 contests won, 1 lost, 2 undecided" in visible(site / "index.html")
     assert "← the engine is faster the peer is faster →" in text
+    assert TOO_NARROW in text.split("Contests")[0]
+    assert "below 0.99 and lost where it is above 1.01" in text
     (drawn,) = (site / "data").glob("peers-local-cpu-gpt-local-2-fp32-*-ratios.csv")
     rows = {row["peer"]: row for row in csv.DictReader(drawn.open())}
     assert set(rows) == set(RATIOS)
