@@ -23,11 +23,13 @@ _AXES = tuple(Axis)
 _KEY = [*SETTING, "tuning", "nodes"]
 MEDIANS = (
     *("time_s", "compute_s", "collectives_s", "blocking_s", "exposed_s", "hidden_s", "share_hidden"),
-    *("bound_s", "step_by_bound", "share_of_greatest_gain", "prefetch_bytes", "cache_bytes", "cached_blocks"),
+    *("bound_s", "step_by_bound", "processors_s", "prefetch_bytes", "cache_bytes", "cached_blocks"),
 )
+WORDS = ("bound_by", "shared", "crowded")
 RATIOS = ("ratio", "ratio_low", "ratio_high")
+GREATEST = "share_of_greatest_gain"
 _COLUMNS = [
-    *("overlap", "place", "label", "over", *MEDIANS, "bound_by", "shared", "time_s_low", "time_s_high"),
+    *("overlap", "place", "label", "over", *MEDIANS, *WORDS, "time_s_low", "time_s_high"),
     *("jobs", "rounds", "drawn", *RATIOS, *(f"over_{name}" for name in RATIOS)),
 ]
 Place = Literal["ladder", "alone", "other"]
@@ -42,8 +44,9 @@ class Setting:
     variants have the medians over jobs of MEDIANS; time_s_low and time_s_high, the fastest and the slowest round;
     jobs and rounds, how many; ratio, ratio_low and ratio_high, the paired ratio over none; gain, gain_low, gain_high
     and faster, faster_low, faster_high of it; place, label and over, the variant before on the ladder, with over_ratio,
-    over_gain and so on; exposed_AXIS and hidden_AXIS; bound_by and shared, as most jobs have it; drawn, the newest
-    row of Variants that has a timeline, or -1.
+    over_gain and so on; share_of_greatest_gain of the ratio, its _low and _high of the ends of its interval;
+    exposed_AXIS and hidden_AXIS; those of WORDS, as most jobs have it; drawn, the newest row of Variants that has a
+    timeline, or -1.
     """
 
     first: "pd.Series[Any]"
@@ -107,7 +110,8 @@ def _setting(runs: pd.DataFrame, variants: Variants) -> Setting:
         names = {"overlap": overlap, "place": place, "label": _label(overlap, over), "over": over}
         listed.append(names | _pooled(groups[overlap], variants, rounds[overlap]) | ratios)
         before = overlap if place == "ladder" else before
-    table, axes = _by_axis(_with_gains(pd.DataFrame(listed, columns=_COLUMNS)), rows, variants.axes)
+    table = _with_greatest(_with_gains(pd.DataFrame(listed, columns=_COLUMNS)))
+    table, axes = _by_axis(table, rows, variants.axes)
     return Setting(runs.iloc[-1], runs, table, axes)
 
 
@@ -146,7 +150,7 @@ def _pooled(rows: pd.DataFrame, variants: Variants, rounds: Rounds) -> dict[str,
     """One variant over the jobs of a setting, oldest first."""
     times = [time_s for of_job in rounds.values() for time_s in of_job if time_s == time_s]
     drawn = [place for place in rows.index if place in variants.timelines]
-    said = {name: rows[name].tolist() for name in ("bound_by", "shared")}
+    said = {name: rows[name].tolist() for name in WORDS}
     return {
         **{name: rows[name].median() for name in MEDIANS},
         **{name: max(words, key=words.count) for name, words in said.items()},
@@ -175,6 +179,15 @@ def _with_gains(table: pd.DataFrame) -> pd.DataFrame:
         for name, figure in (("gain", metrics.saved), ("faster", metrics.speed_up)):
             for end, ratio_end in (("", ""), ("_low", "_high"), ("_high", "_low")):
                 table[f"{before}{name}{end}"] = by_row(figure, 1.0, table[f"{before}ratio{ratio_end}"])
+    return table
+
+
+def _with_greatest(table: pd.DataFrame) -> pd.DataFrame:
+    """Add what each variant saves of what could be saved at most, with the ends of the interval of its ratio."""
+    none = table.drop_duplicates("overlap").set_index("overlap").reindex([NONE]).iloc[0]
+    bounds = (none["time_s"], table["bound_s"], none["bound_s"])
+    for end, ratio_end in (("", ""), ("_low", "_high"), ("_high", "_low")):
+        table[f"{GREATEST}{end}"] = by_row(metrics.share_of_greatest_gain, table[f"ratio{ratio_end}"], *bounds)
     return table
 
 

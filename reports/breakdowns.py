@@ -1,14 +1,20 @@
 """What a result tells of where a step's time goes, as columns: the same of a run as of a variant of an ablation."""
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
-from engine.result.step import Breakdown
+from engine.result import metrics
+from engine.result.step import Breakdown, Machine
+from reports import text
+from reports.page import NOT_TOLD, Column
 from reports.text import clean, number, plural, positive
 
 COLUMNS = (
     *("compute_s", "collectives_s", "blocking_s", "exposed_s", "hidden_s", "share_hidden"),
-    *("bound_s", "bound_by", "step_by_bound", "shared"),
+    *("bound_s", "bound_by", "step_by_bound", "processors_s", "shared", "crowded"),
+)
+PROCESSORS = Column(
+    "Processor seconds over cores", "processors_s", text.seconds, missing=NOT_TOLD, figure="bound_on_shared_cores"
 )
 WITH_BOUND = 3
 """The first version whose results tell a bound; until then hidden_s was another figure."""
@@ -18,11 +24,13 @@ def told(breakdown: Breakdown | None, version: int) -> tuple[Any, ...]:
     """The values of COLUMNS: seconds of an iteration on rank 0, NaN for what was not told.
 
     blocking_s: in waits for what the very next operation needs, exposed_s: in the others. bound_by: the name of what
-    bounds the step, "" where no bound is told. shared: in words, that ranks take turns on cores, "" where they don't.
+    bounds the step, "" where no bound is told. processors_s: what all ranks of the machine took of its processors, over
+    its cores. shared, crowded: the ranks and cores in words where ranks take turns on cores, and where they don't but
+    compute on each, so that the threads of their collectives have none of their own; else "".
     """
     if breakdown is None:
-        return (*[math.nan] * 7, "", math.nan, "")
-    phases, bound = breakdown.phases, breakdown.bound
+        return (*[math.nan] * 7, "", *[math.nan] * 2, "", "")
+    phases, bound, machine = breakdown.phases, breakdown.bound, breakdown.machine
     new = version >= WITH_BOUND
     return (
         number(breakdown.compute_s),
@@ -34,15 +42,39 @@ def told(breakdown: Breakdown | None, version: int) -> tuple[Any, ...]:
         positive(bound.bound_s if bound else None),
         clean(bound.by, 40) if bound else "",
         positive(bound.step_by_bound if bound else None),
-        _shared(breakdown),
+        positive(metrics.bound_on_shared_cores(machine.processor_s, machine.cores, 0.0) if _known(machine) else None),
+        _taken(machine) if machine and machine.shared else "",
+        _taken(machine) if machine and breakdown.lanes and _full(machine) else "",
     )
 
 
-def _shared(breakdown: Breakdown) -> str:
+def take_turns(words: str) -> str:
+    """What `shared` means for the figures beside it."""
+    return (
+        f"Ranks take turns on cores here, {words}: a wait is mostly the turn of another rank, so hiding it gains "
+        "nothing and the share hidden says little. The bound is that of the processors or of the link."
+    )
+
+
+def no_core_left(words: str) -> str:
+    """What `crowded` means for the figures beside it."""
+    return (
+        f"Every core computes here, {words}: the threads that carry out collectives have no core of their own and take "
+        "the time of compute, so that hiding a collective gains little and makes compute longer. Processor seconds "
+        "over cores, beside compute in the details, count both."
+    )
+
+
+def _known(machine: Machine | None) -> TypeGuard[Machine]:
+    return machine is not None and machine.cores > 0
+
+
+def _full(machine: Machine) -> bool:
+    return not machine.shared and machine.ranks * machine.threads_per_rank >= machine.cores
+
+
+def _taken(machine: Machine) -> str:
     """8 ranks of 1 thread each on 2 cores."""
-    machine = breakdown.machine
-    if machine is None or not machine.shared:
-        return ""
     threads = plural(machine.threads_per_rank, "thread")
     return (
         f"{plural(machine.ranks, 'rank')} of {threads} each on {machine.cores:g} core{'s' if machine.cores > 1 else ''}"

@@ -7,7 +7,9 @@ from typing import Any
 import pandas as pd
 
 from reports import text
-from reports.ablation import RATIOS, Setting, most_exposed
+from reports.ablation import GREATEST, RATIOS, WORDS, Setting, most_exposed
+from reports.breakdowns import PROCESSORS
+from reports.methods import TOO_NARROW
 from reports.overlaps import FLAGS, NONE, flags, short
 from reports.page import NOT_MEASURED, NOT_TOLD, Column, Table
 
@@ -19,9 +21,9 @@ _WHERE = (
     Column("Devices", "ranks", text.count),
     Column("Nodes", "nodes", text.count, missing="unknown"),
     Column("System", "system", numeric=False, missing="unnamed"),
+    Column("Network", "network", numeric=False, missing="not told"),
 )
 
-    Column("Network", "network", numeric=False, missing="not told"),
 
 def ratio(title: str, key: str = RATIOS[0], missing: str = NO_BASE) -> Column:
     """A column of paired ratios with their intervals."""
@@ -47,10 +49,11 @@ def layouts(settings: Sequence[Setting], drawn: int) -> Table:
         Column("Most exposed axis", "axis", numeric=False, missing="none"),
         Column("Exposed there", "axis_s", text.seconds, missing="none"),
         Column("Ranks that share cores", "shared", numeric=False, missing="no"),
+        Column("No core left for collectives", "crowded", numeric=False, missing="no"),
     )
     note = (
         "Every layout that ran: the variant that has the most flags, fast or slow, against none. Ratios with their "
-        "intervals, in grey where they may be chance."
+        "intervals, in grey where they may be chance." + _intervals(data)
     )
     if drawn < len(settings):
         note += f" The {drawn} with the most variants are drawn below."
@@ -64,10 +67,18 @@ def _figures() -> tuple[Column, ...]:
         Column("Step by its bound", "step_by_bound", text.times, missing=NOT_TOLD, figure="step_by_bound"),
         Column("Bound by", "bound_by", numeric=False, missing=NOT_TOLD),
         Column(
-            "Of the greatest gain", "share_of_greatest_gain", text.gain, missing=NOT_TOLD,
-            figure="share_of_greatest_gain",
+            "Of the greatest gain", GREATEST, text.gain, missing=NOT_TOLD, figure=GREATEST,
+            spread=(f"{GREATEST}_low", f"{GREATEST}_high"), level=0.0,
         ),
     )  # fmt: skip
+
+
+def _intervals(data: pd.DataFrame) -> str:
+    """What a note says of the intervals of these rows, and of a gain that is greater than the greatest."""
+    said = f" {TOO_NARROW} Of the greatest gain, it is that of the ratio alone."
+    if (data[GREATEST] > 1).any():
+        said += " More than 100 %: the bound was measured too high, or the ratio happened to be low."
+    return said
 
 
 def _layout(setting: Setting) -> dict[Any, Any]:
@@ -78,8 +89,8 @@ def _layout(setting: Setting) -> dict[Any, Any]:
         row["none_s"] = none["time_s"]
     if most is None:
         told = ("time_s", "rounds", *RATIOS, "gain", "gain_low", "gain_high", "share_hidden", "step_by_bound")
-        missing = dict.fromkeys((*told, "share_of_greatest_gain", "axis_s"), math.nan)
-        return row | missing | dict.fromkeys(("hides", "bound_by", "axis", "shared"), "")
+        missing = dict.fromkeys((*told, GREATEST, f"{GREATEST}_low", f"{GREATEST}_high", "axis_s"), math.nan)
+        return row | missing | dict.fromkeys(("hides", "axis", *WORDS), "")
     axis, axis_s = most_exposed(most, setting.axes) or ("", math.nan)
     return row | most.to_dict() | {"hides": short(most["overlap"]), "axis": axis, "axis_s": axis_s}
 
@@ -102,7 +113,7 @@ def by_grid(settings: Sequence[Setting]) -> Table:
     )
     note = (
         "Paired ratios of the time by that without overlap, with their intervals: less than 1 is faster, grey may be "
-        "chance. A flag for which a grid has no communication was not run."
+        f"chance. A flag for which a grid has no communication was not run. {TOO_NARROW}"
     )
     return Table("By grid", columns, data, "by-grid", note)
 
@@ -130,6 +141,7 @@ def variants(name: str, setting: Setting) -> Table:
         *_figures(),
         Column("Bound", "bound_s", text.seconds, missing=NOT_TOLD, figure="bound"),
         Column("Compute", "compute_s", text.seconds),
+        PROCESSORS,
         Column("Hidden", "hidden_s", text.seconds, missing=NOT_TOLD),
         Column("Blocking", "blocking_s", text.seconds, missing=NOT_TOLD),
         Column("Other exposed", "exposed_s", text.seconds, missing=NOT_TOLD),
@@ -141,6 +153,7 @@ def variants(name: str, setting: Setting) -> Table:
     ]  # fmt: skip
     note = (
         "Medians over jobs; times are of one iteration on rank 0. Memory gathered ahead and cached is part of its peak."
+        + _intervals(data)
     )
     if 0 < data["rounds"].min() < FEWEST_ROUNDS:
         note += " The intervals of so few rounds are narrower than chance."

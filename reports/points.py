@@ -14,11 +14,11 @@ from reports.overlaps import NONE
 
 MEASURES = [
     *("time_s", "hardware_flops_per_s", "model_flops_per_s", "tokens_per_s", "hfu", "mfu", "of_empirical"),
-    *("compute_s", "collectives_s", "share_hidden", "bound_s", "step_by_bound"),
+    *("compute_s", "collectives_s", "share_hidden", "bound_s", "step_by_bound", "processors_s"),
     *("memory_max", "memory_min", "prefetch_bytes", "cache_bytes", "cached_blocks"),
 ]
 RANGED = ("time_s", "hardware_flops_per_s", "model_flops_per_s")
-WORDS = ("bound_by", "empirical_from", "shared")
+WORDS = ("bound_by", "empirical_from", "shared", "crowded")
 
 
 def points(runs: pd.DataFrame, series: Sequence[str] = SERIES) -> pd.DataFrame:
@@ -26,8 +26,8 @@ def points(runs: pd.DataFrame, series: Sequence[str] = SERIES) -> pd.DataFrame:
 
     For every measure: its median over the jobs that succeeded (NaN if none did), and for those in RANGED also the
     extremes, `_low` and `_high`. jobs, failed: numbers of jobs; reason: of the newest failure; newest: index of the
-    newest job that succeeded (-1 if none); commits: how many versions of the code; bound_by, empirical_from, shared:
-    what the jobs say, each once; batch_tokens: of a global batch; efficiency: see `with_efficiency`.
+    newest job that succeeded (-1 if none); commits: how many versions of the code; those of WORDS: what the jobs
+    say, each once; batch_tokens: of a global batch; efficiency: see `with_efficiency`.
     """
     ordered = runs.sort_values("end", kind="stable")
     ok = ordered[ordered["status"] == "ok"]

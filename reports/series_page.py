@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from reports import published, text
+from reports import breakdowns, published, text
 from reports.frame import Frames
 from reports.overlaps import short
-from reports.page import NOT_TOLD, Block, Column, Section, Table, flops_column
+from reports.page import NOT_TOLD, Block, Column, Paragraph, Section, Table, flops_column
 from reports.points import runs_of
 from reports.provenance import failures, provenance
 from reports.scaling import MeasuredSeries
@@ -40,7 +40,9 @@ def sections(kind: ScalingKind, table: pd.DataFrame, frames: Frames) -> list[Sec
     for name, title, rows in zip(text.slugs(titles), titles, groups, strict=False):
         before, after = kind.draw(name, rows, frames)
         failed = failures(runs_of(frames.runs, rows, kind.by), name)
-        made.append(Section(title, (*before, points_table(rows, name, kind), *failed, *after), f"series-{name}"))
+        crowded = [Paragraph(breakdowns.no_core_left(words)) for words in dict.fromkeys(rows["crowded"]) if words]
+        shown = (*crowded, *before, points_table(rows, name, kind), *failed, *after)
+        made.append(Section(title, shown, f"series-{name}"))
     if len(groups) > MOST_SERIES:
         rest = pd.concat(groups[MOST_SERIES:], ignore_index=True)
         note = f"Figures are drawn for the first {MOST_SERIES} series."
@@ -61,9 +63,9 @@ def points_table(
         Column("Grid", "grid", numeric=False),
         Column("Overlap", "hides", numeric=False),
         Column("Batch", "batch_size", numeric=False, missing="not recorded"),
+        Column("Network", "network", numeric=False, missing=""),
         Column("Jobs", "share", numeric=False),
         Column("Time per batch", "time_s", text.seconds, figure="time_per_iteration"),
-        Column("Network", "network", numeric=False, missing=""),
         Column("Range, s", "spread", numeric=False),
         flops_column("Sustained", "hardware_flops_per_s", rows),
         Column("HFU", "hfu", text.percent, missing=NO_PEAK, figure="utilisation"),
@@ -165,7 +167,7 @@ def details(table: pd.DataFrame, frames: Frames) -> Section:
         calls, "collectives", "On rank 0, newest job of each point; bytes are those of the input buffers.",
     )  # fmt: skip
     budget = Table(
-        "Time and memory", (*which, Column("Compute", "compute_s", text.seconds),
+        "Time and memory", (*which, Column("Compute", "compute_s", text.seconds), breakdowns.PROCESSORS,
         Column("Exposed communication", "collectives_s", text.seconds),
         Column("Share hidden", "share_hidden", text.percent, missing=NOT_TOLD, figure="share_hidden"),
         Column("Bound", "bound_s", text.seconds, missing=NOT_TOLD, figure="bound"),

@@ -13,7 +13,7 @@ from reports.breakdowns import COLUMNS, told
 from reports.text import clean, number, positive
 
 VARIANT_COLUMNS = (
-    *("run", "overlap", "time_s", *COLUMNS, "share_of_greatest_gain"),
+    *("run", "overlap", "time_s", *COLUMNS),
     *("prefetch_bytes", "cache_bytes", "cached_blocks"),
 )
 
@@ -61,7 +61,6 @@ def _row(run: int, variant: Variant, version: int) -> tuple[Any, ...]:
         clean(variant.overlap),
         positive(variant.time_per_iteration_s),
         *told(variant.breakdown, version),
-        number(variant.share_of_greatest_gain),
         number(variant.prefetch_bytes),
         number(variant.cache_bytes),
         number(variant.cached_blocks),

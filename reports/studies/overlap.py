@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 
 from reports import overlap_figures, overlap_tables, text
-from reports.ablation import Setting, most_exposed, settings
+from reports.ablation import GREATEST, Setting, most_exposed, settings
+from reports.breakdowns import no_core_left, take_turns
 from reports.frame import SETTING, Frames, series_title
 from reports.overlap_tables import NO_BASE
 from reports.overlaps import NONE, short
@@ -56,9 +57,9 @@ def _title(setting: Setting) -> str:
     where = text.plural(int(first["ranks"]), "device")
     if setting.nodes == setting.nodes:
         where += f" on {text.plural(int(setting.nodes), 'node')}"
-    tuning = f" ({first['tuning']})" if first["tuning"] else ""
     if first["network"]:
         where += f" over {first['network']}"
+    tuning = f" ({first['tuning']})" if first["tuning"] else ""
     return text.clean(f"{first['model']} on {first['grid']}, {where}, {series_title(first)}{tuning}", 160)
 
 
@@ -84,19 +85,13 @@ def _section(name: str, title: str, setting: Setting, frames: Frames) -> Section
     blocks: list[Block] = []
     if len(setting.variants):
         blocks.append(_facts(setting))
-        blocks += [Paragraph(_sharing(words)) for words in dict.fromkeys(setting.variants["shared"]) if words]
+        for key, says in (("shared", take_turns), ("crowded", no_core_left)):
+            blocks += [Paragraph(says(words)) for words in dict.fromkeys(setting.variants[key]) if words]
         drawn = (overlap_figures.steps(name, setting), *overlap_figures.timeline(name, setting, frames.variants))
         blocks += [Figures(drawn, wide=True), overlap_tables.variants(name, setting)]
     else:
         blocks.append(Paragraph("Not measured: no job of this layout ended well."))
     return Section(title, (*blocks, *failures(setting.runs, name)), f"series-{name}")
-
-
-def _sharing(words: str) -> str:
-    return (
-        f"Ranks take turns on cores here, {words}: a wait is mostly the turn of another rank, so hiding it gains "
-        "nothing and the share hidden says little. The bound is that of the processors or of the link."
-    )
 
 
 def _facts(setting: Setting) -> Facts:
@@ -141,6 +136,10 @@ def _told(most: "pd.Series[Any]", axes: Sequence[str]) -> tuple[Fact, Fact, Fact
         by = f"bound by {most['bound_by']}, {text.seconds(most['bound_s'])}"
         bound = (text.times(most["step_by_bound"]), "step by its bound", by)
     greatest: Fact = (None, "of the greatest gain", "not told, or nothing to gain")
-    if most["share_of_greatest_gain"] == most["share_of_greatest_gain"]:
-        greatest = (text.gain(most["share_of_greatest_gain"]), "of the greatest gain", "down to the bound of a step")
+    if (share := most[GREATEST]) == share:
+        sure = most[f"{GREATEST}_low"] > 0 or most[f"{GREATEST}_high"] < 0
+        remark = _interval(most, GREATEST, text.gain) + "down to the bound of a step"
+        remark += "" if sure else ", which may be chance"
+        remark += "; more than all: the bound was measured too high" if share > 1 else ""
+        greatest = (text.gain(share), "of the greatest gain", remark)
     return hidden, bound, greatest

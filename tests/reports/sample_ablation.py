@@ -86,7 +86,7 @@ def _compared(variant: Variant, none: Variant) -> Variant:
     told = (variant.breakdown, none.breakdown)
     if told[0] and told[1] and told[0].bound and told[1].bound:
         share = metrics.share_of_greatest_gain(
-            none.time_per_iteration_s, variant.time_per_iteration_s, told[0].bound.bound_s, told[1].bound.bound_s
+            metrics.paired_ratio(pairs), none.time_per_iteration_s, told[0].bound.bound_s, told[1].bound.bound_s
         )
     ratio = Ratio(**metrics.paired([pairs])._asdict())
     return variant.model_copy(update={"over_none": ratio, "share_of_greatest_gain": share})

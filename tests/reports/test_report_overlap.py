@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from sample_ablation import SHARED, ablation, in_turns
+from sample_ablation import OWN_CORES, SHARED, ablation, in_turns
 from sample_results import ALL, train
 from sample_steps import simulate
 
@@ -252,10 +252,26 @@ def test_ranks_that_share_cores_are_told_in_words() -> None:
     assert set(only(*ablation()).variants["shared"]) == {""}
 
 
-def test_the_share_of_the_greatest_gain_is_the_median_of_what_the_jobs_say() -> None:
-    runs = ablation(jobs=3)
-    said = [variant.share_of_greatest_gain for run in runs for variant in run.variants if variant.overlap == "oar"]
-    assert at(only(*runs), "oar")["share_of_greatest_gain"] == pytest.approx(sorted(map(float, filter(None, said)))[1])
+def test_ranks_that_compute_on_every_core_are_told_in_words_with_what_the_processors_did() -> None:
+    full = only(*ablation(machine=OWN_CORES)).variants
+    assert set(full["crowded"]) == {"2 ranks of 1 thread each on 2 cores"}
+    assert full["processors_s"].tolist() == pytest.approx([1.9 / 2] * len(full))
+    assert set(only(*ablation(machine=SHARED)).variants["crowded"]) == {""}
+    roomy = OWN_CORES.model_copy(update={"cores": 3})
+    assert set(only(*ablation(machine=roomy)).variants["crowded"]) == {""}
+
+
+def test_the_share_of_the_greatest_gain_is_that_of_the_paired_ratio_of_all_jobs() -> None:
+    (run,) = ablation(noise=0.2)
+    row, told = at(only(run), "oar"), {variant.overlap: variant for variant in run.variants}["oar"]
+    assert told.share_of_greatest_gain is not None
+    assert row["share_of_greatest_gain"] == pytest.approx(told.share_of_greatest_gain)
+    setting = only(*ablation(jobs=3, noise=0.2))
+    row, none = at(setting, "oar"), at(setting, "none")
+    greatest = 1 - min(row["bound_s"], none["bound_s"]) / none["time_s"]
+    for end, ratio_end in (("", ""), ("_low", "_high"), ("_high", "_low")):
+        assert row[f"share_of_greatest_gain{end}"] == pytest.approx((1 - row[f"ratio{ratio_end}"]) / greatest)
+    assert math.isnan(none["share_of_greatest_gain"])
 
 
 def test_published_gains_compose_to_the_total_that_the_paper_prints() -> None:

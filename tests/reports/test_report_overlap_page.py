@@ -11,6 +11,7 @@ from sample_steps import simulate
 from test_report_overlap import LADDER, turns
 
 from engine.result.schema import Result
+from engine.result.step import Bound, Breakdown
 from reports.site import build
 
 PERLMUTTER = "gpt-20b-on-2x2x4x1-16-devices-on-4-nodes"
@@ -77,6 +78,8 @@ def test_the_facts_are_the_paired_speed_up_the_share_hidden_the_bound_and_the_gr
     assert f"{1000 * waits:.1f} ms of a step stay exposed, most along x" in said
     assert f">{float(full['step_by_bound']):.2f}x</dd>" in said
     assert f">{100 * float(full['share_of_greatest_gain']):.1f} %</dd>" in said
+    ends = [f"{100 * float(full[f'share_of_greatest_gain_{end}']):.1f} %" for end in ("low", "high")]
+    assert f">{' to '.join(ends)}, down to the bound of a step</dd>" in said
 
 
 def test_the_table_of_variants_has_ratios_with_intervals_times_axes_memory_and_jobs(page: Path) -> None:
@@ -119,6 +122,8 @@ def test_ranks_that_take_turns_on_cores_are_told_of(machine: object, said: bool,
     html = site_of(ablation(machine=machine), tmp_path).read_text()  # type: ignore[arg-type]
     words = "Ranks take turns on cores here, 8 ranks of 1 thread each on 2 cores: a wait is mostly the turn of another"
     assert (words in html) == said
+    assert ("Every core computes here, 2 ranks of 1 thread each on 2 cores" in html) != said
+    assert ">Processor seconds over cores</button>" in html
 
 
 def test_twenty_grids_are_one_table_of_each_flag_alone_and_all_of_which_some_are_drawn(tmp_path: Path) -> None:
@@ -166,6 +171,25 @@ def test_a_gain_is_written_in_grey_where_its_interval_has_no_difference_or_is_no
     gains = re.findall(r'style="([^"]*)"[^>]*>(\u2212?[\d.]+ %)</text>', figure(page, "A step by overlap"))
     assert len(gains) == 2
     assert all(f"var(--{colour})" in style for style, _ in gains)
+
+
+def test_a_share_of_the_greatest_gain_is_grey_where_it_may_be_chance_and_more_than_all_is_told(tmp_path: Path) -> None:
+    def site(name: str, time_s: list[float], bound_s: float) -> str:
+        run = turns({"none": [10.0] * len(time_s), "oar": time_s})
+        told = Breakdown(
+            compute_s=9.0, collectives_s=1.0, bound=Bound(bound_s=bound_s, by="compute", step_by_bound=1.1)
+        )
+        variants = tuple(variant.model_copy(update={"breakdown": told}) for variant in run.variants)
+        return site_of([run.model_copy(update={"variants": variants})], tmp_path / name).read_text()
+
+    sure, chance = site("sure", [9.0] * 6, 8.0), site("chance", [9.0, 10.6] * 3, 8.0)
+    cell = r'<td class="{}" data-s="[^"]+">{} % \('
+    assert re.search(cell.format("n", "50.0") + r"50.0 % to 50.0 %\)</td>", sure)
+    assert "down to the bound of a step, which may be chance" in chance
+    assert re.search(cell.format("n q", "10.0"), chance)
+    assert not re.search(cell.format("n", "10.0"), chance)
+    assert "More than 100 %: the bound was measured too high" not in sure + chance
+    assert "More than 100 %: the bound was measured too high" in site("over", [7.0] * 6, 8.0)
 
 
 def test_intervals_of_few_rounds_are_said_to_be_too_narrow(tmp_path: Path) -> None:
