@@ -20,7 +20,7 @@ from engine.peers.account import Account, told
 from engine.peers.contest import CONTESTS, TOLERANCES, Case, Contest
 from engine.peers.ranks import Job, run_ranks, take_part
 from engine.planning.fit import check_grid
-from engine.result.metrics import ratio_of_medians
+from engine.result.metrics import paired_ratio, ratio_of_medians
 from engine.result.peers import Comparison, Equality, PeersResult, difference, paired, rounds, steps
 from engine.result.schema import Memory
 
@@ -108,7 +108,7 @@ def comparison(contest: Contest, jobs: Sequence[Job], tolerance: float, load: fl
     measured = tuple(job.measured for job in jobs)
     times = [(steps(job.ours), steps(job.peer)) for job in measured]
     processor_times = [(steps(job.ours, processor=True), steps(job.peer, processor=True)) for job in measured]
-    rounds_by_job = tuple(tuple(ours / peer for ours, peer in pairs) for pairs in rounds(measured))
+    rounds_by_job = tuple(tuple(paired_ratio([pair]) for pair in pairs) for pairs in rounds(measured))
     losses, norms = zip(*map(difference, measured), strict=True)
     peaks = [job.memory.peak_bytes_per_rank for job in jobs]
     return Comparison(
