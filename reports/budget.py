@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pandas as pd
 
+from engine.result import metrics
 from reports import text
 from reports.bars import Bar, Bars, stacked
+from reports.derived import by_row
 from reports.frame import SETTING, Frames
 from reports.overlaps import NONE, short
 from reports.page import Figure
@@ -25,14 +27,19 @@ def breakdown(series: MeasuredSeries, remark: str = "", *, as_share: bool = Fals
     """
     line = spread_out(series.line, MOST_BARS)
     rows, bars = _by_overlap(series, line)
-    whole = (rows["compute_s"] + rows["collectives_s"]) / 100 if as_share else 1.0
+    step_s = rows["compute_s"] + rows["collectives_s"]
+
+    def drawn(key: str) -> list[float]:
+        shares = 100 * by_row(metrics.share_of_step, rows[key], step_s)
+        return list((shares if as_share else rows[key]).tolist())
+
     parts = [
-        Bars("compute", (rows["compute_s"] / whole).tolist(), "blue"),
-        Bars("exposed communication", (rows["collectives_s"] / whole).tolist(), "red"),
+        Bars("compute", drawn("compute_s"), "blue"),
+        Bars("exposed communication", drawn("collectives_s"), "red"),
     ]
     unit = "% of an iteration" if as_share else "seconds per iteration"
     several = any(bar.heading for bar in bars)
-    bars = [replace(bar, mark=mark) for bar, mark in zip(bars, (rows["bound_s"] / whole).tolist(), strict=True)]
+    bars = [replace(bar, mark=mark) for bar, mark in zip(bars, drawn("bound_s"), strict=True)]
     caption = "Exposed: compute stands still for it, waiting for the slowest rank included."
     if rows["bound_s"].notna().any():
         caption += " The mark: what bounds a step, which none of the same work can beat."

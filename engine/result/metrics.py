@@ -159,6 +159,12 @@ def share_hidden(hidden_s: float, exposed_s: float) -> float | None:
     return hidden_s / total if total else None
 
 
+@_figure("Share of a step", "part_s / step_s")
+def share_of_step(part_s: float, step_s: float) -> float:
+    """Compute or exposed communication, of the time per iteration on rank 0, of which they are the two parts."""
+    return part_s / step_s
+
+
 @_figure("Bound of a step", "max(compute_s, lane_s)")
 def bound(compute_s: float, lane_s: float) -> float:
     """The time that no schedule of the same work can beat: the longer of compute and of the busiest lane.
@@ -268,6 +274,7 @@ DEFINITIONS: tuple[Definition, ...] = tuple(
         speed_up,
         saved,
         share_hidden,
+        share_of_step,
         bound,
         bound_on_shared_cores,
         step_by_bound,

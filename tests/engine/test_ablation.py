@@ -63,7 +63,7 @@ def test_variants_are_compared_round_by_round_with_none(run: tuple[Result, list[
         assert variant.breakdown.bound is not None
         assert none.breakdown.bound is not None
         bounds = (variant.breakdown.bound.bound_s, none.breakdown.bound.bound_s)
-        share = share_of_greatest_gain(none.time_per_iteration_s, variant.time_per_iteration_s, *bounds)
+        share = share_of_greatest_gain(variant.over_none.ratio, none.time_per_iteration_s, *bounds)
         assert variant.share_of_greatest_gain == (share if share is None else pytest.approx(share))
 
 
