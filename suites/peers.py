@@ -1,11 +1,12 @@
 """The engine's step time by that of other people's parallelism, on the same ranks.
 
-    reframe -c suites/peers.py --system vcluster -n 'peer=(fsdp2|hsdp)' -r
+    reframe -c suites/peers.py --system vcluster -n 'peer=(fsdp2|hsdp)' --repeat 3 -r
     reframe -c suites/peers.py --system local -S rounds=12
     reframe -c suites/peers.py --system perlmutter -S model=gpt-5b -n 'peer=fsdp2%'
 
 Both sides run in turns in the same processes (python -m engine bench peers), so that a noisy machine disturbs them
-alike. A ratio below 1 is the engine's win. Each peer runs on those grids that it has something like, and with networks
+alike. A ratio below 1 is the engine's win; the report decides it from two jobs on (--repeat), as each set of processes
+is fast or slow by about 1 % of its own. Each peer runs on those grids that it has something like, and with networks
 that it can train as the engine does; the others are skipped and say why.
 """
 
