@@ -9,11 +9,11 @@ from itertools import chain
 from statistics import median
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
 from engine.result import metrics
-from engine.result.schema import GridText, Memory, Provenance, Ratio, ResultError, Transport
-from engine.schema import Record, first_problem
+from engine.result.schema import GridText, Memory, Provenance, Ratio, Transport, checked
+from engine.schema import Record
 
 SCHEMA: Literal["par4d.peers"] = "par4d.peers"
 VERSION: Literal[2] = 2
@@ -114,17 +114,7 @@ class PeersResult(Record):
 
 def parse(data: object, where: str) -> PeersResult:
     """Check a decoded JSON document. where names its origin in errors. Raises ResultError."""
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise ResultError(f"{where} is no contest with peers: its key 'schema' is not {SCHEMA!r}.")
-    version = data.get("version")
-    if isinstance(version, int) and version > VERSION:
-        raise ResultError(
-            f"{where} has version {version} of {SCHEMA}, but this Par4D reads up to {VERSION}: update Par4D to read it."
-        )
-    try:
-        return PeersResult.model_validate(data)
-    except ValidationError as error:
-        raise ResultError(f"{where} is not a valid contest with peers: {first_problem(error)}") from None
+    return checked(PeersResult, "contest with peers", data, where)
 
 
 def rounds(measured: Sequence[Measured]) -> list[list[tuple[float, float]]]:

@@ -6,7 +6,7 @@ seconds, memory in bytes, rates per second, utilisations as fractions of one.
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
@@ -18,6 +18,8 @@ from engine.schema import Record, first_problem
 
 SCHEMA: Literal["par4d.result"] = "par4d.result"
 VERSION: Literal[3] = 3
+
+_Kind = TypeVar("_Kind", bound=Record)
 
 
 def _grid(text: str) -> str:
@@ -216,17 +218,26 @@ class ResultError(UsageError):
 
 def parse(data: object, where: str) -> Result:
     """Check a decoded JSON document. where names its origin in errors. Raises ResultError."""
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise ResultError(f"{where} is not a Par4D result: its key 'schema' is not {SCHEMA!r}.")
+    return checked(Result, "result", data, where)
+
+
+def checked(kind: type[_Kind], what: str, data: object, where: str) -> _Kind:
+    """A decoded JSON document as a record of that kind, whose schema_ and version say what is read; what: in words.
+
+    Raises ResultError.
+    """
+    schema, newest = (kind.model_fields[name].default for name in ("schema_", "version"))
+    if not isinstance(data, dict) or data.get("schema") != schema:
+        raise ResultError(f"{where} is not a Par4D {what}: its key 'schema' is not {schema!r}.")
     version = data.get("version")
-    if isinstance(version, int) and version > VERSION:
+    if isinstance(version, int) and version > newest:
         raise ResultError(
-            f"{where} has schema version {version}, but this Par4D reads up to {VERSION}: update Par4D to read it."
+            f"{where} has schema version {version}, but this Par4D reads up to {newest}: update Par4D to read it."
         )
     try:
-        return Result.model_validate(data)
+        return kind.model_validate(data)
     except ValidationError as error:
-        raise ResultError(f"{where} is not a valid result: {first_problem(error)}") from None
+        raise ResultError(f"{where} is not a valid {what}: {first_problem(error)}") from None
 
 
 def read(path: Path) -> Result:
