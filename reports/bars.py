@@ -77,14 +77,8 @@ def stacked(
         for bar, place in zip(bars, places, strict=True):
             if bar.heading:
                 write(figure, 1.0, top + place - ROW - HEADING / 2, bar.heading, "muted", "left", weight="bold")
-        ends = [width - 8 - sum(widths[place + 1 :]) for place in range(len(columns))]
-        for place, (end, head) in enumerate(zip(ends, columns, strict=True)):
-            for line, words in enumerate(reversed(head.split("\n"))):
-                write(figure, end, top - 10 - 13 * line, words, "muted", "right")
-            for bar, centre in zip(bars, centres, strict=True):
-                if bar.notes:
-                    colour = "muted" if place in bar.pale else "ink"
-                    write(figure, end, top + centre, bar.notes[place], colour, "right")
+        notes = [(bar.notes, bar.pale) for bar in bars]
+        write_columns(figure, columns, widths, notes, [top + centre for centre in centres], top - 10)
         return inline(figure, name=name, title=title, description=description)
 
 
@@ -116,6 +110,25 @@ def write(figure: Figure, x: float, y: float, words: str, colour: str, align: st
     """Text at so many pixels from the left and from the top."""
     width, height = figure.get_figwidth() * 72, figure.get_figheight() * 72
     figure.text(x / width, 1 - y / height, words, color=COLOURS[colour], ha=align, va="center_baseline", weight=weight)
+
+
+def write_columns(
+    figure: Figure, heads: Sequence[str], widths: Sequence[float],
+    notes: Sequence[tuple[Sequence[str], Sequence[int]]], centres: Sequence[float], head: float,
+) -> None:  # fmt: skip
+    """Columns of words, flush right at the figure's right edge.
+
+    notes: of each row its words, one a column or none, and which of them are pale; centres, head: of the rows and of
+    the heads' last line, in pixels from the top.
+    """
+    width = figure.get_figwidth() * 72
+    for place, title in enumerate(heads):
+        end = width - 8 - sum(widths[place + 1 :])
+        for line, words in enumerate(reversed(title.split("\n"))):
+            write(figure, end, head - 13 * line, words, "muted", "right")
+        for (row, pale), centre in zip(notes, centres, strict=True):
+            if row:
+                write(figure, end, centre, row[place], "muted" if place in pale else "ink", "right")
 
 
 def _legend(figure: Figure, parts: Sequence[Bars], mark: str) -> None:

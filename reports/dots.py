@@ -8,7 +8,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from reports.bars import BOTTOM, ROW, column_width, write
+from reports.bars import BOTTOM, ROW, column_width, write, write_columns
 from reports.charts import LETTER, canvas, plain
 from reports.svg import COLOURS, inline, style
 from reports.text import clean
@@ -67,13 +67,7 @@ def around_one(
         one = left + axes.transData.transform((1.0, 0.0))[0] - axes.bbox.x0
         write(figure, one - 8, TOP - 12, f"\u2190 {sides[0]}", "blue", "right", weight="bold")
         write(figure, one + 8, TOP - 12, f"{sides[1]} \u2192", "red", "left", weight="bold")
-        ends = [width - 8 - sum(widths[place + 1 :]) for place in range(len(columns))]
-        for place, (end, head) in enumerate(zip(ends, columns, strict=True)):
-            for line, words in enumerate(reversed(head.split("\n"))):
-                write(figure, end, TOP - 12 - 13 * line, words, "muted", "right")
-            for dot, centre in zip(dots, centres, strict=True):
-                if dot.notes:
-                    write(figure, end, TOP + centre, dot.notes[place], "ink", "right")
+        write_columns(figure, columns, widths, [(dot.notes, ()) for dot in dots], [TOP + y for y in centres], TOP - 12)
         return inline(figure, name=name, title=title, description=description)
 
 
