@@ -1,4 +1,4 @@
-"""What a run's outcome says: its result, and what every rank says of itself."""
+"""What a run's outcome says: its result. Why one failed is told in failure.py."""
 
 from statistics import median
 
