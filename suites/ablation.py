@@ -18,15 +18,21 @@ from engine.result import metrics
 from engine.training.ablation import candidates, comparable
 from suites.point_training import PointTraining
 from suites.training import Refused
+from systems import seconds
 
 LEARNING_RATE = 1e-6
 """So small that no step changes the network much: without clipping a long ablation might diverge otherwise, which would
 end the job and lose what it has measured. Times don't depend on it.
 """
+OF_THE_LIMIT = 0.8
+"""Of a job's time limit, what its rounds may fill: the rest is for ranks that start late, and for the result."""
+FEWEST_ROUNDS = 3
+"""From which a median says something."""
 
 
 class Ablation(PointTraining):
     """Gradients are not clipped, which would keep the optimizer from stepping a bucket while the next is summed.
+    A job begins no round that its time limit might end.
 
     overlap: the flags whose gain is measured, all unless set, with the cache of the series. learning_rate:
     LEARNING_RATE unless set.
@@ -62,16 +68,23 @@ class Ablation(PointTraining):
         words = ["bench", "overlap", *self.plan_options(self.corpus()), "--clip", "0"]
         for variant in self.variants():
             words += ["--variant", variant]
-        return [*words, "--rounds", str(self.rounds), "--steps-per-round", str(self.steps_per_round)]
+        words += ["--rounds", str(self.rounds), "--steps-per-round", str(self.steps_per_round)]
+        limit_s = seconds(self.partition.time_limit) if self.time_limit is None else float(self.time_limit)
+        return [*words, "--end-within", f"{OF_THE_LIMIT * limit_s:.0f}"]
 
     def judge(self) -> None:
         losses = [step["loss"] for step in self.record["iterations"]]
         if not all(map(math.isfinite, losses)):
             raise SanityError(f"a loss is not a number: {losses}")
         turns = {v["overlap"]: [len(times) for times in v["rounds_s"]] for v in self.record["variants"]}
-        expected = dict.fromkeys(self.record["config"]["variants"], [self.steps_per_round] * self.rounds)
+        done = len(turns["none"])
+        expected = dict.fromkeys(self.record["config"]["variants"], [self.steps_per_round] * done)
         if turns != expected:
             raise SanityError(f"the steps of each round are {turns}, but should be {expected}")
+        if done < (fewest := min(self.rounds, FEWEST_ROUNDS)):
+            raise SanityError(
+                f"only {done} of {self.rounds} rounds fitted the job's time limit, but {fewest} are needed"
+            )
 
     @run_before("performance")
     def choose_figures(self) -> None:

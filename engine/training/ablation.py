@@ -28,12 +28,20 @@ class Turns:
     """of each turn"""
     warmup: int = 1
     """steps of each variant before the first round"""
+    end_within_s: Annotated[float | None, Parameter(name="--end-within")] = None
+    """seconds from the start: no round is begun that would not be over by then, so that what is measured is kept"""
 
     def __post_init__(self) -> None:
         at_least_one = {"--rounds": self.rounds, "--steps-per-round": self.steps, "--warmup": self.warmup}
         for option, number in at_least_one.items():
             if number < 1:
                 raise UsageError(f"{option} is at least 1, but {number} was given.")
+        if self.end_within_s is not None and self.end_within_s <= 0:
+            raise UsageError(f"--end-within is a number of seconds above 0, but {self.end_within_s:g} was given.")
+
+    def ends_in_time(self, so_far_s: float, round_s: float) -> bool:
+        """Whether another round ends in time, if it takes a fifth more than round_s, the longest so far."""
+        return self.end_within_s is None or so_far_s + 1.2 * round_s <= self.end_within_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,7 @@ class AblationPlan(Plan):
             "rounds": self.turns.rounds,
             "steps_per_round": self.turns.steps,
             "warmup": self.turns.warmup,
+            "end_within_s": self.turns.end_within_s,
         }
 
 

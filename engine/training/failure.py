@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -46,14 +47,14 @@ class Terminated(ContactError):
 class Account:
     """What one rank tells of its run; it tells once.
 
-    iterations: those so far. devices, resolved: of this rank, and the options that only torch settles, once known.
-    met: whether the ranks have found each other, after which the result is surely this run's. training: whether
-    iterations have begun. roster: None before the ranks have met.
+    began: when it started, on time.monotonic()'s clock. iterations: those so far. devices, resolved: of this rank, and
+    the options that only torch settles, once known. met: whether the ranks have found each other, after which the
+    result is surely this run's. training: whether iterations have begun. roster: None before the ranks have met.
     """
 
     def __init__(self, plan: Plan, launch: Launch) -> None:
         self._plan, self._launch = plan, launch
-        self._start = provenance.now()
+        self._start, self.began = provenance.now(), time.monotonic()
         self.iterations: list[Iteration] = []
         self.devices: tuple[str, ...] = ()
         self.resolved: dict[str, Any] = {}

@@ -48,7 +48,7 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
     account.training = True
     variants, times = None, None
     if isinstance(plan, AblationPlan):
-        variants = take_turns(trainer, plan, outcome.measurements)
+        variants = take_turns(trainer, plan, outcome.measurements, began=account.began)
     else:
         run_iterations(trainer, outcome.measurements)
         times = breakdown(comm, outcome.measurements.recording, config.link_bytes_per_s)

@@ -8,9 +8,13 @@ other and counts: on a virtual cluster it was 1.01 times as long as those after 
 
 import logging
 import random
+import time
 from dataclasses import dataclass, field
 from statistics import mean, median
 
+import torch
+
+from engine.comm.funnel import Comm
 from engine.measure.recorder import Recording
 from engine.overlap.flags import Overlap
 from engine.overlap.schedule import GatheredMemory
@@ -47,8 +51,12 @@ class _Side:
         return metrics.time_per_iteration([time_s for times in self.rounds_s for time_s in times])
 
 
-def take_turns(trainer: Trainer, plan: AblationPlan, measurements: Measurements) -> tuple[Variant, ...]:
-    """Measure every variant of the plan, none first. Collective. measurements: is told each step. Raises Diverged."""
+def take_turns(
+    trainer: Trainer, plan: AblationPlan, measurements: Measurements, *, began: float
+) -> tuple[Variant, ...]:
+    """Measure every variant of the plan, none first. Collective. measurements: is told each step. began: when the run
+    did, on time.monotonic()'s clock. Raises Diverged.
+    """
     recorder, turns = trainer.recorder, plan.turns
     sides = [_Side(overlap, recorder.new_recording()) for overlap in plan.variants]
     for side in sides:
@@ -56,17 +64,28 @@ def take_turns(trainer: Trainer, plan: AblationPlan, measurements: Measurements)
         _take(trainer, side, turns.warmup, measurements, warmup=True)
         log.info("warm-up  %s", side.overlap, extra=RENEWED)
     drawing = random.Random(plan.config.seed)
+    longest_s = 0.0
     for number in range(1, turns.rounds + 1):
+        begins = time.monotonic()
+        if number > 1 and not _all_can(trainer.comm, turns.ends_in_time(begins - began, longest_s)):
+            log.warning("only %d of %d rounds: another would end after --end-within", number - 1, turns.rounds)
+            break
         for side in drawing.sample(sides, len(sides)):
             recorder.record_into(side.recording)
             times = _take(trainer, side, turns.steps, measurements, warmup=False)
             side.rounds_s.append(times)
             told = (number, turns.rounds, side.overlap, mean(times))
             log.info("round %d/%d  %s  %.3f s a step", *told, extra=RENEWED)
+        longest_s = max(longest_s, time.monotonic() - begins)
     variants = _compared(trainer, plan, sides)
     for variant in variants:
         log.info("%s", describe(variant))
     return variants
+
+
+def _all_can(comm: Comm, can: bool) -> bool:
+    """Whether every rank can. Collective."""
+    return bool(comm.everyone(torch.tensor([can])).all())
 
 
 def _take(trainer: Trainer, side: _Side, steps: int, measurements: Measurements, *, warmup: bool) -> tuple[float, ...]:

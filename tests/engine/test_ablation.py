@@ -125,6 +125,17 @@ def test_the_order_of_turns_is_drawn_anew_for_each_round_and_by_the_seed(run: tu
     assert len({tuple(names) for names in rounds}) > 1
 
 
+def test_no_round_is_begun_that_would_not_end_in_time_and_what_is_measured_is_kept(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    options = ["--grid", "1x1x2x1", "--variant", "ors", "--end-within", "0.001"]
+    codes, said = compare(2, out, *SMALL, *options, *FEW)
+    assert codes == [0, 0], said
+    result = read(out)
+    assert [len(variant.rounds_s) for variant in result.variants] == [1, 1]
+    assert (result.config["rounds"], result.config["end_within_s"]) == (3, pytest.approx(0.001))
+    assert "only 1 of 3 rounds" in said[0]
+
+
 def test_named_variants_are_compared_instead_and_a_lost_loss_is_a_failed_ablation(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     options = ["--grid", "1x1x1x2", "--variant", "data", "--learning-rate", "1e30"]
@@ -143,6 +154,7 @@ def test_named_variants_are_compared_instead_and_a_lost_loss_is_a_failed_ablatio
     [
         (["--rounds", "0"], "--rounds is at least 1, but 0 was given."),
         (["--steps-per-round", "0"], "--steps-per-round is at least 1, but 0 was given."),
+        (["--end-within", "0"], "--end-within is a number of seconds above 0, but 0 was given."),
         (["--warmup", "0"], "--warmup is at least 1, but 0 was given."),
         ([], "has anything to hide on grid 1x1x1x1 without --checkpoint-activations, so there is nothing to compare"),
         (["--variant", "none"], "No overlap that was asked for has anything to hide"),

@@ -55,8 +55,8 @@ def test_some_of_the_flags_and_other_numbers_of_turns_can_be_asked_for(tmp_path:
     asked = ["-S", "overlap=oar,oag", "-S", "rounds=20", "-S", "steps_per_round=3", "-S", "ranks_per_node=2"]
     done = reframe(tmp_path, *ABLATION, "--system", "perlmutter", *asked)
     (script,) = done.jobs("bench overlap")
-    words = ("--overlap", "--rounds", "--steps-per-round", "--ntasks-per-node", "--nodes")
-    assert [option(script, word) for word in words] == ["oar,oag", "20", "3", "2", "8"]
+    words = ("--overlap", "--rounds", "--steps-per-round", "--ntasks-per-node", "--nodes", "--end-within")
+    assert [option(script, word) for word in words] == ["oar,oag", "20", "3", "2", "8", "1440"]
 
 
 def test_a_cache_larger_than_the_model_is_refused_with_the_engines_sentence(tmp_path: Path) -> None:
