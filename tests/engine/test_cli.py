@@ -32,7 +32,8 @@ OF_TRAIN = """
 OF_NO_ABLATION = """
     iterations peak-flops empirical-peak-flops measure-peak timeline save save-every resume
 """
-OF_BENCH_OVERLAP = [*(set(OF_TRAIN.split()) - set(OF_NO_ABLATION.split())), "variant", "rounds", "steps-per-round"]
+OF_TURNS = "variant rounds steps-per-round end-within"
+OF_BENCH_OVERLAP = [*(set(OF_TRAIN.split()) - set(OF_NO_ABLATION.split())), *OF_TURNS.split()]
 OF_BENCH_PEERS = """
     peer grid overlap checkpoint-activations batch-size precision device label out jobs rounds steps-per-round threads
     timeout model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout
