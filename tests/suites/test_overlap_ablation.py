@@ -137,7 +137,12 @@ def test_an_ablation_that_fails_or_lacks_a_turn_says_so(tmp_path: Path) -> None:
     assert "the run failed: The loss became" in diverged.out
     copy = project(tmp_path)
     turns = copy / "engine" / "training" / "turns.py"
-    turns.write_text(turns.read_text().replace("rounds_s=tuple(side.rounds_s)", "rounds_s=tuple(side.rounds_s[1:])"))
-    short = reframe(tmp_path / "b", *ABLATION, *few, root=copy)
+    code, all_rounds = turns.read_text(), "rounds_s=tuple(side.rounds_s)"
+    turns.write_text(code.replace(all_rounds, "rounds_s=tuple(side.rounds_s[side is not none :])"))
+    uneven = reframe(tmp_path / "b", *ABLATION, *few, root=copy)
+    assert uneven.code == 1
+    assert "the steps of each round are {'none': [1], 'oag': []}, but should be" in uneven.out
+    turns.write_text(code.replace(all_rounds, "rounds_s=tuple(side.rounds_s[1:])"))
+    short = reframe(tmp_path / "c", *ABLATION, *few, root=copy)
     assert short.code == 1
-    assert "the steps of each round are {'none': [], 'oag': []}, but should be {'none': [1], 'oag': [1]}" in short.out
+    assert "only 0 of 1 rounds fitted the job's time limit, but 1 are needed" in short.out
