@@ -25,7 +25,7 @@ class Line:
     """One line: points in order of x; low and high are whiskers.
 
     kind: "measured" has marks, "published" is dashed with open marks, "guide" dotted, "curve" has no marks,
-    "backdrop" is broad and pale, for a line that another one covers.
+    "backdrop" is broad and pale, for a line that another one covers, "best" a ring around its points.
     """
 
     x: Sequence[float]
@@ -35,7 +35,7 @@ class Line:
     low: Sequence[float] = ()
     high: Sequence[float] = ()
     mark: str = "o"
-    kind: Literal["measured", "published", "guide", "curve", "backdrop"] = "measured"
+    kind: Literal["measured", "published", "guide", "curve", "backdrop", "best"] = "measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,8 @@ def _draw(axes: Axes, line: Line) -> None:
         axes.plot(line.x, line.y, color=colour, linewidth=1.0, linestyle=(0, (1.5, 2.5)))
     elif line.kind == "backdrop":
         axes.plot(line.x, line.y, color=colour, linewidth=6.0, alpha=0.35, solid_capstyle="round")
+    elif line.kind == "best":
+        axes.plot(line.x, line.y, color=colour, marker="o", markersize=10, markerfacecolor="none", markeredgewidth=1.6)
     elif line.kind == "curve":
         axes.plot(line.x, line.y, color=colour, linewidth=1.6)
     elif line.kind == "published":
@@ -184,6 +186,7 @@ def _label_ends(axes: Axes, drawn: Sequence[Line], labels: Sequence[str]) -> Non
             ends.append((y, text, line.colour))
         elif text:
             half_width = LETTER * len(text) / 2
+            x = max(x, axes.bbox.x0 + half_width + 4)  # right of the scale
             offset = _free(x, y, half_width, paths)
             paths.append(np.array([(x - half_width, y + offset), (x + half_width, y + offset)]))
             _write(axes, x, y + offset, text, line.colour, "center")

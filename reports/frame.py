@@ -5,7 +5,7 @@ frames is the index of `runs`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -43,7 +43,8 @@ def series_title(row: "pd.Series[Any]") -> str:
 
 @dataclass(frozen=True)
 class Frames:
-    """runs: one row a job. iterations, collectives, gemm: one row each of what the results carry.
+    """runs: one row a job. iterations, collectives, gemm, stream (a kernel), launches: one row each of what the results
+    carry.
 
     variants: of the ablations among them.
     """
@@ -52,6 +53,8 @@ class Frames:
     iterations: pd.DataFrame
     collectives: pd.DataFrame
     gemm: pd.DataFrame
+    stream: pd.DataFrame
+    launches: pd.DataFrame
     variants: Variants
 
     def of(self, runs: pd.DataFrame) -> "Frames":
@@ -60,7 +63,16 @@ class Frames:
         def kept(part: pd.DataFrame) -> pd.DataFrame:
             return part[part["run"].isin(runs.index)]
 
-        return Frames(runs, kept(self.iterations), kept(self.collectives), kept(self.gemm), self.variants.of(runs))
+        return replace(
+            self,
+            runs=runs,
+            iterations=kept(self.iterations),
+            collectives=kept(self.collectives),
+            gemm=kept(self.gemm),
+            stream=kept(self.stream),
+            launches=kept(self.launches),
+            variants=self.variants.of(runs),
+        )
 
 
 def frames(loaded: Sequence[Run]) -> Frames:
@@ -85,15 +97,31 @@ def frames(loaded: Sequence[Run]) -> Frames:
         for place, result in enumerate(results)
         for point in result.gemm
     ]
+    stream = [
+        (place, kernel.name, *map(positive, rates), *map(number, arrays))
+        for place, result in enumerate(results)
+        if result.stream
+        for arrays in [(result.stream.array_bytes, result.stream.cache_bytes, result.stream.repeats)]
+        for kernel in result.stream.kernels
+        for rates in [(kernel.best_bytes_per_s, kernel.median_bytes_per_s)]
+    ]
+    launches = [
+        (place, time.name, time.operators, time.samples, *map(positive, (time.median_s, time.low_s, time.high_s)))
+        for place, result in enumerate(results)
+        for time in result.launches
+    ]
     return Frames(
         runs,
         pd.DataFrame(iterations, columns=["run", "index", "time_s", "loss", "grad_norm", "warmup"]),
         pd.DataFrame(collectives, columns=["run", "kind", "axis", "calls", "bytes", "flight_s"]),
         pd.DataFrame(gemm, columns=["run", "size", "flops_per_s", "median_time_s", "repeats", "skipped"]),
+        pd.DataFrame(stream, columns=STREAM_COLUMNS),
+        pd.DataFrame(launches, columns=["run", "name", "operators", "samples", "launch_s", "low_s", "high_s"]),
         variants(results),
     )
 
 
+STREAM_COLUMNS = [*("run", "kernel", "best_bytes_per_s", "median_bytes_per_s", "array_bytes", "cache_bytes", "repeats")]
 RUN_COLUMNS = [
     *("kind", "status", "reason", "study", "system", "partition", "series", "variant", "dtype", "model"),
     *("parameters", "sequence", "ranks", "grid", "batch_size", "micro_batch", "checkpointing", "token_budget"),

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from engine.result.metrics import Definition
+from engine.result.definition import Definition
 from reports import derived, text
 
 NOT_MEASURED = "not measured"

@@ -1,7 +1,10 @@
-"""The peak that a device really reaches: the best of square matrix products of growing size (axonn-sc24 VI-C).
+"""What a device really reaches: matrix products of growing size (axonn-sc24 VI-C), memory bandwidth, launch latency.
 
-On an accelerator that of one device alone. On processors, which ranks share, that of one rank while as many others
-multiply as a point of the system's weak scaling has.
+    reframe -c suites/peak.py --system perlmutter
+    reframe -c suites/peak.py --system alps -n Peak -P dtype=tf32
+
+On an accelerator one device alone. On processors, which ranks share, that of one rank while as many others do the same
+as a point of the system's weak scaling has.
 """
 
 import reframe as rfm
@@ -13,24 +16,20 @@ from suites.point_training import SYSTEM, too_many_ranks
 from suites.series import points
 
 SIZES = {"cuda": "1024..65536", "cpu": "256..4096"}
-TIME_BUDGET_S = {"cuda": 120, "cpu": 20}
-SERIES = points("weak_scaling", SYSTEM.name)
-RANKS = sorted({point.devices for point in SERIES}) if SYSTEM.device.kind == "cpu" else [1]
+TIME_BUDGET_S = {"cuda": 120, "cpu": 8}
+RANKS = sorted({point.devices for point in points("weak_scaling", SYSTEM.name)}) if SYSTEM.device.kind == "cpu" else [1]
+DTYPES = [name for name in ("bf16", "fp32", "fp64") if SYSTEM.device.kind == "cpu" or name in SYSTEM.device.peak_flops]
 
 
-@rfm.simple_test
-class Peak(EngineTest):
-    """`engine bench gemm` on so many ranks at once.
+class DeviceTest(EngineTest):
+    """One of `engine bench`'s measurements of a device, on so many ranks at once.
 
-    dtype: what the system's weak-scaling series computes in, unless another is set. time_budget_s: larger matrices than
-    it has time for are left out; unless set, what the device takes for the largest.
+    time_budget_s: what would take longer is left out; unless set, what the device takes for the largest matrices.
     """
 
-    descr = "GEMM peak of one device"
     study = "peak"
     tags = {"peak", "nightly"}
     ranks = parameter(RANKS, type=int, loggable=True)
-    dtype = variable(str, value="", loggable=True)
     oversubscribe = variable(typ.Bool, value=False)
     time_budget_s = variable(float, type(None), value=None)
     time_limit = "10m"
@@ -44,12 +43,90 @@ class Peak(EngineTest):
         if not self.oversubscribe and (reason := too_many_ranks(self.num_tasks)):
             self.skip(reason)
 
-    def options(self) -> list[str]:
-        self.dtype = self.dtype or SERIES[0].series.precision
-        words = ["bench", "gemm", "--dtype", self.dtype, "--sizes", SIZES[self.device], "--device", self.device]
+    def budget(self) -> list[str]:
+        """The engine's words for it."""
         budget_s = TIME_BUDGET_S[self.device] if self.time_budget_s is None else self.time_budget_s
-        return [*words, "--time-budget", f"{budget_s:g}"]
+        return ["--time-budget", f"{budget_s:g}"]
+
+    @run_before("performance")
+    def measure_nothing_in_a_dry_run(self) -> None:
+        if self.is_dry_run():
+            self.perf_variables.clear()
+
+
+@rfm.simple_test
+class Peak(DeviceTest):
+    """`engine bench gemm`. dtype: every one that the device has a peak of; TF32 only where -P asks for it."""
+
+    descr = "GEMM peak of one device"
+    dtype = parameter(DTYPES, type=str, loggable=True)
+
+    def options(self) -> list[str]:
+        words = ["bench", "gemm", "--dtype", self.dtype, "--sizes", SIZES[self.device], "--device", self.device]
+        return [*words, *self.budget()]
 
     @performance_function("flop/s")
     def best_flops_per_s(self) -> float:
         return float(self.record["best_flops_per_s"])
+
+
+@rfm.simple_test
+class MemoryBandwidth(DeviceTest):
+    """`engine bench memory`: of each kernel of STREAM the best repeat."""
+
+    descr = "memory bandwidth of one device"
+
+    def options(self) -> list[str]:
+        return ["bench", "memory", "--device", self.device, *self.budget()]
+
+    def best(self, name: str) -> float:
+        """Bytes/s of a kernel."""
+        (kernel,) = (kernel for kernel in self.record["stream"]["kernels"] if kernel["name"] == name)
+        return float(kernel["best_bytes_per_s"])
+
+    @performance_function("B/s")
+    def copy(self) -> float:
+        return self.best("copy")
+
+    @performance_function("B/s")
+    def scale(self) -> float:
+        return self.best("scale")
+
+    @performance_function("B/s")
+    def add(self) -> float:
+        return self.best("add")
+
+    @performance_function("B/s")
+    def triad(self) -> float:
+        return self.best("triad")
+
+
+@rfm.simple_test
+class LaunchLatency(DeviceTest):
+    """`engine bench latency`: seconds of a tiny operator, the median."""
+
+    descr = "launch latency of one device"
+
+    def options(self) -> list[str]:
+        return ["bench", "latency", "--device", self.device]
+
+    def medians(self) -> dict[str, float]:
+        """Of every way to launch that the device has."""
+        return {launched["name"]: launched["median_s"] for launched in self.record["launches"]}
+
+    @run_before("performance")
+    def choose_figures(self) -> None:
+        for name in set(self.perf_variables) - set(self.medians() if self.record else ()):
+            del self.perf_variables[name]
+
+    @performance_function("s")
+    def dispatch(self) -> float:
+        return self.medians()["dispatch"]
+
+    @performance_function("s")
+    def completion(self) -> float:
+        return self.medians()["completion"]
+
+    @performance_function("s")
+    def graph(self) -> float:
+        return self.medians()["graph"]

@@ -19,7 +19,7 @@ from engine.schema import Record, first_problem
 
 FOLDER = Path(__file__).parent
 
-Dtype = Literal["bf16", "fp16", "fp32", "fp64"]
+Dtype = Literal["bf16", "fp16", "fp32", "tf32", "fp64"]
 
 
 class SystemFileError(UsageError):
@@ -73,11 +73,13 @@ class Device(Record):
     """One device: what a rank computes on. Peaks are flop/s by dtype, those of matrix products.
 
     empirical_peak_flops: the best a GEMM benchmark has sustained, and at which size its source says.
+    memory_bytes_per_s: of its own memory, as advertised.
     """
 
     name: str = Field(min_length=1)
     kind: Literal["cpu", "cuda"]
     memory_bytes: Fact | None = None
+    memory_bytes_per_s: Fact | None = None
     peak_flops: dict[Dtype, Fact] = {}
     empirical_peak_flops: dict[Dtype, Fact] = {}
 

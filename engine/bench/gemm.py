@@ -8,28 +8,25 @@ train with, and the rate is what one of them reaches on average: cores, caches a
 import logging
 import re
 import time
-from datetime import timedelta
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
-from engine.comm.funnel import Comm
-from engine.comm.launch import Launch, choose_device, init_process_group
+from engine.bench.at_once import LOST, AtOnce, at_once, check_budget, first_line
+from engine.comm.launch import Launch, choose_device
 from engine.errors import UsageError
-from engine.grid import Grid
-from engine.measure.gemm import FEWEST, Product, full_precision, joint
+from engine.measure.gemm import FEWEST, FORMATS, TF32, WINDOW_S, Product, full_precision
 from engine.measure.memory import free_host_bytes
-from engine.precision import DTYPES
 from engine.result import provenance
+from engine.result.device import GemmPoint
 from engine.result.metrics import gemm_rate
-from engine.result.schema import GemmPoint, Result, write
+from engine.result.schema import Result, write
 
 log = logging.getLogger(__name__)
 
 LARGEST = 1 << 20
 SMALLEST_PROBE = 64
-MEETING = timedelta(minutes=5)
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
@@ -50,83 +47,67 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def gemm(
-    dtype: torch.dtype, sizes: tuple[int, ...], device: torch.device, time_budget_s: float
-) -> tuple[GemmPoint, ...]:
-    """The rate of n x n times n x n for each size, ascending, on one device: the median of several samples.
+    form: str, sizes: tuple[int, ...], device: torch.device, time_budget_s: float, ranks: AtOnce
+) -> Iterator[GemmPoint]:
+    """The rate of n x n times n x n for each size, ascending, as soon as it is known. form: one of FORMATS. Collective.
 
-    A size that doesn't fit the free memory, or what is left of the budget (predicted from the size before by n^3, for
-    the first from smaller ones that are not reported), is skipped and says so.
+    Of one rank alone the median of several samples; of all at once what they reach on average. A size that doesn't fit
+    the free memory, or what is left of the budget (predicted from the size before by n^3, for the first from smaller
+    ones that are not reported), is skipped and says so: the slowest and fullest rank decides.
     """
     start = time.perf_counter()
-    points: list[GemmPoint] = []
+    dtype = FORMATS[form]
     last: GemmPoint | None = None
-    with full_precision():
-        probes = (sizes[0] >> shift for shift in (9, 6, 3))
-        for size in (*(probe for probe in probes if probe >= SMALLEST_PROBE), *sizes):
-            left_s = time_budget_s - (time.perf_counter() - start)
-            point = GemmPoint(size=size, skipped=_obstacle(size, dtype, device, last, left_s))
-            if point.skipped is None:
-                last = point = _measure(size, dtype, device, left_s)
-            log.info("%d x %d: %s", size, size, _told(point))
-            points.append(point)
-    return tuple(points[-len(sizes) :])
-
-
-def joint_gemm(comm: Comm, dtype: torch.dtype, sizes: tuple[int, ...], time_budget_s: float) -> tuple[GemmPoint, ...]:
-    """The same on all ranks at once: flop/s of one of them, the mean. Collective.
-
-    A size is skipped, on all ranks, by the same rules; the slowest and fullest decides.
-    """
-    start = time.perf_counter()
-    points: list[GemmPoint] = []
-    last: GemmPoint | None = None
-    for size in sizes:
+    probes = [probe for shift in (9, 6, 3) if (probe := sizes[0] >> shift) >= SMALLEST_PROBE]
+    for place, size in enumerate((*probes, *sizes)):
         left_s = time_budget_s - (time.perf_counter() - start)
-        obstacle = _obstacle(size, dtype, comm.device, last, left_s, ranks=comm.grid.size)
-        if comm.everyone(torch.tensor([obstacle is not None])).any():
-            points.append(GemmPoint(size=size, skipped=obstacle or "can't be measured on another rank"))
-            continue
-        rates = comm.everyone(torch.tensor(joint(size, dtype, comm.device, comm.barrier), dtype=torch.float64))
-        rate, repeats = rates[:, 0].mean().item(), int(rates[:, 1].min().item())
-        points.append(last := GemmPoint(size=size, flops_per_s=rate, median_time_s=2 * size**3 / rate, repeats=repeats))
-        log.info("%d x %d on %d ranks at once: %s each", size, size, comm.grid.size, _told(points[-1]))
-    return tuple(points)
+        skipped = ranks.obstacle(_obstacle(size, dtype, device, last, left_s, ranks.on_machine))
+        if skipped is None:
+            with full_precision(tf32=form == TF32):
+                point = _measure(size, dtype, device, left_s, ranks)
+        else:
+            point = GemmPoint(size=size, skipped=skipped)
+        last = point if point.skipped is None else last
+        log.info("%d x %d: %s", size, size, _told(point))
+        if place >= len(probes):
+            yield point
 
 
 def run_gemm(
     launch: Launch, *, dtype: str, sizes: str, device: str, time_budget_s: float, labels: dict[str, str], out: Path
 ) -> Result:
     """Measure and, on rank 0, write result.json; it is "failed" if every size was skipped. Raises UsageError."""
-    if dtype not in DTYPES:
-        raise UsageError(f"A dtype is one of {', '.join(DTYPES)}, but {dtype!r} was given.")
-    if not time_budget_s > 0:
-        raise UsageError(f"A time budget is a positive number of seconds, but {time_budget_s:g} was given.")
+    if dtype not in FORMATS:
+        raise UsageError(f"A dtype is one of {', '.join(FORMATS)}, but {dtype!r} was given.")
+    check_budget(time_budget_s)
     numbers = parse_sizes(sizes)
     target = choose_device(device, launch.local_rank)
+    if dtype == TF32:
+        _check_tf32(target)
     start = provenance.now()
+    points: list[GemmPoint] = []
+    lost = None
     try:
-        if launch.world_size == 1:
-            points = gemm(DTYPES[dtype], numbers, target, time_budget_s)
-        else:
-            init_process_group(launch, target, MEETING)
-            comm = Comm(Grid(data=launch.world_size), timeout=MEETING, device=target)
-            points = joint_gemm(comm, DTYPES[dtype], numbers, time_budget_s)
-            comm.barrier()
-            dist.destroy_process_group()
-    except RuntimeError as error:  # how torch reports a dtype or a device that doesn't work
-        why = f"failed with: {str(error).strip().splitlines()[0]}"
-        points = tuple(GemmPoint(size=size, skipped=why) for size in numbers)
+        with at_once(launch, target) as ranks:
+            for point in gemm(dtype, numbers, target, time_budget_s, ranks):
+                points.append(point)
+    except LOST as error:
+        lost = f"failed with: {first_line(error)}"
+        points += [GemmPoint(size=size, skipped=lost) for size in numbers[len(points) :]]
     rates = [point.flops_per_s for point in points if point.flops_per_s is not None]
+    reason = f"The ranks {lost}." if lost else None
+    if not rates:
+        reason = f"No size could be measured: {points[0].size} was skipped as it {points[0].skipped}."
     config = {"dtype": dtype, "sizes": list(numbers), "device": target.type, "time_budget_s": time_budget_s}
     result = Result(
         kind="gemm",
-        status="ok" if rates else "failed",
-        reason=None if rates else f"No size could be measured: {points[0].size} was skipped as it {points[0].skipped}.",
+        status="failed" if reason else "ok",
+        reason=reason,
         labels=labels,
-        config=config | {"threads": torch.get_num_threads(), "tf32": False},
+        config=config | {"threads": torch.get_num_threads(), "tf32": dtype == TF32},
         ranks=launch.world_size,
         dtype=dtype,
-        gemm=points,
+        gemm=tuple(points),
         best_flops_per_s=max(rates, default=None),
         provenance=provenance.collect(start=start, launcher=launch.launcher, devices=[provenance.device_name(target)]),
     )
@@ -135,14 +116,21 @@ def run_gemm(
     return result
 
 
+def _check_tf32(device: torch.device) -> None:
+    """Raises UsageError where fp32 would be measured instead."""
+    if device.type != "cuda" or torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
+        name = provenance.device_name(device)
+        raise UsageError(f"The dtype tf32 is one of NVIDIA GPUs from the A100 on, but this is {name}: take fp32.")
+
+
 def _told(point: GemmPoint) -> str:
     return f"{point.flops_per_s / 1e9:.1f} Gflop/s" if point.flops_per_s else f"skipped: {point.skipped}"
 
 
 def _obstacle(
-    size: int, dtype: torch.dtype, device: torch.device, last: GemmPoint | None, left_s: float, ranks: int = 1
+    size: int, dtype: torch.dtype, device: torch.device, last: GemmPoint | None, left_s: float, ranks: int
 ) -> str | None:
-    """Why this size can't be measured, or None. ranks: that may share the memory."""
+    """Why this size can't be measured, or None. ranks: that share the machine's memory."""
     needed, free = 3 * size * size * dtype.itemsize, free_bytes(device)
     if device.type == "cpu":
         needed *= ranks
@@ -155,12 +143,24 @@ def _obstacle(
     return None
 
 
-def _measure(size: int, dtype: torch.dtype, device: torch.device, left_s: float) -> GemmPoint:
+def _measure(size: int, dtype: torch.dtype, device: torch.device, left_s: float, ranks: AtOnce) -> GemmPoint:
+    """A size that a rank can't multiply after all is skipped by all of them."""
+    why = None
     try:
-        median_s, repeats = Product(size, dtype, device).median_s(left_s)
+        product = Product(size, dtype, device)
+        if ranks.count == 1:
+            median_s, calls = product.median_s(left_s)
+            return GemmPoint(size=size, flops_per_s=gemm_rate(size, 1, median_s), median_time_s=median_s, repeats=calls)
     except torch.OutOfMemoryError:
-        return GemmPoint(size=size, skipped="ran out of memory although it seemed to fit")
-    return GemmPoint(size=size, flops_per_s=gemm_rate(size, 1, median_s), median_time_s=median_s, repeats=repeats)
+        why = "ran out of memory although it seemed to fit"
+    except RuntimeError as error:  # how torch reports a dtype or a device that doesn't work
+        why = f"failed with: {first_line(error)}"
+    if why := ranks.obstacle(why):
+        return GemmPoint(size=size, skipped=why)
+    ranks.meet()
+    rate, calls = product.sustained(WINDOW_S)
+    rate, fewest = ranks.mean([rate])[0], int(ranks.everyone([calls]).min())
+    return GemmPoint(size=size, flops_per_s=rate, median_time_s=2 * size**3 / rate, repeats=fewest)
 
 
 def free_bytes(device: torch.device) -> int:

@@ -1,21 +1,24 @@
-"""`bench gemm` and `bench startup`: what one device does."""
+"""`bench gemm`, `memory`, `latency` and `startup`: what one device does."""
 
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from engine.errors import RunError
 from engine.grid import Grid
-from engine.options import GRID, Device, Labels, Out, Seconds, check_file, word
+from engine.options import GRID, Bytes, Device, Labels, Out, Seconds, check_file, word
 from engine.progress import log_to_stderr
+
+if TYPE_CHECKING:
+    from engine.result.schema import Result
 
 
 def gemm(
     *,
-    dtype: Annotated[Literal["bf16", "fp32", "fp64"], Parameter(help="of the matrices")] = "bf16",
+    dtype: Annotated[Literal["bf16", "fp32", "tf32", "fp64"], Parameter(help="of the matrices")] = "bf16",
     sizes: Annotated[str, Parameter(help="LOW..HIGH doubles, or a comma list")] = "1024..65536",
     device: Device = "auto",
     time_budget: Annotated[Seconds, Parameter(help="sizes that would take longer are skipped")] = 120.0,
@@ -35,12 +38,56 @@ def gemm(
     result = run_gemm(
         launch, dtype=dtype, sizes=sizes, device=device, time_budget_s=time_budget, labels=dict(labels), out=out
     )
-    if result.best_flops_per_s is None:
-        raise RunError(f"No size could be measured: {result.gemm[0].skipped if result.gemm else 'none was given'}.")
-    if launch.rank == 0:
-        each = f" on each of {launch.world_size} ranks at once" if launch.world_size > 1 else ""
-        sys.stdout.write(f"{out}: best {result.best_flops_per_s / 1e12:.3f} Tflop/s{each}\n")
-    return 0
+    return _told(result, out, launch.rank, f"best {(result.best_flops_per_s or 0) / 1e12:.3f} Tflop/s")
+
+
+def memory(
+    *,
+    array_size: Annotated[Bytes | None, Parameter(help="of each of three; by default four times the cache")] = None,
+    repeats: Annotated[int, Parameter(help="of each kernel")] = 10,
+    device: Device = "auto",
+    time_budget: Annotated[Seconds, Parameter(help="fewer repeats if they would take longer")] = 60.0,
+    labels: Labels = (),
+    out: Out = Path("result.json"),
+) -> int:
+    """Measure the memory bandwidth: STREAM's copy, scale, add and triad, on all ranks at once."""
+    from engine.bench.memory import run_memory
+    from engine.comm.launch import from_environment
+
+    check_file("--out", out)
+    launch = from_environment(os.environ)
+    log_to_stderr(launch.rank)
+    result = run_memory(
+        launch,
+        device=device,
+        array_bytes=array_size,
+        repeats=repeats,
+        time_budget_s=time_budget,
+        labels=dict(labels),
+        out=out,
+    )
+    kernels = result.stream.kernels if result.stream else ()
+    rates = ", ".join(f"{kernel.name} {kernel.best_bytes_per_s / 1e9:.2f} GB/s" for kernel in kernels)
+    return _told(result, out, launch.rank, rates)
+
+
+def latency(
+    *,
+    samples: Annotated[int, Parameter(help="of each way to launch")] = 1000,
+    device: Device = "auto",
+    labels: Labels = (),
+    out: Out = Path("result.json"),
+) -> int:
+    """Measure the launch latency: what one tiny operator costs, on all ranks at once."""
+    from engine.bench.latency import run_latency
+    from engine.comm.launch import from_environment
+
+    check_file("--out", out)
+    launch = from_environment(os.environ)
+    log_to_stderr(launch.rank)
+    result = run_latency(launch, device=device, samples=samples, labels=dict(labels), out=out)
+    times = ", ".join(f"{launched.name} {launched.median_s * 1e6:.2f} µs" for launched in result.launches)
+    return _told(result, out, launch.rank, times)
 
 
 def startup(
@@ -51,4 +98,14 @@ def startup(
     from engine.bench.startup import measure
 
     sys.stdout.write(f"{grid.size} ranks, {measure(grid)}\n")
+    return 0
+
+
+def _told(result: "Result", out: Path, rank: int, found: str) -> int:
+    """Raises RunError for a failed result."""
+    if result.status != "ok":
+        raise RunError(result.reason or "Nothing could be measured.")
+    if rank == 0:
+        each = f" on each of {result.ranks} ranks at once" if result.ranks > 1 else ""
+        sys.stdout.write(f"{out}: {found}{each}\n")
     return 0

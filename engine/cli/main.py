@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, MissingArgumentError, UnusedCliTokensError
 
-from engine.cli.bench import gemm, startup
+from engine.cli.bench import gemm, latency, memory, startup
 from engine.cli.check import check
 from engine.cli.data import prepare
 from engine.cli.dry import dry
@@ -40,6 +40,8 @@ def commands(name: str) -> App:
     app.command(data)
     bench = App(name="bench", help="Measure one device, what overlap gains, or the engine against its peers.")
     bench.command(gemm)
+    bench.command(memory)
+    bench.command(latency)
     bench.command(startup)
     bench.command(overlap)
     bench.command(peers)

@@ -1,6 +1,6 @@
 """How fast matrix products are: on one device alone, or on all ranks of a job at once.
 
-A multiplication of n x n matrices counts 2 n^3. fp32 means fp32: no TF32.
+A multiplication of n x n matrices counts 2 n^3. fp32 means fp32: TF32 is a format of its own, asked for by name.
 """
 
 import statistics
@@ -10,20 +10,23 @@ from contextlib import contextmanager
 
 import torch
 
+from engine.precision import DTYPES
 from engine.result.metrics import gemm_rate
 
 TARGET_S = 1.0  # time to spend on one size
 SAMPLE_S = 0.002  # below this a sample is several multiplications, so that the clock and the launch don't show
 FEWEST, MOST = 3, 30  # samples of one size
 WINDOW_S = 0.5  # of all ranks at once: long against the turns that they take on shared cores
+TF32 = "tf32"
+FORMATS = {**DTYPES, TF32: torch.float32}
 JOINT_SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192, 16384)}
 
 
 @contextmanager
-def full_precision() -> Iterator[None]:
-    """Without TF32; as before afterwards."""
+def full_precision(*, tf32: bool = False) -> Iterator[None]:
+    """Without TF32, or with it where it is asked for; as before afterwards."""
     precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
     try:
         yield
     finally:

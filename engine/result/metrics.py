@@ -6,34 +6,15 @@ counted, what not and how it is measured: the report's page of methods prints bo
 
 import math
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from statistics import mean, median
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
+
+from engine.result.definition import Definition
+from engine.result.definition import figure as _figure
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
-
-_Function = TypeVar("_Function", bound=Callable[..., object])
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """A figure as the methods page has it. formula: in the names of the function's parameters."""
-
-    name: str
-    title: str
-    formula: str
-    text: str
-
-
-def _figure(title: str, formula: str) -> Callable[[_Function], _Function]:
-    def define(function: _Function) -> _Function:
-        text = " ".join((function.__doc__ or "").split())
-        vars(function)["definition"] = Definition(function.__name__, title, formula, text)
-        return function
-
-    return define
 
 
 @_figure("Time per iteration", "mean(times_s)")
@@ -77,6 +58,35 @@ def gemm_rate(size: int, multiplications: float, time_s: float) -> float:
     each size. fp32 is without TF32.
     """
     return 2 * size**3 * multiplications / time_s
+
+
+@_figure("Memory bandwidth", "arrays * array_bytes * calls / time_s")
+def memory_bandwidth(arrays: int, array_bytes: float, calls: float, time_s: float) -> float:
+    """Bytes per second of one device in a kernel of STREAM, as STREAM counts them: each array that the kernel reads or
+    writes once, two for copy and scale, three for add and triad.
+
+    What a cache fetches only to overwrite it isn't counted. The numbers have 64 bits; each array takes at least four
+    times the last-level cache where memory allows it. Of several repeats, the best and the median. Where ranks measure
+    at once it is the mean of what they reach.
+    """
+    return arrays * array_bytes * calls / time_s
+
+
+@_figure("Share of the advertised memory bandwidth", "bytes_per_s / advertised_bytes_per_s")
+def of_advertised_bandwidth(bytes_per_s: float, advertised_bytes_per_s: float) -> float:
+    """Of the vendor's figure in the system's file."""
+    return bytes_per_s / advertised_bytes_per_s
+
+
+@_figure("Time of a tiny operator", "time_s / operators")
+def per_operator(time_s: float, operators: int) -> float:
+    """Seconds to add to one number, of as many such calls in a row as a sample has.
+
+    Dispatch is the host's time until a call returns: on an accelerator nothing waits for its end, on processors the
+    addition itself is in it. Completion: on an accelerator, from the call until the host knows of its end. Graph: the
+    same of a captured graph, over its operators. Of many samples the median, the 5th and the 95th percentile.
+    """
+    return time_s / operators
 
 
 @_figure("Flop/s per device", "flops_per_s / devices")
@@ -260,27 +270,6 @@ def paired(jobs: Sequence[Sequence[tuple[float, float]]]) -> Paired:
 
 
 DEFINITIONS: tuple[Definition, ...] = tuple(
-    vars(function)["definition"]
-    for function in (
-        time_per_iteration,
-        rate,
-        utilisation,
-        gemm_rate,
-        per_device,
-        efficiency,
-        time_to_solution,
-        over_published,
-        relative_difference,
-        speed_up,
-        saved,
-        share_hidden,
-        share_of_step,
-        bound,
-        bound_on_shared_cores,
-        step_by_bound,
-        share_of_greatest_gain,
-        ratio_of_medians,
-        paired_ratio,
-    )
+    found for value in tuple(globals().values()) if isinstance(found := getattr(value, "definition", None), Definition)
 )
-"""Of every figure, in the order of the page."""
+"""Of every figure, in the order of this file."""

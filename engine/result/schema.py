@@ -13,6 +13,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from engine.errors import UsageError
 from engine.files import write_text
 from engine.grid import Grid
+from engine.result.device import GemmPoint, LaunchTime, Stream
 from engine.result.step import Breakdown, Collective, Timeline
 from engine.schema import Record, first_problem
 
@@ -147,16 +148,6 @@ class Transport(Record):
     networks: tuple[Network, ...]
 
 
-class GemmPoint(Record):
-    """Square matrices of one size. A size that was not measured says why."""
-
-    size: int
-    flops_per_s: float | None = None
-    median_time_s: float | None = None
-    repeats: int = 0
-    skipped: str | None = None
-
-
 class Provenance(Record):
     """Where a number comes from."""
 
@@ -172,10 +163,11 @@ class Provenance(Record):
 
 
 class Result(Record):
-    """A whole result.json. kind "train" carries iterations and summary, "ablation" variants, "gemm" gemm.
+    """A whole result.json. kind "train" carries iterations and summary, "ablation" variants, "gemm" gemm, "memory"
+    stream, "latency" launches.
 
     labels are the caller's own words (a suite writes system, partition and study), config is every option of the
-    command after defaults were applied. A gemm's best rate is that of one of its ranks, which measured at once.
+    command after defaults were applied. Rates of a device are those of one of the ranks, which measured at once.
     told: how far the reason of a failed run goes: nothing (it ended before a rank could say why), a symptom (a rank
     lost others, it isn't known why) or the cause.
     Version 1 had no axes, phases and timeline; version 2 no lanes, machine, bound, variants and measured peak.
@@ -183,7 +175,7 @@ class Result(Record):
 
     schema_: Literal["par4d.result"] = Field(default=SCHEMA, alias="schema")
     version: Literal[1, 2, 3] = VERSION
-    kind: Literal["train", "ablation", "gemm"]
+    kind: Literal["train", "ablation", "gemm", "memory", "latency"]
     status: Literal["ok", "failed"]
     reason: str | None = None
     told: Literal["nothing", "symptom", "cause"] | None = None
@@ -203,6 +195,8 @@ class Result(Record):
     dtype: str
     gemm: tuple[GemmPoint, ...] = ()
     best_flops_per_s: float | None = None
+    stream: Stream | None = None
+    launches: tuple[LaunchTime, ...] = ()
     provenance: Provenance
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_by_name=True)

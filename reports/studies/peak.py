@@ -1,33 +1,30 @@
-"""Peak: what a device really reaches in large matrix multiplications, alone or all at once (axonn-sc24 VI-C)."""
+"""Peak: what a device reaches in matrix products (axonn-sc24 VI-C), memory and launches, alone or all at once."""
 
-import math
 from typing import Any
 
 import pandas as pd
 
-from engine.result import metrics
-from reports import charts, peaks, published, text
-from reports.charts import Line, Scale
-from reports.derived import by_row
+from reports import bandwidths, gemm_curves, launches, peaks, published, text
 from reports.frame import SERIES, Frames, series_title
-from reports.page import Block, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
-from reports.peaks import Peaks
+from reports.page import Block, Column, Facts, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.provenance import failures, provenance
 from reports.study import Study
 
 TITLE = "Peak"
 SUMMARY = (
-    "Matrix-multiplication rate of a device per size, alone or with others at once, against the advertised and the "
-    "published empirical peak."
+    "What a device reaches, alone or with others at once: matrix products by size against the advertised and the "
+    "published empirical peak, memory bandwidth, launch latency."
 )
 LEAD = (
     "Square matrices are multiplied on one device, or on every rank of a job at once, where a rank has what the others "
     "leave it. The best rate is the empirical peak: what a program can hope for, which is less than what the vendor "
-    "advertises. Sizes that did not fit in memory or time are named as skipped."
+    "advertises. What isn't matrix products is mostly bound by the memory, and what is too small for either by the "
+    "time it takes to launch an operator. Sizes that did not fit in memory or time are named as skipped."
 )
 RUN = "reframe -c suites/peak.py --system local"
+KINDS = ("gemm", "memory", "latency")
 MOST_SECTIONS = 12
-TOGETHER = [*SERIES, "ranks", "threads"]
+TOGETHER = [*(key for key in SERIES if key != "dtype"), "ranks", "threads"]
 
 
 def build(mine: Frames, everything: Frames) -> Page:
@@ -43,25 +40,10 @@ def build(mine: Frames, everything: Frames) -> Page:
         details: tuple[Block, ...] = (_best(mine.runs), *failures(mine.runs, "all_jobs"), provenance(mine.runs))
         sections.append(Section("Details", details))
     sections.append(_published())
-    return Page(TITLE, LEAD, tuple(sections), _headline(mine.runs), empty=not groups)
+    return Page(TITLE, LEAD, tuple(sections), _headline(mine), empty=not groups)
 
 
-STUDY = Study("peak", TITLE, SUMMARY, 5, lambda runs: runs["kind"] == "gemm", build)
-
-
-def by_size(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
-    """One row a matrix size: median, extremes and number of the jobs that measured it, or why it was skipped."""
-    ok = runs.index[runs["status"] == "ok"]
-    rows = frames.gemm[frames.gemm["run"].isin(ok)]
-    grouped = rows.groupby("size")
-    table = grouped.agg(
-        flops_per_s=("flops_per_s", "median"), flops_per_s_low=("flops_per_s", "min"),
-        flops_per_s_high=("flops_per_s", "max"), median_time_s=("median_time_s", "median"),
-        jobs=("flops_per_s", "count"),
-    )  # fmt: skip
-    table["skipped"] = rows.dropna(subset="skipped").groupby("size")["skipped"].last()
-    table["skipped"] = table["skipped"].fillna("").map(text.clean)
-    return table.reset_index()
+STUDY = Study("peak", TITLE, SUMMARY, 5, lambda runs: runs["kind"].isin(KINDS), build)
 
 
 def at_once(run: "pd.Series[Any]") -> str:
@@ -73,63 +55,46 @@ def at_once(run: "pd.Series[Any]") -> str:
 
 
 def _title(run: "pd.Series[Any]") -> str:
-    return text.clean(f"{series_title(run)}, {at_once(run)}", 160)
+    anywhere = run.copy()
+    anywhere["dtype"] = ""  # a section has all number formats
+    return text.clean(f"{series_title(anywhere)}, {at_once(run)}", 160)
 
 
-def _headline(runs: pd.DataFrame) -> str:
-    done = runs.dropna(subset="best_flops_per_s").sort_values("best_flops_per_s")
-    if done.empty:
-        return "nothing measured"
-    best = done.iloc[-1]
-    rate = f"{text.flops(best['best_flops_per_s'])} a rank in {best['dtype']}"
-    return f"best {rate} on {best['system'] or 'an unnamed system'}, {at_once(best)}"
+def _headline(mine: Frames) -> str:
+    done = mine.runs.dropna(subset="best_flops_per_s").sort_values("best_flops_per_s")
+    if not done.empty:
+        best = done.iloc[-1]
+        rate = f"{text.flops(best['best_flops_per_s'])} a rank in {best['dtype']}"
+        return f"best {rate} on {best['system'] or 'an unnamed system'}, {at_once(best)}"
+    if len(mine.stream) or len(mine.launches):
+        return "memory and launches only, no matrix products"
+    return "nothing measured"
 
 
 def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames) -> Section:
-    first = rows.iloc[0]
-    known = peaks.facts(first["system"], first["dtype"])
-    advertised = known.advertised.flops_per_s if known.advertised else math.nan
-    table = by_size(mine, rows)
-    table["of_advertised"] = by_row(metrics.utilisation, table["flops_per_s"], 1, advertised)
-    blocks: list[Block] = []
-    if table["flops_per_s"].notna().any():
-        best = table.sort_values("flops_per_s", na_position="first").iloc[-1]
-        peak = known.advertised
-        share = text.percent(best["of_advertised"]) if peak else None
-        blocks.append(
-            Facts(
-                (
-                    (
-                        text.flops(best["flops_per_s"]),
-                        "a rank, best size",
-                        f"{at_once(first)}, matrices of {best['size']:,}",
-                    ),
-                    (share, "of the advertised peak", peak.source if peak else "no advertised peak is known"),
-                    (text.count(best["jobs"]), "job" if best["jobs"] == 1 else "jobs", _median_of(rows)),
-                )
-            )
-        )
-        blocks.append(Figures((_figure(name, table, known),)))
-    else:
-        blocks.append(Paragraph("Not measured: no job of this system ended well."))
-    columns = (
-        Column("Size", "size", text.count),
-        Column("Rate of a rank", "flops_per_s", text.flops, figure="gemm_rate"),
-        Column("Lowest job", "flops_per_s_low", text.flops, figure="gemm_rate"),
-        Column("Highest job", "flops_per_s_high", text.flops, figure="gemm_rate"),
-        Column("Of advertised peak", "of_advertised", text.percent, missing="not known", figure="utilisation"),
-        Column("Time", "median_time_s", text.seconds),
-        Column("Jobs", "jobs", text.count),
-        Column("Skipped because", "skipped", numeric=False, missing="", wide=True),
-    )
-    if len(table):
-        blocks.append(Table("Matrix multiplication by size", columns, table, f"{name}-sizes"))
-    return Section(title, tuple(blocks), f"series-{name}")
-
-
-def _median_of(rows: pd.DataFrame) -> str:
-    failed = int((rows["status"] != "ok").sum())
-    return "median over jobs" + (f", {failed} more failed" if failed else "")
+    """What as many ranks of one system measured, whatever the number format."""
+    system = rows.iloc[0]["system"]
+    formats = gemm_curves.by_format(mine, rows)
+    kernels, ways = bandwidths.by_kernel(mine, rows), launches.by_way(mine, rows)
+    facts = [gemm_curves.fact(dtype, sizes, rows) for dtype, sizes in formats.items()]
+    figures = [
+        gemm_curves.figure(f"{name}-{slug}", dtype, sizes, peaks.facts(system, dtype))
+        for (dtype, sizes), slug in zip(formats.items(), text.slugs(formats), strict=True)
+    ]
+    tables = [gemm_curves.table(name, formats)] if any(len(sizes) for sizes in formats.values()) else []
+    if len(kernels):
+        facts.append(bandwidths.fact(kernels))
+        figures.append(bandwidths.figure(f"{name}-memory", kernels, bandwidths.advertised(system)))
+        tables.append(bandwidths.table(name, kernels))
+    if len(ways):
+        facts.append(launches.fact(ways))
+        tables.append(launches.table(name, ways))
+    if not (drawn := tuple(figure for figure in figures if figure)) and not tables:
+        return Section(title, (Paragraph("Not measured: no job of this system ended well."),), f"series-{name}")
+    blocks: list[Block] = [Facts(tuple(facts))]
+    if drawn:
+        blocks.append(Figures(drawn))
+    return Section(title, (*blocks, *tables), f"series-{name}")
 
 
 def _best(runs: pd.DataFrame) -> Table:
@@ -145,31 +110,6 @@ def _best(runs: pd.DataFrame) -> Table:
         Column("End", "end", text.moment, missing="unknown"),
     )
     return Table("Best rate of every job", columns, data, "best_rates")
-
-
-def _figure(name: str, table: pd.DataFrame, known: Peaks) -> Figure:
-    sizes = table["size"].tolist()
-    ends = [min(sizes), max(sizes)]
-    references = (("advertised", known.advertised, "muted"), ("empirical", known.empirical, "red"))
-    highest = max([table["flops_per_s_high"].max(), *(peak.flops_per_s for _, peak, _ in references if peak)])
-    factor, letter = text.prefix(highest)
-    drawn = [
-        Line(ends, [peak.flops_per_s] * 2, colour, label, kind="guide") for label, peak, colour in references if peak
-    ]
-    low, high = table["flops_per_s_low"].tolist(), table["flops_per_s_high"].tolist()
-    drawn.append(Line(sizes, table["flops_per_s"].tolist(), "blue", "measured", low, high))
-    sources = [f"{label} {text.flops(peak.flops_per_s)} ({peak.source})" for label, peak, _ in references if peak]
-    title = "Rate by matrix size"
-    caption = "Bars span the jobs." + (f" Dotted: {'; '.join(sources)}." if sources else "")
-    scale = Scale(f"{letter}flop/s", from_zero=True, write=lambda value: f"{value / factor:,.4g}")
-    x = Scale("rows of the square matrices", "log2", write=text.count)
-    best = table.sort_values("flops_per_s", na_position="first").iloc[-1]
-    return Figure(
-        title, caption,
-        charts.lines(drawn, x, scale, name=f"{name}-gemm", title=title,
-            description=f"Best: {text.flops(best['flops_per_s'])} at {best['size']:,}. {caption}"),
-        table, f"{name}-gemm",
-    )  # fmt: skip
 
 
 def _published() -> Section:

@@ -4,11 +4,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from real_ranks import run_processes
 
 from engine.bench import gemm as bench
+from engine.bench.at_once import AtOnce
 from engine.bench.gemm import free_bytes, gemm, parse_sizes, run_gemm
+from engine.comm.funnel import Comm
 from engine.comm.launch import from_environment
 from engine.errors import UsageError
+from engine.grid import Grid
+from engine.measure.gemm import Product
 from engine.result import schema as result
 
 CPU = torch.device("cpu")
@@ -37,7 +42,7 @@ def test_sizes_that_make_no_sense_are_refused(text: str) -> None:
 
 
 def test_a_rate_is_two_n_cubed_over_the_median_time() -> None:
-    for point in gemm(torch.float32, (16, 64, 128), CPU, 10.0):
+    for point in gemm("fp32", (16, 64, 128), CPU, 10.0, AtOnce()):
         assert point.skipped is None
         assert point.repeats >= 3
         assert point.median_time_s is not None
@@ -46,7 +51,7 @@ def test_a_rate_is_two_n_cubed_over_the_median_time() -> None:
 
 def test_a_size_beyond_the_memory_is_skipped_without_touching_it() -> None:
     size = int((free_bytes(CPU) / 4 / 3) ** 0.5 * 2)
-    small, large = gemm(torch.float32, (32, size), CPU, 1e9)
+    small, large = gemm("fp32", (32, size), CPU, 1e9, AtOnce())
     assert small.flops_per_s
     assert large.flops_per_s is None
     assert large.skipped is not None
@@ -54,14 +59,14 @@ def test_a_size_beyond_the_memory_is_skipped_without_touching_it() -> None:
 
 
 def test_a_size_beyond_the_time_budget_is_skipped_by_prediction() -> None:
-    small, large = gemm(torch.float64, (256, 16384), CPU, 20.0)
+    small, large = gemm("fp64", (256, 16384), CPU, 20.0, AtOnce())
     assert small.flops_per_s
     assert large.skipped is not None
     assert "time budget" in large.skipped
 
 
 def test_even_the_only_size_is_predicted() -> None:
-    (point,) = gemm(torch.float64, (16384,), CPU, 0.5)
+    (point,) = gemm("fp64", (16384,), CPU, 0.5, AtOnce())
     assert point.skipped is not None
     assert "time budget" in point.skipped
 
@@ -70,7 +75,7 @@ def test_the_thread_count_and_the_precision_are_put_back() -> None:
     threads = torch.get_num_threads()
     torch.set_float32_matmul_precision("medium")
     try:
-        gemm(torch.float32, (8,), CPU, 1.0)
+        assert [point.size for point in gemm("fp32", (8,), CPU, 1.0, AtOnce())] == [8]
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision("highest")
@@ -105,10 +110,69 @@ def test_nothing_measured_is_a_failed_result_with_the_reason(tmp_path: Path, mon
 
 @pytest.mark.parametrize(
     "bad",
-    [{"dtype": "fp8"}, {"sizes": "x"}, {"device": "tpu"}, {"time_budget_s": 0.0}, {"time_budget_s": float("nan")}],
+    [
+        {"dtype": "fp8"},
+        {"dtype": "tf32"},
+        {"sizes": "x"},
+        {"device": "tpu"},
+        {"time_budget_s": 0.0},
+        {"time_budget_s": float("nan")},
+    ],
 )
 def test_bad_options_are_refused_before_anything_is_written(tmp_path: Path, bad: dict[str, object]) -> None:
     options = {"dtype": "fp32", "sizes": "8", "device": "cpu", "time_budget_s": 1.0, "labels": {}} | bad
     with pytest.raises(UsageError):
         run_gemm(ALONE, out=tmp_path / "result.json", **options)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_size_that_fails_is_skipped_with_the_reason_and_the_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(self: Product, budget_s: float) -> tuple[float, int]:
+        if self.size == 64:
+            raise RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate\nmore")
+        return median_s(self, budget_s)
+
+    median_s = Product.median_s
+    monkeypatch.setattr(Product, "median_s", failing)
+    out = tmp_path / "result.json"
+    written = run_gemm(ALONE, dtype="fp32", sizes="32..128", device="cpu", time_budget_s=20, labels={}, out=out)
+    assert written.status == "ok"
+    assert [point.skipped for point in written.gemm] == [
+        None, "failed with: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate", None,
+    ]  # fmt: skip
+
+
+def test_when_other_ranks_are_lost_the_result_has_failed_and_keeps_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(self: AtOnce, mine: str | None) -> str | None:
+        calls.append(mine)
+        if len(calls) > 2:
+            raise RuntimeError("Connection closed by peer [127.0.0.1]:1.")
+        return mine
+
+    calls: list[str | None] = []
+    monkeypatch.setattr(AtOnce, "obstacle", lost)
+    out = tmp_path / "result.json"
+    written = run_gemm(ALONE, dtype="fp32", sizes="8..32", device="cpu", time_budget_s=20, labels={}, out=out)
+    assert result.read(out) == written
+    assert written.status == "failed"
+    assert written.reason == "The ranks failed with: Connection closed by peer [127.0.0.1]:1."
+    assert [point.flops_per_s is None for point in written.gemm] == [False, False, True]
+    assert written.best_flops_per_s in [point.flops_per_s for point in written.gemm]
+
+
+def swept_at_once(comm: Comm) -> list[tuple[int, float | None, str | None]]:
+    bench.free_bytes = lambda device: 400_000 if comm.rank else 10**9  # type: ignore[assignment]
+    points = gemm("fp64", (16, 64, 128), CPU, 60.0, AtOnce(comm))
+    return [(point.size, point.flops_per_s, point.skipped) for point in points]
+
+
+def test_ranks_at_once_get_one_rate_and_skip_what_one_of_them_cant_hold() -> None:
+    first, second = run_processes(Grid(2), swept_at_once)
+    assert [rate for _, rate, _ in first] == [rate for _, rate, _ in second]
+    assert [bool(rate) for _, rate, _ in first] == [True, True, False]
+    assert first[2][2] == "can't be measured on another rank"
+    assert "GB are free" in second[2][2]

@@ -102,6 +102,8 @@ def test_every_field_has_an_option_of_its_own() -> None:
         (["check"], [*OF_TRAIN.split(), "ranks"]),
         (["data", "prepare"], ["source", "out", "vocab-size", "max-bytes"]),
         (["bench", "gemm"], ["dtype", "sizes", "device", "time-budget", "label", "out"]),
+        (["bench", "memory"], ["array-size", "repeats", "device", "time-budget", "label", "out"]),
+        (["bench", "latency"], ["samples", "device", "label", "out"]),
         (["bench", "startup"], ["grid"]),
         (["bench", "overlap"], OF_BENCH_OVERLAP),
         (["bench", "peers"], OF_BENCH_PEERS.split()),

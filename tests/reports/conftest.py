@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from sample_ablation import OWN_CORES, SHARED, ablation
 from sample_contests import contests, save_contests
+from sample_devices import latency, memory
 from sample_results import ALL, gemm, save, series, strong, train, validation
 
 from engine.result.peers import PeersResult
@@ -25,6 +26,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         gemm(),
         gemm(system="local", partition="cpu", dtype="fp32", best=95e9),
         gemm(system="local", partition="cpu", dtype="fp32", best=31e9, ranks=4, job=1),
+        *(memory(job=job) for job in range(2)),
+        latency(),
+        memory(system="local", partition="cpu", triad=9e9, array_bytes=2**20, cache_bytes=2**25),
+        latency(system="local", partition="cpu"),
         *ablation(jobs=2, machine=SHARED),
         *ablation(grid="1x1x2x1", machine=OWN_CORES, hosts=2, job=290),
         *ablation(grid="2x1x2x2", overlaps=["none", ALL], job=300),
@@ -91,7 +96,8 @@ def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results += [train(name=name, failure=name, job=50 + n) for n, name in enumerate(names)]
     results += [train(name=name, study=name, job=100 + n) for n, name in enumerate(names)]
     results += [run.model_copy(update={"labels": run.labels | {"system": HOSTILE}}) for run in validation()]
-    results += [gemm(system=HOSTILE)]
+    results += [gemm(system=HOSTILE), memory(system=HOSTILE), latency(system=HOSTILE)]
+    results += [gemm(dtype=name, job=30 + n) for n, name in enumerate(names)]
     for n, name in enumerate(names):
         known = {"name": name, "system": name, "partition": name, "series": name}
         for run in ablation(job=200 + 20 * n, **known):

@@ -12,10 +12,10 @@ from sample_steps import Step
 from engine.models.architecture import hardware_flops, model_flops
 from engine.models.catalogue import lookup
 from engine.overlap.flags import ALL as DEFAULTS
+from engine.result.device import GemmPoint
 from engine.result.schema import (
     Breakdown,
     Collective,
-    GemmPoint,
     Iteration,
     Memory,
     Model,

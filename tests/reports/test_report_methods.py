@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from engine.result import metrics
+from engine.result.definition import Definition
 from reports import contests
 from reports.derived import by_row
 from reports.frame import frames
@@ -23,7 +24,9 @@ SAMPLES: dict[str, Any] = {
     "per_device_flops_per_s": 3.0, "smallest_per_device_flops_per_s": 4.0, "tokens": 1e9, "tokens_per_s": 3e3,
     "ours": 0.4, "published": 0.5, "loss": 3.1, "reference": -3.5, "hidden_s": 0.3, "exposed_s": 0.9, "compute_s": 1.1,
     "lane_s": 1.3, "processor_s": 3.0, "cores": 2, "link_s": 0.4, "step_s": 2.1, "bound_s": 1.4, "none_s": 2.6,
-    "bound_none_s": 1.5, "part_s": 0.7, "ratio": 0.9, "jobs": [([1.0, 2.0, 4.0], [3.0, 5.0]), ([2.0], [7.0])],
+    "bound_none_s": 1.5, "part_s": 0.7, "arrays": 3, "array_bytes": 2.0**20, "calls": 5, "operators": 100,
+    "bytes_per_s": 1.3e12, "advertised_bytes_per_s": 1.6e12, "ratio": 0.9,
+    "jobs": [([1.0, 2.0, 4.0], [3.0, 5.0]), ([2.0], [7.0])],
 }  # fmt: skip
 # What is counted or read from a clock as it stands: everything else that is a number is a derived figure.
 READ = {
@@ -34,6 +37,11 @@ READ = {
         "peer_s",
         "tolerance",
         "load",
+        "array_bytes",
+        "cache_bytes",
+        "repeats",
+        "operators",
+        "samples",
         "flight_s",
         "memory_max",
         "memory_min",
@@ -47,7 +55,7 @@ READ = {
 
 
 @pytest.mark.parametrize("definition", metrics.DEFINITIONS, ids=lambda definition: definition.name)
-def test_a_formula_is_what_its_function_computes(definition: metrics.Definition) -> None:
+def test_a_formula_is_what_its_function_computes(definition: Definition) -> None:
     function = getattr(metrics, definition.name)
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     inputs = {name: SAMPLES[name] for name in names}

@@ -9,9 +9,9 @@ import pytest
 from sample_results import gemm, save, train
 from test_report_points import framed
 
+from reports.gemm_curves import by_size
 from reports.peaks import GIVEN, OWN
 from reports.site import build
-from reports.studies.peak import by_size
 
 LOCAL: dict[str, Any] = {"system": "local", "partition": "cpu", "dtype": "fp32"}
 
@@ -103,8 +103,8 @@ def test_rates_of_one_rank_and_of_several_at_once_are_never_one_curve(tmp_path: 
     build([tmp_path / "r"], tmp_path / "site")
     html = (tmp_path / "site" / "peak.html").read_text()
     assert html.count("<svg") == 2
-    assert "local, cpu, fp32, one rank alone, 1 thread</h2>" in html
-    assert "local, cpu, fp32, 4 ranks at once, 1 thread each</h2>" in html
+    assert "local, cpu, one rank alone, 1 thread</h2>" in html
+    assert "local, cpu, 4 ranks at once, 1 thread each</h2>" in html
     assert "30.12 Gflop/s" in html.split("4 ranks at once, 1 thread each</h2>")[1]
     index = (tmp_path / "site" / "index.html").read_text()
     assert "a rank in fp32 on local, one rank alone, 1 thread" in index

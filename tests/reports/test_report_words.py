@@ -78,7 +78,7 @@ def test_the_fastest_of_several_layouts_says_of_how_many(tmp_path: Path) -> None
 
 def test_jobs_that_failed_are_counted_beside_the_median_of_a_peak(tmp_path: Path) -> None:
     lost = gemm(job=1).model_copy(update={"status": "failed", "reason": "lost", "gemm": (), "best_flops_per_s": None})
-    assert "job 1 median over jobs, 1 more failed" in text(site_of([gemm(), lost], tmp_path) / "peak.html")
+    assert "matrices of 32,768, 1 job, 1 more failed" in text(site_of([gemm(), lost], tmp_path) / "peak.html")
 
 
 def test_results_that_tell_a_bound_show_it_and_the_share_hidden_with_older_ones_beside_them(tmp_path: Path) -> None:

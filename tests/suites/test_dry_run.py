@@ -103,9 +103,22 @@ def test_peak_and_validation_ask_for_whole_nodes_or_one_device(tmp_path: Path) -
     assert option(done.scripts[16], "--grid") == "2x2x2x2"
     assert option(done.scripts[1], "--gpus-per-node") == "1"
     every = [file.read_text() for file in tmp_path.glob("stage/**/rfm_job.sh")]
-    assert any("-m engine bench gemm --dtype bf16 --sizes 1024..65536" in script for script in every)
+    gemm = done.jobs("bench gemm")
+    assert {option(script, "--dtype") for script in gemm} == {"bf16", "fp32", "fp64"}
+    assert all("--sizes 1024..65536 --device cuda --time-budget 120" in script for script in gemm)
+    assert len(done.jobs("bench memory")) == len(done.jobs("bench latency")) == 1
+    assert all(option(script, "--gpus-per-node") == "1" for script in done.jobs("bench"))
     assert all("#SBATCH --time=" in script for script in every)
     assert all(ranks(script) in (1, 16) for script in every)
+
+
+def test_a_device_is_measured_in_what_it_has_a_peak_of_and_in_what_is_asked_for(tmp_path: Path) -> None:
+    one = ["-c", "suites/peak.py", "-n", "Peak", "--system"]
+    formats = [
+        {option(script, "--dtype") for script in reframe(tmp_path / name, *one, *words).jobs("bench gemm")}
+        for name, words in {"old": ["summit"], "asked": ["alps", "-P", "dtype=tf32"]}.items()
+    ]
+    assert formats == [{"fp32", "fp64"}, {"tf32"}]
 
 
 def test_a_grid_that_cant_work_fails_with_the_engines_sentence_before_any_script_is_written(tmp_path: Path) -> None:

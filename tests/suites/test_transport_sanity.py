@@ -104,7 +104,8 @@ def test_a_test_fails_by_it(tmp_path: Path) -> None:
     wrapper = tmp_path / "python"
     wrapper.write_text(WRAPPER.format(python=sys.executable))
     wrapper.chmod(0o755)
-    peak = ["-c", "suites/peak.py", "--system", "local", "-n", "ranks=1$", "-S", "time_budget_s=1", "-r"]
+    one = ["-c", "suites/peak.py", "--system", "local", "-n", "Peak%ranks=1%dtype=fp32$"]
+    peak = [*one, "-S", "time_budget_s=1", "-r"]
     done = reframe(tmp_path / "two", *peak, "-S", f"python={wrapper}", root=root)
     assert done.code == 1
     assert "the result doesn't say which network was taken, but local expects Slingshot: run it again" in done.out

@@ -69,6 +69,16 @@ def test_the_peaks_are_those_of_the_published_table() -> None:
             pytest.fail(f"{row['system']} has no {row['metric']} peak in {row['dtype']}")
 
 
+@pytest.mark.parametrize("name", sorted(set(systems.names()) - UNPUBLISHED))
+def test_the_memory_of_a_published_systems_device_has_a_bandwidth_by_which_it_is_read_in_less_than_a_second(
+    name: str,
+) -> None:
+    device = systems.load(name).device
+    assert device.memory_bytes
+    assert device.memory_bytes_per_s
+    assert 0.01 < device.memory_bytes.value / device.memory_bytes_per_s.value < 0.1
+
+
 @pytest.mark.parametrize("name", sorted(UNPUBLISHED))
 def test_nothing_is_claimed_about_the_processor_of_an_unknown_machine(name: str) -> None:
     assert list(facts(systems.load(name).device)) == []

@@ -1,0 +1,76 @@
+"""All ranks of a job measure at once, as cores, caches and power are shared; one rank alone needs no process group."""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from engine.comm.funnel import Comm
+from engine.comm.launch import Launch, init_process_group
+from engine.errors import ContactError, UsageError
+from engine.grid import Grid
+from engine.measure.machine import machine_name
+
+MEETING = timedelta(minutes=5)
+LOST = (RuntimeError, ContactError)
+"""What is raised where another rank doesn't answer any more."""
+
+
+class AtOnce:
+    """The ranks that measure together. comm: None for one alone. Every method is collective.
+
+    on_machine: how many of them share this rank's machine.
+    """
+
+    def __init__(self, comm: Comm | None = None) -> None:
+        self._comm = comm
+        self.count = comm.grid.size if comm else 1
+        mine = zlib.crc32(machine_name().encode())
+        self.on_machine = int((self.everyone([mine]) == mine).sum())
+
+    def meet(self) -> None:
+        """Wait for all others."""
+        if self._comm:
+            self._comm.barrier()
+
+    def everyone(self, row: Sequence[float]) -> Tensor:
+        """What each rank found: [ranks, n] in float64 on the host."""
+        mine = torch.tensor(row, dtype=torch.float64)
+        return self._comm.everyone(mine).cpu() if self._comm else mine[None]
+
+    def mean(self, row: Sequence[float]) -> list[float]:
+        """Of what the ranks found."""
+        return [float(value) for value in self.everyone(row).mean(0)]
+
+    def obstacle(self, mine: str | None) -> str | None:
+        """Why one of the ranks can't go on, this rank's own reason first; None if all can."""
+        blocked = bool(self.everyone([mine is not None]).any())
+        return (mine or "can't be measured on another rank") if blocked else None
+
+
+@contextmanager
+def at_once(launch: Launch, device: torch.device) -> Iterator[AtOnce]:
+    """All ranks of the launch, until they have all left. Raises one of LOST where one has gone."""
+    if launch.world_size == 1:
+        yield AtOnce()
+        return
+    init_process_group(launch, device, MEETING)
+    comm = Comm(Grid(data=launch.world_size), timeout=MEETING, device=device)
+    yield AtOnce(comm)
+    comm.barrier()
+    dist.destroy_process_group()
+
+
+def check_budget(time_budget_s: float) -> None:
+    """Raises UsageError for one in which nothing can be measured."""
+    if not time_budget_s > 0:
+        raise UsageError(f"A time budget is a positive number of seconds, but {time_budget_s:g} was given.")
+
+
+def first_line(error: Exception) -> str:
+    """Of what torch says at length."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

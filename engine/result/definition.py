@@ -1,0 +1,28 @@
+"""What a derived figure says of itself, beside the function that computes it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A figure as the methods page has it. formula: in the names of the function's parameters."""
+
+    name: str
+    title: str
+    formula: str
+    text: str
+
+
+def figure(title: str, formula: str) -> Callable[[_Function], _Function]:
+    """Marks a function as the figure of that title, which computes that formula."""
+
+    def define(function: _Function) -> _Function:
+        text = " ".join((function.__doc__ or "").split())
+        vars(function)["definition"] = Definition(function.__name__, title, formula, text)
+        return function
+
+    return define

@@ -1,0 +1,100 @@
+"""Memory bandwidth by kernel of STREAM, beside the advertised one."""
+
+import math
+
+import pandas as pd
+
+import systems
+from engine.result import metrics
+from reports import text
+from reports.bars import Bar, Bars, stacked
+from reports.derived import by_row
+from reports.frame import Frames
+from reports.page import Column, Figure, Table
+from systems import Fact
+
+TIMES_THE_CACHE = 4
+NOTE = (
+    "Arrays of less than four times the last-level cache, as the memory was too small or a size was asked for: part of "
+    "what they reach is the cache's."
+)
+
+
+def advertised(system: str) -> Fact | None:
+    """What a system's file says; None for a system without one."""
+    return systems.load(system).device.memory_bytes_per_s if system in systems.names() else None
+
+
+def by_kernel(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
+    """One row a kernel, in STREAM's order: of the jobs' best repeats the median and the extremes, and their number."""
+    ok = runs.index[runs["status"] == "ok"]
+    rows = frames.stream[frames.stream["run"].isin(ok)]
+    table = rows.groupby("kernel", sort=False).agg(
+        bytes_per_s=("best_bytes_per_s", "median"), bytes_per_s_low=("best_bytes_per_s", "min"),
+        bytes_per_s_high=("best_bytes_per_s", "max"), median_bytes_per_s=("median_bytes_per_s", "median"),
+        array_bytes=("array_bytes", "min"), cache_bytes=("cache_bytes", "max"), repeats=("repeats", "min"),
+        jobs=("best_bytes_per_s", "count"),
+    )  # fmt: skip
+    known = advertised(runs.iloc[0]["system"]) if len(runs) else None
+    peak = known.value if known else math.nan
+    table["advertised"] = peak
+    table["of_advertised"] = by_row(metrics.of_advertised_bandwidth, table["bytes_per_s"], peak)
+    return table.reset_index()
+
+
+def fact(table: pd.DataFrame) -> tuple[str | None, str, str]:
+    """The triad, large."""
+    row = table[table["kernel"] == "triad"].iloc[0]
+    share = row["of_advertised"]
+    of = f"{text.percent(share)} of the advertised bandwidth" if share == share else "none is advertised"
+    arrays = f"arrays of {text.size(row['array_bytes'])}"
+    what = "memory bandwidth of a rank, triad"
+    return _rate(row["bytes_per_s"]), what, f"{of}; {arrays}, {text.plural(int(row['jobs']), 'job')}"
+
+
+def figure(name: str, table: pd.DataFrame, known: Fact | None) -> Figure:
+    """A bar a kernel, and an upright mark where the advertised bandwidth is."""
+    factor, letter = text.prefix(max([table["bytes_per_s"].max(), *([known.value] if known else [])]))
+    scaled = [value / factor for value in table["bytes_per_s"]]
+    shares = [(f"{100 * share:.0f} %",) if known else () for share in table["of_advertised"]]
+    bars = [
+        Bar(
+            str(row["kernel"]), low=row["bytes_per_s_low"] / factor, high=row["bytes_per_s_high"] / factor,
+            notes=(text.significant(row["bytes_per_s"] / factor, 3), *share), mark=row["advertised"] / factor,
+        )
+        for (_, row), share in zip(table.iterrows(), shares, strict=True)
+    ]  # fmt: skip
+    title = "Memory bandwidth"
+    unit = f"{letter}B/s"
+    caption = "STREAM's kernels, the best repeat; whiskers span the jobs." + (
+        f" Upright mark: advertised, {_rate(known.value)} ({known.source})." if known else ""
+    )
+    svg = stacked(
+        [Bars("best repeat", scaled, "green")], bars, f"{unit} of a rank", name=name, title=title, description=caption,
+        columns=(unit, "of peak") if known else (unit,), mark="advertised",
+    )  # fmt: skip
+    return Figure(title, caption, svg, table, name)
+
+
+def table(name: str, rows: pd.DataFrame) -> Table:
+    """Every kernel."""
+    columns = (
+        Column("Kernel", "kernel", numeric=False),
+        Column("Best of a rank", "bytes_per_s", _rate, figure="memory_bandwidth"),
+        Column("Lowest job", "bytes_per_s_low", _rate, figure="memory_bandwidth"),
+        Column("Highest job", "bytes_per_s_high", _rate, figure="memory_bandwidth"),
+        Column("Median of a rank", "median_bytes_per_s", _rate, figure="memory_bandwidth"),
+        Column(
+            "Of advertised", "of_advertised", text.percent, missing="not known", figure="of_advertised_bandwidth"
+        ),
+        Column("An array", "array_bytes", text.size),
+        Column("Last-level caches", "cache_bytes", text.size, missing="not known"),
+        Column("Repeats", "repeats", text.count),
+        Column("Jobs", "jobs", text.count),
+    )  # fmt: skip
+    cached = bool((rows["array_bytes"] < TIMES_THE_CACHE * rows["cache_bytes"]).any())
+    return Table("Memory bandwidth by kernel", columns, rows, f"{name}-bandwidth", NOTE if cached else "")
+
+
+def _rate(value: float) -> str:
+    return text.si(value, "B/s", 3)

@@ -1,0 +1,45 @@
+"""Launch latency: what a tiny operator costs, by the way it is launched."""
+
+import pandas as pd
+
+from reports import text
+from reports.frame import Frames
+from reports.page import Column, Table
+
+WORDS = {
+    "dispatch": "until the call returns to the host",
+    "completion": "from the call to its end on the device",
+    "graph": "from the replay of a captured graph to its end",
+}
+
+
+def by_way(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
+    """One row a way to launch: medians over jobs of the jobs' medians and percentiles, and the number of jobs."""
+    ok = runs.index[runs["status"] == "ok"]
+    rows = frames.launches[frames.launches["run"].isin(ok)]
+    table = rows.groupby("name", sort=False).agg(
+        launch_s=("launch_s", "median"), low_s=("low_s", "median"), high_s=("high_s", "median"),
+        operators=("operators", "max"), samples=("samples", "min"), jobs=("launch_s", "count"),
+    )  # fmt: skip
+    return table.reset_index().assign(way=lambda table: table["name"].map(WORDS))
+
+
+def fact(table: pd.DataFrame) -> tuple[str | None, str, str]:
+    """The first way, which every device has, large."""
+    row = table.iloc[0]
+    jobs = text.plural(int(row["jobs"]), "job")
+    return text.seconds(row["launch_s"]), "to launch a tiny operator", f"{row['way']}; {jobs}"
+
+
+def table(name: str, rows: pd.DataFrame) -> Table:
+    """Every way."""
+    columns = (
+        Column("A tiny operator", "way", numeric=False),
+        Column("Median", "launch_s", text.seconds, figure="per_operator"),
+        Column("5th percentile", "low_s", text.seconds, figure="per_operator"),
+        Column("95th percentile", "high_s", text.seconds, figure="per_operator"),
+        Column("In a row", "operators", text.count),
+        Column("Samples", "samples", text.count),
+        Column("Jobs", "jobs", text.count),
+    )
+    return Table("Launch latency", columns, rows, f"{name}-launches")

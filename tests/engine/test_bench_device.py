@@ -1,0 +1,244 @@
+"""Memory bandwidth and launch latency: what is counted, what is left out with a word, and one valid result."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import pytest
+import torch
+from real_ranks import run_processes
+
+from engine.bench import latency as latency_bench
+from engine.bench import memory as memory_bench
+from engine.bench.at_once import AtOnce
+from engine.bench.latency import latency, run_latency
+from engine.bench.memory import Unmeasurable, run_memory, stream
+from engine.comm.funnel import Comm
+from engine.comm.launch import from_environment
+from engine.errors import UsageError
+from engine.grid import Grid
+from engine.measure import caches
+from engine.measure.launches import launch_time
+from engine.measure.stream import KERNELS, SCALAR, Arrays
+from engine.result import schema
+from engine.result.device import LaunchTime, Stream
+from engine.result.schema import Result
+
+CPU = torch.device("cpu")
+ALONE = from_environment({})
+MB = 1 << 20
+
+
+def bandwidth(out: Path, **changes: object) -> Result:
+    options = {"device": "cpu", "array_bytes": 1e6, "repeats": 4, "time_budget_s": 60.0, "labels": {"study": "peak"}}
+    return run_memory(ALONE, out=out, **(options | changes))  # type: ignore[arg-type]
+
+
+def test_the_kernels_are_streams_and_leave_the_numbers_as_they_were() -> None:
+    arrays = Arrays(MB, CPU)
+    first = arrays._a.clone()
+    assert arrays.error() > 1e-3, "before a round the others hold nothing yet"
+    for kernel in KERNELS:
+        arrays.rate(kernel, 0.0)
+    assert torch.allclose(arrays._a, first, rtol=1e-14)
+    assert torch.allclose(arrays._b, SCALAR * first, rtol=1e-14)
+    assert torch.allclose(arrays._c, first + SCALAR * first, rtol=1e-14)
+    for kernel in 30 * KERNELS:
+        arrays.rate(kernel, 0.0)
+    assert arrays.error() < 1e-13
+
+
+def test_bytes_are_counted_as_stream_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays, ticks = Arrays(MB, CPU), iter(range(1000))
+    monkeypatch.setattr("engine.measure.stream.time.perf_counter", lambda: float(next(ticks)))
+    rates = {kernel.name: arrays.rate(kernel, 0.0) for kernel in KERNELS}  # one call between two ticks of a second
+    assert rates == pytest.approx({"copy": 2 * MB, "scale": 2 * MB, "add": 3 * MB, "triad": 3 * MB})
+    calls = []
+    monkeypatch.setattr(arrays, "_timed", lambda call: calls.append(call) or 0.0)
+    assert arrays.rate(KERNELS[0], 3.0) == pytest.approx(2 * MB)
+    assert len(calls) == 3
+
+
+def test_the_result_holds_the_best_and_the_median_of_every_kernel(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "result.json"
+    written = bandwidth(out)
+    assert schema.read(out) == written
+    assert (written.kind, written.status, written.dtype, written.ranks) == ("memory", "ok", "fp64", 1)
+    assert written.labels == {"study": "peak"}
+    assert written.config["threads"] >= 1
+    assert written.provenance.devices
+    assert written.stream
+    assert written.stream.repeats == 4
+    assert written.stream.array_bytes == 1_000_000
+    assert [(kernel.name, kernel.arrays) for kernel in written.stream.kernels] == [
+        ("copy", 2), ("scale", 2), ("add", 3), ("triad", 3),
+    ]  # fmt: skip
+    assert all(kernel.best_bytes_per_s >= kernel.median_bytes_per_s > 0 for kernel in written.stream.kernels)
+
+
+def test_best_and_median_are_those_of_the_repeats_without_the_first_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float] = []
+    real = Arrays.rate
+
+    def kept(self: Arrays, kernel: object, window_s: float) -> float:
+        seen.append(real(self, kernel, window_s))  # type: ignore[arg-type]
+        return seen[-1]
+
+    monkeypatch.setattr(Arrays, "rate", kept)
+    found = bandwidth(tmp_path / "result.json").stream
+    assert found
+    assert len(seen) == 4 * 5
+    triads = seen[3::4][1:]
+    assert found.kernels[3].best_bytes_per_s == pytest.approx(max(triads))
+    assert found.kernels[3].median_bytes_per_s == pytest.approx(median(triads))
+
+
+def test_wrong_numbers_are_a_failure_and_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.measure.stream.torch.mul", lambda a, b, out: out.fill_(math.nan))
+    written = bandwidth(tmp_path / "result.json")
+    assert written.status == "failed"
+    assert written.stream is None
+    assert written.reason
+    assert "the arrays are off by inf of what they should hold" in written.reason
+
+
+def test_arrays_beyond_the_memory_are_refused_without_touching_it(tmp_path: Path) -> None:
+    written = bandwidth(tmp_path / "result.json", array_bytes=1e14)
+    assert written.status == "failed"
+    assert written.reason
+    assert "three arrays of 1e+05 GB need 3e+05 GB of memory and" in written.reason
+    assert schema.read(tmp_path / "result.json") == written
+
+
+def test_without_a_size_arrays_are_four_times_the_cache_or_what_the_memory_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory_bench, "USUAL_ARRAY", {"cpu": MB})
+    for cache, free, expected in ((MB, 10**9, 4 * MB), (1000, 10**9, MB), (None, 10**9, MB), (MB, 6 * MB, MB)):
+        monkeypatch.setattr(memory_bench, "last_level_bytes", lambda device, cache=cache: cache)
+        monkeypatch.setattr(memory_bench, "free_bytes", lambda device, free=free: free)
+        found = stream(AtOnce(), CPU, None, 3, 60.0)
+        assert (found.array_bytes, found.cache_bytes) == (expected, cache)
+
+
+def test_a_short_time_budget_cuts_the_repeats_but_leaves_three(tmp_path: Path) -> None:
+    found = bandwidth(tmp_path / "result.json", repeats=1000, time_budget_s=1e-6).stream
+    assert found
+    assert found.repeats == 3
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ({"array_bytes": 12.0}, "An array has 4096 bytes or more, but 12 were given."),
+        ({"array_bytes": math.nan}, "An array has 4096 bytes or more, but nan were given."),
+        ({"repeats": 2}, "A kernel is repeated 3 times or more, but 2 was given."),
+        ({"time_budget_s": 0.0}, "A time budget is a positive number of seconds, but 0 was given."),
+        ({"device": "tpu"}, "tpu"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_written(tmp_path: Path, bad: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        bandwidth(tmp_path / "result.json", **bad)
+    assert said in str(refused.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_last_caches_are_counted_once_each(tmp_path: Path) -> None:
+    def cache(cpu: int, index: int, level: str, size: str, shared: str) -> None:
+        folder = tmp_path / f"cpu{cpu}" / "cache" / f"index{index}"
+        folder.mkdir(parents=True)
+        for name, text in (("level", level), ("size", size), ("shared_cpu_list", shared)):
+            (folder / name).write_text(text + "\n")
+
+    for cpu in range(4):
+        cache(cpu, 0, "1", "32K", str(cpu))
+        cache(cpu, 1, "3", "16384K", "0-1" if cpu < 2 else "2-3")
+    cache(5, 0, "?", "", "5")
+    assert caches.of_processors(frozenset(range(4)), tmp_path) == 32 * MB
+    assert caches.of_processors(frozenset({0}), tmp_path) == 16 * MB
+    assert caches.of_processors(frozenset({5, 9}), tmp_path) is None
+
+
+def test_a_launch_is_the_median_time_of_an_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = iter([9.0] * 2 + [float(n) for n in range(1, 21)])  # two warm up
+    clock = [0.0, False]
+
+    def tick() -> float:
+        if clock[1]:
+            clock[0] += next(lengths)
+        clock[1] = not clock[1]
+        return clock[0]
+
+    monkeypatch.setattr("engine.measure.launches.time.perf_counter", tick)
+    found = launch_time("dispatch", CPU, 20)
+    assert (found.name, found.operators, found.samples) == ("dispatch", 100, 20)
+    assert found.median_s == pytest.approx(10.5 / 100)
+    assert found.low_s == pytest.approx(1.05 / 100)
+    assert found.high_s == pytest.approx(19.95 / 100)
+
+
+def test_a_processor_has_the_dispatch_of_an_operator_only(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    written = run_latency(ALONE, device="cpu", samples=50, labels={"study": "peak"}, out=out)
+    assert schema.read(out) == written
+    assert (written.kind, written.status) == ("latency", "ok")
+    (found,) = written.launches
+    assert found.name == "dispatch"
+    assert 0 < found.low_s <= found.median_s <= found.high_s
+
+
+def test_launches_that_fail_keep_those_that_were_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(name: str, device: torch.device, samples: int) -> LaunchTime:
+        if name == "graph":
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+        return launch_time("dispatch", device, samples)
+
+    monkeypatch.setattr(latency_bench, "WAYS", {"cpu": ("dispatch", "graph")})
+    monkeypatch.setattr(latency_bench, "launch_time", failing)
+    written = run_latency(ALONE, device="cpu", samples=20, labels={}, out=tmp_path / "result.json")
+    assert written.status == "failed"
+    assert written.reason == "The launches failed with: operation not permitted when stream is capturing."
+    assert len(written.launches) == 1
+
+
+@pytest.mark.parametrize("samples", [0, 19, 10**9])
+def test_samples_that_make_no_percentile_are_refused(samples: int, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Samples are a number from 20 to"):
+        run_latency(ALONE, device="cpu", samples=samples, labels={}, out=tmp_path / "result.json")
+
+
+def measured_at_once(comm: Comm) -> tuple[Stream, list[LaunchTime], int]:
+    ranks = AtOnce(comm)
+    return stream(ranks, CPU, MB, 3, 60.0), list(latency(CPU, 20, ranks)), ranks.on_machine
+
+
+def too_large_on_one(comm: Comm) -> str:
+    ranks = AtOnce(comm)
+    memory_bench.free_bytes = lambda device: (4 if comm.rank else 100) * MB  # type: ignore[assignment]
+    try:
+        stream(ranks, CPU, 10 * MB, 3, 60.0)
+    except Unmeasurable as error:
+        return str(error)
+    return ""
+
+
+def test_ranks_measure_at_once_and_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = run_processes(Grid(2), measured_at_once)
+    assert first == second
+    assert first[2] == 2
+
+
+def test_what_one_rank_cant_hold_no_rank_measures() -> None:
+    first, second = run_processes(Grid(1, 1, 1, 2), too_large_on_one)
+    assert first == "can't be measured on another rank"
+    assert "three arrays of 0.0105 GB need 0.0315 GB of memory" in second
+
+
+def test_a_problem_of_no_rank_is_none() -> None:
+    alone: Callable[[str | None], str | None] = AtOnce().obstacle
+    assert alone(None) is None
+    assert alone("is too large") == "is too large"

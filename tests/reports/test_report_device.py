@@ -1,0 +1,108 @@
+"""The page of peaks: a curve a number format, the memory bandwidth, launches; each beside what is advertised."""
+
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_devices import latency, memory
+from sample_results import gemm, save
+from test_report_points import framed
+
+from reports import bandwidths, gemm_curves, launches
+from reports.site import build
+
+
+def page(results: list[Any], folder: Path) -> str:
+    """The page of peaks as HTML."""
+    save(results, folder / "r")
+    build([folder / "r"], folder / "site")
+    return (folder / "site" / "peak.html").read_text()
+
+
+def words(html: str) -> str:
+    """What a person reads of it."""
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
+
+
+def test_a_number_format_has_a_curve_of_its_own_with_its_peaks_and_its_best(tmp_path: Path) -> None:
+    html = page([gemm(), gemm(dtype="fp64", best=35e12, job=1), gemm(dtype="fp32", best=38e12, job=2)], tmp_path)
+    curves = re.findall(r"<h3>Matrix products in (\w+)</h3>\s*(<svg.*?</svg>)", html, re.DOTALL)
+    assert [dtype for dtype, _ in curves] == ["bf16", "fp32", "fp64"]
+    bf16, fp32, fp64 = (words(svg) for _, svg in curves)
+    assert "advertised 191.5 Tflop/s (axonn-sc24 VI-C)" in bf16
+    assert "published 125.0 Tflop/s (axonn-sc24 VI-C, rocBLAS, 32768 x 32768)" in bf16
+    assert bf16.endswith("best 122 published advertised Tflop/s of a rank")
+    assert "published" not in fp32 + fp64
+    assert "best 38.3" in fp32
+    assert "best 35.1" in fp64
+    assert words(html).count("needs 24 GiB, 16 GiB are free") == 3
+
+
+def test_the_best_size_is_marked_wherever_it_is() -> None:
+    result = gemm()
+    falling = tuple(reversed([point.flops_per_s for point in result.gemm[:-1]]))
+    points = tuple(
+        point.model_copy(update={"flops_per_s": rate}) for point, rate in zip(result.gemm, falling, strict=False)
+    )
+    everything = framed(result.model_copy(update={"gemm": (*points, result.gemm[-1])}))
+    (table,) = gemm_curves.by_format(everything, everything.runs).values()
+    best = gemm_curves.best(table)
+    assert best is not None
+    assert (best["size"], best["flops_per_s"]) == (1024, pytest.approx(122e12))
+
+
+def test_a_page_of_failed_jobs_has_no_curve_and_says_so(tmp_path: Path) -> None:
+    lost = gemm().model_copy(update={"status": "failed", "reason": "lost", "gemm": (), "best_flops_per_s": None})
+    html = page([lost], tmp_path)
+    assert "Not measured: no job of this system ended well." in html
+    assert "<svg" not in html
+    both = words(page([lost, memory()], tmp_path / "both"))
+    assert "best rate of a rank in bf16 not measured no job ended well, 1 more failed" in both
+
+
+def test_bandwidth_is_the_median_over_jobs_and_its_share_that_of_the_systems_file() -> None:
+    everything = framed(*(memory(job=job) for job in range(3)))
+    table = bandwidths.by_kernel(everything, everything.runs).set_index("kernel")
+    assert table.index.tolist() == ["copy", "scale", "add", "triad"]
+    triad = table.loc["triad"]
+    assert triad["bytes_per_s"] == pytest.approx(1.31e12 * 1.01)
+    assert (triad["bytes_per_s_low"], triad["bytes_per_s_high"]) == pytest.approx((1.31e12, 1.31e12 * 1.02))
+    assert triad["median_bytes_per_s"] == pytest.approx(0.97 * 1.31e12 * 1.01)
+    assert triad["of_advertised"] == pytest.approx(1.31 * 1.01 / 1.6)
+    assert triad["jobs"] == 3
+
+
+def test_bandwidth_is_drawn_beside_the_advertised_one_or_without_it(tmp_path: Path) -> None:
+    known = words(page([memory()], tmp_path / "known"))
+    assert "1.31 TB/s" in known
+    assert "81.9 % of the advertised bandwidth; arrays of 1.07 GB, 1 job" in known
+    assert "advertised, 1.60 TB/s (OLCF Frontier User Guide" in known
+    unknown = words(page([memory(system="local", partition="cpu", triad=9e9)], tmp_path / "unknown"))
+    assert "none is advertised; arrays of 1.07 GB, 1 job" in unknown
+    assert "Upright mark" not in unknown
+
+
+@pytest.mark.parametrize(("cache", "warned"), [(2**28, False), (2**28 + 1, True), (None, False)])
+def test_arrays_that_are_small_beside_the_cache_are_told(cache: int | None, warned: bool, tmp_path: Path) -> None:
+    said = words(page([memory(cache_bytes=cache)], tmp_path))
+    assert ("part of what they reach is the cache's" in said) == warned
+
+
+def test_launches_are_a_table_of_what_the_device_has(tmp_path: Path) -> None:
+    everything = framed(latency(dispatch=4e-6), latency(dispatch=6e-6, job=1), latency(dispatch=9e-6, job=2))
+    table = launches.by_way(everything, everything.runs)
+    assert table["name"].tolist() == ["dispatch", "completion", "graph"]
+    assert table["launch_s"].tolist() == pytest.approx([6e-6, 30e-6, 2.4e-6])
+    assert table["high_s"].tolist() == pytest.approx([9.6e-6, 48e-6, 3.84e-6])
+    said = words(page([latency(system="local", partition="cpu", dispatch=2.5e-6)], tmp_path))
+    assert "to launch a tiny operator 2.500 µs until the call returns to the host; 1 job" in said
+    assert "graph" not in said.split("Launch latency")[1].split("Details")[0]
+
+
+def test_what_measures_no_matrix_products_is_no_peak_of_a_training(tmp_path: Path) -> None:
+    html = page([memory(), latency()], tmp_path)
+    assert html.count("frontier, gpu, one rank alone</h2>") == 1
+    index = words((tmp_path / "site" / "index.html").read_text())
+    assert "Memory and launches only, no matrix products" in index
