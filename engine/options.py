@@ -35,6 +35,21 @@ def words(parse: Callable[[str], Any], metavar: str) -> Parameter:
     return Parameter(converter=converted, metavar=metavar, n_tokens=1, accepts_keys=False)
 
 
+def numbers(text: str) -> tuple[int, ...]:
+    """Read "3", "0,8" or "4..7", ascending, each once. Raises UsageError.
+
+    >>> numbers("0,4..6")
+    (0, 4, 5, 6)
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,7})(?:\.\.(\d{1,7}))?", part)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise UsageError(f"Numbers are written as 3, as 0,8 or as 4..7, but {text!r} was given.")
+        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return tuple(sorted(found))
+
+
 def _label(text: str) -> tuple[str, str]:
     key, sign, value = text.partition("=")
     if not key or not sign:
@@ -44,6 +59,7 @@ def _label(text: str) -> tuple[str, str]:
 
 GRID = "XxYxZxDATA"
 GridOrAuto = Annotated[Grid | None, word(lambda text: None if text == "auto" else Grid.parse(text), GRID)]
+Numbers = Annotated[tuple[int, ...], word(numbers, "N,N..N")]
 Grids = Annotated[tuple[Grid, ...], words(Grid.parse, GRID)]
 Labels = Annotated[
     tuple[tuple[str, str], ...],

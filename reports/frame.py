@@ -83,7 +83,7 @@ def frames(loaded: Sequence[Run]) -> Frames:
         runs[column] = pd.to_datetime(runs[column], errors="coerce", utc=True, format="ISO8601")
     results = [run.result for run in loaded]
     iterations = [
-        (place, step.index, number(step.time_s), number(step.loss), number(step.grad_norm), step.warmup)
+        (place, step.index, number(step.time_s), number(step.loss), number(step.grad_norm), not step.counted)
         for place, result in enumerate(results)
         for step in result.iterations
     ]

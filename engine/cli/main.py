@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, MissingArgumentError, UnusedCliTokensError
 
 from engine.cli.bench import gemm, latency, memory, startup
+from engine.cli.breakdown import breakdown
 from engine.cli.check import check
 from engine.cli.data import prepare
 from engine.cli.dry import dry
@@ -35,6 +36,7 @@ def commands(name: str) -> App:
     )
     app.command(train)
     app.command(check)
+    app.command(breakdown)
     data = App(name="data", help="Prepare training data.")
     data.command(prepare)
     app.command(data)

@@ -103,7 +103,9 @@ class Comm:
         flight = None
         if self.recorder is not None:
             num_bytes = tensor.numel() * tensor.element_size()
-            flight = self.recorder.issued(kind, axis, lane_name(axis, lane), num_bytes, blocking=unavoidable)
+            flight = self.recorder.issued(
+                kind, axis, lane_name(axis, lane), num_bytes, blocking=unavoidable, at_once=at_once
+            )
         source, target = tensor.detach().view(-1), result.detach().view(-1)
         finish = self._channels[axis, lane].start(kind, source, target, peer, flight, blocking=at_once)
         return Handle(result, tensor, finish, self._in_flight, flight)

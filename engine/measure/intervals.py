@@ -1,8 +1,11 @@
 """Stretches of time, and where they meet. No torch."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 Interval = tuple[float, float]
+_START, _END = itemgetter(0), itemgetter(1)
 
 
 def union(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
@@ -46,3 +49,13 @@ def length(intervals: Iterable[Interval]) -> float:
     3.5
     """
     return sum(end - start for start, end in intervals)
+
+
+def covered(start: float, end: float, by: Sequence[Interval]) -> float:
+    """Seconds from start to end that lie in intervals, which are ascending and apart.
+
+    >>> covered(1.0, 5.0, [(0.0, 2.0), (4.0, 4.5), (6.0, 7.0)])
+    1.5
+    """
+    near = by[bisect_right(by, start, key=_END) : bisect_left(by, end, key=_START)]
+    return length(common(near, [(start, end)]))

@@ -4,16 +4,15 @@ A step is a row of phases (mark()). While collectives are in flight the rank com
 are exposed communication, what is left of the step is compute, and compute with a collective in flight hides it.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
-from operator import itemgetter
 
 import torch
 
 from engine.measure.clock import Clock, EventClock, HostClock, Stamp
-from engine.measure.intervals import common, length, union
+from engine.measure.intervals import common, covered, length, union
 from engine.measure.machine import link_bytes, processor_s
 
 
@@ -54,8 +53,8 @@ class AxisSeconds:
 class Flight:
     """One collective, whose moments are stamped as they come.
 
-    blocking: nothing is left to do without its result when it is waited for. began: when its lane came to it, where
-    that is known (CUDA).
+    blocking: nothing is left to do without its result when it is waited for. at_once: the wait for it begins when it is
+    issued. began: when its lane came to it, where that is known (CUDA).
     """
 
     clock: Clock
@@ -63,6 +62,7 @@ class Flight:
     axis: str
     lane: str
     blocking: bool
+    at_once: bool
     issued: Stamp
     began: Stamp | None = None
     done: Stamp | None = None
@@ -78,8 +78,8 @@ class Flight:
         self.done = self.clock.stamp()
 
     def wait(self, *, unavoidable: bool) -> None:
-        """The rank stands still for it from now on, or from the beginning if it was issued as blocking."""
-        self.waited = self.issued if self.blocking else self.clock.stamp()
+        """The rank stands still for it from now on, or from the beginning if nothing was to be done meanwhile."""
+        self.waited = self.issued if self.at_once else self.clock.stamp()
         self.blocking |= unavoidable
 
     def resume(self) -> None:
@@ -100,7 +100,6 @@ class TraceEvent:
     issued_s: float | None = None
 
 
-_START, _END = itemgetter(0), itemgetter(1)
 COMPUTE = "compute"
 """The lane of what the rank itself does."""
 
@@ -156,6 +155,8 @@ class Recorder:
     and the length of each step, for which a HostClock is enough.
     """
 
+    _flight: type[Flight] = Flight
+
     def __init__(self, clock: Clock | None = None, *, timing: bool = True) -> None:
         self._clock, self._timing = clock or HostClock(), timing
         self.clear()
@@ -170,8 +171,13 @@ class Recorder:
             return cls()
         return cls(EventClock(device)) if breakdown else cls(HostClock(device), timing=False)
 
-    def issued(self, kind: str, axis: str, lane: str, num_bytes: int, *, blocking: bool) -> Flight | None:
-        """A collective is about to be issued. Who issues it stamps the moments of the flight, if there is one."""
+    def issued(
+        self, kind: str, axis: str, lane: str, num_bytes: int, *, blocking: bool, at_once: bool = False
+    ) -> Flight | None:
+        """A collective is about to be issued. Who issues it stamps the moments of the flight, if there is one.
+
+        blocking: nothing can be done without its result; at_once: nothing will be.
+        """
         if not self._marks:
             return None
         tally = self._tallies[kind, axis]
@@ -179,7 +185,7 @@ class Recorder:
         tally.num_bytes += num_bytes
         if not self._timing:
             return None
-        flight = Flight(self._clock, kind, axis, lane, blocking, self._clock.stamp())
+        flight = self._flight(self._clock, kind, axis, lane, blocking, blocking or at_once, self._clock.stamp())
         self._flights.append(flight)
         return flight
 
@@ -187,15 +193,18 @@ class Recorder:
         """A step begins with this phase; one that was not ended is forgotten."""
         self._forget_step()
         self._used = self._taken()
-        self._marks.append((phase, self._clock.stamp()))
+        self.mark(phase)
 
     def mark(self, phase: str) -> None:
         """The phase begins now, and the one before it ends."""
         self._marks.append((phase, self._clock.stamp()))
 
+    def _mark_end(self) -> None:
+        self._marks.append(("", self._clock.stamp_end()))
+
     def end_step(self) -> float:
         """Add up what came since start_step(); returns its length in seconds. On CUDA the host waits for the device."""
-        self._marks.append(("", self._clock.stamp_end()))
+        self._mark_end()
         origin, total = self._marks[0][1], self.total
         marks = [(name, self._clock.seconds(origin, stamp)) for name, stamp in self._marks]
         step_s = marks[-1][1]
@@ -223,8 +232,7 @@ class Recorder:
             total.phases[name].hidden_s += length(communicating) - length(common(communicating, waits))
         begins = [start for _, start in marks[:-1]]
         for f in flown:
-            near = waits[bisect_right(waits, f.start, key=_END) : bisect_left(waits, f.done, key=_START)]
-            hidden = f.done - f.start - length(common(near, [(f.start, f.done)]))
+            hidden = f.done - f.start - covered(f.start, f.done, waits)
             self._add(f, hidden, marks[bisect_right(begins, f.waited) - 1][0])
         total.marks, total.flown = marks, flown
 

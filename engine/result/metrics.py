@@ -198,6 +198,15 @@ def bound_on_shared_cores(processor_s: float, cores: float, link_s: float) -> fl
     return max(processor_s / cores, link_s)
 
 
+@_figure("Difference of a trace from the record", "abs(traced_s - recorded_s) / max(recorded_s, step_s / 20)")
+def trace_difference(traced_s: float, recorded_s: float, step_s: float) -> float:
+    """A figure of a profiled step, as its trace has it and as the run's own record does.
+
+    What takes less than a twentieth of the step counts as if it took that. Up to 0.02 the two agree.
+    """
+    return abs(traced_s - recorded_s) / max(recorded_s, step_s / 20)
+
+
 @_figure("Step by its bound", "step_s / bound_s")
 def step_by_bound(step_s: float, bound_s: float) -> float:
     """How much longer a step is than its bound: 1 is a step that could not be shorter with the same work."""

@@ -14,6 +14,7 @@ from engine.errors import UsageError
 from engine.files import write_text
 from engine.grid import Grid
 from engine.result.device import GemmPoint, LaunchTime, Stream
+from engine.result.profile import Profile
 from engine.result.step import Breakdown, Collective, Timeline
 from engine.schema import Record, first_problem
 
@@ -46,7 +47,9 @@ class Model(Record):
 
 
 class Iteration(Record):
-    """One training step. loss: mean cross-entropy in nats per token over the global batch."""
+    """One training step. loss: mean cross-entropy in nats per token over the global batch. profiled: a profile was
+    taken of it, so that it took longer.
+    """
 
     index: int
     time_s: float
@@ -54,10 +57,16 @@ class Iteration(Record):
     grad_norm: float
     learning_rate: float
     warmup: bool
+    profiled: bool = False
+
+    @property
+    def counted(self) -> bool:
+        """Whether the summary is of it, among others."""
+        return not self.warmup and not self.profiled
 
 
 class Summary(Record):
-    """Figures over the counted iterations (all but the warm-up, axonn-sc24 VI-C).
+    """Figures over the counted iterations (all but the warm-up, axonn-sc24 VI-C, and those that were profiled).
 
     hardware_flops_per_s counts the recomputation of activation checkpointing where it was on, model_flops_per_s
     never does; both are of the whole job. hfu and mfu are those rates over the job's advertised peak, of_empirical the
@@ -190,6 +199,7 @@ class Result(Record):
     collectives: tuple[Collective, ...] = ()
     breakdown: Breakdown | None = None
     timeline: Timeline | None = None
+    profile: Profile | None = None
     variants: tuple[Variant, ...] = ()
     transport: Transport | None = None
     dtype: str

@@ -20,6 +20,7 @@ from engine.options import (
     Folder,
     GridOrAuto,
     Labels,
+    Numbers,
     Out,
     Seconds,
     word,
@@ -32,6 +33,7 @@ RUN = Group("run", sort_key=2)
 OVERLAP = Group("overlap: communication behind compute, with the same numbers", sort_key=3)
 OPTIMIZER = Group("optimizer: AdamW", sort_key=4)
 CHECKPOINTS = Group("checkpoints", sort_key=5)
+PROFILE = Group("profile: what ran in some iterations, which take longer for it and don't count", sort_key=6)
 
 PrecisionName = Literal["fp32", "fp64", "bf16"]
 PrecisionOption = Annotated[PrecisionName, Parameter(help="bf16 keeps fp32 masters")]
@@ -121,13 +123,25 @@ class TrainConfig(RunConfig):
     """find that out first: all ranks multiply matrices at once"""
     overlap: Annotated[OverlapFlags, Parameter(group=OVERLAP)] = ALL
     timeline: Annotated[File | None, Parameter(group=OVERLAP)] = None
-    """write the last iteration as a Chrome trace"""
+    """write the last counted iteration as a Chrome trace"""
     save: Annotated[Folder | None, Parameter(group=CHECKPOINTS)] = None
     """write checkpoints below DIR"""
     save_every: Annotated[int, Parameter(group=CHECKPOINTS)] = 0
     """after every N-th step"""
     resume: Annotated[Folder | None, Parameter(group=CHECKPOINTS)] = None
     """go on from the latest checkpoint below DIR"""
+
+    profile: Annotated[Folder | None, Parameter(group=PROFILE)] = None
+    """write a trace of torch.profiler a rank into DIR; par4d breakdown reads it"""
+    profile_iterations: Annotated[Numbers, Parameter(group=PROFILE)] = ()
+    """one stretch of them, counted from 0 (default: the last)"""
+    profile_ranks: Annotated[Numbers, Parameter(group=PROFILE, show_default="0")] = (0,)
+    """whose trace is taken"""
+
+    @property
+    def profiled_iterations(self) -> tuple[int, ...]:
+        """Those that a profile is taken of."""
+        return () if self.profile is None else self.profile_iterations or (self.iterations - 1,)
 
     @property
     def workload(self) -> Workload:

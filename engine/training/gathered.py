@@ -16,7 +16,9 @@ from engine.measure.gemm import JOINT_SIZES, joint
 from engine.measure.machine import core_limit, cores, machine_name
 from engine.measure.memory import peak_bytes
 from engine.measure.recorder import AxisSeconds, PhaseSeconds, Recording
+from engine.profiling.session import Profiling
 from engine.result import metrics, provenance
+from engine.result.profile import Profile, ProfileTrace
 from engine.result.schema import Iteration, Memory, Transport
 from engine.result.step import AxisTime, Bound, Breakdown, Collective, LaneTime, Machine, Phase, Span, Timeline
 from engine.training.network import grouped
@@ -165,6 +167,18 @@ def _machine(comm: Comm, taken: list[list[float]], link_bytes_per_s: float | Non
             )
         )
     return max(machines, key=lambda m: metrics.bound_on_shared_cores(m.processor_s, m.cores, link_seconds(m)))
+
+
+def profile(comm: Comm, profiling: Profiling) -> Profile:
+    """What the chosen ranks have written, and where. Collective."""
+    files, problems = (texts(comm, text, NETWORK_BYTES) for text in (profiling.file, profiling.unwritten))
+    return Profile(
+        iterations=tuple(profiling.request.iterations),
+        traces=tuple(
+            ProfileTrace(rank=rank, file=files[rank] or None, unwritten=problems[rank] or None)
+            for rank in profiling.request.ranks
+        ),
+    )
 
 
 def texts(comm: Comm, text: str, most_bytes: int = NAME_BYTES) -> list[str]:

@@ -6,6 +6,7 @@ from engine.comm.launch import Launch
 from engine.measure import chrome_trace
 from engine.models.architecture import hardware_flops, model_flops, repeated_flops
 from engine.result import metrics
+from engine.result.profile import Profile
 from engine.result.schema import Result, Summary, Variant
 from engine.result.step import Breakdown, Timeline
 from engine.training.failure import Account
@@ -21,7 +22,7 @@ class Outcome:
         self._plan, self._launch, self._account = plan, launch, account
         self.measurements = Measurements(account.iterations)
 
-    def succeeded(self, ranks: Ranks, breakdown: Breakdown | None) -> Result:
+    def succeeded(self, ranks: Ranks, breakdown: Breakdown | None, profile: Profile | None) -> Result:
         """The result of a whole run."""
         measurements = self.measurements
         memory = ranks.memory.model_copy(
@@ -39,6 +40,7 @@ class Outcome:
                 "collectives": collectives(measurements.recording),
                 "breakdown": breakdown,
                 "timeline": self._timeline() if self._plan.config.timeline is not None else None,
+                "profile": profile,
             }
         )
 
@@ -48,8 +50,9 @@ class Outcome:
         return result.model_copy(update={"memory": ranks.memory, "transport": ranks.transport, "variants": variants})
 
     def _timeline(self) -> Timeline:
-        """The last iteration; written as a Chrome trace too."""
-        last, events = self.measurements.iterations[-1], self.measurements.recording.events
+        """The last counted iteration; written as a Chrome trace too."""
+        last = next(iteration for iteration in reversed(self.measurements.iterations) if iteration.counted)
+        events = self.measurements.recording.events
         path = self._plan.config.timeline
         assert path is not None
         about = {"grid": str(self._plan.grid), "overlap": str(self._plan.config.overlap), "iteration": last.index}
@@ -58,7 +61,7 @@ class Outcome:
 
     def _summary(self) -> Summary:
         plan, config, ranks = self._plan, self._plan.config, self._launch.world_size
-        times = [i.time_s for i in self.measurements.iterations if not i.warmup]
+        times = [i.time_s for i in self.measurements.iterations if i.counted]
         time_s = metrics.time_per_iteration(times)
         sequences = config.batch.sequences
         recompute = config.checkpoint_activations

@@ -69,6 +69,7 @@ def checked(config: TrainConfig, ranks: int) -> Plan:
         )
     _check_numbers(config)
     _check_places(config)
+    _check_profile(config, ranks)
     model = config.model.resolve()
     check_cache(config.overlap, model)
     if (config.save is None) != (config.save_every == 0) or config.save_every < 0:
@@ -174,6 +175,27 @@ def _check_numbers(config: TrainConfig) -> None:
             f"With --precision {config.precision} gradients reduce in {config.precision}"
             f"{' or fp32' if config.precision == 'bf16' else ''}, but --reduce-dtype {config.reduce_dtype} was given."
         )
+
+
+def _check_profile(config: TrainConfig, ranks: int) -> None:
+    """Raises UsageError for a profile of what isn't there, or one that leaves nothing to count."""
+    if config.profile is None:
+        if config.profile_iterations or config.profile_ranks != (0,):
+            raise UsageError("--profile-iterations and --profile-ranks say what of a run --profile DIR takes: add it.")
+        return
+    chosen, last = config.profiled_iterations, config.iterations - 1
+    if chosen[-1] > last or chosen != tuple(range(chosen[0], chosen[-1] + 1)):
+        raise UsageError(
+            f"--profile-iterations are one stretch among 0 to {last}, such as {max(0, last - 1)}..{last}, but "
+            f"{','.join(map(str, chosen))} were asked for."
+        )
+    if not set(range(config.warmup, config.iterations)) - set(chosen):
+        raise UsageError(
+            f"What is profiled doesn't count: of {config.iterations} iterations with a warm-up of {config.warmup} none "
+            f"would be left, so use --iterations {config.iterations + 1} or more."
+        )
+    if strange := [rank for rank in config.profile_ranks if rank >= ranks]:
+        raise UsageError(f"--profile-ranks names rank {strange[0]}, but there are {ranks}: they count from 0.")
 
 
 def _check_places(config: TrainConfig) -> None:

@@ -15,10 +15,12 @@ from engine.comm.transport import backend_of, listen
 from engine.measure.memory import forget_peak, keep_freed_memory
 from engine.measure.recorder import Recorder
 from engine.precision import DTYPES
+from engine.profiling.regions import NamingRecorder
+from engine.profiling.session import Profiling, Request
 from engine.result import provenance
 from engine.training.ablation import AblationPlan
 from engine.training.failure import Account
-from engine.training.gathered import breakdown, everyones, joint_peak, roster
+from engine.training.gathered import breakdown, everyones, joint_peak, profile, roster
 from engine.training.outcome import Outcome
 from engine.training.plan import Plan
 from engine.training.trainer import Trainer, run_iterations
@@ -38,7 +40,8 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
     heard = listen(backend_of(device), os.environ) if launch.world_size > 1 else None
     init_process_group(launch, device, timeout)
     account.met = True
-    recorder = Recorder.on(device, breakdown=config.breakdown or config.timeline is not None)
+    timed = config.breakdown or config.timeline is not None or config.profile is not None
+    recorder = (Recorder if config.profile is None else NamingRecorder).on(device, breakdown=timed)
     comm = Comm(plan.grid, timeout=timeout, recorder=recorder, device=device)
     account.roster = roster(comm)
     if config.measure_peak:
@@ -46,15 +49,22 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
         forget_peak(device)
     trainer = Trainer(plan, comm, recorder)
     account.training = True
-    variants, times = None, None
+    variants, times, profiled = None, None, None
     if isinstance(plan, AblationPlan):
         variants = take_turns(trainer, plan, outcome.measurements, began=account.began)
     else:
-        run_iterations(trainer, outcome.measurements)
+        profiling = None
+        if config.profile is not None and isinstance(recorder, NamingRecorder):
+            request = Request(config.profile, config.profiled_iterations, config.profile_ranks)
+            profiling = Profiling(request, comm, trainer.model, recorder)
+        run_iterations(trainer, outcome.measurements, profiling)
+        if profiling is not None:
+            profiling.write(overlap=str(config.overlap))
+            profiled = profile(comm, profiling)
         times = breakdown(comm, outcome.measurements.recording, config.link_bytes_per_s)
     ranks = everyones(comm, heard)
     if launch.rank == 0:
-        account.succeed(outcome.compared(ranks, variants) if variants else outcome.succeeded(ranks, times))
+        account.succeed(outcome.compared(ranks, variants) if variants else outcome.succeeded(ranks, times, profiled))
     account.end()
     comm.barrier()
     dist.destroy_process_group()

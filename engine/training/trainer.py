@@ -4,6 +4,7 @@ import logging
 import math
 import socket
 import zlib
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from engine.overlap.flags import AUTO, Overlap
 from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize
 from engine.precision import Precision
+from engine.profiling.session import Profiling
 from engine.progress import RENEWED
 from engine.result.schema import Iteration
 from engine.training.optim import adamw, clip_gradients, gradient_norm, learning_rate, step_only
@@ -189,7 +191,7 @@ def to_device(device: torch.device, array: Ints) -> Tensor:
     return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
 
 
-def take_iteration(trainer: Trainer, index: int, *, warmup: bool) -> Iteration:
+def take_iteration(trainer: Trainer, index: int, *, warmup: bool, profiled: bool = False) -> Iteration:
     """One step, checked. Raises Diverged, naming the step, when the loss is no longer a number."""
     loss, norm, rate, time_s = trainer.step()
     if not math.isfinite(loss) or not math.isfinite(norm):
@@ -197,17 +199,27 @@ def take_iteration(trainer: Trainer, index: int, *, warmup: bool) -> Iteration:
             f"The loss became {loss} and the gradient norm {norm} in step {trainer.done} (iteration {index}): "
             f"lower the learning rate or check the data."
         )
-    return Iteration(index=index, time_s=time_s, loss=loss, grad_norm=norm, learning_rate=rate, warmup=warmup)
+    return Iteration(
+        index=index,
+        time_s=time_s,
+        loss=loss,
+        grad_norm=norm,
+        learning_rate=rate,
+        warmup=warmup,
+        profiled=profiled,
+    )
 
 
-def run_iterations(trainer: Trainer, measurements: Measurements) -> None:
-    """Train for the configured iterations, noting each as it ends. Raises Diverged."""
+def run_iterations(trainer: Trainer, measurements: Measurements, profiling: Profiling | None = None) -> None:
+    """Train for the configured iterations, noting each as it ends, profiling some if asked to. Raises Diverged."""
     plan, recorder = trainer.plan, trainer.recorder
     config = plan.config
     for index in range(config.iterations):
         if index == config.warmup:
             recorder.clear()
-        iteration = take_iteration(trainer, index, warmup=index < config.warmup)
+        profiled = profiling is not None and index in profiling.request.iterations
+        with profiling.of(index) if profiling is not None and profiled else nullcontext():
+            iteration = take_iteration(trainer, index, warmup=index < config.warmup, profiled=profiled)
         measurements.iterations.append(iteration)
         log.info("%s", describe(iteration, plan), extra=RENEWED)
         measurements.recording = recorder.total
@@ -222,8 +234,9 @@ def describe(iteration: Iteration, plan: Plan) -> str:
     """One line for a person who waits."""
     config = plan.config
     flops = hardware_flops(plan.model, config.batch.sequences, recompute=config.checkpoint_activations)
+    apart = " (profiled)" if iteration.profiled else " (warm-up)" if iteration.warmup else ""
     return (
-        f"iteration {iteration.index + 1}/{config.iterations}{' (warm-up)' if iteration.warmup else ''}"
+        f"iteration {iteration.index + 1}/{config.iterations}{apart}"
         f"  {iteration.time_s:.3f} s  loss {iteration.loss:.4f}  gradient {iteration.grad_norm:.3f}"
         f"  {flops / iteration.time_s / 1e9:,.1f} Gflop/s"
     )

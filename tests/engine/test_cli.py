@@ -27,10 +27,11 @@ OF_TRAIN = """
     batch-size micro-batch iterations warmup precision reduce-dtype checkpoint-activations data seed
     device timeout devices-per-node device-memory peak-flops empirical-peak-flops measure-peak link-bytes-per-s
     breakdown label out overlap prefetch-depth reduce-window bucket-bytes cache-bytes timeline learning-rate
-    weight-decay clip lr-warmup-steps lr-decay-steps save save-every resume
+    profile profile-iterations profile-ranks weight-decay clip lr-warmup-steps lr-decay-steps save save-every resume
 """
 OF_NO_ABLATION = """
     iterations peak-flops empirical-peak-flops measure-peak timeline save save-every resume
+    profile profile-iterations profile-ranks
 """
 OF_TURNS = "variant rounds steps-per-round end-within"
 OF_BENCH_OVERLAP = [*(set(OF_TRAIN.split()) - set(OF_NO_ABLATION.split())), *OF_TURNS.split()]
@@ -39,7 +40,14 @@ OF_BENCH_PEERS = """
     timeout model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout
 """
 UNSET_BY_OPTIONS = {"beta1", "beta2", "eps", "final_fraction"}
-ODD_WORDS = {"--grid": "3x1x2x5", "--label": "key=a=b", "--overlap": "oar,cache=3"}
+ODD_WORDS = {
+    "--grid": "3x1x2x5",
+    "--label": "key=a=b",
+    "--overlap": "oar,cache=3",
+    "--profile-iterations": "4..6",
+    "--profile-ranks": "2,4",
+}
+READ_AS = {"--label": "(('key', 'a=b'),)", "--profile-iterations": "(4, 5, 6)", "--profile-ranks": "(2, 4)"}
 
 
 def _options(*command: str) -> list[Argument]:
@@ -84,7 +92,7 @@ def test_an_option_sets_its_field_and_no_other(option: Argument) -> None:
     changed = {key for key in usual if given[key] != usual[key]}
     (path,) = changed
     assert path.endswith(f".{option.field_info.name}")
-    assert str(given[path]) == {"--label": "(('key', 'a=b'),)"}.get(option.name, (_word(option) or ["True"])[0])
+    assert str(given[path]) == READ_AS.get(option.name, (_word(option) or ["True"])[0])
 
 
 def test_every_field_has_an_option_of_its_own() -> None:

@@ -27,6 +27,7 @@ SAMPLES: dict[str, Any] = {
     "bound_none_s": 1.5, "part_s": 0.7, "arrays": 3, "array_bytes": 2.0**20, "calls": 5, "operators": 100,
     "bytes_per_s": 1.3e12, "advertised_bytes_per_s": 1.6e12, "ratio": 0.9,
     "jobs": [([1.0, 2.0, 4.0], [3.0, 5.0]), ([2.0], [7.0])],
+    "traced_s": 0.5, "recorded_s": 0.6,
 }  # fmt: skip
 # What is counted or read from a clock as it stands: everything else that is a number is a derived figure.
 READ = {

@@ -1,0 +1,107 @@
+"""`breakdown`: where the time of a profiled step went. No torch."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from engine.options import File
+
+if TYPE_CHECKING:
+    from engine.result.profile import TraceBreakdown
+
+MOST = 10
+"""Rows of a table."""
+NAME = 44
+"""Columns of a name."""
+
+
+def breakdown(
+    trace: Annotated[File, Parameter(help="a file that train --profile has written")],
+    /,
+    *,
+    iteration: Annotated[int | None, Parameter(help="of those in it (default: the last)")] = None,
+    json: Annotated[bool, Parameter(help="everything, as JSON")] = False,
+) -> int:
+    """Say where the time of a profiled step went: compute, exposed and hidden communication, copies, idle.
+
+    Compute that stands still for a collective is exposed communication; hidden is compute with a collective in flight.
+    The figures come from the trace alone; whether the run's own record of the same step agrees is told at the end.
+    """
+    from engine.profiling.breakdown import break_down
+
+    found = break_down(trace, iteration)
+    sys.stdout.write(f"{found.model_dump_json(by_alias=True, indent=1)}\n" if json else f"{described(found)}\n")
+    return 0
+
+
+def described(found: "TraceBreakdown") -> str:
+    """For a person."""
+    blocks = [_step(found), _communication(found), _operations(found), _layers(found), [*found.notes, agreement(found)]]
+    return "\n\n".join("\n".join(lines) for lines in blocks if lines)
+
+
+def _step(found: "TraceBreakdown") -> list[str]:
+    from engine.result.metrics import share_of_step
+
+    on_cpus = found.device == "cpu"
+    shares = {
+        "step": found.step_s,
+        "compute": found.compute_s,
+        "  operators" if on_cpus else "  kernels": found.work_s,
+        "  copies": found.copies_s,
+        "  outside operators" if on_cpus else "  idle": found.rest_s,
+        "exposed communication": found.exposed_s,
+        "hidden communication": found.hidden_s,
+    }
+    head = (
+        f"Iteration {found.iteration} on rank {found.rank} of {found.ranks}, grid {found.grid}, overlap "
+        f"{found.overlap}, {'CPUs' if on_cpus else 'a GPU'}"
+    )
+    rows = [f"{name:<24}{s:10.4f} s{share_of_step(s, found.step_s):8.1%}" for name, s in shares.items()]
+    if found.share_hidden is not None:
+        rows[-1] += f"   behind compute: {found.share_hidden:.0%} of communication"
+    return [head, "", *rows]
+
+
+def _communication(found: "TraceBreakdown") -> list[str]:
+    axes = [f"{axis.axis:<24}{axis.exposed_s:10.4f} s{axis.hidden_s:10.4f} s" for axis in found.axes]
+    lanes = [f"{lane.lane:<24}{lane.busy_s:10.4f} s" for lane in found.lanes]
+    if not axes:
+        return []
+    return [f"{'axis':<24}{'exposed':>12}{'hidden':>12}", *axes, "", f"{'lane':<24}{'in flight':>12}", *lanes]
+
+
+def _operations(found: "TraceBreakdown") -> list[str]:
+    rows = [f"{_cut(o.name):<{NAME}}{o.calls:8d}{o.time_s:10.4f} s" for o in found.operations[:MOST]]
+    head = "operator, without those it calls" if found.device == "cpu" else "kernel"
+    return [f"{head:<{NAME}}{'calls':>8}{'time':>12}", *rows] if rows else []
+
+
+def _layers(found: "TraceBreakdown") -> list[str]:
+    rows = [f"{_cut(o.name):<{NAME}}{o.forward_s:10.4f} s{o.backward_s:10.4f} s" for o in found.layers[:MOST]]
+    return [f"{'layer':<{NAME}}{'forward':>12}{'backward':>12}", *rows] if rows else []
+
+
+def _cut(name: str) -> str:
+    """Of a long name both ends: kernels differ at one, operators at the other."""
+    half = (NAME - 4) // 2
+    return name if len(name) < NAME else f"{name[:half]}...{name[-half:]}"
+
+
+def agreement(found: "TraceBreakdown") -> str:
+    """Whether the run's own record says the same; if not, which figures don't and why."""
+    reasons = dict.fromkeys(d.reason for d in found.differences if d.reason is not None)
+    largest = max((d.difference for d in found.differences if d.reason is None), default=0.0)
+    agreeing = f"agrees with the run's own record of this step within {largest:.1%}"
+    if not reasons:
+        return f"The trace {agreeing}."
+    told = [f"The trace {agreeing}, but for:"]
+    for reason in reasons:
+        told += [
+            f"  {d.figure}: {d.traced_s:.4f} s, in the record {d.recorded_s:.4f} s"
+            for d in found.differences
+            if d.reason == reason
+        ]
+        told.append(f"{reason}")
+    return "\n".join(told)

@@ -1,0 +1,77 @@
+"""A step on CPUs: operators of the rank's thread, gloo's events on its own threads, and waits for them. No torch."""
+
+from collections import defaultdict, deque
+from dataclasses import replace
+
+from engine.measure.intervals import Interval, covered, union
+from engine.profiling.names import Region, kind_and_lane
+from engine.profiling.ran import Flown, Ran, Sums
+from engine.profiling.trace import Event, Step, innermost
+
+GLOO = {
+    "all_gather": "gloo:all_gather",
+    "all_reduce": "gloo:all_reduce",
+    "max_reduce": "gloo:all_reduce",
+    "reduce_scatter": "gloo:all_to_all",
+}
+"""What carries out a kind of collective (engine/comm/gloo.py). The others don't say when they end."""
+COPIES = ("aten::copy_", "aten::_foreach_copy_")
+NO_IDLE = (
+    "A trace of CPUs can't tell idle from Python: what is outside operators is the interpreter's own time, autograd's "
+    "between two operators, and other processes' turns on the core."
+)
+NO_GLOO = "This trace has no events of gloo: collectives count as in flight until they are waited for."
+
+
+def ran(step: Step) -> Ran:
+    """What ran in it."""
+    region = step.region
+    operators = [event for event in step.of("cpu_op") if event.row == region.row]
+    waits = dict(step.regions(Region.WAIT))
+    standing = union((event.start, event.end) for event in waits.values())
+    work: list[Interval] = []
+    copies: list[Interval] = []
+    operations, layers = Sums(), Sums()
+    for operator in operators:
+        operations.calls[operator.name] += 1
+    for start, end, event in innermost(operators):
+        (copies if event.name in COPIES else work).append((start, end))
+        operations.seconds[event.name] += end - start - covered(start, end, standing)
+    for start, end, event in innermost([event for _, event in step.regions(Region.LAYER, Region.BACKWARD)]):
+        layers.seconds[event.name] += end - start - covered(start, end, standing)
+    flights, notes = _flights(step, waits)
+    notes = [NO_IDLE, *notes]
+    return Ran(region.start, region.end, flights, work, copies, operations, layers, notes, _as_noted(step, flights))
+
+
+def _as_noted(step: Step, flights: list[Flown]) -> list[Flown]:
+    """The same with the ends that the run noted itself, which are in the trace too, in the order of their issue."""
+    own = sorted(step.of("collective"), key=lambda event: float(event.args["issued_us"]))
+    if len(own) != len(flights):
+        return []
+    return [replace(f, done=min(max(noted.end, f.done), f.resumed)) for f, noted in zip(flights, own, strict=True)]
+
+
+def _flights(step: Step, waits: dict[str, Event]) -> tuple[list[Flown], list[str]]:
+    """As the recorder has them: from when each was issued, or the one before it on its lane ended, to gloo's end of it.
+
+    gloo's events don't say whose they are: of each sort the first that begins after an issue is taken to be its.
+    """
+    carried: dict[str, deque[Event]] = defaultdict(deque)
+    for event in step.of("user_annotation"):
+        carried[event.name].append(event)
+    flights, lane_free = [], dict[str, float]()
+    missing = False
+    for what, issue in step.regions(Region.ISSUE):
+        kind, lane = kind_and_lane(what)
+        left = carried[GLOO.get(kind, "")]
+        while left and left[0].start < issue.start:
+            left.popleft()
+        wait = waits.get(what)
+        waited, resumed = (wait.start, wait.end) if wait is not None else (step.region.end, step.region.end)
+        missing |= kind in GLOO and not left
+        done = min(left.popleft().end, resumed) if left else resumed
+        start = min(done, max(issue.start, lane_free.get(lane, issue.start)))
+        lane_free[lane] = done
+        flights.append(Flown(what, start, done, waited, resumed))
+    return flights, [NO_GLOO] * missing

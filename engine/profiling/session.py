@@ -1,0 +1,161 @@
+"""A profile of some iterations of a run: a trace of torch.profiler from each chosen rank, with the recorder's figures.
+
+On CUDA no GPU has run this yet.
+"""
+
+import gzip
+import json
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from engine.comm.funnel import Comm
+from engine.files import write_bytes
+from engine.measure import chrome_trace
+from engine.measure.recorder import Recording
+from engine.parallel.model import ParallelModel
+from engine.profiling.names import Region
+from engine.profiling.regions import NamingRecorder, layers_named
+from engine.result.profile import KEY, Profiled, RecordedStep
+from engine.result.step import AxisTime
+
+log = logging.getLogger(__name__)
+
+LARGE_BYTES = 16 << 20
+"""From here on a trace is compressed."""
+LANES = "as the run itself recorded it"
+"""The process of a trace under which the recorder's lanes are drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be profiled: one stretch of iterations, on these ranks, into this folder."""
+
+    folder: Path
+    iterations: Sequence[int]
+    ranks: Sequence[int]
+
+
+class Profiling:
+    """The profile of a run as seen by one of its ranks, which may be none of the chosen ones.
+
+    unwritten: why this rank has no file though it was chosen, one sentence; the run goes on.
+    """
+
+    def __init__(self, request: Request, comm: Comm, model: ParallelModel, recorder: NamingRecorder) -> None:
+        self.request, self.file, self.unwritten = request, "", ""
+        self._comm, self._model, self._recorder = comm, model, recorder
+        self._steps: list[tuple[int, Recording]] = []
+        self._running = ExitStack()
+        self._profiler: profile | None = None
+        if comm.rank in request.ranks:
+            self._check_folder()
+
+    def _check_folder(self) -> None:
+        probe = self.request.folder / f".rank-{self._comm.rank}.{os.getpid()}.tmp"
+        try:
+            write_bytes(probe, b"")
+            probe.unlink()
+        except OSError as error:
+            self._give_up(error.strerror or str(error))
+
+    def _give_up(self, why: str) -> None:
+        self.unwritten = (
+            f"--profile {self.request.folder} can't be written by rank {self._comm.rank} ({why}): it has no profile, "
+            "and training goes on."
+        )
+        log.warning("%s", self.unwritten)
+
+    @contextmanager
+    def of(self, iteration: int) -> Iterator[None]:
+        """Profile this iteration, one of those chosen; the recorder keeps its figures apart. Collective."""
+        recorder = self._recorder
+        if iteration == self.request.iterations[0]:
+            self._begin()
+        counted = recorder.total
+        own = recorder.new_recording()
+        recorder.record_into(own)
+        recorder.iteration = iteration
+        yield
+        recorder.record_into(counted)
+        self._steps.append((iteration, own))
+        if iteration == self.request.iterations[-1]:
+            self._end()
+
+    def _begin(self) -> None:
+        if self._comm.rank in self.request.ranks and not self.unwritten:
+            device = self._comm.device
+            activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
+            self._profiler = profile(activities=activities)
+            self._profiler.start()
+            torch.ones(1, device=device).sum().item()  # what the profiler does at first is no part of a step
+            self._recorder.naming = True
+            self._running.enter_context(layers_named(self._model.module, self._recorder))
+        self._comm.barrier()
+
+    def _end(self) -> None:
+        if self._profiler is not None:
+            self._running.close()
+            self._recorder.naming = False
+            self._profiler.stop()
+        self._comm.barrier()  # so that the next iteration waits for no profiler
+
+    def write(self, *, overlap: str) -> None:
+        """Write this rank's file, if it was chosen."""
+        if self._profiler is None:
+            return
+        folder, name = self.request.folder, f"rank-{self._comm.rank}.json"
+        try:
+            # In a folder of its own: torch.profiler leaves files of other names behind if it can't finish one.
+            with TemporaryDirectory(prefix=f".{name}.", dir=folder) as own:
+                raw = Path(own, name)
+                self._profiler.export_chrome_trace(str(raw))
+                text = json.dumps(self._completed(json.loads(raw.read_text()), overlap)).encode()
+            large = len(text) > LARGE_BYTES
+            path, other = (folder / f"{name}.gz", folder / name) if large else (folder / name, folder / f"{name}.gz")
+            write_bytes(path, gzip.compress(text) if large else text)
+            other.unlink(missing_ok=True)
+            self.file = str(path)
+        except (FileNotFoundError, ValueError, RuntimeError):
+            self._give_up("torch.profiler has not written all of it, as on a full disk")
+        except OSError as error:
+            self._give_up(error.strerror or str(error))
+
+    def _completed(self, trace: dict[str, Any], overlap: str) -> dict[str, Any]:
+        """The trace with the recorder's figures in it, and its lanes as rows of their own."""
+        events = trace["traceEvents"]
+        begins = {event["name"]: event["ts"] for event in events if event.get("cat") == "user_annotation"}
+        for iteration, recording in self._steps:
+            origin_us = begins[Region.STEP.of(iteration)]
+            events += chrome_trace.rows(recording.events, process=LANES, origin_us=origin_us)
+        profiled = Profiled(
+            rank=self._comm.rank,
+            ranks=self._comm.grid.size,
+            grid=str(self._comm.grid),
+            overlap=overlap,
+            device="cuda" if self._comm.device.type == "cuda" else "cpu",
+            steps=tuple(recorded(iteration, recording) for iteration, recording in self._steps),
+        )
+        return trace | {KEY: profiled.model_dump(by_alias=True)}
+
+
+def recorded(iteration: int, recording: Recording) -> RecordedStep:
+    """The recorder's figures of one step."""
+    return RecordedStep(
+        iteration=iteration,
+        step_s=recording.time_s,
+        exposed_s=sum(axis.exposed_s for axis in recording.axes.values()),
+        hidden_s=sum(phase.hidden_s for phase in recording.phases.values()),
+        axes=tuple(
+            AxisTime(axis=name, exposed_s=axis.exposed_s, hidden_s=axis.hidden_s)
+            for name, axis in sorted(recording.axes.items())
+        ),
+    )

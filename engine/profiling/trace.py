@@ -1,0 +1,154 @@
+"""A profile's trace file, read back: what ran on which thread and stream, and what the run recorded. No torch."""
+
+import gzip
+import json
+import zlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from engine.errors import UsageError
+from engine.profiling.names import Region, parsed
+from engine.result.profile import KEY, Profiled, RecordedStep
+from engine.result.schema import ResultError, checked
+
+MICRO = 1e-6
+HOW = "par4d train --profile DIR writes one"
+
+
+class TraceError(UsageError):
+    """A file that is no profile of this program's, or not all of it; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that ran, in seconds of the trace's clock. row: its thread, or device and stream."""
+
+    name: str
+    category: str
+    row: tuple[Any, Any]
+    start: float
+    end: float
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What began in one profiled iteration, in that order. region: from its begin to its end on the host."""
+
+    about: Profiled
+    recorded: RecordedStep
+    region: Event
+    events: tuple[Event, ...]
+
+    def of(self, *categories: str) -> list[Event]:
+        """Those of these categories."""
+        return [event for event in self.events if event.category in categories]
+
+    def regions(self, *kinds: Region) -> Iterator[tuple[str, Event]]:
+        """The regions of these kinds on any thread, and what each is of."""
+        for event in self.of("user_annotation"):
+            found = parsed(event.name)
+            if found is not None and found[0] in kinds:
+                yield found[1], event
+
+
+def read(path: Path, iteration: int | None = None) -> Step:
+    """One step of the trace, the last unless an iteration is named. Raises TraceError."""
+    document = _document(path)
+    if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
+        raise TraceError(f"{path} is not a Chrome trace: {HOW}.")
+    if KEY not in document:
+        raise TraceError(f"{path} is a trace, but no profile of a Par4D run: {HOW}.")
+    try:
+        about = checked(Profiled, "profile", document[KEY], str(path))
+        events = _events(document["traceEvents"])
+    except ResultError as error:
+        raise TraceError(str(error)) from None
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise TraceError(f"{path} is damaged: its events are not those of a Chrome trace. Take it once more.") from None
+    recorded = _chosen(path, about, iteration)
+    name = Region.STEP.of(recorded.iteration)
+    region = next((event for event in events if event.name == name), None)
+    if region is None:
+        raise TraceError(f"{path} has no events of iteration {recorded.iteration}: it is cut short. Take it once more.")
+    first = bisect_left(events, region.start, key=lambda event: event.start)
+    last = bisect_right(events, region.end, key=lambda event: event.start)
+    return Step(about, recorded, region, events[first:last])
+
+
+def _document(path: Path) -> object:
+    try:
+        content = path.read_bytes()
+        return json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+    except (gzip.BadGzipFile, EOFError, zlib.error, ValueError):
+        raise TraceError(f"{path} is cut short or is not a trace: {HOW}.") from None
+    except OSError as error:
+        raise TraceError(f"{path} can't be read: {error.strerror}.") from None
+
+
+def _events(raw: list[dict[str, Any]]) -> tuple[Event, ...]:
+    """Those that last, in the order in which they begin. Times are from the first: a float holds no year in ns."""
+    lasting = sorted((event for event in raw if event["ph"] == "X" and "cat" in event), key=lambda e: float(e["ts"]))
+    origin = float(lasting[0]["ts"]) if lasting else 0.0
+
+    def told(event: dict[str, Any]) -> Event:
+        start = float(event["ts"]) - origin
+        end, row = start + float(event.get("dur", 0.0)), (event["pid"], event["tid"])
+        args: dict[str, Any] = dict(event.get("args") or {})
+        return Event(str(event["name"]), str(event["cat"]), row, start * MICRO, end * MICRO, args)
+
+    return tuple(told(event) for event in lasting)
+
+
+def _chosen(path: Path, about: Profiled, iteration: int | None) -> RecordedStep:
+    steps = {step.iteration: step for step in about.steps}
+    if not steps:
+        raise TraceError(f"{path} tells of no iteration: {HOW}.")
+    if iteration is None:
+        return about.steps[-1]
+    if iteration not in steps:
+        raise TraceError(
+            f"{path} has no iteration {iteration}, but {', '.join(map(str, steps))}: choose --iteration among them."
+        )
+    return steps[iteration]
+
+
+class Piece(NamedTuple):
+    """A stretch of a row's time, and the event that is innermost in it."""
+
+    start: float
+    end: float
+    event: Event
+
+
+def innermost(events: Collection[Event]) -> list[Piece]:
+    """What runs at each time of one row, whose events lie in one another."""
+    pieces: list[Piece] = []
+    stack: list[Event] = []
+    now = 0.0
+
+    def advance(until: float) -> None:
+        nonlocal now
+        if stack and until > now:
+            pieces.append(Piece(now, until, stack[-1]))
+        now = max(now, until)
+
+    for event in sorted(events, key=lambda event: (event.start, -event.end)):
+        while stack and stack[-1].end <= event.start:
+            advance(stack[-1].end)
+            stack.pop()
+        advance(event.start)
+        stack.append(event)
+    while stack:
+        advance(stack[-1].end)
+        stack.pop()
+    return pieces
+
+
+def at(pieces: list[Piece], moment: float) -> Event | None:
+    """The event that is innermost at a moment; pieces ascend."""
+    place = bisect_right(pieces, moment, key=lambda piece: piece.start) - 1
+    return pieces[place].event if place >= 0 and moment < pieces[place].end else None

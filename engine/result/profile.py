@@ -1,0 +1,117 @@
+"""Of the schemas of result.json and of a profile's trace: what was profiled, where it is, and the run's own figures."""
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from engine.result.step import AxisTime, LaneTime
+from engine.schema import Record
+
+PROFILE_SCHEMA: Literal["par4d.profile"] = "par4d.profile"
+KEY = "par4d"
+"""Of the object of a trace file that holds a Profiled."""
+
+
+class ProfileTrace(Record):
+    """The profile of one rank: its file, or why it couldn't be written."""
+
+    rank: int
+    file: str | None = None
+    unwritten: str | None = None
+
+
+class Profile(Record):
+    """What a run profiled: iterations, which don't count, on some of its ranks."""
+
+    iterations: tuple[int, ...]
+    traces: tuple[ProfileTrace, ...]
+
+
+class RecordedStep(Record):
+    """One profiled iteration as the recorder has it; the figures are those of Breakdown."""
+
+    iteration: int
+    step_s: float
+    exposed_s: float
+    hidden_s: float
+    axes: tuple[AxisTime, ...] = ()
+
+
+class Profiled(Record):
+    """What a trace file of a profile says of the run that wrote it."""
+
+    schema_: Literal["par4d.profile"] = Field(default=PROFILE_SCHEMA, alias="schema")
+    version: Literal[1] = 1
+    rank: int
+    ranks: int
+    grid: str
+    overlap: str
+    device: Literal["cpu", "cuda"]
+    steps: tuple[RecordedStep, ...]
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_by_name=True)
+
+
+class OperationTime(Record):
+    """A kernel or an operator by its name; an operator's seconds are without those that it calls."""
+
+    name: str
+    calls: int
+    time_s: float
+
+
+class LayerTime(Record):
+    """Seconds of a layer without those that it holds: forward (with recomputation) and backward."""
+
+    name: str
+    forward_s: float
+    backward_s: float
+
+
+class Difference(Record):
+    """A figure of a step as the trace has it and as the run recorded it. difference: metrics.trace_difference.
+
+    reason: where they don't agree, what is known to cause such a thing.
+    """
+
+    figure: str
+    traced_s: float
+    recorded_s: float
+    difference: float
+    reason: str | None = None
+
+
+class TraceBreakdown(Record):
+    """Where the time of a profiled step went, in seconds of one rank, by its trace.
+
+    compute_s + exposed_s is the step, hidden_s what of compute has a collective in flight, as in Breakdown. work_s
+    (kernels, or operators on CPUs), copies_s (of memory, with no work beside them) and rest_s are compute; rest_s is
+    idle, on CPUs what is outside operators. agrees: whether every figure does with the run's own record.
+    """
+
+    schema_: Literal["par4d.breakdown"] = Field(default="par4d.breakdown", alias="schema")
+    version: Literal[1] = 1
+    trace: str
+    rank: int
+    ranks: int
+    grid: str
+    overlap: str
+    device: Literal["cpu", "cuda"]
+    iteration: int
+    step_s: float
+    compute_s: float
+    work_s: float
+    copies_s: float
+    rest_s: float
+    exposed_s: float
+    hidden_s: float
+    share_hidden: float | None
+    axes: tuple[AxisTime, ...]
+    lanes: tuple[LaneTime, ...]
+    operations: tuple[OperationTime, ...]
+    layers: tuple[LayerTime, ...]
+    differences: tuple[Difference, ...]
+    agrees: bool
+    notes: tuple[str, ...]
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_by_name=True)

@@ -1,0 +1,243 @@
+"""Where the time of a profiled step went: traces made by hand, and files that are none."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from traces import BACKWARD, TraceFile, recorded
+
+from engine.cli.main import main
+from engine.profiling.breakdown import break_down
+from engine.profiling.trace import _events, innermost
+from engine.result.profile import KEY, TraceBreakdown
+
+OF_GPU = recorded(3, 900.0, 220.0, 180.0, x=(100.0, 0.0), z=(120.0, 180.0))
+
+
+def gpu() -> TraceFile:
+    """Two collectives: a gather on stream 20 behind and beyond the first product, and a sum on the computing stream 7.
+
+    Stream 7: product 100-300, stands still for the gather to 420, product 430-600, copy to 650, sum to 750, optimizer
+    760-900. Stream 9 sets memory from 500 to 700. The host is done with the step at 990.
+    """
+    trace = TraceFile()
+    trace.kernel("of the step before", -20, -15, -5, stream=7)
+    trace.region("step/3", 0, 990)
+    trace.region("layer/blocks.0.fc", 10, 40)
+    trace.kernel("gemm", 20, 100, 300, stream=7)
+    trace.region("issue/all_gather z gather 1", 30, 31)
+    trace.region("launch/all_gather z gather 1", 32, 39)
+    trace.kernel("ncclDevKernel_AllGather_RING_LL", 35, 120, 420, stream=20)
+    trace.region("wait/all_gather z gather 1", 50, 60)
+    trace.region("backward/blocks.0.fc", 64, 74, BACKWARD)
+    trace.kernel("gemm", 70, 430, 600, stream=7, row=BACKWARD)
+    trace.kernel("Memcpy DtoD", 76, 600, 650, stream=7, category="gpu_memcpy")
+    trace.kernel("Memset", 78, 500, 700, stream=9, category="gpu_memset")
+    trace.region("wait/all_reduce x 2", 80, 95)
+    trace.region("issue/all_reduce x 2", 81, 82)
+    trace.region("launch/all_reduce x 2", 83, 93)
+    trace.kernel("ncclDevKernel_AllReduce_Sum", 86, 650, 750, stream=7)
+    trace.kernel("adam", 110, 760, 900, stream=7)
+    trace.add("kernel", "nobody's", 905, 910, (0, 7), correlation=977)
+    return trace
+
+
+def test_a_trace_of_a_gpu_made_by_hand_has_the_figures_that_can_be_told_beforehand(tmp_path: Path) -> None:
+    found = break_down(gpu().write(tmp_path / "t.json", OF_GPU))
+    us = {
+        "step_s": 900.0,
+        "compute_s": 680.0,
+        "work_s": 200.0 + 170.0 + 140.0,
+        "copies_s": 50.0,  # that of 600-650: memory is set beside a product, the copy and a wait
+        "rest_s": 100.0 + 10.0 + 10.0,
+        "exposed_s": 120.0 + 100.0,
+        "hidden_s": 180.0,
+    }
+    assert {name: 1e6 * getattr(found, name) for name in us} == pytest.approx(us)
+    assert found.share_hidden == pytest.approx(180 / 400)
+    axes = {axis.axis: (1e6 * axis.exposed_s, 1e6 * axis.hidden_s) for axis in found.axes}
+    assert axes["z"] == pytest.approx((120.0, 180.0))
+    assert axes["x"] == pytest.approx((100.0, 0.0), abs=1e-6)
+    assert {lane.lane: 1e6 * lane.busy_s for lane in found.lanes} == pytest.approx({"z gather": 300.0, "x": 100.0})
+    operations = {o.name: (o.calls, 1e6 * o.time_s) for o in found.operations}
+    assert operations["gemm"] == (2, pytest.approx(370.0))
+    assert "of the step before" not in operations
+    assert "nobody's" not in operations
+    (layer,) = found.layers
+    assert (layer.name, 1e6 * layer.forward_s, 1e6 * layer.backward_s) == (
+        "blocks.0.fc",
+        pytest.approx(200.0),
+        pytest.approx(170.0),
+    )
+    assert found.agrees
+
+
+def test_a_wait_begins_when_the_host_asks_for_it_if_the_stream_is_idle_by_then(tmp_path: Path) -> None:
+    trace = TraceFile()
+    trace.region("step/0", 0, 500)
+    trace.kernel("gemm", 10, 20, 100, stream=7)
+    trace.region("launch/all_gather z gather 1", 30, 40)
+    trace.kernel("nccl", 35, 50, 300, stream=20)
+    trace.region("wait/all_gather z gather 1", 200, 210)
+    trace.kernel("gemm", 220, 300, 400, stream=7)
+    found = break_down(trace.write(tmp_path / "t.json", recorded(0, 400.0, 100.0, 150.0)))
+    assert (1e6 * found.exposed_s, 1e6 * found.hidden_s) == pytest.approx((100.0, 150.0))
+    assert 1e6 * found.rest_s == pytest.approx(20.0 + 100.0), "before the first product, and until the host waited"
+
+
+def test_collectives_without_kernels_are_told(tmp_path: Path) -> None:
+    trace = gpu()
+    trace.events = [event for event in trace.events if "AllReduce" not in event["name"]]
+    (note,) = break_down(trace.write(tmp_path / "t.json", OF_GPU)).notes
+    assert note.startswith("The trace has no kernels of 1 of 2 collectives")
+
+
+AXES = {"x": (40.0, 0.0), "z": (1.0, 30.0)}
+
+
+def cpu() -> TraceFile:
+    """The rank's thread, threads of gloo and what the run noted.
+
+    0-10 Python; product 10-60 with a copy 20-30 in it; a gather from 60, which gloo ends at 90 and the run at 95.
+
+    Product 65-110; a sum waited for at once from 110 to 150; 150-160 Python.
+    """
+    trace = TraceFile()
+    trace.region("step/0", 0, 160)
+    trace.region("layer/head", 5, 112)
+    trace.add("cpu_op", "aten::addmm", 10, 60)
+    trace.add("cpu_op", "aten::copy_", 20, 30)
+    trace.region("issue/all_gather z gather 1", 60, 61)
+    trace.region("gloo:all_gather", 63, 90, (1, 7))
+    trace.add("cpu_op", "aten::addmm", 65, 110)
+    trace.region("wait/all_reduce x 2", 110, 150)
+    trace.region("issue/all_reduce x 2", 111, 112)
+    trace.region("gloo:all_reduce", 113, 148, (1, 8))
+    trace.region("wait/all_gather z gather 1", 155, 156)
+    own = ("as the run itself recorded it", 1)
+    trace.add("collective", "all_gather", 60, 95, own, issued_us=60)  # type: ignore[arg-type]
+    trace.add("collective", "all_reduce", 111, 150, own, issued_us=111)  # type: ignore[arg-type]
+    return trace
+
+
+def test_a_trace_of_a_cpu_made_by_hand_has_the_figures_that_can_be_told_beforehand(tmp_path: Path) -> None:
+    found = break_down(cpu().write(tmp_path / "t.json", recorded(0, 160.0, 41.0, 30.0, **AXES), device="cpu"))
+    us = {"step_s": 160.0, "exposed_s": 41.0, "hidden_s": 30.0, "copies_s": 10.0, "work_s": 85.0, "rest_s": 24.0}
+    assert {name: 1e6 * getattr(found, name) for name in us} == pytest.approx(us)
+    assert {o.name: (o.calls, pytest.approx(1e6 * o.time_s)) for o in found.operations} == {
+        "aten::addmm": (2, 85.0),
+        "aten::copy_": (1, 10.0),
+    }
+    assert 1e6 * found.layers[0].forward_s == pytest.approx(105.0), "without the wait in it"
+    assert "can't tell idle from Python" in found.notes[0]
+    assert found.agrees
+
+
+def test_a_figure_that_the_record_has_otherwise_is_told_with_what_explains_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = recorded(0, 160.0, 41.0, 35.0, x=(40.0, 0.0), z=(1.0, 35.0))
+    late = cpu().write(tmp_path / "late.json", record, device="cpu")
+    found = break_down(late)
+    assert not found.agrees
+    hidden, along_z = (d for d in found.differences if d.reason is not None)
+    assert (hidden.figure, along_z.figure) == ("hidden", "hidden along z")
+    assert hidden.difference == pytest.approx(5 / 35)
+    assert "gloo's thread has its turn with Python's lock, up to 0.0 ms" in (hidden.reason or "")
+    assert main(["breakdown", str(late)]) == 0
+    told = capsys.readouterr().out
+    assert "agrees with the run's own record of this step within 0.0%, but for:\n  hidden: 0.0000 s" in told
+    other = break_down(cpu().write(tmp_path / "other.json", recorded(0, 160.0, 60.0, 30.0, **AXES), device="cpu"))
+    assert {d.figure for d in other.differences if d.reason is not None} == {"compute", "exposed"}
+    on_gpu = break_down(gpu().write(tmp_path / "gpu.json", recorded(3, 1000.0, 220.0, 180.0)))
+    assert any("computing stream" in (d.reason or "") for d in on_gpu.differences)
+
+
+def test_a_figure_of_little_of_the_step_may_differ_by_more_of_itself(tmp_path: Path) -> None:
+    record = recorded(3, 900.0, 220.0, 180.0, x=(100.0, 0.8), z=(120.0, 180.0))
+    assert break_down(gpu().write(tmp_path / "t.json", record)).agrees
+
+
+def test_the_command_prints_a_person_s_table_or_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(gpu().write(tmp_path / "t.json", OF_GPU).read_bytes()))
+    assert main(["breakdown", str(path)]) == 0
+    told = capsys.readouterr().out
+    assert "Iteration 3 on rank 0 of 2, grid 2x1x1x1" in told
+    assert "The trace agrees with the run's own record of this step within 0.0%." in told
+    assert "ncclDevKernel_AllReduce_Sum" in told
+    assert main(["breakdown", str(path), "--json"]) == 0
+    assert TraceBreakdown.model_validate_json(capsys.readouterr().out) == break_down(path)
+
+
+def test_the_command_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["breakdown", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert all(word in told for word in ("TRACE", "--iteration", "--json", "train --profile"))
+    assert main(["breakdown"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_what_is_innermost_is_told_even_where_events_overlap() -> None:
+    trace = TraceFile()
+    for name, start, end in (("outer", 0, 10), ("inner", 2, 4), ("later", 6, 12)):
+        trace.add("cpu_op", name, start, end)
+    pieces = [(p.event.name, round(1e6 * p.start), round(1e6 * p.end)) for p in innermost(_events(trace.events))]
+    assert pieces == [("outer", 0, 2), ("inner", 2, 4), ("outer", 4, 6), ("later", 6, 12)]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "can't be read: No such file or directory."),
+        (b"", "is cut short or is not a trace"),
+        (b'{"traceEvents": [{"ph": "X", "na', "is cut short or is not a trace"),
+        (gzip.compress(b"{}" * 5000)[:40], "is cut short or is not a trace"),
+        (b"\x7fELF\x80\xff", "is cut short or is not a trace"),
+        (b"[1, 2]", "is not a Chrome trace"),
+        (b'{"schema": "par4d.result"}', "is not a Chrome trace"),
+        (b'{"traceEvents": [], "otherData": {}}', "is a trace, but no profile of a Par4D run"),
+        (
+            b'{"traceEvents": [], "par4d": {"schema": "par4d.profile", "version": 2}}',
+            "schema version 2, but this Par4D",
+        ),
+        (b'{"traceEvents": [], "par4d": {"schema": "par4d.profile", "version": 1}}', "is not a valid profile: at rank"),
+    ],
+)
+def test_a_file_that_is_no_profile_is_one_sentence_and_exit_code_2(
+    content: bytes | None, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.json"
+    if content is not None:
+        path.write_bytes(content)
+    assert main(["breakdown", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert str(path) in told
+    assert told.count("\n") == 1
+
+
+def test_a_trace_that_lacks_its_events_is_one_sentence_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = gpu().write(tmp_path / "t.json", OF_GPU)
+    whole = json.loads(path.read_text())
+
+    def told_of(events: object, *options: str, **about: object) -> str:
+        path.write_text(json.dumps({"traceEvents": events, KEY: whole[KEY] | about}))
+        assert main(["breakdown", str(path), *options]) == 2
+        told = capsys.readouterr().err
+        assert told.count("\n") == 1
+        return told
+
+    events = whole["traceEvents"]
+    assert "has no events of iteration 3: it is cut short" in told_of([e for e in events if e["name"] != "step/3"])
+    assert "is damaged: its events are not those" in told_of([1, *events])
+    assert "is damaged: its events are not those" in told_of([e | {"ts": "soon"} for e in events if "ts" in e])
+    assert "has no kernels" in told_of(
+        [e for e in events if e.get("cat") != "kernel" and "gpu" not in e.get("cat", "")]
+    )
+    assert "is damaged: its events lack" in told_of([e | {"args": {"correlation": []}} for e in events if "cat" in e])
+    assert "has no iteration 5, but 3: choose --iteration" in told_of(events, "--iteration", "5")
+    assert "tells of no iteration" in told_of(events, steps=[])
