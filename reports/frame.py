@@ -12,6 +12,7 @@ import pandas as pd
 
 from engine.overlap.flags import ALL
 from reports import breakdowns
+from reports.energies import energy
 from reports.load import Run
 from reports.text import clean, number, positive
 from reports.transports import network, with_networks, words
@@ -46,7 +47,7 @@ class Frames:
     """runs: one row a job. iterations, collectives, gemm, stream (a kernel), launches: one row each of what the results
     carry.
 
-    variants: of the ablations among them.
+    energy: one row a component (energies.py). variants: of the ablations among them.
     """
 
     runs: pd.DataFrame
@@ -55,6 +56,7 @@ class Frames:
     gemm: pd.DataFrame
     stream: pd.DataFrame
     launches: pd.DataFrame
+    energy: pd.DataFrame
     variants: Variants
 
     def of(self, runs: pd.DataFrame) -> "Frames":
@@ -71,6 +73,7 @@ class Frames:
             gemm=kept(self.gemm),
             stream=kept(self.stream),
             launches=kept(self.launches),
+            energy=kept(self.energy),
             variants=self.variants.of(runs),
         )
 
@@ -117,6 +120,7 @@ def frames(loaded: Sequence[Run]) -> Frames:
         pd.DataFrame(gemm, columns=["run", "size", "flops_per_s", "median_time_s", "repeats", "skipped"]),
         pd.DataFrame(stream, columns=STREAM_COLUMNS),
         pd.DataFrame(launches, columns=["run", "name", "operators", "samples", "launch_s", "low_s", "high_s"]),
+        energy(results),
         variants(results),
     )
 
@@ -131,7 +135,7 @@ RUN_COLUMNS = [
     *breakdowns.COLUMNS,
     *("memory_kind", "memory_max", "memory_min", "prefetch_bytes", "cache_bytes", "cached_blocks", "best_flops_per_s"),
     *("start", "end", "commit", "dirty", "versions", "hosts", "nodes", "devices", "launcher", "source"),
-    *("device_kind", "threads", "network", "transport", "remark"),
+    *("device_kind", "threads", "network", "transport", "remark", "counts_energy"),
 ]
 
 
@@ -197,6 +201,7 @@ def _run(run: Run) -> tuple[Any, ...]:
         network(result.transport),
         words(result.transport),
         run.remark,
+        result.energy is not None and any(part.joules for part in result.energy.components),
     )
 
 

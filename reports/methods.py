@@ -56,6 +56,18 @@ PUBLISHED = (
     "which count recomputation. A published time is drawn beside ours only where the batch has as many tokens, and a "
     "published gain is of another machine, model and batch unless the page says otherwise.",
 )
+ENERGY = (
+    "Device: accelerators, the job's own by NVML or AMD SMI, or all of its nodes by Cray's pm_counters. A Grace "
+    "Hopper module is one, and so are both chiplets of an MI250X, of which only the first tells anything. Processor "
+    "and memory: all packages and memory of its nodes, by RAPL, whose packages leave memory out on servers, or by "
+    "pm_counters. Node: everything in it, by pm_counters. Where pm_counters and others count the same, pm_counters "
+    "are taken.",
+    "Counters of joules are read before the first counted iteration and after the last, not during steps; those of "
+    "RAPL, which begin anew after some minutes, also between steps. Power is sampled and summed only where a device "
+    "has no such counter. What stood still, was measured for too short a time for how often its counter is renewed, "
+    "or could not be read on every node is not measured: no part of a sum is given as the sum. Ablations and contests "
+    "with peers count no energy.",
+)
 OLDER = (
     "Results of schema version 1 and 2 keep what they measured. They have no bound of a step, and no share hidden: "
     "what they called hidden summed collectives that were in flight together, so it could exceed the compute. Their "
@@ -72,7 +84,7 @@ def page() -> Page:
             Section(title, _paragraphs(words))
             for title, words in (
                 ("How it is timed", TIMES), ("How spread is told", SPREAD), ("What colours and lines mean", COLOURS),
-                ("Which peak", PEAKS), ("Published figures", PUBLISHED), ("Older results", OLDER),
+                ("Which peak", PEAKS), ("Energy", ENERGY), ("Published figures", PUBLISHED), ("Older results", OLDER),
             )
         ),
     )  # fmt: skip

@@ -57,7 +57,7 @@ def pages(loaded: Loaded) -> dict[str, str]:
             selected = study.selects(runs)
             mine = everything.of(runs[selected])
             page, rows = study.build(mine, everything), mine.runs
-            shown |= selected
+            shown |= selected & (not study.shared)
         files[f"{study.name}.html"] = renderer.study(study.name, page, _add_data(files, study.name, page))
         cards.append(card(study, page, rows))
     files[f"{methods.NAME}.html"] = renderer.study(methods.NAME, methods.page(), {})

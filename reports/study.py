@@ -20,7 +20,8 @@ class Study:
     """One page of the report.
 
     name: also the file's name. selects: for the frame of all runs, which are this study's. build: from those runs
-    and from all of them to the page; called also when there are none. order: its place in the menu.
+    and from all of them to the page; called also when there are none. order: its place in the menu. shared: its runs
+    are those of other studies, and one that is in no other is of no study.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Study:
     order: int
     selects: Callable[[pd.DataFrame], "pd.Series[bool]"]
     build: Callable[[Frames, Frames], Page]
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,12 @@ LOOPBACK = "lo"
 def machine_name() -> str:
     """The same for all ranks on one running kernel, in one control group if that limits processors; for no others."""
     quota = _quota()
-    kernel = read_or_nothing(Path("/proc/sys/kernel/random/boot_id")).strip() or socket.gethostname()
-    return kernel if quota is None else f"{kernel}/{quota[0]}"
+    return kernel_name() if quota is None else f"{kernel_name()}/{quota[0]}"
+
+
+def kernel_name() -> str:
+    """The same for all ranks on one running kernel, whatever their host names; for no others."""
+    return read_or_nothing(Path("/proc/sys/kernel/random/boot_id")).strip() or socket.gethostname()
 
 
 def core_limit() -> float:

@@ -14,6 +14,7 @@ from engine.errors import UsageError
 from engine.files import write_text
 from engine.grid import Grid
 from engine.result.device import GemmPoint, LaunchTime, Stream
+from engine.result.energy import Energy
 from engine.result.profile import Profile
 from engine.result.step import Breakdown, Collective, Timeline
 from engine.schema import Record, first_problem
@@ -179,6 +180,7 @@ class Result(Record):
     command after defaults were applied. Rates of a device are those of one of the ranks, which measured at once.
     told: how far the reason of a failed run goes: nothing (it ended before a rank could say why), a symptom (a rank
     lost others, it isn't known why) or the cause.
+    energy: absent where it was not asked for, as in an ablation, and in results that are older than it.
     Version 1 had no axes, phases and timeline; version 2 no lanes, machine, bound, variants and measured peak.
     """
 
@@ -200,6 +202,7 @@ class Result(Record):
     breakdown: Breakdown | None = None
     timeline: Timeline | None = None
     profile: Profile | None = None
+    energy: Energy | None = None
     variants: tuple[Variant, ...] = ()
     transport: Transport | None = None
     dtype: str

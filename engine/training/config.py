@@ -36,6 +36,12 @@ CHECKPOINTS = Group("checkpoints", sort_key=5)
 PROFILE = Group("profile: what ran in some iterations, which take longer for it and don't count", sort_key=6)
 
 PrecisionName = Literal["fp32", "fp64", "bf16"]
+EnergyOption = Literal["auto", "off"]
+ENERGY_HELP = (
+    "joules of the counted iterations, read before and after them: of devices (NVML, AMD SMI; needs zeus: pip install "
+    "'.[energy]'), processors and memory (RAPL), whole nodes (Cray pm_counters); auto: what has a counter, and the "
+    "result says why the rest is not measured. PAR4D_SYSFS names the folder where /sys is, if it is elsewhere"
+)
 PrecisionOption = Annotated[PrecisionName, Parameter(help="bf16 keeps fp32 masters")]
 CheckpointActivations = Annotated[bool, Parameter(help="recompute each block in the backward")]
 BATCH_OPTIONS = {"sequences": "batch-size", "micro": "micro-batch"}
@@ -121,6 +127,7 @@ class TrainConfig(RunConfig):
     """what matrix products reach on one device, to compare with"""
     measure_peak: bool = False
     """find that out first: all ranks multiply matrices at once"""
+    energy: Annotated[EnergyOption, Parameter(help=ENERGY_HELP)] = "auto"
     overlap: Annotated[OverlapFlags, Parameter(group=OVERLAP)] = ALL
     timeline: Annotated[File | None, Parameter(group=OVERLAP)] = None
     """write the last counted iteration as a Chrome trace"""

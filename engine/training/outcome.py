@@ -39,6 +39,7 @@ class Outcome:
                 "transport": ranks.transport,
                 "collectives": collectives(measurements.recording),
                 "breakdown": breakdown,
+                "energy": measurements.energy,
                 "timeline": self._timeline() if self._plan.config.timeline is not None else None,
                 "profile": profile,
             }

@@ -19,6 +19,7 @@ from engine.profiling.regions import NamingRecorder
 from engine.profiling.session import Profiling, Request
 from engine.result import provenance
 from engine.training.ablation import AblationPlan
+from engine.training.energy import JobMeter
 from engine.training.failure import Account
 from engine.training.gathered import breakdown, everyones, joint_peak, profile, roster
 from engine.training.outcome import Outcome
@@ -53,14 +54,16 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
     if isinstance(plan, AblationPlan):
         variants = take_turns(trainer, plan, outcome.measurements, began=account.began)
     else:
-        profiling = None
+        profiling, energy = None, JobMeter(comm, config.energy)
         if config.profile is not None and isinstance(recorder, NamingRecorder):
             request = Request(config.profile, config.profiled_iterations, config.profile_ranks)
             profiling = Profiling(request, comm, trainer.model, recorder)
-        run_iterations(trainer, outcome.measurements, profiling)
+        run_iterations(trainer, outcome.measurements, energy.meter, profiling)
         if profiling is not None:
             profiling.write(overlap=str(config.overlap))
             profiled = profile(comm, profiling)
+        counted = sum(iteration.counted for iteration in account.iterations)
+        outcome.measurements.energy = energy.result(counted, config.batch.sequences * plan.model.sequence)
         times = breakdown(comm, outcome.measurements.recording, config.link_bytes_per_s)
     ranks = everyones(comm, heard)
     if launch.rank == 0:

@@ -16,6 +16,7 @@ from engine.checkpoint.manifest import Manifest
 from engine.comm.funnel import Comm
 from engine.data.sampler import batch
 from engine.data.shuffle import Ints
+from engine.energy.meter import Meter
 from engine.errors import RunError
 from engine.layers.dropout import BatchRows
 from engine.measure.memory import free_bytes
@@ -27,6 +28,7 @@ from engine.parallel.parallelize import parallelize
 from engine.precision import Precision
 from engine.profiling.session import Profiling
 from engine.progress import RENEWED
+from engine.result.energy import Energy
 from engine.result.schema import Iteration
 from engine.training.optim import adamw, clip_gradients, gradient_norm, learning_rate, step_only
 from engine.training.plan import Plan
@@ -64,6 +66,7 @@ class Measurements:
     cached_blocks: int = 0
     cache_bytes: int = 0
     peak_flops_per_s: float | None = None
+    energy: Energy | None = None
 
 
 class Trainer:
@@ -210,21 +213,33 @@ def take_iteration(trainer: Trainer, index: int, *, warmup: bool, profiled: bool
     )
 
 
-def run_iterations(trainer: Trainer, measurements: Measurements, profiling: Profiling | None = None) -> None:
-    """Train for the configured iterations, noting each as it ends, profiling some if asked to. Raises Diverged."""
+def run_iterations(
+    trainer: Trainer, measurements: Measurements, meter: Meter, profiling: Profiling | None = None
+) -> None:
+    """Train for the configured iterations, noting each as it ends, profiling some if asked to. Raises Diverged.
+
+    meter: of energy, of the counted ones.
+    """
     plan, recorder = trainer.plan, trainer.recorder
     config = plan.config
     for index in range(config.iterations):
         if index == config.warmup:
             recorder.clear()
+            meter.start()
         profiled = profiling is not None and index in profiling.request.iterations
-        with profiling.of(index) if profiling is not None and profiled else nullcontext():
+        apart = meter.paused() if profiled and index >= config.warmup else nullcontext()
+        with apart, profiling.of(index) if profiling is not None and profiled else nullcontext():
             iteration = take_iteration(trainer, index, warmup=index < config.warmup, profiled=profiled)
         measurements.iterations.append(iteration)
         log.info("%s", describe(iteration, plan), extra=RENEWED)
         measurements.recording = recorder.total
+        counted = index >= config.warmup
+        if counted:
+            meter.between_steps()
         if config.save is not None and trainer.done % config.save_every == 0:
-            trainer.save()
+            with meter.paused() if counted else nullcontext():
+                trainer.save()
+    meter.stop()
     memory = trainer.model.gathered_memory
     measurements.prefetch_bytes, measurements.cache_bytes = memory.prefetch_bytes, memory.cache_bytes
     measurements.cached_blocks = trainer.model.cached_blocks

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 
 TIMEOUT_S = 300
 SMALL = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic"]
@@ -15,12 +16,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start(ranks: int, *options: str) -> list[subprocess.Popen[str]]:
-    """One process a rank, with the variables that torchrun would set."""
+def start(ranks: int, *options: str, under: Sequence[str] = ()) -> list[subprocess.Popen[str]]:
+    """One process a rank, with the variables that torchrun would set. under: a command that starts it."""
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
     return [
         subprocess.Popen(
-            [sys.executable, "-m", "engine", *options],
+            [*under, sys.executable, "-m", "engine", *options],
             env=os.environ | address | {"RANK": str(r), "LOCAL_RANK": str(r), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

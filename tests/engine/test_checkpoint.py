@@ -45,11 +45,13 @@ def _config(folder: Path, grid: Grid, **changes: object) -> TrainConfig:
 
 def _losses(comm: Comm, config: TrainConfig) -> list[float]:
     """Train as the command does, inside a process group that is there already."""
+    from engine.energy.counter import Found
+    from engine.energy.meter import Meter
     from engine.training.trainer import Measurements, Trainer, run_iterations
 
     assert comm.recorder is not None
     measurements = Measurements()
-    run_iterations(Trainer(checked(config, comm.grid.size), comm, comm.recorder), measurements)
+    run_iterations(Trainer(checked(config, comm.grid.size), comm, comm.recorder), measurements, Meter(Found()))
     return [i.loss for i in measurements.iterations]
 
 

@@ -6,7 +6,7 @@ import pytest
 from sample_ablation import OWN_CORES, SHARED, ablation
 from sample_contests import contests, save_contests
 from sample_devices import latency, memory
-from sample_results import ALL, gemm, save, series, strong, train, validation
+from sample_results import ALL, energy, gemm, save, series, strong, train, validation
 
 from engine.result.peers import PeersResult
 from engine.result.schema import Variant
@@ -35,6 +35,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *ablation(grid="2x1x2x2", overlaps=["none", ALL], job=300),
         *strong(points=4),
     ]
+    counted = energy({"node": 9e5, "device": 7e5})
+    made += [train(ranks=ranks, study="by hand", energy=counted, job=500 + ranks) for ranks in (512, 1024)]
     made.append(train(ranks=16384, model="gpt-160b", grid="8x8x32x8", failure="rank 3 was killed", job=400))
     paths = save(made, folder)
     save_contests([contests(), contests(("fsdp2",), failure="rank 1 of hsdp died", job=7)], folder)
@@ -90,6 +92,7 @@ def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         train(
             name=name, system=name, partition=name, variant=name, other=name, ranks=512 * 2**n, job=n,
             environment={"hosts": (name,), "launcher": name, "versions": {name: name}, "git_commit": name},
+            energy=energy({"node": 9e5, "device": 1e-3}, why=name, scope=name, source=name),
         )
         for n, name in enumerate(names)
     ]  # fmt: skip

@@ -13,6 +13,7 @@ from engine.models.architecture import hardware_flops, model_flops
 from engine.models.catalogue import lookup
 from engine.overlap.flags import ALL as DEFAULTS
 from engine.result.device import GemmPoint
+from engine.result.energy import COMPONENTS, Component, ComponentEnergy, Energy
 from engine.result.schema import (
     Breakdown,
     Collective,
@@ -77,12 +78,13 @@ def train(
     version: Literal[1, 2, 3] = 3,
     step: Step | None = None,
     empirical: float | None = None,
+    energy: Energy | None = None,
     **labels: str,
 ) -> Result:
     """One training run of ten iterations, the first two a warm-up. failure: it failed, for that reason.
 
     step: what ran when in an iteration, else it is told by compute and collectives only. version 1: without overlap.
-    empirical: what the ranks reached at once.
+    empirical: what the ranks reached at once. energy: as energy() makes it.
     """
     noise = random.Random(f"{ranks}{grid}{job}")
     labels = {"study": "weak_scaling", "system": "frontier", "partition": "gpu"} | labels
@@ -144,9 +146,28 @@ def train(
         status="ok", iterations=iterations, summary=summary, collectives=collectives,
         breakdown=step.breakdown(time_s) if step else told,
         memory=Memory(kind="allocated", peak_bytes_per_rank=peaks, **(step.memory if step else {})),
-        timeline=step.timeline(time_s) if step and step.drawn else None,
+        timeline=step.timeline(time_s) if step and step.drawn else None, energy=energy,
         **common,
     )  # fmt: skip
+
+
+def energy(
+    watts: dict[Component, float],
+    *,
+    time_s: float = 18.0,
+    tokens: float = 2.0**24,
+    why: str = "no counter",
+    **told: Any,
+) -> Energy:
+    """Of eight iterations in which these components took so many watts, all together; the other ones: not, and why."""
+    counted: dict[str, Any] = {"counters": 4, "machines": 2, "scope": "all of it", "source": "pm_counters"} | told
+    parts = []
+    for component in COMPONENTS:
+        joules = watts.get(component, 0.0) * time_s
+        measured = {"joules": 8 * joules, "joules_per_iteration": joules, "tokens_per_joule": tokens / (joules or 1)}
+        known = measured | counted if joules else {"unmeasured": why}
+        parts.append(ComponentEnergy(component=component, **known))
+    return Energy(seconds=8 * time_s, iterations=8, components=tuple(parts))
 
 
 def transport(name: str | None, backend: Literal["gloo", "nccl"] = "nccl", **told: Any) -> Transport:

@@ -28,6 +28,8 @@ SAMPLES: dict[str, Any] = {
     "bytes_per_s": 1.3e12, "advertised_bytes_per_s": 1.6e12, "ratio": 0.9,
     "jobs": [([1.0, 2.0, 4.0], [3.0, 5.0]), ([2.0], [7.0])],
     "traced_s": 0.5, "recorded_s": 0.6,
+    "joules": 4e3,
+    "iterations": 7, "model_flops_per_s": 9e9, "joules_per_iteration": 250.0,
 }  # fmt: skip
 # What is counted or read from a clock as it stands: everything else that is a number is a derived figure.
 READ = {
@@ -49,6 +51,10 @@ READ = {
         "prefetch_bytes",
         "cache_bytes",
         "cached_blocks",
+        "counters",
+        "machines",
+        "seconds",
+        "sample_s",
         "start",
         "end",
     ),

@@ -1,0 +1,134 @@
+"""What a rank's counters count while it trains: read at the start and at the end, outside the steps. No torch."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.energy import devices, pm_counters, rapl
+from engine.energy.counter import Count, Counter, Found, Unreadable
+from engine.result.energy import Component
+
+ROUND_S = 20.0
+"""How often a counter that goes round is read between steps."""
+SHORTEST = 10
+"""Times a counter's age: what is shorter would be measured worse than by a tenth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """An accelerator of this process: its number there, and its name in the world."""
+
+    index: int
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One component's energy as a rank has read it. joules: None where they could not be, and unmeasured says why."""
+
+    joules: float | None
+    counters: int = 0
+    source: str = ""
+    scope: str = ""
+    sample_s: float | None = None
+    unmeasured: str = ""
+
+
+def find(root: Path, device: Device | None, *, of_machine: bool, on_devices: bool) -> Found:
+    """What this rank is to read. root: of sysfs. device: its accelerator, unless another rank reads that.
+
+    of_machine: this is the rank that reads its machine's counters; on_devices: the job trains on accelerators. Of
+    pm_counters and others, pm_counters are taken where both count a component: they take a node whole.
+    """
+    cray = pm_counters.find(root)
+    found: list[Found] = []
+    if of_machine:
+        found.append(cray if on_devices else _without_devices(cray))
+        found.append(rapl.find(root))
+    if device is not None and "device" not in cray.components:
+        found.append(devices.find(device.index, device.uuid))
+    counters: list[Counter] = []
+    missing: dict[Component, Unreadable] = {}
+    for source in found:
+        taken = {counter.component for counter in counters}
+        counters += [counter for counter in source.counters if counter.component not in taken]
+        missing |= source.missing
+    have = {counter.component for counter in counters}
+    return Found(tuple(counters), {component: why for component, why in missing.items() if component not in have})
+
+
+def _without_devices(found: Found) -> Found:
+    return Found(
+        tuple(counter for counter in found.counters if counter.component != "device"),
+        {component: why for component, why in found.missing.items() if component != "device"},
+    )
+
+
+class Meter:
+    """Counts from start() to stop(), as often as asked. A counter that fails on the way ends its component's sum."""
+
+    def __init__(self, found: Found, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._counts = [Count(counter) for counter in found.counters]
+        self._missing: dict[Component, str] = {component: str(why) for component, why in found.missing.items()}
+        self._since_s = self._read_s = 0.0
+        self.seconds = 0.0
+        """From the starts to their stops."""
+
+    def start(self) -> None:
+        """From here on it counts."""
+        self._since_s = self._read_s = self._clock()
+        self._each(Count.start, self._counts)
+
+    def between_steps(self) -> None:
+        """Keep up with counters that go round, if it is time."""
+        if self._clock() - self._read_s >= ROUND_S:
+            self._read_s = self._clock()
+            self._each(Count.stop, [count for count in self._counts if count.counter.round_j is not None])
+
+    def stop(self) -> None:
+        """Nothing counts from here on."""
+        self._each(Count.stop, self._counts)
+        self.seconds += self._clock() - self._since_s
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Something that is no part of training."""
+        self.stop()
+        yield
+        self.start()
+
+    def close(self) -> None:
+        """Ends what runs beside it."""
+        for count in self._counts:
+            count.counter.close()
+
+    def _each(self, call: Callable[[Count, float], None], counts: Sequence[Count]) -> None:
+        for count in counts:
+            if count.counter.component in self._missing:
+                continue
+            try:
+                call(count, self._clock())
+            except Unreadable as why:
+                self._missing[count.counter.component] = str(why)
+
+    def readings(self) -> dict[Component, Reading]:
+        """Of every component that this rank reads."""
+        found = {component: Reading(None, unmeasured=why) for component, why in self._missing.items()}
+        for component in {count.counter.component for count in self._counts} - set(found):
+            found[component] = self._reading([c for c in self._counts if c.counter.component == component])
+        return found
+
+    def _reading(self, counts: Sequence[Count]) -> Reading:
+        """Of the counts of one component."""
+        counter, joules = counts[0].counter, sum(count.joules for count in counts)
+        if self.seconds < SHORTEST * counter.renewed_s:
+            short = (
+                f"{counter.source} is renewed every {counter.renewed_s:g} s, too rarely for the {self.seconds:.2g} s"
+            )
+            return Reading(None, unmeasured=f"{short} of the counted iterations: take more of them")
+        if not joules:
+            return Reading(None, unmeasured=f"no counter of {counter.source} moved in {self.seconds:.1f} s")
+        return Reading(joules, len(counts), counter.source, counter.scope, counter.sample_s)

@@ -1,0 +1,93 @@
+"""Every derived figure, computed here and nowhere else: the engine writes them, suites and reports ask for them.
+
+Each function is one figure. Its formula is written in the names of its parameters, and its docstring says what is
+counted, what not and how it is measured: the report's page of methods prints both. No torch, no pandas.
+"""
+
+from engine.result.definition import Definition
+from engine.result.metrics import device, energy, overlap, training, turns
+from engine.result.metrics.device import (
+    gemm_rate,
+    memory_bandwidth,
+    of_advertised_bandwidth,
+    per_operator,
+)
+from engine.result.metrics.energy import (
+    flops_per_joule,
+    joules_per_iteration,
+    mean_power,
+    tokens_per_joule,
+)
+from engine.result.metrics.overlap import (
+    bound,
+    bound_on_shared_cores,
+    saved,
+    share_hidden,
+    share_of_greatest_gain,
+    speed_up,
+    step_by_bound,
+    trace_difference,
+)
+from engine.result.metrics.training import (
+    curve_difference,
+    efficiency,
+    over_published,
+    per_device,
+    rate,
+    relative_difference,
+    share_of_step,
+    time_per_iteration,
+    time_to_solution,
+    utilisation,
+)
+from engine.result.metrics.turns import (
+    CONFIDENCE,
+    RESAMPLES,
+    Paired,
+    paired,
+    paired_ratio,
+    ratio_of_medians,
+)
+
+__all__ = [
+    "CONFIDENCE",
+    "RESAMPLES",
+    "Paired",
+    "bound",
+    "bound_on_shared_cores",
+    "curve_difference",
+    "efficiency",
+    "flops_per_joule",
+    "gemm_rate",
+    "joules_per_iteration",
+    "mean_power",
+    "memory_bandwidth",
+    "of_advertised_bandwidth",
+    "over_published",
+    "paired",
+    "paired_ratio",
+    "per_device",
+    "per_operator",
+    "rate",
+    "ratio_of_medians",
+    "relative_difference",
+    "saved",
+    "share_hidden",
+    "share_of_greatest_gain",
+    "share_of_step",
+    "speed_up",
+    "step_by_bound",
+    "time_per_iteration",
+    "time_to_solution",
+    "tokens_per_joule",
+    "trace_difference",
+    "utilisation",
+]
+
+DEFINITIONS: tuple[Definition, ...] = tuple(
+    found
+    for file in (training, device, overlap, turns, energy)
+    for value in vars(file).values()
+    if isinstance(found := getattr(value, "definition", None), Definition)
+)
+"""Of every figure, in the order of the page."""

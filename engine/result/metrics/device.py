@@ -1,0 +1,44 @@
+"""What one device reaches."""
+
+from engine.result.definition import figure
+
+
+@figure("Empirical peak", "2 * size**3 * multiplications / time_s")
+def gemm_rate(size: int, multiplications: float, time_s: float) -> float:
+    """The best over sizes of square matrix products, in flop/s of one device.
+
+    That of the system's file, with its source. Where the file has none for the number format, the job measures it
+    before it trains: every rank multiplies at once, with as many threads as it trains with, for half a second a size,
+    and what they reach together is divided by their number. Alone, `bench gemm` takes the median of several samples of
+    each size. fp32 is without TF32.
+    """
+    return 2 * size**3 * multiplications / time_s
+
+
+@figure("Memory bandwidth", "arrays * array_bytes * calls / time_s")
+def memory_bandwidth(arrays: int, array_bytes: float, calls: float, time_s: float) -> float:
+    """Bytes per second of one device in a kernel of STREAM, as STREAM counts them: each array that the kernel reads or
+    writes once, two for copy and scale, three for add and triad.
+
+    What a cache fetches only to overwrite it isn't counted. The numbers have 64 bits; each array takes at least four
+    times the last-level cache where memory allows it. Of several repeats, the best and the median. Where ranks measure
+    at once it is the mean of what they reach.
+    """
+    return arrays * array_bytes * calls / time_s
+
+
+@figure("Share of the advertised memory bandwidth", "bytes_per_s / advertised_bytes_per_s")
+def of_advertised_bandwidth(bytes_per_s: float, advertised_bytes_per_s: float) -> float:
+    """Of the vendor's figure in the system's file."""
+    return bytes_per_s / advertised_bytes_per_s
+
+
+@figure("Time of a tiny operator", "time_s / operators")
+def per_operator(time_s: float, operators: int) -> float:
+    """Seconds to add to one number, of as many such calls in a row as a sample has.
+
+    Dispatch is the host's time until a call returns: on an accelerator nothing waits for its end, on processors the
+    addition itself is in it. Completion: on an accelerator, from the call until the host knows of its end. Graph: the
+    same of a captured graph, over its operators. Of many samples the median, the 5th and the 95th percentile.
+    """
+    return time_s / operators

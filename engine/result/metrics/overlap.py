@@ -1,0 +1,78 @@
+"""What hiding communication gains, and could gain."""
+
+from engine.result.definition import figure
+
+
+@figure("Speed-up (as fast as)", "base_s / time_s")
+def speed_up(base_s: float, time_s: float) -> float:
+    """How many times as fast as what it is compared with, by time per iteration."""
+    return base_s / time_s
+
+
+@figure("Time saved (gain)", "1 - time_s / base_s")
+def saved(base_s: float, time_s: float) -> float:
+    """The part of the time per iteration that is saved: 20 % saved is 0.8 times as long and 1.25 times as fast."""
+    return 1 - time_s / base_s
+
+
+@figure("Share of communication hidden", "hidden_s / (hidden_s + exposed_s)")
+def share_hidden(hidden_s: float, exposed_s: float) -> float | None:
+    """Of the seconds of a step in which the rank communicates, those in which it computes as well. On rank 0.
+
+    Hidden: the rank computes while at least one collective is in flight; several at once count once, so it is never
+    more than the compute. Exposed: compute stands still for a collective, every wait counted, also those that no
+    schedule can avoid and those for a slower rank. A collective is in flight from when its lane comes to it until its
+    result is there. That includes waiting for the last rank to join, when nothing travels yet: where ranks run apart,
+    part of what is hidden is their difference. None without communication.
+    """
+    total = hidden_s + exposed_s
+    return hidden_s / total if total else None
+
+
+@figure("Bound of a step", "max(compute_s, lane_s)")
+def bound(compute_s: float, lane_s: float) -> float:
+    """The time that no schedule of the same work can beat: the longer of compute and of the busiest lane.
+
+    Compute is the step less all waits, on rank 0. A lane is one queue of collectives along one axis of the grid; it is
+    busy while one of its collectives is in flight. Of the ranks that communicate with each other there the one counts
+    for which that is shortest, as the others wait for it to join; of all such groups the one for which it is longest.
+    """
+    return max(compute_s, lane_s)
+
+
+@figure("Bound of a step, ranks sharing cores", "max(processor_s / cores, link_s)")
+def bound_on_shared_cores(processor_s: float, cores: float, link_s: float) -> float:
+    """The same where the ranks of a machine have more threads than it has cores, so that a wait is mostly the turn of
+    another rank: the longer of work and wire.
+
+    Work: processor seconds of a step of all ranks on the machine, threads of their collectives included, over the cores
+    they may use. Wire: the bytes that the busiest node's network interface carried one way in a step, over its rate; 0
+    where no rate is known, or nothing was carried.
+    """
+    return max(processor_s / cores, link_s)
+
+
+@figure("Step by its bound", "step_s / bound_s")
+def step_by_bound(step_s: float, bound_s: float) -> float:
+    """How much longer a step is than its bound: 1 is a step that could not be shorter with the same work."""
+    return step_s / bound_s
+
+
+@figure("Share of the greatest gain", "(1 - ratio) / (1 - min(bound_s, bound_none_s) / none_s)")
+def share_of_greatest_gain(ratio: float, none_s: float, bound_s: float, bound_none_s: float) -> float | None:
+    """What an overlap saves over none, of what could be saved at most. ratio: its time by that of none, paired.
+
+    The most that could be saved is down to the bound of a step, with or without overlap: the smaller of the two, as
+    competing for the machine makes both compute and collectives longer. None where nothing could be.
+    """
+    greatest = 1 - min(bound_s, bound_none_s) / none_s
+    return (1 - ratio) / greatest if greatest > 0 else None
+
+
+@figure("Difference of a trace from the record", "abs(traced_s - recorded_s) / max(recorded_s, step_s / 20)")
+def trace_difference(traced_s: float, recorded_s: float, step_s: float) -> float:
+    """A figure of a profiled step, as its trace has it and as the run's own record does.
+
+    What takes less than a twentieth of the step counts as if it took that. Up to 0.02 the two agree.
+    """
+    return abs(traced_s - recorded_s) / max(recorded_s, step_s / 20)

@@ -1,0 +1,98 @@
+"""What a training run reaches."""
+
+import math
+from collections.abc import Sequence
+from statistics import mean
+
+from engine.result.definition import figure
+
+
+@figure("Time per iteration", "mean(times_s)")
+def time_per_iteration(times_s: Sequence[float]) -> float:
+    """Seconds of one optimizer step on rank 0, over the counted iterations: all but the warm-up (axonn-sc24 VI-C).
+
+    Reading the batch is counted; saving checkpoints and what lies between two steps is not. A point of several jobs is
+    the median of their means.
+    """
+    return mean(times_s)
+
+
+@figure("Rate (flop/s, tokens/s)", "work / time_s")
+def rate(work: float, time_s: float) -> float:
+    """Of the whole job. Work is hardware flops, model flops or tokens of one iteration, over the time per iteration.
+
+    Hardware flops are those of all matrix products of forward and backward, and of the recomputation where activations
+    are checkpointed; model flops leave recomputation out. Neither counts what Algorithm 1 computes Gy times over
+    between two reductions, element-wise work, or the optimizer. They are closed forms of the shape, not counters.
+    """
+    return work / time_s
+
+
+@figure("Share of the peak (HFU, MFU, of empirical peak)", "flops_per_s / (devices * peak_flops_per_s)")
+def utilisation(flops_per_s: float, devices: int, peak_flops_per_s: float) -> float:
+    """The fraction of the devices' joint peak that a rate is (axonn-sc24 VI-C).
+
+    HFU: hardware flops of the advertised peak, MFU: model flops of it, both by the vendor's figure in the system's
+    file. Of empirical peak: hardware flops of what matrix products alone reach.
+    """
+    return flops_per_s / (devices * peak_flops_per_s)
+
+
+@figure("Flop/s per device", "flops_per_s / devices")
+def per_device(flops_per_s: float, devices: int) -> float:
+    """Model flop/s of the job over its devices."""
+    return flops_per_s / devices
+
+
+@figure("Efficiency", "per_device_flops_per_s / smallest_per_device_flops_per_s")
+def efficiency(per_device_flops_per_s: float, smallest_per_device_flops_per_s: float) -> float:
+    """Model flop/s per device, relative to the fastest layout on the fewest devices of the same series (axonn-sc24
+    VII-A).
+
+    Model flops, so that a series that turns activation checkpointing on at some size isn't flattered by it. With a
+    fixed model and batch it is the parallel efficiency of strong scaling too.
+    """
+    return per_device_flops_per_s / smallest_per_device_flops_per_s
+
+
+@figure("Time to solution", "tokens / tokens_per_s")
+def time_to_solution(tokens: float, tokens_per_s: float) -> float:
+    """Seconds to train on so many tokens, extrapolated from the counted iterations (axonn-sc24 VII-C).
+
+    No restarts, checkpoints or evaluations are in it.
+    """
+    return tokens / tokens_per_s
+
+
+@figure("Ours over published", "ours / published")
+def over_published(ours: float, published: float) -> float:
+    """A measured figure by the published one of the same model on as many devices of the same system.
+
+    Batch, grid, software and day are another; a time is set beside one of a batch of as many tokens only.
+    """
+    return ours / published
+
+
+@figure("Loss difference", "abs(loss - reference) / abs(reference)")
+def relative_difference(loss: float, reference: float) -> float:
+    """Of two losses of the same step, or two gradient norms; that of two curves is the largest over their steps.
+
+    What is not a number differs without bound.
+    """
+    difference = abs(loss - reference) / abs(reference)
+    return math.inf if math.isnan(difference) else difference
+
+
+def curve_difference(losses: Sequence[float], references: Sequence[float]) -> tuple[float, int]:
+    """The largest relative difference of two losses of the same step, and that step, counted from 0.
+
+    Raises ValueError unless both have as many steps.
+    """
+    both = zip(losses, references, strict=True)
+    return max((relative_difference(loss, reference), step) for step, (loss, reference) in enumerate(both))
+
+
+@figure("Share of a step", "part_s / step_s")
+def share_of_step(part_s: float, step_s: float) -> float:
+    """Compute or exposed communication, of the time per iteration on rank 0, of which they are the two parts."""
+    return part_s / step_s

@@ -1,0 +1,111 @@
+"""The energy of a job: which rank reads which counter, so that each counts once, and the sum over all of them."""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from engine.comm.funnel import Comm
+from engine.energy import meter as metering
+from engine.energy.counter import Found
+from engine.energy.meter import Meter, Reading
+from engine.measure.machine import kernel_name
+from engine.result import metrics
+from engine.result.energy import COMPONENTS, Component, ComponentEnergy, Energy
+from engine.training.config import EnergyOption
+from engine.training.gathered import texts
+
+log = logging.getLogger(__name__)
+
+ROOT = "PAR4D_SYSFS"
+"""The variable that says where sysfs is, if not at /sys: in a container, and in tests."""
+OFF = "it was turned off by --energy off"
+READING_BYTES, REASON_LETTERS = 800, 240
+_NAMES = {"device": "devices", "processor": "processors", "memory": "memory", "node": "nodes"}
+
+
+class JobMeter:
+    """This rank's part in measuring the job's energy. Made collectively.
+
+    The first rank of a machine reads what the machine counts, the first rank of a device what the device does.
+    """
+
+    def __init__(self, comm: Comm, wanted: EnergyOption, clock: Callable[[], float] = time.monotonic) -> None:
+        self._comm, self._on = comm, wanted == "auto"
+        self._machines: list[str] = []
+        found = self._find() if self._on else Found()
+        self.meter = Meter(found, clock)
+        for component in COMPONENTS:
+            why = found.missing.get(component)
+            if why is not None and why.mend:
+                log.warning("Energy of the %s is not measured: %s.", _NAMES[component], why)
+
+    def _find(self) -> Found:
+        comm = self._comm
+        on_devices = comm.device.type != "cpu"
+        index = comm.device.index or 0
+        uuid = str(getattr(torch.cuda.get_device_properties(comm.device), "uuid", "")) if on_devices else ""
+        self._machines = texts(comm, kernel_name())
+        devices = texts(comm, uuid or f"{comm.rank}")
+        mine = self._machines[comm.rank], devices[comm.rank]
+        earlier = list(zip(self._machines, devices, strict=True))[: comm.rank]
+        return metering.find(
+            Path(os.environ.get(ROOT) or "/sys"),
+            metering.Device(index, uuid) if on_devices and mine not in earlier else None,
+            of_machine=mine[0] not in self._machines[: comm.rank],
+            on_devices=on_devices,
+        )
+
+    def result(self, iterations: int, tokens: int) -> Energy:
+        """Of the job, over so many counted iterations of so many tokens each. Collective."""
+        self.meter.close()
+        if not self._on:
+            return Energy(unmeasured=OFF)
+        own = self.meter.readings()
+        seconds = self._comm.everyone(torch.tensor([self.meter.seconds], dtype=torch.float64)).max().item()
+        parts = []
+        for component in COMPONENTS:
+            told = texts(self._comm, _to_text(own.get(component)), READING_BYTES)
+            readings = {rank: Reading(**json.loads(text)) for rank, text in enumerate(told) if text}
+            if readings:
+                parts.append(self._summed(component, readings, iterations, tokens))
+        return Energy(seconds=seconds, iterations=iterations, components=tuple(parts))
+
+    def _summed(
+        self, component: Component, readings: dict[int, Reading], iterations: int, tokens: int
+    ) -> ComponentEnergy:
+        """Of one component, by the rank that read it."""
+        known = [reading.joules for reading in readings.values() if reading.joules is not None]
+        missing = [reading.unmeasured for reading in readings.values() if reading.joules is None]
+        if missing:
+            some = f" ({len(missing)} of {len(readings)} that were to read it say so)" if known else ""
+            return ComponentEnergy(component=component, unmeasured=missing[0] + some)
+        joules = sum(known)
+        return ComponentEnergy(
+            component=component,
+            joules=joules,
+            joules_per_iteration=metrics.joules_per_iteration(joules, iterations),
+            tokens_per_joule=metrics.tokens_per_joule(tokens * iterations, joules),
+            counters=sum(reading.counters for reading in readings.values()),
+            machines=len({self._machines[rank] for rank in readings}),
+            scope=_each_once([reading.scope for reading in readings.values()]),
+            source=_each_once([reading.source for reading in readings.values()]),
+            sample_s=max((reading.sample_s for reading in readings.values() if reading.sample_s), default=None),
+        )
+
+
+def _to_text(reading: Reading | None) -> str:
+    """Short enough to be exchanged; empty for none."""
+    if reading is None:
+        return ""
+    fields = asdict(reading) | {"unmeasured": reading.unmeasured[:REASON_LETTERS]}
+    return json.dumps(fields, ensure_ascii=False)
+
+
+def _each_once(words: Sequence[str]) -> str:
+    return " and ".join(dict.fromkeys(words))

@@ -1,0 +1,183 @@
+"""Energy: what training takes of devices, processors, memory and whole nodes, wherever a run could count it."""
+
+from typing import Any
+
+import pandas as pd
+
+from engine.result import metrics
+from engine.result.energy import COMPONENTS
+from reports import charts, text
+from reports.charts import Line, Scale
+from reports.derived import by_row
+from reports.frame import POINT, SERIES, Frames, series_title
+from reports.page import Block, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table
+from reports.points import fastest
+from reports.provenance import provenance
+from reports.scaling import DEVICES
+from reports.study import Study
+
+TITLE = "Energy"
+SUMMARY = "Tokens and flops per joule of devices, processors, memory and whole nodes, in the runs of all other studies."
+LEAD = (
+    "Joules are read before and after the counted iterations, each counter once however many ranks share what it "
+    "counts. A component that has no counter is not measured, and none is added to another: a node holds the others."
+)
+NOTHING = (
+    "Nothing measured yet: no result here has energy, as no machine had a counter that the run could read (each result "
+    "says why) or the results are older than that figure."
+)
+MOST_SECTIONS = 12
+OF_RUNS = ["status", "time_s", "model_flops_per_s", "end", *POINT]
+_COLOURS = {"node": "red", "device": "blue", "processor": "green", "memory": "purple"}
+"""From the most that is counted to the least: the first that a series has is its headline."""
+
+
+def build(mine: Frames, everything: Frames) -> Page:
+    """The page; with no energy it is one sentence."""
+    table = energy_points(everything)
+    if table.empty:
+        return Page(TITLE, NOTHING, (), "nothing measured", empty=True)
+    groups = [rows for _, rows in table.groupby(SERIES, dropna=False, sort=True)][:MOST_SECTIONS]
+    titles = [series_title(rows.iloc[0]) for rows in groups]
+    sections = [
+        _section(name, title, rows) for name, title, rows in zip(text.slugs(titles), titles, groups, strict=True)
+    ]
+    sections.append(Section("Details", (provenance(mine.runs),)))
+    return Page(TITLE, LEAD, tuple(sections), _headline(table))
+
+
+STUDY = Study("energy", TITLE, SUMMARY, 20, lambda runs: runs["counts_energy"].astype(bool), build, shared=True)
+
+
+def energy_points(frames: Frames) -> pd.DataFrame:
+    """One row a component of a point, by series and devices: medians over the jobs that measured it, and their number.
+
+    tokens_per_joule_low, _high: of the jobs; seconds, sample_s: medians too. unmeasured: what the newest job without a
+    figure says. Only of series in which some job measured something.
+    """
+    runs = frames.runs.loc[frames.runs["status"] == "ok", OF_RUNS].assign(run=lambda known: known.index)
+    rows = frames.energy.merge(runs, on="run").sort_values("end", kind="stable")
+    rows = rows.merge(rows.loc[rows["joules_per_iteration"].notna(), SERIES].drop_duplicates(), on=SERIES)
+    table = (
+        rows.groupby([*POINT, "component"], dropna=False, sort=False)
+        .agg(
+            **{key: (key, "median") for key in ("time_s", "model_flops_per_s", "joules_per_iteration", "seconds")},
+            **{key: (key, "max") for key in ("counters", "machines", "sample_s")},
+            **{key: (key, _each_once) for key in ("scope", "source")},
+            tokens_per_joule=("tokens_per_joule", "median"),
+            tokens_per_joule_low=("tokens_per_joule", "min"),
+            tokens_per_joule_high=("tokens_per_joule", "max"),
+            jobs=("tokens_per_joule", "count"),
+            unmeasured=("unmeasured", _last),
+        )
+        .reset_index()
+    )
+    joules, time_s = table["joules_per_iteration"], table["time_s"]
+    for end in ("tokens_per_joule_low", "tokens_per_joule_high"):
+        table[end] = table[end].where(table["jobs"] > 1)
+    table["flops_per_joule"] = by_row(metrics.flops_per_joule, table["model_flops_per_s"], time_s, joules)
+    table["power_w"] = by_row(metrics.mean_power, joules, time_s)
+    places = {component: place for place, component in enumerate(COMPONENTS)}
+    table["place"] = table["component"].map(places)
+    return table.sort_values([*SERIES, "ranks", "time_s", "place"], kind="stable").reset_index(drop=True)
+
+
+def _each_once(words: "pd.Series[str]") -> str:
+    return " or ".join(dict.fromkeys(word for word in words if word))
+
+
+def _last(words: "pd.Series[str]") -> str:
+    return next((word for word in reversed(words.tolist()) if word), "")
+
+
+def _widest(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the component that counts most, of those that are measured."""
+    measured = table.dropna(subset="tokens_per_joule")
+    return next(rows for name in _COLOURS if len(rows := measured[measured["component"] == name]))
+
+
+def _per_joule(point: "pd.Series[Any]") -> str:
+    return text.si(point["flops_per_joule"], "flop/J")
+
+
+def _headline(table: pd.DataFrame) -> str:
+    best = _widest(table).sort_values("flops_per_joule").iloc[-1]
+    where = f"{text.plural(int(best['ranks']), 'device')} of {best['system'] or 'an unnamed system'}"
+    return f"{_per_joule(best)} of the model on {where}, by {best['component']}"
+
+
+def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
+    point = _widest(rows).sort_values(["ranks", "model_flops_per_s"]).iloc[-1]
+    what = f"{point['component']}: {point['scope']}, {point['source']}"
+    where = f"{point['model']} on {text.plural(int(point['ranks']), 'device')}"
+    facts = Facts(
+        (
+            (text.significant(point["tokens_per_joule"]), "tokens per joule", f"{where}; {what}"),
+            (_per_joule(point), "of the model", "flop/s per watt, recomputation not counted"),
+            (text.si(point["power_w"], "W"), "mean power", f"of all {text.count(point['counters'])} counters"),
+        )
+    )
+    figures = (
+        _figure(f"{name}-tokens", "Tokens per joule", rows, "tokens_per_joule"),
+        _figure(f"{name}-flops", "Model flops per joule", rows, "flops_per_joule"),
+    )
+    counted = rows["component"].isin(rows.loc[rows["jobs"] > 0, "component"])
+    unknown = rows[~counted].drop_duplicates("component", keep="last")
+    why = [f"{row['component']} ({row['unmeasured'] or 'no reason given'})" for _, row in unknown.iterrows()]
+    said = (Paragraph(f"Not measured here: {'; '.join(why)}."),) if why else ()
+    blocks: tuple[Block, ...] = (facts, Figures(figures), *said, _table(name, rows[counted]))
+    return Section(title, blocks, f"series-{name}")
+
+
+def _figure(name: str, title: str, rows: pd.DataFrame, key: str) -> Figure:
+    measured = rows.dropna(subset=key)
+    drawn = []
+    for component, colour in _COLOURS.items():
+        line = fastest(measured[measured["component"] == component])
+        low, high = ([], []) if f"{key}_low" not in line else (_end(line, key, "low"), _end(line, key, "high"))
+        drawn.append(Line(line["ranks"].tolist(), line[key].tolist(), colour, component, low, high))
+    factor, letter = text.prefix(float(measured[key].min())) if key == "flops_per_joule" else (1.0, "")
+    unit = f"{letter}flop per joule" if letter or key == "flops_per_joule" else "tokens per joule"
+    scale = Scale(unit, "log10", write=lambda value: charts.plain(value / factor))
+    caption = "The fastest layout at each device count, by the component whose joules they are."
+    caption += " Bars span the jobs of a point." if key == "tokens_per_joule" else ""
+    said = [
+        f"{line.label}: {text.significant(line.y[0] / factor)} to {text.significant(line.y[-1] / factor)}"
+        for line in drawn
+        if line.y
+    ]
+    svg = charts.lines(drawn, DEVICES, scale, name=name, title=title, description=f"{'; '.join(said)} {unit}.")
+    kept = ["ranks", "model", "grid", "component", key, "scope", "source", "jobs"]
+    return Figure(title, caption, svg, measured[kept], name)
+
+
+def _end(line: pd.DataFrame, key: str, end: str) -> list[float]:
+    """Of the whiskers; the point itself where it has none."""
+    return line[f"{key}_{end}"].fillna(line[key]).tolist()
+
+
+def _table(name: str, rows: pd.DataFrame) -> Table:
+    columns = (
+        Column("Devices", "ranks", text.count),
+        Column("Model", "model", numeric=False),
+        Column("Grid", "grid", numeric=False),
+        Column("Overlap", "overlap", numeric=False, missing="not recorded"),
+        Column("Component", "component", numeric=False),
+        Column(
+            "Tokens per joule", "tokens_per_joule", text.significant, figure="tokens_per_joule",
+            spread=("tokens_per_joule_low", "tokens_per_joule_high"),
+        ),
+        Column("Per iteration", "joules_per_iteration", lambda v: text.si(v, "J"), figure="joules_per_iteration"),
+        Column("Model flops per joule", "flops_per_joule", lambda v: text.si(v, "flop/J"), figure="flops_per_joule"),
+        Column("Mean power", "power_w", lambda v: text.si(v, "W"), figure="mean_power"),
+        Column("What is counted", "scope", numeric=False),
+        Column("By", "source", numeric=False),
+        Column("Counters", "counters", text.count),
+        Column("On nodes", "machines", text.count),
+        Column("Measured for", "seconds", text.seconds),
+        Column("Power sampled every", "sample_s", text.seconds, missing="counted"),
+        Column("Jobs", "jobs", text.count),
+        Column("Not measured because", "unmeasured", numeric=False, missing="", wide=True),
+    )  # fmt: skip
+    note = "By component. The spread of tokens per joule is that of the jobs of a point; one job has none."
+    return Table("Energy of every point", columns, rows, f"{name}-points", note)
