@@ -69,7 +69,8 @@ class Placement:
     split: the axis that splits each dim, or None. parts: sizes of the parts of a dim, each of which is split on its own
     (query, key and value heads of a fused projection); a dim that isn't named is one part. sharded: a rank's tile,
     flattened, is sharded over z (weights of matmuls and token tables); otherwise it is replicated over z. Over data
-    every parameter is replicated.
+    every parameter is replicated. column_major: whether a rank stores its tile of a matrix column by column, not row by
+    row.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Placement:
     sharded: bool
     init: Gaussian | Constant
     parts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    column_major: bool = False
 
     def __post_init__(self) -> None:
         if len(self.split) != len(self.shape):
@@ -118,13 +120,16 @@ class Placement:
         """The parts of the serial tensor that a rank stores, in the order in which it stores their first elements.
 
         A z shard of a matrix is one rectangle where z divides the tile's rows, else up to three: the end of a row,
-        whole rows, the start of a row. Each of a dim's parts cuts them further.
+        whole rows, the start of a row. Each of a dim's parts cuts them further. Of a tile that is stored column by
+        column, read columns for rows.
         """
         tile, local = self.tile_shape(grid), self.local_numel(grid)
         low = coords.z * local if self.sharded else 0
-        strides = tuple(prod(tile[dim + 1 :]) for dim in range(len(tile)))
+        order = -1 if self.column_major else 1
+        stored = tile[::order]
+        strides = tuple(prod(stored[dim + 1 :]) for dim in range(len(tile)))[::order]
         found: list[Rectangle] = []
-        for first, sizes in _boxes(tile, low, low + local):
+        for first, sizes in ((first[::order], sizes[::order]) for first, sizes in _boxes(stored, low, low + local)):
             dims = [self._runs(dim, grid, coords, first[dim], sizes[dim]) for dim in range(len(tile))]
             for cut in product(*dims):
                 at = sum(run.local * stride for run, stride in zip(cut, strides, strict=True))

@@ -1,4 +1,4 @@
-"""`bench gemm`, `memory`, `latency` and `startup`: what one device does."""
+"""`bench gemm`, `matmul`, `memory`, `latency` and `startup`: what one device does."""
 
 import os
 import sys
@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from engine.errors import RunError
+from engine.errors import RunError, UsageError
 from engine.grid import Grid
+from engine.models.choice import ModelChoice
 from engine.options import GRID, Bytes, Device, Labels, Out, Seconds, check_file, word
 from engine.progress import log_to_stderr
+from engine.training.config import MODEL, CheckpointActivations, PrecisionOption
 
 if TYPE_CHECKING:
     from engine.result.schema import Result
@@ -88,6 +90,49 @@ def latency(
     result = run_latency(launch, device=device, samples=samples, labels=dict(labels), out=out)
     times = ", ".join(f"{launched.name} {launched.median_s * 1e6:.2f} µs" for launched in result.launches)
     return _told(result, out, launch.rank, times)
+
+
+def matmul(
+    *,
+    model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice(),
+    grid: Annotated[Grid, word(Grid.parse, GRID), Parameter(help="of the job, one of whose ranks this is")] = Grid(),
+    micro_batch: Annotated[int, Parameter(help="sequences that a rank takes at once")] = 1,
+    precision: PrecisionOption = "fp32",
+    checkpoint_activations: CheckpointActivations = False,
+    twice: Annotated[bool, Parameter(help="time all ways once more, to see whether the choice holds")] = False,
+    device: Device = "auto",
+    labels: Labels = (),
+    out: Out = Path("result.json"),
+) -> int:
+    """Time the matrix products of one rank of a job in every mode, and say which train --tune-matmul would take.
+
+    One device stands for a rank of any grid; under a launcher all time the same at once. Whatever was timed before is
+    timed again, and kept for jobs that train.
+
+      python -m engine bench matmul --model gpt-5b --grid 4x1x2x8 --micro-batch 2 --precision bf16
+    """
+    from engine.bench.matmul import Asked, run_matmul
+    from engine.comm.launch import from_environment
+
+    check_file("--out", out)
+    if micro_batch < 1:
+        raise UsageError(f"--micro-batch is at least 1, but {micro_batch} was given.")
+    launch = from_environment(os.environ)
+    log_to_stderr(launch.rank)
+    asked = Asked(
+        model=model.resolve(),
+        grid=grid,
+        sequences=micro_batch,
+        precision=precision,
+        recompute=checkpoint_activations,
+        twice=twice,
+    )
+    result = run_matmul(launch, asked, device, dict(labels), out)
+    if result.reason is not None:
+        raise RunError(result.reason)
+    if launch.rank == 0:
+        sys.stdout.write(f"{out}\n")
+    return 0
 
 
 def startup(

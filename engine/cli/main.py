@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, MissingArgumentError, UnusedCliTokensError
 
-from engine.cli.bench import gemm, latency, memory, startup
+from engine.cli.bench import gemm, latency, matmul, memory, startup
 from engine.cli.breakdown import breakdown
 from engine.cli.check import check
 from engine.cli.data import prepare
@@ -44,6 +44,7 @@ def commands(name: str) -> App:
     bench.command(gemm)
     bench.command(memory)
     bench.command(latency)
+    bench.command(matmul)
     bench.command(startup)
     bench.command(overlap)
     bench.command(peers)

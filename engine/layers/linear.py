@@ -5,11 +5,12 @@ splits k, in a transposed layer they change places; rows of I are split over z a
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.comm.funnel import Comm, Kind
 from engine.grid import Axis
+from engine.layers import matmul
+from engine.layers.matmul import PLAIN, Kernels
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
 
@@ -22,7 +23,7 @@ class Matmul3D(torch.autograd.Function):
         W_NK = layer.schedule.gather(layer.sharded)  # line 2: all-gather over z
         ctx.save_for_backward(I_MK, W_NK)  # line 5
         ctx.layer = layer
-        return F.linear(I_MK, W_NK, bias_N)  # line 3
+        return matmul.forward(I_MK, W_NK, bias_N, layer.kernels.forward)  # line 3
 
     @staticmethod
     def backward(ctx, dO_MN: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:  # type: ignore[no-untyped-def]
@@ -31,12 +32,13 @@ class Matmul3D(torch.autograd.Function):
         schedule, dI_MK, reduction = layer.schedule, None, None
         if ctx.needs_input_grad[0]:
             at_once = not schedule.overlap.oar
-            reduction = layer.comm.issue(Kind.ALL_REDUCE, layer.out_axis, dO_MN @ W_NK, at_once=at_once)  # lines 11-12
+            product = matmul.input_gradient(dO_MN, W_NK, layer.kernels.input_gradient)  # line 11
+            reduction = layer.comm.issue(Kind.ALL_REDUCE, layer.out_axis, product, at_once=at_once)  # line 12
             if at_once:
                 dI_MK = reduction.wait()
 
         def fill(out: Tensor, *, add: bool) -> None:
-            out.addmm_(dO_MN.t(), I_MK, beta=int(add))
+            matmul.weight_gradient(out, dO_MN, I_MK, add=add, mode=layer.kernels.weight_gradient)
 
         schedule.accumulate(layer.sharded, fill)  # lines 13-14: product and reduce-scatter over z
         dbias_N = dO_MN.sum(dim=0) if ctx.needs_input_grad[2] else None
@@ -73,15 +75,22 @@ class Linear(nn.Module):
     """A linear layer on the grid. In: [..., k / G(in axis)], out: [..., n / G(out axis)], rows over z and data.
 
     weight's placement says which axis splits n and which k: NORMAL or TRANSPOSED. A bias [n / G(out axis)] is added
-    once, after the reduction.
+    once, after the reduction. kernels: how it multiplies; as its weight is stored.
     """
 
-    def __init__(self, comm: Comm, schedule: WeightSchedule, sharded: ShardedWeight, bias: nn.Parameter | None) -> None:
+    def __init__(
+        self,
+        comm: Comm,
+        schedule: WeightSchedule,
+        sharded: ShardedWeight,
+        bias: nn.Parameter | None,
+        kernels: Kernels = PLAIN,
+    ) -> None:
         super().__init__()
         out_axis, in_axis = sharded.placement.split
         assert out_axis is not None
         assert in_axis is not None
-        self.comm, self.schedule, self.sharded = comm, schedule, sharded
+        self.comm, self.schedule, self.sharded, self.kernels = comm, schedule, sharded, kernels
         self.out_axis, self.in_axis = out_axis, in_axis
         self.weight = sharded.shard
         self.bias = bias

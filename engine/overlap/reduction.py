@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import accumulate, pairwise
+from math import prod
 from typing import Protocol
 
 import torch
@@ -128,13 +129,13 @@ class Reduction:
         gradient.given += 1
         late = gradient.state is GradientState.HANDED_OVER
         if self._comm.grid.z == 1 and dtype == gradient.elements.dtype and not late:
-            fill(gradient.elements.view(weight.tile_shape), add=gradient.state is GradientState.PARTIAL)
+            fill(weight.tile(gradient.elements), add=gradient.state is GradientState.PARTIAL)
             gradient.state = GradientState.PARTIAL
             self._hand_over_if_whole(gradient)
             return
-        contribution = gradient.elements.new_empty(weight.tile_shape, dtype=dtype)
-        fill(contribution, add=False)
-        flat = contribution.view(-1).to(self._precision.reduce)
+        contribution = gradient.elements.new_empty(prod(weight.tile_shape), dtype=dtype)
+        fill(weight.tile(contribution), add=False)
+        flat = contribution.to(self._precision.reduce)
         out = None
         if gradient.state is GradientState.EMPTY and flat.dtype == gradient.elements.dtype:
             out, gradient.state = gradient.elements, GradientState.PARTIAL

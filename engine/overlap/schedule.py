@@ -53,7 +53,7 @@ class WeightSchedule:
 
     def gather(self, weight: ShardedWeight) -> Tensor:
         """The weight's tile [n, k] in the compute dtype."""
-        return self._prefetch.gather(weight).view(weight.tile_shape)
+        return weight.tile(self._prefetch.gather(weight))
 
     def accumulate(self, weight: ShardedWeight, fill: Fill, dtype: torch.dtype | None = None) -> None:
         """Add a layer's gradient [n, k] of this rank's rows, which fill makes in that dtype (the compute dtype)."""

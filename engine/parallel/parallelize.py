@@ -4,6 +4,10 @@ Activations stay split through the whole network. Weights are created shard by s
 own tile (x, y) of one.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
 import torch
 from torch import nn
 
@@ -12,6 +16,7 @@ from engine.layers.dropout import Dropout
 from engine.layers.embedding import PositionEmbedding, TokenEmbedding
 from engine.layers.linear import Linear
 from engine.layers.loss import CrossEntropy
+from engine.layers.matmul import PLAIN, Kernels
 from engine.layers.norm import LayerNorm, RMSNorm
 from engine.models.architecture import Architecture
 from engine.overlap.flags import ALL, Overlap
@@ -31,18 +36,25 @@ def parallelize(
     overlap: Overlap = ALL,
     checkpoint_activations: bool = False,
     device: torch.device | str = "cpu",
+    kernels: Mapping[str, Kernels] = MappingProxyType({}),
 ) -> ParallelModel:
     """This rank's part of a network on the 4D grid, with its initial weights.
 
     The same seed gives the same global weights on every grid, whatever the precision; on the meta device there are
-    none. Of the overlap, cache="auto" is left to whoever knows the memory (ParallelModel.cache_blocks). Raises
-    UsageError if the grid doesn't divide the network, ValueError for a layer that there is none of on the grid.
+    none. kernels: how linear layers multiply, by the name of the layer. Of the overlap, cache="auto" is left to whoever
+    knows the memory (ParallelModel.cache_blocks). Raises UsageError if the grid doesn't divide the network, ValueError
+    for a layer that there is none of on the grid.
     """
     grid, coords = comm.grid, comm.coords
     architecture.check(grid)
     with torch.device("meta"):
         model = architecture.serial(checkpoint_activations=checkpoint_activations)
-    placements, ties = architecture.placements(), architecture.ties
+    ties = architecture.ties
+    column_major = {ties.get(f"{name}.weight", f"{name}.weight") for name, of in kernels.items() if of.column_major}
+    placements = {
+        name: replace(placement, column_major=name in column_major)
+        for name, placement in architecture.placements().items()
+    }
     parameters: dict[str, nn.Parameter] = {}
     weights: dict[str, ShardedWeight] = {}
     for name, placement in placements.items():
@@ -60,7 +72,7 @@ def parallelize(
         bias = parameters.get(f"{name}.bias")
         match layer:
             case nn.Linear():
-                return Linear(comm, schedule, weights[weight], bias)
+                return Linear(comm, schedule, weights[weight], bias, kernels.get(name, PLAIN))
             case nn.Embedding() if weight in weights:
                 return TokenEmbedding(comm, schedule, weights[weight])
             case nn.Embedding():

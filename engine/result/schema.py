@@ -15,12 +15,13 @@ from engine.files import write_text
 from engine.grid import Grid
 from engine.result.device import GemmPoint, LaunchTime, Stream
 from engine.result.energy import Energy
+from engine.result.matmul import Tuning
 from engine.result.profile import Profile
 from engine.result.step import Breakdown, Collective, Timeline
 from engine.schema import Record, first_problem
 
 SCHEMA: Literal["par4d.result"] = "par4d.result"
-VERSION: Literal[3] = 3
+VERSION: Literal[4] = 4
 
 _Kind = TypeVar("_Kind", bound=Record)
 
@@ -173,20 +174,21 @@ class Provenance(Record):
 
 
 class Result(Record):
-    """A whole result.json. kind "train" carries iterations and summary, "ablation" variants, "gemm" gemm, "memory"
-    stream, "latency" launches.
+    """A whole result.json. kind "train" carries iterations and summary, "ablation" variants, "gemm" gemm, "matmul"
+    tuning, "memory" stream, "latency" launches.
 
     labels are the caller's own words (a suite writes system, partition and study), config is every option of the
     command after defaults were applied. Rates of a device are those of one of the ranks, which measured at once.
     told: how far the reason of a failed run goes: nothing (it ended before a rank could say why), a symptom (a rank
     lost others, it isn't known why) or the cause.
     energy: absent where it was not asked for, as in an ablation, and in results that are older than it.
-    Version 1 had no axes, phases and timeline; version 2 no lanes, machine, bound, variants and measured peak.
+    Version 1 had no axes, phases and timeline; version 2 no lanes, machine, bound, variants and measured peak;
+    version 3 no energy, profile and tuning.
     """
 
     schema_: Literal["par4d.result"] = Field(default=SCHEMA, alias="schema")
-    version: Literal[1, 2, 3] = VERSION
-    kind: Literal["train", "ablation", "gemm", "memory", "latency"]
+    version: Literal[1, 2, 3, 4] = VERSION
+    kind: Literal["train", "ablation", "gemm", "matmul", "memory", "latency"]
     status: Literal["ok", "failed"]
     reason: str | None = None
     told: Literal["nothing", "symptom", "cause"] | None = None
@@ -204,6 +206,7 @@ class Result(Record):
     profile: Profile | None = None
     energy: Energy | None = None
     variants: tuple[Variant, ...] = ()
+    tuning: Tuning | None = None
     transport: Transport | None = None
     dtype: str
     gemm: tuple[GemmPoint, ...] = ()

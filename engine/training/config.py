@@ -105,6 +105,8 @@ class RunConfig:
     """of one device: what a step needs must fit, and --grid auto splits until it does"""
     link_bytes_per_s: Annotated[float | None, Parameter(metavar="BYTES")] = None
     """of a node's network one way: what a step can't beat where ranks share cores"""
+    tune_matmul: bool | Literal["force"] = False
+    """time each layer's products in all modes first, and take the fastest; =force times again what a job before did"""
     breakdown: bool = False
     """time each collective and phase (always on CPUs, where it costs nothing; on CUDA it takes timing events)"""
     labels: Labels = ()

@@ -21,9 +21,9 @@ from engine.comm.launch import Launch, NotMet
 from engine.comm.roster import Roster
 from engine.errors import OUT_OF_MEMORY, ContactError, EngineError, UsageError, is_out_of_memory, sentence
 from engine.files import locked
-from engine.planning.fit import parameters_per_rank
+from engine.planning.fit import recorded
 from engine.result import provenance
-from engine.result.schema import Iteration, Model, Result, ResultError, read, write
+from engine.result.schema import Iteration, Result, ResultError, read, write
 from engine.training.plan import Plan
 
 log = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ class Account:
         devices: Sequence[str] = (),
     ) -> Result:
         """What every result of this run holds. hosts, devices: of all ranks; without any, of this one."""
-        plan, config, model = self._plan, self._plan.config, self._plan.model
+        plan, config = self._plan, self._plan.config
         return Result(
             kind=plan.kind,
             status=status,
@@ -192,17 +192,7 @@ class Account:
             config=plan.as_options() | self.resolved,
             ranks=self._launch.world_size,
             grid=str(plan.grid),
-            model=Model(
-                name=model.name,
-                family=model.family,
-                layers=model.layers,
-                hidden=model.hidden,
-                heads=model.heads,
-                vocabulary=model.vocabulary,
-                sequence=model.sequence,
-                parameters=model.parameters,
-                parameters_per_rank=parameters_per_rank(model, plan.grid),
-            ),
+            model=recorded(plan.model, plan.grid),
             iterations=tuple(self.iterations),
             dtype=config.precision,
             provenance=provenance.collect(

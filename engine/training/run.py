@@ -4,6 +4,7 @@ Whatever goes wrong here flies to the command, whose account of it becomes the r
 """
 
 import os
+from collections.abc import Mapping
 from datetime import timedelta
 
 import torch
@@ -12,12 +13,14 @@ import torch.distributed as dist
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, choose_device, init_process_group
 from engine.comm.transport import backend_of, listen
+from engine.layers.matmul import Kernels
 from engine.measure.memory import forget_peak, keep_freed_memory
 from engine.measure.recorder import Recorder
 from engine.precision import DTYPES
 from engine.profiling.regions import NamingRecorder
 from engine.profiling.session import Profiling, Request
 from engine.result import provenance
+from engine.result.matmul import Tuning
 from engine.training.ablation import AblationPlan
 from engine.training.energy import JobMeter
 from engine.training.failure import Account
@@ -26,6 +29,8 @@ from engine.training.outcome import Outcome
 from engine.training.plan import Plan
 from engine.training.trainer import Trainer, run_iterations
 from engine.training.turns import take_turns
+from engine.tuning.shapes import products
+from engine.tuning.tune import tune
 
 
 def train(plan: Plan, launch: Launch, account: Account) -> None:
@@ -48,7 +53,8 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
     if config.measure_peak:
         outcome.measurements.peak_flops_per_s = joint_peak(comm, DTYPES[config.precision])
         forget_peak(device)
-    trainer = Trainer(plan, comm, recorder)
+    kernels, tuning = tuned(plan, comm)
+    trainer = Trainer(plan, comm, recorder, kernels)
     account.training = True
     variants, times, profiled = None, None, None
     if isinstance(plan, AblationPlan):
@@ -67,7 +73,21 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
         times = breakdown(comm, outcome.measurements.recording, config.link_bytes_per_s)
     ranks = everyones(comm, heard)
     if launch.rank == 0:
-        account.succeed(outcome.compared(ranks, variants) if variants else outcome.succeeded(ranks, times, profiled))
+        result = outcome.compared(ranks, variants) if variants else outcome.succeeded(ranks, times, profiled)
+        account.succeed(result.model_copy(update={"tuning": tuning}))
     account.end()
     comm.barrier()
     dist.destroy_process_group()
+
+
+def tuned(plan: Plan, comm: Comm) -> tuple[Mapping[str, Kernels], Tuning | None]:
+    """How the layers multiply, by name, if that is to be tuned. Collective."""
+    config = plan.config
+    if not config.tune_matmul:
+        return {}, None
+    sequences = config.batch.micro or config.batch.per_rank(plan.grid)
+    found = products(plan.model, plan.grid, sequences, recompute=config.checkpoint_activations)
+    try:
+        return tune(found, config.precision, comm, force=config.tune_matmul == "force")
+    finally:
+        forget_peak(comm.device)

@@ -4,8 +4,10 @@ import logging
 import math
 import socket
 import zlib
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -19,6 +21,7 @@ from engine.data.shuffle import Ints
 from engine.energy.meter import Meter
 from engine.errors import RunError
 from engine.layers.dropout import BatchRows
+from engine.layers.matmul import Kernels
 from engine.measure.memory import free_bytes
 from engine.measure.recorder import Recorder, Recording
 from engine.models.architecture import hardware_flops
@@ -70,9 +73,11 @@ class Measurements:
 
 
 class Trainer:
-    """A model on its grid with its data and optimizer; step() is one iteration."""
+    """A model on its grid with its data and optimizer; step() is one iteration. kernels: of layers, by their names."""
 
-    def __init__(self, plan: Plan, comm: Comm, recorder: Recorder) -> None:
+    def __init__(
+        self, plan: Plan, comm: Comm, recorder: Recorder, kernels: Mapping[str, Kernels] = MappingProxyType({})
+    ) -> None:
         self.plan, self.comm, self.recorder = plan, comm, recorder
         config = plan.config
         self.model: ParallelModel = parallelize(
@@ -83,6 +88,7 @@ class Trainer:
             overlap=config.overlap,
             checkpoint_activations=config.checkpoint_activations,
             device=comm.device,
+            kernels=kernels,
         )
         self.optimizer = adamw(self.model.local_parameters(), self.model.placements, config.optim)
         self._auto_blocks: int | None = None

@@ -69,7 +69,8 @@ def placements_on_grids(draw: st.DrawFn) -> tuple[Placement, Grid]:
         parts[dim] = tuple(grid.z * size for size in parts[dim])
         shape[dim] *= grid.z
     divided = prod(size // (grid[axis] if axis else 1) for size, axis in zip(shape, split, strict=True)) % grid.z == 0
-    return Placement("p", tuple(shape), split, sharded and divided, Gaussian(1.0), parts), grid
+    by_columns = len(shape) == 2 and draw(st.booleans())
+    return Placement("p", tuple(shape), split, sharded and divided, Gaussian(1.0), parts, by_columns), grid
 
 
 @settings(deadline=None, max_examples=300)

@@ -8,6 +8,7 @@ from torch import Tensor
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.layers.dropout import BatchRows
+from engine.layers.matmul import Kernels
 from engine.models.architecture import Architecture
 from engine.models.serial import SerialModel
 from engine.overlap.flags import ALL, Overlap
@@ -25,7 +26,7 @@ SEED = 7
 class Case:
     """What is trained, and how: plain SGD at learning rate 1, because Adam hides a gradient off by a factor.
 
-    batches: how many different ones there are before they come again.
+    batches: how many different ones there are before they come again. kernels: by layer, as parallelize() takes them.
     """
 
     config: Architecture
@@ -37,6 +38,7 @@ class Case:
     learning_rate: float = 1.0
     overlap: Overlap = ALL
     batches: int = 1000
+    kernels: tuple[tuple[str, Kernels], ...] = ()
 
 
 @dataclass
@@ -87,6 +89,7 @@ def start(case: Case, comm: Comm) -> ParallelModel:
         seed=SEED,
         overlap=case.overlap,
         checkpoint_activations=case.checkpoint,
+        kernels=dict(case.kernels),
     )
 
 

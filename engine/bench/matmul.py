@@ -1,0 +1,75 @@
+"""The matrix products of one rank of any job, in every mode: the tuner's table without the training.
+
+One device stands for one rank of the grid. Under a launcher all ranks time the same products at once, as they would
+train: processors and power are shared.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from engine.comm.funnel import Comm
+from engine.comm.launch import Launch, choose_device, init_process_group
+from engine.grid import Grid
+from engine.models.architecture import Architecture
+from engine.planning.fit import recorded
+from engine.result import provenance
+from engine.result.schema import Result, write
+from engine.tuning.shapes import products
+from engine.tuning.tune import time_again, tune
+
+MEETING = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Of which rank of which job. sequences: of a micro-batch."""
+
+    model: Architecture
+    grid: Grid
+    sequences: int
+    precision: str
+    recompute: bool
+    twice: bool
+
+
+def run_matmul(launch: Launch, asked: Asked, device: str, labels: dict[str, str], out: Path) -> Result:
+    """Time the products and, on rank 0, write result.json. Raises UsageError if the grid doesn't divide the model."""
+    asked.model.check(asked.grid)
+    target, start = choose_device(device, launch.local_rank), provenance.now()
+    init_process_group(launch, target, MEETING)
+    comm = Comm(Grid(data=launch.world_size), timeout=MEETING, device=target)
+    found = products(asked.model, asked.grid, asked.sequences, recompute=asked.recompute)
+    _, tuning = tune(found, asked.precision, comm, force=True)
+    if asked.twice:
+        tuning = time_again(tuning, found, asked.precision, comm)
+    comm.barrier()
+    dist.destroy_process_group()
+    timed = any(shape.times for shape in tuning.shapes)
+    result = Result(
+        kind="matmul",
+        status="ok" if timed else "failed",
+        reason=None if timed else "No product could be timed: the memory has no room for its operands.",
+        labels=labels,
+        config={
+            "model": asked.model.options,
+            "grid": str(asked.grid),
+            "micro_batch": asked.sequences,
+            "checkpoint_activations": asked.recompute,
+            "twice": asked.twice,
+            "device": target.type,
+            "threads": torch.get_num_threads(),
+        },
+        ranks=launch.world_size,
+        grid=str(asked.grid),
+        model=recorded(asked.model, asked.grid),
+        dtype=asked.precision,
+        tuning=tuning,
+        provenance=provenance.collect(start=start, launcher=launch.launcher, devices=[provenance.device_name(target)]),
+    )
+    if launch.rank == 0:
+        write(result, out)
+    return result

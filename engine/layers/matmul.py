@@ -1,0 +1,99 @@
+"""The three products of a linear layer, each in the mode that is fastest (axonn-sc24 V-C).
+
+O = I W, dI = dO W^T, dW = I^T dO with I [m, k] and W [k, n], which nn.Linear stores as weight [n, k]. A product A B
+runs in mode NN, NT or TN by how A and B lie in memory: N row by row, T column by column. Which kernel a library takes,
+and how fast it is, depends on that; an operand that lies otherwise is copied first.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Mode(StrEnum):
+    """How both operands of a product lie."""
+
+    NN = "NN"
+    NT = "NT"
+    TN = "TN"
+
+
+class Role(StrEnum):
+    """A product of a linear layer."""
+
+    FORWARD = "forward"
+    INPUT_GRADIENT = "input_gradient"
+    WEIGHT_GRADIENT = "weight_gradient"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """How a linear layer multiplies. None: as the operands lie, without a copy.
+
+    column_major: whether its weight [n, k] is stored column by column, which is W [k, n] row by row.
+    """
+
+    column_major: bool = False
+    forward: Mode | None = None
+    input_gradient: Mode | None = None
+    weight_gradient: Mode | None = None
+
+    def of(self, role: Role) -> Mode | None:
+        """The mode of one product."""
+        return {
+            Role.FORWARD: self.forward,
+            Role.INPUT_GRADIENT: self.input_gradient,
+            Role.WEIGHT_GRADIENT: self.weight_gradient,
+        }[role]
+
+
+PLAIN = Kernels()
+"""As PyTorch does it."""
+
+
+def own_mode(role: Role, *, column_major: bool) -> Mode:
+    """The mode in which no operand is copied."""
+    if role is Role.WEIGHT_GRADIENT:
+        return Mode.TN
+    return Mode.NN if (role is Role.FORWARD) == column_major else Mode.NT
+
+
+def forward(I_MK: Tensor, W_NK: Tensor, bias_N: Tensor | None, mode: Mode | None = None) -> Tensor:
+    """O [m, n] of a weight [n, k] that lies either way, with the bias."""
+    if mode is None:
+        return F.linear(I_MK, W_NK, bias_N)
+    a, b = _laid(I_MK, W_NK.t(), mode)
+    return a @ b if bias_N is None else torch.addmm(bias_N, a, b)
+
+
+def input_gradient(dO_MN: Tensor, W_NK: Tensor, mode: Mode | None = None) -> Tensor:
+    """dI [m, k]."""
+    a, b = _laid(dO_MN, W_NK, mode)
+    return a @ b
+
+
+def weight_gradient(out_NK: Tensor, dO_MN: Tensor, I_MK: Tensor, *, add: bool, mode: Mode | None = None) -> None:
+    """Write dW into out [n, k], which lies as the weight does, or add it to what is there.
+
+    The product is the one whose result lies row by row: of a column-major weight that is I^T dO, else dO^T I.
+    """
+    if out_NK.is_contiguous():
+        out, a, b = out_NK, dO_MN.t(), I_MK
+    else:
+        out, a, b = out_NK.t(), I_MK.t(), dO_MN
+    a, b = _laid(a, b, mode)
+    out.addmm_(a, b, beta=int(add))
+
+
+def _laid(a: Tensor, b: Tensor, mode: Mode | None) -> tuple[Tensor, Tensor]:
+    """Both operands as the mode wants them: themselves, or copies."""
+    if mode is None:
+        return a, b
+    return _lying(a, mode[0]), _lying(b, mode[1])
+
+
+def _lying(matrix: Tensor, letter: str) -> Tensor:
+    return matrix.contiguous() if letter == "N" else matrix.t().contiguous().t()

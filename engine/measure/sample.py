@@ -1,0 +1,30 @@
+"""How long a call takes on a device, without the clock and the launch showing."""
+
+import time
+from collections.abc import Callable
+
+import torch
+
+SAMPLE_S = 0.002
+"""Below this a sample is several calls."""
+
+
+def calls_of(once_s: float) -> int:
+    """Calls of one sample, if one takes so long."""
+    return max(1, round(SAMPLE_S / max(once_s, 1e-6)))
+
+
+def sample(call: Callable[[], object], calls: int, device: torch.device) -> float:
+    """Seconds of one call, as the mean of several in a row."""
+    if device.type == "cuda":
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(calls):
+            call()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 1e3 / calls
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - start) / calls

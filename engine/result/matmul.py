@@ -1,0 +1,66 @@
+"""What timing a layer's matrix products in every mode gave, as results and the tuner's cache keep it."""
+
+from typing import Literal
+
+from engine.schema import Record
+
+ModeName = Literal["NN", "NT", "TN"]
+RoleName = Literal["forward", "input_gradient", "weight_gradient"]
+
+
+class ModeTime(Record):
+    """One way to compute one product: its mode, and whether the weight is stored by columns.
+
+    own: no operand is copied. Seconds are of one product with its copies: the median of the rounds, and their extremes.
+    flops_per_s: 2 m n k by the median. chosen: layers compute so.
+    """
+
+    role: RoleName
+    column_major: bool
+    mode: ModeName
+    own: bool
+    median_s: float
+    low_s: float
+    high_s: float
+    flops_per_s: float
+    rounds: int
+    chosen: bool
+
+
+class TunedShape(Record):
+    """Of linear layers with O [m, n] = I [m, k] W [k, n] on one rank.
+
+    layers: how many, and layer, the first. forwards: how often O is computed for each dI and dW. movable: whether the
+    weight may be stored by columns. forward, input_gradient, weight_gradient: the modes that were chosen; None is the
+    product's own. Seconds of the layer's products in a micro-batch, medians of the rounds: own_s as PyTorch does them,
+    chosen_s as chosen, best_s each in the fastest way there was. times: empty if nothing could be timed.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    layers: int
+    layer: str
+    forwards: int
+    movable: bool
+    column_major: bool = False
+    forward: ModeName | None = None
+    input_gradient: ModeName | None = None
+    weight_gradient: ModeName | None = None
+    own_s: float | None = None
+    chosen_s: float | None = None
+    best_s: float | None = None
+    times: tuple[ModeTime, ...] = ()
+
+
+class Tuning(Record):
+    """What the tuner did: seconds that it took, how many shapes it timed (others were in its cache), and the choice.
+
+    again: the same choice in a second timing, independent of the one that it was made by.
+    """
+
+    time_s: float
+    timed: int
+    shapes: tuple[TunedShape, ...]
+    again: tuple[TunedShape, ...] = ()

@@ -1,0 +1,129 @@
+"""Times the products of a layer's shape in every mode, with the weight stored either way.
+
+Whatever has to be copied for a mode is copied within its time. Values are drawn from a normal distribution, as initial
+weights and normalised activations are: zeros, which draw less power, would be faster. Modes take turns, so that what
+disturbs the machine for longer than a round disturbs all alike; all ranks time at once, as they train.
+"""
+
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from engine.comm.funnel import Comm
+from engine.layers import matmul
+from engine.layers.matmul import Mode, Role, own_mode
+from engine.measure.memory import free_bytes
+from engine.measure.sample import calls_of, sample
+from engine.tuning.shapes import Shape
+
+log = logging.getLogger(__name__)
+
+FEWEST, MOST = 5, 9
+"""Rounds."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Candidate:
+    """One way to compute one product."""
+
+    column_major: bool
+    role: Role
+    mode: Mode
+
+    @property
+    def own(self) -> bool:
+        """Whether it copies nothing."""
+        return self.mode is own_mode(self.role, column_major=self.column_major)
+
+    def copied(self, shape: Shape) -> int:
+        """Elements that it copies."""
+        own = own_mode(self.role, column_major=self.column_major)
+        m, n, k = shape.m, shape.n, shape.k
+        weights = (m * n, m * k)[:: -1 if self.column_major else 1]
+        sizes = {Role.FORWARD: (m * k, n * k), Role.INPUT_GRADIENT: (m * n, n * k), Role.WEIGHT_GRADIENT: weights}
+        return sum(size for size, mine, wanted in zip(sizes[self.role], own, self.mode, strict=True) if mine != wanted)
+
+
+def candidates(*, movable: bool) -> list[Candidate]:
+    """Every way, first those of a weight that is stored row by row."""
+    return [Candidate(*way) for way in product((False, True) if movable else (False,), Role, Mode)]
+
+
+class Operands:
+    """What the products of a shape take. Raises torch.OutOfMemoryError."""
+
+    def __init__(self, shape: Shape, dtype: torch.dtype, device: torch.device, *, movable: bool) -> None:
+        generator = torch.Generator(device).manual_seed(shape.m ^ shape.n << 20 ^ shape.k << 40)
+
+        def drawn(*size: int) -> Tensor:
+            return torch.randn(size, dtype=dtype, device=device, generator=generator)
+
+        self._I_MK, self._dO_MN = drawn(shape.m, shape.k), drawn(shape.m, shape.n)
+        row_major = drawn(shape.n, shape.k)
+        self._weights = {False: row_major}
+        self._out = {False: torch.empty_like(row_major)}
+        if movable:
+            self._weights[True] = row_major.t().contiguous().t()
+            self._out[True] = self._out[False].view(shape.k, shape.n).t()
+
+    @staticmethod
+    def elements(shape: Shape, *, movable: bool) -> int:
+        """Held, with the largest result."""
+        m, n, k = shape.m, shape.n, shape.k
+        return m * k + m * n + (3 if movable else 2) * n * k + m * max(n, k)
+
+    def compute(self, candidate: Candidate) -> None:
+        """One product."""
+        weight, mode = self._weights[candidate.column_major], None if candidate.own else candidate.mode
+        match candidate.role:
+            case Role.FORWARD:
+                matmul.forward(self._I_MK, weight, None, mode)
+            case Role.INPUT_GRADIENT:
+                matmul.input_gradient(self._dO_MN, weight, mode)
+            case Role.WEIGHT_GRADIENT:
+                out = self._out[candidate.column_major]
+                matmul.weight_gradient(out, self._dO_MN, self._I_MK, add=False, mode=mode)
+
+
+def time_shape(
+    shape: Shape, dtype: torch.dtype, comm: Comm, all_ways: Sequence[Candidate], *, budget_s: float
+) -> dict[Candidate, list[float]]:
+    """Seconds of each of these ways by round, the mean over ranks. Collective.
+
+    A way whose copies don't fit the memory of every rank is left out, and all of them where the operands don't.
+    budget_s: rounds are as many as fit it, FEWEST at least.
+    """
+    device, movable = comm.device, any(way.column_major for way in all_ways)
+    free = free_bytes(device) / (comm.grid.size if device.type == "cpu" else 1)
+    held = Operands.elements(shape, movable=movable)
+    fits = [(held + way.copied(shape)) * dtype.itemsize <= free for way in all_ways]
+    ways = [way for way, can in zip(all_ways, comm.everyone(torch.tensor(fits)).all(0).tolist(), strict=True) if can]
+    if len(ways) < len(all_ways):
+        log.warning("%s: no memory to try %d of %d ways to compute it", shape, len(all_ways) - len(ways), len(all_ways))
+    if not ways:
+        return {}
+    operands = Operands(shape, dtype, device, movable=movable)
+
+    def seconds(way: Candidate, calls: int) -> float:
+        return sample(lambda: operands.compute(way), calls, device)
+
+    for way in ways:
+        seconds(way, 1)
+    once = [seconds(way, 1) for way in ways]
+    once = comm.everyone(torch.tensor(once, dtype=torch.float64)).amax(0).tolist()
+    calls = {way: calls_of(once_s) for way, once_s in zip(ways, once, strict=True)}
+    round_s = sum(calls[way] * once_s for way, once_s in zip(ways, once, strict=True))
+    rounds = min(MOST, max(FEWEST, int(budget_s / round_s)))
+    drawing = random.Random(0)  # the same order on all ranks
+    times: dict[Candidate, list[float]] = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way in drawing.sample(ways, len(ways)):
+            times[way].append(seconds(way, calls[way]))
+    mine = torch.tensor(list(times.values()), dtype=torch.float64)
+    means = comm.everyone(mine.flatten()).mean(0).view(mine.shape).tolist()
+    return dict(zip(ways, means, strict=True))

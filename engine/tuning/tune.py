@@ -1,0 +1,164 @@
+"""The tuner: one choice for all ranks, from the cache or timed now (axonn-sc24 V-C)."""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from statistics import median
+
+import torch
+
+from engine.comm.funnel import Comm, Kind
+from engine.grid import Axis
+from engine.layers.matmul import PLAIN, Kernels, Mode, Role
+from engine.precision import DTYPES
+from engine.progress import RENEWED
+from engine.result import metrics, provenance
+from engine.result.matmul import ModeTime, TunedShape, Tuning
+from engine.tuning.cache import cache_file, key, load, save
+from engine.tuning.choice import Times, choose, chosen, fastest, seconds_of
+from engine.tuning.shapes import Products
+from engine.tuning.timing import candidates, time_shape
+
+log = logging.getLogger(__name__)
+
+BUDGET_S = {"cpu": 30.0, "cuda": 6.0}
+"""Of all shapes together, as far as the fewest rounds allow it."""
+MODES = (None, *Mode)
+
+
+def tune(
+    found: Sequence[Products], dtype: str, comm: Comm, *, force: bool = False
+) -> tuple[dict[str, Kernels], Tuning]:
+    """How each layer multiplies, by its name, and what that was chosen by. Collective; the same choice on all ranks.
+
+    dtype: of the products, by its name. force: time again what is in the cache.
+    """
+    start = time.perf_counter()
+    machine = _machine(comm)
+    file = cache_file(machine)
+    table = load(file, machine) if comm.rank == 0 else None
+    kept = {key(shape): shape for shape in table.shapes} if table is not None and not force else {}
+    shapes = [_with_layers(kept.get(key(new), new), new) for new in (_untimed(products, dtype) for products in found)]
+    kernels = _agreed(comm, [_kernels(shape) if key(shape) in kept else None for shape in shapes])
+    missing = [index for index, of in enumerate(kernels) if of is None]
+    for number, index in enumerate(missing, 1):
+        products, shape = found[index], shapes[index]
+        log.info("tuning %d/%d  %s", number, len(missing), describe(shape), extra=RENEWED)
+        times, kernels[index] = _choose(products, dtype, comm, BUDGET_S[comm.device.type] / len(missing))
+        shapes[index] = _timed(shape, times, kernels[index] or PLAIN)
+        log.info("%s", describe(shapes[index]))
+    if table is not None and missing:
+        save(file, table, [shapes[index] for index in missing if shapes[index].times])
+    chosen_by_layer = {
+        layer: of or PLAIN for products, of in zip(found, kernels, strict=True) for layer in products.layers
+    }
+    return chosen_by_layer, Tuning(time_s=time.perf_counter() - start, timed=len(missing), shapes=tuple(shapes))
+
+
+def _choose(products: Products, dtype: str, comm: Comm, budget_s: float) -> tuple[Times, Kernels]:
+    """All ways in turns, then once more what won and what it won against: of so many ways one would win by chance."""
+    ways = candidates(movable=products.movable)
+    times = time_shape(products.shape, DTYPES[dtype], comm, ways, budget_s=budget_s)
+    kernels = choose(times, products.forwards)
+    if kernels != PLAIN:
+        ways = [way for way in ways if chosen(way, kernels) or chosen(way, PLAIN) or way.own]
+        again = time_shape(products.shape, DTYPES[dtype], comm, ways, budget_s=budget_s)
+        kernels = choose(again, products.forwards)
+    return times, kernels
+
+
+def time_again(tuning: Tuning, found: Sequence[Products], dtype: str, comm: Comm) -> Tuning:
+    """The tuning with its choice in a second timing of all ways. Collective."""
+    again = []
+    for products, shape in zip(found, tuning.shapes, strict=True):
+        log.info("timing once more  %s", describe(shape), extra=RENEWED)
+        ways, budget_s = candidates(movable=products.movable), BUDGET_S[comm.device.type] / len(found)
+        times = time_shape(products.shape, DTYPES[dtype], comm, ways, budget_s=budget_s)
+        again.append(_timed(shape, times, _kernels(shape)))
+    return tuning.model_copy(update={"again": tuple(again)})
+
+
+def describe(shape: TunedShape) -> str:
+    """One line for a person who waits."""
+    layers = shape.layer if shape.layers == 1 else f"{shape.layer} and {shape.layers - 1} more"
+    size = f"{shape.m} x {shape.k} by {shape.k} x {shape.n}  {layers}"
+    if shape.own_s is None or shape.chosen_s is None:
+        return size
+    modes = {"O": shape.forward, "dI": shape.input_gradient, "dW": shape.weight_gradient}
+    changed = [f"{name} as {mode}" for name, mode in modes.items() if mode is not None]
+    if shape.column_major:
+        changed.append("stored by columns")
+    gained = metrics.speed_up(shape.own_s, shape.chosen_s)
+    return f"{size}: {', '.join(changed)}, {gained:.2f} x as fast" if changed else f"{size}: as it is"
+
+
+def _machine(comm: Comm) -> dict[str, str]:
+    """All that times depend on besides the shapes; where ranks share processors, how many there are."""
+    found = {"device": provenance.device_name(comm.device), "torch": torch.__version__}
+    found |= {name: str(version) for name in ("cuda", "hip") if (version := getattr(torch.version, name, None))}
+    if comm.device.type == "cpu":
+        found |= {"threads": str(torch.get_num_threads()), "ranks": str(comm.grid.size)}
+    return found
+
+
+def _untimed(products: Products, dtype: str) -> TunedShape:
+    return TunedShape(
+        **asdict(products.shape),
+        dtype=dtype,
+        layers=len(products.layers),
+        layer=products.layers[0],
+        forwards=products.forwards,
+        movable=products.movable,
+    )
+
+
+def _with_layers(shape: TunedShape, new: TunedShape) -> TunedShape:
+    """Of another model's layers it may have been timed for."""
+    return shape.model_copy(update={"layers": new.layers, "layer": new.layer})
+
+
+def _kernels(shape: TunedShape) -> Kernels:
+    modes = [mode and Mode(mode) for mode in (shape.forward, shape.input_gradient, shape.weight_gradient)]
+    return Kernels(shape.column_major, *modes)
+
+
+def _timed(shape: TunedShape, times: Times, kernels: Kernels) -> TunedShape:
+    if not times:
+        return shape
+    flops = 2 * shape.m * shape.n * shape.k
+    rows = tuple(
+        ModeTime(
+            role=way.role.value,
+            column_major=way.column_major,
+            mode=way.mode.value,
+            own=way.own,
+            median_s=median(of),
+            low_s=min(of),
+            high_s=max(of),
+            flops_per_s=metrics.rate(flops, median(of)),
+            rounds=len(of),
+            chosen=chosen(way, kernels),
+        )
+        for way, of in times.items()
+    )
+    seconds = {
+        name: median(of) if (of := seconds_of(times, those, shape.forwards)) else None
+        for name, those in {"own_s": PLAIN, "chosen_s": kernels, "best_s": fastest(times, shape.forwards)}.items()
+    }
+    return shape.model_copy(update=asdict(kernels) | seconds | {"times": rows})
+
+
+def _agreed(comm: Comm, known: Sequence[Kernels | None]) -> list[Kernels | None]:
+    """What rank 0 knows, on every rank; None for what it doesn't. Collective."""
+    rows = [
+        [0] * 5 if of is None or comm.rank else [1, of.column_major, *(MODES.index(of.of(role)) for role in Role)]
+        for of in known
+    ]
+    numbers = torch.tensor(rows, dtype=torch.int64, device=comm.device).flatten()
+    for axis in Axis:
+        comm.run(Kind.ALL_REDUCE, axis, numbers)
+    return [
+        Kernels(bool(stored), *(MODES[mode] for mode in modes)) if is_known else None
+        for is_known, stored, *modes in numbers.view(-1, 5).tolist()
+    ]

@@ -1,0 +1,179 @@
+"""Layers multiply in any mode, with weights stored either way, as the serial model does; and which mode is chosen."""
+
+import itertools
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from test_parity import ALL_AXES, CASES, TOLERANCE, serial
+from training import Case, grid_id, train_parallel, worst_error
+from virtual_ranks import run_ranks
+
+from engine.comm.funnel import Comm
+from engine.grid import Grid
+from engine.layers import matmul
+from engine.layers.matmul import PLAIN, Kernels, Mode, Role, own_mode
+from engine.models.catalogue import lookup
+from engine.result.matmul import TunedShape
+from engine.tuning import timing
+from engine.tuning.cache import Table, load, save
+from engine.tuning.choice import choose, chosen, wins
+from engine.tuning.shapes import Shape, products
+from engine.tuning.timing import Candidate, candidates, time_shape
+
+WAYS = [Kernels(stored, *modes) for stored in (False, True) for modes in itertools.product((None, *Mode), repeat=3)]
+OTHERS = ("rows", "columns", "mixed")
+MACHINE = {"device": "one", "torch": "2"}
+SHAPE = TunedShape(m=8, n=6, k=4, dtype="fp32", layers=1, layer="a", forwards=1, movable=True)
+
+
+def tuned(case: Case, which: str) -> Case:
+    """The case with kernels that differ from layer to layer; its gradients must not."""
+    found = products(case.config, Grid(), 1, recompute=case.checkpoint)
+    drawing = random.Random(which)
+    ways = [way for way in WAYS if which == "mixed" or way.column_major == (which == "columns")]
+    kernels = tuple((name, drawing.choice(ways)) for of in found for name in of.layers)
+    return replace(case, kernels=kernels)
+
+
+@pytest.mark.parametrize("grid", [Grid(), *ALL_AXES], ids=grid_id)
+@pytest.mark.parametrize("which", OTHERS)
+@pytest.mark.parametrize("name", ["everything", "llama-plain"])
+def test_in_any_mode_every_grid_trains_like_the_serial_model(name: str, which: str, grid: Grid) -> None:
+    case = CASES[name]
+    ours = run_ranks(grid, lambda comm: train_parallel(tuned(case, which), comm))[0]
+    assert worst_error(ours, serial(case)) < TOLERANCE
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_each_product_is_the_same_in_every_mode(way: Kernels) -> None:
+    generator = torch.Generator().manual_seed(1)
+    sizes = ((5, 4), (5, 3), (3, 4), (3, 4))
+    I_, dO, W, dW = (torch.randn(size, generator=generator, dtype=torch.float64) for size in sizes)
+    stored = W.t().contiguous().t() if way.column_major else W
+    assert stored.is_contiguous() is not way.column_major
+    torch.testing.assert_close(matmul.forward(I_, stored, None, way.forward), I_ @ W.t())
+    bias = torch.randn(3, dtype=torch.float64)
+    torch.testing.assert_close(matmul.forward(I_, stored, bias, way.forward), I_ @ W.t() + bias)
+    torch.testing.assert_close(matmul.input_gradient(dO, stored, way.input_gradient), dO @ W)
+    out = (dW.t().contiguous().t() if way.column_major else dW.clone()).fill_(torch.nan)
+    matmul.weight_gradient(out, dO, I_, add=False, mode=way.weight_gradient)
+    torch.testing.assert_close(out, dO.t() @ I_)
+    matmul.weight_gradient(out, dO, I_, add=True, mode=way.weight_gradient)
+    torch.testing.assert_close(out, 2 * dO.t() @ I_)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_the_own_mode_of_a_product_copies_nothing(stored: bool) -> None:
+    shape = Shape(7, 5, 3)
+    for way in candidates(movable=True):
+        if way.column_major == stored:
+            assert (way.copied(shape) == 0) == way.own == (way.mode is own_mode(way.role, column_major=stored))
+    forward = {way.mode: way.copied(shape) for way in candidates(movable=False) if way.role is Role.FORWARD}
+    assert forward == {Mode.NN: 5 * 3, Mode.NT: 0, Mode.TN: 7 * 3 + 5 * 3}
+
+
+def test_the_products_of_a_rank_are_those_of_its_tiles() -> None:
+    model = lookup("llama-3.1-8b")
+    found = {of.layers[0]: of for of in products(model, Grid(2, 2, 2, 4), 3, recompute=True)}
+    down = found["blocks.0.feed_forward.down"]
+    assert down.shape == Shape(3 * model.sequence, 4096 // 2, 14336 // 2)
+    assert (down.forwards, down.movable, len(down.layers)) == (2, True, 32)
+    assert (found["head"].forwards, found["head"].shape.n) == (1, model.vocabulary // 2)
+    tied = replace(CASES["everything"].config, tied=True)
+    (head,) = [of for of in products(tied, Grid(), 1, recompute=False) if "head" in of.layers]
+    assert not head.movable, "an embedding looks rows up in it"
+
+
+def of_times(**faster: float) -> dict[Candidate, list[float]]:
+    """Every way takes 1 s and some noise, except those named, such as forward_rows_NN."""
+    drawing = random.Random(3)
+    found = {}
+    for way in candidates(movable=True):
+        name = f"{way.role}_{'columns' if way.column_major else 'rows'}_{way.mode}"
+        found[way] = [faster.get(name, 1.0) * drawing.uniform(0.998, 1.002) for _ in range(7)]
+    return found
+
+
+def test_the_fastest_mode_wins_only_by_more_than_the_noise() -> None:
+    assert choose(of_times(), forwards=1) == PLAIN
+    assert choose(of_times(forward_rows_NN=0.985), forwards=1) == PLAIN
+    assert choose(of_times(forward_rows_NN=0.9), forwards=1) == Kernels(forward=Mode.NN)
+    both = of_times(weight_gradient_rows_NN=0.8, weight_gradient_rows_NT=0.6)
+    assert choose(both, forwards=1) == Kernels(weight_gradient=Mode.NT)
+    assert wins([0.5] * 6 + [1.2], [1.0] * 7)
+    assert not wins([0.5] * 5 + [1.2] * 2, [1.0] * 7), "noise reaches beyond it"
+
+
+def test_the_weight_is_stored_as_its_layers_products_together_are_fastest() -> None:
+    slow = {f"input_gradient_columns_{mode}": 1.3 for mode in Mode}
+    other_way = of_times(forward_columns_NN=0.8, **slow)
+    assert choose(other_way, forwards=1) == PLAIN
+    assert choose(other_way, forwards=2) == Kernels(column_major=True), "a recomputed forward counts twice"
+    fixed = {way: of for way, of in of_times(forward_columns_NN=0.1).items() if not way.column_major}
+    assert choose(fixed, forwards=2) == PLAIN
+
+
+def test_what_is_chosen_is_one_way_of_each_product() -> None:
+    for kernels in WAYS:
+        ways = [way for way in candidates(movable=True) if chosen(way, kernels)]
+        assert [way.role for way in ways] == list(Role)
+
+
+def test_every_way_is_timed_and_those_that_memory_forbids_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shape, comm, ways = Shape(16, 8, 4), Comm(Grid()), candidates(movable=True)
+    times = time_shape(shape, torch.float32, comm, ways, budget_s=0)
+    assert set(times) == set(ways)
+    assert {len(of) for of in times.values()} == {timing.FEWEST}
+    assert all(s > 0 for of in times.values() for s in of)
+    room = timing.Operands.elements(shape, movable=True) * 4
+    monkeypatch.setattr(timing, "free_bytes", lambda _: room)
+    assert all(way.own for way in time_shape(shape, torch.float32, comm, ways, budget_s=0))
+    assert "no memory to try 12 of 18 ways" in caplog.text
+    monkeypatch.setattr(timing, "free_bytes", lambda _: room - 1)
+    assert time_shape(shape, torch.float32, comm, ways, budget_s=0) == {}
+    assert choose({}, forwards=1) == PLAIN
+
+
+def test_a_table_is_found_again_and_grows(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "t.json"
+    first = load(file, MACHINE)
+    assert first.shapes == ()
+    save(file, first, [SHAPE])
+    again = load(file, MACHINE)
+    assert again.shapes == (SHAPE,)
+    newer, other = SHAPE.model_copy(update={"forward": "NN"}), SHAPE.model_copy(update={"m": 9})
+    save(file, again, [newer, other])
+    assert set(load(file, MACHINE).shapes) == {newer, other}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (Table(machine={"device": "two"}, shapes=(SHAPE,)).model_dump_json(by_alias=True), "of another device"),
+        (Table(machine=MACHINE, shapes=(SHAPE,)).model_dump_json(by_alias=True)[:-9], "invalid JSON"),
+        ('{"schema": "par4d.matmul", "version": 2, "machine": {}}', "at version"),
+        ("", "invalid JSON"),
+    ],
+)
+def test_a_table_that_is_no_use_is_ignored_with_one_line_and_rebuilt(
+    text: str, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "t.json"
+    file.write_text(text)
+    table = load(file, MACHINE)
+    assert table == Table(machine=MACHINE)
+    assert why in caplog.text
+    assert caplog.text.count("\n") == 1
+    save(file, table, [SHAPE])
+    assert load(file, MACHINE).shapes == (SHAPE,)
+
+
+def test_a_table_that_cant_be_kept_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    save(tmp_path / "file" / "t.json", Table(machine=MACHINE), [SHAPE])
+    assert "so the next job tunes again" in caplog.text
