@@ -20,7 +20,8 @@ class BatchRows:
     sequences: Tensor
 
 
-_MASK = (1 << 32) - 1
+_MASK, _HALF, _TOP = (1 << 32) - 1, (1 << 16) - 1, 1 << 31
+_FACTOR = 0x45D9F3B
 
 
 Word = TypeVar("Word", int, Tensor)
@@ -28,9 +29,16 @@ Word = TypeVar("Word", int, Tensor)
 
 def _mix(value: Word) -> Word:
     """A bijective scrambling of 32-bit numbers (multiply and xor-shift, as integer hashes do); int64 in tensors."""
-    value = (value ^ (value >> 16)) * 0x45D9F3B & _MASK
-    value = (value ^ (value >> 16)) * 0x45D9F3B & _MASK
+    value = (value ^ (value >> 16)) * _FACTOR & _MASK
+    value = (value ^ (value >> 16)) * _FACTOR & _MASK
     return value ^ (value >> 16)
+
+
+def _mixed_bits(words: Tensor) -> Tensor:
+    """The same of the bits of int32, in place: half the memory. Products wrap; a shift carries the sign along."""
+    for _ in range(2):
+        words.bitwise_xor_((words >> 16).bitwise_and_(_HALF)).mul_(_FACTOR)
+    return words.bitwise_xor_((words >> 16).bitwise_and_(_HALF))
 
 
 def keep_mask(rows: BatchRows, site: int, length: int, columns: range, p: float) -> Tensor:
@@ -42,7 +50,8 @@ def keep_mask(rows: BatchRows, site: int, length: int, columns: range, p: float)
     rows_BS = rows.sequences.unsqueeze(1) * length + torch.arange(length, device=device)
     rows_BS = _mix(key ^ (rows_BS & _MASK)) ^ _mix(rows_BS >> 32)
     columns_H = _mix(torch.arange(columns.start, columns.stop, device=device) + 0x9E3779B9 & _MASK)
-    return _mix(rows_BS.unsqueeze(2) ^ columns_H) >= int(p * 2**32)
+    bits_BSH = _mixed_bits(rows_BS.to(torch.int32).unsqueeze(2) ^ columns_H.to(torch.int32))
+    return bits_BSH.bitwise_xor_(-_TOP) >= int(p * 2**32) - _TOP  # as numbers without a sign compare
 
 
 class Dropout(nn.Module):
@@ -64,4 +73,4 @@ class Dropout(nn.Module):
         width = x_BSH.shape[2]
         columns = range(self.part * width, (self.part + 1) * width)
         keep_BSH = keep_mask(rows, self.site, x_BSH.shape[1], columns, self.p)
-        return x_BSH * keep_BSH / (1 - self.p)
+        return (x_BSH * keep_BSH).div_(1 - self.p)

@@ -10,7 +10,7 @@ wrong.
 
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum, auto
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from engine.comm.funnel import Comm, Handle, Kind, Lane
 from engine.grid import Axis
 from engine.overlap.flags import Overlap
-from engine.overlap.weight import ShardedWeight, gathered_bytes
+from engine.overlap.weight import Casts, ShardedWeight, gathered_bytes
 
 log = logging.getLogger(__name__)
 
@@ -53,14 +53,15 @@ def gathers(uses: Iterable[ShardedWeight], cached: Collection[ShardedWeight]) ->
 
 
 class Prefetch:
-    """Gathers one model's weights. dtype: in which they travel.
+    """Gathers one model's weights. dtype: in which they travel and are used.
 
     most_ahead_bytes, most_kept_bytes: the most memory that prefetched and cached weights have taken at once since the
     last switch().
     """
 
-    def __init__(self, comm: Comm, dtype: torch.dtype, overlap: Overlap) -> None:
+    def __init__(self, comm: Comm, weights: Sequence[ShardedWeight], dtype: torch.dtype, overlap: Overlap) -> None:
         self._comm, self._dtype = comm, dtype
+        self._casts = Casts(weights if comm.grid.z == 1 else (), dtype)
         self._pass = Pass.NONE
         self._uses: list[ShardedWeight] = []
         """Those of a pass, in their order; empty until one has been learnt."""
@@ -85,6 +86,10 @@ class Prefetch:
         """Between steps: keep each of these from a gather to its next use in the pass, which needs none."""
         self._cached = frozenset(weights)
 
+    def start_step(self) -> None:
+        """The weights stay as they are until the step ends."""
+        self._casts.start_step()
+
     def start_pass(self, *, last: bool) -> None:
         """A forward begins. Unless it is the step's last, its end already gathers for the next one's beginning."""
         self._end_pass()
@@ -102,11 +107,13 @@ class Prefetch:
 
     def end_step(self) -> None:
         """The last backward is over. The weights are about to change: nothing that is gathered may be used again."""
+        self._casts.end_step()
         self._end_pass()
         self._drop_ahead()
 
     def abort(self) -> None:
         """Leave a pass as it is, and forget what it has gathered, once Comm.abandon() has waited for all of it."""
+        self._casts.end_step()
         if self._pass is Pass.LEARNING:
             self._uses = []
         self._ahead.clear()
@@ -124,7 +131,7 @@ class Prefetch:
     def gather(self, weight: ShardedWeight) -> Tensor:
         """The flat elements of the weight's tile in the compute dtype."""
         if self._comm.grid.z == 1:
-            return weight.shard.detach().to(self._dtype)
+            return self._casts.of(weight)
         if self._pass is Pass.NONE:
             return self._issue(weight, at_once=True).wait()
         self._note_use(weight)

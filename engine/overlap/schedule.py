@@ -48,7 +48,7 @@ class WeightSchedule:
         self.overlap = overlap
         self._in_step = False
         self._compute = precision.compute
-        self._prefetch = Prefetch(comm, precision.compute, overlap)
+        self._prefetch = Prefetch(comm, weights, precision.compute, overlap)
         self._reduction = Reduction(comm, weights, replicated, precision, overlap)
 
     def gather(self, weight: ShardedWeight) -> Tensor:
@@ -62,6 +62,7 @@ class WeightSchedule:
     def start_step(self) -> None:
         """Forget the last step's gradients."""
         self._in_step = True
+        self._prefetch.start_step()
         self._reduction.start_step()
 
     def start_pass(self, *, last: bool) -> None:

@@ -1,6 +1,6 @@
 """A weight matrix on this rank."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -27,6 +27,37 @@ class ShardedWeight:
         if self.placement.column_major:
             return elements.view(self.tile_shape[::-1]).t()
         return elements.view(self.tile_shape)
+
+
+class Casts:
+    """Weights that z doesn't split, in the compute dtype. In a step they are cast once, all together, not at each use.
+
+    Takes the memory of one such copy of each, if the dtypes differ.
+    """
+
+    def __init__(self, weights: Sequence[ShardedWeight], dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._shards = {weight: weight.shard.detach() for weight in weights if weight.shard.dtype != dtype}
+        self._copies: dict[ShardedWeight, Tensor] = {}
+        self._fresh = False
+
+    def start_step(self) -> None:
+        """The weights don't change until the step ends."""
+        if self._shards and not self._copies:
+            self._copies = {
+                weight: torch.empty_like(shard, dtype=self._dtype) for weight, shard in self._shards.items()
+            }
+        if self._shards:
+            torch._foreach_copy_(list(self._copies.values()), list(self._shards.values()))
+            self._fresh = True
+
+    def end_step(self) -> None:
+        """They are about to change."""
+        self._fresh = False
+
+    def of(self, weight: ShardedWeight) -> Tensor:
+        """The flat elements of its tile."""
+        return self._copies[weight] if self._fresh else weight.shard.detach().to(self._dtype)
 
 
 def gathered_bytes(weights: Iterable[ShardedWeight], dtype: torch.dtype) -> int:

@@ -95,7 +95,7 @@ class Footprint:
         tiles = sorted((_tile(p, grid) for p in self._block if p.sharded), reverse=True)
         table = max(_tile(p, grid) for p in self._rest if p.sharded)
         gathers = grid.z > 1
-        copied = work.compute if gathers or work.compute != work.master else 0
+        copied = work.compute if gathers else 0
         of_block, of_head = copied * sum(tiles), copied * table
         inputs = (layers + 2) * self._rows(grid) * self.model.hidden / grid.y * work.compute
         block = self._block_activations(grid)
@@ -112,6 +112,8 @@ class Footprint:
         table_made, _ = self._gradients([table], grid, made_in=work.master)
         carried = head_flying + flying if several else 0.0
         last = max(cached - 1, 0)
+        if not gathers and work.compute != work.master:  # cast once a step, and kept
+            held += work.compute * sum(_stored(p, grid) for p in (*layers * self._block, *self._rest) if p.sharded)
         moments = (
             Needs(state, kept, held + of_head, cached * of_block, self._loss(grid), carried),
             Needs(state, kept, held + of_head, cached * of_block, self._logits(grid), head_made + carried),
@@ -137,13 +139,9 @@ class Footprint:
         return self._rows(grid) * self.model.vocabulary / grid.x * self.workload.compute
 
     def _loss(self, grid: Grid) -> float:
-        """Logits and what the loss makes of them, never below fp32: with x one more; else PyTorch's own cross-entropy,
-        which takes three of their size in its backward.
-        """
-        work, logits = self.workload, self._logits(grid)
-        wide = logits * work.master / work.compute
-        narrow = logits if work.compute != work.master else 0.0
-        return 3 * wide if grid.x == 1 else 2 * wide + narrow
+        """Logits and the one buffer that the loss makes of them, never below fp32."""
+        logits = self._logits(grid)
+        return logits + logits * self.workload.master / self.workload.compute
 
     def _gradients(self, tiles: list[float], grid: Grid, made_in: int | None = None) -> tuple[float, float]:
         """Of weights with these tiles, the largest first: one that is being made (in a dtype of so many bytes, else the

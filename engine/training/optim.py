@@ -51,15 +51,23 @@ def adamw(
     )
 
 
-def step_only(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> None:
-    """Step these parameters and no others; an optimizer passes over what has no gradient."""
-    chosen = set(parameters)
-    others = [(p, p.grad) for group in optimizer.param_groups for p in group["params"] if p not in chosen]
-    for parameter, _ in others:
-        parameter.grad = None
-    optimizer.step()
-    for parameter, gradient in others:
-        parameter.grad = gradient
+def groups_of(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, int]:
+    """In which of its groups each parameter is."""
+    return {p: number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
+
+
+def step_only(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], groups: Mapping[nn.Parameter, int]
+) -> None:
+    """Step these parameters and no others, without a look at the others. groups: of all of them."""
+    whole = [group["params"] for group in optimizer.param_groups]
+    try:
+        for number, group in enumerate(optimizer.param_groups):
+            group["params"] = [p for p in parameters if groups[p] == number]
+        optimizer.step()
+    finally:
+        for group, all_of_it in zip(optimizer.param_groups, whole, strict=True):
+            group["params"] = all_of_it
 
 
 @torch.no_grad()
@@ -69,13 +77,13 @@ def gradient_norm(model: ParallelModel) -> Tensor:
     Each element counts once: a rank's sum of squares is divided by the number of ranks that hold the same elements.
     """
     comm = model.comm
-    total: Tensor | None = None
+    by_replicas: dict[int, list[Tensor]] = {}
     for name, parameter in model.local_parameters().items():
         assert parameter.grad is not None
-        # In fp32 the norm of many elements is safer than the sum of their squares.
-        square = torch.linalg.vector_norm(parameter.grad).square() / model.placements[name].replicas(comm.grid)
-        total = square if total is None else total + square
-    assert total is not None
+        by_replicas.setdefault(model.placements[name].replicas(comm.grid), []).append(parameter.grad)
+    # In fp32 the norm of many elements is safer than the sum of their squares.
+    sums = [torch.stack(torch._foreach_norm(of)).square().sum() / replicas for replicas, of in by_replicas.items()]
+    total = torch.stack(sums).sum()
     for axis in (Axis.X, Axis.Y, Axis.Z):
         comm.run(Kind.ALL_REDUCE, axis, total)
     return total.sqrt()

@@ -33,7 +33,7 @@ from engine.profiling.session import Profiling
 from engine.progress import RENEWED
 from engine.result.energy import Energy
 from engine.result.schema import Iteration
-from engine.training.optim import adamw, clip_gradients, gradient_norm, learning_rate, step_only
+from engine.training.optim import adamw, clip_gradients, gradient_norm, groups_of, learning_rate, step_only
 from engine.training.plan import Plan
 
 log = logging.getLogger(__name__)
@@ -91,6 +91,7 @@ class Trainer:
             kernels=kernels,
         )
         self.optimizer = adamw(self.model.local_parameters(), self.model.placements, config.optim)
+        self._groups = groups_of(self.optimizer)
         self._auto_blocks: int | None = None
         """What cache="auto" comes out as, once a step has shown how much memory training takes."""
         self._unsized = self.model.can_cache and any(overlap.cache == AUTO for overlap in plan.overlaps)
@@ -142,7 +143,7 @@ class Trainer:
             clip_gradients(model, norm, config.optim.clip)
             self.optimizer.step()
         else:
-            model.finish_step(lambda parameters: step_only(self.optimizer, parameters))
+            model.finish_step(lambda parameters: step_only(self.optimizer, parameters, self._groups))
             recorder.mark("optimizer")
             norm = gradient_norm(model)
         self.done += 1

@@ -1,5 +1,6 @@
 """Single layers where the whole-model parity would not look closely enough."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from virtual_ranks import run_ranks
 from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
 from engine.layers.dropout import BatchRows, keep_mask
+from engine.layers.dropout import _mix as mix
 from engine.layers.embedding import TokenEmbedding
 from engine.layers.linear import Linear, all_reduce
 from engine.layers.loss import CrossEntropy
@@ -86,23 +88,28 @@ def test_an_rms_norm_sends_half_of_what_a_layer_norm_does() -> None:
         assert sent == [numbers_per_row * rows_bytes] * 2
 
 
-def test_a_split_cross_entropy_survives_logits_that_overflow_an_exponential() -> None:
-    logits = torch.randn(6, 8) * 1e4
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_the_cross_entropy_is_pytorchs_even_if_logits_overflow_an_exponential(
+    scale: float, ranks: int, dtype: torch.dtype
+) -> None:
+    logits = (torch.randn(6, 8, generator=torch.Generator().manual_seed(3)) * scale).to(dtype)
     targets = torch.tensor([0, 3, 4, 7, 2, 5])
 
     def split(comm: Comm) -> tuple[float, torch.Tensor]:
-        own = _parts(logits, comm, comm.coords.x, 4).requires_grad_()
+        own = _parts(logits, comm, comm.coords.x, ranks).clone().requires_grad_()
         loss = CrossEntropy(comm)(own, targets)
-        loss.backward()
+        (loss / 7).backward()
         assert own.grad is not None
         return loss.item(), own.grad
 
-    results = run_ranks(Grid(x=4), split)
+    results = run_ranks(Grid(x=ranks), split)
     whole = logits.clone().requires_grad_()
-    loss = F.cross_entropy(whole, targets, reduction="sum")
-    loss.backward()
-    assert [value for value, _ in results] == pytest.approx([loss.item()] * 4)
-    assert torch.allclose(torch.cat([g for _, g in results], dim=1), whole.grad)  # type: ignore[arg-type]
+    loss = F.cross_entropy(whole.to(torch.promote_types(dtype, torch.float32)), targets, reduction="sum")
+    (loss / 7).backward()
+    assert [value for value, _ in results] == pytest.approx([loss.item()] * ranks)
+    torch.testing.assert_close(torch.cat([g for _, g in results], dim=1), whole.grad)
 
 
 def test_an_all_reduce_over_one_rank_is_nothing_at_all() -> None:
@@ -136,6 +143,16 @@ def test_a_dropout_mask_drops_the_asked_part_and_differs_by_all_it_depends_on() 
         assert (other == base).double().mean().item() == pytest.approx(0.75**2 + 0.25**2, abs=0.02)
     part = keep_mask(BatchRows(1, 2, torch.arange(8, 12)), 3, 32, range(16, 48), 0.25)
     assert torch.equal(part, base[8:12, :, 16:48])
+
+
+def test_a_mask_is_the_hash_that_it_is_in_whole_numbers() -> None:
+    mask, word = keep_mask(BatchRows(1, 2, torch.arange(4)), 3, 32, range(64), 0.25), (1 << 32) - 1
+    key = 1
+    for part in (0, 2, 3):
+        key = mix(key ^ part) + 0x9E3779B9 & word
+    for row, token, column in itertools.product(range(4), (0, 31), (0, 63)):
+        number = mix(mix(key ^ (row * 32 + token)) ^ mix(0) ^ mix(column + 0x9E3779B9 & word))
+        assert mask[row, token, column].item() == (number >= 2**30)
 
 
 def test_evaluation_without_gradients_equals_the_serial_model_and_drops_nothing() -> None:
