@@ -139,9 +139,12 @@ class Footprint:
         return self._rows(grid) * self.model.vocabulary / grid.x * self.workload.compute
 
     def _loss(self, grid: Grid) -> float:
-        """Logits and the one buffer that the loss makes of them, never below fp32."""
-        logits = self._logits(grid)
-        return logits + logits * self.workload.master / self.workload.compute
+        """Logits and the one buffer that the loss makes of them, never below fp32; where x doesn't split them a CPU casts
+        them first.
+        """
+        work, logits = self.workload, self._logits(grid)
+        wide = logits * work.master / work.compute
+        return logits + (2 * wide if grid.x == 1 and work.compute != work.master else wide)
 
     def _gradients(self, tiles: list[float], grid: Grid, made_in: int | None = None) -> tuple[float, float]:
         """Of weights with these tiles, the largest first: one that is being made (in a dtype of so many bytes, else the
