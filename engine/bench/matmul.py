@@ -15,7 +15,7 @@ from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, choose_device, init_process_group
 from engine.grid import Grid
 from engine.models.architecture import Architecture
-from engine.planning.fit import recorded
+from engine.planning.record import recorded
 from engine.result import provenance
 from engine.result.schema import Result, write
 from engine.tuning.shapes import products

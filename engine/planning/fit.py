@@ -5,7 +5,6 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.planning.memory import Footprint, Workload
-from engine.result.schema import Model
 
 
 def parameters_per_rank(model: Architecture, grid: Grid) -> int:
@@ -37,18 +36,3 @@ def fits_nodes(grid: Grid, devices_per_node: int) -> bool:
     """
     plane = grid.x * grid.y
     return grid.size <= devices_per_node or devices_per_node % plane == 0 or plane % devices_per_node == 0
-
-
-def recorded(model: Architecture, grid: Grid) -> Model:
-    """A network on a grid, as results tell of it."""
-    return Model(
-        name=model.name,
-        family=model.family,
-        layers=model.layers,
-        hidden=model.hidden,
-        heads=model.heads,
-        vocabulary=model.vocabulary,
-        sequence=model.sequence,
-        parameters=model.parameters,
-        parameters_per_rank=parameters_per_rank(model, grid),
-    )

@@ -139,9 +139,7 @@ class Footprint:
         return self._rows(grid) * self.model.vocabulary / grid.x * self.workload.compute
 
     def _loss(self, grid: Grid) -> float:
-        """Logits and the one buffer that the loss makes of them, never below fp32; where x doesn't split them a CPU casts
-        them first.
-        """
+        """Logits and the one buffer that the loss makes of them, never below fp32; whole rows a CPU casts first."""
         work, logits = self.workload, self._logits(grid)
         wide = logits * work.master / work.compute
         return logits + (2 * wide if grid.x == 1 and work.compute != work.master else wide)

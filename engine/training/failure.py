@@ -21,7 +21,7 @@ from engine.comm.launch import Launch, NotMet
 from engine.comm.roster import Roster
 from engine.errors import OUT_OF_MEMORY, ContactError, EngineError, UsageError, is_out_of_memory, sentence
 from engine.files import locked
-from engine.planning.fit import recorded
+from engine.planning.record import recorded
 from engine.result import provenance
 from engine.result.schema import Iteration, Result, ResultError, read, write
 from engine.training.plan import Plan

@@ -26,7 +26,7 @@ OF_TRAIN = """
     model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout grid
     batch-size micro-batch iterations warmup precision reduce-dtype checkpoint-activations data seed
     device timeout devices-per-node device-memory peak-flops empirical-peak-flops energy measure-peak link-bytes-per-s
-    breakdown label out overlap prefetch-depth reduce-window bucket-bytes cache-bytes timeline learning-rate
+    breakdown tune-matmul label out overlap prefetch-depth reduce-window bucket-bytes cache-bytes timeline learning-rate
     profile profile-iterations profile-ranks weight-decay clip lr-warmup-steps lr-decay-steps save save-every resume
 """
 OF_NO_ABLATION = """
@@ -35,6 +35,10 @@ OF_NO_ABLATION = """
 """
 OF_TURNS = "variant rounds steps-per-round end-within"
 OF_BENCH_OVERLAP = [*(set(OF_TRAIN.split()) - set(OF_NO_ABLATION.split())), *OF_TURNS.split()]
+OF_BENCH_MATMUL = """
+    model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout grid micro-batch precision
+    checkpoint-activations twice device label out
+"""
 OF_BENCH_PEERS = """
     peer grid overlap checkpoint-activations batch-size precision device label out jobs rounds steps-per-round threads
     timeout model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout
@@ -46,6 +50,7 @@ ODD_WORDS = {
     "--overlap": "oar,cache=3",
     "--profile-iterations": "4..6",
     "--profile-ranks": "2,4",
+    "--tune-matmul": "force",
 }
 READ_AS = {"--label": "(('key', 'a=b'),)", "--profile-iterations": "(4, 5, 6)", "--profile-ranks": "(2, 4)"}
 
@@ -87,7 +92,8 @@ def _word(option: Argument) -> list[str]:
 def test_an_option_sets_its_field_and_no_other(option: Argument) -> None:
     required = ["--batch-size", "5", "--data", "here"]
     usual = dict(_leaves("", _parsed("train", *required)["config"])) | dict(_leaves("", Pace()))
-    asked = _parsed("train", *required, option.name, *_word(option))
+    words = [f"{option.name}={word}" for word in _word(option)] or [option.name]
+    asked = _parsed("train", *required, *words)
     given = dict(_leaves("", asked["config"])) | dict(_leaves("", asked.get("pace", Pace())))
     changed = {key for key in usual if given[key] != usual[key]}
     (path,) = changed
@@ -113,6 +119,7 @@ def test_every_field_has_an_option_of_its_own() -> None:
         (["bench", "memory"], ["array-size", "repeats", "device", "time-budget", "label", "out"]),
         (["bench", "latency"], ["samples", "device", "label", "out"]),
         (["bench", "startup"], ["grid"]),
+        (["bench", "matmul"], OF_BENCH_MATMUL.split()),
         (["bench", "overlap"], OF_BENCH_OVERLAP),
         (["bench", "peers"], OF_BENCH_PEERS.split()),
     ],

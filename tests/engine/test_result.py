@@ -33,7 +33,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"version": 4}, "schema version 4, but this Par4D reads up to 3: update"),
+        ({"version": 5}, "schema version 5, but this Par4D reads up to 4: update"),
         ({"schema": "other"}, "'schema' is not 'par4d.result'"),
         ({"ranks": "two"}, "at ranks: "),
         ({"grid": "2x1"}, "four positive numbers"),

@@ -1,0 +1,21 @@
+"""A network on a grid, as results tell of it."""
+
+from engine.grid import Grid
+from engine.models.architecture import Architecture
+from engine.planning.fit import parameters_per_rank
+from engine.result.schema import Model
+
+
+def recorded(model: Architecture, grid: Grid) -> Model:
+    """What results say of a network on a grid."""
+    return Model(
+        name=model.name,
+        family=model.family,
+        layers=model.layers,
+        hidden=model.hidden,
+        heads=model.heads,
+        vocabulary=model.vocabulary,
+        sequence=model.sequence,
+        parameters=model.parameters,
+        parameters_per_rank=parameters_per_rank(model, grid),
+    )
