@@ -4,14 +4,27 @@ Numbers that were not measured, and ones that aren't finite, are NaN; missing te
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from engine.result import metrics
-from engine.result.peers import Asked, Comparison, Measured, PeersResult, paired, rounds, steps
+from engine.result.peers import (
+    Asked,
+    Comparison,
+    Measured,
+    Peaks,
+    PeersResult,
+    Work,
+    paired,
+    peak_bytes,
+    rounds,
+    speed,
+    steps,
+)
 from reports.load import Contests
+from reports.peaks import facts
 from reports.text import clean
 from reports.transports import network, with_networks, words
 
@@ -19,8 +32,8 @@ from reports.transports import network, with_networks, words
 # held the same contest again: their jobs count together.
 SERIES = ["system", "partition", "series", "model", "dtype", "device", "devices", "torch"]
 CONTEST = [
-    *(*SERIES, "peer", "grid", "ranks", "sequences", "sequence", "checkpointing", "threads", "overlap", "target"),
-    "network",
+    *(*SERIES, "peer", "grid", "ranks", "sequences", "sequence", "checkpointing", "threads", "overlap", "apart"),
+    *("target", "network"),
 ]
 TOLERANCE_OF_VERSION_1 = 1e-4
 FEWEST_JOBS = 2
@@ -32,12 +45,15 @@ FEWEST_ROUNDS = 6
 COLUMNS = [
     *CONTEST, "peer_is", "status", "reason", "study", "measured", "compared", "losses", "norms", "tolerance",
     "memory_max", "load", "warmup", "steps_per_round", "versions", "hosts", "launcher", "commit", "dirty", "start",
-    "end", "source", "transport", "remark",
+    "end", "source", "transport", "remark", "work", "peaks",
 ]  # fmt: skip
 
 
 def frame(found: Sequence[Contests]) -> pd.DataFrame:
-    """One row a contest of a command; measured: a tuple of jobs, empty for one that failed or was not held."""
+    """One row a contest of a command; measured: a tuple of jobs, empty for one that failed or was not held.
+
+    status: ok, failed, or missing for one that can't be held on that machine; the reason says why.
+    """
     table = pd.DataFrame([row for one in found for row in _rows(one)], columns=COLUMNS)
     table = with_networks(table, [key for key in CONTEST if key != "network"])
     for column in ("start", "end"):
@@ -64,6 +80,7 @@ def _rows(found: Contests) -> list[dict[str, Any]]:
         "checkpointing": _text(case.get("checkpoint_activations")),
         "threads": _text(case.get("threads")),
         "overlap": _overlap(case.get("overlap")),
+        "apart": "yes" if case.get("apart") else "no",
         "warmup": _text(case.get("warmup")),
         "steps_per_round": _text(case.get("steps")),
         "versions": clean(", ".join(f"{name} {version}" for name, version in sorted(origin.versions.items()))),
@@ -77,13 +94,29 @@ def _rows(found: Contests) -> list[dict[str, Any]]:
         "network": network(result.transport),
         "transport": words(result.transport),
         "remark": found.remark,
+        "work": result.work,
+        "peaks": _peaks(result),
     }
-    held = result.comparisons  # in the order of those that were asked for
+    held = result.comparisons  # in the order of those that were asked for and can be held
     asked: tuple[Asked, ...] = result.contests or held
-    return [
-        common | _asked(contest) | (_held(held[place]) if place < len(held) else _not_held(result, place - len(held)))
-        for place, contest in enumerate(asked)
+    missing = [_asked(contest) | _missing(contest.missing) for contest in asked if contest.missing is not None]
+    possible = [contest for contest in asked if contest.missing is None]
+    others = [
+        _asked(contest) | (_held(held[place]) if place < len(held) else _not_held(result, place - len(held)))
+        for place, contest in enumerate(possible)
     ]
+    return [common | one for one in others + missing]
+
+
+def _peaks(result: PeersResult) -> Peaks:
+    """The command's own, else those of the system's file."""
+    known = facts(result.labels.get("system", ""), result.dtype)
+    own = result.peaks
+    return Peaks(
+        advertised=own.advertised or (known.advertised.flops_per_s if known.advertised else None),
+        empirical=own.empirical or (known.empirical.flops_per_s if known.empirical else None),
+        measured=own.measured,
+    )
 
 
 def _asked(contest: Asked) -> dict[str, Any]:
@@ -94,6 +127,10 @@ def _asked(contest: Asked) -> dict[str, Any]:
         "ranks": contest.ranks,
         "target": "" if contest.target is None else f"{contest.target:.4g}",
     }
+
+
+def _missing(reason: str) -> dict[str, Any]:
+    return {"status": "missing", "reason": clean(reason), "measured": (), "load": math.nan}
 
 
 def _not_held(result: PeersResult, after: int) -> dict[str, Any]:
@@ -133,7 +170,8 @@ def points(table: pd.DataFrame) -> pd.DataFrame:
     ratio, low, high: metrics.paired over all jobs and rounds. of_medians: metrics.ratio_of_medians, its extremes over
     jobs of_medians_low and _high. ours_s, peer_s: medians over all steps. losses, norms: the largest difference of any.
     verdict: won, lost or undecided. jobs, rounds: of all together; failed: of how many commands it failed. NaN, and
-    "not held", where no job ended well.
+    "not held", where no job ended well. What a side does in a second, its shares of the peaks and its memory: as in
+    engine.result.peers; memory_ratio: metrics.memory_ratio.
     """
     rows = [_point(rows) for _, rows in table.groupby(CONTEST, dropna=False, sort=True)]
     columns = [
@@ -147,6 +185,9 @@ def points(table: pd.DataFrame) -> pd.DataFrame:
         "compared",
         "memory_max",
         "failed",
+        *_SPEEDS,
+        *_BYTES,
+        "peak_measured",
     ]
     return pd.DataFrame(rows, columns=columns)
 
@@ -157,13 +198,44 @@ _FIGURES = (
 )  # fmt: skip
 
 
+_SPEEDS = tuple(f"{side}_{name}" for side in ("ours", "peer") for name in ("tokens_per_s", "mfu", "of_empirical"))
+_BYTES = ("ours_bytes", "peer_bytes", "memory_ratio")
+
+
 def _point(rows: pd.DataFrame) -> dict[str, Any]:
     last = rows.sort_values("end", kind="stable").iloc[-1]
     jobs = [job for measured in rows["measured"] for job in measured]
     known = {key: last[key] for key in (*CONTEST, "peer_is", "tolerance")}
     known |= {key: rows[key].max() for key in ("losses", "norms", "memory_max")} | {"compared": rows["compared"].min()}
-    known |= {"failed": int((rows["status"] != "ok").sum()), "reason": "; ".join(sorted(set(rows["reason"]) - {""}))}
-    return known | _figures(jobs)
+    known |= {
+        "failed": int((rows["status"] == "failed").sum()),
+        "reason": "; ".join(sorted(set(rows["reason"]) - {""})),
+    }
+    known |= _figures(jobs)
+    return known | _speeds(rows, known) | _memory(jobs)
+
+
+def _speeds(rows: pd.DataFrame, point: Mapping[str, Any]) -> dict[str, Any]:
+    """Of both sides, at their median steps; the highest peak that any job knew makes the shares smaller."""
+    works = [work for work in rows["work"] if isinstance(work, Work)]
+    peaks = [peak for peak in rows["peaks"] if isinstance(peak, Peaks)]
+    told: dict[str, Any] = dict.fromkeys(_SPEEDS, math.nan) | {"peak_measured": any(peak.measured for peak in peaks)}
+    if not works or not point["jobs"] or point["ranks"] < 1:
+        return told
+    best = Peaks(
+        advertised=max((peak.advertised or 0.0 for peak in peaks), default=0.0) or None,
+        empirical=max((peak.empirical or 0.0 for peak in peaks), default=0.0) or None,
+    )
+    for side in ("ours", "peer"):
+        found = speed(works[-1], best, point["ranks"], point[f"{side}_s"])
+        shares = {"tokens_per_s": found.tokens_per_s, "mfu": found.mfu, "of_empirical": found.of_empirical}
+        told |= {f"{side}_{name}": math.nan if value is None else value for name, value in shares.items()}
+    return told
+
+
+def _memory(jobs: Sequence[Measured]) -> dict[str, float]:
+    ours, peer = (math.nan if taken is None or taken <= 0 else float(taken) for taken in peak_bytes(jobs))
+    return {"ours_bytes": ours, "peer_bytes": peer, "memory_ratio": metrics.memory_ratio(ours, peer)}
 
 
 def _figures(jobs: Sequence[Measured]) -> dict[str, Any]:

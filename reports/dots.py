@@ -46,7 +46,7 @@ def around_one(
 ) -> Markup:  # fmt: skip
     """The rows, first on top. sides: what it means to stand left and right of 1; columns: the heads of the notes."""
     labels = [clean(dot.label, LABEL_LETTERS) for dot in dots]
-    left = 12 + LETTER * max((len(label) for label in labels), default=0)
+    left = 12 + LETTER * max(map(_letters, labels), default=0)
     widths = [column_width(head, [dot.notes[place] for dot in dots if dot.notes]) for place, head in enumerate(columns)]
     tall = ROW * max(len(dots), 1)
     centres = [ROW * (place + 0.5) for place in range(len(dots))]
@@ -69,6 +69,11 @@ def around_one(
         write(figure, one + 8, TOP - 12, f"{sides[1]} \u2192", "red", "left", weight="bold")
         write_columns(figure, columns, widths, [(dot.notes, ()) for dot in dots], [TOP + y for y in centres], TOP - 12)
         return inline(figure, name=name, title=title, description=description)
+
+
+def _letters(label: str) -> int:
+    """The length of a label in letters; one that isn't of the Latin alphabet may be twice as wide."""
+    return sum(1 if letter.isascii() else 2 for letter in label)
 
 
 def _limits(dots: Sequence[Dot]) -> tuple[float, float]:

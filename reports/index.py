@@ -29,7 +29,7 @@ class Card:
 
 def card(study: Study | ContestStudy, page: Page, runs: pd.DataFrame) -> Card:
     """The card of a study's page. runs: those of the study, or its contests."""
-    failed = int((runs["status"] != "ok").sum())
+    failed = int((runs["status"] == "failed").sum())
     latest = runs["end"].max()
     remark = text.plural(len(runs), "contest" if isinstance(study, ContestStudy) else "job")
     if failed:

@@ -52,7 +52,8 @@ def pages(loaded: Loaded) -> dict[str, str]:
     shown = pd.Series(False, index=runs.index)
     for study in studies:
         if isinstance(study, ContestStudy):
-            page, rows = study.build(held), held
+            rows = held[study.selects(held)]
+            page = study.build(rows)
         else:
             selected = study.selects(runs)
             mine = everything.of(runs[selected])

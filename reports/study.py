@@ -35,12 +35,16 @@ class Study:
 
 @dataclass(frozen=True, slots=True)
 class ContestStudy:
-    """A page of contests with peers instead of runs. build: from the frame that contests.frame makes of them."""
+    """A page of contests with peers instead of runs.
+
+    selects: for the frame that contests.frame makes of all of them, which are its own; build: the page from those.
+    """
 
     name: str
     title: str
     summary: str
     order: int
+    selects: Callable[[pd.DataFrame], "pd.Series[bool]"]
     build: Callable[[pd.DataFrame], Page]
 
 

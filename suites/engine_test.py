@@ -78,6 +78,15 @@ class EngineTest(rfm.RunOnlyRegressionTest):
             "partition": self.current_partition.name,
         }
 
+    def peak_options(self, precision: str) -> list[str]:
+        """The peaks of a device in that number format; the empirical one is measured where its file has none."""
+        device, words = self.system.device, list[str]()
+        if precision in device.peak_flops:
+            words += ["--peak-flops", f"{device.peak_flops[precision].value:g}"]
+        if precision in device.empirical_peak_flops:
+            return [*words, "--empirical-peak-flops", f"{device.empirical_peak_flops[precision].value:g}"]
+        return [*words, "--measure-peak"]
+
     @property
     def ranks_of_a_node(self) -> int | None:
         """As many as may be there; where they don't divide the ranks, as many as do. None for an unknown node."""

@@ -29,11 +29,12 @@ def _models(named: str | tuple[str, ...]) -> tuple[str, ...]:
 class Series(Record):
     """A series as the file has it: per system, devices -> model, or models.
 
-    sequences: of a global batch, the same at every size unless it says devices -> sequences. micro_batch: of a rank, at
-    once, as sequences. grids: each point is run on each; "auto" is the engine's choice, and that of a model that isn't
-    named where it says model -> grids. cache: blocks whose gathered weights a study of overlap keeps. rounds: in which
-    what is compared takes turns. ranks_per_node: at most. time_limit: of a job, where the partition's doesn't do.
-    token_budget: tokens of the training whose time to solution is asked for.
+    sequences: of a global batch, the same at every size unless it says devices -> sequences. sequence: tokens of one,
+    where it isn't as the model has it. micro_batch: of a rank, at once, as sequences. grids: each point is run on each;
+    "auto" is the engine's choice, and that of a model that isn't named where it says model -> grids. cache: blocks
+    whose gathered weights a study of overlap keeps. rounds: in which what is compared takes turns; jobs: how often a
+    contest starts processes; apart: for each of its sides. ranks_per_node: at most. time_limit: of a job, where the
+    partition's doesn't do. token_budget: tokens of the training whose time to solution is asked for.
     """
 
     name: str = Field(min_length=1)
@@ -44,6 +45,9 @@ class Series(Record):
     grids: Grids | dict[str, Grids] = (AUTO,)
     cache: Count | Literal["auto"] = AUTO
     rounds: Count = 10
+    jobs: Count = 3
+    apart: bool = False
+    sequence: Count | None = None
     ranks_per_node: Count | None = None
     iterations: Count = 10
     time_limit: TimeLimit | None = None

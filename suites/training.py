@@ -81,15 +81,8 @@ class Training(EngineTest):
 
     def own_options(self) -> list[str]:
         """Options that only train and check take."""
-        device = self.system.device
         words = ["--iterations", str(self.iterations), "--warmup", str(self.warmup)]
-        if self.precision in device.peak_flops:
-            words += ["--peak-flops", f"{device.peak_flops[self.precision].value:g}"]
-        if self.precision in device.empirical_peak_flops:
-            words += ["--empirical-peak-flops", f"{device.empirical_peak_flops[self.precision].value:g}"]
-        else:
-            words.append("--measure-peak")
-        return words
+        return [*words, *self.peak_options(self.precision)]
 
     def options(self) -> list[str]:
         return ["train", *self.plan_options(self.corpus()), *self.own_options()]

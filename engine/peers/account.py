@@ -15,10 +15,11 @@ from typing import Any, Literal
 from engine.comm.launch import Launch
 from engine.errors import ContactError, EngineError, is_out_of_memory
 from engine.files import write_text
+from engine.models.architecture import hardware_flops, model_flops
 from engine.peers.contest import Case, Contest
 from engine.peers.ranks import OWN, Job, failure
 from engine.result import provenance
-from engine.result.peers import Asked, Comparison, PeersResult, parse
+from engine.result.peers import Asked, Comparison, Peaks, PeersResult, Work, parse
 from engine.result.schema import Transport
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class Account:
         self._hosts: list[str] = []
         self._devices: list[str] = []
         self._transport: Transport | None = None
+        self._peak_flops_per_s: float | None = None
         self._start = provenance.now()
         self._met = False
 
@@ -57,7 +59,18 @@ class Account:
         self._hosts += [host for job in jobs for host in job.hosts]
         self._devices += [device for job in jobs for device in job.devices]
         self._transport = jobs[-1].transport
-        whole = len(self._held) == len(self._asked)
+        rates = [job.peak_flops_per_s for job in jobs if job.peak_flops_per_s is not None]
+        self._peak_flops_per_s = max([*rates, self._peak_flops_per_s or 0.0]) or None
+        return self._as_far_as_it_is()
+
+    def missing(self, contest: Contest, reason: str) -> PeersResult:
+        """Note why a contest can't be held here, and write all so far."""
+        place = next(number for number, asked in enumerate(self._asked) if asked == Asked(**told(contest)))
+        self._asked[place] = self._asked[place].model_copy(update={"missing": reason})
+        return self._as_far_as_it_is()
+
+    def _as_far_as_it_is(self) -> PeersResult:
+        whole = len(self._held) == sum(asked.missing is None for asked in self._asked)
         result = self._result("ok", None) if whole else self._result("failed", UNFINISHED)
         self._write(result)
         return result
@@ -82,6 +95,8 @@ class Account:
             device=self._device,
             dtype=self._case.precision,
             case=self._options(),
+            work=self._work(),
+            peaks=self._peaks(),
             contests=tuple(self._asked),
             comparisons=tuple(self._held),
             transport=self._transport,
@@ -98,6 +113,22 @@ class Account:
         case = self._case
         came_out = {"device": self._device, "reduce_dtype": case.precision, "family": case.model.family}
         return asdict(case) | came_out
+
+    def _work(self) -> Work:
+        model, sequences, recompute = self._case.model, self._case.sequences, self._case.checkpoint_activations
+        return Work(
+            tokens=sequences * model.sequence,
+            model_flops=model_flops(model, sequences),
+            hardware_flops=hardware_flops(model, sequences, recompute=recompute),
+        )
+
+    def _peaks(self) -> Peaks:
+        measured = self._peak_flops_per_s
+        return Peaks(
+            advertised=self._case.peak_flops,
+            empirical=measured or self._case.empirical_peak_flops,
+            measured=measured is not None,
+        )
 
     def _write(self, result: PeersResult) -> None:
         write_text(self._out, result.to_json())

@@ -1,21 +1,24 @@
 """What one rank of a contest does: both sides in one process, in turns, so that the machine's drift cancels."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from itertools import pairwise
+
+import torch
 
 from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.data.dataset import open_dataset
 from engine.data.sampler import batch
 from engine.errors import RunError
+from engine.measure.allocated import Allocated
 from engine.measure.clock import HostClock
 from engine.peers.contest import TOLERANCES, Case, Contest
 from engine.peers.ours import trainer
 from engine.peers.peer import Peer, Values
 from engine.result.metrics import relative_difference
-from engine.result.peers import Measured, Side
+from engine.result.peers import NOTHING, SIDES, Measured, Side, SideName
 from engine.training.trainer import to_device
 
 Step = Callable[[], Values]
@@ -54,37 +57,44 @@ def peer_side(case: Case, comm: Comm, peer: Peer) -> Step:
     return step
 
 
-def measure(comm: Comm, contest: Contest, case: Case) -> Measured:
-    """Warm both sides up, check that they train alike, and time them in turns. Collective.
+def measure(comm: Comm, contest: Contest, case: Case, names: Sequence[SideName] = SIDES) -> Measured:
+    """Warm the sides up, check that they train alike, and time them in turns. Collective.
 
-    Raises RunError if losses or gradient norms of the warm-up steps differ.
+    names: of the sides; of one that is left out nothing is measured. Raises RunError if losses or gradient norms of the
+    warm-up steps differ, Unavailable for a peer that can't be held here.
     """
     module, _, constructor = contest.built_by.partition(":")
-    ours = our_side(case, comm)
-    peer = peer_side(case, comm, getattr(import_module(module), constructor)(case, comm))
-    sides = [_Turns(step, HostClock(comm.device)) for step in (ours, peer)]
-    for side in sides:
-        side.warm_up(case.warmup)
-    check_equal(contest.name, sides[0].values, sides[1].values, TOLERANCES[case.precision])
+    peer = getattr(import_module(module), constructor)
+    build: dict[SideName, Callable[[], Step]] = {
+        "ours": lambda: our_side(case, comm),
+        "peer": lambda: peer_side(case, comm, peer(case, comm)),
+    }
+    sides = {name: _Turns(build[name], comm.device, case.warmup) for name in names}
+    if len(sides) == len(SIDES):
+        check_equal(contest.name, sides["ours"].values, sides["peer"].values, TOLERANCES[case.precision])
+    turns = list(sides.values())
     for index in range(case.rounds):
-        for side in sides if index % 2 == 0 else reversed(sides):  # each goes first in half of the rounds
+        for side in turns if index % 2 == 0 else reversed(turns):  # each goes first in half of the rounds
             comm.barrier()
             side.take(case.steps)
-    ours_took, peer_took = (side.measured() for side in sides)
-    return Measured(ours=ours_took, peer=peer_took)
+    return Measured(**{name: sides[name].measured() if name in sides else NOTHING for name in SIDES})
 
 
 class _Turns:
-    """One side's steps, timed. A step has ended when the device has done all that it asked for."""
+    """One side, built and warmed up, and its steps, timed. A step has ended when the device has done all of it.
 
-    def __init__(self, step: Step, clock: HostClock) -> None:
-        self._step, self._clock = step, clock
-        self.values: list[Values] = []
+    The last step of the warm-up is not watched by what counts its memory.
+    """
+
+    def __init__(self, build: Callable[[], Step], device: torch.device, warmup: int) -> None:
+        self._clock = HostClock(device)
+        watched = max(warmup - 1, 1)
+        with Allocated(device) as self._memory:
+            self._step = build()
+            self.values = [self._step() for _ in range(watched)]
+        self.values += [self._step() for _ in range(warmup - watched)]
         self._wall_s: list[tuple[float, ...]] = []
         self._cpu_s: list[tuple[float, ...]] = []
-
-    def warm_up(self, steps: int) -> None:
-        self.values = [self._step() for _ in range(steps)]
 
     def take(self, steps: int) -> None:
         wall, cpu = [self._clock.stamp_end()], [time.process_time()]
@@ -101,6 +111,7 @@ class _Turns:
             gradient_norms=tuple(v.gradient_norm for v in self.values),
             wall_s=tuple(self._wall_s),
             cpu_s=tuple(self._cpu_s),
+            peak_bytes=self._memory.peak_bytes,
         )
 
 
@@ -113,3 +124,12 @@ def check_equal(name: str, ours: list[Values], peer: list[Values], tolerance: fl
                     f"The engine and {name} don't do the same: in step {step} the engine's {what} was {x:.7g} and "
                     f"that of {name} {y:.7g}, more than {tolerance:g} apart, so their times can't be compared."
                 )
+
+
+def check_apart(name: str, measured: Measured, tolerance: float) -> None:
+    """The same of sides that were measured in processes of their own. Raises RunError."""
+    ours, peer = (
+        [Values(*both) for both in zip(side.losses, side.gradient_norms, strict=True)]
+        for side in (measured.ours, measured.peer)
+    )
+    check_equal(name, ours, peer, tolerance)

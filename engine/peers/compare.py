@@ -1,6 +1,7 @@
 """The engine against its peers on this machine: contests one after the other, their statistics, table and file."""
 
 import logging
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,11 +18,22 @@ from engine.comm.launch import Launch, choose_device
 from engine.errors import UsageError, nearest
 from engine.grid import Grid
 from engine.peers.account import Account, told
-from engine.peers.contest import CONTESTS, TOLERANCES, Case, Contest
+from engine.peers.alternate import check_apart
+from engine.peers.contest import CONTESTS, TOLERANCES, Case, Contest, Unavailable
 from engine.peers.ranks import Job, run_ranks, take_part
 from engine.planning.fit import check_grid
 from engine.result.metrics import paired_ratio, ratio_of_medians
-from engine.result.peers import Comparison, Equality, PeersResult, difference, paired, rounds, steps
+from engine.result.peers import (
+    SIDES,
+    Comparison,
+    Equality,
+    Measured,
+    PeersResult,
+    difference,
+    paired,
+    rounds,
+    steps,
+)
 from engine.result.schema import Memory
 
 log = logging.getLogger(__name__)
@@ -59,6 +71,11 @@ def check_contests(case: Case, contests: Sequence[Contest], ranks: int) -> None:
             raise UsageError(f"{option} is at least 1, but {number} was given.")
     if case.timeout_s <= 0:
         raise UsageError(f"--timeout is a positive number of seconds, but {case.timeout_s:g} was given.")
+    for option, rate in {"--peak-flops": case.peak_flops, "--empirical-peak-flops": case.empirical_peak_flops}.items():
+        if rate is not None and not 0 < rate < math.inf:
+            raise UsageError(f"{option} is a positive number of flop/s, but {rate:g} was given.")
+    if case.apart and ranks > 1:
+        raise UsageError("--apart starts processes of its own: take it without a launcher.")
     for contest in contests:
         contest.check(case.model)
         check_grid(case.model, contest.grid, Batch(case.sequences))
@@ -89,7 +106,11 @@ def compare(
     for contest in contests:
         load = os.getloadavg()[0]
         try:
-            jobs = [run_ranks(contest, case) for _ in range(case.jobs)] if joined is None else [next(joined)]
+            jobs = [_job(contest, case, number) for number in range(case.jobs)] if joined is None else [next(joined)]
+        except Unavailable as lacking:
+            log.info("%s is not held: %s", contest.name, lacking)
+            result = account.missing(contest, str(lacking))
+            continue
         except Exception as error:
             account.fail(error, contest)
             raise
@@ -98,9 +119,27 @@ def compare(
         found = comparison(contest, jobs, TOLERANCES[case.precision], load)
         log.info("%s on %s: ratio %.3f", contest.name, contest.grid, found.ratio)
         result = account.held(found, jobs)
+        case = replace(case, measure_peak=False)  # once is enough
     if joined is not None:
         next(joined, None)
     return result
+
+
+def _job(contest: Contest, case: Case, number: int) -> Job:
+    """The job of that number, counted from 0; only the first one measures the peak of matrix products.
+
+    Of sides that are apart, each goes first in half of the jobs. Raises RunError, Unavailable.
+    """
+    case = replace(case, measure_peak=case.measure_peak and number == 0)
+    if not case.apart:
+        return run_ranks(contest, case)
+    halves = {name: run_ranks(contest, case, (name,)) for name in (SIDES if number % 2 == 0 else SIDES[::-1])}
+    ours, peer = (halves[name] for name in SIDES)
+    measured = Measured(ours=ours.measured.ours, peer=peer.measured.peer)
+    check_apart(contest.name, measured, TOLERANCES[case.precision])
+    peaks = zip(ours.memory.peak_bytes_per_rank, peer.memory.peak_bytes_per_rank, strict=True)
+    memory = ours.memory.model_copy(update={"peak_bytes_per_rank": tuple(map(max, peaks))})
+    return replace(ours, measured=measured, memory=memory)
 
 
 def comparison(contest: Contest, jobs: Sequence[Job], tolerance: float, load: float) -> Comparison:
@@ -136,6 +175,7 @@ def table(report: PeersResult) -> str:
         f"{'peer':<16}{'grid':<9}{'ours s':>7}{'peer s':>9}{'ratio':>7}{'target':>8}"
         f"  {'jobs':<16}{'rounds':<16}{'cpu':<7}paired (interval)"
     ]
+    lines += [f"{c.peer:<16}{c.grid:<9} not held: {c.missing}" for c in report.contests if c.missing]
     for c in report.comparisons:
         target = "-" if c.target is None else f"{c.target:.2f}"
         assert c.paired is not None

@@ -8,11 +8,15 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from engine.errors import UsageError
+from engine.errors import EngineError, UsageError
 from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
 from engine.overlap.flags import ALL, Overlap
 from engine.training.config import OptimConfig, PrecisionName
+
+
+class Unavailable(EngineError):
+    """A contest that can't be held here, for want of a package, a compiler or a like network: the sentence says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,9 @@ class Contest:
 CONTESTS = {
     contest.name: contest
     for contest in (
-        Contest("plain", "plain PyTorch", Grid(), 1.02, "engine.peers.plain:Plain", ()),
+        Contest("plain", "plain PyTorch", Grid(), 1.0, "engine.peers.plain:Plain", ()),
+        Contest("compile", "plain PyTorch, torch.compile", Grid(), 1.05, "engine.peers.compiled:Compiled", ()),
+        Contest("transformers", "Hugging Face transformers", Grid(), None, "engine.peers.hugging_face:HuggingFace", ()),
         Contest("ddp", "DistributedDataParallel", Grid(data=2), 1.0, "engine.peers.ddp:DDP", ("data",)),
         Contest("fsdp2", "fully_shard, keeps gathered weights", Grid(z=2), 1.0, "engine.peers.fsdp2:FSDP2", ("z",)),
         Contest(
@@ -97,6 +103,14 @@ class Sampling:
     """of each rank"""
     timeout_s: Annotated[float, Parameter(name="--timeout", metavar="SECONDS")] = 1800.0
     """for one job"""
+    apart: bool = False
+    """each side of a job in processes of its own, one after the other: where a device can't hold both"""
+    peak_flops: Annotated[float | None, Parameter(metavar="FLOPS")] = None
+    """advertised peak of one device, for MFU"""
+    empirical_peak_flops: Annotated[float | None, Parameter(metavar="FLOPS")] = None
+    """what matrix products reach on one device"""
+    measure_peak: bool = False
+    """measure that first, on all ranks at once"""
 
 
 TOLERANCES: dict[PrecisionName, float] = {"fp64": 2e-13, "fp32": 1e-4, "bf16": 3e-2}

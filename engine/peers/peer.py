@@ -1,6 +1,6 @@
 """What a peer has to offer, and the pieces that all of them share: the serial model, its optimizer, its loss."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -12,6 +12,7 @@ from engine.models.serial import SerialModel
 from engine.parallel.initial import initialise_serial
 from engine.peers.contest import Case
 from engine.precision import Precision, at_least_fp32
+from engine.training.config import OptimConfig
 from engine.training.optim import adamw
 
 
@@ -45,6 +46,28 @@ def serial_model(case: Case, device: torch.device | str) -> SerialModel:
 def optimizer(model: nn.Module, case: Case) -> torch.optim.AdamW:
     """The engine's optimizer, in the same groups, over a model whose parameters keep their serial names."""
     return adamw(dict(model.named_parameters()), case.model.placements(), case.optim)
+
+
+def adamw_by_shape(kinds: Sequence[Sequence[nn.Parameter]], optim: OptimConfig) -> torch.optim.AdamW:
+    """The same optimizer over a model that names its parameters otherwise: only matrices decay.
+
+    kinds: parameters that one fused call can't mix.
+    """
+    groups = [
+        {
+            "params": [p for p in kind if (p.ndim > 1) is matrices],
+            "weight_decay": optim.weight_decay if matrices else 0.0,
+        }
+        for kind in kinds
+        for matrices in (True, False)
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=optim.learning_rate,
+        betas=(optim.beta1, optim.beta2),
+        eps=optim.eps,
+        fused=True,
+    )
 
 
 def mean_loss(model: SerialModel, forward: Callable[[Tensor], Tensor], tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:

@@ -18,11 +18,14 @@ class Plain:
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer."""
         self._optimizer.zero_grad()
-        loss = mean_loss(self._model, self._forward, tokens_BS, targets_BS)
+        loss = self._loss(tokens_BS, targets_BS)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._case.optim.clip)
         self._optimizer.step()
         return Values(loss.item(), norm.item())
+
+    def _loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+        return mean_loss(self._model, self._forward, tokens_BS, targets_BS)
 
     def _forward(self, tokens_BS: Tensor) -> Tensor:
         with autocast(self._case, self._device):

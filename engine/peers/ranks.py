@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from engine.comm.launch import Launch
 from engine.errors import EngineError, RunError
-from engine.peers.contest import Case, Contest
+from engine.peers.contest import Case, Contest, Unavailable
 from engine.progress import log_to_stderr
-from engine.result.peers import Measured
+from engine.result.peers import SIDES, Measured, SideName
 from engine.result.schema import Memory, Transport
 
 if TYPE_CHECKING:
@@ -34,13 +34,16 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What rank 0 knows of one job. memory, hosts, devices, transport: of all ranks."""
+    """What rank 0 knows of one job. memory, hosts, devices, transport: of all ranks. peak_flops_per_s: what matrix
+    products reached on each rank, all at once, where that was asked for.
+    """
 
     measured: Measured
     memory: Memory
     hosts: tuple[str, ...]
     devices: tuple[str, ...]
     transport: Transport | None
+    peak_flops_per_s: float | None = None
 
 
 def take_part(
@@ -50,10 +53,12 @@ def take_part(
     *,
     store: "dist.Store | None" = None,
     met: Callable[[], None] = lambda: None,
+    names: Sequence[SideName] = SIDES,
 ) -> Iterator[Job]:
     """Take part in each contest as one of the ranks of a launch, who meet first and part at the end.
 
-    store: where they meet, instead of at the master. met: called when they have.
+    store: where they meet, instead of at the master. met: called when they have. names: of the sides to measure. What
+    matrix products reach is measured before the first contest.
     """
     import torch
     import torch.distributed as dist
@@ -61,10 +66,11 @@ def take_part(
     from engine.comm.funnel import Comm
     from engine.comm.launch import choose_device, init_process_group
     from engine.comm.transport import backend_of, listen
-    from engine.measure.memory import keep_freed_memory
+    from engine.measure.memory import forget_peak, keep_freed_memory
     from engine.measure.recorder import Recorder
     from engine.peers.alternate import measure
-    from engine.training.gathered import everyones
+    from engine.precision import DTYPES
+    from engine.training.gathered import everyones, joint_peak
 
     device = choose_device(case.device, launch.local_rank)
     if device.type == "cpu":
@@ -74,24 +80,30 @@ def take_part(
     init_process_group(launch, device, COLLECTIVE_TIMEOUT, store)
     met()
     for contest in contests:
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
         recorder = Recorder.on(device, breakdown=False)
         comm = Comm(contest.grid, timeout=COLLECTIVE_TIMEOUT, recorder=recorder, device=device)
-        measured, ranks = measure(comm, contest, case), everyones(comm, heard)
-        yield Job(measured, ranks.memory, tuple(ranks.hosts), tuple(ranks.devices), ranks.transport)
+        asked = case.measure_peak and contest is contests[0]
+        peak = joint_peak(comm, DTYPES[case.precision]) if asked else None
+        forget_peak(device)
+        measured, ranks = measure(comm, contest, case, names), everyones(comm, heard)
+        yield Job(measured, ranks.memory, tuple(ranks.hosts), tuple(ranks.devices), ranks.transport, peak)
         comm.barrier()
     dist.destroy_process_group()
 
 
-def run_ranks(contest: Contest, case: Case) -> Job:
-    """Run one contest on ranks of its own; what its rank 0 knows. Raises RunError if a rank fails or time runs out."""
+def run_ranks(contest: Contest, case: Case, names: Sequence[SideName] = SIDES) -> Job:
+    """Run one contest, or those sides of it, on ranks of its own; what its rank 0 knows.
+
+    Raises RunError if a rank fails or time runs out, Unavailable for a peer that can't be held here.
+    """
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         processes: dict[Connection, SpawnProcess] = {}
         for rank in range(contest.grid.size):
             here, there = context.Pipe(duplex=False)
-            process = context.Process(target=_rank, args=(there, f"{folder}/store", rank, contest, case), daemon=True)
+            process = context.Process(
+                target=_rank, args=(there, f"{folder}/store", rank, contest, case, names), daemon=True
+            )
             process.start()
             there.close()
             processes[here] = process
@@ -122,13 +134,15 @@ def _first_job(pipes: list[Connection], name: str, timeout_s: float) -> Job:
                 raise RunError(
                     f"Rank {pipes.index(pipe)} of the comparison with {name} died: is memory short for two models?"
                 ) from None
+            if isinstance(outcome, Unavailable):
+                raise outcome
             if isinstance(outcome, str):
                 raise RunError(outcome)
             received[pipe] = outcome
     return received[pipes[0]]
 
 
-def _rank(pipe: Connection, store: str, rank: int, contest: Contest, case: Case) -> None:
+def _rank(pipe: Connection, store: str, rank: int, contest: Contest, case: Case, names: Sequence[SideName]) -> None:
     """The life of one rank: sends a Job, or the reason why there is none."""
     os.environ["OMP_NUM_THREADS"] = str(case.threads)  # before torch is loaded
     log_to_stderr(rank)
@@ -137,8 +151,10 @@ def _rank(pipe: Connection, store: str, rank: int, contest: Contest, case: Case)
         import torch.distributed as dist
 
         launch = Launch(rank, size, rank, OWN, "127.0.0.1", 0)
-        for job in take_part(launch, [contest], case, store=dist.FileStore(store, size)):
+        for job in take_part(launch, [contest], case, store=dist.FileStore(store, size), names=names):
             pipe.send(job)
+    except Unavailable as error:
+        pipe.send(error)
     except EngineError as error:
         pipe.send(str(error))
     except Exception as error:

@@ -23,7 +23,7 @@ from torch.distributed.tensor.parallel import (
 from engine.comm.funnel import Comm
 from engine.models.serial import SerialModel
 from engine.peers.contest import Case
-from engine.peers.peer import Values, autocast, mean_loss, serial_model
+from engine.peers.peer import Values, adamw_by_shape, autocast, mean_loss, serial_model
 from engine.placement import NORMAL, Placement
 
 
@@ -36,24 +36,10 @@ class TensorParallel:
         regroup_parts(model, placements, comm.grid.size)
         mesh = init_device_mesh(comm.device.type, (comm.grid.size,))
         parallelize_module(model, mesh, plan(model, placements))
-        self._model, optim = model, case.optim
+        self._model = model
         parameters = list(self._model.parameters())
         self._kinds = [[p for p in parameters if isinstance(p, DTensor) is wanted] for wanted in (True, False)]
-        groups = [
-            {
-                "params": [p for p in kind if (p.ndim > 1) is matrices],
-                "weight_decay": optim.weight_decay if matrices else 0.0,
-            }
-            for kind in self._kinds
-            for matrices in (True, False)
-        ]
-        self._optimizer = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=optim.learning_rate,
-            betas=(optim.beta1, optim.beta2),
-            eps=optim.eps,
-            fused=True,
-        )
+        self._optimizer = adamw_by_shape(self._kinds, case.optim)
         self._clip = case.optim.clip
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:

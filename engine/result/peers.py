@@ -1,13 +1,14 @@
 """The result of `bench peers`: contests of the engine with other people's parallelism, and whatever they measured.
 
 Version 1 had one device and number format (processors, fp32), no labels, no status, no paired ratio and no gradient
-norms; it is read as what it was.
+norms; version 2 no work, no peaks, no memory of each side and no contest that can't be held. They are read as what they
+were.
 """
 
 from collections.abc import Sequence
 from itertools import chain
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
@@ -16,7 +17,10 @@ from engine.result.schema import GridText, Memory, Provenance, Ratio, Transport,
 from engine.schema import Record
 
 SCHEMA: Literal["par4d.peers"] = "par4d.peers"
-VERSION: Literal[2] = 2
+VERSION: Literal[3] = 3
+
+SideName = Literal["ours", "peer"]
+SIDES: tuple[SideName, ...] = ("ours", "peer")
 
 
 class Side(Record):
@@ -24,12 +28,19 @@ class Side(Record):
 
     wall_s, cpu_s: elapsed and processor seconds of each timed step, by round. Processor seconds are those of the whole
     process, threads of the collectives included, without waiting; other work on the machine disturbs them less.
+    peak_bytes: the most that the device's allocator held for this side, from before it was built until it had taken its
+    steps but the last of the warm-up; on processors of tensors only.
     """
 
     losses: tuple[float, ...]
     gradient_norms: tuple[float, ...] = ()
     wall_s: tuple[tuple[float, ...], ...]
     cpu_s: tuple[tuple[float, ...], ...]
+    peak_bytes: int | None = None
+
+
+NOTHING = Side(losses=(), wall_s=(), cpu_s=())
+"""Of a side that was left out."""
 
 
 class Measured(Record):
@@ -52,13 +63,33 @@ class Equality(Record):
 
 
 class Asked(Record):
-    """A contest that was asked for. target: what `ratio` is to be at most; None where it is only told."""
+    """A contest that was asked for. target: what `ratio` is to be at most; None where it is only told.
+
+    missing: why it can't be held on this machine, and wasn't.
+    """
 
     peer: str
     peer_is: str
     grid: GridText
     ranks: int
     target: float | None
+    missing: str | None = None
+
+
+class Work(Record):
+    """Of one step, all ranks together: tokens, and flops as metrics.rate counts them."""
+
+    tokens: int
+    model_flops: int
+    hardware_flops: int
+
+
+class Peaks(Record):
+    """Flop/s of one device: the vendor's, and what matrix products reach; measured: by the command's own ranks."""
+
+    advertised: float | None = None
+    empirical: float | None = None
+    measured: bool = False
 
 
 class Comparison(Asked):
@@ -93,13 +124,15 @@ class PeersResult(Record):
     """
 
     schema_: Literal["par4d.peers"] = Field(default=SCHEMA, alias="schema")
-    version: Literal[1, 2] = VERSION
+    version: Literal[1, 2, 3] = VERSION
     status: Literal["ok", "failed"] = "ok"
     reason: str | None = None
     labels: dict[str, str] = {}
     device: Literal["cpu", "cuda"] = "cpu"
     dtype: str = "fp32"
     case: dict[str, Any]
+    work: Work | None = None
+    peaks: Peaks = Peaks()
     contests: tuple[Asked, ...] = ()
     comparisons: tuple[Comparison, ...]
     transport: Transport | None = None
@@ -128,6 +161,36 @@ def rounds(measured: Sequence[Measured]) -> list[list[tuple[float, float]]]:
 def paired(measured: Sequence[Measured]) -> Ratio:
     """The paired ratio over jobs and rounds."""
     return Ratio(**metrics.paired(rounds(measured))._asdict())
+
+
+class Speed(NamedTuple):
+    """Rates of the whole job; mfu, hfu: of the advertised peak, of_empirical: of the empirical one; None without."""
+
+    tokens_per_s: float
+    model_flops_per_s: float
+    mfu: float | None
+    hfu: float | None
+    of_empirical: float | None
+
+
+def speed(work: Work, peaks: Peaks, ranks: int, step_s: float) -> Speed:
+    """What a side's step time says."""
+    model, hardware = metrics.rate(work.model_flops, step_s), metrics.rate(work.hardware_flops, step_s)
+    advertised, empirical = peaks.advertised, peaks.empirical
+    return Speed(
+        tokens_per_s=metrics.rate(work.tokens, step_s),
+        model_flops_per_s=model,
+        mfu=metrics.utilisation(model, ranks, advertised) if advertised else None,
+        hfu=metrics.utilisation(hardware, ranks, advertised) if advertised else None,
+        of_empirical=metrics.utilisation(hardware, ranks, empirical) if empirical else None,
+    )
+
+
+def peak_bytes(measured: Sequence[Measured]) -> tuple[int | None, int | None]:
+    """What ours and the peer's side took, the most of any job; None where it wasn't measured."""
+    sides = ([job.ours.peak_bytes for job in measured], [job.peer.peak_bytes for job in measured])
+    ours, peer = (max((taken for taken in side if taken is not None), default=None) for side in sides)
+    return ours, peer
 
 
 def difference(job: Measured) -> tuple[float, float]:

@@ -5,16 +5,15 @@ from typing import Any
 import pandas as pd
 
 from reports import dots, text
+from reports.contest_tables import contests_table, failures, missing, provenance
 from reports.contests import CLEARANCE, FEWEST_JOBS, FEWEST_ROUNDS, SERIES, points
 from reports.dots import Dot
 from reports.methods import TOO_NARROW
-from reports.page import Block, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
+from reports.page import Block, Facts, Figure, Figures, Page, Paragraph, Section, nothing_measured
 from reports.study import ContestStudy
 
 TITLE = "Peers"
-SUMMARY = (
-    "Step times against plain PyTorch, DDP, FSDP2, HSDP and DTensor on the same ranks, with how sure and how equal."
-)
+SUMMARY = "Step times against DDP, FSDP2, HSDP and DTensor on the same ranks, with how sure and how equal."
 LEAD = (
     "The same network from the same weights on the same batches, trained by the engine on a grid and by other people's "
     "parallelism that does what the grid does. Both live in the same processes and take turns, round by round, so that "
@@ -47,14 +46,14 @@ def build(table: pd.DataFrame) -> Page:
     titles = [_title(rows.iloc[0]) for rows in drawn]
     names = text.slugs(titles)
     sections = [_section(*one) for one in zip(names, titles, drawn, strict=True)]
-    details: tuple[Block, ...] = (Paragraph(HOW), *_failures(table), _provenance(table))
+    details: tuple[Block, ...] = (Paragraph(HOW), *failures(table), *missing(table), provenance(table))
     if len(groups) > MOST_SECTIONS:
-        details = (_contests("all", contests), *details)
+        details = (contests_table("all", contests), *details)
     sections.append(Section("Details", details))
     return Page(TITLE, LEAD, tuple(sections), _headline(contests))
 
 
-STUDY = ContestStudy("peers", TITLE, SUMMARY, 6, build)
+STUDY = ContestStudy("peers", TITLE, SUMMARY, 7, lambda held: held["ranks"] > 1, build)
 
 
 def _title(row: "pd.Series[Any]") -> str:
@@ -85,7 +84,7 @@ def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
         blocks = [Paragraph("Not measured: no contest of this series ended well.")]
     else:
         blocks.append(Figures((_figure(name, rows),), wide=True))
-    blocks.append(_contests(name, rows))
+    blocks.append(contests_table(name, rows))
     return Section(title, tuple(blocks), f"series-{name}")
 
 
@@ -143,94 +142,3 @@ def _figure(name: str, rows: pd.DataFrame) -> Figure:
         "peer_s",
     ]  # fmt: skip
     return Figure(title, caption, svg, shown[keys], f"{name}-ratios")
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.3f}"
-
-
-def _tiny(value: float) -> str:
-    return f"{value:.1e}"
-
-
-def _contests(name: str, rows: pd.DataFrame) -> Table:
-    """Every contest with all that was measured."""
-    columns = (
-        Column("Peer", "peer", numeric=False),
-        Column("which is", "peer_is", numeric=False),
-        Column("Grid", "grid", numeric=False),
-        Column("Outcome", "verdict", numeric=False),
-        Column("Paired ratio", "ratio", _ratio, figure="paired_ratio"),
-        Column("from", "low", _ratio, figure="paired_ratio"),
-        Column("to", "high", _ratio, figure="paired_ratio"),
-        Column("Ratio of medians", "of_medians", _ratio, figure="ratio_of_medians"),
-        Column("lowest job", "of_medians_low", _ratio, figure="ratio_of_medians"),
-        Column("highest job", "of_medians_high", _ratio, figure="ratio_of_medians"),
-        Column("Target", "target", numeric=False, missing="none"),
-        Column("Processor time", "processor", _ratio, figure="ratio_of_medians"),
-        Column("Our step", "ours_s", text.seconds),
-        Column("Peer's step", "peer_s", text.seconds),
-        Column("Jobs", "jobs", text.count),
-        Column("Rounds", "rounds", text.count),
-        Column("Losses differ", "losses", _tiny, figure="relative_difference"),
-        Column("Gradient norms differ", "norms", _tiny, missing="not kept", figure="relative_difference"),
-        Column("Tolerance", "tolerance", _tiny),
-        Column("Steps compared", "compared", text.count),
-        Column("Sequences", "sequences", numeric=False, missing="unknown"),
-        Column("of tokens", "sequence", numeric=False, missing="unknown"),
-        Column("Checkpointing", "checkpointing", numeric=False, missing="unknown"),
-        Column("Threads", "threads", numeric=False, missing="unknown"),
-        Column("Overlap", "overlap", numeric=False, missing="unknown"),
-        Column("Memory, fullest rank", "memory_max", text.memory, missing="not told"),
-        Column("Network", "network", numeric=False, missing="not told"),
-    )
-    note = "Losses and gradient norms: the largest relative difference in a step before those that were timed. Memory: "
-    note += "of a process with both models."
-    return Table("Contests", columns, rows.assign(lost=rows["jobs"] == 0), f"{name}-contests", note, "lost")
-
-
-def _failures(table: pd.DataFrame) -> list[Table]:
-    data = table[table["status"] != "ok"].sort_values("end", ascending=False, kind="stable")
-    if data.empty:
-        return []
-    columns = (
-        Column("Peer", "peer", numeric=False),
-        Column("Grid", "grid", numeric=False),
-        Column("System", "system", numeric=False, missing="unnamed"),
-        Column("Model", "model", numeric=False, missing="unknown"),
-        Column("Number format", "dtype", numeric=False),
-        Column("End", "end", text.moment, missing="unknown"),
-        Column("Reason", "reason", numeric=False, wide=True),
-        Column("Result", "source", numeric=False, wide=True),
-    )
-    return [Table("Failed contests", columns, data, "failed")]
-
-
-def _provenance(table: pd.DataFrame) -> Table:
-    """Every contest of every command, newest first."""
-    data = table.sort_values("end", ascending=False, kind="stable").assign(jobs=table["measured"].map(len))
-    columns = (
-        Column("Start", "start", text.moment, missing="unknown"),
-        Column("End", "end", text.moment, missing="unknown"),
-        Column("Status", "status", numeric=False),
-        Column("Peer", "peer", numeric=False),
-        Column("Grid", "grid", numeric=False),
-        Column("System", "system", numeric=False, missing="unnamed"),
-        Column("Partition", "partition", numeric=False, missing="none"),
-        Column("Model", "model", numeric=False, missing="unknown"),
-        Column("Number format", "dtype", numeric=False),
-        Column("Jobs", "jobs", text.count),
-        Column("Warm-up steps", "warmup", numeric=False, missing="unknown"),
-        Column("Steps a round", "steps_per_round", numeric=False, missing="unknown"),
-        Column("Load before", "load", lambda value: f"{value:.1f}"),
-        Column("Commit", "commit", lambda commit: commit[:12], numeric=False, missing="unknown"),
-        Column("Working tree", "dirty", numeric=False),
-        Column("Launcher", "launcher", numeric=False, missing="none"),
-        Column("Network", "transport", numeric=False, missing="not told", wide=True),
-        Column("Test failed later", "remark", numeric=False, missing="no", wide=True),
-        Column("Hosts", "hosts", numeric=False, missing="unknown", wide=True),
-        Column("Device", "devices", numeric=False, missing="unknown", wide=True),
-        Column("Versions", "versions", numeric=False, missing="unknown", wide=True),
-        Column("Result", "source", numeric=False, wide=True),
-    )
-    return Table("Provenance of every contest", columns, data, "provenance")

@@ -41,7 +41,8 @@ OF_BENCH_MATMUL = """
 """
 OF_BENCH_PEERS = """
     peer grid overlap checkpoint-activations batch-size precision device label out jobs rounds steps-per-round threads
-    timeout model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout
+    timeout apart peak-flops empirical-peak-flops measure-peak model architecture layers hidden heads kv-heads ffn vocab
+    seq norm no-bias tied dropout
 """
 UNSET_BY_OPTIONS = {"beta1", "beta2", "eps", "final_fraction"}
 ODD_WORDS = {

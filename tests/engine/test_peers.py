@@ -29,6 +29,8 @@ MODEL = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=
 CASE = Case(MODEL, sequences=4, optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=2, steps=1)
 LLAMA = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
 
+ALWAYS_HERE = [name for name in CONTESTS if name not in ("compile", "transformers")]
+"""The others take a compiler or a package, and are in test_single_device.py."""
 
 # Steps small enough that AdamW doesn't make bf16's roundings large.
 RATES = {"fp64": 1e-2, "fp32": 1e-2, "bf16": 1e-3}
@@ -37,7 +39,7 @@ SEEN = {"fp64": 1e-14, "fp32": 1e-5, "bf16": TOLERANCES["bf16"]}
 
 @pytest.mark.parametrize("precision", RATES)
 @pytest.mark.parametrize("model", [MODEL, LLAMA], ids=["gpt", "llama"])
-@pytest.mark.parametrize("name", CONTESTS)
+@pytest.mark.parametrize("name", ALWAYS_HERE)
 def test_a_peer_has_the_engines_losses_over_three_steps(
     name: str, model: Architecture, precision: PrecisionName
 ) -> None:
@@ -63,7 +65,7 @@ def formats(comm: Comm, name: str) -> tuple[str, str, str]:
     return parameter, gradient, str(seen[0])
 
 
-@pytest.mark.parametrize("name", CONTESTS)
+@pytest.mark.parametrize("name", ALWAYS_HERE)
 def test_a_peer_computes_in_bf16_over_fp32_masters(name: str) -> None:
     for found in run_processes(CONTESTS[name].grid, formats, name):
         assert found == ("torch.float32", "torch.float32", "torch.bfloat16")

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 from sample_ablation import OWN_CORES, SHARED, ablation
-from sample_contests import contests, save_contests
+from sample_contests import ONE_DEVICE, RATIOS, contests, one_device, save_contests
 from sample_devices import latency, memory
 from sample_results import ALL, energy, gemm, save, series, strong, train, validation
 
-from engine.result.peers import PeersResult
+from engine.result.peers import Peaks, PeersResult
 from engine.result.schema import Variant
 from reports.site import build
 
@@ -39,7 +39,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made += [train(ranks=ranks, study="by hand", energy=counted, job=500 + ranks) for ranks in (512, 1024)]
     made.append(train(ranks=16384, model="gpt-160b", grid="8x8x32x8", failure="rank 3 was killed", job=400))
     paths = save(made, folder)
-    save_contests([contests(), contests(("fsdp2",), failure="rank 1 of hsdp died", job=7)], folder)
+    held = [contests(), contests(("fsdp2",), failure="rank 1 of hsdp died", job=7)]
+    held += [one_device(job=20), one_device("llama-local", job=21, missing=True)]
+    held.append(
+        one_device(
+            "llama-3.2-1b", job=22, system="perlmutter", device="cuda", dtype="bf16", step_s=0.001, peaks=Peaks()
+        )
+    )
+    save_contests(held, folder)
     Path(folder, "cut.json").write_text(paths[0].read_text()[:200])
     return folder
 
@@ -68,16 +75,16 @@ def hostile_lanes(variant: Variant, name: str) -> Variant:
     return variant.model_copy(update={"breakdown": changed, "timeline": timeline})
 
 
-def hostile_contests(name: str, job: int) -> PeersResult:
+def hostile_contests(name: str, job: int, peers: tuple[str, str] = ("ddp", "fsdp2")) -> PeersResult:
     """A command whose free texts are all this name, with times that no clock shows."""
     environment = {"hosts": (name,), "launcher": name, "versions": {"torch": name, name: name}, "devices": (name,)}
     known = {"system": name, "series": name, "model": name, "failure": name, "environment": environment}
-    found = contests(("ddp", "fsdp2"), job=job, **known)
+    found = contests(peers, job=job, ratios=RATIOS | ONE_DEVICE, missing=name, **known)
     first, second = found.comparisons
     odd = second.measured[0].ours.model_copy(update={"wall_s": ((1e308, 1e308), (-1.0, 1e308), (0.0, 0.0))})
     measured = (second.measured[0].model_copy(update={"ours": odd}), *second.measured[1:])
     first = first.model_copy(update={"peer": name, "peer_is": name})
-    asked = (found.contests[0].model_copy(update={"peer": name, "peer_is": name}), *found.contests[1:])
+    asked = tuple(asked.model_copy(update={"peer": name, "peer_is": name}) for asked in found.contests)
     second = second.model_copy(update={"measured": measured, "target": 1e300})
     case = found.case | {"sequences": name, "threads": name, "overlap": name}
     return found.model_copy(update={"comparisons": (first, second), "contests": asked, "case": case})
@@ -109,7 +116,9 @@ def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
             results.append(run.model_copy(update={"variants": tuple(variants)}))
         results += strong(points=2, token_budget=name if n % 2 else "2e+12", **(known | {"model": "gpt-5b"}))
     save(results, folder)
-    save_contests([hostile_contests(name, n) for n, name in enumerate(names)], folder)
+    odd = [hostile_contests(name, n) for n, name in enumerate(names)]
+    odd += [hostile_contests(name, 20 + n, ("plain", "compile")) for n, name in enumerate(names)]
+    save_contests(odd, folder)
     out = tmp_path_factory.mktemp("out") / "site"
     build([folder], out)
     return out

@@ -11,10 +11,14 @@ from engine.peers.account import told
 from engine.peers.compare import comparison
 from engine.peers.contest import CONTESTS, TOLERANCES
 from engine.peers.ranks import Job
-from engine.result.peers import Asked, Comparison, Measured, PeersResult, Side
+from engine.result.peers import Asked, Comparison, Measured, Peaks, PeersResult, Side, Work
 from engine.result.schema import Memory
 
 RATIOS = {"plain": 1.01, "ddp": 0.98, "fsdp2": 0.87, "fsdp2-reshard": 0.79, "hsdp": 0.93, "tensor-parallel": 1.12}
+ONE_DEVICE = {"plain": 0.94, "compile": 1.04, "transformers": 0.71}
+NO_PEAKS = Peaks()
+MEMORY = {"plain": 690, "compile": 520, "transformers": 810}
+"""MiB of a peer's side."""
 
 
 def held(peer: str, *, ratio: float = 1.0, jobs: int = 3, rounds: int = 6, spread: float = 0.02, step_s: float = 0.4,
@@ -24,7 +28,9 @@ def held(peer: str, *, ratio: float = 1.0, jobs: int = 3, rounds: int = 6, sprea
 
     def side(scale: float, losses: Sequence[float]) -> Side:
         wall = tuple(tuple(step_s * scale * noise.gauss(1.0, spread) for _ in range(2)) for _ in range(rounds))
-        return Side(losses=tuple(losses), gradient_norms=(1.8, 0.9, 0.8), wall_s=wall, cpu_s=wall)
+        taken = MEMORY.get(peer, 650) if scale == 1.0 else 600
+        norms = (1.8, 0.9, 0.8)
+        return Side(losses=tuple(losses), gradient_norms=norms, wall_s=wall, cpu_s=wall, peak_bytes=taken * 2**20)
 
     def job() -> Job:
         here, losses = noise.gauss(1.0, spread / 2), (8.31, 8.02, 7.77)
@@ -40,10 +46,14 @@ def held(peer: str, *, ratio: float = 1.0, jobs: int = 3, rounds: int = 6, sprea
 
 def contests(names: Sequence[str] = tuple(RATIOS), *, system: str = "local", series: str = "local", job: int = 0,
              device: str = "cpu", dtype: str = "fp32", model: str = "gpt-local-2", failure: str | None = None,
-             environment: dict[str, Any] | None = None, **known: Any) -> PeersResult:  # fmt: skip
-    """One command with these contests. failure: it failed in the one after them, for that reason."""
-    found = [held(name, ratio=RATIOS[name], dtype=dtype, seed=job, **known) for name in names]
-    asked = [Asked.model_validate(contest.model_dump(include=set(Asked.model_fields))) for contest in found]
+             environment: dict[str, Any] | None = None, ratios: dict[str, float] = RATIOS,
+             peaks: Peaks = NO_PEAKS, missing: str | None = None, **known: Any) -> PeersResult:  # fmt: skip
+    """One command with these contests. failure: it failed in the one after them, for that reason; missing: why one with
+    transformers can't be held.
+    """
+    found = [held(name, ratio=ratios[name], dtype=dtype, seed=job, **known) for name in names]
+    asked = [Asked(**told(CONTESTS["transformers"]), missing=missing)] if missing else []
+    asked += [Asked.model_validate(contest.model_dump(include=set(Asked.model_fields))) for contest in found]
     if failure:
         asked += [Asked(**told(CONTESTS[name])) for name in ("hsdp", "tensor-parallel")]
     return PeersResult(
@@ -56,23 +66,33 @@ def contests(names: Sequence[str] = tuple(RATIOS), *, system: str = "local", ser
             "model": {"name": model, "sequence": 128}, "sequences": 8, "threads": 1, "checkpoint_activations": False,
             "warmup": 3, "steps": 2, "overlap": {"oar": True, "ors": True, "oag": True, "cache": "auto", "data": True},
         },
+        work=Work(tokens=1024, model_flops=2 * 10**10, hardware_flops=2 * 10**10),
+        peaks=peaks,
         contests=tuple(asked),
         comparisons=tuple(found),
         provenance=provenance(job, **({"devices": ("AMD EPYC",)} | (environment or {}))),
     )  # fmt: skip
 
 
+def one_device(model: str = "gpt-local-1", *, missing: bool = False, **known: Any) -> PeersResult:
+    """What the suite of one device leaves. missing: without transformers."""
+    names = tuple(ONE_DEVICE)[:2] if missing else tuple(ONE_DEVICE)
+    reason = "transformers is not installed here: pip install '.[peers]'." if missing else None
+    empirical = Peaks(empirical=1e11, measured=True)
+    return contests(names, model=model, ratios=ONE_DEVICE, **({"missing": reason, "peaks": empirical} | known))
+
+
 def version_1(result: PeersResult) -> dict[str, Any]:
     """As the first version of the format had it."""
     old = result.model_dump(mode="json", by_alias=True)
-    for key in ("status", "reason", "labels", "device", "dtype", "contests"):
+    for key in ("status", "reason", "labels", "device", "dtype", "contests", "work", "peaks"):
         del old[key]
     for found in old["comparisons"]:
-        for key in ("rounds_by_job", "paired", "equality", "memory"):
+        for key in ("rounds_by_job", "paired", "equality", "memory", "missing"):
             del found[key]
         for measured in found["measured"]:
             for side in measured.values():
-                del side["gradient_norms"]
+                del side["gradient_norms"], side["peak_bytes"]
     return old | {"version": 1}
 
 

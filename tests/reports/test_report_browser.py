@@ -23,7 +23,18 @@ OPTIONS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
     *("--hide-scrollbars", "--virtual-time-budget=5000", "--window-size=1300,900"),
 )
-PAGES = ("index", "weak_scaling", "strong_scaling", "overlap", "validation", "peak", "peers", "energy", "methods")
+PAGES = (
+    "index",
+    "weak_scaling",
+    "strong_scaling",
+    "overlap",
+    "validation",
+    "peak",
+    "single_device",
+    "peers",
+    "energy",
+    "methods",
+)
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
 HARNESS = """<body><iframe width="%d" height="900" style="border:0" srcdoc="%s"></iframe>
 <script>

@@ -25,7 +25,7 @@ SAMPLES: dict[str, Any] = {
     "ours": 0.4, "published": 0.5, "loss": 3.1, "reference": -3.5, "hidden_s": 0.3, "exposed_s": 0.9, "compute_s": 1.1,
     "lane_s": 1.3, "processor_s": 3.0, "cores": 2, "link_s": 0.4, "step_s": 2.1, "bound_s": 1.4, "none_s": 2.6,
     "bound_none_s": 1.5, "part_s": 0.7, "arrays": 3, "array_bytes": 2.0**20, "calls": 5, "operators": 100,
-    "bytes_per_s": 1.3e12, "advertised_bytes_per_s": 1.6e12, "ratio": 0.9,
+    "ours_bytes": 7e8, "peer_bytes": 9e8, "bytes_per_s": 1.3e12, "advertised_bytes_per_s": 1.6e12, "ratio": 0.9,
     "jobs": [([1.0, 2.0, 4.0], [3.0, 5.0]), ([2.0], [7.0])],
     "traced_s": 0.5, "recorded_s": 0.6,
     "joules": 4e3,
@@ -47,6 +47,8 @@ READ = {
         "samples",
         "flight_s",
         "memory_max",
+        "ours_bytes",
+        "peer_bytes",
         "memory_min",
         "prefetch_bytes",
         "cache_bytes",
@@ -97,8 +99,9 @@ def tables(results: Path) -> list[Table]:
     found = load([results])
     everything = frames(found.runs)
     everything = everything.of(with_peaks(everything.runs))
+    held = contests.frame(found.contests)
     pages = [
-        study.build(contests.frame(found.contests))
+        study.build(held[study.selects(held)])
         if isinstance(study, ContestStudy)
         else study.build(everything.of(everything.runs[study.selects(everything.runs)]), everything)
         for study in all_studies()

@@ -146,7 +146,9 @@ def test_an_overlap_that_works_is_passed_on_as_given(tmp_path: Path) -> None:
     assert option(done.scripts[48], "--overlap") == "none"
 
 
-@pytest.mark.parametrize("suite", ["weak_scaling", "strong_scaling", "overlap_ablation", "validation", "peers"])
+@pytest.mark.parametrize(
+    "suite", ["weak_scaling", "strong_scaling", "overlap_ablation", "validation", "peers", "single_device"]
+)
 def test_every_suite_takes_a_network_of_another_architecture(suite: str, tmp_path: Path) -> None:
     system = "vcluster" if suite == "peers" else "frontier"
     select = {
@@ -154,6 +156,7 @@ def test_every_suite_takes_a_network_of_another_architecture(suite: str, tmp_pat
         "strong_scaling": "512",
         "overlap_ablation": "gpt-5b",
         "peers": "peer=fsdp2%",
+        "single_device": "gpt3-1.3b",
     }
     options = ["-S", "model=llama-3.2-1b", *(["-n", select[suite]] if suite in select else [])]
     done = reframe(tmp_path, "-c", f"suites/{suite}.py", "--system", system, *options, PAR4D_ACCOUNT="abc123")

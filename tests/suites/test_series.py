@@ -21,7 +21,7 @@ from suites import series
 
 ROOT = Path(series.__file__).parents[1]
 PUBLISHED = ROOT / "reports" / "published" / "weak_scaling.csv"
-STUDIES = ["weak_scaling", "strong_scaling", "overlap_ablation", "overlap_grids", "peers"]
+STUDIES = ["weak_scaling", "strong_scaling", "overlap_ablation", "overlap_grids", "peers", "single_device"]
 
 
 def table_3() -> dict[tuple[str, int, str], float]:

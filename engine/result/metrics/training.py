@@ -19,7 +19,8 @@ def time_per_iteration(times_s: Sequence[float]) -> float:
 
 @figure("Rate (flop/s, tokens/s)", "work / time_s")
 def rate(work: float, time_s: float) -> float:
-    """Of the whole job. Work is hardware flops, model flops or tokens of one iteration, over the time per iteration.
+    """Of the whole job. Work is hardware flops, model flops or tokens of one iteration, over the time per iteration; in
+    a contest over the median of a side's steps.
 
     Hardware flops are those of all matrix products of forward and backward, and of the recomputation where activations
     are checkpointed; model flops leave recomputation out. Neither counts what Algorithm 1 computes Gy times over

@@ -20,6 +20,16 @@ def ratio_of_medians(jobs: Sequence[tuple[Sequence[float], Sequence[float]]]) ->
     return median(median(job_s) / median(job_base_s) for job_s, job_base_s in jobs)
 
 
+@figure("Memory by that of the peer", "ours_bytes / peer_bytes")
+def memory_ratio(ours_bytes: float, peer_bytes: float) -> float:
+    """Of a contest: the most that the device's allocator held for the engine's side, by that for the peer's.
+
+    From before a side is built to the end of its warm-up, beyond what was there before, the most of any job; on rank 0.
+    Compiled code, libraries and their workspaces are not in it; on processors only tensors are.
+    """
+    return ours_bytes / peer_bytes
+
+
 class Paired(NamedTuple):
     """The median of paired ratios, and its interval."""
 

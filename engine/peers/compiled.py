@@ -1,0 +1,35 @@
+"""The serial model and its loss under torch.compile, on one rank; bf16 by autocast.
+
+It is compiled in the first step, which is never timed. Clipping and the fused optimizer stay as they are.
+"""
+
+import torch
+from torch import Tensor
+from torch._dynamo.exc import TorchDynamoException
+
+from engine.comm.funnel import Comm
+from engine.peers.contest import Case, Unavailable
+from engine.peers.peer import Values
+from engine.peers.plain import Plain
+
+
+class Compiled(Plain):
+    """Plain's step with forward, loss and backward compiled as one graph."""
+
+    def __init__(self, case: Case, comm: Comm) -> None:
+        super().__init__(case, comm)
+        self._compiled = torch.compile(super()._loss, dynamic=False)
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """See peer.Peer. Raises Unavailable where nothing can be compiled."""
+        try:
+            return super().step(tokens_BS, targets_BS)
+        except TorchDynamoException as error:
+            told = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise Unavailable(
+                f"torch.compile fails here: {told.rstrip('.:')}. It takes a C++ compiler that works, such as g++, and "
+                "on a GPU triton."
+            ) from error
+
+    def _loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+        return self._compiled(tokens_BS, targets_BS)

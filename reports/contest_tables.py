@@ -1,0 +1,126 @@
+"""Tables of contests that the pages of contests share: all that was measured, what failed, what was not held, and where
+each comes from.
+"""
+
+import pandas as pd
+
+from reports import text
+from reports.page import Column, Table
+
+
+def _tiny(value: float) -> str:
+    return f"{value:.1e}"
+
+
+def contests_table(name: str, rows: pd.DataFrame) -> Table:
+    """Every contest with all that was measured."""
+    columns = (
+        *([Column("Model", "model", numeric=False, missing="unknown")] if rows["model"].nunique() > 1 else []),
+        Column("Peer", "peer", numeric=False),
+        Column("which is", "peer_is", numeric=False),
+        Column("Grid", "grid", numeric=False),
+        Column("Outcome", "verdict", numeric=False),
+        Column("Paired ratio", "ratio", text.ratio, figure="paired_ratio"),
+        Column("from", "low", text.ratio, figure="paired_ratio"),
+        Column("to", "high", text.ratio, figure="paired_ratio"),
+        Column("Ratio of medians", "of_medians", text.ratio, figure="ratio_of_medians"),
+        Column("lowest job", "of_medians_low", text.ratio, figure="ratio_of_medians"),
+        Column("highest job", "of_medians_high", text.ratio, figure="ratio_of_medians"),
+        Column("Target", "target", numeric=False, missing="none"),
+        Column("Processor time", "processor", text.ratio, figure="ratio_of_medians"),
+        Column("Our step", "ours_s", text.seconds),
+        Column("Peer's step", "peer_s", text.seconds),
+        Column("Jobs", "jobs", text.count),
+        Column("Rounds", "rounds", text.count),
+        Column("Losses differ", "losses", _tiny, figure="relative_difference"),
+        Column("Gradient norms differ", "norms", _tiny, missing="not kept", figure="relative_difference"),
+        Column("Tolerance", "tolerance", _tiny),
+        Column("Steps compared", "compared", text.count),
+        Column("Sequences", "sequences", numeric=False, missing="unknown"),
+        Column("of tokens", "sequence", numeric=False, missing="unknown"),
+        Column("Checkpointing", "checkpointing", numeric=False, missing="unknown"),
+        Column("Threads", "threads", numeric=False, missing="unknown"),
+        Column("Overlap", "overlap", numeric=False, missing="unknown"),
+        Column("Apart", "apart", numeric=False),
+        Column("Tokens/s, ours", "ours_tokens_per_s", text.significant, figure="rate"),
+        Column("peer's", "peer_tokens_per_s", text.significant, figure="rate"),
+        Column("MFU, ours", "ours_mfu", text.percent, missing="no peak known", figure="utilisation"),
+        Column("peer's", "peer_mfu", text.percent, missing="no peak known", figure="utilisation"),
+        Column("Memory, ours", "ours_bytes", text.memory),
+        Column("peer's", "peer_bytes", text.memory),
+        Column("Memory, fullest rank", "memory_max", text.memory, missing="not told"),
+        Column("Network", "network", numeric=False, missing="not told"),
+    )
+    note = "Losses and gradient norms: the largest relative difference in a step before those that were timed. Memory: "
+    note += "of a side by the device's allocator on rank 0; of the fullest rank, all of a process, which may have both."
+    return Table(
+        "Contests",
+        columns,
+        rows.assign(lost=(rows["failed"] > 0) & (rows["jobs"] == 0)),
+        f"{name}-contests",
+        note,
+        "lost",
+    )
+
+
+def failures(table: pd.DataFrame) -> list[Table]:
+    data = table[table["status"] == "failed"].sort_values("end", ascending=False, kind="stable")
+    if data.empty:
+        return []
+    columns = (
+        Column("Peer", "peer", numeric=False),
+        Column("Grid", "grid", numeric=False),
+        Column("System", "system", numeric=False, missing="unnamed"),
+        Column("Model", "model", numeric=False, missing="unknown"),
+        Column("Number format", "dtype", numeric=False),
+        Column("End", "end", text.moment, missing="unknown"),
+        Column("Reason", "reason", numeric=False, wide=True),
+        Column("Result", "source", numeric=False, wide=True),
+    )
+    return [Table("Failed contests", columns, data, "failed")]
+
+
+def missing(table: pd.DataFrame) -> list[Table]:
+    """Contests that no machine of theirs could hold, each machine and reason once."""
+    data = table[table["status"] == "missing"].sort_values("end", ascending=False, kind="stable")
+    data = data.drop_duplicates(["peer", "system", "reason"])
+    if data.empty:
+        return []
+    columns = (
+        Column("Peer", "peer", numeric=False),
+        Column("which is", "peer_is", numeric=False),
+        Column("System", "system", numeric=False, missing="unnamed"),
+        Column("Why", "reason", numeric=False, wide=True),
+        Column("Result", "source", numeric=False, wide=True),
+    )
+    return [Table("Contests that can't be held there", columns, data, "missing")]
+
+
+def provenance(table: pd.DataFrame) -> Table:
+    """Every contest of every command, newest first."""
+    data = table.sort_values("end", ascending=False, kind="stable").assign(jobs=table["measured"].map(len))
+    columns = (
+        Column("Start", "start", text.moment, missing="unknown"),
+        Column("End", "end", text.moment, missing="unknown"),
+        Column("Status", "status", numeric=False),
+        Column("Peer", "peer", numeric=False),
+        Column("Grid", "grid", numeric=False),
+        Column("System", "system", numeric=False, missing="unnamed"),
+        Column("Partition", "partition", numeric=False, missing="none"),
+        Column("Model", "model", numeric=False, missing="unknown"),
+        Column("Number format", "dtype", numeric=False),
+        Column("Jobs", "jobs", text.count),
+        Column("Warm-up steps", "warmup", numeric=False, missing="unknown"),
+        Column("Steps a round", "steps_per_round", numeric=False, missing="unknown"),
+        Column("Load before", "load", lambda value: f"{value:.1f}"),
+        Column("Commit", "commit", lambda commit: commit[:12], numeric=False, missing="unknown"),
+        Column("Working tree", "dirty", numeric=False),
+        Column("Launcher", "launcher", numeric=False, missing="none"),
+        Column("Network", "transport", numeric=False, missing="not told", wide=True),
+        Column("Test failed later", "remark", numeric=False, missing="no", wide=True),
+        Column("Hosts", "hosts", numeric=False, missing="unknown", wide=True),
+        Column("Device", "devices", numeric=False, missing="unknown", wide=True),
+        Column("Versions", "versions", numeric=False, missing="unknown", wide=True),
+        Column("Result", "source", numeric=False, wide=True),
+    )
+    return Table("Provenance of every contest", columns, data, "provenance")

@@ -1,0 +1,215 @@
+"""Single device: tokens per second, share of the peak and memory of one device, by the engine and by others."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from reports import dots, text
+from reports.contest_tables import contests_table, failures, missing, provenance
+from reports.contests import CLEARANCE, FEWEST_JOBS, FEWEST_ROUNDS, points
+from reports.dots import Dot
+from reports.methods import TOO_NARROW
+from reports.page import (
+    NOT_MEASURED,
+    Block,
+    Column,
+    Facts,
+    Figure,
+    Figures,
+    Page,
+    Paragraph,
+    Section,
+    Table,
+    nothing_measured,
+)
+from reports.study import ContestStudy
+
+TITLE = "Single device"
+SUMMARY = (
+    "Tokens per second, share of the peak and memory of one device, beside plain PyTorch, torch.compile and others."
+)
+LEAD = (
+    "One device trains the same network from the same weights on the same batches by the engine and by other people's "
+    "code, in turns in one job. A ratio is the engine's step time by the other's: below 1 the engine is faster. Before "
+    "anything is timed both must have the same losses and gradient norms."
+)
+HOW = (
+    "Tokens per second and shares of a peak are those of a side's median step. What is faster is told by the paired "
+    "ratio alone: the median over rounds of the engine's time by the other's, each the median of its steps in the "
+    "round, with an interval (confidence 0.95) bootstrapped over jobs and rounds. A contest is won where the whole "
+    f"interval is below {1 - CLEARANCE:g} and lost where it is above {1 + CLEARANCE:g}, else undecided, and of fewer "
+    f"than {FEWEST_JOBS} jobs or {FEWEST_ROUNDS} rounds too. Where a device can't hold two models the sides of a job "
+    "had processes of their own, one after the other (the column Apart); else they took turns in the same ones. Memory "
+    "is what the device's allocator held for a side at most, without what was there before; on processors that of "
+    "tensors. " + TOO_NARROW
+)
+RUN = "reframe -c suites/single_device.py --system local"
+MACHINE = ["system", "partition", "device", "devices", "torch"]
+TRAINED = ["model", "dtype", "series", "sequences", "sequence", "checkpointing", "threads", "overlap", "apart"]
+PEERS = ("plain", "compile", "transformers")
+"""In this order, others after them."""
+MOST_SECTIONS, MOST_ROWS, MOST_FACTS = 12, 40, 6
+SHORT = 16
+"""Letters of a name in a narrow column."""
+COLOURS = {"won": "blue", "lost": "red"}
+
+
+def build(table: pd.DataFrame) -> Page:
+    """The page; without contests it says what to run."""
+    if table.empty:
+        return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
+    contests = points(table)
+    order = {peer: place for place, peer in enumerate(PEERS)}
+    contests = contests.assign(place=contests["peer"].map(lambda peer: order.get(peer, len(order))))
+    contests = contests.sort_values([*MACHINE, *TRAINED, "place", "peer"], kind="stable")
+    groups = [rows for _, rows in contests.groupby(MACHINE, dropna=False, sort=True)]
+    drawn = sorted(groups, key=lambda rows: -int((rows["jobs"] > 0).sum()))[:MOST_SECTIONS]
+    titles = [_title(rows.iloc[0]) for rows in drawn]
+    sections = [_section(*one) for one in zip(text.slugs(titles), titles, drawn, strict=True)]
+    details: tuple[Block, ...] = (Paragraph(HOW), *failures(table), *missing(table), contests_table("all", contests))
+    sections.append(Section("Details", (*details, provenance(table))))
+    return Page(TITLE, LEAD, tuple(sections), _headline(contests))
+
+
+STUDY = ContestStudy("single_device", TITLE, SUMMARY, 6, lambda held: held["ranks"] == 1, build)
+
+
+def _title(row: "pd.Series[Any]") -> str:
+    torch = row["torch"] and f"torch {row['torch']}"
+    words = (row["system"] or "unnamed system", row["partition"], row["devices"], torch)
+    return text.clean(", ".join(word for word in words if word), 120)
+
+
+def _headline(contests: pd.DataFrame) -> str:
+    held = contests[contests["jobs"] > 0]
+    if held.empty:
+        return "no contest ended well"
+    counts = [f"{(held['verdict'] == verdict).sum():,} {verdict}" for verdict in ("won", "lost", "undecided")]
+    return f"{text.plural(len(held), 'contest')} of one device: {', '.join(counts)}"
+
+
+def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
+    held = rows[rows["jobs"] > 0]
+    if held.empty:
+        return Section(title, (Paragraph("Not measured: no contest on it ended well."),), f"machine-{name}")
+    blocks = (_facts(held), Figures((_figure(name, rows),), wide=True), _sides(name, rows))
+    return Section(title, blocks, f"machine-{name}")
+
+
+def _trained(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """The contests of each network, format and batch."""
+    yield from (group for _, group in rows.groupby(TRAINED, dropna=False, sort=True))
+
+
+def _facts(held: pd.DataFrame) -> Facts:
+    """The answer: what the engine does in a second with each network, its share of the peak and its standing."""
+    told = []
+    for rows in list(_trained(held))[:MOST_FACTS]:
+        engine = _engine(rows)
+        rate = None if pd.isna(engine["tokens_per_s"]) else f"{text.significant(engine['tokens_per_s'])} tokens/s"
+        standing = "step time " + ", ".join(
+            f"{row['ratio']:.3f} of {text.clean(row['peer'], SHORT)}" for _, row in rows.iterrows()
+        )
+        held_bytes = "" if pd.isna(engine["bytes"]) else text.memory(engine["bytes"])
+        words = [word for word in (_share(engine), held_bytes, standing) if word]
+        told.append(
+            (
+                rate,
+                f"{text.clean(engine['model'], SHORT)}, {text.clean(engine['dtype'], SHORT)}, by the engine",
+                ", ".join(words),
+            )
+        )
+    return Facts(tuple(told))
+
+
+def _share(side: "dict[str, Any]") -> str:
+    if not pd.isna(side["mfu"]):
+        return f"MFU {text.percent(side['mfu'])}"
+    return "" if pd.isna(side["of_empirical"]) else f"{text.percent(side['of_empirical'])} of the empirical peak"
+
+
+def _engine(rows: pd.DataFrame) -> dict[str, Any]:
+    """The engine's side of all contests of one network: medians, and the most memory of any."""
+    return {
+        "model": rows["model"].iloc[0] or "unknown model",
+        "dtype": rows["dtype"].iloc[0],
+        "side": "engine",
+        **{key: rows[f"ours_{key}"].median() for key in ("tokens_per_s", "mfu", "of_empirical")},
+        "bytes": rows["ours_bytes"].max(),
+        **dict.fromkeys(("ratio", "low", "high", "memory_ratio"), float("nan")),
+        "verdict": "",
+    }
+
+
+def _peer(row: "pd.Series[Any]") -> dict[str, Any]:
+    own = {key: row[f"peer_{key}"] for key in ("tokens_per_s", "mfu", "of_empirical", "bytes")}
+    kept = {key: row[key] for key in ("dtype", "ratio", "low", "high", "verdict", "memory_ratio")}
+    return {"model": row["model"] or "unknown model", "side": row["peer"], **own, **kept}
+
+
+def _sides(name: str, contests: pd.DataFrame) -> Table:
+    """A row a side: of each network the engine first."""
+    data = pd.DataFrame(
+        [side for rows in _trained(contests) for side in (_engine(rows), *(_peer(row) for _, row in rows.iterrows()))]
+    )
+    itself = "\u2013"
+    columns = (
+        Column("Model", "model", numeric=False),
+        Column("Number format", "dtype", numeric=False),
+        Column("Side", "side", numeric=False),
+        Column("Tokens/s", "tokens_per_s", text.significant, figure="rate"),
+        Column("MFU", "mfu", text.percent, missing="no peak known", figure="utilisation"),
+        Column("Of empirical peak", "of_empirical", text.percent, missing="no peak known", figure="utilisation"),
+        Column("Memory", "bytes", text.memory),
+        Column(
+            "Engine's step by its", "ratio", text.ratio, missing=itself, figure="paired_ratio", spread=("low", "high"),
+            level=1.0,
+        ),
+        Column("Outcome", "verdict", numeric=False, missing=itself),
+        Column("Engine's memory by its", "memory_ratio", text.ratio, missing=itself, figure="memory_ratio"),
+    )  # fmt: skip
+    note = "The engine's own row is the median of its contests. Outcome: the engine won or lost, by the paired ratio."
+    return Table("Tokens per second by side", columns, data, f"{name}-sides", note)
+
+
+def _figure(name: str, rows: pd.DataFrame) -> Figure:
+    shown = rows.head(MOST_ROWS)
+    drawn = [
+        Dot(
+            f"{row['model']}  {row['peer']}",
+            row["ratio"], row["low"], row["high"], row["of_medians_low"], row["of_medians_high"], row["of_medians"],
+            float(row["target"] or "nan"), COLOURS.get(row["verdict"], "muted"),
+            (
+                f"{row['ratio']:.3f}", f"{row['low']:.3f}\u2013{row['high']:.3f}", _rate(row["ours_tokens_per_s"]),
+                _rate(row["peer_tokens_per_s"]),
+            ) if row["jobs"] else ("",) * 4,
+            missing="failed" if row["failed"] else "not held",
+        )
+        for _, row in shown.iterrows()
+    ]  # fmt: skip
+    title = "Step time by the other's"
+    caption = (
+        "Dot and whiskers: paired ratio with its interval. Open circle and pale band: ratio of medians with its range "
+        "over jobs. Dashed: the target. Beside it tokens per second of both. Grey: undecided, of fewer "
+        f"than {FEWEST_JOBS} jobs or {FEWEST_ROUNDS} rounds, or not clear of 1 by {text.percent(CLEARANCE)}."
+    )
+    if len(rows) > len(shown):
+        caption += f" The first {MOST_ROWS} contests."
+    told = [
+        f"{row['model']}, {row['peer']}: {row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+        for _, row in shown.iterrows()
+        if row["jobs"]
+    ]
+    svg = dots.around_one(
+        drawn, ("engine faster", "other faster"), name=f"{name}-ratios", title=title,
+        description="Paired ratios. " + ". ".join(told),
+        columns=("paired", "interval", "our tokens/s", "other's"),
+    )  # fmt: skip
+    keys = ["model", "dtype", "peer", "ratio", "low", "high", "of_medians", "of_medians_low", "of_medians_high"]
+    keys += ["target", "ours_tokens_per_s", "peer_tokens_per_s"]
+    return Figure(title, caption, svg, shown[keys], f"{name}-ratios")
+
+
+def _rate(tokens_per_s: float) -> str:
+    return NOT_MEASURED if pd.isna(tokens_per_s) else text.significant(tokens_per_s, 3)

@@ -1,0 +1,219 @@
+"""Contests of one device: torch.compile and transformers train what the engine trains, what each side holds, and what
+is said where one of them can't be.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from real_ranks import run_processes
+
+from engine.cli.main import main
+from engine.comm.funnel import Comm
+from engine.errors import RunError, UsageError
+from engine.grid import Grid
+from engine.measure.allocated import Allocated
+from engine.models.gpt.config import GPTConfig
+from engine.models.llama.config import LlamaConfig
+from engine.models.llama.model import rotary_frequencies
+from engine.peers.alternate import check_apart, measure
+from engine.peers.compare import check_contests
+from engine.peers.contest import CONTESTS, TOLERANCES, Case, Unavailable
+from engine.result.peers import Measured, Peaks, PeersResult, Side, Work, parse, peak_bytes, speed
+from engine.training.config import OptimConfig, PrecisionName
+
+GPT = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
+CASE = Case(GPT, sequences=4, optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=2, steps=1)
+LLAMA = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
+TINY = ["--layers", "1", "--hidden", "16", "--heads", "2", "--vocab", "32", "--seq", "8", "--batch-size", "2"]
+TINY += ["--rounds", "2", "--steps-per-round", "1", "--device", "cpu"]
+
+
+def bench(out: Path, *words: str) -> PeersResult:
+    """What the command leaves."""
+    assert main(["bench", "peers", *TINY, *words, "--out", str(out)]) == 0
+    return parse(json.loads(out.read_text()), str(out))
+
+
+def test_memory_is_what_is_held_at_once_beyond_what_was_there() -> None:
+    before = torch.ones(1 << 20)
+    with Allocated(torch.device("cpu")) as memory:
+        kept = torch.ones(1 << 18)
+        for _ in range(3):
+            passing = torch.ones(1 << 20)
+            del passing
+    assert memory.peak_bytes == pytest.approx(4 * ((1 << 18) + (1 << 20)), rel=1e-3)
+    assert before.numel() > kept.numel()
+
+
+def test_each_side_has_its_own_memory_and_both_the_same_steps(tmp_path: Path) -> None:
+    small, large = (
+        bench(tmp_path / f"{hidden}.json", "--peer", "plain", "--jobs", "1", "--hidden", str(hidden))
+        for hidden in (16, 64)
+    )
+    for result in (small, large):
+        assert result.work is not None
+        (contest,) = result.comparisons
+        ours, peer = peak_bytes(contest.measured)
+        assert ours is not None
+        assert peer is not None
+        assert 0.5 < ours / peer < 2
+    both = [peak_bytes(result.comparisons[0].measured) for result in (small, large)]
+    assert all(much > 4 * little for little, much in zip(*both, strict=True) if little and much)
+
+
+def test_sides_apart_have_processes_of_their_own_and_are_still_equal(tmp_path: Path) -> None:
+    result = bench(tmp_path / "a.json", "--peer", "plain", "--jobs", "2", "--apart")
+    (contest,) = result.comparisons
+    assert result.case["apart"] is True
+    assert len(contest.measured) == 2
+    assert contest.equality is not None
+    assert contest.equality.losses <= contest.equality.tolerance
+    for job in contest.measured:
+        assert len(job.ours.losses) == len(job.peer.losses) == 3
+        assert [len(times) for times in job.ours.wall_s] == [len(times) for times in job.peer.wall_s] == [1, 1]
+        assert job.ours.peak_bytes
+        assert job.peer.peak_bytes
+
+
+def test_sides_apart_that_differ_are_not_compared() -> None:
+    side = Side(losses=(2.0, 1.0), gradient_norms=(1.0, 1.0), wall_s=((1.0,),), cpu_s=((1.0,),))
+    other = side.model_copy(update={"losses": (2.0, 1.1)})
+    check_apart("plain", Measured(ours=side, peer=side), 1e-4)
+    with pytest.raises(RunError, match=r"in step 1 the engine's loss was 1 and that of plain 1\.1"):
+        check_apart("plain", Measured(ours=side, peer=other), 1e-4)
+
+
+def test_speeds_are_those_of_the_step_and_shares_those_of_the_peaks_that_are_known() -> None:
+    work = Work(tokens=1000, model_flops=6_000, hardware_flops=8_000)
+    found = speed(work, Peaks(advertised=24_000.0, empirical=20_000.0), ranks=1, step_s=0.5)
+    assert found == pytest.approx((2000.0, 12_000.0, 0.5, 16 / 24, 0.8))
+    assert speed(work, Peaks(), ranks=1, step_s=0.5)[2:] == (None, None, None)
+
+
+def test_the_peak_is_measured_once_and_the_one_that_was_given_kept(tmp_path: Path) -> None:
+    words = ["--peer", "plain", "--jobs", "2", "--measure-peak", "--peak-flops", "3e12"]
+    peaks = bench(tmp_path / "a.json", *words).peaks
+    assert (peaks.advertised, peaks.measured) == (3e12, True)
+    assert peaks.empirical is not None
+    assert peaks.empirical > 1e6
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"peak_flops": 0.0}, "--peak-flops is a positive number of flop/s, but 0 was given"),
+        ({"empirical_peak_flops": float("nan")}, "--empirical-peak-flops is a positive number of flop/s, but nan"),
+    ],
+)
+def test_a_peak_that_is_none_is_refused(change: dict[str, float], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        check_contests(replace(CASE, **change), [CONTESTS["plain"]], ranks=1)  # type: ignore[arg-type]
+
+
+def test_sides_apart_take_no_launcher() -> None:
+    with pytest.raises(UsageError, match="take it without a launcher"):
+        check_contests(replace(CASE, apart=True), [CONTESTS["ddp"]], ranks=2)
+
+
+@pytest.mark.slow
+def test_where_no_compiler_works_the_contest_is_not_held_and_the_next_one_is(tmp_path: Path) -> None:
+    environment = os.environ | {"CXX": "/bin/false", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    out = tmp_path / "a.json"
+    words = ["bench", "peers", "--peer", "compile", "--peer", "plain", "--jobs", "1", *TINY, "--out", str(out)]
+    done = subprocess.run(
+        [sys.executable, "-m", "engine", *words], env=environment, capture_output=True, text=True, timeout=300,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = parse(json.loads(out.read_text()), "a.json")
+    compiled, plain = result.contests
+    assert (result.status, plain.missing) == ("ok", None)
+    assert str(compiled.missing).startswith("torch.compile fails here: ")
+    assert str(compiled.missing).endswith("It takes a C++ compiler that works, such as g++, and on a GPU triton.")
+    assert [contest.peer for contest in result.comparisons] == ["plain"]
+    assert f"not held: {compiled.missing}" in done.stdout
+
+
+def test_what_is_not_installed_is_said_and_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package of that name that can't be imported hides one that is there."""
+    (tmp_path / "transformers.py").write_text("raise ImportError('hidden')\n")
+    paths = [str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
+    result = bench(tmp_path / "a.json", "--peer", "transformers")
+    (asked,) = result.contests
+    assert (result.status, result.comparisons) == ("ok", ())
+    assert asked.missing == "transformers is not installed here: pip install '.[peers]'."
+
+
+def train(comm: Comm, case: Case, peer: str = "transformers") -> Measured | str:
+    try:
+        return measure(comm, CONTESTS[peer], case)
+    except Unavailable as reason:
+        return str(reason)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_compiled_model_has_the_engines_losses(precision: PrecisionName) -> None:
+    model = replace(GPT, layers=1) if precision == "fp32" else replace(LLAMA, layers=1)
+    case = replace(CASE, model=model, precision=precision, optim=OptimConfig(learning_rate=1e-3))
+    (found,) = run_processes(Grid(), train, case, "compile")
+    if not isinstance(found, Measured):
+        pytest.skip(found)
+    assert found.ours.losses == pytest.approx(found.peer.losses, rel=TOLERANCES[precision] / 10)
+    assert len(set(found.peer.losses)) == 3
+
+
+SHAPES = [GPT, replace(GPT, tied=True), LLAMA, replace(LLAMA, tied=True)]
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("model", SHAPES, ids=["gpt", "gpt-tied", "llama", "llama-tied"])
+def test_transformers_own_networks_have_the_engines_losses(model: GPTConfig | LlamaConfig, checkpointing: bool) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[peers]'")
+    case = replace(CASE, model=model, checkpoint_activations=checkpointing)
+    (found,) = run_processes(Grid(), train, case)
+    assert isinstance(found, Measured), found
+    assert found.ours.losses == pytest.approx(found.peer.losses, rel=1e-5)
+    assert found.ours.gradient_norms == pytest.approx(found.peer.gradient_norms, rel=1e-5)
+    assert len(set(found.ours.losses)) == 3
+
+
+@pytest.mark.parametrize("scaling", [1.0, 8.0])
+def test_transformers_own_llama_turns_by_the_same_angles(scaling: float) -> None:
+    """Of wavelengths that no sequence of a quick test is as long as."""
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[peers]'")
+    from engine.peers.hugging_face import build
+
+    shape = replace(LLAMA, hidden=256, rope_scaling=scaling)
+    frequencies = build(replace(CASE, model=shape)).model.rotary_emb.inv_freq
+    assert frequencies.tolist() == pytest.approx(rotary_frequencies(shape, torch.device("cpu")).tolist(), rel=1e-5)
+
+
+@pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
+def test_transformers_own_networks_have_the_engines_losses_in_bf16(model: GPTConfig | LlamaConfig) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[peers]'")
+    case = replace(CASE, model=model, precision="bf16", optim=OptimConfig(learning_rate=1e-3))
+    (found,) = run_processes(Grid(), train, case)
+    assert isinstance(found, Measured), found
+    assert found.ours.losses == pytest.approx(found.peer.losses, rel=TOLERANCES["bf16"])
+
+
+@pytest.mark.parametrize(
+    ("case", "sentence"),
+    [
+        (replace(CASE, model=replace(GPT, norm="rmsnorm")), "has no network like tiny: its GPT-2 takes LayerNorm"),
+        (replace(CASE, model=replace(GPT, bias=False)), "has no network like tiny: its GPT-2 takes LayerNorm"),
+        (replace(CASE, precision="fp64"), "in fp32 at most: compare in fp32 or bf16"),
+    ],
+)
+def test_what_transformers_has_no_network_for_is_said(case: Case, sentence: str) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[peers]'")
+    (found,) = run_processes(Grid(), train, case)
+    assert sentence in str(found)
