@@ -27,6 +27,7 @@ from reports.load import Contests
 from reports.peaks import facts
 from reports.text import clean
 from reports.transports import network, with_networks, words
+from reports.tunings import changed
 
 # What tells one series of contests from another, and one contest of it from another. Commands that agree in all of it
 # held the same contest again: their jobs count together.
@@ -169,9 +170,10 @@ def points(table: pd.DataFrame) -> pd.DataFrame:
 
     ratio, low, high: metrics.paired over all jobs and rounds. of_medians: metrics.ratio_of_medians, its extremes over
     jobs of_medians_low and _high. ours_s, peer_s: medians over all steps. losses, norms: the largest difference of any.
-    verdict: won, lost or undecided. jobs, rounds: of all together; failed: of how many commands it failed. NaN, and
-    "not held", where no job ended well. What a side does in a second, its shares of the peaks and its memory: as in
-    engine.result.peers; memory_ratio: metrics.memory_ratio.
+    verdict: won, lost or undecided. changed: of how many shapes the tuner changed the products, NaN where nothing was
+    tuned. jobs, rounds: of all together; failed: of how many commands it failed. NaN, and "not held", where no job
+    ended well. What a side does in a second, its shares of the peaks and its memory: as in engine.result.peers;
+    memory_ratio: metrics.memory_ratio.
     """
     rows = [_point(rows) for _, rows in table.groupby(CONTEST, dropna=False, sort=True)]
     columns = [
@@ -188,6 +190,7 @@ def points(table: pd.DataFrame) -> pd.DataFrame:
         *_SPEEDS,
         *_BYTES,
         "peak_measured",
+        "changed",
     ]
     return pd.DataFrame(rows, columns=columns)
 
@@ -207,10 +210,9 @@ def _point(rows: pd.DataFrame) -> dict[str, Any]:
     jobs = [job for measured in rows["measured"] for job in measured]
     known = {key: last[key] for key in (*CONTEST, "peer_is", "tolerance")}
     known |= {key: rows[key].max() for key in ("losses", "norms", "memory_max")} | {"compared": rows["compared"].min()}
-    known |= {
-        "failed": int((rows["status"] == "failed").sum()),
-        "reason": "; ".join(sorted(set(rows["reason"]) - {""})),
-    }
+    known["failed"] = int((rows["status"] == "failed").sum())
+    known["reason"] = "; ".join(sorted(set(rows["reason"]) - {""}))
+    known["changed"] = max((sum(map(changed, job.tuning.shapes)) for job in jobs if job.tuning), default=math.nan)
     known |= _figures(jobs)
     return known | _speeds(rows, known) | _memory(jobs)
 

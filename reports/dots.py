@@ -42,9 +42,11 @@ class Dot:
 
 def around_one(
     dots: Sequence[Dot], sides: tuple[str, str], *, name: str, title: str, description: str,
-    columns: Sequence[str] = (), width: float = 900.0,
+    columns: Sequence[str] = (), width: float = 900.0, scale: str = "our step time by the peer's",
 ) -> Markup:  # fmt: skip
-    """The rows, first on top. sides: what it means to stand left and right of 1; columns: the heads of the notes."""
+    """The rows, first on top. sides: what it means to stand left and right of 1; columns: the heads of the notes;
+    scale: what the ratio is.
+    """
     labels = [clean(dot.label, LABEL_LETTERS) for dot in dots]
     left = 12 + LETTER * max(map(_letters, labels), default=0)
     widths = [column_width(head, [dot.notes[place] for dot in dots if dot.notes]) for place, head in enumerate(columns)]
@@ -63,7 +65,7 @@ def around_one(
         axes.tick_params(axis="y", length=0, labelcolor=COLOURS["ink"])
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
-        axes.set_xlabel("our step time by the peer's", labelpad=6)
+        axes.set_xlabel(scale, labelpad=6)
         one = left + axes.transData.transform((1.0, 0.0))[0] - axes.bbox.x0
         write(figure, one - 8, TOP - 12, f"\u2190 {sides[0]}", "blue", "right", weight="bold")
         write(figure, one + 8, TOP - 12, f"{sides[1]} \u2192", "red", "left", weight="bold")

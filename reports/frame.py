@@ -11,11 +11,12 @@ from typing import Any
 import pandas as pd
 
 from engine.overlap.flags import ALL
-from reports import breakdowns
+from reports import breakdowns, contests
 from reports.energies import energy
-from reports.load import Run
+from reports.load import Contests, Run
 from reports.text import clean, number, positive
 from reports.transports import network, with_networks, words
+from reports.tunings import Tunings, tunings
 from reports.variants import Variants, variants
 
 # What tells one series from another: the same machine, number format, list of points and variant of the study.
@@ -47,7 +48,8 @@ class Frames:
     """runs: one row a job. iterations, collectives, gemm, stream (a kernel), launches: one row each of what the results
     carry.
 
-    energy: one row a component (energies.py). variants: of the ablations among them.
+    energy: one row a component (energies.py). variants: of the ablations among them. tunings: of the tuner's tables.
+    contests: one row a contest with a peer (contests.py), which belong to no run.
     """
 
     runs: pd.DataFrame
@@ -58,6 +60,8 @@ class Frames:
     launches: pd.DataFrame
     energy: pd.DataFrame
     variants: Variants
+    tunings: Tunings
+    contests: pd.DataFrame
 
     def of(self, runs: pd.DataFrame) -> "Frames":
         """The same frames with these runs only."""
@@ -75,11 +79,12 @@ class Frames:
             launches=kept(self.launches),
             energy=kept(self.energy),
             variants=self.variants.of(runs),
+            tunings=self.tunings.of(runs),
         )
 
 
-def frames(loaded: Sequence[Run]) -> Frames:
-    """All results as frames."""
+def frames(loaded: Sequence[Run], held: Sequence[Contests] = ()) -> Frames:
+    """All results as frames, and contests."""
     runs = pd.DataFrame([_run(run) for run in loaded], columns=RUN_COLUMNS)
     runs = with_networks(runs, ["kind", "study", *(key for key in SETTING if key != "network")])
     for column in ("start", "end"):
@@ -122,6 +127,8 @@ def frames(loaded: Sequence[Run]) -> Frames:
         pd.DataFrame(launches, columns=["run", "name", "operators", "samples", "launch_s", "low_s", "high_s"]),
         energy(results),
         variants(results),
+        tunings(results),
+        contests.frame(held),
     )
 
 

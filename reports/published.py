@@ -24,7 +24,7 @@ _MEASURES = {
 
 def _read(name: str) -> pd.DataFrame:
     table = pd.read_csv(_FOLDER / name, keep_default_na=False)
-    for column in {"value", "highest"} & set(table):
+    for column in {"value", "highest"} & set(table) if "unit" in table else ():
         table[column] = pd.to_numeric(table[column]) * table["unit"].map(_UNITS)
     return table.assign(paper=table["source"].str.split(" ").str[0])
 
@@ -65,6 +65,15 @@ def gains() -> pd.DataFrame:
     gained, over: for overlaps flags as the engine writes them, the cache without its size.
     """
     return _read("gains.csv")
+
+
+@cache
+def kernels() -> pd.DataFrame:
+    """One row a published figure of tuned products: source, system, framework, model, devices, what, value, note.
+
+    value: as it is printed, with its unit.
+    """
+    return _read("kernels.csv")
 
 
 @cache

@@ -9,7 +9,8 @@ from pathlib import Path
 import pandas as pd
 
 from engine.errors import RunError, UsageError
-from reports import contests, methods
+from engine.result.peers import UNTUNED
+from reports import methods
 from reports.csvout import to_csv
 from reports.frame import frames
 from reports.html import Renderer, data_blocks
@@ -40,10 +41,10 @@ def check_out(out: Path) -> None:
 
 def pages(loaded: Loaded) -> dict[str, str]:
     """Every file of the report: its path in the site to its text, the first page last."""
-    everything = frames(loaded.runs)
+    everything = frames(loaded.runs, loaded.contests)
     everything = everything.of(with_peaks(everything.runs))
     runs = everything.runs
-    held = contests.frame(loaded.contests)
+    held = everything.contests[everything.contests["peer"] != UNTUNED]
     studies = all_studies()
     menu = [*((study.name, study.title) for study in studies), (methods.NAME, methods.TITLE)]
     renderer = Renderer(menu, results=len(loaded.statuses), built=datetime.now(UTC))

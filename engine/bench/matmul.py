@@ -57,7 +57,7 @@ def run_matmul(launch: Launch, asked: Asked, device: str, labels: dict[str, str]
         config={
             "model": asked.model.options,
             "grid": str(asked.grid),
-            "micro_batch": asked.sequences,
+            "batch": {"micro": asked.sequences},
             "checkpoint_activations": asked.recompute,
             "twice": asked.twice,
             "device": target.type,

@@ -21,7 +21,7 @@ class ModelChoice:
     architecture: str | None = None
     """the family of a shape: gpt (default) or llama"""
     layers: int | None = None
-    """transformer blocks"""
+    """transformer blocks; of a published size, only so many"""
     hidden: int | None = None
     """features of the residual stream"""
     heads: int | None = None
@@ -52,8 +52,10 @@ class ModelChoice:
             known = lookup(self.model)
             if self.architecture not in (None, known.family):
                 raise UsageError(f"{known.name} is a {known.family}: leave --architecture {self.architecture} out.")
-            if given.keys() & _required(known.family):
-                raise UsageError(f"Give either --model NAME or {_options(_required(known.family))}, not both.")
+            if given.keys() & (widths := _required(known.family) - {"layers"}):
+                raise UsageError(f"Give either --model NAME or {_options(widths)}, not both.")
+            if "layers" in given:
+                given["name"] = f"{known.name}-l{given['layers']}"
             return replace(known, **_fitting(known.family, given))  # type: ignore[type-var]
         family = self.architecture or next(iter(FAMILIES))
         required = _required(family)

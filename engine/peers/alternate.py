@@ -1,9 +1,10 @@
 """What one rank of a contest does: both sides in one process, in turns, so that the machine's drift cancels."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from itertools import pairwise
+from types import MappingProxyType
 
 import torch
 
@@ -12,21 +13,23 @@ from engine.comm.funnel import Comm
 from engine.data.dataset import open_dataset
 from engine.data.sampler import batch
 from engine.errors import RunError
+from engine.layers.matmul import Kernels
 from engine.measure.allocated import Allocated
 from engine.measure.clock import HostClock
 from engine.peers.contest import TOLERANCES, Case, Contest
-from engine.peers.ours import trainer
+from engine.peers.ours import plan, trainer
 from engine.peers.peer import Peer, Values
 from engine.result.metrics import relative_difference
 from engine.result.peers import NOTHING, SIDES, Measured, Side, SideName
+from engine.training.run import tuned
 from engine.training.trainer import to_device
 
 Step = Callable[[], Values]
 
 
-def our_side(case: Case, comm: Comm) -> Step:
-    """The engine on the grid of comm."""
-    ours = trainer(case, comm)
+def our_side(case: Case, comm: Comm, kernels: Mapping[str, Kernels] = MappingProxyType({})) -> Step:
+    """The engine on the grid of comm. kernels: of its layers, by name."""
+    ours = trainer(case, comm, kernels)
 
     def step() -> Values:
         done = ours.step()
@@ -58,15 +61,17 @@ def peer_side(case: Case, comm: Comm, peer: Peer) -> Step:
 
 
 def measure(comm: Comm, contest: Contest, case: Case, names: Sequence[SideName] = SIDES) -> Measured:
-    """Warm the sides up, check that they train alike, and time them in turns. Collective.
+    """Warm the sides up, check that they train alike, and time them in turns; before, tune ours where the contest asks
+    for it. Collective.
 
     names: of the sides; of one that is left out nothing is measured. Raises RunError if losses or gradient norms of the
     warm-up steps differ, Unavailable for a peer that can't be held here.
     """
     module, _, constructor = contest.built_by.partition(":")
     peer = getattr(import_module(module), constructor)
+    kernels, tuning = tuned(plan(case, comm, tune=contest.tunes and "ours" in names), comm)
     build: dict[SideName, Callable[[], Step]] = {
-        "ours": lambda: our_side(case, comm),
+        "ours": lambda: our_side(case, comm, kernels),
         "peer": lambda: peer_side(case, comm, peer(case, comm)),
     }
     sides = {name: _Turns(build[name], comm.device, case.warmup) for name in names}
@@ -77,7 +82,7 @@ def measure(comm: Comm, contest: Contest, case: Case, names: Sequence[SideName] 
         for side in turns if index % 2 == 0 else reversed(turns):  # each goes first in half of the rounds
             comm.barrier()
             side.take(case.steps)
-    return Measured(**{name: sides[name].measured() if name in sides else NOTHING for name in SIDES})
+    return Measured(**{name: sides[name].measured() if name in sides else NOTHING for name in SIDES}, tuning=tuning)
 
 
 class _Turns:

@@ -19,7 +19,7 @@ from engine.errors import UsageError, nearest
 from engine.grid import Grid
 from engine.peers.account import Account, told
 from engine.peers.alternate import check_apart
-from engine.peers.contest import CONTESTS, TOLERANCES, Case, Contest, Unavailable
+from engine.peers.contest import CONTESTS, OWN_CONTEST, TOLERANCES, Case, Contest, Unavailable
 from engine.peers.ranks import Job, run_ranks, take_part
 from engine.planning.fit import check_grid
 from engine.result.metrics import paired_ratio, ratio_of_medians
@@ -44,10 +44,11 @@ def chosen(names: Sequence[str], grids: Sequence[Grid] = ()) -> list[Contest]:
 
     Raises UsageError for an unknown name, or a grid that one of them is no match for.
     """
+    known = CONTESTS | {OWN_CONTEST.name: OWN_CONTEST}
     for name in names:
-        if name not in (*CONTESTS, "all"):
-            raise UsageError(f"No peer is called {name!r}: {nearest(name, [*CONTESTS, 'all'])}")
-    contests = list(CONTESTS.values()) if "all" in names else [CONTESTS[name] for name in names]
+        if name not in (*known, "all"):
+            raise UsageError(f"No peer is called {name!r}: {nearest(name, [*known, 'all'])}")
+    contests = list(CONTESTS.values()) if "all" in names else [known[name] for name in names]
     return [contest.on(grid) for contest in contests for grid in grids or (contest.grid,)]
 
 
@@ -135,7 +136,7 @@ def _job(contest: Contest, case: Case, number: int) -> Job:
         return run_ranks(contest, case)
     halves = {name: run_ranks(contest, case, (name,)) for name in (SIDES if number % 2 == 0 else SIDES[::-1])}
     ours, peer = (halves[name] for name in SIDES)
-    measured = Measured(ours=ours.measured.ours, peer=peer.measured.peer)
+    measured = Measured(ours=ours.measured.ours, peer=peer.measured.peer, tuning=ours.measured.tuning)
     check_apart(contest.name, measured, TOLERANCES[case.precision])
     peaks = zip(ours.memory.peak_bytes_per_rank, peer.memory.peak_bytes_per_rank, strict=True)
     memory = ours.memory.model_copy(update={"peak_bytes_per_rank": tuple(map(max, peaks))})

@@ -12,6 +12,7 @@ from engine.errors import EngineError, UsageError
 from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
 from engine.overlap.flags import ALL, Overlap
+from engine.result.peers import UNTUNED
 from engine.training.config import OptimConfig, PrecisionName
 
 
@@ -25,7 +26,7 @@ class Contest:
 
     target: what the ratio of medians, our step time by the peer's, is to be at most; None where it is only told.
     axes: those that may be larger than 1, as the peer has nothing like the others. ties: whether it keeps one table
-    for token embedding and head where the network has one.
+    for token embedding and head where the network has one. tunes: whether the engine's side is tuned (--tune-matmul).
     """
 
     name: str
@@ -35,6 +36,7 @@ class Contest:
     built_by: str
     axes: tuple[str, ...]
     ties: bool = True
+    tunes: bool = False
 
     def check(self, model: Architecture) -> None:
         """Raises UsageError if the peer can't train that network as the engine does."""
@@ -82,6 +84,18 @@ CONTESTS = {
         ),
     )
 }
+
+
+OWN_CONTEST = Contest(
+    UNTUNED,
+    "the engine without its tuner",
+    Grid(),
+    None,
+    "engine.peers.untuned:Untuned",
+    tuple(axis.value for axis in Axis),
+    tunes=True,
+)
+"""What a tuned engine gains over itself. It is no one else's, so it is held only where it is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

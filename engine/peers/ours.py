@@ -1,10 +1,13 @@
 """The engine's side of a contest: what `engine train` runs."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.data.dataset import Synthetic
+from engine.layers.matmul import Kernels
 from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
 from engine.peers.contest import Case
@@ -13,7 +16,7 @@ from engine.training.plan import Plan
 from engine.training.trainer import Trainer
 
 
-def trainer(case: Case, comm: Comm) -> Trainer:
+def plan(case: Case, comm: Comm, *, tune: bool = False) -> Plan:
     """The case on the grid of comm."""
     config = TrainConfig(
         model=ModelChoice(),
@@ -26,6 +29,11 @@ def trainer(case: Case, comm: Comm) -> Trainer:
         optim=case.optim,
         seed=case.seed,
         precision=case.precision,
+        tune_matmul=tune,
     )
-    plan = Plan(config, case.model, comm.grid, Synthetic(case.model.vocabulary))
-    return Trainer(plan, comm, comm.recorder or Recorder())
+    return Plan(config, case.model, comm.grid, Synthetic(case.model.vocabulary))
+
+
+def trainer(case: Case, comm: Comm, kernels: Mapping[str, Kernels] = MappingProxyType({})) -> Trainer:
+    """What runs it. kernels: of layers, by name."""
+    return Trainer(plan(case, comm), comm, comm.recorder or Recorder(), kernels)

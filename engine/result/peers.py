@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import ConfigDict, Field
 
 from engine.result import metrics
+from engine.result.matmul import Tuning
 from engine.result.schema import GridText, Memory, Provenance, Ratio, Transport, checked
 from engine.schema import Record
 
@@ -21,6 +22,8 @@ VERSION: Literal[3] = 3
 
 SideName = Literal["ours", "peer"]
 SIDES: tuple[SideName, ...] = ("ours", "peer")
+UNTUNED = "untuned"
+"""The peer that is the engine itself, without its tuner."""
 
 
 class Side(Record):
@@ -44,10 +47,11 @@ NOTHING = Side(losses=(), wall_s=(), cpu_s=())
 
 
 class Measured(Record):
-    """Both sides of a contest on one rank."""
+    """Both sides of a contest on one rank. tuning: of ours, where it was tuned."""
 
     ours: Side
     peer: Side
+    tuning: Tuning | None = None
 
 
 class Equality(Record):

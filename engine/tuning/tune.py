@@ -126,7 +126,6 @@ def _kernels(shape: TunedShape) -> Kernels:
 def _timed(shape: TunedShape, times: Times, kernels: Kernels) -> TunedShape:
     if not times:
         return shape
-    flops = 2 * shape.m * shape.n * shape.k
     rows = tuple(
         ModeTime(
             role=way.role.value,
@@ -136,7 +135,7 @@ def _timed(shape: TunedShape, times: Times, kernels: Kernels) -> TunedShape:
             median_s=median(of),
             low_s=min(of),
             high_s=max(of),
-            flops_per_s=metrics.rate(flops, median(of)),
+            flops_per_s=metrics.product_rate(shape.m, shape.n, shape.k, median(of)),
             rounds=len(of),
             chosen=chosen(way, kernels),
         )

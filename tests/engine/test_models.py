@@ -112,6 +112,8 @@ def test_a_choice_that_is_no_network_says_which_option_is_wrong(options: dict[st
 def test_what_is_not_chosen_of_a_published_size_stays_as_it_was_published() -> None:
     assert ModelChoice(model="gpt2-125m").resolve() == lookup("gpt2-125m")
     assert ModelChoice(model="gpt2-125m").resolve().ties, "a flag that isn't given is no choice"
+    first = ModelChoice(model="gpt-320b", layers=2).resolve()
+    assert (first.name, first.layers, first.hidden) == ("gpt-320b-l2", 2, lookup("gpt-320b").hidden)
     llama = ModelChoice(architecture="llama", layers=2, hidden=64, heads=8, kv_heads=4, ffn=96, vocab=512, seq=32)
     assert llama.resolve().shape == LLAMA_TEST.shape
 

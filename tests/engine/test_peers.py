@@ -14,12 +14,14 @@ from torch.futures import Future
 from engine.comm.funnel import Comm
 from engine.errors import RunError
 from engine.grid import Grid
+from engine.layers import matmul
+from engine.layers.matmul import Kernels, Mode
 from engine.models.architecture import Architecture
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
-from engine.peers import ddp
+from engine.peers import alternate, ddp
 from engine.peers.alternate import check_equal, measure, our_side, peer_side
-from engine.peers.contest import CONTESTS, TOLERANCES, Case
+from engine.peers.contest import CONTESTS, OWN_CONTEST, TOLERANCES, Case
 from engine.peers.peer import Values, serial_model
 from engine.peers.plain import Plain
 from engine.peers.tensor_parallel import regroup_parts
@@ -104,6 +106,26 @@ def test_sides_that_start_from_other_weights_are_not_compared() -> None:
     peer = peer_side(CASE, comm, Plain(replace(CASE, seed=CASE.seed + 1), comm))
     with pytest.raises(RunError, match="can't be compared"):
         check_equal("plain", [ours()], [peer()], 1e-4)
+
+
+def test_of_the_engine_and_itself_untuned_one_side_is_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Mode | None] = []
+    forward = matmul.forward
+
+    def noted(I_MK: Tensor, W_NK: Tensor, bias_N: Tensor | None, mode: Mode | None = None) -> Tensor:
+        seen.append(mode)
+        return forward(I_MK, W_NK, bias_N, mode)
+
+    monkeypatch.setattr(matmul, "forward", noted)
+    chosen = {"blocks.1.feed_forward.fc1": Kernels(forward=Mode.TN)}
+    monkeypatch.setattr(alternate, "tuned", lambda plan, comm: (chosen if plan.config.tune_matmul else {}, None))
+    measured = measure(Comm(Grid()), OWN_CONTEST, CASE)
+    assert seen.count(Mode.TN) == CASE.warmup + CASE.rounds * CASE.steps
+    assert set(seen) == {None, Mode.TN}
+    assert measured.ours.losses == pytest.approx(measured.peer.losses, rel=1e-6)
+    seen.clear()
+    measure(Comm(Grid()), CONTESTS["plain"], CASE)
+    assert set(seen) == {None}
 
 
 @pytest.mark.parametrize("other", [Values(2.001, 1.0), Values(2.0, 1.001), Values(math.nan, 1.0)])

@@ -226,7 +226,7 @@ def test_a_device_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.Ca
         (["--peer", "fdsp2"], "did you mean fsdp2"),
         (["--rounds", "0"], "--rounds is at least 1, but 0 was given."),
         (["--peer", "ddp", "--batch-size", "3"], "use --batch-size 4"),
-        (["--model", "gpt-test", "--layers", "2"], "not both"),
+        (["--model", "gpt-test", "--hidden", "64"], "not both"),
         (["--dropout", "0.1"], "compare without --dropout"),
         (["--peer", "tensor-parallel", "--tied"], "tensor-parallel makes two tables of a tied one"),
         (["--out", "."], "--out . is a folder: give the name of a file."),

@@ -1,11 +1,15 @@
 """`bench matmul` and `train --tune-matmul` as a user meets them: real ranks, a table that the next job finds."""
 
+import json
 from pathlib import Path
 
 import pytest
 from engine_command import SMALL, finish, start, train
 
 from engine.cli.main import main
+from engine.grid import Grid
+from engine.peers.compare import chosen
+from engine.result import peers
 from engine.result.matmul import TunedShape
 from engine.result.schema import Result, read
 
@@ -77,6 +81,31 @@ def test_the_products_of_a_rank_of_a_larger_job_are_timed_twice(tmp_path: Path) 
         check(again)
         assert [way.chosen for way in shape.times] == [way.chosen for way in again.times]
         assert [way.median_s for way in shape.times] != [way.median_s for way in again.times]
+
+
+def test_the_engine_takes_turns_with_itself_untuned_on_the_first_blocks_of_a_network(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    words = ["--model", "gpt-test", "--layers", "1", "--grid", "2x1x1x1", "--batch-size", "2", "--rounds", "2"]
+    codes, said = finish(
+        start(2, "bench", "peers", "--peer", "untuned", *words, "--steps-per-round", "1", "--out", str(out))
+    )
+    assert codes == [0, 0], said
+    result = peers.parse(json.loads(out.read_text()), str(out))
+    assert result.case["model"]["name"] == "gpt-test-l1"
+    (contest,) = result.comparisons
+    assert (contest.peer, contest.peer_is) == ("untuned", "the engine without its tuner")
+    (job,) = contest.measured
+    assert job.tuning is not None
+    assert {shape.layers for shape in job.tuning.shapes} == {1}
+    assert all(shape.times for shape in job.tuning.shapes)
+    assert contest.equality is not None
+    assert contest.equality.losses <= contest.equality.tolerance
+
+
+def test_the_engines_own_contest_is_held_only_where_it_is_named() -> None:
+    assert "untuned" not in [contest.name for contest in chosen(["all"])]
+    (contest,) = chosen(["untuned"], [Grid(x=2, y=3)])
+    assert contest.grid == Grid(x=2, y=3)
 
 
 def check(shape: TunedShape) -> None:

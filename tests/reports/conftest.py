@@ -7,6 +7,7 @@ from sample_ablation import OWN_CORES, SHARED, ablation
 from sample_contests import ONE_DEVICE, RATIOS, contests, one_device, save_contests
 from sample_devices import latency, memory
 from sample_results import ALL, energy, gemm, save, series, strong, train, validation
+from sample_tuning import EVEN, tuning, untuned
 
 from engine.result.peers import Peaks, PeersResult
 from engine.result.schema import Variant
@@ -37,9 +38,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     counted = energy({"node": 9e5, "device": 7e5})
     made += [train(ranks=ranks, study="by hand", energy=counted, job=500 + ranks) for ranks in (512, 1024)]
+    products, even = tuning(job=500), tuning(system="local", partition="cpu", dtype="fp32", rates=EVEN, job=501)
+    made += [products, even, tuning(model="gpt-5b", grid="4x1x1x16", failure="no GPU is visible", job=502)]
     made.append(train(ranks=16384, model="gpt-160b", grid="8x8x32x8", failure="rank 3 was killed", job=400))
     paths = save(made, folder)
-    held = [contests(), contests(("fsdp2",), failure="rank 1 of hsdp died", job=7)]
+    own = [untuned(products, job=8), untuned(even, ratio=1.004, job=9)]
+    held = [*own, contests(), contests(("fsdp2",), failure="rank 1 of hsdp died", job=7)]
     held += [one_device(job=20), one_device("llama-local", job=21, missing=True)]
     held.append(
         one_device(
@@ -118,7 +122,10 @@ def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(results, folder)
     odd = [hostile_contests(name, n) for n, name in enumerate(names)]
     odd += [hostile_contests(name, 20 + n, ("plain", "compile")) for n, name in enumerate(names)]
-    save_contests(odd, folder)
+    products = [tuning(name=name, system=name, series=name, model="gpt-test", grid="1x1x1x1") for name in names]
+    save(products, folder / "products")
+    own = [untuned(result, job=n) for n, result in enumerate(products)]
+    save_contests([*odd, *own], folder)
     out = tmp_path_factory.mktemp("out") / "site"
     build([folder], out)
     return out

@@ -9,7 +9,7 @@ from sample_results import provenance
 
 from engine.peers.account import told
 from engine.peers.compare import comparison
-from engine.peers.contest import CONTESTS, TOLERANCES
+from engine.peers.contest import CONTESTS, OWN_CONTEST, TOLERANCES
 from engine.peers.ranks import Job
 from engine.result.peers import Asked, Comparison, Measured, Peaks, PeersResult, Side, Work
 from engine.result.schema import Memory
@@ -24,7 +24,8 @@ MEMORY = {"plain": 690, "compile": 520, "transformers": 810}
 def held(peer: str, *, ratio: float = 1.0, jobs: int = 3, rounds: int = 6, spread: float = 0.02, step_s: float = 0.4,
          dtype: str = "fp32", seed: int = 0, **changes: Any) -> Comparison:  # fmt: skip
     """One contest on the peer's own grid."""
-    noise, contest, tolerance = random.Random(f"{peer}{seed}"), CONTESTS[peer], TOLERANCES[dtype]  # type: ignore[index]
+    noise, contest = random.Random(f"{peer}{seed}"), (CONTESTS | {OWN_CONTEST.name: OWN_CONTEST})[peer]
+    tolerance = TOLERANCES[dtype]  # type: ignore[index]
 
     def side(scale: float, losses: Sequence[float]) -> Side:
         wall = tuple(tuple(step_s * scale * noise.gauss(1.0, spread) for _ in range(2)) for _ in range(rounds))
@@ -91,6 +92,7 @@ def version_1(result: PeersResult) -> dict[str, Any]:
         for key in ("rounds_by_job", "paired", "equality", "memory", "missing"):
             del found[key]
         for measured in found["measured"]:
+            del measured["tuning"]
             for side in measured.values():
                 del side["gradient_norms"], side["peak_bytes"]
     return old | {"version": 1}

@@ -32,6 +32,8 @@ PAGES = (
     "peak",
     "single_device",
     "peers",
+    "peers",
+    "kernels",
     "energy",
     "methods",
 )

@@ -1,5 +1,6 @@
 """The page of methods: its formulas are what the program computes, and no figure of a page is missing from it."""
 
+import html
 import re
 from pathlib import Path
 from statistics import mean, median
@@ -10,7 +11,6 @@ import pytest
 
 from engine.result import metrics
 from engine.result.definition import Definition
-from reports import contests
 from reports.derived import by_row
 from reports.frame import frames
 from reports.load import load
@@ -30,10 +30,12 @@ SAMPLES: dict[str, Any] = {
     "traced_s": 0.5, "recorded_s": 0.6,
     "joules": 4e3,
     "iterations": 7, "model_flops_per_s": 9e9, "joules_per_iteration": 250.0,
+    "m": 3, "n": 5, "k": 7, "shapes": [(1.03, 1.0), (1.031, 1.0), (0.5, 0.4), (2.0, 2.1)],
 }  # fmt: skip
 # What is counted or read from a clock as it stands: everything else that is a number is a derived figure.
 READ = {
     *("ranks", "nodes", "jobs", "rounds", "calls", "bytes", "size", "median_time_s", "compared", "commits", "tokens"),
+    *("layers", "forwards", "changed", "own_s", "chosen_s", "best_s"),
     *("compute_s", "collectives_s", "blocking_s", "exposed_s", "hidden_s", "axis_s", "loss", "serial_loss"),
     *(
         "ours_s",
@@ -68,20 +70,29 @@ def test_a_formula_is_what_its_function_computes(definition: Definition) -> None
     function = getattr(metrics, definition.name)
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     inputs = {name: SAMPLES[name] for name in names}
-    known = {"median": median, "mean": mean, "max": max, "min": min, "abs": abs, "__builtins__": {}}
-    assert eval(definition.formula, known | inputs) == pytest.approx(function(**inputs))
+    known = {
+        "median": median,
+        "mean": mean,
+        "max": max,
+        "min": min,
+        "abs": abs,
+        "sum": sum,
+        "len": len,
+        "__builtins__": {},
+    }
+    assert eval(definition.formula, known | inputs | {"__builtins__": {}}) == pytest.approx(function(**inputs))
     assert all(re.search(rf"\b{name}\b", definition.formula) for name in names)
 
 
 def test_the_page_has_every_definition_with_its_formula_and_its_text(site: Path) -> None:
-    html = (site / "methods.html").read_text()
-    listed = html.split('<dl class="definitions">')[1].split("</dl>")[0]
+    page = (site / "methods.html").read_text()
+    listed = page.split('<dl class="definitions">')[1].split("</dl>")[0]
     found = re.findall(
         r'<div id="([^"]+)">\s*<dt>([^<]+)</dt>\s*<dd><code>([^<]+)</code></dd>\s*<dd>([^<]+)</dd>', listed
     )
     assert [name for name, *_ in found] == [definition.name for definition in metrics.DEFINITIONS]
     for (_, title, formula, text), definition in zip(found, metrics.DEFINITIONS, strict=True):
-        assert (title, formula) == (definition.title, definition.formula)
+        assert (title, html.unescape(formula)) == (definition.title, definition.formula)
         assert len(text) > 40
 
 
@@ -97,9 +108,9 @@ def test_every_page_leads_to_the_methods(site: Path) -> None:
 def tables(results: Path) -> list[Table]:
     """Every table of the studies' pages."""
     found = load([results])
-    everything = frames(found.runs)
+    everything = frames(found.runs, found.contests)
     everything = everything.of(with_peaks(everything.runs))
-    held = contests.frame(found.contests)
+    held = everything.contests
     pages = [
         study.build(held[study.selects(held)])
         if isinstance(study, ContestStudy)

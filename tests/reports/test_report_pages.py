@@ -16,7 +16,10 @@ from reports.site import build
 from reports.study import all_studies
 from reports.text import clean, significant, slug, slugs
 
-PAGES = ("index", "weak_scaling", "strong_scaling", "overlap", "validation", "peak", "peers", "energy", "methods")
+PAGES = (
+    *("index", "weak_scaling", "strong_scaling", "overlap", "validation", "peak", "peers", "kernels", "energy"),
+    "methods",
+)
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
@@ -266,6 +269,7 @@ def test_every_study_has_its_own_name_and_place() -> None:
         "validation",
         "peak",
         "peers",
+        "kernels",
         "energy",
     ]
     assert len({study.order for study in studies}) == len(studies)

@@ -5,7 +5,7 @@ counted, what not and how it is measured: the report's page of methods prints bo
 """
 
 from engine.result.definition import Definition
-from engine.result.metrics import device, energy, overlap, training, turns
+from engine.result.metrics import device, energy, overlap, products, training, turns
 from engine.result.metrics.device import (
     gemm_rate,
     memory_bandwidth,
@@ -28,6 +28,7 @@ from engine.result.metrics.overlap import (
     step_by_bound,
     trace_difference,
 )
+from engine.result.metrics.products import choices_that_hold, product_rate
 from engine.result.metrics.training import (
     curve_difference,
     efficiency,
@@ -56,6 +57,7 @@ __all__ = [
     "Paired",
     "bound",
     "bound_on_shared_cores",
+    "choices_that_hold",
     "curve_difference",
     "efficiency",
     "flops_per_joule",
@@ -70,6 +72,7 @@ __all__ = [
     "paired_ratio",
     "per_device",
     "per_operator",
+    "product_rate",
     "rate",
     "ratio_of_medians",
     "relative_difference",
@@ -88,7 +91,7 @@ __all__ = [
 
 DEFINITIONS: tuple[Definition, ...] = tuple(
     found
-    for file in (training, device, overlap, turns, energy)
+    for file in (training, device, products, overlap, turns, energy)
     for value in vars(file).values()
     if isinstance(found := getattr(value, "definition", None), Definition)
 )

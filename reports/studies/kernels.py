@@ -1,0 +1,204 @@
+"""Kernel modes: the products of a rank in every mode, what the tuner chose, and what a step gains (axonn-sc24 V-C)."""
+
+from typing import Any
+
+import pandas as pd
+
+from engine.result import metrics
+from engine.result.peers import UNTUNED
+from reports import published, text
+from reports.derived import by_row
+from reports.frame import SERIES, Frames, series_title
+from reports.kernel_figures import heat_map, step_dots
+from reports.methods import TOO_NARROW
+from reports.page import Block, Column, Facts, Figures, Page, Paragraph, Section, Table, nothing_measured
+from reports.provenance import failures, provenance
+from reports.study import Study
+from reports.tuned_steps import steps
+
+TITLE = "Kernel modes"
+SUMMARY = "Each matrix product of a rank in the modes NN, NT and TN: rates, what the tuner chose, what a step gains."
+LEAD = (
+    "A linear layer computes O = I W, dI = dO Wᵀ and dW = Iᵀ dO. Each product can be computed in three modes, by "
+    "whether its operands lie row by row (N) or column by column (T); what lies otherwise is copied first, and the "
+    "copy is in the time. The weight can be stored either way. The tuner takes what is faster by more than the noise, "
+    "and leaves the rest as PyTorch does it. Here one device computes what one rank of the grid does in a micro-batch."
+)
+HOW = (
+    "A result's ways are timed twice. The tuner chooses by the first timing; everything shown is of the second, which "
+    "knows nothing of the choice, unless the table says that there was one only. A choice holds if the products of a "
+    "layer then take at most 1.03 times as long as in the fastest way that there was. Of several jobs of one setting "
+    "the newest is shown."
+)
+TARGET = 0.95
+RUN = "reframe -c suites/kernel_tuning.py --system local -r"
+MOST_SECTIONS = 12
+SETTING = [*SERIES, "model", "grid", "micro_batch", "checkpointing", "ranks", "device_kind", "threads"]
+
+
+def build(mine: Frames, everything: Frames) -> Page:
+    """The page; with no runs it says what to run."""
+    groups = [rows for _, rows in mine.runs.groupby(SETTING, dropna=False, sort=True)]
+    shapes = with_figures(mine)
+    titles = [_title(rows.iloc[0]) for rows in groups]
+    sections = [
+        _section(name, title, rows, mine, shapes)
+        for name, title, rows in list(zip(text.slugs(titles), titles, groups, strict=True))[:MOST_SECTIONS]
+    ]
+    tuned = steps(everything.contests[everything.contests["peer"] == UNTUNED])
+    if len(tuned):
+        sections.append(_steps(tuned))
+    if groups:
+        details: list[Block] = [Paragraph(HOW)]
+        details += [_shapes("all", shapes, of_several=True)] if len(groups) > MOST_SECTIONS else []
+        sections.append(Section("Details", (*details, *failures(mine.runs, "all"), provenance(mine.runs))))
+    elif tuned.empty:
+        sections.append(nothing_measured(RUN))
+    sections.append(_published())
+    return Page(TITLE, LEAD, tuple(sections), _headline(shapes), empty=not groups and tuned.empty)
+
+
+STUDY = Study("kernels", TITLE, SUMMARY, 8, lambda runs: runs["kind"] == "matmul", build)
+
+
+def with_figures(mine: Frames) -> pd.DataFrame:
+    """The shapes of the newest good job of each setting, with its model and grid, and the speed-up of their layers."""
+    good = mine.runs[mine.runs["status"] == "ok"].sort_values("end", kind="stable")
+    newest = good.drop_duplicates(SETTING, keep="last")
+    shapes = mine.tunings.of(newest).shapes
+    known = newest[["system", "model", "grid", "micro_batch"]]
+    shapes = shapes.join(known, on="run")
+    return shapes.assign(
+        size=[f"{m} x {k} by {k} x {n}" for m, n, k in zip(shapes["m"], shapes["n"], shapes["k"], strict=True)],
+        speed_up=by_row(metrics.speed_up, shapes["own_s"], shapes["chosen_s"]),
+    )
+
+
+def _title(run: "pd.Series[Any]") -> str:
+    return text.clean(f"{series_title(run)}, {run['model'] or 'unnamed model'} on {run['grid']}", 160)
+
+
+def _headline(shapes: pd.DataFrame) -> str:
+    timed = shapes.dropna(subset="chosen_s")
+    if timed.empty:
+        return "nothing measured"
+    changes = f"{int(timed['changed'].sum()):,} of {text.plural(len(timed), 'shape')} changed by the tuner"
+    best = timed["speed_up"].max()
+    return f"{changes}, at most {best:.2f} times as fast" if timed["changed"].any() else changes
+
+
+def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames, every: pd.DataFrame) -> Section:
+    shapes = every[every["run"].isin(rows.index)]
+    blocks: list[Block] = []
+    if shapes["own_s"].notna().any():
+        run = rows.loc[shapes["run"].iloc[0]]
+        ways = mine.tunings.ways[mine.tunings.ways["shape"].isin(shapes.index)]
+        blocks = [_facts(run, shapes, ways), Figures((heat_map(name, run, shapes, ways),), wide=True)]
+    else:
+        blocks = [Paragraph("Not measured: no job of this setting ended well.")]
+    if len(shapes):
+        blocks.append(_shapes(name, shapes))
+    return Section(title, tuple(blocks), f"products-{name}")
+
+
+def _facts(run: "pd.Series[Any]", shapes: pd.DataFrame, ways: pd.DataFrame) -> Facts:
+    timed = shapes.dropna(subset=["own_s", "chosen_s"])
+    again = timed[timed["holds"] != ""]
+    held = metrics.choices_that_hold(list(zip(again["chosen_s"], again["best_s"], strict=True))) if len(again) else None
+    own_s, chosen_s = ((timed["layers"] * timed[key]).sum() for key in ("own_s", "chosen_s"))
+    rates = ways.loc[ways["chosen"], "flops_per_s"]
+    peak, of = (run["empirical"], "empirical") if run["empirical"] > 0 else (run["advertised"], "advertised")
+    low, high = (metrics.utilisation(rate, 1, peak) for rate in (rates.min(), rates.max()))
+    known = peak > 0 and low == low
+    return Facts(
+        (
+            (
+                f"{int(timed['changed'].sum()):,} of {len(timed):,}", "shapes changed by the tuner",
+                f"on {run['devices'] or 'unnamed devices'}",
+            ),
+            (
+                f"{metrics.speed_up(own_s, chosen_s):.3f}x", "as fast, all layers' products",
+                f"{text.seconds(own_s)} to {text.seconds(chosen_s)} a micro-batch",
+            ),
+            (
+                None if held is None else text.percent(held), "of the choices hold",
+                "of shapes timed twice" if held is None else f"in a second timing; {text.percent(TARGET)} wanted",
+            ),
+            (
+                f"{text.percent(low)} to {text.percent(high)}" if known else None, f"of the {of} peak",
+                "slowest and fastest product as chosen" if known else "no peak is known of this device",
+            ),
+        )
+    )  # fmt: skip
+
+
+def _shapes(name: str, shapes: pd.DataFrame, *, of_several: bool = False) -> Table:
+    """of_several: settings, which the rows then name."""
+    setting = (
+        Column("System", "system", numeric=False, missing="unnamed"),
+        Column("Model", "model", numeric=False, missing="unnamed"),
+        Column("Grid", "grid", numeric=False),
+    )
+    columns = (
+        *(setting if of_several else ()),
+        Column("First layer", "layer", numeric=False),
+        Column("Layers", "layers", text.count),
+        Column("I by W", "size", numeric=False),
+        Column("Forwards", "forwards", text.count),
+        Column("Chosen", "choice", numeric=False),
+        Column("PyTorch's own", "own_s", text.seconds),
+        Column("As chosen", "chosen_s", text.seconds),
+        Column("Fastest ways", "best_s", text.seconds),
+        Column("Speed-up", "speed_up", text.times, figure="speed_up"),
+        Column("Holds", "holds", numeric=False, missing="timed once"),
+    )
+    note = (
+        "Seconds of one layer's products in a micro-batch: O as often as it is computed, dI and dW once. Holds: within "
+        "3 % of the fastest ways in a second timing."
+    )
+    return Table("Shapes", columns, shapes, f"{name}-shapes", note)
+
+
+def _steps(tuned: pd.DataFrame) -> Section:
+    """What tuning does to a whole step."""
+    columns = (
+        Column("System", "system", numeric=False, missing="unnamed"),
+        Column("Model", "model", numeric=False, missing="unknown"),
+        Column("Number format", "dtype", numeric=False),
+        Column("Grid", "grid", numeric=False),
+        Column("Shapes changed", "changed", text.count),
+        Column("Tuned by untuned", "ratio", text.ratio, figure="paired_ratio", spread=("low", "high"), level=1.0),
+        Column("As fast", "speed_up", text.times, figure="speed_up"),
+        Column("Means", "meaning", numeric=False),
+        Column("Tuned step", "ours_s", text.seconds),
+        Column("Untuned step", "peer_s", text.seconds),
+        Column("Jobs", "jobs", text.count),
+        Column("Rounds", "rounds", text.count),
+        Column("Failed because", "reason", numeric=False, missing="", wide=True),
+    )
+    words = (
+        "A step of the network's first blocks (l2: two) with the tuner and without, in turns in the same processes, on "
+        "the devices of one x and y plane: those of z and data compute the same products on other sequences. Where the "
+        "tuner changed nothing, a step takes 1.0 times as long by definition, and what was measured is noise. "
+        + TOO_NARROW
+    )
+    note = "A ratio below 1 is the tuner's gain; its interval (confidence 0.95) is bootstrapped over jobs and rounds."
+    table = Table("Steps", columns, tuned.assign(failed=tuned["jobs"] == 0), "steps", note, failed="failed")
+    figures = (Figures((step_dots(tuned),), wide=True),) if (tuned["jobs"] > 0).any() else ()
+    return Section("What a step gains", (Paragraph(words), *figures, table), "steps")
+
+
+def _published() -> Section:
+    columns = (
+        Column("System", "system", numeric=False),
+        Column("Framework", "framework", numeric=False),
+        Column("Model", "model", numeric=False),
+        Column("Devices", "devices", numeric=False, missing="not printed"),
+        Column("What", "what", numeric=False, wide=True),
+        Column("Value", "value", numeric=False),
+        Column("Source", "source", numeric=False),
+        Column("Remark", "note", numeric=False, missing="", wide=True),
+    )
+    note = "Published figures, not measured here."
+    table = Table("Published figures of tuned products", columns, published.kernels(), "published", note)
+    return Section("Published figures", (table,))

@@ -1,0 +1,38 @@
+"""Contests of the tuned engine with the untuned one, as points with what their ratio means."""
+
+from typing import Any
+
+import pandas as pd
+
+from engine.result import metrics
+from reports.contests import points
+from reports.derived import by_row
+
+COLOURS = {"won": "blue", "lost": "red"}
+
+
+def steps(held: pd.DataFrame) -> pd.DataFrame:
+    """One row a contest: that of contests.points, speed_up, meaning in words, and the colour of its dot.
+
+    held: the contests with the peer "untuned".
+    """
+    table = points(held)
+    meaning = pd.Series([_meaning(row) for _, row in table.iterrows()], index=table.index, dtype=object)
+    colour = pd.Series(
+        [
+            COLOURS.get(verdict, "muted") if changed else "muted"
+            for verdict, changed in zip(table["verdict"], table["changed"], strict=True)
+        ],
+        index=table.index,
+        dtype=object,
+    )
+    speed_up = by_row(metrics.speed_up, 1.0, table["ratio"].astype(float)) if len(table) else 1.0
+    return table.assign(meaning=meaning, colour=colour, speed_up=speed_up)
+
+
+def _meaning(row: "pd.Series[Any]") -> str:
+    if not row["jobs"]:
+        return "failed"
+    if row["changed"] == 0:
+        return "nothing changed: 1.0 by definition"
+    return {"won": "faster", "lost": "slower"}.get(row["verdict"], "undecided")

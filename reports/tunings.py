@@ -1,0 +1,79 @@
+"""The tables of the matmul tuner as frames: one row a shape of a job, one row a way to compute one of its products."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from engine.result import metrics
+from engine.result.matmul import TunedShape
+from engine.result.schema import Result
+from reports.text import clean, positive
+
+SHAPE_COLUMNS = [
+    *("run", "layer", "layers", "m", "n", "k", "dtype", "forwards", "again", "changed", "choice"),
+    *("own_s", "chosen_s", "best_s", "holds"),
+]
+WAY_COLUMNS = ["shape", "role", "column_major", "mode", "own", "chosen", "median_s", "low_s", "high_s", "flops_per_s"]
+
+
+@dataclass(frozen=True)
+class Tunings:
+    """shapes: `run` is the index of the job in the frame of runs. ways: `shape` is the index in shapes.
+
+    Times are of the second timing where there is one (again), of which the choice knew nothing; only then a choice can
+    hold, "yes" or "no".
+    """
+
+    shapes: pd.DataFrame
+    ways: pd.DataFrame
+
+    def of(self, runs: pd.DataFrame) -> "Tunings":
+        """Those of these runs."""
+        shapes = self.shapes[self.shapes["run"].isin(runs.index)]
+        return Tunings(shapes, self.ways[self.ways["shape"].isin(shapes.index)])
+
+
+def tunings(results: Sequence[Result]) -> Tunings:
+    """Those of all results, in their order."""
+    listed = [
+        (run, shape, bool(result.tuning.again))
+        for run, result in enumerate(results)
+        if result.tuning
+        for shape in result.tuning.again or result.tuning.shapes
+    ]
+    ways = [
+        (
+            place, way.role, way.column_major, way.mode, way.own, way.chosen, positive(way.median_s),
+            positive(way.low_s), positive(way.high_s), positive(way.flops_per_s),
+        )
+        for place, (_, shape, _) in enumerate(listed)
+        for way in shape.times
+    ]  # fmt: skip
+    return Tunings(
+        pd.DataFrame([_row(*one) for one in listed], columns=SHAPE_COLUMNS), pd.DataFrame(ways, columns=WAY_COLUMNS)
+    )
+
+
+def _row(run: int, shape: TunedShape, again: bool) -> tuple[Any, ...]:
+    own_s, chosen_s, best_s = map(positive, (shape.own_s, shape.chosen_s, shape.best_s))
+    known = again and chosen_s == chosen_s and best_s == best_s
+    holds = ("yes" if metrics.choices_that_hold([(chosen_s, best_s)]) else "no") if known else ""
+    return (
+        run, clean(shape.layer, 120), shape.layers, shape.m, shape.n, shape.k, clean(shape.dtype), shape.forwards,
+        again, changed(shape), choice(shape), own_s, chosen_s, best_s, holds,
+    )  # fmt: skip
+
+
+def changed(shape: TunedShape) -> bool:
+    """Whether its layers are computed in another way than PyTorch's."""
+    return shape.column_major or any((shape.forward, shape.input_gradient, shape.weight_gradient))
+
+
+def choice(shape: TunedShape) -> str:
+    """How its layers are computed, in words."""
+    modes = {"O": shape.forward, "dI": shape.input_gradient, "dW": shape.weight_gradient}
+    words = ["weight by columns"] if shape.column_major else []
+    words += [f"{product} as {mode}" for product, mode in modes.items() if mode]
+    return ", ".join(words) or "as PyTorch does"

@@ -1,0 +1,179 @@
+"""The matrix products of a rank in every mode, what the tuner makes of them, and what a whole step gains by that.
+
+    reframe -c suites/kernel_tuning.py --system local -r             two small networks, products and steps
+    reframe -c suites/kernel_tuning.py --system frontier             every network of the published series
+    reframe -c suites/kernel_tuning.py --system frontier -t nightly  what fits a small allocation
+    reframe -c suites/kernel_tuning.py --system alps -S model=llama-3.1-8b -n KernelTuning.*5b    another network there
+
+The products are those of one rank of a point's grid, so that one accelerator does for a job of any size; processors
+time as many ranks at once as the point has, as they share power and memory. All is timed twice: the second timing knows
+nothing of the choice and shows whether it holds. z and data change no product, so a step of the network's first blocks
+on as many devices as x and y have shows what tuning gains (axonn-sc24 V-C).
+"""
+
+from typing import Any
+
+import reframe as rfm
+import reframe.utility.sanity as sn
+from reframe.core.builtins import parameter, run_after, run_before, variable
+from reframe.core.exceptions import SanityError
+from reframe.utility import typecheck as typ
+
+from engine.batch import Batch
+from engine.grid import Grid
+from engine.result import metrics
+from engine.result.peers import UNTUNED
+from suites.point_training import SYSTEM, PointTraining
+from suites.series import points
+
+POINTS = points("kernel_tuning", SYSTEM.name)
+SLOWER = 1.03
+"""So many times PyTorch's own time a choice may take in the second timing: it must not be slower, but no two timings
+are equal.
+"""
+
+
+class OfOneRank(PointTraining):
+    """What a rank of a point computes at once. The engine says on which grid, as it does where the point is trained."""
+
+    study = "kernel_tuning"
+    breakdown = False
+
+    def own_options(self) -> list[str]:
+        return []
+
+    @property
+    def at_once(self) -> int:
+        """Sequences."""
+        return self.micro_batch or Batch(self.sequences).per_rank(Grid.parse(self.grid))
+
+    @run_before("performance")
+    def choose_figures(self) -> None:
+        self.perf_variables.clear()
+        if not self.is_dry_run():
+            for name, (value, unit) in self.figures().items():
+                self.perf_variables[name] = sn.make_performance_function(lambda value=value: value, unit)
+
+    def figures(self) -> dict[str, tuple[float, str]]:
+        """(value, unit) by name; one that can't be had is absent."""
+        raise NotImplementedError
+
+
+@rfm.simple_test
+class KernelTuning(OfOneRank):
+    """`engine bench matmul`. A choice that is slower than PyTorch's own in the second timing fails."""
+
+    descr = "matrix products of a rank in all modes"
+    point = parameter(POINTS, fmt=lambda point: str(point), loggable=True)
+
+    @run_after("setup")
+    def take_one_accelerator(self) -> None:
+        if self.device != "cpu":
+            self.num_tasks = 1
+
+    def options(self) -> list[str]:
+        words = ["bench", "matmul", "--model", self.model, "--grid", self.grid, "--micro-batch", str(self.at_once)]
+        words += ["--precision", self.precision, "--device", self.device, "--checkpoint-activations"]
+        return [*words, "--twice"]
+
+    @property
+    def shapes(self) -> list[dict[str, Any]]:
+        """Those that could be timed, as they are in the second timing."""
+        return [shape for shape in self.record["tuning"]["again"] if shape["times"]]
+
+    def judge(self) -> None:
+        if not self.shapes:
+            raise SanityError("no product was timed a second time, so nothing tells whether the choice holds")
+        for shape in self.shapes:
+            taken = shape["chosen_s"] / shape["own_s"]
+            if taken > SLOWER:
+                raise SanityError(
+                    f"what was chosen for {shape['layer']}, {shape['m']} x {shape['k']} by {shape['k']} x "
+                    f"{shape['n']}, takes {taken:.3f} times as long as PyTorch's own modes in the second timing, but "
+                    f"{SLOWER:g} is allowed"
+                )
+
+    @property
+    def changes(self) -> bool:
+        """Whether any product is computed in another way than PyTorch's."""
+        return any(
+            way["chosen"] and (way["column_major"] or not way["own"]) for of in self.shapes for way in of["times"]
+        )
+
+    def figures(self) -> dict[str, tuple[float, str]]:
+        own_s, chosen_s = (sum(of["layers"] * of[name] for of in self.shapes) for name in ("own_s", "chosen_s"))
+        rates = [way["flops_per_s"] for of in self.shapes for way in of["times"] if way["chosen"]]
+        held = metrics.choices_that_hold([(of["chosen_s"], of["best_s"]) for of in self.shapes])
+        found = {
+            "speed_up": (metrics.speed_up(own_s, chosen_s), "x"),
+            "choices_that_hold": (100 * held, "%"),
+            "fastest_product": (max(rates), "flop/s"),
+            "slowest_product": (min(rates), "flop/s"),
+            "tuning": (self.record["tuning"]["time_s"], "s"),
+        }
+        device = self.system.device
+        for name, known in (("advertised", device.peak_flops), ("empirical", device.empirical_peak_flops)):
+            peak = next((fact.value for dtype, fact in known.items() if dtype == self.precision), None)
+            if peak is not None:
+                found[f"fastest_product_of_{name}"] = (100 * metrics.utilisation(max(rates), 1, peak), "%")
+                found[f"slowest_product_of_{name}"] = (100 * metrics.utilisation(min(rates), 1, peak), "%")
+        return found
+
+
+@rfm.simple_test
+class TunedStep(OfOneRank):
+    """The engine with its tuner against the engine without, in turns (`engine bench peers`).
+
+    layers: the network's first blocks, so that two copies fit the devices. always: also where the tuner has left all
+    products as they are, and a step gains nothing by definition; what is measured then is noise, of which processors
+    have enough to be worth a look.
+    """
+
+    descr = "a step with tuned products against one without"
+    point = parameter(POINTS, fmt=lambda point: str(point), loggable=True)
+    layers = variable(int, value=2)
+    rounds = variable(int, value=6)  # of fewer an interval of confidence 0.95 can't be told
+    steps_per_round = variable(int, value=2)
+    always = variable(typ.Bool, value=SYSTEM.device.kind == "cpu")
+
+    @run_after("init")
+    def follow_the_products(self) -> None:
+        (same,) = KernelTuning.get_variant_nums(point=lambda point: point == self.point)
+        self.products = KernelTuning.variant_name(same)
+        self.depends_on(self.products)
+
+    @run_after("setup")
+    def take_a_plane(self) -> None:
+        """The devices of one x and y plane: those of z and data compute the same products on other sequences."""
+        whole = Grid.parse(self.grid)
+        self.plane = Grid(x=whole.x, y=whole.y)
+        self.num_tasks = self.plane.size
+        tuned = self.getdep(self.products)
+        if not self.always and tuned.record and not tuned.changes:
+            self.skip(
+                f"the tuner leaves all products of {self.model} on {self.grid} as they are, so a step takes 1.0 times "
+                "as long by definition: -S always=yes measures it all the same"
+            )
+
+    def options(self) -> list[str]:
+        words = ["bench", "peers", "--peer", UNTUNED, "--grid", str(self.plane), "--model", self.model]
+        words += ["--layers", str(self.layers), "--batch-size", str(self.at_once), "--checkpoint-activations"]
+        words += ["--precision", self.precision, "--device", self.device, "--rounds", str(self.rounds)]
+        return [*words, "--steps-per-round", str(self.steps_per_round)]
+
+    def judge(self) -> None:
+        contests = self.record["comparisons"]
+        untuned = [job for contest in contests for job in contest["measured"] if job.get("tuning") is None]
+        if len(contests) != 1 or untuned:
+            raise SanityError(f"{len(contests)} contests, {len(untuned)} untuned: it should be one, and tuned")
+
+    def figures(self) -> dict[str, tuple[float, str]]:
+        (contest,) = self.record["comparisons"]
+        ratio = contest["paired"]
+        return {
+            "tuned_step": (contest["ours_median_s"], "s"),
+            "untuned_step": (contest["peer_median_s"], "s"),
+            "speed_up_of_step": (metrics.speed_up(1.0, ratio["ratio"]), "x"),
+            "speed_up_of_step_low": (metrics.speed_up(1.0, ratio["high"]), "x"),
+            "speed_up_of_step_high": (metrics.speed_up(1.0, ratio["low"]), "x"),
+        }

@@ -1,0 +1,99 @@
+"""The tuner's tables as a machine would leave them, made up: rates by mode, choices by the tuner's own rule."""
+
+import random
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from sample_contests import held
+from sample_results import provenance
+
+from engine.grid import Grid
+from engine.layers.matmul import PLAIN, Kernels
+from engine.models.catalogue import lookup
+from engine.peers.contest import OWN_CONTEST
+from engine.planning.record import recorded
+from engine.result import metrics
+from engine.result.matmul import ModeTime, TunedShape, Tuning
+from engine.result.peers import Asked, PeersResult
+from engine.result.schema import Result
+from engine.tuning.choice import choose, chosen, fastest, seconds_of
+from engine.tuning.shapes import Products, Shape, products
+from engine.tuning.timing import Candidate, candidates
+
+MI250X = {"NN": 105e12, "NT": 104e12, "TN": 11.5e12}
+"""Flop/s by mode: TN at 6 % of the advertised peak, as axonn-sc24 V-C has it."""
+EVEN = dict.fromkeys(("NN", "NT", "TN"), 50e9)
+COPIED_PER_S = 4e11
+
+
+def timed(shape: Shape, way: Candidate, rates: Mapping[str, float], noise: random.Random) -> list[float]:
+    """Seconds of a way by round."""
+    flops = 2 * shape.m * shape.n * shape.k
+    return [
+        (flops / rates[way.mode] + way.copied(shape) / COPIED_PER_S) * noise.gauss(1.0, 0.003) for _ in range(7)
+    ]  # fmt: skip
+
+
+def tuned(one: Products, dtype: str, rates: Mapping[str, float], noise: random.Random) -> tuple[TunedShape, ...]:
+    """A shape as it was chosen for, and in the second timing."""
+    kernels: Kernels | None = None
+    found = []
+    for _ in range(2):
+        times = {way: timed(one.shape, way, rates, noise) for way in candidates(movable=one.movable)}
+        kernels = kernels or choose(times, one.forwards)
+        parts = {"own_s": PLAIN, "chosen_s": kernels, "best_s": fastest(times, one.forwards)}
+        rows = tuple(
+            ModeTime(
+                role=way.role.value, column_major=way.column_major, mode=way.mode.value, own=way.own,
+                median_s=median(of), low_s=min(of), high_s=max(of), rounds=len(of), chosen=chosen(way, kernels),
+                flops_per_s=metrics.product_rate(one.shape.m, one.shape.n, one.shape.k, median(of)),
+            )
+            for way, of in times.items()
+        )  # fmt: skip
+        found.append(
+            TunedShape(
+                m=one.shape.m, n=one.shape.n, k=one.shape.k, dtype=dtype, layers=len(one.layers), layer=one.layers[0],
+                forwards=one.forwards, movable=one.movable, column_major=kernels.column_major, forward=kernels.forward,
+                input_gradient=kernels.input_gradient, weight_gradient=kernels.weight_gradient, times=rows,
+                **{name: median(seconds_of(times, of, one.forwards) or [0.0]) for name, of in parts.items()},
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def tuning(
+    *, system: str = "frontier", partition: str = "gpu", model: str = "gpt-320b", grid: str = "8x1x32x128",
+    dtype: str = "bf16", rates: Mapping[str, float] = MI250X, job: int = 0, twice: bool = True, ranks: int = 1,
+    failure: str | None = None, name: str | None = None, **labels: str,
+) -> Result:  # fmt: skip
+    """A result of `bench matmul`. name: of the network and its layers, instead of their own."""
+    network, split, noise = lookup(model), Grid.parse(grid), random.Random(job)
+    shapes = [] if failure else [tuned(one, dtype, rates, noise) for one in products(network, split, 2, recompute=True)]
+    first, again = tuple(zip(*shapes, strict=True)) or ((), ())
+    if name:
+        again = tuple(shape.model_copy(update={"layer": name}) for shape in again)
+    told = recorded(network, split)
+    return Result(
+        kind="matmul", status="failed" if failure else "ok", reason=failure,
+        labels={"study": "kernel_tuning", "system": system, "partition": partition, "series": "axonn-sc24"} | labels,
+        config={"batch": {"micro": 2}, "checkpoint_activations": True, "threads": 1,
+                "device": "cpu" if partition == "cpu" else "cuda"},
+        ranks=ranks, grid=grid, model=told.model_copy(update={"name": name}) if name else told, dtype=dtype,
+        tuning=Tuning(time_s=4.2, timed=len(first), shapes=first, again=again if twice else ()),
+        provenance=provenance(job),
+    )  # fmt: skip
+
+
+def untuned(result: Result, *, ratio: float = 0.8, job: int = 0, jobs: int = 2) -> PeersResult:
+    """The contest of a step with that tuning against one without."""
+    found = held(OWN_CONTEST.name, ratio=ratio, jobs=jobs, seed=job, spread=0.004)
+    measured = tuple(one.model_copy(update={"tuning": result.tuning}) for one in found.measured)
+    found = found.model_copy(update={"measured": measured})
+    assert result.model is not None
+    known: dict[str, Any] = {"model": {"name": f"{result.model.name}-l2", "sequence": 2048}, "sequences": 2}
+    return PeersResult(
+        labels=result.labels, device="cuda", dtype=result.dtype, case=known, comparisons=(found,),
+        contests=(Asked.model_validate(found.model_dump(include=set(Asked.model_fields))),),
+        provenance=provenance(job),
+    )  # fmt: skip

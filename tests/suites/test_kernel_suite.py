@@ -1,0 +1,112 @@
+"""Kernel tuning as tests: whose products are timed on which systems, what is skipped, and why one fails."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import Run, figures, option, options, project, ranks, reframe
+
+import systems
+from engine.grid import Grid
+from reports.load import load
+from suites.series import points
+
+LOCAL = ["-c", "suites/kernel_tuning.py", "--system", "local", "-n", "local-1-", "-S", "model=gpt-test", "-r"]
+
+
+def script(done: Run, command: str, **wanted: str) -> str:
+    """The one job script of a command with these options and labels."""
+    found = [
+        text
+        for text in done.jobs(command)
+        if all(value in (options(text, f"--{name}") + options(text, "--label")) for name, value in wanted.items())
+    ]
+    (one,) = found
+    return one
+
+
+@pytest.mark.parametrize("name", ["alps", "frontier", "perlmutter", "summit"])
+def test_every_published_network_is_timed_on_one_device_as_a_rank_of_its_grid(name: str, tmp_path: Path) -> None:
+    done = reframe(tmp_path, "-c", "suites/kernel_tuning.py", "--system", name, PAR4D_ACCOUNT="abc123")
+    assert done.code == 0, done.out
+    series = points("weak_scaling", name)
+    assert len(done.jobs("bench matmul")) == len(done.jobs("bench peers")) == len(series)
+    node = systems.load(name).node.devices
+    assert node is not None
+    for point in series:
+        label = f"series={point.series.name}"
+        products = script(done, "bench matmul", model=point.model, label=label)
+        assert Grid.parse(option(products, "--grid")).size == point.devices
+        assert ranks(products) == 1
+        for text in (products, step := script(done, "bench peers", model=point.model, label=label)):
+            assert option(text, "--precision") == point.series.precision
+            assert option(text, "--device") == "cuda"
+            assert "--checkpoint-activations" in text
+            assert f"--label study=kernel_tuning --label system={name}" in text
+        assert option(products, "--micro-batch") == option(step, "--batch-size") == str(point.micro_batch)
+        assert "--twice" in products
+        whole = Grid.parse(option(products, "--grid"))
+        assert option(step, "--grid") == str(Grid(x=whole.x, y=whole.y))
+        assert ranks(step) == whole.x * whole.y
+        assert (option(step, "--peer"), option(step, "--layers")) == ("untuned", "2")
+
+
+def test_another_network_is_no_point_of_the_published_series(tmp_path: Path) -> None:
+    words = ["-c", "suites/kernel_tuning.py", "--system", "alps", "-n", "par4d-64-", "-S", "model=llama-3.2-1b"]
+    done = reframe(tmp_path, *words, PAR4D_ACCOUNT="abc123")
+    assert done.code == 0, done.out
+    for command in ("bench matmul", "bench peers"):
+        assert option(script(done, command), "--model") == "llama-3.2-1b"
+        assert "--label 'series=par4d with llama-3.2-1b'" in script(done, command)
+
+
+def cases(done: Run) -> dict[str, dict[str, Any]]:
+    """By the first word of their names."""
+    return {case["name"].split()[0]: case for case in done.cases()}
+
+
+@pytest.mark.slow
+def test_products_and_a_step_are_measured_here_and_kept_in_reframes_own_report(tmp_path: Path) -> None:
+    done = reframe(tmp_path, *LOCAL, "-S", "rounds=1", XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert done.code == 0, done.out
+    found = cases(done)
+    products, step = figures(found["KernelTuning"]), figures(found["TunedStep"])
+    assert set(products) == {"speed_up", "choices_that_hold", "fastest_product", "slowest_product", "tuning"}
+    assert 0 <= products["choices_that_hold"] <= 100
+    assert 0 < products["slowest_product"] <= products["fastest_product"]
+    assert set(step) == {
+        *("tuned_step", "untuned_step", "speed_up_of_step", "speed_up_of_step_low", "speed_up_of_step_high")
+    }
+    assert 0 < step["speed_up_of_step_low"] <= step["speed_up_of_step"] <= step["speed_up_of_step_high"]
+    loaded = load([tmp_path / "results"])
+    (run,), (contest,) = loaded.runs, loaded.contests
+    assert (run.result.kind, contest.result.comparisons[0].peer) == ("matmul", "untuned")
+    assert run.result.tuning is not None
+    assert len(run.result.tuning.again) == len(run.result.tuning.shapes) > 0
+    (job, *_) = contest.result.comparisons[0].measured
+    assert job.tuning is not None
+    assert job.tuning.shapes
+
+
+@pytest.mark.slow
+def test_a_step_that_gains_nothing_by_definition_is_skipped_unless_it_is_asked_for(tmp_path: Path) -> None:
+    copy = project(tmp_path)
+    file = copy / "engine" / "tuning" / "choice.py"
+    file.write_text(file.read_text().replace("MARGIN = 0.02", "MARGIN = 2.0"))  # nothing wins
+    done = reframe(tmp_path / "a", *LOCAL, "-S", "always=no", root=copy, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert done.code == 0, done.out
+    assert "the tuner leaves all products of gpt-test on 1x1x1x1 as they are" in done.out
+    assert not done.jobs("bench peers")
+    assert figures(cases(done)["KernelTuning"])["speed_up"] == pytest.approx(1.0)
+
+
+@pytest.mark.slow
+def test_a_choice_that_is_slower_than_pytorchs_own_fails_in_words(tmp_path: Path) -> None:
+    copy = project(tmp_path)
+    file = copy / "suites" / "kernel_tuning.py"
+    file.write_text(file.read_text().replace("SLOWER = 1.03", "SLOWER = 0.01"))
+    done = reframe(tmp_path / "a", *LOCAL, root=copy, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert done.code == 1
+    assert "what was chosen for head, 128 x 64 by 64 x 512, takes " in done.out
+    assert "times as long as PyTorch's own modes in the second timing, but 0.01 is allowed" in done.out
+    assert load([tmp_path / "a" / "results"]).runs[0].result.status == "failed"
