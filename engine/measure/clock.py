@@ -1,11 +1,22 @@
 """Clocks that stamp moments of a rank's work, and the one moment of a step at which the host waits for a device."""
 
+import sys
 import time
 from typing import Protocol
 
 import torch
 
 Stamp = float | torch.cuda.Event
+PROMPT_S = 5e-4
+
+
+def stamp_promptly() -> None:
+    """Let the thread that stamps the end of a gloo collective have Python's lock soon.
+
+    While the main thread was in Python itself it came 5.2 ms late, as long as Python's default lets a thread keep the
+    lock, and what was over by then still counted as in flight; now 0.7 ms (medians of two seconds, AMD EPYC).
+    """
+    sys.setswitchinterval(PROMPT_S)
 
 
 class Clock(Protocol):

@@ -66,6 +66,7 @@ def take_part(
     from engine.comm.funnel import Comm
     from engine.comm.launch import choose_device, init_process_group
     from engine.comm.transport import backend_of, listen
+    from engine.measure.clock import stamp_promptly
     from engine.measure.memory import forget_peak, keep_freed_memory
     from engine.measure.recorder import Recorder
     from engine.peers.alternate import measure
@@ -75,6 +76,7 @@ def take_part(
     device = choose_device(case.device, launch.local_rank)
     if device.type == "cpu":
         keep_freed_memory()  # as `engine train` does
+        stamp_promptly()
     torch.set_num_threads(case.threads)
     heard = listen(backend_of(device), os.environ) if launch.world_size > 1 else None
     init_process_group(launch, device, COLLECTIVE_TIMEOUT, store)

@@ -14,6 +14,7 @@ from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, choose_device, init_process_group
 from engine.comm.transport import backend_of, listen
 from engine.layers.matmul import Kernels
+from engine.measure.clock import stamp_promptly
 from engine.measure.memory import forget_peak, keep_freed_memory
 from engine.measure.recorder import Recorder
 from engine.precision import DTYPES
@@ -42,6 +43,7 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
     outcome = Outcome(plan, launch, account)
     if device.type == "cpu":
         keep_freed_memory()
+        stamp_promptly()
     timeout = timedelta(seconds=config.timeout_s)
     heard = listen(backend_of(device), os.environ) if launch.world_size > 1 else None
     init_process_group(launch, device, timeout)

@@ -24,8 +24,9 @@ def share_hidden(hidden_s: float, exposed_s: float) -> float | None:
     Hidden: the rank computes while at least one collective is in flight; several at once count once, so it is never
     more than the compute. Exposed: compute stands still for a collective, every wait counted, also those that no
     schedule can avoid and those for a slower rank. A collective is in flight from when its lane comes to it until its
-    result is there. That includes waiting for the last rank to join, when nothing travels yet: where ranks run apart,
-    part of what is hidden is their difference. None without communication.
+    result is there; on processors until a thread has noted that, which takes up to a millisecond while the rank is in
+    Python itself and longer on a loaded machine. That includes waiting for the last rank to join, when nothing travels
+    yet: where ranks run apart, part of what is hidden is their difference. None without communication.
     """
     total = hidden_s + exposed_s
     return hidden_s / total if total else None
