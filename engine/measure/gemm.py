@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 import torch
 
+from engine.measure.sample import calls_of, sample
 from engine.precision import DTYPES
 from engine.result.metrics import gemm_rate
 
 TARGET_S = 1.0  # time to spend on one size
-SAMPLE_S = 0.002  # below this a sample is several multiplications, so that the clock and the launch don't show
 FEWEST, MOST = 3, 30  # samples of one size
 WINDOW_S = 0.5  # of all ranks at once: long against the turns that they take on shared cores
 TF32 = "tf32"
@@ -45,41 +45,26 @@ class Product:
 
     def sample(self, calls: int) -> float:
         """Seconds of one multiplication, as the mean of several in a row."""
-        if self._a.device.type == "cuda":
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            self._multiply(calls)
-            end.record()
-            end.synchronize()
-            return begin.elapsed_time(end) / 1e3 / calls
-        start = time.perf_counter()
-        self._multiply(calls)
-        return (time.perf_counter() - start) / calls
+        return sample(self._multiply, calls, self._a.device)
 
     def median_s(self, budget_s: float) -> tuple[float, int]:
         """Seconds of one multiplication, the median of several samples, and how many multiplications that took."""
         once_s = self.sample(1)
-        calls = self.calls(once_s)
+        calls = calls_of(once_s)
         count = min(MOST, max(FEWEST, int(min(TARGET_S, budget_s - 2 * once_s) / (calls * once_s))))
         return statistics.median(self.sample(calls) for _ in range(count)), count * calls
 
     def sustained(self, window_s: float) -> tuple[float, int]:
         """Flop/s from now on for at least so long, and how many multiplications that were."""
-        calls = self.calls(self.sample(1))
+        calls = calls_of(self.sample(1))
         done, start = 0, time.perf_counter()
         while (passed_s := time.perf_counter() - start) < window_s:
             self.sample(calls)
             done += calls
         return gemm_rate(self.size, done, passed_s), done
 
-    @staticmethod
-    def calls(once_s: float) -> int:
-        """Multiplications of one sample."""
-        return max(1, round(SAMPLE_S / max(once_s, 1e-6)))
-
-    def _multiply(self, calls: int) -> None:
-        for _ in range(calls):
-            torch.matmul(self._a, self._b, out=self._c)
+    def _multiply(self) -> None:
+        torch.matmul(self._a, self._b, out=self._c)
 
 
 def joint(size: int, dtype: torch.dtype, device: torch.device, meet: Callable[[], None]) -> tuple[float, int]:
