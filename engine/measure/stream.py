@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from engine.measure.sample import sample
 from engine.result.metrics import memory_bandwidth
 
 DTYPE = torch.float64
@@ -75,9 +76,4 @@ class Arrays:
         if self._a.device.type != "cuda":
             call()
             return 0.0
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end) / 1e3
+        return sample(call, 1, self._a.device)
