@@ -225,10 +225,13 @@ def _option(config: dict[str, Any], *path: str) -> str:
 
 
 def _tuning(overlap: str, config: dict[str, Any]) -> str:
-    """The options of the run's flags, of all where they took turns, that aren't the default: prefetch_depth=1."""
+    """The options of the run's flags, of all where they took turns, that aren't the default: prefetch_depth=1. And
+    whether its products were tuned.
+    """
     flags = list(_TUNES) if overlap == IN_TURNS else overlap.split(",")
     options = [option for word, option in _TUNES.items() if word in flags and option in config]
-    return clean(", ".join(f"{name}={config[name]}" for name in options if config[name] != getattr(ALL, name)))
+    told = [f"{name}={config[name]}" for name in options if config[name] != getattr(ALL, name)]
+    return clean(", ".join([*told, "tune_matmul"] if config.get("tune_matmul") else told))
 
 
 def _names(names: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from engine.errors import RunError, UsageError
-from engine.result.peers import UNTUNED
+from engine.result.names import UNTUNED
 from reports import methods
 from reports.csvout import to_csv
 from reports.frame import frames

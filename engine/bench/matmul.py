@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from engine.bench.at_once import LOST, first_line
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, choose_device, init_process_group
 from engine.grid import Grid
@@ -40,19 +41,23 @@ def run_matmul(launch: Launch, asked: Asked, device: str, labels: dict[str, str]
     """Time the products and, on rank 0, write result.json. Raises UsageError if the grid doesn't divide the model."""
     asked.model.check(asked.grid)
     target, start = choose_device(device, launch.local_rank), provenance.now()
-    init_process_group(launch, target, MEETING)
-    comm = Comm(Grid(data=launch.world_size), timeout=MEETING, device=target)
     found = products(asked.model, asked.grid, asked.sequences, recompute=asked.recompute)
-    _, tuning = tune(found, asked.precision, comm, force=True)
-    if asked.twice:
-        tuning = time_again(tuning, found, asked.precision, comm)
-    comm.barrier()
-    dist.destroy_process_group()
-    timed = any(shape.times for shape in tuning.shapes)
+    tuning, reason = None, "No product could be timed: the memory has no room for its operands."
+    try:
+        init_process_group(launch, target, MEETING)
+        comm = Comm(Grid(data=launch.world_size), timeout=MEETING, device=target)
+        _, tuning = tune(found, asked.precision, comm, force=True)
+        if asked.twice:
+            tuning = time_again(tuning, found, asked.precision, comm)
+        comm.barrier()
+        dist.destroy_process_group()
+    except LOST as error:
+        reason = f"Timing the products failed: {first_line(error)}."
+    timed = tuning is not None and any(shape.times for shape in tuning.shapes)
     result = Result(
         kind="matmul",
         status="ok" if timed else "failed",
-        reason=None if timed else "No product could be timed: the memory has no room for its operands.",
+        reason=None if timed else reason,
         labels=labels,
         config={
             "model": asked.model.options,

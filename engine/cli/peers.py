@@ -15,14 +15,14 @@ from engine.options import Device, Grids, Labels, Out, check_file
 from engine.overlap.flags import ALL
 from engine.peers.contest import CONTESTS, Case, Sampling
 from engine.progress import log_to_stderr
-from engine.result.peers import UNTUNED
+from engine.result.names import UNTUNED
 from engine.training.config import MODEL, OverlapFlags, PrecisionOption
 
 log = logging.getLogger(__name__)
 
 SHAPE: dict[str, Any] = {"layers": 6, "hidden": 512, "heads": 8, "vocab": 8192, "seq": 128}
 """What isn't given of a shape."""
-PEER_HELP = f"{', '.join(CONTESTS)}, all of these, or {UNTUNED}, ourselves without --tune-matmul; repeatable"
+PEER_HELP = f"{', '.join(CONTESTS)}, all of these, or {UNTUNED} (ourselves, where ours is tuned); repeatable"
 GRID_HELP = "instead of the peer's usual one; repeatable. Under a launcher such as srun, its ranks take part"
 
 

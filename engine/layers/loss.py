@@ -23,11 +23,12 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(ctx, logits_MV: Tensor, targets_M: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
         wide, columns_M1 = _wide(logits_MV), targets_M.unsqueeze(1)
         likely_MV = torch.softmax(logits_MV, dim=1, dtype=wide)
-        log_sum_M = logits_MV.amax(dim=1).to(wide) - likely_MV.amax(dim=1).log()
-        target_M = logits_MV.gather(1, columns_M1).squeeze(1)
+        # The difference of logits comes first: it has few digits to lose where they are large and the loss is small.
+        below_M = logits_MV.amax(dim=1).to(wide) - logits_MV.gather(1, columns_M1).squeeze(1).to(wide)
+        loss = (below_M - likely_MV.amax(dim=1).log()).sum()
         ctx.save_for_backward(likely_MV.scatter_add_(1, columns_M1, -likely_MV.new_ones(columns_M1.shape)))
         ctx.dtype = logits_MV.dtype
-        return (log_sum_M - target_M).sum()
+        return loss
 
     @staticmethod
     def backward(ctx, dloss: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]

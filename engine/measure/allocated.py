@@ -4,6 +4,7 @@ Unlike what a process has resident it has in it neither the libraries nor what w
 of one process can be told apart.
 """
 
+import gc
 import os
 from types import TracebackType
 from typing import Self
@@ -27,6 +28,7 @@ class Allocated:
         self._profile: profile | None = None
 
     def __enter__(self) -> Self:
+        gc.collect()  # or what is freed meanwhile would be counted as given back
         if self._device.type == "cuda":
             torch.cuda.current_blas_handle()  # whose workspace is nobody's
             torch.cuda.synchronize(self._device)

@@ -12,7 +12,7 @@ from engine.errors import EngineError, UsageError
 from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
 from engine.overlap.flags import ALL, Overlap
-from engine.result.peers import UNTUNED
+from engine.result.names import UNTUNED
 from engine.training.config import OptimConfig, PrecisionName
 
 

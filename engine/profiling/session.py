@@ -124,7 +124,7 @@ class Profiling:
             write_bytes(path, gzip.compress(text) if large else text)
             other.unlink(missing_ok=True)
             self.file = str(path)
-        except (FileNotFoundError, ValueError, RuntimeError):
+        except (FileNotFoundError, KeyError, TypeError, ValueError, RuntimeError):
             self._give_up("torch.profiler has not written all of it, as on a full disk")
         except OSError as error:
             self._give_up(error.strerror or str(error))

@@ -30,7 +30,7 @@ class ComponentEnergy(Record):
 
 
 class Energy(Record):
-    """From the first counted iteration to the last, but for checkpoints saved between them.
+    """From the first counted iteration to the last, but for checkpoints saved and iterations profiled between them.
 
     seconds: from the first reading to the last one, of the rank that took longest. No sum over components is given: a
     node holds the others. unmeasured: why nothing was read at all.

@@ -22,8 +22,6 @@ VERSION: Literal[3] = 3
 
 SideName = Literal["ours", "peer"]
 SIDES: tuple[SideName, ...] = ("ours", "peer")
-UNTUNED = "untuned"
-"""The peer that is the engine itself, without its tuner."""
 
 
 class Side(Record):

@@ -7,17 +7,18 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from engine.files import write_text
+from engine.files import locked, write_text
 from engine.result.matmul import TunedShape
 from engine.schema import Record, first_problem
 
 log = logging.getLogger(__name__)
+
+LOCK_S = 5.0
 
 
 class Table(Record):
@@ -29,16 +30,22 @@ class Table(Record):
     shapes: tuple[TunedShape, ...] = ()
 
 
-def cache_file(machine: dict[str, str]) -> Path:
-    """Where this machine's table is: below $XDG_CACHE_HOME, or ~/.cache."""
+def cache_file(machine: dict[str, str]) -> Path | None:
+    """Where this machine's table is: below $XDG_CACHE_HOME, or ~/.cache; None for a user without a home."""
     name = hashlib.blake2b(json.dumps(machine, sort_keys=True).encode(), digest_size=8).hexdigest()
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "par4d" / "matmul" / f"{name}.json"
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return None
+    return home / "par4d" / "matmul" / f"{name}.json"
 
 
-def load(file: Path, machine: dict[str, str]) -> Table:
+def load(file: Path | None, machine: dict[str, str]) -> Table:
     """The table, or an empty one with a line that says why."""
     problem = None
+    if file is None:
+        log.warning("No home folder to keep tuned products in: set XDG_CACHE_HOME, or the next job tunes again.")
+        return Table(machine=machine)
     try:
         table = Table.model_validate_json(file.read_bytes())
         if table.machine == machine:
@@ -55,15 +62,23 @@ def load(file: Path, machine: dict[str, str]) -> Table:
     return Table(machine=machine)
 
 
-def save(file: Path, table: Table, timed: Iterable[TunedShape]) -> None:
-    """Put these shapes in place of the same ones. Where the file can't be written, a line says so."""
-    new = tuple(timed)
-    kept = tuple(shape for shape in table.shapes if all(key(shape) != key(other) for other in new))
+def save(file: Path | None, table: Table, timed: TunedShape) -> Table:
+    """Put this shape in place of the same one, beside what other jobs have kept meanwhile; what is in the file then.
+
+    Where the file can't be written, a line says so.
+    """
+    if file is None:
+        return table
     try:
-        whole = table.model_copy(update={"shapes": (*kept, *new)})
-        write_text(file, whole.model_dump_json(by_alias=True, indent=1))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with locked(file.parent, LOCK_S):
+            table = load(file, table.machine)
+            kept = tuple(shape for shape in table.shapes if key(shape) != key(timed))
+            table = table.model_copy(update={"shapes": (*kept, timed)})
+            write_text(file, table.model_dump_json(by_alias=True, indent=1))
     except OSError as error:
         log.warning("The table of tuned products can't be kept, so the next job tunes again: %s", error)
+    return table
 
 
 def key(shape: TunedShape) -> tuple[object, ...]:

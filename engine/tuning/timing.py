@@ -7,7 +7,9 @@ disturbs the machine for longer than a round disturbs all alike; all ranks time 
 
 import logging
 import random
-from collections.abc import Sequence
+import socket
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -17,7 +19,7 @@ from torch import Tensor
 from engine.comm.funnel import Comm
 from engine.layers import matmul
 from engine.layers.matmul import Mode, Role, own_mode
-from engine.measure.memory import free_bytes
+from engine.measure.memory import forget_peak, free_bytes
 from engine.measure.sample import calls_of, sample
 from engine.tuning.shapes import Shape
 
@@ -91,34 +93,50 @@ class Operands:
 
 
 def time_shape(
-    shape: Shape, dtype: torch.dtype, comm: Comm, all_ways: Sequence[Candidate], *, budget_s: float
+    shape: Shape,
+    dtype: torch.dtype,
+    comm: Comm,
+    all_ways: Sequence[Candidate],
+    *,
+    budget_s: float,
+    rounds: int | None = None,
 ) -> dict[Candidate, list[float]]:
     """Seconds of each of these ways by round, the mean over ranks. Collective.
 
     A way whose copies don't fit the memory of every rank is left out, and all of them where the operands don't.
-    budget_s: rounds are as many as fit it, FEWEST at least.
+    budget_s: rounds are as many as fit it, FEWEST at least, unless their number is given.
     """
     device, movable = comm.device, any(way.column_major for way in all_ways)
-    free = free_bytes(device) / (comm.grid.size if device.type == "cpu" else 1)
+    forget_peak(device)  # what an earlier shape took is free again
+    free = free_bytes(device) / (_ranks_here(comm) if device.type == "cpu" else 1)
     held = Operands.elements(shape, movable=movable)
     fits = [(held + way.copied(shape)) * dtype.itemsize <= free for way in all_ways]
-    ways = [way for way, can in zip(all_ways, comm.everyone(torch.tensor(fits)).all(0).tolist(), strict=True) if can]
-    if len(ways) < len(all_ways):
-        log.warning("%s: no memory to try %d of %d ways to compute it", shape, len(all_ways) - len(ways), len(all_ways))
-    if not ways:
+    ways = _of_all(comm, all_ways, fits)
+    operands = _operands(shape, dtype, comm, movable=movable) if ways else None
+    if operands is None:
+        log.warning("%s: no memory to try any way to compute it", shape)
         return {}
-    operands = Operands(shape, dtype, device, movable=movable)
 
     def seconds(way: Candidate, calls: int) -> float:
         return sample(lambda: operands.compute(way), calls, device)
 
-    for way in ways:
-        seconds(way, 1)
+    def works(way: Candidate) -> bool:
+        try:
+            seconds(way, 1)
+        except torch.OutOfMemoryError:
+            return False
+        return True
+
+    ways = _of_all(comm, ways, [works(way) for way in ways])
+    if len(ways) < len(all_ways):
+        log.warning("%s: no memory to try %d of %d ways to compute it", shape, len(all_ways) - len(ways), len(all_ways))
+    if not ways:
+        return {}
     once = [seconds(way, 1) for way in ways]
     once = comm.everyone(torch.tensor(once, dtype=torch.float64)).amax(0).tolist()
     calls = {way: calls_of(once_s) for way, once_s in zip(ways, once, strict=True)}
     round_s = sum(calls[way] * once_s for way, once_s in zip(ways, once, strict=True))
-    rounds = min(MOST, max(FEWEST, int(budget_s / round_s)))
+    rounds = rounds or min(MOST, max(FEWEST, int(budget_s / round_s)))
     drawing = random.Random(0)  # the same order on all ranks
     times: dict[Candidate, list[float]] = {way: [] for way in ways}
     for _ in range(rounds):
@@ -127,3 +145,29 @@ def time_shape(
     mine = torch.tensor(list(times.values()), dtype=torch.float64)
     means = comm.everyone(mine.flatten()).mean(0).view(mine.shape).tolist()
     return dict(zip(ways, means, strict=True))
+
+
+def rounds(times: Mapping[Candidate, Sequence[float]]) -> int | None:
+    """How many there were; None if nothing was timed."""
+    return next((len(of) for of in times.values()), None)
+
+
+def _of_all(comm: Comm, ways: Sequence[Candidate], can: Sequence[bool]) -> list[Candidate]:
+    """Those that every rank can take. Collective."""
+    everyone = comm.everyone(torch.tensor(can)).all(0).tolist()
+    return [way for way, all_can in zip(ways, everyone, strict=True) if all_can]
+
+
+def _operands(shape: Shape, dtype: torch.dtype, comm: Comm, *, movable: bool) -> Operands | None:
+    """None where they don't fit the memory of some rank, although they seemed to. Collective."""
+    try:
+        operands = Operands(shape, dtype, comm.device, movable=movable)
+    except torch.OutOfMemoryError:
+        operands = None
+    return operands if comm.everyone(torch.tensor([operands is not None])).all() else None
+
+
+def _ranks_here(comm: Comm) -> int:
+    """Ranks that share this one's memory. Collective."""
+    host = torch.tensor([zlib.crc32(socket.gethostname().encode())])
+    return int(comm.everyone(host).eq(host.to(comm.device)).sum().item())

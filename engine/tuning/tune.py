@@ -18,7 +18,7 @@ from engine.result.matmul import ModeTime, TunedShape, Tuning
 from engine.tuning.cache import cache_file, key, load, save
 from engine.tuning.choice import Times, choose, chosen, fastest, seconds_of
 from engine.tuning.shapes import Products
-from engine.tuning.timing import candidates, time_shape
+from engine.tuning.timing import candidates, rounds, time_shape
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def tune(
     """
     start = time.perf_counter()
     machine = _machine(comm)
-    file = cache_file(machine)
+    file = cache_file(machine) if comm.rank == 0 else None
     table = load(file, machine) if comm.rank == 0 else None
     kept = {key(shape): shape for shape in table.shapes} if table is not None and not force else {}
     shapes = [_with_layers(kept.get(key(new), new), new) for new in (_untimed(products, dtype) for products in found)]
@@ -48,8 +48,8 @@ def tune(
         times, kernels[index] = _choose(products, dtype, comm, BUDGET_S[comm.device.type] / len(missing))
         shapes[index] = _timed(shape, times, kernels[index] or PLAIN)
         log.info("%s", describe(shapes[index]))
-    if table is not None and missing:
-        save(file, table, [shapes[index] for index in missing if shapes[index].times])
+        if table is not None and shapes[index].times:
+            table = save(file, table, shapes[index])
     chosen_by_layer = {
         layer: of or PLAIN for products, of in zip(found, kernels, strict=True) for layer in products.layers
     }
@@ -57,14 +57,17 @@ def tune(
 
 
 def _choose(products: Products, dtype: str, comm: Comm, budget_s: float) -> tuple[Times, Kernels]:
-    """All ways in turns, then once more what won and what it won against: of so many ways one would win by chance."""
+    """All ways in turns, then once more what won and what it won against: of so many ways one would win by chance, and
+    the best of them looks better than it is. What was timed twice has the second times.
+    """
     ways = candidates(movable=products.movable)
-    times = time_shape(products.shape, DTYPES[dtype], comm, ways, budget_s=budget_s)
+    times = time_shape(products.shape, DTYPES[dtype], comm, ways, budget_s=budget_s / 2)
     kernels = choose(times, products.forwards)
     if kernels != PLAIN:
-        ways = [way for way in ways if chosen(way, kernels) or chosen(way, PLAIN) or way.own]
-        again = time_shape(products.shape, DTYPES[dtype], comm, ways, budget_s=budget_s)
+        ways = [way for way in times if chosen(way, kernels) or way.own]
+        again = time_shape(products.shape, DTYPES[dtype], comm, ways, budget_s=budget_s / 2, rounds=rounds(times))
         kernels = choose(again, products.forwards)
+        times |= again
     return times, kernels
 
 

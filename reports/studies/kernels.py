@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from engine.result import metrics
-from engine.result.peers import UNTUNED
+from engine.result.names import UNTUNED
 from reports import published, text
 from reports.derived import by_row
 from reports.frame import SERIES, Frames, series_title

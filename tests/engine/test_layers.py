@@ -112,6 +112,17 @@ def test_the_cross_entropy_is_pytorchs_even_if_logits_overflow_an_exponential(
     torch.testing.assert_close(torch.cat([g for _, g in results], dim=1), whole.grad)
 
 
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_a_small_loss_of_large_logits_keeps_its_digits(ranks: int) -> None:
+    logits = torch.randn(6, 8, generator=torch.Generator().manual_seed(3)) + 1e3
+    targets = torch.tensor([0, 3, 4, 7, 2, 5])
+    logits[torch.arange(6), targets] += 9
+    told = run_ranks(
+        Grid(x=ranks), lambda comm: CrossEntropy(comm)(_parts(logits, comm, comm.coords.x, ranks), targets).item()
+    )
+    assert told == pytest.approx([F.cross_entropy(logits.double(), targets, reduction="sum").item()] * ranks, rel=2e-6)
+
+
 def test_an_all_reduce_over_one_rank_is_nothing_at_all() -> None:
     partial = torch.ones(3, requires_grad=True) * 2
     producer = partial.grad_fn

@@ -18,7 +18,7 @@ from engine.layers.matmul import PLAIN, Kernels, Mode, Role, own_mode
 from engine.models.catalogue import lookup
 from engine.result.matmul import TunedShape
 from engine.tuning import timing
-from engine.tuning.cache import Table, load, save
+from engine.tuning.cache import Table, cache_file, load, save
 from engine.tuning.choice import choose, chosen, wins
 from engine.tuning.shapes import Shape, products
 from engine.tuning.timing import Candidate, candidates, time_shape
@@ -143,11 +143,12 @@ def test_a_table_is_found_again_and_grows(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "t.json"
     first = load(file, MACHINE)
     assert first.shapes == ()
-    save(file, first, [SHAPE])
+    assert save(file, first, SHAPE).shapes == (SHAPE,)
     again = load(file, MACHINE)
     assert again.shapes == (SHAPE,)
     newer, other = SHAPE.model_copy(update={"forward": "NN"}), SHAPE.model_copy(update={"m": 9})
-    save(file, again, [newer, other])
+    save(file, again, newer)
+    save(file, first, other)  # another job, which has not seen these
     assert set(load(file, MACHINE).shapes) == {newer, other}
 
 
@@ -169,11 +170,26 @@ def test_a_table_that_is_no_use_is_ignored_with_one_line_and_rebuilt(
     assert table == Table(machine=MACHINE)
     assert why in caplog.text
     assert caplog.text.count("\n") == 1
-    save(file, table, [SHAPE])
+    save(file, table, SHAPE)
     assert load(file, MACHINE).shapes == (SHAPE,)
 
 
 def test_a_table_that_cant_be_kept_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
-    save(tmp_path / "file" / "t.json", Table(machine=MACHINE), [SHAPE])
+    save(tmp_path / "file" / "t.json", Table(machine=MACHINE), SHAPE)
     assert "so the next job tunes again" in caplog.text
+
+
+def test_a_user_without_a_home_tunes_without_a_table(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    file = cache_file(MACHINE)
+    table = load(file, MACHINE)
+    assert (file, table) == (None, Table(machine=MACHINE))
+    assert save(file, table, SHAPE) == table
+    assert caplog.text.count("set XDG_CACHE_HOME") == 1

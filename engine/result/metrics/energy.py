@@ -8,10 +8,10 @@ def joules_per_iteration(joules: float, iterations: int) -> float:
     """Joules that one component took from the first counted iteration to the last, over their number.
 
     All its counters of the whole job are summed, each once however many ranks share what it counts: a device, a
-    processor or a node. What lies between two steps is in it, saving checkpoints is not. A counter counts whatever ran
-    there, also devices that the job left idle and other jobs on the node. Counters are renewed about ten times a
-    second: a measurement of a few seconds is only so exact. What isn't known on every node is not measured, and
-    components are never added up: a node holds the others.
+    processor or a node. What lies between two steps is in it, saving checkpoints and profiled iterations are not. A
+    counter counts whatever ran there, also devices that the job left idle and other jobs on the node. Counters are
+    renewed about ten times a second: a measurement of a few seconds is only so exact. What isn't known on every node is
+    not measured, and components are never added up: a node holds the others.
     """
     return joules / iterations
 
