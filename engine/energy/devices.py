@@ -4,6 +4,7 @@ zeus is an optional dependency and is loaded only here, where a run has an accel
 """
 
 import logging
+import os
 import re
 from typing import Any
 
@@ -66,14 +67,21 @@ def _counter(index: int, uuid: str) -> Counter:
 
 
 def _place(gpus: Any, index: int, uuid: str) -> int:
-    """Of the device among those of zeus: CUDA may number them in another order than NVML. AMD SMI has no such names."""
+    """Of the device among those of zeus: CUDA may number them in another order than NVML. AMD SMI has no such names.
+
+    Raises Unreadable where another card than the process's might be read.
+    """
     try:
         import pynvml
 
-        names = [pynvml.nvmlDeviceGetUUID(gpu.handle) for gpu in gpus]
+        names = [str(pynvml.nvmlDeviceGetUUID(gpu.handle)) for gpu in gpus]
     except Exception:
+        if "ROCR_VISIBLE_DEVICES" in os.environ and "HIP_VISIBLE_DEVICES" not in os.environ:
+            raise Unreadable("it can't tell which card ROCR_VISIBLE_DEVICES means: set HIP_VISIBLE_DEVICES") from None
         return index
-    return next((place for place, name in enumerate(names) if uuid and uuid in str(name)), index)
+    if uuid and names and not any(uuid in name for name in names):
+        raise Unreadable("NVML knows no card by the name that CUDA gives it, as of a MIG slice")
+    return next((place for place, name in enumerate(names) if uuid and uuid in name), index)
 
 
 def _told(error: Exception) -> str:

@@ -76,10 +76,13 @@ class Meter:
         self._since_s = self._read_s = 0.0
         self.seconds = 0.0
         """From the starts to their stops."""
+        self._stretches = 0
+        """Between pauses; each has an end and a beginning that a counter tells late."""
 
     def start(self) -> None:
         """From here on it counts."""
         self._since_s = self._read_s = self._clock()
+        self._stretches += 1
         self._each(Count.start, self._counts)
 
     def between_steps(self) -> None:
@@ -124,7 +127,7 @@ class Meter:
     def _reading(self, counts: Sequence[Count]) -> Reading:
         """Of the counts of one component."""
         counter, joules = counts[0].counter, sum(count.joules for count in counts)
-        if self.seconds < SHORTEST * counter.renewed_s:
+        if self.seconds < SHORTEST * counter.renewed_s * self._stretches:
             short = (
                 f"{counter.source} is renewed every {counter.renewed_s:g} s, too rarely for the {self.seconds:.2g} s"
             )

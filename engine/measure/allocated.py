@@ -40,6 +40,12 @@ class Allocated:
             self._profile.__enter__()
         return self
 
+    def forget_peak(self) -> None:
+        """What was held so far and is no longer doesn't count, such as of kernels that were tried out. Only on CUDA."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            torch.cuda.reset_peak_memory_stats(self._device)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

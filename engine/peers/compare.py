@@ -75,10 +75,10 @@ def check_contests(case: Case, contests: Sequence[Contest], ranks: int) -> None:
     for option, rate in {"--peak-flops": case.peak_flops, "--empirical-peak-flops": case.empirical_peak_flops}.items():
         if rate is not None and not 0 < rate < math.inf:
             raise UsageError(f"{option} is a positive number of flop/s, but {rate:g} was given.")
-    if case.apart and case.jobs % 2:
-        raise UsageError(f"--apart takes an even number of --jobs, as each side goes first in half, not {case.jobs}.")
     if case.apart and ranks > 1:
         raise UsageError("--apart starts processes of its own: take it without a launcher.")
+    if case.apart and case.jobs % 2:
+        raise UsageError(f"--apart takes an even number of --jobs, as each side goes first in half, not {case.jobs}.")
     for contest in contests:
         contest.check(case.model)
         check_grid(case.model, contest.grid, Batch(case.sequences))

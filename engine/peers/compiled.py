@@ -12,6 +12,9 @@ from engine.peers.contest import Case, Unavailable
 from engine.peers.peer import Values
 from engine.peers.plain import Plain
 
+NO_COMPILER = ("InvalidCxxCompiler", "CppCompileError", "TritonMissing", "CalledProcessError", "FileNotFoundError")
+"""How torch says that it is the compiler which is missing or broken; anything else is a failure of the contest."""
+
 
 class Compiled(Plain):
     """Plain's step with forward, loss and backward compiled as one graph."""
@@ -25,6 +28,8 @@ class Compiled(Plain):
         try:
             return super().step(tokens_BS, targets_BS)
         except TorchDynamoException as error:
+            if not any(name in f"{type(error).__name__} {error}" for name in NO_COMPILER):
+                raise
             told = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise Unavailable(
                 f"torch.compile fails here: {told.rstrip('.:')}. It takes a C++ compiler that works, such as g++, and "

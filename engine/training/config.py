@@ -33,7 +33,10 @@ RUN = Group("run", sort_key=2)
 OVERLAP = Group("overlap: communication behind compute, with the same numbers", sort_key=3)
 OPTIMIZER = Group("optimizer: AdamW", sort_key=4)
 CHECKPOINTS = Group("checkpoints", sort_key=5)
-PROFILE = Group("profile: what ran in some iterations, which take longer for it and don't count", sort_key=6)
+PROFILE = Group(
+    "profile: what ran in some iterations, which take longer for it and don't count; on CUDA all have timing events",
+    sort_key=6,
+)
 
 PrecisionName = Literal["fp32", "fp64", "bf16"]
 EnergyOption = Literal["auto", "off"]

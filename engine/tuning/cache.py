@@ -40,8 +40,8 @@ def cache_file(machine: dict[str, str]) -> Path | None:
     return home / "par4d" / "matmul" / f"{name}.json"
 
 
-def load(file: Path | None, machine: dict[str, str]) -> Table:
-    """The table, or an empty one with a line that says why."""
+def load(file: Path | None, machine: dict[str, str], *, quietly: bool = False) -> Table:
+    """The table, or an empty one, with a line that says why unless that has been said."""
     problem = None
     if file is None:
         log.warning("No home folder to keep tuned products in: set XDG_CACHE_HOME, or the next job tunes again.")
@@ -57,7 +57,7 @@ def load(file: Path | None, machine: dict[str, str]) -> Table:
         problem = first_problem(error)
     except OSError as error:
         problem = str(error)
-    if problem:
+    if problem and not quietly:
         log.warning("The table of tuned products %s is made anew: %s", file, problem)
     return Table(machine=machine)
 
@@ -72,7 +72,7 @@ def save(file: Path | None, table: Table, timed: TunedShape) -> Table:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with locked(file.parent, LOCK_S):
-            table = load(file, table.machine)
+            table = load(file, table.machine, quietly=True)
             kept = tuple(shape for shape in table.shapes if key(shape) != key(timed))
             table = table.model_copy(update={"shapes": (*kept, timed)})
             write_text(file, table.model_dump_json(by_alias=True, indent=1))
