@@ -1,5 +1,5 @@
 """The engine on one device against plain PyTorch, torch.compile and Hugging Face's transformers: the same model, batch,
-number format and machine, in turns in one job.
+number format and machine, in turns in one job; two that a device can't hold at once go one after the other.
 
     reframe -c suites/single_device.py --system local -r
     reframe -c suites/single_device.py --system perlmutter -n llama

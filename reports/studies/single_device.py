@@ -31,8 +31,8 @@ SUMMARY = (
 )
 LEAD = (
     "One device trains the same network from the same weights on the same batches by the engine and by other people's "
-    "code, in turns in one job. A ratio is the engine's step time by the other's: below 1 the engine is faster. Before "
-    "anything is timed both must have the same losses and gradient norms."
+    "code, in turns in one job; where the device can't hold both, one after the other. A ratio is the engine's step "
+    "time by the other's: below 1 the engine is faster. Both must have the same losses and gradient norms."
 )
 HOW = (
     "Tokens per second and shares of a peak are those of a side's median step. What is faster is told by the paired "
