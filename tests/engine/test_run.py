@@ -85,7 +85,7 @@ def test_a_bare_python_is_one_rank_and_auto_finds_its_grid(tmp_path: Path) -> No
         (["--micro-batch", "3"], "use --micro-batch one of 1, 2, 4, 8"),
         (["--iterations", "2", "--warmup", "2"], "at least one iteration after its warm-up"),
         (["--save", "x"], "needs both --save DIR and --save-every N"),
-        (["--layers", "2"], "either --model NAME or --layers"),
+        (["--hidden", "64"], "either --model NAME or --hidden"),
         (["--vocab", "0"], "vocabulary must be at least 1, but 0 was given"),
         (["--seq", "0"], "sequence must be at least 1, but 0 was given"),
         (["--architecture", "llama"], "gpt-test is a gpt: leave --architecture llama out."),
