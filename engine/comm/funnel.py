@@ -5,6 +5,8 @@ ones silently), tells the recorder, and returns a handle that is waited for exac
 out is its back end's affair: gloo.py, nccl.py, fake.py.
 """
 
+import socket
+import zlib
 from contextlib import suppress
 from datetime import timedelta
 
@@ -132,6 +134,15 @@ class Comm:
         for axis in Axis:
             rows = self.run(Kind.ALL_GATHER, axis, rows)
         return rows.view(self.grid.size, -1)
+
+    def unanimous(self, flag: bool) -> bool:
+        """Whether it holds on every rank. Collective."""
+        return bool(self.everyone(torch.tensor([flag])).all())
+
+    def ranks_sharing_memory(self) -> int:
+        """How many ranks compute in this rank's memory: those on its host, or itself alone on a device. Collective."""
+        owner = zlib.crc32(socket.gethostname().encode()) if self.device.type == "cpu" else self.rank
+        return int(self.everyone(torch.tensor([owner])).eq(owner).sum().item())
 
     def _check_peer(self, kind: Kind, axis: Axis, size: int, peer: int | None) -> None:
         if kind not in POINT_TO_POINT:

@@ -2,8 +2,6 @@
 
 import logging
 import math
-import socket
-import zlib
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -154,9 +152,7 @@ class Trainer:
         self._unsized = False
         budget = self.plan.config.overlap.cache_bytes
         if budget is None:
-            host = zlib.crc32(socket.gethostname().encode()) if self.comm.device.type == "cpu" else self.comm.rank
-            sharing = self.comm.everyone(torch.tensor([host])).eq(host).sum().item()
-            budget = free_bytes(self.comm.device) / sharing * CACHE_SHARE
+            budget = free_bytes(self.comm.device) / self.comm.ranks_sharing_memory() * CACHE_SHARE
         fits = min(int(budget / self.model.block_bytes()), self.plan.model.layers)
         self._auto_blocks = int(self.comm.everyone(torch.tensor([fits])).min().item())
         self._keep_auto()

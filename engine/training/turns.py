@@ -12,9 +12,6 @@ import time
 from dataclasses import dataclass, field
 from statistics import mean, median
 
-import torch
-
-from engine.comm.funnel import Comm
 from engine.measure.recorder import Recording
 from engine.overlap.flags import Overlap
 from engine.overlap.schedule import GatheredMemory
@@ -67,7 +64,7 @@ def take_turns(
     longest_s = 0.0
     for number in range(1, turns.rounds + 1):
         begins = time.monotonic()
-        if number > 1 and not _all_can(trainer.comm, turns.ends_in_time(begins - began, longest_s)):
+        if number > 1 and not trainer.comm.unanimous(turns.ends_in_time(begins - began, longest_s)):
             log.warning("only %d of %d rounds: another would end after --end-within", number - 1, turns.rounds)
             break
         for side in drawing.sample(sides, len(sides)):
@@ -81,11 +78,6 @@ def take_turns(
     for variant in variants:
         log.info("%s", describe(variant))
     return variants
-
-
-def _all_can(comm: Comm, can: bool) -> bool:
-    """Whether every rank can. Collective."""
-    return bool(comm.everyone(torch.tensor([can])).all())
 
 
 def _take(trainer: Trainer, side: _Side, steps: int, measurements: Measurements, *, warmup: bool) -> tuple[float, ...]:

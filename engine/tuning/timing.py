@@ -7,9 +7,7 @@ disturbs the machine for longer than a round disturbs all alike; all ranks time 
 
 import logging
 import random
-import socket
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -108,7 +106,7 @@ def time_shape(
     """
     device, movable = comm.device, any(way.column_major for way in all_ways)
     forget_peak(device)  # what an earlier shape took is free again
-    free = free_bytes(device) / (_ranks_here(comm) if device.type == "cpu" else 1)
+    free = free_bytes(device) / comm.ranks_sharing_memory()
     held = Operands.elements(shape, movable=movable)
     fits = [(held + way.copied(shape)) * dtype.itemsize <= free for way in all_ways]
     ways = _of_all(comm, all_ways, fits)
@@ -147,11 +145,6 @@ def time_shape(
     return dict(zip(ways, means, strict=True))
 
 
-def rounds(times: Mapping[Candidate, Sequence[float]]) -> int | None:
-    """How many there were; None if nothing was timed."""
-    return next((len(of) for of in times.values()), None)
-
-
 def _of_all(comm: Comm, ways: Sequence[Candidate], can: Sequence[bool]) -> list[Candidate]:
     """Those that every rank can take. Collective."""
     everyone = comm.everyone(torch.tensor(can)).all(0).tolist()
@@ -164,10 +157,4 @@ def _operands(shape: Shape, dtype: torch.dtype, comm: Comm, *, movable: bool) ->
         operands = Operands(shape, dtype, comm.device, movable=movable)
     except torch.OutOfMemoryError:
         operands = None
-    return operands if comm.everyone(torch.tensor([operands is not None])).all() else None
-
-
-def _ranks_here(comm: Comm) -> int:
-    """Ranks that share this one's memory. Collective."""
-    host = torch.tensor([zlib.crc32(socket.gethostname().encode())])
-    return int(comm.everyone(host).eq(host.to(comm.device)).sum().item())
+    return operands if comm.unanimous(operands is not None) else None

@@ -18,7 +18,7 @@ from engine.result.matmul import ModeTime, TunedShape, Tuning
 from engine.tuning.cache import cache_file, key, load, save
 from engine.tuning.choice import Times, choose, chosen, fastest, seconds_of
 from engine.tuning.shapes import Products
-from engine.tuning.timing import candidates, rounds, time_shape
+from engine.tuning.timing import candidates, time_shape
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,9 @@ def _choose(products: Products, dtype: str, comm: Comm, budget_s: float) -> tupl
     kernels = choose(times, products.forwards)
     if kernels != PLAIN:
         ways = [way for way in times if chosen(way, kernels) or way.own]
-        again = time_shape(products.shape, DTYPES[dtype], comm, ways, budget_s=budget_s / 2, rounds=rounds(times))
+        again = time_shape(
+            products.shape, DTYPES[dtype], comm, ways, budget_s=budget_s / 2, rounds=len(next(iter(times.values())))
+        )
         kernels = choose(again, products.forwards)
         times |= again
     return times, kernels
