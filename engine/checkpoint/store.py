@@ -7,13 +7,14 @@ whole; manifest.json in it says what it holds and how long each file is.
 
 import pickle
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import (
     _MEM_FORMAT_ENCODING,
@@ -41,7 +42,8 @@ from engine.errors import RunError
 from engine.parallel.model import ParallelModel
 from engine.placement import Placement, Rectangle
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+State = Mapping[nn.Parameter, Mapping[str, Tensor]]
+"""An optimizer's: of each parameter its moments by their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ class _Reader(dcp.FileSystemReader):
         return metadata
 
 
-def _entries(model: ParallelModel, optimizer: torch.optim.Optimizer) -> dict[str, Entry]:
+def _entries(model: ParallelModel, state: State) -> dict[str, Entry]:
     """Every parameter and both of its moments, by a name that holds the serial one."""
     grid, coords = model.comm.grid, model.comm.coords
     found: dict[str, Entry] = {}
@@ -161,12 +163,12 @@ def _entries(model: ParallelModel, optimizer: torch.optim.Optimizer) -> dict[str
         placement = model.placements[name]
         rectangles = placement.rectangles(grid, coords)
         found[f"model/{name}"] = Entry(placement, parameter, rectangles)
-        for moment in MOMENTS:
-            found[f"optimizer/{name}/{moment}"] = Entry(placement, optimizer.state[parameter][moment], rectangles)
+        for moment in ("exp_avg", "exp_avg_sq"):
+            found[f"optimizer/{name}/{moment}"] = Entry(placement, state[parameter][moment], rectangles)
     return found
 
 
-def save(folder: Path, manifest: Manifest, model: ParallelModel, optimizer: torch.optim.Optimizer) -> Path:
+def save(folder: Path, manifest: Manifest, model: ParallelModel, state: State) -> Path:
     """Write the checkpoint folder/step-N, all ranks together; returns its path once it is whole.
 
     manifest.files is filled in here. A save that is killed leaves only a hidden folder, which the next save of that
@@ -182,7 +184,7 @@ def save(folder: Path, manifest: Manifest, model: ParallelModel, optimizer: torc
     try:
         planner = _SavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         with _line(model.comm, f"while saving {final}").held():
-            dcp.save(_entries(model, optimizer), checkpoint_id=temporary, planner=planner)
+            dcp.save(_entries(model, state), checkpoint_id=temporary, planner=planner)
     except CheckpointException as error:
         raise RunError(f"The checkpoint {final} could not be written: {_first_cause(error)}") from error
     if first:
@@ -198,16 +200,13 @@ def save(folder: Path, manifest: Manifest, model: ParallelModel, optimizer: torc
     return final
 
 
-def load(saved: Saved, model: ParallelModel, optimizer: torch.optim.Optimizer) -> None:
-    """Read weights and moments into this rank's part of the model, on whatever grid. All ranks together."""
-    for parameter in model.parameters():
-        state = optimizer.state[parameter]
-        state["step"] = torch.tensor(float(saved.manifest.step), dtype=torch.float32, device=parameter.device)
-        for moment in MOMENTS:
-            state[moment] = torch.zeros_like(parameter)
+def load(saved: Saved, model: ParallelModel, state: State) -> None:
+    """Read weights and moments into this rank's part of the model and of its state, on whatever grid. All ranks
+    together.
+    """
     try:
         with _line(model.comm, f"while loading {saved.folder}").held():
-            dcp.load(_entries(model, optimizer), storage_reader=_Reader(saved.folder), planner=_LoadPlanner())
+            dcp.load(_entries(model, state), storage_reader=_Reader(saved.folder), planner=_LoadPlanner())
     except CheckpointException as error:
         raise RunError(f"The checkpoint {saved.folder} could not be read: {_first_cause(error)}") from error
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from engine.grid import Coords, Grid
 from engine.models.architecture import Architecture
-from engine.models.serial import SerialModel
+from engine.models.serial import SerialModel, without_values
 from engine.placement import Constant, Placement
 
 
@@ -42,8 +42,7 @@ def initialise_serial(
     checkpoint_activations: bool = False,
 ) -> SerialModel:
     """The serial model with the same global weights that every grid starts from."""
-    with torch.device("meta"):
-        model = architecture.serial(checkpoint_activations=checkpoint_activations)
+    model = without_values(architecture, checkpoint_activations=checkpoint_activations)
     model.to_empty(device=device).to(dtype)
     for second, first in architecture.ties.items():  # to_empty makes two of a shared parameter
         owner, _, attribute = second.rpartition(".")

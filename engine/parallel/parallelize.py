@@ -19,6 +19,7 @@ from engine.layers.loss import CrossEntropy
 from engine.layers.matmul import PLAIN, Kernels
 from engine.layers.norm import LayerNorm, RMSNorm
 from engine.models.architecture import Architecture
+from engine.models.serial import without_values
 from engine.overlap.flags import ALL, Overlap
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
@@ -47,8 +48,7 @@ def parallelize(
     """
     grid, coords = comm.grid, comm.coords
     architecture.check(grid)
-    with torch.device("meta"):
-        model = architecture.serial(checkpoint_activations=checkpoint_activations)
+    model = without_values(architecture, checkpoint_activations=checkpoint_activations)
     ties = architecture.ties
     column_major = {ties.get(f"{name}.weight", f"{name}.weight") for name, of in kernels.items() if of.column_major}
     placements = {

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from engine.comm.funnel import Comm
 from engine.peers.contest import Case
-from engine.peers.peer import Values, autocast, mean_loss, mean_over_ranks, optimizer, serial_model
+from engine.peers.peer import Values, adamw, autocast, mean_loss, mean_over_ranks, serial_model
 
 
 class DDP:
@@ -26,7 +26,7 @@ class DDP:
         self._parallel = DistributedDataParallel(self._model, gradient_as_bucket_view=True, static_graph=True)
         if case.precision == "bf16":
             self._parallel.register_comm_hook(dist.group.WORLD, sum_in_bf16)
-        self._optimizer = optimizer(self._model, case)
+        self._optimizer = adamw(case.optim, self._model.parameters())
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer."""

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from engine.comm.funnel import Comm
 from engine.peers.contest import Case
-from engine.peers.peer import Values, mean_loss, mean_over_ranks, optimizer, serial_model
+from engine.peers.peer import Values, adamw, mean_loss, mean_over_ranks, serial_model
 from engine.precision import Precision
 
 
@@ -33,7 +33,7 @@ class FSDP2:
         for block in self._model.blocks:
             fully_shard(block, mesh=mesh, reshard_after_forward=self.reshard_after_forward, mp_policy=mixed)
         fully_shard(self._model, mesh=mesh, reshard_after_forward=False, mp_policy=mixed)
-        self._optimizer = optimizer(self._model, case)
+        self._optimizer = adamw(case.optim, self._model.parameters())
         self._clip = case.optim.clip
 
     def mesh(self, comm: Comm) -> DeviceMesh:

@@ -15,7 +15,7 @@ from engine.models.gpt.shape import GPTShape
 from engine.models.llama.model import EPSILON, KEPT_BELOW, SLOWED_ABOVE, UNSCALED_SEQUENCE
 from engine.models.llama.shape import LlamaShape
 from engine.peers.contest import Case, Unavailable
-from engine.peers.peer import Values, adamw_by_shape, autocast, serial_model
+from engine.peers.peer import Values, adamw, autocast, serial_model
 from engine.precision import at_least_fp32
 
 try:
@@ -50,7 +50,7 @@ class HuggingFace:
         if case.checkpoint_activations:
             self._model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self._model.train()
-        self._optimizer = adamw_by_shape([list(self._model.parameters())], case.optim)
+        self._optimizer = adamw(case.optim, self._model.parameters())
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer."""

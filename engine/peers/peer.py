@@ -1,6 +1,6 @@
 """What a peer has to offer, and the pieces that all of them share: the serial model, its optimizer, its loss."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -13,7 +13,6 @@ from engine.parallel.initial import initialise_serial
 from engine.peers.contest import Case
 from engine.precision import Precision, at_least_fp32
 from engine.training.config import OptimConfig
-from engine.training.optim import adamw
 
 
 class Values(NamedTuple):
@@ -43,22 +42,14 @@ def serial_model(case: Case, device: torch.device | str) -> SerialModel:
     )
 
 
-def optimizer(model: nn.Module, case: Case) -> torch.optim.AdamW:
-    """The engine's optimizer, in the same groups, over a model whose parameters keep their serial names."""
-    return adamw(dict(model.named_parameters()), case.model.placements(), case.optim)
-
-
-def adamw_by_shape(kinds: Sequence[Sequence[nn.Parameter]], optim: OptimConfig) -> torch.optim.AdamW:
-    """The same optimizer over a model that names its parameters otherwise: only matrices decay.
-
-    kinds: parameters that one fused call can't mix.
-    """
+def adamw(optim: OptimConfig, *kinds: Iterable[nn.Parameter]) -> torch.optim.AdamW:
+    """PyTorch's own optimizer, set as the engine's: only matrices decay. kinds: what one fused call can't mix."""
     groups = [
         {
             "params": [p for p in kind if (p.ndim > 1) is matrices],
             "weight_decay": optim.weight_decay if matrices else 0.0,
         }
-        for kind in kinds
+        for kind in map(list, kinds)
         for matrices in (True, False)
     ]
     return torch.optim.AdamW(

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from engine.comm.funnel import Comm
 from engine.peers.contest import Case
-from engine.peers.peer import Values, autocast, mean_loss, optimizer, serial_model
+from engine.peers.peer import Values, adamw, autocast, mean_loss, serial_model
 
 
 class Plain:
@@ -13,7 +13,7 @@ class Plain:
     def __init__(self, case: Case, comm: Comm) -> None:
         self._case, self._device = case, comm.device
         self._model = serial_model(case, comm.device)
-        self._optimizer = optimizer(self._model, case)
+        self._optimizer = adamw(case.optim, self._model.parameters())
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer."""

@@ -23,7 +23,7 @@ from torch.distributed.tensor.parallel import (
 from engine.comm.funnel import Comm
 from engine.models.serial import SerialModel
 from engine.peers.contest import Case
-from engine.peers.peer import Values, adamw_by_shape, autocast, mean_loss, serial_model
+from engine.peers.peer import Values, adamw, autocast, mean_loss, serial_model
 from engine.placement import NORMAL, Placement
 
 
@@ -39,7 +39,7 @@ class TensorParallel:
         self._model = model
         parameters = list(self._model.parameters())
         self._kinds = [[p for p in parameters if isinstance(p, DTensor) is wanted] for wanted in (True, False)]
-        self._optimizer = adamw_by_shape(self._kinds, case.optim)
+        self._optimizer = adamw(case.optim, *self._kinds)
         self._clip = case.optim.clip
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:

@@ -1,10 +1,11 @@
 """AdamW on the local shards, clipping by the true global norm, and the learning rate's course."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adamw import adamw
 
 from engine.comm.funnel import Kind
 from engine.grid import Axis
@@ -27,47 +28,65 @@ def learning_rate(config: OptimConfig, step: int) -> float:
     return config.learning_rate * (config.final_fraction + (1 - config.final_fraction) * cosine)
 
 
-def adamw(
-    parameters: Mapping[str, nn.Parameter], placements: Mapping[str, Placement], config: OptimConfig
-) -> torch.optim.AdamW:
-    """PyTorch's fused AdamW over a rank's parameters; whether one is a matrix is read from its serial shape.
+class AdamW:
+    """PyTorch's fused AdamW over a rank's parameters, any part of which can be stepped alone.
 
-    On the meta device, where there is no fused kernel, its form of one kernel for many tensors.
+    Whether a parameter is a matrix, which decays, is read from its serial shape. state: of each parameter that has been
+    stepped, under the names that torch.optim.AdamW gives it. That class itself would load torch's compiler, a third of
+    the processor time in which a rank starts. On the meta device, where there is no fused kernel, the form of one
+    kernel for many tensors.
     """
-    decayed = [p for name, p in parameters.items() if len(placements[name].shape) > 1]
-    others = [p for name, p in parameters.items() if len(placements[name].shape) == 1]
-    meta = any(p.is_meta for p in parameters.values())
-    groups = [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=config.learning_rate,
-        betas=(config.beta1, config.beta2),
-        eps=config.eps,
-        fused=not meta,
-        foreach=meta or None,
-    )
+
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], placements: Mapping[str, Placement], config: OptimConfig
+    ) -> None:
+        self.learning_rate = config.learning_rate
+        self.state: dict[nn.Parameter, dict[str, Tensor]] = {}
+        self._config = config
+        self._decays = {p: len(placements[name].shape) > 1 for name, p in parameters.items()}
+        self._meta = any(p.is_meta for p in parameters.values())
+
+    @torch.no_grad()
+    def step(self, parameters: Iterable[nn.Parameter] | None = None) -> None:
+        """Step these parameters, by default all, without a look at any other."""
+        config = self._config
+        chosen = list(self._decays if parameters is None else parameters)
+        for decays in (True, False):
+            group = [p for p in chosen if self._decays[p] is decays]
+            if not group:
+                continue
+            for parameter in group:
+                if parameter not in self.state:
+                    self.state[parameter] = _state(parameter, 0)
+            states = [self.state[p] for p in group]
+            adamw(
+                list[Tensor](group),
+                [p.grad for p in group if p.grad is not None],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
+                [],
+                [state["step"] for state in states],
+                foreach=self._meta,
+                fused=not self._meta,
+                amsgrad=False,
+                beta1=config.beta1,
+                beta2=config.beta2,
+                lr=self.learning_rate,
+                weight_decay=config.weight_decay if decays else 0.0,
+                eps=config.eps,
+                maximize=False,
+            )
+
+    def start_from(self, step: int) -> None:
+        """The state of all parameters after so many steps, with moments of zero that are to be filled."""
+        for parameter in self._decays:
+            self.state[parameter] = _state(parameter, step)
 
 
-def groups_of(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, int]:
-    """In which of its groups each parameter is."""
-    return {p: number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
-
-
-def step_only(
-    optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], groups: Mapping[nn.Parameter, int]
-) -> None:
-    """Step these parameters and no others, without a look at the others. groups: of all of them."""
-    whole = [group["params"] for group in optimizer.param_groups]
-    try:
-        for number, group in enumerate(optimizer.param_groups):
-            group["params"] = [p for p in parameters if groups[p] == number]
-        optimizer.step()
-    finally:
-        for group, all_of_it in zip(optimizer.param_groups, whole, strict=True):
-            group["params"] = all_of_it
+def _state(parameter: nn.Parameter, step: int) -> dict[str, Tensor]:
+    held = parameter.detach()
+    steps = torch.tensor(float(step), dtype=torch.float32, device=held.device)
+    return {"step": steps, "exp_avg": torch.zeros_like(held), "exp_avg_sq": torch.zeros_like(held)}
 
 
 @torch.no_grad()

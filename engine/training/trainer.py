@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engine.checkpoint import store
 from engine.checkpoint.manifest import Manifest
 from engine.comm.funnel import Comm
 from engine.data.sampler import batch
@@ -31,7 +30,7 @@ from engine.profiling.session import Profiling
 from engine.progress import RENEWED
 from engine.result.energy import Energy
 from engine.result.schema import Iteration
-from engine.training.optim import adamw, clip_gradients, gradient_norm, groups_of, learning_rate, step_only
+from engine.training.optim import AdamW, clip_gradients, gradient_norm, learning_rate
 from engine.training.plan import Plan
 
 log = logging.getLogger(__name__)
@@ -88,16 +87,18 @@ class Trainer:
             device=comm.device,
             kernels=kernels,
         )
-        self.optimizer = adamw(self.model.local_parameters(), self.model.placements, config.optim)
-        self._groups = groups_of(self.optimizer)
+        self.optimizer = AdamW(self.model.local_parameters(), self.model.placements, config.optim)
         self._auto_blocks: int | None = None
         """What cache="auto" comes out as, once a step has shown how much memory training takes."""
         self._unsized = self.model.can_cache and any(overlap.cache == AUTO for overlap in plan.overlaps)
         self.done = 0
         """Optimizer steps done, those before a resume included."""
         if plan.saved is not None:
-            store.load(plan.saved, self.model, self.optimizer)
+            from engine.checkpoint import store  # takes long to load, and few runs need it
+
             self.done = plan.saved.manifest.step
+            self.optimizer.start_from(self.done)
+            store.load(plan.saved, self.model, self.optimizer.state)
 
     def step(self) -> Step:
         """One optimizer step on the next global batch. The host waits for the device once, at the end."""
@@ -107,7 +108,7 @@ class Trainer:
         loss, norm = told.tolist()
         if self._unsized:
             self._size_cache()
-        return Step(loss, norm, self.optimizer.param_groups[0]["lr"], time_s)
+        return Step(loss, norm, self.optimizer.learning_rate, time_s)
 
     def switch(self, overlap: Overlap) -> None:
         """From the next step on, overlap so."""
@@ -131,8 +132,7 @@ class Trainer:
             recorder.mark("backward")
             loss.backward()
             loss_sum += loss.detach()
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(config.optim, self.done)
+        self.optimizer.learning_rate = learning_rate(config.optim, self.done)
         recorder.mark("reduce")
         if config.optim.clip:  # by the norm of all gradients, so nothing can be stepped before they are all there
             model.finish_step()
@@ -141,7 +141,7 @@ class Trainer:
             clip_gradients(model, norm, config.optim.clip)
             self.optimizer.step()
         else:
-            model.finish_step(lambda parameters: step_only(self.optimizer, parameters, self._groups))
+            model.finish_step(self.optimizer.step)
             recorder.mark("optimizer")
             norm = gradient_norm(model)
         self.done += 1
@@ -177,6 +177,8 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint of the present state."""
+        from engine.checkpoint import store
+
         config = self.plan.config
         assert config.save is not None
         manifest = Manifest(
@@ -187,7 +189,7 @@ class Trainer:
             model=self.plan.model.shape,
             files={},
         )
-        path = store.save(config.save, manifest, self.model, self.optimizer)
+        path = store.save(config.save, manifest, self.model, self.optimizer.state)
         log.info("saved %s", path)
 
 

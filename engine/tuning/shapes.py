@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import torch
 from torch import nn
 
 from engine.grid import Grid
 from engine.models.architecture import Architecture
+from engine.models.serial import without_values
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -38,8 +38,7 @@ def products(model: Architecture, grid: Grid, sequences: int, *, recompute: bool
 
     Layers of one shape that differ in forwards or movable are apart.
     """
-    with torch.device("meta"):
-        serial = model.serial(checkpoint_activations=recompute)
+    serial = without_values(model, checkpoint_activations=recompute)
     modules, placements, ties = dict(serial.named_modules()), model.placements(), model.ties
     blocks = {id(module) for block in serial.blocks for module in block.modules()}
     looked_up = {_weight(name, ties) for name, module in modules.items() if isinstance(module, nn.Embedding)}

@@ -12,7 +12,7 @@ from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.parallel.serial_state import full_state_dict
 from engine.training.config import OptimConfig
-from engine.training.optim import adamw, clip_gradients, gradient_norm, learning_rate
+from engine.training.optim import AdamW, clip_gradients, gradient_norm, learning_rate
 
 CASE = Case(replace(SMALL, tied=True), sequences=8)
 CONFIG = OptimConfig(learning_rate=1e-2, weight_decay=0.5, clip=0.05)
@@ -37,7 +37,7 @@ def _serial(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
 
 def _parallel(comm: Comm, case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
     model = start(case, comm)
-    optimizer = adamw(model.local_parameters(), model.placements, CONFIG)
+    optimizer = AdamW(model.local_parameters(), model.placements, CONFIG)
     norms = []
     for step in range(STEPS):
         step_parallel(case, model, step)

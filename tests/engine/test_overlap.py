@@ -26,7 +26,7 @@ from engine.overlap.flags import Overlap
 from engine.parallel.model import ParallelModel
 from engine.parallel.serial_state import full_gradients, full_state_dict
 from engine.training.config import OptimConfig
-from engine.training.optim import adamw, groups_of, step_only
+from engine.training.optim import AdamW
 
 THREE_BLOCKS: dict[str, Architecture] = {
     "gpt": replace(SMALL, layers=3),
@@ -237,7 +237,7 @@ def test_the_optimizer_steps_each_piece_once_while_later_ones_are_in_flight(case
     def train(comm: Comm, *, early: bool) -> tuple[dict[str, torch.Tensor], list[int]]:
         assert isinstance(comm, LazyComm)
         model = start(case, comm)
-        optimizer = adamw(model.local_parameters(), model.placements, OptimConfig())
+        optimizer = AdamW(model.local_parameters(), model.placements, OptimConfig())
         flying = []
         for step in range(3):
             pieces: list[nn.Parameter] = []
@@ -245,7 +245,7 @@ def test_the_optimizer_steps_each_piece_once_while_later_ones_are_in_flight(case
             def step_piece(parameters, pieces=pieces):  # type: ignore[no-untyped-def]
                 pieces.extend(parameters)
                 flying.append(comm.in_flight)
-                step_only(optimizer, parameters, groups_of(optimizer))
+                optimizer.step(parameters)
 
             step_parallel(case, model, step, step_piece if early else None)
             if not early:

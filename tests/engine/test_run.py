@@ -162,6 +162,21 @@ def test_torchrun_starts_it_too(tmp_path: Path) -> None:
     assert Grid.parse(result.grid or "").size == result.ranks == 2
 
 
+def test_a_rank_starts_without_the_compiler_and_the_checkpoints_that_few_runs_need(tmp_path: Path) -> None:
+    """They would take about as much of its processor time as torch itself, on each of thousands of ranks."""
+    code = """if True:
+        import sys
+        from engine.cli.main import main
+        assert main(sys.argv[1:]) == 0
+        print([name for name in ("torch._dynamo", "torch.distributed.checkpoint", "sympy") if name in sys.modules])
+    """
+    words = ["train", *SMALL, "--iterations", "2", "--warmup", "1", "--out", str(tmp_path / "r.json")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
