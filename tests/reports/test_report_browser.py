@@ -32,7 +32,6 @@ PAGES = (
     "peak",
     "single_device",
     "peers",
-    "peers",
     "kernels",
     "energy",
     "methods",
