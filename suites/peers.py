@@ -13,7 +13,7 @@ that it can train as the engine does; the others are skipped and say why.
 from typing import Any
 
 import reframe as rfm
-from reframe.core.builtins import parameter, performance_function, run_after, run_before, variable
+from reframe.core.builtins import parameter, performance_function, run_before, variable
 from reframe.core.exceptions import SanityError
 
 from engine.errors import UsageError
@@ -21,7 +21,7 @@ from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.peers.contest import CONTESTS
 from suites.engine_test import EngineTest
-from suites.point_training import SYSTEM
+from suites.point_training import SYSTEM, OfSeries
 from suites.series import points
 from suites.training import Refused
 
@@ -40,7 +40,7 @@ def no_match(name: str, grid: str, model: str) -> str | None:
 
 
 @rfm.simple_test
-class Peers(EngineTest):
+class Peers(OfSeries, EngineTest):
     """One contest on one grid. device: as of every test; the number format is the series'."""
 
     descr = "step time against another way to train the same network"
@@ -50,15 +50,6 @@ class Peers(EngineTest):
     model = variable(str, value="", loggable=True)
     rounds = variable(int, value=6)  # of fewer an interval of confidence 0.95 can't be told
     steps_per_round = variable(int, value=2)
-
-    @run_after("init")
-    def take_point(self) -> None:
-        point, series = self.point, self.point.series
-        self.num_tasks, self.time_limit = point.devices, series.time_limit
-        other = self.model not in ("", point.model)  # then these are no points of the series
-        self.series = f"{series.name} with {self.model}" if other else series.name
-        self.model = self.model or point.model
-        self.tags = {self.study, series.name, *series.tags}
 
     @run_before("setup")
     def leave_out_what_has_no_match(self) -> None:
@@ -70,9 +61,6 @@ class Peers(EngineTest):
         words += ["--batch-size", str(self.point.sequences), "--precision", self.point.series.precision]
         words += ["--device", self.device, "--rounds", str(self.rounds)]
         return [*words, "--steps-per-round", str(self.steps_per_round)]
-
-    def labels(self) -> dict[str, str]:
-        return super().labels() | {"series": self.series}
 
     def judge(self) -> None:
         """The engine has found both sides' losses equal before it timed them. Raises SanityError."""

@@ -1,7 +1,8 @@
-"""A training that is one point of a series, as series.yaml says."""
+"""Tests that are one point of a series, as series.yaml says: of anything, and a training."""
 
 import os
 
+import reframe as rfm
 from reframe.core.builtins import run_after, run_before, variable
 from reframe.core.runtime import runtime
 from reframe.utility import typecheck as typ
@@ -23,30 +24,44 @@ def too_many_ranks(ranks: int) -> str | None:
     return None
 
 
-class PointTraining(Training):
-    """Trains what its parameter `point` says. What -S gives comes before what the series says."""
+class OfSeries(rfm.RegressionMixin):
+    """An EngineTest whose parameter `point` is what it runs. What -S gives comes before what the series says."""
 
+    study: str
+    model: str
+    time_limit: str | None
     point: Point
     series = variable(str, value="", loggable=True)
-    oversubscribe = variable(typ.Bool, value=False)
-    iterations = 0  # as many as the series says
-    time_limit: str | None
     limited_by_series = True
 
     @run_after("init")
     def take_point(self) -> None:
         point, series = self.point, self.point.series
-        self.num_tasks, self.sequences = point.devices, point.sequences
+        self.num_tasks = point.devices
         other = self.model not in ("", point.model)  # then these are no points of the series as it is published
         self.series = f"{series.name} with {self.model}" if other else series.name
         self.model = self.model or point.model
-        self.micro_batch, self.precision = point.micro_batch, series.precision
-        self.grid = point.grid if self.grid == AUTO else self.grid
-        self.iterations = self.iterations or series.iterations
         self.limited_by_series = self.time_limit is None
         self.time_limit = self.time_limit or series.time_limit
-        self.ranks_per_node = self.ranks_per_node or series.ranks_per_node
         self.tags = {self.study, series.name, *series.tags}
+
+    def labels(self) -> dict[str, str]:
+        return super().labels() | {"series": self.series}
+
+
+class PointTraining(OfSeries, Training):
+    """Trains its point."""
+
+    oversubscribe = variable(typ.Bool, value=False)
+    iterations = 0  # as many as the series says
+
+    @run_after("init")
+    def take_training(self) -> None:
+        point, series = self.point, self.point.series
+        self.sequences, self.micro_batch, self.precision = point.sequences, point.micro_batch, series.precision
+        self.grid = point.grid if self.grid == AUTO else self.grid
+        self.iterations = self.iterations or series.iterations
+        self.ranks_per_node = self.ranks_per_node or series.ranks_per_node
 
     @run_before("setup")
     def refuse_to_oversubscribe(self) -> None:
@@ -59,6 +74,3 @@ class PointTraining(Training):
         refusal = too_long(self.point, self.system, self.partition)
         if refusal and self.limited_by_series:
             raise Refused(refusal)
-
-    def labels(self) -> dict[str, str]:
-        return super().labels() | {"series": self.series}

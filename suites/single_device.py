@@ -20,13 +20,13 @@ from engine.errors import UsageError
 from engine.models.catalogue import lookup
 from engine.result.peers import Comparison, PeersResult, Speed, parse, peak_bytes, speed
 from suites.engine_test import EngineTest
-from suites.point_training import SYSTEM
+from suites.point_training import SYSTEM, OfSeries
 from suites.series import points
 from suites.training import Refused
 
 
 @rfm.simple_test
-class SingleDevice(EngineTest):
+class SingleDevice(OfSeries, EngineTest):
     """All contests of one model. device: as of every test; jobs and rounds: those of the series, unless set."""
 
     descr = "one device against other ways to train the same network"
@@ -39,14 +39,8 @@ class SingleDevice(EngineTest):
     steps_per_round = variable(int, value=2)
 
     @run_after("init")
-    def take_point(self) -> None:
-        point, series = self.point, self.point.series
-        self.num_tasks, self.time_limit = point.devices, series.time_limit
-        other = self.model not in ("", point.model)  # then these are no points of the series
-        self.series = f"{series.name} with {self.model}" if other else series.name
-        self.model = self.model or point.model
-        self.jobs, self.rounds = self.jobs or series.jobs, self.rounds or series.rounds
-        self.tags = {self.study, series.name, *series.tags}
+    def take_turns(self) -> None:
+        self.jobs, self.rounds = self.jobs or self.point.series.jobs, self.rounds or self.point.series.rounds
 
     @run_before("setup")
     def refuse_an_unknown_model(self) -> None:
@@ -67,9 +61,6 @@ class SingleDevice(EngineTest):
         words += ["--jobs", str(self.jobs), "--rounds", str(self.rounds)]
         words += ["--steps-per-round", str(self.steps_per_round), *self.peak_options(series.precision)]
         return [*words, "--apart"] if series.apart else words
-
-    def labels(self) -> dict[str, str]:
-        return super().labels() | {"series": self.series}
 
     @property
     def result(self) -> PeersResult:
