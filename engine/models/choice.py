@@ -55,6 +55,8 @@ class ModelChoice:
             if given.keys() & (widths := _required(known.family) - {"layers"}):
                 raise UsageError(f"Give either --model NAME or {_options(widths)}, not both.")
             if "layers" in given:
+                if given["layers"] > known.layers:
+                    raise UsageError(f"{known.name} has {known.layers} layers: give --layers as many or fewer.")
                 given["name"] = f"{known.name}-l{given['layers']}"
             return replace(known, **_fitting(known.family, given))  # type: ignore[type-var]
         family = self.architecture or next(iter(FAMILIES))

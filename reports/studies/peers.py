@@ -4,10 +4,10 @@ from typing import Any
 
 import pandas as pd
 
-from reports import dots, text
+from reports import text
+from reports.contest_figure import ratios
 from reports.contest_tables import contests_table, failures, missing, provenance
 from reports.contests import CLEARANCE, FEWEST_JOBS, FEWEST_ROUNDS, SERIES, points
-from reports.dots import Dot
 from reports.methods import TOO_NARROW
 from reports.page import Block, Facts, Figure, Figures, Page, Paragraph, Section, nothing_measured
 from reports.study import ContestStudy
@@ -31,8 +31,6 @@ HOW = (
 )
 RUN = "reframe -c suites/peers.py --system local"
 MOST_SECTIONS = 12
-MOST_ROWS = 40
-COLOURS = {"won": "blue", "lost": "red"}
 
 
 def build(table: pd.DataFrame) -> Page:
@@ -107,38 +105,8 @@ def _facts(rows: pd.DataFrame, held: pd.DataFrame) -> Facts:
 
 
 def _figure(name: str, rows: pd.DataFrame) -> Figure:
-    shown = rows.head(MOST_ROWS)
-    drawn = [
-        Dot(
-            f"{row['peer']}  {row['grid']}",
-            row["ratio"], row["low"], row["high"], row["of_medians_low"], row["of_medians_high"], row["of_medians"],
-            float(row["target"] or "nan"), COLOURS.get(row["verdict"], "muted"),
-            (
-                *((f"{row['ratio']:.3f}", f"{row['low']:.3f}\u2013{row['high']:.3f}") if row["jobs"] else ("", "")),
-                *((text.seconds(row["ours_s"]), text.seconds(row["peer_s"])) if row["jobs"] else ("", "")),
-            ),
-        )
-        for _, row in shown.iterrows()
-    ]  # fmt: skip
-    title = "Step time by the peer's"
-    caption = (
-        "Dot and whiskers: paired ratio with its interval. Open circle and pale band: ratio of medians with its range "
-        f"over jobs. Dashed: the target. {TOO_NARROW} Grey: undecided, of fewer than {FEWEST_JOBS} jobs or "
-        f"{FEWEST_ROUNDS} rounds, or not clear of 1 by {text.percent(CLEARANCE)}."
-    )
-    if len(rows) > len(shown):
-        caption += f" The first {MOST_ROWS} contests."
-    told = [
-        f"{row['peer']} on {row['grid']}: {row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
-        for _, row in shown.iterrows()
-        if row["jobs"]
-    ]
-    svg = dots.around_one(
-        drawn, ("the engine is faster", "the peer is faster"), name=f"{name}-ratios", title=title,
-        description="Paired ratios. " + ". ".join(told), columns=("paired", "interval", "ours", "peer's"),
+    return ratios(
+        name, rows, other="peer", label=lambda row: f"{row['peer']}  {row['grid']}", heads=("ours", "peer's"),
+        beside=lambda row: (text.seconds(row["ours_s"]), text.seconds(row["peer_s"])),
+        columns=["peer", "grid", "ours_s", "peer_s"], remark=TOO_NARROW,
     )  # fmt: skip
-    keys = [
-        "peer", "grid", "ratio", "low", "high", "of_medians", "of_medians_low", "of_medians_high", "target", "ours_s",
-        "peer_s",
-    ]  # fmt: skip
-    return Figure(title, caption, svg, shown[keys], f"{name}-ratios")

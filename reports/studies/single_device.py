@@ -5,10 +5,10 @@ from typing import Any
 
 import pandas as pd
 
-from reports import dots, text
+from reports import text
+from reports.contest_figure import ratios
 from reports.contest_tables import contests_table, failures, missing, provenance
 from reports.contests import CLEARANCE, FEWEST_JOBS, FEWEST_ROUNDS, points
-from reports.dots import Dot
 from reports.methods import TOO_NARROW
 from reports.page import (
     NOT_MEASURED,
@@ -49,10 +49,9 @@ MACHINE = ["system", "partition", "device", "devices", "torch"]
 TRAINED = ["model", "dtype", "series", "sequences", "sequence", "checkpointing", "threads", "overlap", "apart"]
 PEERS = ("plain", "compile", "transformers")
 """In this order, others after them."""
-MOST_SECTIONS, MOST_ROWS, MOST_FACTS = 12, 40, 6
+MOST_SECTIONS, MOST_FACTS = 12, 6
 SHORT = 16
 """Letters of a name in a narrow column."""
-COLOURS = {"won": "blue", "lost": "red"}
 
 
 def build(table: pd.DataFrame) -> Page:
@@ -174,41 +173,12 @@ def _sides(name: str, contests: pd.DataFrame) -> Table:
 
 
 def _figure(name: str, rows: pd.DataFrame) -> Figure:
-    shown = rows.head(MOST_ROWS)
-    drawn = [
-        Dot(
-            f"{row['model']}  {row['peer']}",
-            row["ratio"], row["low"], row["high"], row["of_medians_low"], row["of_medians_high"], row["of_medians"],
-            float(row["target"] or "nan"), COLOURS.get(row["verdict"], "muted"),
-            (
-                f"{row['ratio']:.3f}", f"{row['low']:.3f}\u2013{row['high']:.3f}", _rate(row["ours_tokens_per_s"]),
-                _rate(row["peer_tokens_per_s"]),
-            ) if row["jobs"] else ("",) * 4,
-            missing="failed" if row["failed"] else "not held",
-        )
-        for _, row in shown.iterrows()
-    ]  # fmt: skip
-    title = "Step time by the other's"
-    caption = (
-        "Dot and whiskers: paired ratio with its interval. Open circle and pale band: ratio of medians with its range "
-        "over jobs. Dashed: the target. Beside it tokens per second of both. Grey: undecided, of fewer "
-        f"than {FEWEST_JOBS} jobs or {FEWEST_ROUNDS} rounds, or not clear of 1 by {text.percent(CLEARANCE)}."
-    )
-    if len(rows) > len(shown):
-        caption += f" The first {MOST_ROWS} contests."
-    told = [
-        f"{row['model']}, {row['peer']}: {row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
-        for _, row in shown.iterrows()
-        if row["jobs"]
-    ]
-    svg = dots.around_one(
-        drawn, ("engine faster", "other faster"), name=f"{name}-ratios", title=title,
-        description="Paired ratios. " + ". ".join(told),
-        columns=("paired", "interval", "our tokens/s", "other's"),
+    rates = ("ours_tokens_per_s", "peer_tokens_per_s")
+    return ratios(
+        name, rows, other="other", label=lambda row: f"{row['model']}  {row['peer']}",
+        heads=("our tokens/s", "other's"), beside=lambda row: (_rate(row[rates[0]]), _rate(row[rates[1]])),
+        columns=["model", "dtype", "peer", *rates],
     )  # fmt: skip
-    keys = ["model", "dtype", "peer", "ratio", "low", "high", "of_medians", "of_medians_low", "of_medians_high"]
-    keys += ["target", "ours_tokens_per_s", "peer_tokens_per_s"]
-    return Figure(title, caption, svg, shown[keys], f"{name}-ratios")
 
 
 def _rate(tokens_per_s: float) -> str:

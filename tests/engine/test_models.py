@@ -99,6 +99,7 @@ def test_an_untrained_model_predicts_evenly_and_causally(config: Architecture) -
     [
         ({"architecture": "lama", "layers": 1}, "No architecture is called 'lama': did you mean llama"),
         ({"architecture": "llama", "layers": 1}, "give --layers, --hidden, --heads, --kv-heads and --ffn"),
+        ({"model": "gpt-5b", "layers": 99}, "gpt-5b has 24 layers: give --layers as many or fewer"),
         ({"layers": 0, "hidden": 8, "heads": 2}, "layers must be at least 1, but 0 was given"),
         ({"model": "llama-test", "no_bias": True}, "A llama has no such thing as --no-bias"),
         ({"model": "llama-test", "norm": "rmsnorm", "dropout": 0.0}, "--dropout and --norm: leave that out"),

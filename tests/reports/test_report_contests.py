@@ -161,7 +161,7 @@ def test_the_page_shows_every_contest_with_its_interval_and_the_failed_one_with_
     rows = {row["peer"]: row for row in csv.DictReader(drawn.open())}
     assert set(rows) == set(RATIOS) - {"plain"}
     row = rows["tensor-parallel"]
-    assert f"tensor-parallel on 2x1x1x1: {float(row['ratio']):.3f} ({float(row['low']):.3f} to " in text
+    assert f"tensor-parallel 2x1x1x1: {float(row['ratio']):.3f} ({float(row['low']):.3f} to " in text
     assert f" {float(row['low']):.3f}\u2013{float(row['high']):.3f} " in text
     assert "rank 1 of hsdp died" in text.split("Failed contests")[1]
     provenance = list(csv.DictReader((site / "data" / "peers-provenance.csv").open()))

@@ -1,0 +1,57 @@
+"""The figure of contests: a row each, the engine's step time by the other side's."""
+
+from collections.abc import Callable
+
+import pandas as pd
+
+from reports import dots, text
+from reports.contests import CLEARANCE, FEWEST_JOBS, FEWEST_ROUNDS
+from reports.dots import Dot
+from reports.page import Figure
+
+MOST_ROWS = 40
+COLOURS = {"won": "blue", "lost": "red"}
+OF_MEDIANS = ["ratio", "low", "high", "of_medians", "of_medians_low", "of_medians_high", "target"]
+
+
+def ratios(
+    name: str, rows: pd.DataFrame, *, other: str, label: Callable[[pd.Series], str], heads: tuple[str, str],
+    beside: Callable[[pd.Series], tuple[str, str]], columns: list[str], remark: str = "",
+) -> Figure:  # fmt: skip
+    """The first rows of the frame that contests.points makes, each by the other's; other: what that one is called.
+
+    label: of a row; heads, beside: two columns besides the ratio; columns: what else the data holds.
+    """
+    shown = rows.head(MOST_ROWS)
+    drawn = [
+        Dot(
+            label(row),
+            row["ratio"], row["low"], row["high"], row["of_medians_low"], row["of_medians_high"], row["of_medians"],
+            float(row["target"] or "nan"), COLOURS.get(row["verdict"], "muted"),
+            _notes(row, beside) if row["jobs"] else ("",) * 4,
+            missing="failed" if row["failed"] else "not held",
+        )
+        for _, row in shown.iterrows()
+    ]  # fmt: skip
+    title = f"Step time by the {other}'s"
+    caption = (
+        "Dot and whiskers: paired ratio with its interval. Open circle and pale band: ratio of medians with its range "
+        f"over jobs. Dashed: the target. {remark}{' ' if remark else ''}Grey: undecided, of fewer "
+        f"than {FEWEST_JOBS} jobs or {FEWEST_ROUNDS} rounds, or not clear of 1 by {text.percent(CLEARANCE)}."
+    )
+    if len(rows) > len(shown):
+        caption += f" The first {MOST_ROWS} contests."
+    told = [
+        f"{' '.join(label(row).split())}: {row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+        for _, row in shown.iterrows()
+        if row["jobs"]
+    ]
+    svg = dots.around_one(
+        drawn, ("the engine is faster", f"the {other} is faster"), name=f"{name}-ratios", title=title,
+        description="Paired ratios. " + ". ".join(told), columns=("paired", "interval", *heads),
+    )  # fmt: skip
+    return Figure(title, caption, svg, shown[[*columns, *OF_MEDIANS]], f"{name}-ratios")
+
+
+def _notes(row: pd.Series, beside: Callable[[pd.Series], tuple[str, str]]) -> tuple[str, ...]:
+    return f"{row['ratio']:.3f}", f"{row['low']:.3f}\u2013{row['high']:.3f}", *beside(row)
