@@ -13,6 +13,7 @@ from torch import nn
 
 from engine.comm.funnel import Comm
 from engine.layers.dropout import Dropout
+from engine.layers.elementwise import FusedRotate, FusedSwiGLU, Rotate, SwiGLU
 from engine.layers.embedding import PositionEmbedding, TokenEmbedding
 from engine.layers.linear import Linear
 from engine.layers.loss import CrossEntropy
@@ -88,6 +89,10 @@ def parallelize(
                 raise ValueError(f"{name} draws masks that no grid can repeat: use engine.layers.dropout.Dropout.")
             case nn.CrossEntropyLoss():
                 return CrossEntropy(comm)
+            case Rotate():
+                return FusedRotate()
+            case SwiGLU():
+                return FusedSwiGLU()
         return None
 
     for name, layer in list(model.named_modules()):

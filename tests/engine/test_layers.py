@@ -18,6 +18,7 @@ from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
 from engine.layers.dropout import BatchRows, keep_mask
 from engine.layers.dropout import _mix as mix
+from engine.layers.elementwise import FusedRotate, FusedSwiGLU, Rotate, SwiGLU
 from engine.layers.embedding import TokenEmbedding
 from engine.layers.linear import Linear, all_reduce
 from engine.layers.loss import CrossEntropy
@@ -86,6 +87,35 @@ def test_an_rms_norm_sends_half_of_what_a_layer_norm_does() -> None:
     for centred, numbers_per_row in ((True, 4), (False, 2)):
         sent = run_ranks(Grid(y=2), lambda comm, c=centred: num_bytes(comm, centred=c), record=True)  # type: ignore[misc]
         assert sent == [numbers_per_row * rows_bytes] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("plain", "fused"), [(Rotate(), FusedRotate()), (SwiGLU(), FusedSwiGLU())], ids=["rotate", "swiglu"]
+)
+def test_an_element_wise_part_in_fewer_passes_is_the_plain_one(
+    plain: nn.Module, fused: nn.Module, dtype: torch.dtype
+) -> None:
+    """Or nearer to the true one, on a part of the features of a projection, as attention takes its queries."""
+    generator = torch.Generator().manual_seed(5)
+    whole = torch.randn(2, 7, 24, dtype=torch.float64, generator=generator).to(dtype)
+    angles = torch.randn(7, 4, dtype=torch.float64, generator=generator)
+    turn = torch.stack([angles.cos(), angles.sin()])
+
+    def passes(layer: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = x.clone().requires_grad_()
+        wide = torch.promote_types(x.dtype, torch.float32)
+        y = layer(
+            x.unflatten(2, (3, 8)).transpose(1, 2)[:, :2], *([turn.to(wide)] if isinstance(layer, Rotate) else [])
+        )
+        assert y.dtype == x.dtype
+        (dx,) = torch.autograd.grad(y, x, torch.linspace(-2, 3, y.numel()).view(y.shape).bfloat16().to(y.dtype))
+        return y.detach(), dx
+
+    for exact, theirs, ours in zip(
+        passes(plain, whole.double()), passes(plain, whole), passes(fused, whole), strict=True
+    ):
+        assert (ours - exact).abs().max() <= (theirs - exact).abs().max() + 1e-12
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)

@@ -9,12 +9,13 @@ import torch
 from training import SEED
 
 from engine.errors import UsageError
+from engine.layers.elementwise import Rotate
 from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup, published
 from engine.models.choice import ModelChoice
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
-from engine.models.llama.model import Attention, rotary_frequencies, rotate, rotation
+from engine.models.llama.model import Attention, rotary_frequencies, rotation
 from engine.parallel.initial import initialise_serial
 
 GPT_TEST, LLAMA_TEST = lookup("gpt-test"), lookup("llama-test")
@@ -157,7 +158,7 @@ def test_rotary_positions_make_attention_depend_on_distance_alone() -> None:
     """The product of a query and a key is the same wherever the two stand, if they stand as far apart."""
     turn = rotation(LLAMA_TEST, 12, torch.device("cpu"), torch.float64)
     q, k = torch.randn(2, LLAMA_TEST.head_size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    q_ND, k_ND = (rotate(x.expand(1, 1, 12, -1), turn)[0, 0] for x in (q, k))
+    q_ND, k_ND = (Rotate()(x.expand(1, 1, 12, -1), turn)[0, 0] for x in (q, k))
     products = q_ND @ k_ND.t()
     for apart in range(6):
         assert products.diagonal(apart).std() < 1e-12
@@ -193,7 +194,7 @@ def test_a_fused_projection_computes_what_separate_ones_would() -> None:
     heads = []
     for number in range(queries):
         key = number // (queries // keys)
-        q_h, k_h = (rotate(part.unsqueeze(1), turn).squeeze(1) for part in (head(q, number), head(k, key)))
+        q_h, k_h = (Rotate()(part.unsqueeze(1), turn).squeeze(1) for part in (head(q, number), head(k, key)))
         scores = (q_h @ k_h.transpose(1, 2) / size**0.5).masked_fill(torch.ones(7, 7).triu(1).bool(), -torch.inf)
         heads.append(scores.softmax(-1) @ head(v, key))
     assert torch.allclose(attention(x, turn), attention.out(torch.cat(heads, dim=2)), rtol=1e-10)

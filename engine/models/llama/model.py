@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.layers.dropout import BatchRows
+from engine.layers.elementwise import Rotate, SwiGLU
 from engine.models.llama.shape import LlamaShape
 from engine.models.serial import SerialModel
 
@@ -40,14 +41,6 @@ def rotation(shape: LlamaShape, length: int, device: torch.device, dtype: torch.
     return torch.stack([angles_SP.cos(), angles_SP.sin()]).to(dtype)
 
 
-def rotate(x_BNSD: Tensor, rotation_2SP: Tensor) -> Tensor:
-    """Turn neighbouring features of each head as pairs in the plane."""
-    cos_SP, sin_SP = rotation_2SP
-    even_BNSP, odd_BNSP = x_BNSD.unflatten(3, (-1, 2)).unbind(4)
-    turned = (even_BNSP * cos_SP - odd_BNSP * sin_SP, even_BNSP * sin_SP + odd_BNSP * cos_SP)
-    return torch.stack(turned, dim=4).flatten(3).to(x_BNSD.dtype)
-
-
 class Attention(nn.Module):
     """Causal attention [B, S, H] -> [B, S, H]; the fused projection's rows are query, key and value heads."""
 
@@ -56,6 +49,7 @@ class Attention(nn.Module):
         self.head_size = shape.head_size
         self.queries_per_key = shape.heads // shape.kv_heads
         self.qkv = nn.Linear(shape.hidden, shape.hidden + 2 * shape.kv_heads * shape.head_size, bias=False)
+        self.rotate = Rotate()
         self.out = nn.Linear(shape.hidden, shape.hidden, bias=False)
 
     def forward(self, x_BSH: Tensor, rotation_2SP: Tensor) -> Tensor:
@@ -63,7 +57,7 @@ class Attention(nn.Module):
         heads_BNSD = self.qkv(x_BSH).unflatten(2, (-1, self.head_size)).transpose(1, 2)
         keys = heads_BNSD.shape[1] // (self.queries_per_key + 2)
         q_BNSD, k_BNSD, v_BNSD = heads_BNSD.split([keys * self.queries_per_key, keys, keys], dim=1)
-        q_BNSD, k_BNSD = rotate(q_BNSD, rotation_2SP), rotate(k_BNSD, rotation_2SP)
+        q_BNSD, k_BNSD = self.rotate(q_BNSD, rotation_2SP), self.rotate(k_BNSD, rotation_2SP)
         o_BNSD = F.scaled_dot_product_attention(q_BNSD, k_BNSD, v_BNSD, is_causal=True, enable_gqa=True)
         return self.out(o_BNSD.transpose(1, 2).flatten(2))
 
@@ -74,12 +68,12 @@ class FeedForward(nn.Module):
     def __init__(self, shape: LlamaShape) -> None:
         super().__init__()
         self.gate_up = nn.Linear(shape.hidden, 2 * shape.ffn, bias=False)
+        self.swiglu = SwiGLU()
         self.down = nn.Linear(shape.ffn, shape.hidden, bias=False)
 
     def forward(self, x_BSH: Tensor) -> Tensor:
         """Widen, gate, narrow."""
-        gate, up = self.gate_up(x_BSH).chunk(2, dim=2)
-        return self.down(F.silu(gate) * up)
+        return self.down(self.swiglu(self.gate_up(x_BSH)))
 
 
 class Block(nn.Module):
