@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,7 @@ class ParallelModel(nn.Module):
         self.schedule = schedule
         self.cached_blocks = 0
         self._passes_left = 0
+        self._local_parameters = MappingProxyType(dict(module.named_parameters()))
 
     @property
     def flat_gradients(self) -> Tensor:
@@ -127,6 +129,6 @@ class ParallelModel(nn.Module):
             self.comm.run(Kind.ALL_REDUCE, axis, value)
         return value
 
-    def local_parameters(self) -> dict[str, nn.Parameter]:
+    def local_parameters(self) -> Mapping[str, nn.Parameter]:
         """This rank's elements of every parameter under its serial name."""
-        return dict(self.module.named_parameters())
+        return self._local_parameters
