@@ -7,7 +7,7 @@ import pandas as pd
 from reports import text
 from reports.load import Loaded
 from reports.page import Block, Column, Commands, Facts, Page, Paragraph, Section, Table
-from reports.study import ContestStudy, Study
+from reports.study import AnyStudy, CheckStudy, ContestStudy
 
 LEAD = (
     "How fast large networks train here with 4D parallelism, and how that compares with what was published. Every "
@@ -27,11 +27,12 @@ class Card:
     remark: str
 
 
-def card(study: Study | ContestStudy, page: Page, runs: pd.DataFrame) -> Card:
-    """The card of a study's page. runs: those of the study, or its contests."""
+def card(study: AnyStudy, page: Page, runs: pd.DataFrame) -> Card:
+    """The card of a study's page. runs: those of the study, or its contests or checks."""
     failed = int((runs["status"] == "failed").sum())
     latest = runs["end"].max()
-    remark = text.plural(len(runs), "contest" if isinstance(study, ContestStudy) else "job")
+    noun = "contest" if isinstance(study, ContestStudy) else "check" if isinstance(study, CheckStudy) else "job"
+    remark = text.plural(len(runs), noun)
     if failed:
         remark += f", {failed:,} failed"
     if pd.notna(latest):

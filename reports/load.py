@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import UsageError
-from engine.result import peers
+from engine.result import gpu_check, peers
 from engine.result.schema import Result, ResultError, parse
 from reports import run_reports
 from reports.run_reports import StoredResult
@@ -41,6 +41,14 @@ class Contests:
 
 
 @dataclass(frozen=True, slots=True)
+class Checked:
+    """What one run of ci/gpu has found, and the file it was read from."""
+
+    result: gpu_check.GpuCheck
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """Something that can't be in the report, and why."""
 
@@ -59,11 +67,13 @@ class Loaded:
     duplicates: int
     without_record: int
     contests: tuple[Contests, ...] = ()
+    checks: tuple[Checked, ...] = ()
 
     @property
     def statuses(self) -> list[str]:
         """Of every job, "ok" or "failed"."""
-        return [*(run.result.status for run in self.runs), *(found.result.status for found in self.contests)]
+        runs, contests = ([found.result.status for found in some] for some in (self.runs, self.contests))
+        return [*runs, *contests, *(found.result.status for found in self.checks)]
 
 
 def check_folders(folders: Iterable[Path]) -> None:
@@ -98,6 +108,7 @@ def load(folders: Sequence[Path]) -> Loaded:
 
     runs: list[Run] = []
     contests: list[Contests] = []
+    checks: list[Checked] = []
     seen: set[str] = set()
     duplicates = without_record = 0
     told = [(_identity(record.data), record) for record in reported if record.data is not None]
@@ -118,6 +129,8 @@ def load(folders: Sequence[Path]) -> Loaded:
         try:
             if data.get("schema") == peers.SCHEMA:
                 contests.append(Contests(peers.parse(data, record.source), record.source, remark))
+            elif data.get("schema") == gpu_check.SCHEMA:
+                checks.append(Checked(gpu_check.parse(data, record.source), record.source))
             else:
                 runs.append(Run(_parse(data, record.source), record.source, remark))
         except ResultError as error:
@@ -125,8 +138,9 @@ def load(folders: Sequence[Path]) -> Loaded:
         else:
             seen.add(identity)
     return Loaded(
-        tuple(map(str, folders)), tuple(runs), tuple(skipped), files, duplicates, without_record, tuple(contests)
-    )
+        tuple(map(str, folders)), tuple(runs), tuple(skipped), files, duplicates, without_record, tuple(contests),
+        tuple(checks),
+    )  # fmt: skip
 
 
 def _files(folders: Iterable[Path]) -> Iterator[Path]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.result import peers
+from engine.result import gpu_check, peers
 from engine.result.schema import SCHEMA, ResultError
 from reports.text import clean
 
 RECORD = "record"
-SCHEMAS = (SCHEMA, peers.SCHEMA)
+SCHEMAS = (SCHEMA, peers.SCHEMA, gpu_check.SCHEMA)
 """What a record can be."""
 AFTER_SANITY = ("performance", "cleanup", "finalize")
 """The stages of a test case that come once its result has been found good."""

@@ -10,7 +10,7 @@ import pandas as pd
 
 from engine.errors import RunError, UsageError
 from engine.result.names import UNTUNED
-from reports import methods
+from reports import gpu_checks, methods
 from reports.csvout import to_csv
 from reports.frame import frames
 from reports.html import Renderer, data_blocks
@@ -18,7 +18,7 @@ from reports.index import card, index
 from reports.load import Loaded, load
 from reports.page import Page
 from reports.peaks import with_peaks
-from reports.study import ContestStudy, all_studies
+from reports.study import CheckStudy, ContestStudy, all_studies
 
 
 def build(folders: Sequence[Path], out: Path) -> tuple[Path, Loaded]:
@@ -55,6 +55,8 @@ def pages(loaded: Loaded) -> dict[str, str]:
         if isinstance(study, ContestStudy):
             rows = held[study.selects(held)]
             page = study.build(rows)
+        elif isinstance(study, CheckStudy):
+            page = study.build(rows := gpu_checks.frame(loaded.checks))
         else:
             selected = study.selects(runs)
             mine = everything.of(runs[selected])

@@ -48,12 +48,26 @@ class ContestStudy:
     build: Callable[[pd.DataFrame], Page]
 
 
+@dataclass(frozen=True, slots=True)
+class CheckStudy:
+    """A page of what ci/gpu has found. build: from the frame that gpu_checks.frame makes of all its runs."""
+
+    name: str
+    title: str
+    summary: str
+    order: int
+    build: Callable[[pd.DataFrame], Page]
+
+
+AnyStudy = Study | ContestStudy | CheckStudy
+
+
 def trainings_of(study: str) -> Callable[[pd.DataFrame], "pd.Series[bool]"]:
     """Selects the trainings with this label."""
     return lambda runs: (runs["study"] == study) & (runs["kind"] == "train")
 
 
-def all_studies() -> tuple[Study | ContestStudy, ...]:
+def all_studies() -> tuple[AnyStudy, ...]:
     """Every study of reports/studies, in the order of the menu."""
     modules = (importlib.import_module(f"{studies.__name__}.{m.name}") for m in pkgutil.iter_modules(studies.__path__))
     return tuple(sorted((module.STUDY for module in modules), key=lambda study: study.order))

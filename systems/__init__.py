@@ -191,6 +191,19 @@ def load(name: str) -> System:
     return _load(name)
 
 
+def device_called(name: str) -> Device | None:
+    """The GPU of a system, by what PyTorch calls it; None for one that is in no system's file.
+
+    It is the one whose model, the first word such as A100 or MI250X of its own name, is a word of the name.
+    """
+    words = set(re.findall(r"\w+", name))
+    for device in (load(system).device for system in names()):
+        model = re.search(r"\b[A-Z]+\d{2,}\w*", device.name)
+        if device.kind == "cuda" and model is not None and model[0] in words:
+            return device
+    return None
+
+
 def here() -> System:
     """The system this machine is; one that any machine is (its hosts match everything) comes last."""
     mine = [system for system in map(load, names()) if system.is_here()]

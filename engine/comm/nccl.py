@@ -77,16 +77,16 @@ class NcclChannel:
         if blocking:
             # Stays where its result is needed, after what the lane still has in flight on the same communicator.
             computing.wait_stream(self._lane)
-            self._launch(kind, source, target, flight)
+            self.carry_out(kind, source, target, flight)
             return nothing
         self._lane.wait_stream(computing)
         with self._streams.use(self._lane):
-            self._launch(kind, source, target, flight)
+            self.carry_out(kind, source, target, flight)
             done = self._lane.record_event()
         return lambda: self._streams.current().wait_event(done)
 
-    def _launch(self, kind: Kind, source: Tensor, target: Tensor, flight: Flight | None) -> None:
-        """On the current stream. async_op=False makes that stream wait, not the host."""
+    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, flight: Flight | None) -> None:
+        """One collective, on the current stream. async_op=False makes that stream wait, not the host."""
         if flight is not None:
             flight.begin()
         with self._line.held():

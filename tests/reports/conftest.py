@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from sample_ablation import OWN_CORES, SHARED, ablation
+from sample_checks import check, save_checks
 from sample_contests import ONE_DEVICE, RATIOS, contests, one_device, save_contests
 from sample_devices import latency, memory
 from sample_results import ALL, energy, gemm, save, series, strong, train, validation
@@ -51,6 +52,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     )
     save_contests(held, folder)
+    save_checks([check(), check("AMD EPYC", cpu=True, job=1)], folder)
     Path(folder, "cut.json").write_text(paths[0].read_text()[:200])
     return folder
 

@@ -11,12 +11,13 @@ import pytest
 
 from engine.result import metrics
 from engine.result.definition import Definition
+from reports import gpu_checks
 from reports.derived import by_row
 from reports.frame import frames
 from reports.load import load
 from reports.page import Column, Table
 from reports.peaks import with_peaks
-from reports.study import ContestStudy, all_studies
+from reports.study import CheckStudy, ContestStudy, all_studies
 
 SAMPLES: dict[str, Any] = {
     "times_s": [1.0, 2.0, 6.0], "rounds": [(2.0, 4.0), (3.0, 4.0), (9.0, 10.0)], "work": 12.0, "time_s": 1.6,
@@ -27,7 +28,7 @@ SAMPLES: dict[str, Any] = {
     "bound_none_s": 1.5, "part_s": 0.7, "arrays": 3, "array_bytes": 2.0**20, "calls": 5, "operators": 100,
     "ours_bytes": 7e8, "peer_bytes": 9e8, "bytes_per_s": 1.3e12, "advertised_bytes_per_s": 1.6e12, "ratio": 0.9,
     "jobs": [([1.0, 2.0, 4.0], [3.0, 5.0]), ([2.0], [7.0])],
-    "traced_s": 0.5, "recorded_s": 0.6,
+    "taken_bytes": 5e9, "planned_bytes": 4e9, "traced_s": 0.5, "recorded_s": 0.6,
     "joules": 4e3,
     "iterations": 7, "model_flops_per_s": 9e9, "joules_per_iteration": 250.0,
     "m": 3, "n": 5, "k": 7, "shapes": [(1.03, 1.0), (1.031, 1.0), (0.5, 0.4), (2.0, 2.1)],
@@ -114,6 +115,8 @@ def tables(results: Path) -> list[Table]:
     pages = [
         study.build(held[study.selects(held)])
         if isinstance(study, ContestStudy)
+        else study.build(gpu_checks.frame(found.checks))
+        if isinstance(study, CheckStudy)
         else study.build(everything.of(everything.runs[study.selects(everything.runs)]), everything)
         for study in all_studies()
     ]

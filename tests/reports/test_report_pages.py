@@ -271,6 +271,7 @@ def test_every_study_has_its_own_name_and_place() -> None:
         "single_device",
         "peers",
         "kernels",
+        "gpu",
         "energy",
     ]
     assert len({study.order for study in studies}) == len(studies)

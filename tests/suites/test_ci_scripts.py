@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = ["ci/setup", "ci/demo", "ci/test", "ci/cluster", "ci/env.sh", "ci/bin/reframe", ".ci/run"]
+SCRIPTS = ["ci/setup", "ci/demo", "ci/test", "ci/cluster", "ci/gpu", "ci/env.sh", "ci/bin/reframe", ".ci/run"]
 
 
 def bash(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:

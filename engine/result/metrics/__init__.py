@@ -10,6 +10,7 @@ from engine.result.metrics.device import (
     gemm_rate,
     memory_bandwidth,
     of_advertised_bandwidth,
+    of_planned_memory,
     per_operator,
 )
 from engine.result.metrics.energy import (
@@ -67,6 +68,7 @@ __all__ = [
     "memory_bandwidth",
     "memory_ratio",
     "of_advertised_bandwidth",
+    "of_planned_memory",
     "over_published",
     "paired",
     "paired_ratio",

@@ -33,6 +33,14 @@ def of_advertised_bandwidth(bytes_per_s: float, advertised_bytes_per_s: float) -
     return bytes_per_s / advertised_bytes_per_s
 
 
+@figure("Memory by the plan", "taken_bytes / planned_bytes")
+def of_planned_memory(taken_bytes: float, planned_bytes: float) -> float:
+    """The most that the device's allocator held of a training, by what `check` and --grid auto count for it: weights,
+    gradients, moments, activations and logits at the fullest moment of a step, without what a kernel needs for itself.
+    """
+    return taken_bytes / planned_bytes
+
+
 @figure("Time of a tiny operator", "time_s / operators")
 def per_operator(time_s: float, operators: int) -> float:
     """Seconds to add to one number, of as many such calls in a row as a sample has.

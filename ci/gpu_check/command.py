@@ -1,0 +1,103 @@
+"""One command for a GPU: is everything right on this one, and is it fast?"""
+
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+import systems
+from engine.cli.main import run
+from engine.errors import UsageError
+from engine.options import DEFAULTS, File, check_file
+from engine.result.gpu_check import GpuCheck
+from gpu_check.checks import checks
+from gpu_check.judges import Judge
+from gpu_check.session import Session
+
+OUT_HELP = "where the result goes; logs and results of its parts go beside it"
+DEVICE_HELP = "cpu rehearses: tiny sizes, and nothing that is timed is judged"
+PEAK_HELP = "advertised bf16 peak of one device, where systems/*.yaml has none of it, such as 989e12 for an H200"
+MINUTES_HELP = "for all of it: what no longer fits is told as not run"
+
+
+def gpu(
+    *,
+    device: Annotated[Literal["cuda", "cpu"], Parameter(help=DEVICE_HELP)] = "cuda",
+    out: Annotated[File, Parameter(help=OUT_HELP)] = Path("gpu.json"),
+    minutes: Annotated[float, Parameter(help=MINUTES_HELP)] = 9.0,
+    peak_flops: Annotated[float | None, Parameter(metavar="FLOPS", help=PEAK_HELP)] = None,
+) -> int:
+    """Check the engine on the GPUs of this machine: is it right, and how fast?
+
+    Layers and training steps are compared with float64. Collectives run
+    on their streams, with one rank and with two. Then come the cost of
+    overlap, matrix products, the tuner, plain and compiled PyTorch on the
+    same network, memory against the plan, a profile. It ends with a table
+    and one JSON file, which the report shows.
+
+      ci/gpu
+
+      ci/gpu --peak-flops 989e12 wheels/*.whl
+
+      ci/gpu --device cpu
+
+    It takes the PyTorch of python3, or of the Python that PAR4D_PYTHON
+    names. What that lacks besides (cyclopts, pydantic, numpy, yaml) comes as
+    wheels, files or names for pip, without what they depend on.
+
+    Exit codes: 0 nothing failed or was left out; 1 something did; 2 it can't
+    work as asked, for want of a GPU for instance.
+    """
+    check_file("--out", out)
+    if not minutes > 0:
+        raise UsageError(f"--minutes is a positive number, but {minutes:g} was given.")
+    signal.signal(signal.SIGTERM, _end)
+    session = Session(device, out, minutes)
+    there = session.look()
+    known = systems.device_called(there.name) if device == "cuda" else None
+    peaks = {str(dtype): fact.value for dtype, fact in known.peak_flops.items()} if known else {}
+    if peak_flops is not None:
+        peaks["bf16"] = peak_flops
+    bandwidth = known.memory_bytes_per_s.value if known and known.memory_bytes_per_s else None
+    judge = Judge(device == "cuda", peaks, bandwidth)
+    result = session.carry_out(checks(judge, there.memory_bytes, session.folder, tf32=there.tf32), there)
+    sys.stdout.write(f"{table(result)}\n{out}\n")
+    return 1 if {"fail", "not run"} & {finding.status for finding in result.findings} else 0
+
+
+def table(result: GpuCheck) -> str:
+    """For a person: a line a finding, and how many came out how."""
+    rows = [("check", "figure", "wanted", "outcome")]
+    for one in result.findings:
+        figure = "" if one.figure is None else f"{one.figure:.4g} {one.unit}".rstrip()
+        rows.append((one.name, figure, one.want.partition(";")[0], one.status))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    outcomes = [one.status for one in result.findings]
+    told = [f"{outcomes.count(name)} {name}" for name in dict.fromkeys(outcomes)]
+    reasons = [f"{one.name}: {one.sentence}" for one in result.findings if one.status in ("fail", "not run")]
+    return "\n".join([*lines, "", *reasons, f"{', '.join(told)} in {result.seconds:.0f} s on {result.device_name}"])
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """As an exception, so that the process that is running is ended first."""
+    raise SystemExit(128 + number)
+
+
+def main() -> int:
+    """`ci/gpu`, after its wheels."""
+    app = App(
+        name="ci/gpu",
+        version_flags=(),
+        help_format="plaintext",
+        default_parameter=DEFAULTS,
+        verbose=False,
+        result_action="return_value",
+        exit_on_error=False,
+        print_error=False,
+    )
+    app.default(gpu)
+    return run(app)

@@ -1,0 +1,51 @@
+"""What all overlap flags cost on one rank, where no communication can be hidden: in turns with none, in one process."""
+
+import time
+
+import torch
+
+from engine.comm.funnel import Comm
+from engine.grid import Grid
+from engine.measure.recorder import Recorder
+from engine.overlap.flags import ALL, Overlap
+from engine.peers.contest import Case
+from engine.peers.ours import plan
+from engine.result.gpu_check import Finding
+from engine.training.ablation import AblationPlan, Turns
+from engine.training.config import OptimConfig
+from engine.training.trainer import Measurements, Trainer
+from engine.training.turns import take_turns
+from gpu_check.sizes import ONE_RANK
+
+ALLOWED = 1.01
+TURNS = {"cpu": Turns(rounds=3, steps=1, warmup=1), "cuda": Turns(rounds=10, steps=3, warmup=3)}
+WANT = f"at most {ALLOWED:.2f} of the step without them; too much only if the whole interval is above"
+
+
+def cost(device: torch.device) -> Finding:
+    """The paired ratio of their step times. Without clipping, so that the optimizer steps by bucket."""
+    chosen = ONE_RANK[device.type]
+    case = Case(
+        model=chosen.choice.resolve(), sequences=chosen.sequences, precision=chosen.precision,
+        optim=OptimConfig(clip=0.0),
+    )  # fmt: skip
+    comm = Comm(Grid(), device=device, recorder=Recorder.on(device, breakdown=False))
+    training = plan(case, comm)
+    ablation = AblationPlan(
+        training.config, training.model, comm.grid, training.dataset,
+        turns=TURNS[device.type], variants=(Overlap(), ALL),
+    )  # fmt: skip
+    assert comm.recorder is not None
+    trainer = Trainer(ablation, comm, comm.recorder)
+    none, full = take_turns(trainer, ablation, Measurements(), began=time.monotonic())
+    assert full.over_none is not None
+    ratio = full.over_none
+    judged = device.type == "cuda"
+    return Finding(
+        name="all overlap flags on one rank",
+        status="told" if not judged else "fail" if ratio.low > ALLOWED else "pass",
+        figure=ratio.ratio,
+        want=WANT if judged else "",
+        sentence=f"interval {ratio.low:.3f} to {ratio.high:.3f}, {none.time_per_iteration_s * 1e3:.2f} ms a step of "
+        f"{chosen.words} without",
+    )

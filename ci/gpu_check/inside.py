@@ -1,0 +1,79 @@
+"""The parts of the check that need torch, each in a process of its own, which writes what it finds as it goes."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.files import write_text
+from engine.result.gpu_check import Finding, write_findings
+
+if TYPE_CHECKING:
+    import torch
+
+
+def main(part: str, device: str, file: str) -> int:
+    """Run one part on a device, cpu or cuda, and write its findings after each of them. The exit code."""
+    import torch
+
+    target, out = torch.device("cuda:0" if device == "cuda" else "cpu"), Path(file)
+    if part == "look":
+        write_text(out, json.dumps(look(target)))
+        return 0
+    findings: list[Finding] = []
+    for finding in PARTS[part](target):
+        findings.append(finding)
+        write_findings(findings, out)
+    return 0
+
+
+def look(device: "torch.device") -> dict[str, object]:
+    """What there is: so many devices, the first one's name and memory, and what a result tells of the software."""
+    import torch
+
+    from engine.measure.memory import free_host_bytes
+    from engine.result import provenance
+
+    on_gpu = device.type == "cuda"
+    count = torch.cuda.device_count() if on_gpu else 1
+    name = provenance.device_name(device) if count else ""
+    nvidia = on_gpu and torch.version.hip is None
+    memory_bytes = torch.cuda.get_device_properties(0).total_memory if on_gpu and count else free_host_bytes()
+    return {
+        "devices": count,
+        "name": name,
+        "memory_bytes": memory_bytes,
+        "tf32": bool(count) and nvidia and torch.cuda.get_device_capability(0) >= (8, 0),
+        "provenance": provenance.collect(start=provenance.now(), launcher="ci/gpu", devices=[name]).model_dump(),
+    }
+
+
+def parity(device: "torch.device") -> Iterator[Finding]:
+    """Every layer and a training step, in fp32 without TF32 and in bf16."""
+    from engine.measure.gemm import full_precision
+    from gpu_check.layers import dropout, layers
+    from gpu_check.steps import steps
+
+    with full_precision():
+        yield dropout(device)
+        for name in ("fp32", "bf16"):
+            yield from layers(device, name)
+            yield from steps(device, name)
+
+
+def streams(device: "torch.device") -> Iterator[Finding]:
+    """Collectives on their lanes, and two ranks."""
+    from gpu_check.streams import lanes, two_ranks
+
+    yield lanes(device)
+    yield from two_ranks(device)
+
+
+def flags(device: "torch.device") -> Iterator[Finding]:
+    """What all flags cost where there is nothing to hide."""
+    from gpu_check.flags import cost
+
+    yield cost(device)
+
+
+PARTS: dict[str, Callable[["torch.device"], Iterator[Finding]]] = {"parity": parity, "streams": streams, "flags": flags}

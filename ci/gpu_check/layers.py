@@ -1,0 +1,229 @@
+"""Parity of single layers: the engine's on the device against PyTorch's own in float64 on the processor.
+
+Inputs are numbers of the format that is checked, so that only what a layer itself rounds makes a difference. An error
+is the largest difference from the float64 result by the largest value of that, of the result and of each gradient.
+
+BOUNDS, of such errors: an eps is 2^-23 in fp32 and 2^-7 in bf16. A layer sums a thousand products in fp32, whose
+roundings add up like a random walk to a few eps of fp32; TF32, which keeps ten bits of each factor, is some hundred
+eps off and has to be told. What is stored in bf16 is rounded by up to half an eps of it, attention's inner products
+too, and on processors PyTorch's norms also keep their sums over rows in it, which comes to five eps.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import product
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engine.comm.funnel import Comm
+from engine.grid import Grid
+from engine.layers.dropout import BatchRows, keep_mask
+from engine.layers.embedding import PositionEmbedding, TokenEmbedding
+from engine.layers.linear import Linear
+from engine.layers.loss import CrossEntropy
+from engine.layers.matmul import Kernels, Mode
+from engine.layers.norm import LayerNorm, RMSNorm
+from engine.overlap.flags import Overlap
+from engine.overlap.schedule import WeightSchedule
+from engine.overlap.weight import ShardedWeight
+from engine.placement import NORMAL, Gaussian, Placement
+from engine.precision import Precision
+from engine.result.gpu_check import Finding
+from gpu_check.rounding import error
+
+BOUNDS = {"fp32": 64 * 2.0**-23, "bf16": 8 * 2.0**-7}
+ROWS, IN, OUT, TOKENS = 512, 256, 384, 1024
+EPS = 1e-5
+KERNELS = [Kernels(stored, *3 * (mode,)) for stored, mode in product((False, True), (None, *Mode))]
+HEADS, POSITIONS, HEAD_SIZE = 8, 128, 64
+
+Compared = tuple[Sequence[Tensor], Sequence[Tensor]]
+"""The result and the gradients of a layer: ours, and exact ones."""
+
+
+class Bench:
+    """Draws operands, and runs a layer on the device as a step would. name: of the number format."""
+
+    def __init__(self, device: torch.device, name: str) -> None:
+        self.device, self.precision = device, Precision.named(name)
+        self.comm = Comm(Grid(), device=device)
+        self._generator = torch.Generator().manual_seed(0)
+
+    def drawn(self, *size: int) -> Tensor:
+        """Normal numbers of the format, in float64 on the processor."""
+        return torch.randn(size, generator=self._generator).to(self.precision.compute).double()
+
+    def tokens(self, *size: int) -> Tensor:
+        """Whole numbers below TOKENS, on the processor."""
+        return torch.randint(0, TOKENS, size, generator=self._generator)
+
+    def input(self, exact: Tensor) -> Tensor:
+        """An activation on the device."""
+        return exact.to(self.device, self.precision.compute).requires_grad_()
+
+    def parameter(self, exact: Tensor) -> nn.Parameter:
+        """As it is stored on the device."""
+        return nn.Parameter(exact.to(self.device, self.precision.master))
+
+    def weight(self, exact: Tensor, *, column_major: bool = False) -> ShardedWeight:
+        """A matrix [n, k] as a layer holds it."""
+        shape = tuple(exact.shape)
+        placement = Placement("weight", shape, NORMAL, True, Gaussian(1.0), column_major=column_major)
+        stored = (exact.t() if column_major else exact).contiguous().flatten()
+        return ShardedWeight(placement, self.parameter(stored), shape)
+
+    def step(
+        self, build: Callable[[WeightSchedule], Callable[[], Tensor]], weight: ShardedWeight,
+        replicated: Sequence[nn.Parameter], gradient: Tensor,
+    ) -> Tensor:  # fmt: skip
+        """Forward and backward of a layer with a weight; its result. The gradients are in their .grad."""
+        schedule = WeightSchedule(self.comm, [weight], replicated, self.precision, Overlap())
+        forward = build(schedule)
+        schedule.start_step()
+        schedule.start_pass(last=True)
+        result = forward()
+        result.backward(self.sent(gradient, result))
+        schedule.finish_step()
+        return result.detach()
+
+    @staticmethod
+    def sent(gradient: Tensor, result: Tensor) -> Tensor:
+        """What comes back to a result."""
+        return gradient.to(result.device, result.dtype)
+
+
+def _gradients(leaves: Sequence[Tensor]) -> list[Tensor]:
+    return [leaf.grad for leaf in leaves if leaf.grad is not None]
+
+
+def _exact(function: Callable[..., Tensor], gradient: Tensor, *inputs: Tensor) -> list[Tensor]:
+    """The function's result and gradients in float64."""
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    result = function(*leaves)
+    result.backward(gradient.to(result.dtype))
+    return [result.detach(), *_gradients(leaves)]
+
+
+def linear(bench: Bench) -> Iterator[Compared]:
+    """In every mode, its weight stored either way, with a bias and without."""
+    x_MK, W_NK, b_N, g_MN = bench.drawn(ROWS, IN), bench.drawn(OUT, IN), bench.drawn(OUT), bench.drawn(ROWS, OUT)
+    for kernels, biased in product(KERNELS, (True, False)):
+        weight = bench.weight(W_NK, column_major=kernels.column_major)
+        bias = bench.parameter(b_N) if biased else None
+        x = bench.input(x_MK)
+        found = bench.step(
+            lambda schedule, w=weight, b=bias, k=kernels, x=x: lambda: Linear(bench.comm, schedule, w, b, k)(x),  # type: ignore[misc]
+            weight, [bias] if bias is not None else [], g_MN,
+        )  # fmt: skip
+        assert weight.shard.grad is not None
+        ours = [
+            found,
+            *_gradients([x]),
+            weight.tile(weight.shard.grad),
+            *_gradients([bias] if bias is not None else []),
+        ]
+        yield ours, _exact(F.linear, g_MN, x_MK, W_NK, *([b_N] if biased else []))
+
+
+def token_embedding(bench: Bench) -> Iterator[Compared]:
+    table_VH, tokens_M, g_MH = bench.drawn(TOKENS, IN), bench.tokens(ROWS), bench.drawn(ROWS, IN)
+    weight, tokens = bench.weight(table_VH), tokens_M.to(bench.device)
+    found = bench.step(lambda schedule: lambda: TokenEmbedding(bench.comm, schedule, weight)(tokens), weight, [], g_MH)
+    assert weight.shard.grad is not None
+    yield [found, weight.tile(weight.shard.grad)], _exact(lambda table: F.embedding(tokens_M, table), g_MH, table_VH)
+
+
+def position_embedding(bench: Bench) -> Iterator[Compared]:
+    table_SH, g_SH = bench.drawn(POSITIONS, IN), bench.drawn(POSITIONS, IN)
+    table, positions = bench.parameter(table_SH), torch.arange(POSITIONS, device=bench.device)
+    result = PositionEmbedding(table, bench.precision.compute)(positions)
+    result.backward(bench.sent(g_SH, result))
+    yield [result.detach(), *_gradients([table])], [table_SH, g_SH]
+
+
+def layer_norm(bench: Bench) -> Iterator[Compared]:
+    x_MH, w_H, b_H, g_MH = bench.drawn(ROWS, IN), bench.drawn(IN), bench.drawn(IN), bench.drawn(ROWS, IN)
+    leaves = [bench.input(x_MH), weight := bench.parameter(w_H), bias := bench.parameter(b_H)]
+    result = LayerNorm(bench.comm, weight, bias, EPS)(leaves[0])
+    result.backward(bench.sent(g_MH, result))
+    exact = _exact(lambda x, w, b: F.layer_norm(x, (IN,), w, b, EPS), g_MH, x_MH, w_H, b_H)
+    yield [result.detach(), *_gradients(leaves)], exact
+
+
+def rms_norm(bench: Bench) -> Iterator[Compared]:
+    x_MH, w_H, g_MH = bench.drawn(ROWS, IN), bench.drawn(IN), bench.drawn(ROWS, IN)
+    leaves = [bench.input(x_MH), weight := bench.parameter(w_H)]
+    result = RMSNorm(bench.comm, weight, EPS)(leaves[0])
+    result.backward(bench.sent(g_MH, result))
+    exact = _exact(lambda x, w: F.rms_norm(x, (IN,), w, EPS), g_MH, x_MH, w_H)
+    yield [result.detach(), *_gradients(leaves)], exact
+
+
+def cross_entropy(bench: Bench) -> Iterator[Compared]:
+    """Logits far apart, so that a softmax has large and small values."""
+    logits_MV, targets_M, g = 4 * bench.drawn(ROWS, TOKENS), bench.tokens(ROWS), torch.tensor(1 / ROWS)
+    logits = bench.input(logits_MV)
+    result = CrossEntropy(bench.comm)(logits, targets_M.to(bench.device))
+    result.backward(bench.sent(g, result))
+    exact = _exact(lambda x: F.cross_entropy(x, targets_M, reduction="sum"), g.double(), logits_MV)
+    yield [result.detach(), *_gradients([logits])], exact
+
+
+def attention(bench: Bench) -> Iterator[Compared]:
+    """As both networks call it: as many keys as queries, and fewer."""
+    for keys in (HEADS, HEADS // 4):
+        sizes = [(2, heads, POSITIONS, HEAD_SIZE) for heads in (HEADS, keys, keys, HEADS)]
+        *qkv, gradient = [bench.drawn(*size) for size in sizes]
+
+        grouped = keys < HEADS
+        attend: Callable[..., Tensor] = partial(F.scaled_dot_product_attention, is_causal=True, enable_gqa=grouped)
+        leaves = [bench.input(x) for x in qkv]
+        result = attend(*leaves)
+        result.backward(bench.sent(gradient, result))
+        yield [result.detach(), *_gradients(leaves)], _exact(attend, gradient, *qkv)
+
+
+LAYERS: dict[str, Callable[[Bench], Iterator[Compared]]] = {
+    "linear layer, all modes": linear,
+    "token embedding": token_embedding,
+    "position embedding": position_embedding,
+    "LayerNorm": layer_norm,
+    "RMSNorm": rms_norm,
+    "cross-entropy": cross_entropy,
+    "attention": attention,
+}
+
+
+def layers(device: torch.device, name: str) -> Iterator[Finding]:
+    """A finding a layer. name: of the number format."""
+    bound = BOUNDS[name]
+    for layer, compared in LAYERS.items():
+        pairs = [pair for ours, exact in compared(Bench(device, name)) for pair in zip(ours, exact, strict=True)]
+        worst = max(error(ours, exact) for ours, exact in pairs)
+        yield Finding(
+            name=f"{layer}, {name}",
+            status="pass" if worst <= bound else "fail",
+            figure=worst,
+            want=f"at most {bound:.2g} from float64",
+            sentence=f"{len(pairs)} results and gradients",
+        )
+
+
+def dropout(device: torch.device) -> Finding:
+    """The mask is a hash in whole numbers: not one element may differ."""
+
+    def mask(on: torch.device) -> Tensor:
+        rows = BatchRows(3, 5, torch.arange(2**33, 2**33 + 8, device=on))
+        return keep_mask(rows, 2, POSITIONS, range(IN), 0.1).cpu()
+
+    wrong = int((mask(device) != mask(torch.device("cpu"))).sum())
+    return Finding(
+        name="dropout mask",
+        status="fail" if wrong else "pass",
+        figure=wrong,
+        unit="elements",
+        want="none differs from the processor's",
+        sentence=f"of {8 * POSITIONS * IN}",
+    )

@@ -1,0 +1,65 @@
+"""A part of the check in a process of its own, with a limit on its time.
+
+An illegal access to memory ruins a CUDA process for good, and a collective that nobody answers never ends: neither may
+take the rest of the check with it.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+TOLD = 300
+"""Characters of a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a process ended. code: None for one that was ended as its time was over. last: the last line it wrote."""
+
+    code: int | None
+    seconds: float
+    last: str
+
+    @property
+    def fault(self) -> str | None:
+        """Why it did not do its work, as a sentence; None for one that did."""
+        if self.code == 0:
+            return None
+        if self.code is None:
+            return f"It did not end within {self.seconds:.0f} s and was ended; its last words: {self.last}"
+        how = signal.Signals(-self.code).name if self.code < 0 else f"exit code {self.code}"
+        return f"It ended with {how}; its last words: {self.last}"
+
+
+def run(module: Sequence[str], *, log: Path, timeout_s: float, environment: Mapping[str, str]) -> Ended:
+    """Run `python -m` these words, all output in the log. What doesn't end in time is killed, with all it started."""
+    start = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *module],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=os.environ | dict(environment),
+            start_new_session=True,
+        )
+        code: int | None = None
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                code = process.wait(max(timeout_s, 0.0))
+        finally:
+            if process.returncode is None:  # its time is over, or the check itself was told to end
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    return Ended(code, time.monotonic() - start, _last_line(log))
+
+
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return (lines or ["it said nothing"])[-1][:TOLD]

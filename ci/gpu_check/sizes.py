@@ -1,0 +1,79 @@
+"""What is trained: published sizes cut to their first blocks, the largest that fit; tiny ones to rehearse. No torch."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+from engine.batch import Batch
+from engine.grid import Grid
+from engine.models.choice import ModelChoice
+from engine.overlap.flags import ALL
+from engine.planning.memory import Footprint, Needs, Workload
+from engine.training.config import PrecisionName
+
+ROOM = 0.85
+"""Of a device's memory, what both sides of a contest may take by the plan."""
+BEYOND_PLAN = 1.3
+"""Temporaries, and what another implementation keeps that the engine doesn't."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A network and its batch on one device."""
+
+    choice: ModelChoice
+    sequences: int
+    precision: PrecisionName
+
+    @property
+    def network(self) -> list[str]:
+        """As options of the engine's commands, with the number format."""
+        given = {name: value for name, value in asdict(self.choice).items() if value not in (None, False)}
+        words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+        return [*words, "--precision", self.precision]
+
+    @property
+    def options(self) -> list[str]:
+        """The same of commands that train."""
+        return [*self.network, "--batch-size", str(self.sequences)]
+
+    @property
+    def words(self) -> str:
+        """For a person."""
+        return f"{self.choice.resolve().name}, {self.sequences} sequences in {self.precision}"
+
+    @property
+    def needs(self) -> Needs:
+        """What the plan says that a step takes, bytes."""
+        model = self.choice.resolve()
+        return Footprint(model, Workload(Batch(self.sequences), self.precision, overlap=ALL)).on(Grid())
+
+    def fits(self, memory_bytes: float) -> bool:
+        """Whether a contest does, which holds the weights and moments of both sides."""
+        needs = self.needs
+        return BEYOND_PLAN * (needs.total - needs.state) + 2 * needs.state <= ROOM * memory_bytes
+
+
+def _cut(name: str, layers: int, sequences: int) -> Training:
+    return Training(ModelChoice(model=name, layers=layers, seq=2048), sequences, "bf16")
+
+
+TINY = {family: Training(ModelChoice(model=f"{family}-test"), 4, "fp32") for family in ("gpt", "llama")}
+ON_GPU: dict[str, Sequence[Training]] = {
+    "gpt": (_cut("gpt-5b", 3, 8), _cut("gpt-5b", 3, 4), _cut("gpt3-1.3b", 8, 4), _cut("gpt3-1.3b", 4, 2)),
+    "llama": (_cut("llama-3.2-3b", 6, 8), _cut("llama-3.2-3b", 6, 4), _cut("llama-3.2-1b", 4, 2)),
+}
+"""The first two of each are of about a billion parameters; the last is for what is left of 16 GiB."""
+ONE_RANK = {"cpu": TINY["gpt"], "cuda": _cut("gpt3-1.3b", 4, 2)}
+"""For the cost of flags: steps that are short, as their cost is the host's."""
+
+
+def training(family: str, device: str, memory_bytes: float) -> Training:
+    """The largest that fits, or else the smallest."""
+    if device == "cpu":
+        return TINY[family]
+    return next((one for one in ON_GPU[family] if one.fits(memory_bytes)), _smallest(family))
+
+
+def _smallest(family: str) -> Training:
+    last = ON_GPU[family][-1]
+    return replace(last, choice=replace(last.choice, layers=1), sequences=1)

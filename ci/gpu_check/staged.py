@@ -1,0 +1,88 @@
+"""Two ranks on one card: the engine's channels and streams for NCCL, with gloo to carry what they send.
+
+NCCL refuses two ranks on one card, and gloo takes only some kinds of collectives of CUDA tensors. So each collective is
+copied to the host, carried out there by the engine's own channel for gloo, and copied back, all on the stream that NCCL
+would have used. What orders lanes and the computing stream is the engine's, and is really needed: a result comes late.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from engine.comm.backend import Channel
+from engine.comm.collective import IN_PLACE, Kind, Lane
+from engine.comm.contact import Line
+from engine.comm.groups import ProcessGroups
+from engine.comm.nccl import CudaStreams, NcclChannel
+from engine.grid import Axis
+from engine.measure.recorder import Flight
+
+LATE_CYCLES = 2_000_000  # about a millisecond
+
+
+class NoStream:
+    """A processor has none: everything is done when it is asked for."""
+
+    def wait_stream(self, other: object) -> None:
+        """There is nothing to wait for."""
+
+    def wait_event(self, event: object) -> None:
+        """There is nothing to wait for."""
+
+    def record_event(self) -> None:
+        """There are no events."""
+
+
+class NoStreams:
+    """In the place of CudaStreams on a processor."""
+
+    def lane(self) -> NoStream:
+        """The one there is."""
+        return NoStream()
+
+    current = lane
+
+    def use(self, stream: NoStream) -> AbstractContextManager[object]:
+        """It is in use."""
+        return nullcontext()
+
+
+def streams_of(device: torch.device) -> CudaStreams:
+    """The device's streams, or what stands for them."""
+    return CudaStreams(device) if device.type == "cuda" else cast(Any, NoStreams())
+
+
+def keep_busy(device: torch.device) -> None:
+    """Let the current stream be late by about a millisecond, so that what doesn't wait for it is too early."""
+    if device.type == "cuda":
+        torch.cuda._sleep(LATE_CYCLES)
+
+
+class StagedChannel(NcclChannel):
+    """NCCL's channel, whose collectives another channel carries out on the host."""
+
+    def __init__(self, carrier: Channel, streams: CudaStreams, line: Line) -> None:
+        assert dist.group.WORLD is not None
+        super().__init__(dist.group.WORLD, streams, line)
+        self._carrier = carrier
+
+    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, flight: Flight | None) -> None:
+        """See NcclChannel.carry_out."""
+        sent = source.cpu()  # the host waits for the current stream, and for no other
+        received = sent if kind in IN_PLACE else torch.empty_like(target, device="cpu")
+        self._carrier.start(kind, sent, received, None, None, blocking=True)()
+        keep_busy(target.device)
+        target.copy_(received.pin_memory() if target.is_cuda else received, non_blocking=True)
+
+
+class Staged(ProcessGroups):
+    """Backend of a Comm; torch.distributed's default group is gloo's."""
+
+    def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> Channel:
+        """See Backend.channel."""
+        line = Line(self.rank, f"on axis {axis}", [member for member in members if member != self.rank], "gloo")
+        return StagedChannel(super().channel(axis, lane, members), streams_of(self._device), line)

@@ -1,0 +1,80 @@
+"""The result of ci/gpu: what was looked at on one machine with a GPU, and how each of it came out."""
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from engine.files import write_text
+from engine.result.schema import Provenance, checked
+from engine.schema import Record
+
+SCHEMA: Literal["par4d.gpu_check"] = "par4d.gpu_check"
+VERSION: Literal[1] = 1
+
+Status = Literal["pass", "fail", "told", "not run"]
+
+
+class Finding(Record):
+    """One thing that was looked at. told: nothing is asked of its figure.
+
+    figure: in unit; absent where there is none, or none that is finite. want: what it should be, in words. sentence:
+    what was seen, why it failed or why it was not run. seconds: of the process that found it, which may have found
+    others too.
+    """
+
+    name: str
+    status: Status
+    figure: float | None = None
+    unit: str = ""
+    want: str = ""
+    sentence: str = ""
+    seconds: float | None = None
+
+
+class GpuCheck(Record):
+    """One run of the command. device: "cpu" is the rehearsal. device_name: of the first of so many devices.
+
+    memory_bytes: of one device. minutes: that it might take; seconds: that it has taken so far. What has not been run
+    yet, or never was, is among the findings too.
+    """
+
+    schema_: Literal["par4d.gpu_check"] = Field(default=SCHEMA, alias="schema")
+    version: Literal[1] = VERSION
+    device: Literal["cpu", "cuda"]
+    device_name: str
+    devices: int
+    memory_bytes: int | None = None
+    minutes: float
+    seconds: float
+    findings: tuple[Finding, ...]
+    provenance: Provenance
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_by_name=True)
+
+    @property
+    def status(self) -> Literal["ok", "failed"]:
+        """Of the whole: one that fails is enough."""
+        return "failed" if any(finding.status == "fail" for finding in self.findings) else "ok"
+
+
+def parse(data: object, where: str) -> GpuCheck:
+    """Check a decoded JSON document. where names its origin in errors. Raises ResultError."""
+    return checked(GpuCheck, "check of a GPU", data, where)
+
+
+def write(result: GpuCheck, path: Path) -> None:
+    """Write the file, in one step."""
+    write_text(path, result.model_dump_json(by_alias=True, indent=1) + "\n")
+
+
+def read_findings(path: Path) -> list[Finding]:
+    """What a part of the check has written so far; nothing where there is no file, or one of another kind."""
+    data = json.loads(path.read_text()) if path.exists() else None
+    return [Finding.model_validate(one) for one in data] if isinstance(data, list) else []
+
+
+def write_findings(findings: list[Finding], path: Path) -> None:
+    """Write what a part of the check has found so far, in one step."""
+    write_text(path, f"[{', '.join(finding.model_dump_json() for finding in findings)}]\n")

@@ -1,0 +1,93 @@
+"""GPU check: what ci/gpu has found on each device, the newest of each."""
+
+from typing import Any
+
+import pandas as pd
+
+from engine.result.gpu_check import GpuCheck
+from reports import gpu_checks, text
+from reports.page import NOT_TOLD, Block, Column, Commands, Facts, Page, Paragraph, Section, Table
+from reports.study import CheckStudy
+
+TITLE = "GPU check"
+SUMMARY = "Whether the engine is right on a GPU and as fast as it should be: one command, pass or fail."
+LEAD = (
+    "ci/gpu compares every layer and a training step with float64, runs collectives on their streams and two ranks "
+    "along each axis of the grid, and measures what overlap costs on one rank, matrix products, the tuner, plain and "
+    "compiled PyTorch on the same network, memory against the plan and a profile. Every figure says what it should be; "
+    "where nothing is asked of one it is told and not judged. Of each device the newest run is shown."
+)
+REHEARSAL = (
+    "A rehearsal without a GPU: what is compared with exact numbers is judged, nothing that was timed or sized is, and "
+    "the networks are tiny."
+)
+RUN = ("ci/gpu --out results/gpu.json", "python -m reports build --out site/")
+WORDS = {"pass": "passed", "fail": "failed", "told": "told, not judged", "not run": "not run"}
+SOFTWARE = ("python", "torch", "cuda", "hip", "nccl", "driver")
+MOST_SECTIONS = 12
+
+
+def build(checks: pd.DataFrame) -> Page:
+    """The page; without a run it says what to run."""
+    if checks.empty:
+        words = "On a machine with a GPU, run the check, then build this report:"
+        nothing = Section("Nothing measured yet", (Paragraph(words), Commands(RUN)))
+        return Page(TITLE, LEAD, (nothing,), "", empty=True)
+    newest = checks.sort_values("end", kind="stable").drop_duplicates(["device", "name"], keep="last")
+    shown = newest.sort_values(["device", "name"], ascending=[False, True]).head(MOST_SECTIONS)
+    titles = [f"{row['name']}{'' if row['device'] == 'cuda' else ', rehearsal'}" for _, row in shown.iterrows()]
+    sections = [
+        _section(slug, title, row)
+        for slug, title, (_, row) in zip(text.slugs(titles), titles, shown.iterrows(), strict=True)
+    ]
+    return Page(TITLE, LEAD, tuple(sections), _headline(shown))
+
+
+STUDY = CheckStudy("gpu", TITLE, SUMMARY, 10, build)
+
+
+def _headline(shown: pd.DataFrame) -> str:
+    on_gpus = shown[shown["device"] == "cuda"]
+    if on_gpus.empty:
+        return "rehearsed without a GPU only"
+    failed = int((on_gpus["status"] == "failed").sum())
+    checked = f"checked on {text.plural(len(on_gpus), 'device')}"
+    return f"{checked}, {failed} of them with failures" if failed else f"{checked}, nothing failed"
+
+
+def _section(name: str, title: str, row: "pd.Series[Any]") -> Section:
+    result: GpuCheck = row["result"]
+    blocks: list[Block] = [] if result.device == "cuda" else [Paragraph(REHEARSAL)]
+    return Section(title, (*blocks, _facts(result), _findings(name, row, result)), f"on-{name}")
+
+
+def _facts(result: GpuCheck) -> Facts:
+    outcomes: list[str] = [finding.status for finding in result.findings]
+    memory = f", {text.memory(result.memory_bytes)} each" if result.memory_bytes else ""
+    return Facts(
+        (
+            *((f"{outcomes.count(status):,}", words, "") for status, words in WORDS.items()),
+            (text.seconds(result.seconds), "in all", f"of {result.minutes:g} minutes that it might take"),
+            (f"{result.devices:,}", "devices" if result.devices != 1 else "device", f"the first is named here{memory}"),
+        )
+    )
+
+
+def _findings(name: str, row: "pd.Series[Any]", result: GpuCheck) -> Table:
+    columns = (
+        Column("What", "finding", numeric=False),
+        Column("Outcome", "outcome", numeric=False),
+        Column("Figure", "figure", numeric=False, missing="none"),
+        Column("Wanted", "want", numeric=False, missing="not judged", wide=True),
+        Column("Seen", "seen", numeric=False, missing="", wide=True),
+        Column("Its process took", "seconds", text.seconds, missing="not run"),
+    )
+    versions = result.provenance.versions
+    software = ", ".join(
+        f"{key} {versions[key]}" for key in ("torch", "cuda", "hip", "nccl", "driver") if key in versions
+    )
+    commit = (result.provenance.git_commit or NOT_TOLD)[:12]
+    ended = NOT_TOLD if pd.isna(row["end"]) else text.moment(row["end"])
+    note = f"Ended {ended}; commit {text.clean(commit)}; {text.clean(software)}; read from {row['source']}."
+    data = gpu_checks.findings(result)
+    return Table("Findings", columns, data, f"{name}-findings", note)
