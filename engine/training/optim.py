@@ -85,7 +85,8 @@ class AdamW:
 
 def _state(parameter: nn.Parameter, step: int) -> dict[str, Tensor]:
     held = parameter.detach()
-    steps = torch.tensor(float(step), dtype=torch.float32, device=held.device)
+    counts = "cpu" if held.is_meta else held.device  # beside the parameter for a fused kernel, which reads it
+    steps = torch.tensor(float(step), dtype=torch.float32, device=counts)
     return {"step": steps, "exp_avg": torch.zeros_like(held), "exp_avg_sq": torch.zeros_like(held)}
 
 
