@@ -1,5 +1,8 @@
 """Fixtures of the report's tests: a folder of results, and a site built from it."""
 
+import fcntl
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,17 @@ from engine.result.schema import Variant
 from reports.site import build
 
 HOSTILE = "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">"
+
+
+def built_once(name: str, folders: Sequence[Path], factory: pytest.TempPathFactory) -> Path:
+    """A report of the results, by whichever worker comes first."""
+    base = factory.getbasetemp()
+    out = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    with out.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (out / "index.html").exists():  # which is written last
+            build(folders, out)
+    return out
 
 
 @pytest.fixture(scope="session")
@@ -60,9 +74,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def site(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of them."""
-    out = tmp_path_factory.mktemp("out") / "site"
-    build([results], out)
-    return out
+    return built_once("site", [results], tmp_path_factory)
 
 
 def hostile_lanes(variant: Variant, name: str) -> Variant:
@@ -128,6 +140,4 @@ def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(products, folder / "products")
     own = [untuned(result, job=n) for n, result in enumerate(products)]
     save_contests([*odd, *own], folder)
-    out = tmp_path_factory.mktemp("out") / "site"
-    build([folder], out)
-    return out
+    return built_once("hostile_site", [folder], tmp_path_factory)
