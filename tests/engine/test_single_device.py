@@ -172,7 +172,7 @@ SHAPES = [GPT, replace(GPT, tied=True), LLAMA, replace(LLAMA, tied=True)]
 
 @pytest.mark.parametrize(
     ("model", "checkpointing"),
-    zip(SHAPES, [False, True, True, False], strict=True),
+    list(zip(SHAPES, [False, True, True, False], strict=True)),
     ids=["gpt", "gpt-tied", "llama", "llama-tied"],
 )
 def test_transformers_own_networks_have_the_engines_losses(model: GPTConfig | LlamaConfig, checkpointing: bool) -> None:
