@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from engine.comm.launch import Launch, from_environment
 from engine.errors import RunError, UsageError
 from engine.grid import Grid
 from engine.models.choice import ModelChoice
@@ -32,11 +33,8 @@ def gemm(
     On processors a rank takes as many threads as OMP_NUM_THREADS says, or all cores.
     """
     from engine.bench.gemm import run_gemm
-    from engine.comm.launch import from_environment
 
-    check_file("--out", out)
-    launch = from_environment(os.environ)
-    log_to_stderr(launch.rank)
+    launch = _place(out)
     result = run_gemm(
         launch, dtype=dtype, sizes=sizes, device=device, time_budget_s=time_budget, labels=dict(labels), out=out
     )
@@ -54,11 +52,8 @@ def memory(
 ) -> int:
     """Measure the memory bandwidth: STREAM's copy, scale, add and triad, on all ranks at once."""
     from engine.bench.memory import run_memory
-    from engine.comm.launch import from_environment
 
-    check_file("--out", out)
-    launch = from_environment(os.environ)
-    log_to_stderr(launch.rank)
+    launch = _place(out)
     result = run_memory(
         launch,
         device=device,
@@ -82,11 +77,8 @@ def latency(
 ) -> int:
     """Measure the launch latency: what one tiny operator costs, on all ranks at once."""
     from engine.bench.latency import run_latency
-    from engine.comm.launch import from_environment
 
-    check_file("--out", out)
-    launch = from_environment(os.environ)
-    log_to_stderr(launch.rank)
+    launch = _place(out)
     result = run_latency(launch, device=device, samples=samples, labels=dict(labels), out=out)
     times = ", ".join(f"{launched.name} {launched.median_s * 1e6:.2f} µs" for launched in result.launches)
     return _told(result, out, launch.rank, times)
@@ -112,13 +104,10 @@ def matmul(
       python -m engine bench matmul --model gpt-5b --grid 4x1x2x8 --micro-batch 2 --precision bf16
     """
     from engine.bench.matmul import Asked, run_matmul
-    from engine.comm.launch import from_environment
 
-    check_file("--out", out)
     if micro_batch < 1:
         raise UsageError(f"--micro-batch is at least 1, but {micro_batch} was given.")
-    launch = from_environment(os.environ)
-    log_to_stderr(launch.rank)
+    launch = _place(out)
     asked = Asked(
         model=model.resolve(),
         grid=grid,
@@ -144,6 +133,14 @@ def startup(
 
     sys.stdout.write(f"{grid.size} ranks, {measure(grid)}\n")
     return 0
+
+
+def _place(out: Path) -> Launch:
+    """This process among all, whose messages go to stderr. Raises UsageError if no result can be written there."""
+    check_file("--out", out)
+    launch = from_environment(os.environ)
+    log_to_stderr(launch.rank)
+    return launch
 
 
 def _told(result: "Result", out: Path, rank: int, found: str) -> int:
