@@ -141,10 +141,9 @@ def test_where_no_compiler_works_the_contest_is_not_held_and_the_next_one_is(tmp
 
 
 def test_what_is_not_installed_is_said_and_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package of that name that can't be imported hides one that is there."""
+    """A package of that name that can't be imported hides one that is there, also from processes that are started."""
     (tmp_path / "transformers.py").write_text("raise ImportError('hidden')\n")
-    paths = [str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
+    monkeypatch.syspath_prepend(tmp_path)
     result = bench(tmp_path / "a.json", "--peer", "transformers")
     (asked,) = result.contests
     assert (result.status, result.comparisons) == ("ok", ())
