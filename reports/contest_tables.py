@@ -6,6 +6,7 @@ import pandas as pd
 
 from reports import text
 from reports.page import Column, Table
+from reports.provenance import MACHINES, ORIGIN, START_AND_END
 
 
 def _tiny(value: float) -> str:
@@ -100,9 +101,7 @@ def provenance(table: pd.DataFrame) -> Table:
     """Every contest of every command, newest first."""
     data = table.sort_values("end", ascending=False, kind="stable").assign(jobs=table["measured"].map(len))
     columns = (
-        Column("Start", "start", text.moment, missing="unknown"),
-        Column("End", "end", text.moment, missing="unknown"),
-        Column("Status", "status", numeric=False),
+        *START_AND_END,
         Column("Peer", "peer", numeric=False),
         Column("Grid", "grid", numeric=False),
         Column("System", "system", numeric=False, missing="unnamed"),
@@ -113,14 +112,9 @@ def provenance(table: pd.DataFrame) -> Table:
         Column("Warm-up steps", "warmup", numeric=False, missing="unknown"),
         Column("Steps a round", "steps_per_round", numeric=False, missing="unknown"),
         Column("Load before", "load", lambda value: f"{value:.1f}"),
-        Column("Commit", "commit", lambda commit: commit[:12], numeric=False, missing="unknown"),
-        Column("Working tree", "dirty", numeric=False),
-        Column("Launcher", "launcher", numeric=False, missing="none"),
-        Column("Network", "transport", numeric=False, missing="not told", wide=True),
+        *ORIGIN,
         Column("Test failed later", "remark", numeric=False, missing="no", wide=True),
-        Column("Hosts", "hosts", numeric=False, missing="unknown", wide=True),
-        Column("Device", "devices", numeric=False, missing="unknown", wide=True),
-        Column("Versions", "versions", numeric=False, missing="unknown", wide=True),
+        *MACHINES,
         Column("Result", "source", numeric=False, wide=True),
     )
     return Table("Provenance of every contest", columns, data, "provenance")

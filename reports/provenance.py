@@ -5,14 +5,29 @@ import pandas as pd
 from reports import text
 from reports.page import Column, Table
 
+START_AND_END = (
+    Column("Start", "start", text.moment, missing="unknown"),
+    Column("End", "end", text.moment, missing="unknown"),
+    Column("Status", "status", numeric=False),
+)
+ORIGIN = (
+    Column("Commit", "commit", lambda commit: commit[:12], numeric=False, missing="unknown"),
+    Column("Working tree", "dirty", numeric=False),
+    Column("Launcher", "launcher", numeric=False, missing="none"),
+    Column("Network", "transport", numeric=False, missing="not told", wide=True),
+)
+MACHINES = (
+    Column("Hosts", "hosts", numeric=False, missing="unknown", wide=True),
+    Column("Device", "devices", numeric=False, missing="unknown", wide=True),
+    Column("Versions", "versions", numeric=False, missing="unknown", wide=True),
+)
+
 
 def provenance(runs: pd.DataFrame) -> Table:
     """Every job of a study, newest first."""
     data = runs.sort_values("end", ascending=False, kind="stable")
     columns = (
-        Column("Start", "start", text.moment, missing="unknown"),
-        Column("End", "end", text.moment, missing="unknown"),
-        Column("Status", "status", numeric=False),
+        *START_AND_END,
         Column("System", "system", numeric=False, missing="unnamed"),
         Column("Partition", "partition", numeric=False, missing="none"),
         Column("Variant", "variant", numeric=False, missing="none"),
@@ -20,13 +35,8 @@ def provenance(runs: pd.DataFrame) -> Table:
         Column("Devices", "ranks", text.count),
         Column("Grid", "grid", numeric=False, missing="none"),
         Column("Overlap", "overlap", numeric=False, missing="not recorded"),
-        Column("Commit", "commit", lambda commit: commit[:12], numeric=False, missing="unknown"),
-        Column("Working tree", "dirty", numeric=False),
-        Column("Launcher", "launcher", numeric=False, missing="none"),
-        Column("Network", "transport", numeric=False, missing="not told", wide=True),
-        Column("Hosts", "hosts", numeric=False, missing="unknown", wide=True),
-        Column("Device", "devices", numeric=False, missing="unknown", wide=True),
-        Column("Versions", "versions", numeric=False, missing="unknown", wide=True),
+        *ORIGIN,
+        *MACHINES,
         Column("Test failed later", "remark", numeric=False, missing="no", wide=True),
         Column("Result", "source", numeric=False, wide=True),
     )

@@ -6,12 +6,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 import systems
-from engine.cli.main import run
+from engine.cli.main import program, run
 from engine.errors import UsageError
-from engine.options import DEFAULTS, File, check_file
+from engine.options import File, check_file
 from engine.result.gpu_check import GpuCheck
 from gpu_check.checks import checks
 from gpu_check.judges import Judge
@@ -89,15 +89,6 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 def main() -> int:
     """`ci/gpu`, after its wheels."""
-    app = App(
-        name="ci/gpu",
-        version_flags=(),
-        help_format="plaintext",
-        default_parameter=DEFAULTS,
-        verbose=False,
-        result_action="return_value",
-        exit_on_error=False,
-        print_error=False,
-    )
+    app = program("ci/gpu")
     app.default(gpu)
     return run(app)

@@ -1,18 +1,16 @@
 """`bench gemm`, `matmul`, `memory`, `latency` and `startup`: what one device does."""
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from engine.comm.launch import Launch, from_environment
+from engine.cli.place import take_place
 from engine.errors import RunError, UsageError
 from engine.grid import Grid
 from engine.models.choice import ModelChoice
-from engine.options import GRID, Bytes, Device, Labels, Out, Seconds, check_file, word
-from engine.progress import log_to_stderr
+from engine.options import GRID, Bytes, Device, Labels, Out, Seconds, word
 from engine.training.config import MODEL, CheckpointActivations, PrecisionOption
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ def gemm(
     """
     from engine.bench.gemm import run_gemm
 
-    launch = _place(out)
+    launch = take_place(out)
     result = run_gemm(
         launch, dtype=dtype, sizes=sizes, device=device, time_budget_s=time_budget, labels=dict(labels), out=out
     )
@@ -53,7 +51,7 @@ def memory(
     """Measure the memory bandwidth: STREAM's copy, scale, add and triad, on all ranks at once."""
     from engine.bench.memory import run_memory
 
-    launch = _place(out)
+    launch = take_place(out)
     result = run_memory(
         launch,
         device=device,
@@ -78,7 +76,7 @@ def latency(
     """Measure the launch latency: what one tiny operator costs, on all ranks at once."""
     from engine.bench.latency import run_latency
 
-    launch = _place(out)
+    launch = take_place(out)
     result = run_latency(launch, device=device, samples=samples, labels=dict(labels), out=out)
     times = ", ".join(f"{launched.name} {launched.median_s * 1e6:.2f} µs" for launched in result.launches)
     return _told(result, out, launch.rank, times)
@@ -107,7 +105,7 @@ def matmul(
 
     if micro_batch < 1:
         raise UsageError(f"--micro-batch is at least 1, but {micro_batch} was given.")
-    launch = _place(out)
+    launch = take_place(out)
     asked = Asked(
         model=model.resolve(),
         grid=grid,
@@ -133,14 +131,6 @@ def startup(
 
     sys.stdout.write(f"{grid.size} ranks, {measure(grid)}\n")
     return 0
-
-
-def _place(out: Path) -> Launch:
-    """This process among all, whose messages go to stderr. Raises UsageError if no result can be written there."""
-    check_file("--out", out)
-    launch = from_environment(os.environ)
-    log_to_stderr(launch.rank)
-    return launch
 
 
 def _told(result: "Result", out: Path, rank: int, found: str) -> int:

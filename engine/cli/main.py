@@ -21,11 +21,11 @@ from engine.errors import EngineError, UsageError
 from engine.options import DEFAULTS
 
 
-def commands(name: str) -> App:
-    """Every command of the engine, for a program of that name."""
-    app = App(
+def program(name: str, words: str | None = None) -> App:
+    """A command line for run(). words: its help, where no function's docstring is that."""
+    return App(
         name=name,
-        help="The 4D-parallel training engine of Par4D.",
+        help=words,
         version_flags=(),
         help_format="plaintext",
         default_parameter=DEFAULTS,
@@ -34,6 +34,11 @@ def commands(name: str) -> App:
         exit_on_error=False,
         print_error=False,
     )
+
+
+def commands(name: str) -> App:
+    """Every command of the engine, for a program of that name."""
+    app = program(name, "The 4D-parallel training engine of Par4D.")
     app.command(train)
     app.command(check)
     app.command(breakdown)

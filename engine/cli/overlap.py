@@ -1,15 +1,13 @@
 """`bench overlap`: what each way to hide communication gains."""
 
-import os
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from engine.cli.place import take_place
 from engine.cli.train import PaceOptions, carry_out
-from engine.comm.launch import from_environment
 from engine.options import words
 from engine.overlap.flags import ALL, Overlap, Pace
-from engine.progress import log_to_stderr
 from engine.training.ablation import TURNS, Turns, ablation_notices, checked_ablation
 from engine.training.config import OVERLAP, OverlapFlags, RunConfig
 
@@ -36,7 +34,6 @@ def overlap(
 
     Without --clip 0 the optimizer waits for all gradients, and data gains less.
     """
-    launch = from_environment(os.environ)
-    log_to_stderr(launch.rank)
+    launch = take_place()
     plan = checked_ablation(run, overlap.at(pace), variant, turns, launch.world_size)
     return carry_out(plan, launch, ablation_notices(plan, variant))

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from engine.cli.place import take_place
 from engine.errors import UsageError
 from engine.models.choice import ModelChoice
-from engine.options import Device, Grids, Labels, Out, check_file
+from engine.options import Device, Grids, Labels, Out
 from engine.overlap.flags import ALL
 from engine.peers.contest import CONTESTS, Case, Sampling
-from engine.progress import log_to_stderr
 from engine.result.names import UNTUNED
 from engine.training.config import MODEL, OverlapFlags, PrecisionOption
 
@@ -44,15 +44,12 @@ def peers(
 
     Without --model a small network: 6 layers, hidden 512, 8 heads, 8192 tokens known, sequences of 128, unless given.
     """
-    from engine.comm.launch import from_environment
     from engine.peers.compare import chosen, compare, table
 
     if model.model is None:
         given = {key: value for key, value in asdict(model).items() if value is not None}
         model = ModelChoice(**(SHAPE | given))
-    check_file("--out", out)
-    launch = from_environment(os.environ)
-    log_to_stderr(launch.rank)
+    launch = take_place(out)
     case = Case(
         model=model.resolve(),
         sequences=batch_size,

@@ -9,10 +9,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from engine.comm.launch import Launch, from_environment
+from engine.cli.place import take_place
+from engine.comm.launch import Launch
 from engine.errors import UsageError
 from engine.overlap.flags import Pace
-from engine.progress import log_to_stderr
 from engine.training.config import OVERLAP, TrainConfig
 from engine.training.plan import Plan, checked, notices
 
@@ -38,8 +38,7 @@ def train(*, config: TrainConfig, pace: PaceOptions = Pace()) -> int:
 
     Exit codes: 0 trained; 1 the run failed, and result.json says why; 2 it can't work as asked, and nothing was run.
     """
-    launch = from_environment(os.environ)
-    log_to_stderr(launch.rank)
+    launch = take_place()
     plan = checked(replace(config, overlap=config.overlap.at(pace)), launch.world_size)
     return carry_out(plan, launch, notices(plan))
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from reports.study import all_studies
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
     pytest.mark.slow,
@@ -24,20 +26,7 @@ OPTIONS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
     *("--hide-scrollbars", "--virtual-time-budget=5000", "--window-size=1300,900"),
 )
-PAGES = (
-    "index",
-    "weak_scaling",
-    "strong_scaling",
-    "overlap",
-    "validation",
-    "peak",
-    "single_device",
-    "peers",
-    "kernels",
-    "energy",
-    "gpu",
-    "methods",
-)
+PAGES = ("index", *(study.name for study in all_studies()), "methods")
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
 FRAME = '<iframe width="%d" height="900" style="border:0" srcdoc="%s"></iframe>'
 HARNESS = """<body>%s

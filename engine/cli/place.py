@@ -1,0 +1,17 @@
+"""How every command that measures begins: which process of the launch this is, and where its messages go."""
+
+import os
+from pathlib import Path
+
+from engine.comm.launch import Launch, from_environment
+from engine.options import check_file
+from engine.progress import log_to_stderr
+
+
+def take_place(out: Path | None = None) -> Launch:
+    """This process among all, whose messages go to stderr. Raises UsageError if no result can be written to out."""
+    if out is not None:
+        check_file("--out", out)
+    launch = from_environment(os.environ)
+    log_to_stderr(launch.rank)
+    return launch
