@@ -24,7 +24,7 @@ def too_many_ranks(ranks: int) -> str | None:
     return None
 
 
-class OfSeries(rfm.RegressionMixin):
+class OfSeries(rfm.RegressionTestPlugin):
     """An EngineTest whose parameter `point` is what it runs. What -S gives comes before what the series says."""
 
     study: str

@@ -1,5 +1,7 @@
 """The serial tensors of a parallel model, put together on rank 0: one tensor at a time exists on any rank."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -21,11 +23,11 @@ def full_tensor(placement: Placement, local: Tensor, comm: Comm) -> Tensor:
     per_rank = placement.local_numel(comm.grid)
     # The last axis gathered is the outermost of the pieces.
     for index, piece in enumerate(pieces.view(-1, per_rank).unbind(0)):
-        at = {"x": comm.coords.x, "y": comm.coords.y, "z": comm.coords.z, "data": comm.coords.data}
-        rest = index
+        at, rest = comm.coords, index
         for axis in axes:
-            rest, at[axis.value] = divmod(rest, comm.grid[axis])
-        for rectangle in placement.rectangles(comm.grid, comm.grid.coords(comm.grid.rank(**at))):
+            rest, coord = divmod(rest, comm.grid[axis])
+            at = replace(at, **{axis: coord})
+        for rectangle in placement.rectangles(comm.grid, at):
             full[rectangle.region] = rectangle.of(piece)
     return full
 

@@ -1,7 +1,8 @@
 """Many ranks as threads of one process, with a Comm that is lazy on purpose.
 
 A result is NaN until its handle is waited for, and an input that changes while in flight is an error: a forgotten wait
-or a buffer reused too early can't pass. A mutation makes one collective wrong, to show that a test would notice.
+or a buffer reused too early can't pass. A mutation makes one collective wrong, to show that a test would notice. One
+rank computes at a time, for threads that fight for the interpreter use up to four times the processor's time.
 """
 
 import threading
@@ -41,6 +42,7 @@ class Hub:
     def __init__(self, mutate: Callable[[Kind, Axis, int], str | None] | None = None) -> None:
         self.mutate = mutate or (lambda kind, axis, number: None)
         self.failed = threading.Event()
+        self.turn = threading.Lock()
         self._lock = threading.Lock()
         self._slots: dict[tuple[tuple[int, ...], Lane, int], _Slot] = {}
         self._messages: dict[tuple[int, int, Lane], Queue[Tensor]] = defaultdict(Queue)
@@ -69,9 +71,17 @@ class Hub:
                 slot.done.set()
         return slot
 
+    def yielding(self, wait: Callable[[], T]) -> T:
+        """Wait while another rank has its turn."""
+        self.turn.release()
+        try:
+            return wait()
+        finally:
+            self.turn.acquire()
+
     def take(self, slot: _Slot) -> Tensor:
         for _ in range(TIMEOUT_S * 10):
-            if slot.done.wait(0.1):
+            if slot.done.is_set() or self.yielding(lambda: slot.done.wait(0.1)):
                 assert slot.outcome is not None
                 return slot.outcome
             if self.failed.is_set():
@@ -138,7 +148,8 @@ class LazyComm(Comm):
             if kind is Kind.SEND:
                 assert torch.equal(buffer, sent), "an input changed while in flight"
             else:
-                buffer.copy_(self.hub.messages(other, self.rank, lane).get(timeout=TIMEOUT_S))
+                messages = self.hub.messages(other, self.rank, lane)
+                buffer.copy_(self.hub.yielding(lambda: messages.get(timeout=TIMEOUT_S)))
 
         return finish
 
@@ -183,7 +194,8 @@ def run_ranks(
 
     def one(rank: int) -> T:
         try:
-            return work(of(grid, hub, rank, Recorder() if record else None))
+            with hub.turn:
+                return work(of(grid, hub, rank, Recorder() if record else None))
         except BaseException:
             hub.failed.set()
             raise
