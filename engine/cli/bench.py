@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from engine.cli.place import take_place
 from engine.errors import RunError, UsageError
 from engine.grid import Grid
+from engine.loading import loading
 from engine.models.choice import ModelChoice
 from engine.options import GRID, Bytes, Device, Labels, Out, Seconds, word
 from engine.training.config import MODEL, CheckpointActivations, PrecisionOption
@@ -30,7 +31,8 @@ def gemm(
 
     On processors a rank takes as many threads as OMP_NUM_THREADS says, or all cores.
     """
-    from engine.bench.gemm import run_gemm
+    with loading():
+        from engine.bench.gemm import run_gemm
 
     launch = take_place(out)
     result = run_gemm(
@@ -49,7 +51,8 @@ def memory(
     out: Out = Path("result.json"),
 ) -> int:
     """Measure the memory bandwidth: STREAM's copy, scale, add and triad, on all ranks at once."""
-    from engine.bench.memory import run_memory
+    with loading():
+        from engine.bench.memory import run_memory
 
     launch = take_place(out)
     result = run_memory(
@@ -74,7 +77,8 @@ def latency(
     out: Out = Path("result.json"),
 ) -> int:
     """Measure the launch latency: what one tiny operator costs, on all ranks at once."""
-    from engine.bench.latency import run_latency
+    with loading():
+        from engine.bench.latency import run_latency
 
     launch = take_place(out)
     result = run_latency(launch, device=device, samples=samples, labels=dict(labels), out=out)
@@ -101,7 +105,8 @@ def matmul(
 
       python -m engine bench matmul --model gpt-5b --grid 4x1x2x8 --micro-batch 2 --precision bf16
     """
-    from engine.bench.matmul import Asked, run_matmul
+    with loading():
+        from engine.bench.matmul import Asked, run_matmul
 
     if micro_batch < 1:
         raise UsageError(f"--micro-batch is at least 1, but {micro_batch} was given.")

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from engine.cli.train import PaceOptions
 from engine.grid import Grid
+from engine.loading import loading
 from engine.models.choice import ModelChoice
 from engine.options import GRID, word
 from engine.overlap.flags import ALL, Pace
@@ -52,7 +53,8 @@ def dry(
         overlap=overlap.at(pace),
     )
     plan = checked(config, grid.size)
-    from engine.bench.dry import dry_run  # loads torch
+    with loading():
+        from engine.bench.dry import dry_run
 
     sys.stdout.write(json.dumps(dry_run(plan, rank).as_json(), indent=1) + "\n")
     return 0

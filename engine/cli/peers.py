@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from engine.cli.place import take_place
 from engine.errors import UsageError
+from engine.loading import loading
 from engine.models.choice import ModelChoice
 from engine.options import Device, Grids, Labels, Out
 from engine.overlap.flags import ALL
@@ -44,7 +45,8 @@ def peers(
 
     Without --model a small network: 6 layers, hidden 512, 8 heads, 8192 tokens known, sequences of 128, unless given.
     """
-    from engine.peers.compare import chosen, compare, table
+    with loading():
+        from engine.peers.compare import chosen, compare, table
 
     if model.model is None:
         given = {key: value for key, value in asdict(model).items() if value is not None}

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from engine.cli.place import take_place
 from engine.comm.launch import Launch
 from engine.errors import UsageError
+from engine.loading import loading
 from engine.overlap.flags import Pace
 from engine.training.config import OVERLAP, TrainConfig
 from engine.training.plan import Plan, checked, notices
@@ -52,7 +53,8 @@ def carry_out(plan: Plan, launch: Launch, notices: Sequence[str]) -> int:
     account = Account(plan, launch)
     try:
         account.begin()
-        from engine.training.run import train  # loads torch
+        with loading():
+            from engine.training.run import train
 
         train(plan, launch, account)
     except Exception as error:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from engine.comm.launch import Launch
 from engine.errors import EngineError, RunError
+from engine.loading import loading
 from engine.peers.contest import Case, Contest, Unavailable
 from engine.progress import log_to_stderr
 from engine.result.peers import SIDES, Measured, SideName
@@ -60,18 +61,19 @@ def take_part(
     store: where they meet, instead of at the master. met: called when they have. names: of the sides to measure. What
     matrix products reach is measured before the first contest.
     """
-    import torch
-    import torch.distributed as dist
+    with loading():
+        import torch
+        import torch.distributed as dist
 
-    from engine.comm.funnel import Comm
-    from engine.comm.launch import choose_device, init_process_group
-    from engine.comm.transport import backend_of, listen
-    from engine.measure.clock import stamp_promptly
-    from engine.measure.memory import forget_peak, keep_freed_memory
-    from engine.measure.recorder import Recorder
-    from engine.peers.alternate import measure
-    from engine.precision import DTYPES
-    from engine.training.gathered import everyones, joint_peak
+        from engine.comm.funnel import Comm
+        from engine.comm.launch import choose_device, init_process_group
+        from engine.comm.transport import backend_of, listen
+        from engine.measure.clock import stamp_promptly
+        from engine.measure.memory import forget_peak, keep_freed_memory
+        from engine.measure.recorder import Recorder
+        from engine.peers.alternate import measure
+        from engine.precision import DTYPES
+        from engine.training.gathered import everyones, joint_peak
 
     device = choose_device(case.device, launch.local_rank)
     if device.type == "cpu":
@@ -150,7 +152,8 @@ def _rank(pipe: Connection, store: str, rank: int, contest: Contest, case: Case,
     log_to_stderr(rank)
     size = contest.grid.size
     try:
-        import torch.distributed as dist
+        with loading():
+            import torch.distributed as dist
 
         launch = Launch(rank, size, rank, OWN, "127.0.0.1", 0)
         for job in take_part(launch, [contest], case, store=dist.FileStore(store, size), names=names):

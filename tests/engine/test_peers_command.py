@@ -117,7 +117,7 @@ def test_a_rank_that_fails_under_a_launcher_leaves_its_own_reason(tmp_path: Path
     )
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     words = ["bench", "peers", "--peer", "ddp", *TINY, "--label", "study=peers", "--out", str(out)]
-    done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode
     report = parse(json.loads(out.read_text()), "result.json")
     assert report.status == "failed"

@@ -144,7 +144,7 @@ def test_what_is_not_installed_is_said_and_no_failure(tmp_path: Path, monkeypatc
     """A package of that name that can't be imported hides one that is there, also from processes that are started."""
     (tmp_path / "transformers.py").write_text("raise ImportError('hidden')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    result = bench(tmp_path / "a.json", "--peer", "transformers")
+    result = bench(tmp_path / "a.json", "--peer", "transformers", "--jobs", "1")
     (asked,) = result.contests
     assert (result.status, result.comparisons) == ("ok", ())
     assert asked.missing == "transformers is not installed here: pip install '.[peers]'."

@@ -14,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 600
 QUICK = ["-S", "Peak.time_budget_s=1", "-S", "most_bytes=400000"]
-"""A small corpus and a short GEMM sweep, which ci/test's smoke run has whole."""
+"""A small corpus and a short GEMM sweep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def reframe(folder: Path, *arguments: str, root: Path = ROOT, **environment: str
 def project(folder: Path) -> Path:
     """A copy of the parts a suite needs, to change."""
     for part in ("engine", "suites", "systems"):
-        shutil.copytree(ROOT / part, folder / "project" / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / part, folder / "project" / part)  # what is compiled with it: it is valid until changed
     return folder / "project"
 
 

@@ -77,6 +77,15 @@ def test_wheels_are_told_from_options_and_installed_beside_ci_alone(tmp_path: Pa
 
 
 @pytest.mark.slow
+def test_on_a_processor_all_that_is_judged_is_right(tmp_path: Path) -> None:
+    done = command("--device", "cpu", "--out", str(tmp_path / "gpu.json"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    findings = parse(json.loads((tmp_path / "gpu.json").read_text()), "it").findings
+    assert {finding.status for finding in findings} == {"pass", "told"}
+    assert sum(finding.status == "pass" for finding in findings) >= 20
+
+
+@pytest.mark.slow
 def test_layers_and_steps_are_right_in_each_format_and_a_wrong_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     right = [finding.status for finding in inside.parity(CPU)]
     assert set(right) == {"pass"}

@@ -11,7 +11,8 @@ from engine.grid import Grid
 from reports.load import load
 from suites.series import points
 
-LOCAL = ["-c", "suites/kernel_tuning.py", "--system", "local", "-n", "local-1-", "-S", "model=gpt-test", "-r"]
+LOCAL = ["-c", "suites/kernel_tuning.py", "--system", "local", "-S", "model=gpt-test", "-r", "-n"]
+PRODUCTS, BOTH = "KernelTuning.*local-1-", "local-1-"
 
 
 def script(done: Run, command: str, **wanted: str) -> str:
@@ -67,7 +68,7 @@ def cases(done: Run) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.slow
 def test_products_and_a_step_are_measured_here_and_kept_in_reframes_own_report(tmp_path: Path) -> None:
-    done = reframe(tmp_path, *LOCAL, "-S", "rounds=1", XDG_CACHE_HOME=str(tmp_path / "cache"))
+    done = reframe(tmp_path, *LOCAL, BOTH, "-S", "rounds=1", XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert done.code == 0, done.out
     found = cases(done)
     products, step = figures(found["KernelTuning"]), figures(found["TunedStep"])
@@ -93,7 +94,7 @@ def test_a_step_that_gains_nothing_by_definition_is_skipped_unless_it_is_asked_f
     copy = project(tmp_path)
     file = copy / "engine" / "tuning" / "choice.py"
     file.write_text(file.read_text().replace("MARGIN = 0.02", "MARGIN = 2.0"))  # nothing wins
-    done = reframe(tmp_path / "a", *LOCAL, "-S", "always=no", root=copy, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    done = reframe(tmp_path / "a", *LOCAL, BOTH, "-S", "always=no", root=copy, XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert done.code == 0, done.out
     assert "the tuner leaves all products of gpt-test on 1x1x1x1 as they are" in done.out
     assert not done.jobs("bench peers")
@@ -105,7 +106,7 @@ def test_a_choice_that_is_slower_than_pytorchs_own_fails_in_words(tmp_path: Path
     copy = project(tmp_path)
     file = copy / "suites" / "kernel_tuning.py"
     file.write_text(file.read_text().replace("SLOWER = 1.03", "SLOWER = 0.01"))
-    done = reframe(tmp_path / "a", *LOCAL, root=copy, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    done = reframe(tmp_path / "a", *LOCAL, PRODUCTS, root=copy, XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert done.code == 1
     assert "what was chosen for head, 128 x 64 by 64 x 512, takes at least " in done.out
     assert "times as long as PyTorch's own modes in the second timing, but 0.01 is allowed" in done.out

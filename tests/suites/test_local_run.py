@@ -15,19 +15,25 @@ import yaml
 from running import QUICK, ROOT, Run, figures, project, reframe
 
 from engine.result.schema import parse
+from reports.cli import main as build_report
 from suites.training import Training
 
 pytestmark = pytest.mark.slow
 
 WEAK_SCALING = ["-c", "suites/weak_scaling.py", "--system", "local", *QUICK]
-VALIDATION = ["-c", "suites/validation.py", "--system", "local", "-S", "iterations=3", *QUICK]
-VALIDATION += ["-S", "Validation.num_tasks=2", "-S", "Validation.grid=1x1x2x1"]
+VALIDATION = ["-c", "suites/validation.py", "-S", "Validation.num_tasks=2", "-S", "Validation.grid=1x1x2x1"]
+THREE = ["-S", "iterations=3"]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Weak scaling on one and two ranks, three iterations each, with its fixtures."""
-    return reframe(tmp_path_factory.mktemp("local"), *WEAK_SCALING, "-S", "iterations=3", "-n", "local-[12]-")
+    """Weak scaling on one and two ranks, and validation on two, three iterations each, with their fixtures."""
+    both = [*WEAK_SCALING, *VALIDATION, *THREE]
+    return reframe(tmp_path_factory.mktemp("local"), *both, "-n", "local-[12]-|^Validation")
+
+
+def weak_scaling(run: Run) -> list[dict[str, Any]]:
+    return [case for case in run.cases() if case["name"].startswith("WeakScaling")]
 
 
 def by_name(run: Run, name: str) -> dict[str, Any]:
@@ -37,30 +43,40 @@ def by_name(run: Run, name: str) -> dict[str, Any]:
 
 def test_every_point_is_measured_on_real_text_with_a_measured_peak(run: Run) -> None:
     assert run.code == 0, run.out
-    cases = run.cases()
-    assert sorted(case["name"].split()[0] for case in cases) == ["Corpus", "WeakScaling", "WeakScaling"]
-    for case in cases:
-        if case["name"].startswith("WeakScaling"):
-            measured = figures(case)
-            alone = case["record"]["ranks"] == 1
-            hidden, exposed = measured.pop("communication_hidden", None), measured.pop("exposed_communication")
-            assert set(measured) == {
-                *("time_per_iteration", "hardware_flops_per_s", "percent_of_empirical_peak", "compute", "step_by_bound")
-            }
-            assert all(value > 0 for value in measured.values())
-            assert (exposed == pytest.approx(0)) == (hidden is None) == alone
-            assert measured["compute"] + exposed == pytest.approx(measured["time_per_iteration"])
-            assert case["record"]["config"]["data"].endswith("corpus")
-            transport = case["record"]["transport"] or {"networks": []}
-            assert [(network["name"], network["ranks"]) for network in transport["networks"]] == [("tcp", 2)] * (
-                not alone
-            )
+    names = sorted(case["name"].split()[0] for case in run.cases())
+    assert names == ["Corpus", "SerialCurve", "Text", "Validation", "WeakScaling", "WeakScaling"]
+    for case in weak_scaling(run):
+        measured = figures(case)
+        alone = case["record"]["ranks"] == 1
+        hidden, exposed = measured.pop("communication_hidden", None), measured.pop("exposed_communication")
+        assert set(measured) == {
+            *("time_per_iteration", "hardware_flops_per_s", "percent_of_empirical_peak", "compute", "step_by_bound")
+        }
+        assert all(value > 0 for value in measured.values())
+        assert (exposed == pytest.approx(0)) == (hidden is None) == alone
+        assert measured["compute"] + exposed == pytest.approx(measured["time_per_iteration"])
+        assert case["record"]["config"]["data"].endswith("corpus")
+        transport = case["record"]["transport"] or {"networks": []}
+        assert [(network["name"], network["ranks"]) for network in transport["networks"]] == [("tcp", 2)] * (not alone)
+
+
+def test_validation_passes_where_the_curves_agree(run: Run) -> None:
+    variants = [case["record"]["labels"].get("variant") for case in run.cases() if case.get("record")]
+    assert sorted(map(str, variants)) == ["4d", "None", "None", "serial"]
+    assert figures(by_name(run, "Validation"))["max_relative_difference"] < 1e-12
+
+
+def test_the_report_shows_what_was_measured(run: Run, tmp_path: Path) -> None:
+    assert build_report(["build", "--results", str(run.folder / "results"), "--out", str(tmp_path)]) == 0
+    assert {"index.html", "weak_scaling.html", "validation.html"} <= {page.name for page in tmp_path.glob("*.html")}
+    page = (tmp_path / "weak_scaling.html").read_text()
+    assert all(name in page for name in ("gpt-local-1", "gpt-local-2"))
 
 
 def test_each_result_is_whole_in_the_run_report_in_the_database_and_in_the_output_folder(run: Run) -> None:
     kept = [json.loads(file.read_text()) for file in run.folder.glob("output/**/result.json")]
     records = [case["record"] for case in run.cases() if case.get("record")]
-    assert len(records) == 2
+    assert len(records) == 4
     assert sorted(map(str, kept)) == sorted(map(str, records))
     for record in records:
         assert parse(record, "record").status == "ok"
@@ -72,7 +88,7 @@ def test_each_result_is_whole_in_the_run_report_in_the_database_and_in_the_outpu
 
 
 def test_every_reference_names_a_figure_that_is_really_measured(run: Run) -> None:
-    measured = {name.split(":")[-1] for case in run.cases() for name in case["perfvalues"]}
+    measured = {name for case in run.cases() for name in figures(case)}
     measured |= {"percent_of_advertised_peak"} & set(vars(Training))
     references = yaml.safe_load((ROOT / "suites" / "references.yaml").read_text())
     names = {
@@ -103,7 +119,9 @@ def test_more_ranks_than_cores_are_run_on_demand_only(tmp_path: Path) -> None:
         assert not skipped.scripts
 
 
-def test_a_result_below_its_reference_fails_and_one_without_reference_does_not(tmp_path: Path) -> None:
+def test_a_result_below_its_reference_fails_as_do_curves_that_differ_and_one_without_reference_does_not(
+    tmp_path: Path,
+) -> None:
     copy = project(tmp_path)
     references = {
         "WeakScaling": {
@@ -112,11 +130,16 @@ def test_a_result_below_its_reference_fails_and_one_without_reference_does_not(t
         }
     }
     (copy / "suites" / "references.yaml").write_text(yaml.safe_dump(references))
-    done = reframe(tmp_path / "a", *WEAK_SCALING, "-S", "iterations=3", "-n", "local-[12]-", root=copy)
+    local = yaml.safe_load((copy / "systems" / "local.yaml").read_text())
+    local["device"]["empirical_peak_flops"] = {name: {"value": 1e11, "source": "-"} for name in ("fp32", "fp64")}
+    (copy / "systems" / "local.yaml").write_text(yaml.safe_dump(local))
+    other = ["-S", "Validation.learning_rate=0.00301", "-n", "local-[12]-|^Validation"]
+    done = reframe(tmp_path / "a", *WEAK_SCALING, *VALIDATION, *THREE, *other, root=copy)
     assert done.code == 1
     assert "failed to meet reference(s): hardware_flops_per_s=" in done.out
-    verdicts = {case["name"].split()[1]: case["result"] for case in done.cases() if "WeakScaling" in case["name"]}
+    verdicts = {case["name"].split()[1]: case["result"] for case in weak_scaling(done)}
     assert verdicts == {"%point=local-1-gpt-local-1": "fail", "%point=local-2-gpt-local-2": "pass"}
+    assert "the loss curves of 1x1x2x1 and of serial training differ by" in done.out
 
 
 def test_a_run_that_fails_says_the_engines_own_reason_and_keeps_its_record(tmp_path: Path) -> None:
@@ -151,20 +174,6 @@ def test_a_run_that_never_started_says_its_last_words(tmp_path: Path) -> None:
     done = reframe(tmp_path / "run", *WEAK_SCALING, "-n", "local-1-", "-S", f"WeakScaling.python={python}")
     assert done.code == 1
     assert "the engine wrote no result.json; its last words: no room" in done.out
-
-
-def test_validation_passes_where_the_curves_agree(tmp_path: Path) -> None:
-    done = reframe(tmp_path, *VALIDATION)
-    assert done.code == 0, done.out
-    variants = [case["record"]["labels"]["variant"] for case in done.cases() if case.get("record")]
-    assert sorted(variants) == ["4d", "serial"]
-    assert figures(by_name(done, "Validation"))["max_relative_difference"] < 1e-12
-
-
-def test_validation_fails_where_the_curves_differ(tmp_path: Path) -> None:
-    done = reframe(tmp_path, *VALIDATION, "-S", "Validation.learning_rate=0.00301")
-    assert done.code == 1
-    assert "the loss curves of 1x1x2x1 and of serial training differ by" in done.out
 
 
 def test_adding_a_machine_is_adding_one_file(tmp_path: Path) -> None:

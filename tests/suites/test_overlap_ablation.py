@@ -11,6 +11,7 @@ from engine.result.schema import parse
 
 ABLATION = ["-c", "suites/overlap_ablation.py"]
 GRIDS = ["-c", "suites/overlap_grids.py"]
+SMALL = ["-S", "model=gpt-test"]
 # Of each system the grids of its jobs, with the blocks that the cache keeps and the ranks of a node.
 SELECTED = {
     "perlmutter": ("par4d", {"2x2x4x1": (28, 4)}),
@@ -104,7 +105,7 @@ def test_all_flags_are_each_of_them_alone_and_a_grid_with_nothing_to_hide_is_ref
 def test_on_this_machine_each_variant_is_measured_against_none(
     suite: list[str], variants: list[str], tmp_path: Path
 ) -> None:
-    few = ["-n", "1x1x2x1", "-S", "rounds=2", "-S", "steps_per_round=2", "-S", "overlap=ors,oag,data"]
+    few = ["-n", "1x1x2x1", "-S", "rounds=2", "-S", "steps_per_round=2", "-S", "overlap=ors,oag,data", *SMALL]
     done = reframe(tmp_path, *suite, "--system", "local", *few)
     assert done.code == 0, done.out
     (case,) = done.cases()
@@ -131,7 +132,7 @@ def test_on_this_machine_each_variant_is_measured_against_none(
 
 @pytest.mark.slow
 def test_an_ablation_that_fails_or_lacks_a_turn_says_so(tmp_path: Path) -> None:
-    few = ["--system", "local", "-n", "1x1x2x1", "-S", "rounds=1", "-S", "overlap=oag"]
+    few = ["--system", "local", "-n", "1x1x2x1", "-S", "rounds=1", "-S", "overlap=oag", *SMALL]
     diverged = reframe(tmp_path / "a", *ABLATION, *few, "-S", "learning_rate=1e30", "-S", "rounds=4")
     assert diverged.code == 1
     assert "the run failed: The loss became" in diverged.out

@@ -7,7 +7,8 @@ from running import figures, option, project, reframe
 
 from reports.load import load
 
-LOCAL = ["-c", "suites/peers.py", "--system", "local", "-S", "rounds=1", "-S", "steps_per_round=1"]
+LOCAL = ["-c", "suites/peers.py", "--system", "local", "-S", "model=gpt-test"]
+LOCAL += ["-S", "rounds=1", "-S", "steps_per_round=1"]
 
 
 def test_on_accelerators_the_device_is_the_systems_and_the_number_format_the_series(tmp_path: Path) -> None:
@@ -41,7 +42,12 @@ def test_reframes_own_report_has_the_whole_contest(tmp_path: Path) -> None:
     (case,) = [case for case in done.cases() if case["result"] == "pass" and case["record"]]
     (contest,) = load([tmp_path / "results"]).contests
     (comparison,) = contest.result.comparisons
-    assert contest.result.labels == {"study": "peers", "system": "local", "partition": "cpu", "series": "local"}
+    assert contest.result.labels == {
+        "study": "peers",
+        "system": "local",
+        "partition": "cpu",
+        "series": "local with gpt-test",
+    }
     assert (contest.result.device, contest.result.dtype) == ("cpu", "fp32")
     assert comparison.paired is not None
     measured = figures(case)
