@@ -5,12 +5,14 @@ frames is the index of `runs`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pandas as pd
 
-from engine.overlap.flags import ALL
+from engine.grid import Grid
+from engine.overlap.bucket import bucket_bytes
+from engine.overlap.flags import Pace
 from reports import breakdowns, contests
 from reports.energies import energy
 from reports.load import Contests, Run
@@ -173,7 +175,7 @@ def _run(run: Run) -> tuple[Any, ...]:
         _option(config, "checkpoint_activations"),
         positive(labels.get("token_budget")),
         overlap,
-        _tuning(overlap, config),
+        _tuning(overlap, config, result.grid),
         summary.counted_iterations if summary else 0,
         positive(summary.time_per_iteration_s if summary else None),
         positive(summary.tokens_per_s if summary else None),
@@ -224,14 +226,22 @@ def _option(config: dict[str, Any], *path: str) -> str:
     return "" if value is None else clean(str(value))
 
 
-def _tuning(overlap: str, config: dict[str, Any]) -> str:
+def _tuning(overlap: str, config: dict[str, Any], grid: str | None) -> str:
     """The options of the run's flags, of all where they took turns, that aren't the default: prefetch_depth=1. And
     whether its products were tuned.
     """
     flags = list(_TUNES) if overlap == IN_TURNS else overlap.split(",")
     options = [option for word, option in _TUNES.items() if word in flags and option in config]
-    told = [f"{name}={config[name]}" for name in options if config[name] != getattr(ALL, name)]
+    defaults = asdict(Pace()) | {"bucket_bytes": _usual_bucket(config, grid)}
+    told = [f"{name}={config[name]}" for name in options if config[name] != defaults[name]]
     return clean(", ".join([*told, "tune_matmul"] if config.get("tune_matmul") else told))
+
+
+def _usual_bucket(config: dict[str, Any], grid: str | None) -> float:
+    """What such a run takes unless it is told otherwise."""
+    link, devices = (positive(config.get(name)) for name in ("link_bytes_per_s", "devices_per_node"))
+    known = link > 0 and devices > 0
+    return bucket_bytes(Grid.parse(grid or "1x1x1x1").data, link if known else None, int(devices) if known else 1)
 
 
 def _names(names: Sequence[str]) -> str:

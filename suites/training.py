@@ -7,6 +7,7 @@ import sys
 from reframe.core.builtins import performance_function, run_after, run_before, variable
 from reframe.core.exceptions import ReframeError
 from reframe.utility import typecheck as typ
+from reframe.utility.sanity import make_performance_function
 
 from suites.engine_test import EngineTest
 
@@ -23,7 +24,8 @@ class Training(EngineTest):
     """`engine train`. num_tasks is the number of ranks; grid "auto" is resolved by the engine before submission.
 
     model: a published size of any architecture. overlap: the engine's --overlap, "" for what the engine does unasked.
-    breakdown: whether to tell compute from communication, which on CUDA takes timing events. data: a corpus of
+    breakdown: whether to tell compute from communication, which on CUDA takes timing events. energy: whose is measured,
+    as the engine's --energy takes it; each component that has a counter is a figure. data: a corpus of
     `engine data prepare`, or synthetic. Where no file tells what matrix products reach in the precision, the run finds
     it out first, on all of its ranks at once. A figure that can't be had is absent, not zero.
     """
@@ -33,6 +35,7 @@ class Training(EngineTest):
     overlap = variable(str, value="", loggable=True)
     data = variable(str, value=SYNTHETIC, loggable=True)
     breakdown = variable(typ.Bool, value=True)
+    energy = variable(str, value="auto", loggable=True)
     iterations = variable(int, value=10)
     warmup = variable(int, value=2)
     learning_rate = variable(float, type(None), value=None)
@@ -81,7 +84,7 @@ class Training(EngineTest):
 
     def own_options(self) -> list[str]:
         """Options that only train and check take."""
-        words = ["--iterations", str(self.iterations), "--warmup", str(self.warmup)]
+        words = ["--iterations", str(self.iterations), "--warmup", str(self.warmup), "--energy", self.energy]
         return [*words, *self.peak_options(self.precision)]
 
     def options(self) -> list[str]:
@@ -115,6 +118,10 @@ class Training(EngineTest):
             del self.perf_variables["communication_hidden"]
         if breakdown is None or breakdown["bound"] is None:
             del self.perf_variables["step_by_bound"]
+        for part in (self.record["energy"] or {"components": ()})["components"]:
+            if (figure := part["tokens_per_joule"]) is not None:
+                name = f"tokens_per_joule_{part['component']}"
+                self.perf_variables[name] = make_performance_function(lambda figure=figure: figure, "token/J")
 
     @performance_function("s")
     def time_per_iteration(self) -> float:

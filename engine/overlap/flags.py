@@ -22,8 +22,8 @@ class Pace:
     """weights gathered ahead of their use, for oag"""
     reduce_window: int = 4
     """reduce-scatters in flight at once, for ors"""
-    bucket_bytes: float = 8e6
-    """gradients of one all-reduce, for data"""
+    bucket_bytes: float | None = None
+    """gradients of one all-reduce, for data (default: by ranks and link, 8 MB or more)"""
     cache_bytes: float | None = None
     """for cache=auto (default: half the free memory)"""
 

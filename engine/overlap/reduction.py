@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from engine.comm.funnel import Comm, Handle, Kind
 from engine.grid import Axis
+from engine.overlap.bucket import bucket_bytes
 from engine.overlap.data_sum import DataSum
 from engine.overlap.flags import Overlap
 from engine.overlap.weight import ShardedWeight
@@ -100,7 +101,8 @@ class Reduction:
         """Between steps: reduce as these flags say."""
         self._overlap = overlap
         early = overlap.data and self._comm.grid.data > 1
-        self._data_sum.bucket = overlap.bucket_bytes / self._precision.reduce.itemsize if early else torch.inf
+        bucket = overlap.bucket_bytes or bucket_bytes(self._comm.grid.data)
+        self._data_sum.bucket = bucket / self._precision.reduce.itemsize if early else torch.inf
 
     def start_step(self) -> None:
         """Sharded gradients are overwritten by their first contribution, so only the rest is zeroed."""

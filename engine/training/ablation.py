@@ -97,9 +97,9 @@ def checked_ablation(run: RunConfig, full: Overlap, asked: Sequence[Overlap], tu
 
     All have full's pace. Raises UsageError.
     """
-    wanted = candidates(full, asked)
     common = {field.name: getattr(run, field.name) for field in fields(RunConfig)}
     plan = checked(TrainConfig(**common, overlap=full), ranks)
+    wanted = candidates(plan.config.overlap, asked)
     for variant in wanted:
         check_cache(variant, plan.model)
     variants = comparable(wanted, plan.grid, checkpointed=run.checkpoint_activations)

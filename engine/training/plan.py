@@ -1,7 +1,7 @@
 """What a training run comes to, checked as far as it can be before anything starts. No torch."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -10,6 +10,7 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.options import check_file, check_folder
+from engine.overlap.bucket import bucket_bytes
 from engine.overlap.flags import ALL, AUTO, Overlap
 from engine.planning.choose import choose_grid
 from engine.planning.fit import check_grid, check_memory, fits_nodes
@@ -90,7 +91,11 @@ def checked(config: TrainConfig, ranks: int) -> Plan:
     if config.device_memory is not None:
         check_memory(model, grid, config.workload, config.device_memory)
     dataset = open_dataset(config.data, vocabulary=model.vocabulary, sequence_length=model.sequence)
-    return Plan(config, model, grid, dataset, _saved(config, model))
+    saved = _saved(config, model)
+    if config.overlap.bucket_bytes is None:
+        bucket = bucket_bytes(grid.data, config.link_bytes_per_s, config.devices_per_node)
+        config = replace(config, overlap=replace(config.overlap, bucket_bytes=bucket))
+    return Plan(config, model, grid, dataset, saved)
 
 
 def check_cache(overlap: Overlap, model: Architecture) -> None:

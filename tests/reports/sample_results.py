@@ -3,15 +3,18 @@
 import json
 import math
 import random
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
 from sample_steps import Step
 
+from engine.grid import Grid
 from engine.models.architecture import hardware_flops, model_flops
 from engine.models.catalogue import lookup
-from engine.overlap.flags import ALL as DEFAULTS
+from engine.overlap.bucket import bucket_bytes
+from engine.overlap.flags import Pace
 from engine.result.device import GemmPoint
 from engine.result.energy import COMPONENTS, Component, ComponentEnergy, Energy
 from engine.result.schema import (
@@ -29,7 +32,6 @@ from engine.result.schema import (
 )
 
 ALL = "oar,ors,oag,cache=auto,data"
-TUNING = {name: getattr(DEFAULTS, name) for name in ("prefetch_depth", "reduce_window", "bucket_bytes", "cache_bytes")}
 START = datetime(2026, 3, 2, 1, 0, tzinfo=UTC)
 FRONTIER = {
     512: ("gpt-5b", "8x1x8x8", 17.2),
@@ -99,7 +101,8 @@ def train(
         "checkpoint_activations": recompute, "iterations": 10, "warmup": 2, "out": f"job{job}/result.json",
     }  # fmt: skip
     if version > 1:
-        options |= {"overlap": overlap, **TUNING, **(tuning or {})}
+        pace = asdict(Pace()) | {"bucket_bytes": bucket_bytes(Grid.parse(grid).data)}
+        options |= {"overlap": overlap, **pace, **(tuning or {})}
     if version > 2:
         options |= {"device": "cpu" if labels["partition"] == "cpu" else "cuda", "threads": 1}
     common: dict[str, Any] = {

@@ -73,6 +73,7 @@ def test_jobs_that_differ_in_an_option_are_told_apart_where_it_changes_what_ran(
 ) -> None:
     pair = points(framed(timed(overlap, 1.0), timed(overlap, 2.0, job=1, tuning=option)).runs)
     assert len(pair) == (2 if told_apart else 1)
+    assert pair["tuning"].iloc[0] == ""
 
 
 @pytest.mark.parametrize("change", [{"grid": "4x2x8x8"}, {"sequences": 4096}, {"system": "alps"}, {"recompute": False}])
