@@ -23,7 +23,7 @@ from engine.layers.dropout import BatchRows, keep_mask
 from engine.layers.embedding import PositionEmbedding, TokenEmbedding
 from engine.layers.linear import Linear
 from engine.layers.loss import CrossEntropy
-from engine.layers.matmul import Kernels, Mode
+from engine.layers.matmul import Kernels, Mode, widens
 from engine.layers.norm import LayerNorm, RMSNorm
 from engine.overlap.flags import Overlap
 from engine.overlap.schedule import WeightSchedule
@@ -209,6 +209,10 @@ def layers(device: torch.device, name: str) -> Iterator[Finding]:
             want=f"at most {bound:.2g} from float64",
             sentence=f"{len(pairs)} results and gradients",
         )
+    precision = Precision.named(name)
+    if precision.compute != precision.master:
+        within = "within" if widens(precision.compute, precision.master, device) else "after"
+        yield Finding(name=f"weight gradients, {name}", status="told", sentence=f"summed in fp32 {within} the product")
 
 
 def dropout(device: torch.device) -> Finding:

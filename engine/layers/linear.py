@@ -40,7 +40,8 @@ class Matmul3D(torch.autograd.Function):
         def fill(out: Tensor, *, add: bool) -> None:
             matmul.weight_gradient(out, dO_MN, I_MK, add=add, mode=layer.kernels.weight_gradient)
 
-        schedule.accumulate(layer.sharded, fill)  # lines 13-14: product and reduce-scatter over z
+        made_in = layer.weight.dtype if layer.comm.grid.z == 1 and layer.widens(dO_MN) else dO_MN.dtype
+        schedule.accumulate(layer.sharded, fill, made_in)  # lines 13-14: product and reduce-scatter over z
         dbias_N = dO_MN.sum(dim=0) if ctx.needs_input_grad[2] else None
         if reduction is not None and schedule.overlap.oar:
             dI_MK = reduction.wait(unavoidable=True)  # OAR (V-D): behind all that doesn't need it
@@ -94,6 +95,10 @@ class Linear(nn.Module):
         self.out_axis, self.in_axis = out_axis, in_axis
         self.weight = sharded.shard
         self.bias = bias
+
+    def widens(self, dO_MN: Tensor) -> bool:
+        """Whether its weight's gradient can be summed in the master dtype within the product."""
+        return dO_MN.dtype == self.weight.dtype or matmul.widens(dO_MN.dtype, self.weight.dtype, dO_MN.device)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., K] -> [..., N]."""

@@ -7,6 +7,7 @@ and how fast it is, depends on that; an operand that lies otherwise is copied fi
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -78,14 +79,39 @@ def input_gradient(dO_MN: Tensor, W_NK: Tensor, mode: Mode | None = None) -> Ten
 def weight_gradient(out_NK: Tensor, dO_MN: Tensor, I_MK: Tensor, *, add: bool, mode: Mode | None = None) -> None:
     """Write dW into out [n, k], which lies as the weight does, or add it to what is there.
 
-    The product is the one whose result lies row by row: of a column-major weight that is I^T dO, else dO^T I.
+    The product is the one whose result lies row by row: of a column-major weight that is I^T dO, else dO^T I. out may
+    be of a wider format than the factors where widens() says so.
     """
     if out_NK.is_contiguous():
         out, a, b = out_NK, dO_MN.t(), I_MK
     else:
         out, a, b = out_NK.t(), I_MK.t(), dO_MN
     a, b = _laid(a, b, mode)
-    out.addmm_(a, b, beta=int(add))
+    if out.dtype == a.dtype:
+        out.addmm_(a, b, beta=int(add))
+    else:
+        _add_widened(out, a, b, int(add))
+
+
+@cache
+def widens(narrow: torch.dtype, wide: torch.dtype, device: torch.device) -> bool:
+    """Whether products of one format can be summed in a wider one, unrounded: tried once, on the device itself.
+
+    It takes CUDA and a library that knows the pair. The result and what it is added to are checked, not trusted.
+    """
+    if device.type != "cuda":
+        return False
+    a, b = torch.arange(256.0).view(16, 16), torch.eye(16) / 256
+    out = torch.ones(16, 16, dtype=wide, device=device)
+    try:
+        _add_widened(out, a.to(device, narrow), b.to(device, narrow), 1)
+    except (RuntimeError, TypeError):  # no such kernel, or a torch without the overload
+        return False
+    return bool((out.cpu() == a.to(wide) / 256 + 1).all())
+
+
+def _add_widened(out: Tensor, a: Tensor, b: Tensor, beta: int) -> None:
+    torch.addmm(out, a, b, out_dtype=out.dtype, beta=beta, out=out)
 
 
 def _laid(a: Tensor, b: Tensor, mode: Mode | None) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Comm
 from engine.grid import Grid
+from engine.layers import matmul
 from engine.models.architecture import Architecture
 from engine.parallel.parallelize import parallelize
 from engine.parallel.serial_state import full_gradients
@@ -46,6 +47,37 @@ def test_sixteen_micro_batches_err_no_more_than_one_because_sums_are_kept_in_fp3
         ours = run_ranks(Grid(1, 1, 2, 1), lambda comm, part=part: _gradients(comm, part, "bf16"))[0]
         errors[micro_batches] = max(((ours[n].double() - g).norm() / g.norm()).item() for n, g in reference.items())
     assert errors[16] < 1.5 * errors[1]
+
+
+def _widened(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, beta: int) -> None:
+    out.copy_(beta * out + a.float() @ b.float())
+
+
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_where_a_product_widens_no_weight_gradient_is_rounded(
+    micro_batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As GPUs do it; processors have no such kernel, so its arithmetic stands in."""
+    case = Case(SMALL, steps=1, precision="bf16", micro_batches=micro_batches)
+    reference = train_serial(replace(case, precision="fp64")).gradients
+    rounded = _gradients(Comm(Grid()), case, "bf16")
+    monkeypatch.setattr(matmul, "widens", lambda *_: True)
+    monkeypatch.setattr(matmul, "_add_widened", _widened)
+    ours = _gradients(Comm(Grid()), case, "bf16")
+    weights = [
+        name for name in reference if name.startswith("blocks.") and name.endswith("weight") and "norm" not in name
+    ]
+    assert weights
+    for name in weights:
+        assert not torch.equal(ours[name], ours[name].bfloat16().float())
+        assert torch.equal(rounded[name], rounded[name].bfloat16().float()) == (micro_batches == 1)
+        exact = reference[name]
+        errors = [((found[name].double() - exact).norm() / exact.norm()).item() for found in (ours, rounded)]
+        assert errors[0] < 1.05 * errors[1]
+
+
+def test_a_processor_widens_no_product() -> None:
+    assert not matmul.widens(torch.bfloat16, torch.float32, torch.device("cpu"))
 
 
 def test_masters_and_gradients_are_fp32_under_bf16() -> None:

@@ -88,7 +88,7 @@ def test_on_a_processor_all_that_is_judged_is_right(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_layers_and_steps_are_right_in_each_format_and_a_wrong_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     right = [finding.status for finding in inside.parity(CPU)]
-    assert set(right) == {"pass"}
+    assert set(right) == {"pass", "told"}
     exact = matmul.forward
 
     def off_by_the_rounding_of_tf32(*operands: object) -> torch.Tensor:
