@@ -285,10 +285,9 @@ class Recorder:
         self.total = recording
         self._forget_step()
 
-    @staticmethod
-    def _taken() -> tuple[float, int, int]:
-        """What this process has taken of its machine so far."""
-        return processor_s(), *link_bytes()
+    def _taken(self) -> tuple[float, int, int]:
+        """What this process has taken of its machine so far, where times are told."""
+        return (processor_s(), *link_bytes()) if self._timing else (0.0, 0, 0)
 
     def _forget_step(self) -> None:
         self._marks: list[tuple[str, Stamp]] = []

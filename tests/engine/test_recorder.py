@@ -233,6 +233,14 @@ def test_a_step_takes_processor_seconds_and_what_lies_between_two_steps_does_not
     assert (total.processor_s, total.received_bytes, total.sent_bytes) == (2.5, 140, 60)
 
 
+def test_where_no_times_are_told_nothing_is_read_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.measure.recorder.link_bytes", lambda: pytest.fail("it was read"))
+    recorder = Recorder(Hands(), timing=False)  # type: ignore[arg-type]
+    recorder.start_step("forward")
+    recorder.end_step()
+    assert (recorder.total.steps, recorder.total.processor_s) == (1, 0)
+
+
 def test_each_recording_holds_the_steps_that_were_recorded_into_it() -> None:
     recorder = Recorder(Hands())  # type: ignore[arg-type]
     one, two = recorder.new_recording(), recorder.new_recording()
