@@ -81,16 +81,13 @@ class Grid:
 
     def stride(self, axis: Axis) -> int:
         """Distance in rank numbers between neighbours on an axis."""
-        return {"x": 1, "y": self.x, "z": self.x * self.y, "data": self.x * self.y * self.z}[axis]
+        return {Axis.X: 1, Axis.Y: self.x, Axis.Z: self.x * self.y, Axis.DATA: self.x * self.y * self.z}[axis]
 
     def coords(self, rank: int) -> Coords:
         """The coordinates of a rank. Raises UsageError if the grid has no such rank."""
         if not 0 <= rank < self.size:
             raise UsageError(f"Rank {rank} is not on the grid {self}, which has ranks 0 to {self.size - 1}.")
-        rest, x = divmod(rank, self.x)
-        rest, y = divmod(rest, self.y)
-        data, z = divmod(rest, self.z)
-        return Coords(x, y, z, data)
+        return Coords(*((rank // self.stride(axis)) % self[axis] for axis in Axis))
 
     def rank(self, *, x: int = 0, y: int = 0, z: int = 0, data: int = 0) -> int:
         """The rank at the given coordinates. Raises UsageError if one lies outside its axis."""
@@ -101,7 +98,7 @@ class Grid:
                     f"Coordinate {axis}={at[axis]} is not on the grid {self}, whose axis {axis} goes from 0 to "
                     f"{self[axis] - 1}."
                 )
-        return x + self.x * (y + self.y * (z + self.z * data))
+        return sum(at[axis] * self.stride(axis) for axis in Axis)
 
     def members(self, axis: Axis, rank: int) -> tuple[int, ...]:
         """The ranks that differ from this one along one axis only, itself included, in order."""

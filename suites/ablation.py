@@ -7,7 +7,6 @@ median of the rounds' ratios, with the ends of its interval of confidence 0.95 a
 import math
 from typing import Any
 
-import reframe.utility.sanity as sn
 from reframe.core.builtins import run_after, run_before, variable
 from reframe.core.exceptions import SanityError
 
@@ -92,8 +91,7 @@ class Ablation(PointTraining):
         if self.is_dry_run():
             return
         for variant in self.record["variants"]:
-            for name, (value, unit) in figures(variant).items():
-                self.perf_variables[name] = sn.make_performance_function(lambda value=value: value, unit)
+            self.add_figures(figures(variant))
 
 
 def figures(variant: dict[str, Any]) -> dict[str, tuple[float, str]]:

@@ -4,11 +4,13 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import reframe as rfm
 from reframe.core.builtins import run_after, run_before, sanity_function, variable
 from reframe.core.exceptions import SanityError
+from reframe.utility.sanity import make_performance_function
 
 import systems
 from suites.transport import mismatch
@@ -131,6 +133,12 @@ class EngineTest(rfm.RunOnlyRegressionTest):
             raise SanityError(wrong)
         self.judge()
         return True
+
+    def add_figures(self, found: Mapping[str, tuple[float | None, str]]) -> None:
+        """Add (value, unit) by name to what the test measures; None is not measured, and absent."""
+        for name, (value, unit) in found.items():
+            if value is not None:
+                self.perf_variables[name] = make_performance_function(lambda value=value: float(value), unit)
 
     def judge(self) -> None:
         """What else the record of a good run has to show. Raises SanityError."""

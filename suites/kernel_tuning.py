@@ -14,7 +14,6 @@ on as many devices as x and y have shows what tuning gains (axonn-sc24 V-C).
 from typing import Any
 
 import reframe as rfm
-import reframe.utility.sanity as sn
 from reframe.core.builtins import parameter, run_after, run_before, variable
 from reframe.core.exceptions import SanityError
 from reframe.utility import typecheck as typ
@@ -61,8 +60,7 @@ class OfOneRank(PointTraining):
     def choose_figures(self) -> None:
         self.perf_variables.clear()
         if not self.is_dry_run():
-            for name, (value, unit) in self.figures().items():
-                self.perf_variables[name] = sn.make_performance_function(lambda value=value: value, unit)
+            self.add_figures(self.figures())
 
     def figures(self) -> dict[str, tuple[float, str]]:
         """(value, unit) by name; one that can't be had is absent."""

@@ -14,7 +14,6 @@ import reframe as rfm
 from reframe.core.builtins import parameter, run_after, run_before, variable
 from reframe.core.exceptions import SanityError
 from reframe.utility import typecheck as typ
-from reframe.utility.sanity import make_performance_function
 
 from engine.errors import UsageError
 from engine.models.catalogue import lookup
@@ -92,9 +91,7 @@ class SingleDevice(OfSeries, EngineTest):
             found |= _ratios(contest)
             our_bytes, peer_bytes = peak_bytes(contest.measured)
             found |= {"engine_memory": (our_bytes, "B"), f"{contest.peer}_memory": (peer_bytes, "B")}
-        for name, (value, unit) in found.items():
-            if value is not None:
-                self.perf_variables[name] = make_performance_function(lambda value=value: float(value), unit)
+        self.add_figures(found)
 
 
 def _speed(result: PeersResult, step_s: float) -> Speed:

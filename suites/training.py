@@ -7,7 +7,6 @@ import sys
 from reframe.core.builtins import performance_function, run_after, run_before, variable
 from reframe.core.exceptions import ReframeError
 from reframe.utility import typecheck as typ
-from reframe.utility.sanity import make_performance_function
 
 from suites.engine_test import EngineTest
 
@@ -118,10 +117,8 @@ class Training(EngineTest):
             del self.perf_variables["communication_hidden"]
         if breakdown is None or breakdown["bound"] is None:
             del self.perf_variables["step_by_bound"]
-        for part in (self.record["energy"] or {"components": ()})["components"]:
-            if (figure := part["tokens_per_joule"]) is not None:
-                name = f"tokens_per_joule_{part['component']}"
-                self.perf_variables[name] = make_performance_function(lambda figure=figure: figure, "token/J")
+        parts = (self.record["energy"] or {"components": ()})["components"]
+        self.add_figures({f"tokens_per_joule_{p['component']}": (p["tokens_per_joule"], "token/J") for p in parts})
 
     @performance_function("s")
     def time_per_iteration(self) -> float:

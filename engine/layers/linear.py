@@ -40,7 +40,9 @@ class Matmul3D(torch.autograd.Function):
         def fill(out: Tensor, *, add: bool) -> None:
             matmul.weight_gradient(out, dO_MN, I_MK, add=add, mode=layer.kernels.weight_gradient)
 
-        made_in = layer.weight.dtype if layer.comm.grid.z == 1 and layer.widens(dO_MN) else dO_MN.dtype
+        master, made_in = layer.weight.dtype, dO_MN.dtype
+        if layer.comm.grid.z == 1 and matmul.widens(made_in, master, dO_MN.device):
+            made_in = master
         schedule.accumulate(layer.sharded, fill, made_in)  # lines 13-14: product and reduce-scatter over z
         dbias_N = dO_MN.sum(dim=0) if ctx.needs_input_grad[2] else None
         if reduction is not None and schedule.overlap.oar:
@@ -95,10 +97,6 @@ class Linear(nn.Module):
         self.out_axis, self.in_axis = out_axis, in_axis
         self.weight = sharded.shard
         self.bias = bias
-
-    def widens(self, dO_MN: Tensor) -> bool:
-        """Whether its weight's gradient can be summed in the master dtype within the product."""
-        return dO_MN.dtype == self.weight.dtype or matmul.widens(dO_MN.dtype, self.weight.dtype, dO_MN.device)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., K] -> [..., N]."""

@@ -99,7 +99,7 @@ def widens(narrow: torch.dtype, wide: torch.dtype, device: torch.device) -> bool
 
     It takes CUDA and a library that knows the pair. The result and what it is added to are checked, not trusted.
     """
-    if device.type != "cuda":
+    if narrow == wide or device.type != "cuda":
         return False
     a, b = torch.arange(256.0).view(16, 16), torch.eye(16) / 256
     out = torch.ones(16, 16, dtype=wide, device=device)
