@@ -152,24 +152,24 @@ class Recorder:
     """The funnel tells it every collective, the trainer when a step and its phases begin and end.
 
     What lies between two steps, such as saving a checkpoint, is not recorded. timing=False: nothing but calls, bytes
-    and the length of each step, for which a HostClock is enough.
+    and the length of each step, for which a HostClock is enough. alone: one rank, for which no network is asked.
     """
 
     _flight: type[Flight] = Flight
 
-    def __init__(self, clock: Clock | None = None, *, timing: bool = True) -> None:
-        self._clock, self._timing = clock or HostClock(), timing
+    def __init__(self, clock: Clock | None = None, *, timing: bool = True, alone: bool = False) -> None:
+        self._clock, self._timing, self._alone = clock or HostClock(), timing, alone
         self.clear()
 
     @classmethod
-    def on(cls, device: torch.device, *, breakdown: bool) -> "Recorder":
+    def on(cls, device: torch.device, *, breakdown: bool, alone: bool = False) -> "Recorder":
         """The recorder for a device. breakdown: whether it is to tell where the time of a step goes.
 
         On CUDA that takes an event at each moment, on CPUs it costs nothing and is told in any case.
         """
         if device.type != "cuda":
-            return cls()
-        return cls(EventClock(device)) if breakdown else cls(HostClock(device), timing=False)
+            return cls(alone=alone)
+        return cls(EventClock(device), alone=alone) if breakdown else cls(HostClock(device), timing=False)
 
     def issued(
         self, kind: str, axis: str, lane: str, num_bytes: int, *, blocking: bool, at_once: bool = False
@@ -287,7 +287,9 @@ class Recorder:
 
     def _taken(self) -> tuple[float, int, int]:
         """What this process has taken of its machine so far, where times are told."""
-        return (processor_s(), *link_bytes()) if self._timing else (0.0, 0, 0)
+        if not self._timing:
+            return 0.0, 0, 0
+        return (processor_s(), 0, 0) if self._alone else (processor_s(), *link_bytes())
 
     def _forget_step(self) -> None:
         self._marks: list[tuple[str, Stamp]] = []

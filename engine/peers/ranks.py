@@ -84,7 +84,7 @@ def take_part(
     init_process_group(launch, device, COLLECTIVE_TIMEOUT, store)
     met()
     for contest in contests:
-        recorder = Recorder.on(device, breakdown=False)
+        recorder = Recorder.on(device, breakdown=False, alone=contest.grid.size == 1)
         comm = Comm(contest.grid, timeout=COLLECTIVE_TIMEOUT, recorder=recorder, device=device)
         asked = case.measure_peak and contest is contests[0]
         peak = joint_peak(comm, DTYPES[case.precision]) if asked else None

@@ -49,7 +49,8 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
     init_process_group(launch, device, timeout)
     account.met = True
     timed = config.breakdown or config.timeline is not None or config.profile is not None
-    recorder = (Recorder if config.profile is None else NamingRecorder).on(device, breakdown=timed)
+    kind = Recorder if config.profile is None else NamingRecorder
+    recorder = kind.on(device, breakdown=timed, alone=launch.world_size == 1)
     comm = Comm(plan.grid, timeout=timeout, recorder=recorder, device=device)
     account.roster = roster(comm)
     if config.measure_peak:
