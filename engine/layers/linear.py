@@ -31,21 +31,19 @@ class Matmul3D(torch.autograd.Function):
         layer: Linear = ctx.layer
         schedule, dI_MK, reduction = layer.schedule, None, None
         if ctx.needs_input_grad[0]:
-            at_once = not schedule.overlap.oar
-            product = matmul.input_gradient(dO_MN, W_NK, layer.kernels.input_gradient)  # line 11
-            reduction = layer.comm.issue(Kind.ALL_REDUCE, layer.out_axis, product, at_once=at_once)  # line 12
-            if at_once:
-                dI_MK = reduction.wait()
+            dI_MK = matmul.input_gradient(dO_MN, W_NK, layer.kernels.input_gradient)  # line 11
+            if layer.out_ranks > 1:
+                at_once = not schedule.overlap.oar
+                reduction = layer.comm.issue(Kind.ALL_REDUCE, layer.out_axis, dI_MK, at_once=at_once)  # line 12
+                if at_once:
+                    dI_MK, reduction = reduction.wait(), None
 
         def fill(out: Tensor, *, add: bool) -> None:
             matmul.weight_gradient(out, dO_MN, I_MK, add=add, mode=layer.kernels.weight_gradient)
 
-        master, made_in = layer.weight.dtype, dO_MN.dtype
-        if layer.comm.grid.z == 1 and matmul.widens(made_in, master, dO_MN.device):
-            made_in = master
-        schedule.accumulate(layer.sharded, fill, made_in)  # lines 13-14: product and reduce-scatter over z
+        schedule.accumulate(layer.sharded, fill, layer.gradient_dtype)  # lines 13-14: product and reduce-scatter over z
         dbias_N = dO_MN.sum(dim=0) if ctx.needs_input_grad[2] else None
-        if reduction is not None and schedule.overlap.oar:
+        if reduction is not None:
             dI_MK = reduction.wait(unavoidable=True)  # OAR (V-D): behind all that doesn't need it
         # The shard's gradient is set by the schedule: autograd would copy a buffer that is still in flight.
         return dI_MK, None, dbias_N, None
@@ -79,6 +77,9 @@ class Linear(nn.Module):
 
     weight's placement says which axis splits n and which k: NORMAL or TRANSPOSED. A bias [n / G(out axis)] is added
     once, after the reduction. kernels: how it multiplies; as its weight is stored.
+
+    What can be known before a step is found out here: between two large products each line of Python that runs has
+    fallen out of the processor's caches, and takes ten times as long as in a loop.
     """
 
     def __init__(
@@ -95,6 +96,10 @@ class Linear(nn.Module):
         assert in_axis is not None
         self.comm, self.schedule, self.sharded, self.kernels = comm, schedule, sharded, kernels
         self.out_axis, self.in_axis = out_axis, in_axis
+        self.out_ranks, self.in_ranks = comm.grid[out_axis], comm.grid[in_axis]
+        master, compute = sharded.shard.dtype, schedule.compute_dtype
+        whole = comm.grid.z == 1 and matmul.widens(compute, master, sharded.shard.device)
+        self.gradient_dtype = master if whole else compute
         self.weight = sharded.shard
         self.bias = bias
 
@@ -102,7 +107,7 @@ class Linear(nn.Module):
         """[..., K] -> [..., N]."""
         I_MK = inputs.flatten(0, -2)
         bias_N = None if self.bias is None else self.bias.to(inputs.dtype)
-        whole = self.comm.grid[self.in_axis] == 1
+        whole = self.in_ranks == 1
         O_MN = Matmul3D.apply(I_MK, self.weight, bias_N if whole else None, self)
         if not whole:
             O_MN = all_reduce(O_MN, self.comm, self.in_axis)

@@ -50,13 +50,14 @@ class GradientState(Enum):
 
 @dataclass(slots=True, eq=False)
 class _Gradient:
-    """Of one weight. elements: [start, stop) of the buffer.
+    """Of one weight. elements: [start, stop) of the buffer. tile: them as the tile that they are where z is 1.
 
     given: contributions of this pass so far, one for each use of the weight; usual: the most that an earlier pass gave.
     """
 
     start: int
     elements: Tensor
+    tile: Tensor | None
     state: GradientState = GradientState.EMPTY
     given: int = 0
     usual: int = 0
@@ -87,7 +88,9 @@ class Reduction:
             parameter.grad = self.flat[start:stop].view(parameter.shape)
         self._gradients: dict[ShardedWeight, _Gradient] = {}
         for weight, (start, stop) in zip(weights, pairwise(offsets), strict=False):
-            self._gradients[weight] = _Gradient(start, self.flat[start:stop])
+            elements = self.flat[start:stop]
+            tile = weight.tile(elements) if comm.grid.z == 1 else None
+            self._gradients[weight] = _Gradient(start, elements, tile)
         self._replicated = self.flat[offsets[len(weights)] :]
         self._flights: deque[tuple[_Gradient, Handle]] = deque()
         """Reduce-scatters, in the order in which they were issued."""
@@ -129,11 +132,12 @@ class Reduction:
         """
         gradient = self._gradients[weight]
         gradient.given += 1
-        late = gradient.state is GradientState.HANDED_OVER
-        if self._comm.grid.z == 1 and dtype == gradient.elements.dtype and not late:
-            fill(weight.tile(gradient.elements), add=gradient.state is GradientState.PARTIAL)
+        state, tile = gradient.state, gradient.tile
+        if tile is not None and dtype == tile.dtype and state is not GradientState.HANDED_OVER:
+            fill(tile, add=state is GradientState.PARTIAL)
             gradient.state = GradientState.PARTIAL
-            self._hand_over_if_whole(gradient)
+            if self._early:
+                self._hand_over_if_whole(gradient)
             return
         contribution = gradient.elements.new_empty(prod(weight.tile_shape), dtype=dtype)
         fill(weight.tile(contribution), add=False)

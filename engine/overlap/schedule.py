@@ -47,7 +47,7 @@ class WeightSchedule:
     ) -> None:
         self.overlap = overlap
         self._in_step = False
-        self._compute = precision.compute
+        self.compute_dtype = precision.compute
         self._prefetch = Prefetch(comm, weights, precision.compute, overlap)
         self._reduction = Reduction(comm, weights, replicated, precision, overlap)
 
@@ -57,7 +57,7 @@ class WeightSchedule:
 
     def accumulate(self, weight: ShardedWeight, fill: Fill, dtype: torch.dtype | None = None) -> None:
         """Add a layer's gradient [n, k] of this rank's rows, which fill makes in that dtype (the compute dtype)."""
-        self._reduction.accumulate(weight, fill, dtype or self._compute)
+        self._reduction.accumulate(weight, fill, dtype or self.compute_dtype)
 
     def start_step(self) -> None:
         """Forget the last step's gradients."""
@@ -110,7 +110,7 @@ class WeightSchedule:
 
     def gathered_bytes(self, weights: Collection[ShardedWeight]) -> int:
         """Memory that these weights take while they are gathered."""
-        return gathered_bytes(weights, self._compute)
+        return gathered_bytes(weights, self.compute_dtype)
 
     @property
     def gathered_memory(self) -> GatheredMemory:

@@ -37,7 +37,9 @@ class Casts:
 
     def __init__(self, weights: Sequence[ShardedWeight], dtype: torch.dtype) -> None:
         self._dtype = dtype
-        self._shards = {weight: weight.shard.detach() for weight in weights if weight.shard.dtype != dtype}
+        shards = {weight: weight.shard.detach() for weight in weights}
+        self._as_they_are = {weight: shard for weight, shard in shards.items() if shard.dtype == dtype}
+        self._shards = {weight: shard for weight, shard in shards.items() if shard.dtype != dtype}
         self._copies: dict[ShardedWeight, Tensor] = {}
         self._fresh = False
 
@@ -57,7 +59,9 @@ class Casts:
 
     def of(self, weight: ShardedWeight) -> Tensor:
         """The flat elements of its tile."""
-        return self._copies[weight] if self._fresh else weight.shard.detach().to(self._dtype)
+        if weight in self._as_they_are:
+            return self._as_they_are[weight]
+        return self._copies[weight] if self._fresh else self._shards[weight].to(self._dtype)
 
 
 def gathered_bytes(weights: Iterable[ShardedWeight], dtype: torch.dtype) -> int:
