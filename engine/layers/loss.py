@@ -1,82 +1,122 @@
 """Cross-entropy over a vocabulary that the axis x splits, without ever gathering the logits.
 
-Returns the SUM over this rank's rows; the caller divides by the tokens of the global batch, once. The backward needs
-no collective. Logits are the largest activations there are: what the forward keeps of them becomes their gradient in
-place, so that beside them there is one buffer of their size and no more.
+Returns the SUM over this rank's rows by a divisor, that of the tokens of the global batch. The backward needs no
+collective. Logits are the largest activations there are, so they become their own gradient in place, some rows at a
+time: beside them there is room for those rows and no more, and on a processor these stay in its cache.
 """
+
+from collections.abc import Iterator
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
 
 from engine.comm.funnel import Comm, Kind
 from engine.grid import Axis
+from engine.layers.chunk import chunks
 from engine.precision import at_least_fp32
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Rows held whole: one exponential an element, where a log-softmax and its gradient take two.
-
-    The largest logit and its probability, which is never tiny, give the row's logarithm of the sum of exponentials.
-    """
+    """Rows held whole."""
 
     @staticmethod
-    def forward(ctx, logits_MV: Tensor, targets_M: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-        wide, columns_M1 = _wide(logits_MV), targets_M.unsqueeze(1)
-        likely_MV = torch.softmax(logits_MV, dim=1, dtype=wide)
-        # The difference of logits comes first: it has few digits to lose where they are large and the loss is small.
-        below_M = logits_MV.amax(dim=1).to(wide) - logits_MV.gather(1, columns_M1).squeeze(1).to(wide)
-        loss = (below_M - likely_MV.amax(dim=1).log()).sum()
-        ctx.save_for_backward(likely_MV.scatter_add_(1, columns_M1, -likely_MV.new_ones(columns_M1.shape)))
-        ctx.dtype = logits_MV.dtype
-        return loss
-
-    @staticmethod
-    def backward(ctx, dloss: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        (gradient_MV,) = ctx.saved_tensors
-        return gradient_MV.mul_(dloss).to(ctx.dtype), None
-
-
-class _SplitCrossEntropy(torch.autograd.Function):
-    """Rows split over x."""
-
-    @staticmethod
-    def forward(ctx, logits_MV: Tensor, targets_M: Tensor, comm: Comm) -> Tensor:  # type: ignore[no-untyped-def]
-        highest_M = comm.run(Kind.MAX_REDUCE, Axis.X, logits_MV.amax(dim=1).to(_wide(logits_MV)))
-        shifted_MV = logits_MV - highest_M.unsqueeze(1)
-        columns_M = targets_M - comm.coords.x * logits_MV.shape[1]
-        held_M = (columns_M >= 0) & (columns_M < logits_MV.shape[1])
-        columns_M = columns_M.where(held_M, 0)
-        target_M = shifted_MV.gather(1, columns_M.unsqueeze(1)).squeeze(1) * held_M
-        exp_MV = shifted_MV.exp_()
-        sums_2M = comm.run(Kind.ALL_REDUCE, Axis.X, torch.stack([exp_MV.sum(dim=1), target_M]))
-        ctx.save_for_backward(exp_MV, sums_2M[0], columns_M, held_M)
-        ctx.dtype = logits_MV.dtype
-        return (sums_2M[0].log() - sums_2M[1]).sum()
+    def forward(ctx, logits_MV: Tensor, targets_M: Tensor, divisor: float) -> Tensor:  # type: ignore[no-untyped-def]
+        by = divisor if ctx.needs_input_grad[0] else None
+        columns_M1 = targets_M.unsqueeze(1)
+        losses = [_of_whole_rows(logits_MV[rows], columns_M1[rows], by) for rows in _chunks(logits_MV)]
+        ctx.save_for_backward(logits_MV)
+        return reduce(torch.add, losses) / divisor
 
     @staticmethod
     def backward(ctx, dloss: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
-        exp_MV, sum_M, columns_M, held_M = ctx.saved_tensors
-        dlogits_MV = exp_MV.mul_((dloss / sum_M).unsqueeze(1))
-        dlogits_MV.scatter_add_(1, columns_M.unsqueeze(1), (-dloss * held_M).unsqueeze(1))
-        return dlogits_MV.to(ctx.dtype), None, None
+        (gradient_MV,) = ctx.saved_tensors
+        if not (dloss.is_cpu and dloss.item() == 1):  # elsewhere the host would wait for it
+            gradient_MV.mul_(dloss)
+        return gradient_MV, None, None
+
+
+class _SplitCrossEntropy(torch.autograd.Function):
+    """Rows split over x: exponentials are made for the sums, and again for the gradient."""
+
+    @staticmethod
+    def forward(ctx, logits_MV: Tensor, targets_M: Tensor, divisor: float, comm: Comm) -> Tensor:  # type: ignore[no-untyped-def]
+        highest_M1 = comm.run(Kind.MAX_REDUCE, Axis.X, _widened(logits_MV.amax(dim=1, keepdim=True)))
+        columns_M1 = targets_M.unsqueeze(1) - comm.coords.x * logits_MV.shape[1]
+        held_M1 = (columns_M1 >= 0) & (columns_M1 < logits_MV.shape[1])
+        columns_M1 = columns_M1.where(held_M1, 0)
+        parts = [_of_split_rows(logits_MV[rows], columns_M1[rows], highest_M1[rows]) for rows in _chunks(logits_MV)]
+        sums_M1, targets_M1 = map(torch.cat, zip(*parts, strict=True))
+        sums_2M1 = comm.run(Kind.ALL_REDUCE, Axis.X, torch.stack([sums_M1, targets_M1 * held_M1]))
+        ctx.save_for_backward(logits_MV, highest_M1, sums_2M1[0], columns_M1, held_M1)
+        ctx.divisor = divisor
+        return (sums_2M1[0].log() - sums_2M1[1]).sum() / divisor
+
+    @staticmethod
+    def backward(ctx, dloss: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[no-untyped-def]
+        logits_MV, highest_M1, sums_M1, columns_M1, held_M1 = ctx.saved_tensors
+        scale = dloss / ctx.divisor
+        by_sum_M1, at_target_M1 = scale / sums_M1, -scale * held_M1
+        for rows in _chunks(logits_MV):
+            _to_gradient(logits_MV[rows], highest_M1[rows], by_sum_M1[rows], columns_M1[rows], at_target_M1[rows])
+        return logits_MV, None, None, None
+
+
+def _of_whole_rows(logits_CV: Tensor, columns_C1: Tensor, divisor: float | None) -> Tensor:
+    """The sum of their losses; with a divisor they become their gradient, divided.
+
+    One exponential an element, where a log-softmax and its gradient take two: the largest logit and its probability,
+    which is never tiny, give the row's logarithm of the sum of exponentials.
+    """
+    likely_CV = torch.softmax(logits_CV, dim=1, dtype=_wide(logits_CV))
+    # The difference of logits comes first: it has few digits to lose where they are large and the loss is small.
+    below_C1 = _widened(logits_CV.amax(dim=1, keepdim=True)) - _widened(logits_CV.gather(1, columns_C1))
+    loss = (below_C1 - likely_CV.amax(dim=1, keepdim=True).log()).sum()
+    if divisor is not None:
+        torch.div(likely_CV.scatter_(1, columns_C1, -1.0, reduce="add"), divisor, out=logits_CV)
+    return loss
+
+
+def _of_split_rows(logits_CV: Tensor, columns_C1: Tensor, highest_C1: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums of their exponentials below the highest logit, and the logit in a column below it, [C, 1] each."""
+    below_CV = logits_CV - highest_C1
+    target_C1 = below_CV.gather(1, columns_C1)
+    return below_CV.exp_().sum(dim=1, keepdim=True), target_C1
+
+
+def _to_gradient(
+    logits_CV: Tensor, highest_C1: Tensor, by_sum_C1: Tensor, columns_C1: Tensor, at_target_C1: Tensor
+) -> None:
+    """In place."""
+    gradient_CV = (logits_CV - highest_C1).exp_().mul_(by_sum_C1)
+    logits_CV.copy_(gradient_CV.scatter_add_(1, columns_C1, at_target_C1))
 
 
 class CrossEntropy(nn.Module):
-    """Logits [M, V / Gx] and targets [M] -> the sum of the rows' losses in nats, a scalar, the same on all of x.
+    """Logits [M, V / Gx] and targets [M] -> the sum of the rows' losses in nats, divided: a scalar, the same on all x.
 
-    In float32 at least.
+    In float32 at least. The logits are destroyed if they need a gradient.
     """
 
     def __init__(self, comm: Comm) -> None:
         super().__init__()
         self.comm = comm
 
-    def forward(self, logits_MV: Tensor, targets_M: Tensor) -> Tensor:
-        """Can be differentiated once."""
+    def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float = 1.0) -> Tensor:
+        """Can be differentiated once. Divided here a gradient is rounded once, and needs no further pass over it."""
         if self.comm.grid.x == 1:
-            return _CrossEntropy.apply(logits_MV, targets_M)
-        return _SplitCrossEntropy.apply(logits_MV, targets_M, self.comm)
+            return _CrossEntropy.apply(logits_MV, targets_M, divisor)
+        return _SplitCrossEntropy.apply(logits_MV, targets_M, divisor, self.comm)
+
+
+def _chunks(logits_MV: Tensor) -> Iterator[slice]:
+    rows, columns = logits_MV.shape
+    return chunks(rows, columns * _wide(logits_MV).itemsize, logits_MV.device.type)
 
 
 def _wide(tensor: Tensor) -> torch.dtype:
     return at_least_fp32(tensor[:0]).dtype
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.to(_wide(tensor))

@@ -4,12 +4,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from engine.layers.dropout import BatchRows
 from engine.models.architecture import Architecture
+
+
+class SerialCrossEntropy(nn.Module):
+    """Logits [M, V] and targets [M] -> the sum of the rows' losses in nats, divided: a scalar."""
+
+    def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float = 1.0) -> Tensor:
+        """As PyTorch does it."""
+        return F.cross_entropy(logits_MV, targets_M, reduction="sum") / divisor
 
 
 class SerialModel(nn.Module):
@@ -26,15 +35,17 @@ class SerialModel(nn.Module):
     def __init__(self, *, checkpoint_activations: bool) -> None:
         super().__init__()
         self.checkpoint_activations = checkpoint_activations
-        self.criterion = nn.CrossEntropyLoss(reduction="sum")
+        self.criterion = SerialCrossEntropy()
 
     def forward(self, tokens_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
         """Logits of the next token at every position. rows: which of the global batch, for dropout in training."""
         raise NotImplementedError
 
-    def loss(self, tokens_BS: Tensor, targets_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
-        """Sum over tokens of the cross-entropy in nats, a scalar."""
-        return self.criterion(self(tokens_BS, rows).flatten(0, 1), targets_BS.flatten())
+    def loss(
+        self, tokens_BS: Tensor, targets_BS: Tensor, rows: BatchRows | None = None, *, divisor: float = 1.0
+    ) -> Tensor:
+        """Sum over tokens of the cross-entropy in nats, divided: a scalar."""
+        return self.criterion(self(tokens_BS, rows).flatten(0, 1), targets_BS.flatten(), divisor)
 
     def run_block(self, block: nn.Module, x_BSH: Tensor, *others: object) -> Tensor:
         """One block's output, checkpointed where it is asked for."""

@@ -47,15 +47,18 @@ class ParallelModel(nn.Module):
         """The most memory that the overlap has taken since it was last switched."""
         return self.schedule.gathered_memory
 
-    def loss(self, tokens_BS: Tensor, targets_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
-        """Sum of the cross-entropies of this rank's tokens, the same on all of x and y.
+    def loss(
+        self, tokens_BS: Tensor, targets_BS: Tensor, rows: BatchRows | None = None, *, divisor: float = 1.0
+    ) -> Tensor:
+        """Sum of the cross-entropies of this rank's tokens, divided, the same on all of x and y.
 
-        rows: which of the global batch they are; only a network with dropout asks.
+        divisor: the tokens of the global batch, for a mean. rows: which of the global batch they are; only a network
+        with dropout asks.
         """
         if torch.is_grad_enabled() and not self._passes_left:
             raise RuntimeError("A loss came that no step expects: call start_step(micro_batches) first.")
         with self._pass():
-            return self.module.loss(tokens_BS, targets_BS, rows)
+            return self.module.loss(tokens_BS, targets_BS, rows, divisor=divisor)
 
     def forward(self, tokens_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
         """Logits [B, S, V / Gx] of this rank's tokens."""

@@ -20,7 +20,7 @@ from engine.layers.loss import CrossEntropy
 from engine.layers.matmul import PLAIN, Kernels
 from engine.layers.norm import LayerNorm, RMSNorm
 from engine.models.architecture import Architecture
-from engine.models.serial import without_values
+from engine.models.serial import SerialCrossEntropy, without_values
 from engine.overlap.flags import ALL, Overlap
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
@@ -87,7 +87,7 @@ def parallelize(
                 return Dropout(layer.p, layer.site, part=coords.y)
             case nn.Dropout():
                 raise ValueError(f"{name} draws masks that no grid can repeat: use engine.layers.dropout.Dropout.")
-            case nn.CrossEntropyLoss():
+            case SerialCrossEntropy():
                 return CrossEntropy(comm)
             case Rotate():
                 return FusedRotate()

@@ -64,7 +64,7 @@ def adamw(optim: OptimConfig, *kinds: Iterable[nn.Parameter]) -> torch.optim.Ada
 def mean_loss(model: SerialModel, forward: Callable[[Tensor], Tensor], tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
     """The mean over this rank's tokens, never below fp32. forward: the model, or what is wrapped around it."""
     logits_BSV = at_least_fp32(forward(tokens_BS))
-    return model.criterion(logits_BSV.flatten(0, 1), targets_BS.flatten()) / targets_BS.numel()
+    return model.criterion(logits_BSV.flatten(0, 1), targets_BS.flatten(), targets_BS.numel())
 
 
 def autocast(case: Case, device: torch.device) -> torch.autocast:

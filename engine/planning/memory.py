@@ -3,9 +3,9 @@
 Counted is what the engine's own schedule and autograd keep, in the dtypes in which they keep it, at the largest of the
 moments of a step: the loss, the backward of a block, that of the token table.
 
-Not counted: the temporaries of a product, of an activation's gradient or of a kernel; what cache=auto takes, which is
-a share of what is left; what an allocator loses in fragments; the buffers of NCCL, some for each of a rank's groups;
-the context of the device. SHARE leaves room for these.
+Not counted: the temporaries of a product, of an activation's gradient or of a kernel; the 256 MB of logits on which
+the loss works at once on a GPU; what cache=auto takes, which is a share of what is left; what an allocator loses in
+fragments; the buffers of NCCL, some for each of the groups; the context of the device. SHARE leaves room for these.
 """
 
 from dataclasses import dataclass, fields
@@ -13,6 +13,7 @@ from math import prod
 
 from engine.batch import Batch
 from engine.grid import Grid
+from engine.layers.chunk import CHUNK_BYTES
 from engine.models.architecture import Architecture
 from engine.overlap.flags import AUTO, Overlap
 from engine.placement import Placement
@@ -110,13 +111,14 @@ class Footprint:
         made, flying = self._gradients(tiles, grid)
         head_made, head_flying = self._gradients([table], grid)
         table_made, _ = self._gradients([table], grid, made_in=work.master)
+        logits = self._logits(grid)
         carried = head_flying + flying if several else 0.0
         last = max(cached - 1, 0)
         if not gathers and work.compute != work.master:  # cast once a step, and kept
             held += work.compute * sum(_stored(p, grid) for p in (*layers * self._block, *self._rest) if p.sharded)
         moments = (
-            Needs(state, kept, held + of_head, cached * of_block, self._loss(grid), carried),
-            Needs(state, kept, held + of_head, cached * of_block, self._logits(grid), head_made + carried),
+            Needs(state, kept, held + of_head, cached * of_block, logits + self._rows_of_loss(logits, grid), carried),
+            Needs(state, kept, held + of_head, cached * of_block, logits, head_made + carried),
             Needs(state, kept + again, held + weights_again, last * of_block, 0.0, made + head_flying + flying),
             Needs(state, 0.0, 0.0, 0.0, 0.0, table_made + flying),
         )
@@ -135,14 +137,14 @@ class Footprint:
         return self._rows(grid) * (features * work.compute + normal)
 
     def _logits(self, grid: Grid) -> float:
-        """One copy of the logits, or of their gradient, as the head has it."""
+        """The one copy of the logits, which become their gradient in place."""
         return self._rows(grid) * self.model.vocabulary / grid.x * self.workload.compute
 
-    def _loss(self, grid: Grid) -> float:
-        """Logits and the one buffer that the loss makes of them, never below fp32; whole rows a CPU casts first."""
-        work, logits = self.workload, self._logits(grid)
-        wide = logits * work.master / work.compute
-        return logits + (2 * wide if grid.x == 1 and work.compute != work.master else wide)
+    def _rows_of_loss(self, logits: float, grid: Grid) -> float:
+        """What the loss makes of some rows at a time, never below fp32; a CPU casts whole ones first."""
+        work = self.workload
+        wide = min(logits * work.master / work.compute, CHUNK_BYTES["cpu"])
+        return 2 * wide if grid.x == 1 and work.compute != work.master else wide
 
     def _gradients(self, tiles: list[float], grid: Grid, made_in: int | None = None) -> tuple[float, float]:
         """Of weights with these tiles, the largest first: one that is being made (in a dtype of so many bytes, else the

@@ -128,7 +128,7 @@ class Trainer:
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.comm.device)
         for rows, tokens_BS, targets_BS in micro_batches:
             recorder.mark("forward")
-            loss = model.loss(tokens_BS, targets_BS, rows) / total_tokens
+            loss = model.loss(tokens_BS, targets_BS, rows, divisor=total_tokens)
             recorder.mark("backward")
             loss.backward()
             loss_sum += loss.detach()

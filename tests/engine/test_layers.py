@@ -16,6 +16,7 @@ from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
+from engine.layers.chunk import CHUNK_BYTES
 from engine.layers.dropout import BatchRows, keep_mask
 from engine.layers.dropout import _mix as mix
 from engine.layers.elementwise import FusedRotate, FusedSwiGLU, Rotate, SwiGLU
@@ -121,22 +122,24 @@ def test_an_element_wise_part_in_fewer_passes_is_the_plain_one(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("ranks", [1, 4])
 @pytest.mark.parametrize("scale", [1.0, 1e4])
+@pytest.mark.parametrize("at_once", [2, 6], ids="{}-rows".format)
 def test_the_cross_entropy_is_pytorchs_even_if_logits_overflow_an_exponential(
-    scale: float, ranks: int, dtype: torch.dtype
+    at_once: int, scale: float, ranks: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(CHUNK_BYTES, "cpu", at_once * 8 // ranks * max(4, dtype.itemsize))
     logits = (torch.randn(6, 8, generator=torch.Generator().manual_seed(3)) * scale).to(dtype)
     targets = torch.tensor([0, 3, 4, 7, 2, 5])
 
     def split(comm: Comm) -> tuple[float, torch.Tensor]:
         own = _parts(logits, comm, comm.coords.x, ranks).clone().requires_grad_()
-        loss = CrossEntropy(comm)(own, targets)
+        loss = CrossEntropy(comm)(own * 1, targets, 5.0)
         (loss / 7).backward()
         assert own.grad is not None
         return loss.item(), own.grad
 
     results = run_ranks(Grid(x=ranks), split)
     whole = logits.clone().requires_grad_()
-    loss = F.cross_entropy(whole.to(torch.promote_types(dtype, torch.float32)), targets, reduction="sum")
+    loss = F.cross_entropy(whole.to(torch.promote_types(dtype, torch.float32)), targets, reduction="sum") / 5
     (loss / 7).backward()
     assert [value for value, _ in results] == pytest.approx([loss.item()] * ranks)
     torch.testing.assert_close(torch.cat([g for _, g in results], dim=1), whole.grad)

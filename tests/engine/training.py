@@ -33,7 +33,7 @@ class Case:
     sequences: int = 8
     micro_batches: int = 1
     checkpoint: bool = False
-    steps: int = 3
+    steps: int = 2
     precision: str = "fp64"
     learning_rate: float = 1.0
     overlap: Overlap = ALL
@@ -70,7 +70,7 @@ def train_serial(case: Case) -> Outcome:
         model.zero_grad()
         tokens = tokens_of_step(case, step)
         rows = BatchRows(SEED, step, torch.arange(case.sequences))
-        loss = model.loss(tokens[:, :-1], tokens[:, 1:], rows) / tokens[:, 1:].numel()
+        loss = model.loss(tokens[:, :-1], tokens[:, 1:], rows, divisor=tokens[:, 1:].numel())
         loss.backward()
         losses.append(loss.item())
         if step == 0:
@@ -102,7 +102,8 @@ def step_parallel(case: Case, model: ParallelModel, step: int, on_summed: OnSumm
     model.start_step(case.micro_batches)
     total = torch.zeros((), dtype=torch.float64)
     for rows in torch.arange(first, first + share).chunk(case.micro_batches):
-        loss = model.loss(tokens[rows, :-1], tokens[rows, 1:], BatchRows(SEED, step, rows)) / tokens[:, 1:].numel()
+        inputs, targets, whole = tokens[rows, :-1], tokens[rows, 1:], tokens[:, 1:].numel()
+        loss = model.loss(inputs, targets, BatchRows(SEED, step, rows), divisor=whole)
         loss.backward()
         total += loss.detach()
     model.finish_step(on_summed)

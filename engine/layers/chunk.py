@@ -1,0 +1,16 @@
+"""Rows that are worked on at once, so that what is made of them needs little memory. No torch in it."""
+
+from collections.abc import Iterator
+
+CHUNK_BYTES = {"cpu": 2**21, "cuda": 2**28}
+"""By the kind of device: what a processor's second cache holds, what keeps a GPU busy."""
+
+
+def chunks(rows: int, row_bytes: int, device: str) -> Iterator[slice]:
+    """Neighbouring rows, of at most CHUNK_BYTES together, but at least one.
+
+    >>> list(chunks(5, 2**20, "cpu"))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 6, None)]
+    """
+    step = max(1, CHUNK_BYTES.get(device, CHUNK_BYTES["cuda"]) // row_bytes)
+    return (slice(first, first + step) for first in range(0, rows, step))
