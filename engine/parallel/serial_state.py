@@ -11,14 +11,16 @@ from engine.parallel.model import ParallelModel
 from engine.placement import Placement
 
 
-def full_tensor(placement: Placement, local: Tensor, comm: Comm) -> Tensor:
-    """The serial tensor of which every rank holds its local elements. Collective over x, y and z; same on all ranks."""
+def full_tensor(placement: Placement, local: Tensor, comm: Comm) -> Tensor | None:
+    """The serial tensor of which every rank holds its local elements, on rank 0 alone. Collective over x, y and z."""
     pieces = local.detach().reshape(-1).contiguous()
     axes = [
         axis for axis in (Axis.Z, Axis.Y, Axis.X) if axis in placement.split or (axis is Axis.Z and placement.sharded)
     ]
     for axis in axes:
         pieces = comm.run(Kind.ALL_GATHER, axis, pieces)
+    if comm.rank != 0:
+        return None
     full = local.new_empty(placement.shape)
     per_rank = placement.local_numel(comm.grid)
     # The last axis gathered is the outermost of the pieces.
@@ -37,7 +39,7 @@ def _full(model: ParallelModel, local: dict[str, Tensor]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for name, placement in model.placements.items():
         full = full_tensor(placement, local[name], model.comm)
-        if model.comm.rank == 0:
+        if full is not None:
             found[name] = full.cpu()
     return found
 

@@ -95,6 +95,7 @@ class LazyComm(Comm):
     def __init__(self, grid: Grid, hub: Hub, rank: int, recorder: Recorder | None = None) -> None:
         self.hub = hub
         self.numbers: Counter[Axis | tuple[Axis, Lane]] = Counter()
+        self.members: dict[Axis, tuple[int, ...]] = {}
         self.in_flight = 0
         super().__init__(grid, recorder=recorder, backend=_Threads(self, rank))
 
@@ -104,7 +105,7 @@ class LazyComm(Comm):
         """Where all that is issued comes by, for a subclass that wants to see it."""
         if kind in POINT_TO_POINT:
             return self._start_message(kind, axis, lane, target, peer)
-        members = self.grid.members(axis, self.rank)
+        members = self.members[axis]
         self.numbers[axis] += 1
         self.numbers[axis, lane] += 1
         self.in_flight += 1
@@ -135,7 +136,7 @@ class LazyComm(Comm):
         self, kind: Kind, axis: Axis, lane: Lane, buffer: Tensor, peer: int | None
     ) -> Callable[[], None]:
         assert peer is not None
-        other = self.grid.members(axis, self.rank)[peer]
+        other = self.members[axis][peer]
         self.in_flight += 1
         if kind is Kind.SEND:
             sent = buffer.clone()
@@ -166,6 +167,7 @@ class _Threads:
     rank: int
 
     def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> "_LazyChannel":
+        self.comm.members[axis] = tuple(members)
         return _LazyChannel(self.comm, axis, lane)
 
 
