@@ -81,7 +81,7 @@ class KernelTuning(OfOneRank):
 
     def options(self) -> list[str]:
         words = ["bench", "matmul", "--model", self.model, "--grid", self.grid, "--micro-batch", str(self.at_once)]
-        words += ["--precision", self.precision, "--device", self.device, "--checkpoint-activations"]
+        words += ["--precision", self.precision, "--device", self.device, *self.recompute_options]
         return [*words, "--twice"]
 
     @property
@@ -165,7 +165,7 @@ class TunedStep(OfOneRank):
 
     def options(self) -> list[str]:
         words = ["bench", "peers", "--peer", UNTUNED, "--grid", str(self.plane), "--model", self.model]
-        words += ["--layers", str(self.layers), "--batch-size", str(self.at_once), "--checkpoint-activations"]
+        words += ["--layers", str(self.layers), "--batch-size", str(self.at_once), *self.recompute_options]
         words += ["--precision", self.precision, "--device", self.device, "--rounds", str(self.rounds)]
         return [*words, "--steps-per-round", str(self.steps_per_round)]
 

@@ -24,7 +24,8 @@ class Training(EngineTest):
 
     model: a published size of any architecture. overlap: the engine's --overlap, "" for what the engine does unasked.
     breakdown: whether to tell compute from communication, which on CUDA takes timing events. energy: whose is measured,
-    as the engine's --energy takes it; each component that has a counter is a figure. data: a corpus of
+    as the engine's --energy takes it; each component that has a counter is a figure. checkpoint_activations: whether
+    blocks are computed again in the backward, which published runs do and a small network can do without. data: a corpus of
     `engine data prepare`, or synthetic. Where no file tells what matrix products reach in the precision, the run finds
     it out first, on all of its ranks at once. A figure that can't be had is absent, not zero.
     """
@@ -38,10 +39,14 @@ class Training(EngineTest):
     iterations = variable(int, value=10)
     warmup = variable(int, value=2)
     learning_rate = variable(float, type(None), value=None)
-    checkpoint_activations = True
+    checkpoint_activations = variable(typ.Bool, value=True)
     sequences: int
     micro_batch: int | None = None
     precision: str
+
+    @property
+    def recompute_options(self) -> list[str]:
+        return ["--checkpoint-activations"] if self.checkpoint_activations else []
 
     def corpus(self) -> str:
         """What --data is given."""
@@ -62,8 +67,7 @@ class Training(EngineTest):
         ]
         words += ["--precision", self.precision]
         words += ["--device", self.device, "--timeout", str(COLLECTIVE_TIMEOUT_S)]
-        if self.checkpoint_activations:
-            words.append("--checkpoint-activations")
+        words += self.recompute_options
         if self.breakdown:
             words.append("--breakdown")
         if self.overlap:

@@ -5,16 +5,21 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 600
 QUICK = ["-S", "Peak.time_budget_s=1", "-S", "most_bytes=400000"]
 """A small corpus and a short GEMM sweep."""
+ONCE = ["-S", "checkpoint_activations=no"]
+"""Nothing is computed twice: the first time that it is, PyTorch loads its compiler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,20 @@ def project(folder: Path) -> Path:
     for part in ("engine", "suites", "systems"):
         shutil.copytree(ROOT / part, folder / "project" / part)  # what is compiled with it: it is valid until changed
     return folder / "project"
+
+
+def short(folder: Path, *, peaks: Sequence[str]) -> Path:
+    """A copy for short trainings on this machine: four sequences at once, and of these number formats the file of the
+    machine has a peak, so that none is measured.
+    """
+    root = project(folder)
+    file = root / "systems" / "local.yaml"
+    local = yaml.safe_load(file.read_text())
+    local["device"]["empirical_peak_flops"] = {name: {"value": 1e11, "source": "these tests"} for name in peaks}
+    file.write_text(yaml.safe_dump(local))
+    series = root / "suites" / "series.yaml"
+    series.write_text(series.read_text().replace("sequences: 16\n", "sequences: 4\n"))
+    return root
 
 
 def figures(case: dict[str, Any]) -> dict[str, float]:
