@@ -25,7 +25,7 @@ class Training(EngineTest):
     model: a published size of any architecture. overlap: the engine's --overlap, "" for what the engine does unasked.
     breakdown: whether to tell compute from communication, which on CUDA takes timing events. energy: whose is measured,
     as the engine's --energy takes it; each component that has a counter is a figure. checkpoint_activations: whether
-    blocks are computed again in the backward, which published runs do and a small network can do without. data: a corpus of
+    blocks are computed again in the backward, as in published runs; a small network can do without. data: a corpus of
     `engine data prepare`, or synthetic. Where no file tells what matrix products reach in the precision, the run finds
     it out first, on all of its ranks at once. A figure that can't be had is absent, not zero.
     """

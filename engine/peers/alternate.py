@@ -12,14 +12,13 @@ from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.data.dataset import open_dataset
 from engine.data.sampler import batch
-from engine.errors import RunError
 from engine.layers.matmul import Kernels
 from engine.measure.allocated import Allocated
 from engine.measure.clock import HostClock
 from engine.peers.contest import TOLERANCES, Case, Contest
+from engine.peers.equality import check_equal
 from engine.peers.ours import plan, trainer
 from engine.peers.peer import Peer, Values
-from engine.result.metrics import relative_difference
 from engine.result.peers import NOTHING, SIDES, Measured, Side, SideName
 from engine.training.run import tuned
 from engine.training.trainer import to_device
@@ -121,23 +120,3 @@ class _Turns:
             cpu_s=tuple(self._cpu_s),
             peak_bytes=self._memory.peak_bytes,
         )
-
-
-def check_equal(name: str, ours: list[Values], peer: list[Values], tolerance: float) -> None:
-    """Raises RunError unless both sides had the same losses and gradient norms, up to the tolerance."""
-    for step, (a, b) in enumerate(zip(ours, peer, strict=True)):
-        for what, x, y in (("loss", a.loss, b.loss), ("gradient norm", a.gradient_norm, b.gradient_norm)):
-            if not relative_difference(x, y) <= tolerance:
-                raise RunError(
-                    f"The engine and {name} don't do the same: in step {step} the engine's {what} was {x:.7g} and "
-                    f"that of {name} {y:.7g}, more than {tolerance:g} apart, so their times can't be compared."
-                )
-
-
-def check_apart(name: str, measured: Measured, tolerance: float) -> None:
-    """The same of sides that were measured in processes of their own. Raises RunError."""
-    ours, peer = (
-        [Values(*both) for both in zip(side.losses, side.gradient_norms, strict=True)]
-        for side in (measured.ours, measured.peer)
-    )
-    check_equal(name, ours, peer, tolerance)

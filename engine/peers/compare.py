@@ -1,4 +1,7 @@
-"""The engine against its peers on this machine: contests one after the other, their statistics, table and file."""
+"""The engine against its peers on this machine: contests one after the other, their statistics, table and file.
+
+A command that starts its ranks on processors doesn't load torch, which takes longer than a short contest.
+"""
 
 import logging
 import math
@@ -11,15 +14,13 @@ from statistics import median
 from types import MappingProxyType
 from typing import Literal
 
-import torch
-
 from engine.batch import Batch
 from engine.comm.launch import Launch, choose_device
 from engine.errors import UsageError, nearest
 from engine.grid import Grid
 from engine.peers.account import Account, told
-from engine.peers.alternate import check_apart
 from engine.peers.contest import CONTESTS, OWN_CONTEST, TOLERANCES, Case, Contest, Unavailable
+from engine.peers.equality import check_apart
 from engine.peers.ranks import Job, run_ranks, take_part
 from engine.planning.fit import check_grid
 from engine.result.metrics import paired_ratio, ratio_of_medians
@@ -35,6 +36,8 @@ from engine.result.peers import (
     steps,
 )
 from engine.result.schema import Memory
+
+DeviceKind = Literal["cpu", "cuda"]
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +55,19 @@ def chosen(names: Sequence[str], grids: Sequence[Grid] = ()) -> list[Contest]:
     return [contest.on(grid) for contest in contests for grid in grids or (contest.grid,)]
 
 
-def check_devices(contests: Sequence[Contest], device: torch.device, ranks: int) -> None:
+def kind_of_device(name: str, local_rank: int) -> DeviceKind:
+    """What --device auto, cpu or cuda comes to. Raises UsageError."""
+    if name == "cpu":
+        return "cpu"
+    return "cuda" if choose_device(name, local_rank).type == "cuda" else "cpu"
+
+
+def check_devices(contests: Sequence[Contest], device: DeviceKind, ranks: int) -> None:
     """Raises UsageError if ranks that are started here would have to share a GPU, which NCCL can't."""
-    if ranks > 1 or device.type == "cpu":
+    if ranks > 1 or device == "cpu":
         return
+    import torch
+
     for contest in contests:
         if contest.grid.size > torch.cuda.device_count():
             raise UsageError(
@@ -97,13 +109,12 @@ def compare(
     The ranks are those of the launcher, or without one started here. Raises UsageError before anything is written, or
     RunError, whose sentence the file has then.
     """
-    device = choose_device(case.device, launch.local_rank)
+    device = kind_of_device(case.device, launch.local_rank)
     check_contests(case, contests, launch.world_size)
     check_devices(contests, device, launch.world_size)
     if launch.world_size > 1:
         case = replace(case, jobs=1)  # the processes are the launcher's
-    kind: Literal["cpu", "cuda"] = "cuda" if device.type == "cuda" else "cpu"
-    account, result = Account(case, kind, contests, dict(labels), launch, out), None
+    account, result = Account(case, device, contests, dict(labels), launch, out), None
     account.begin()
     joined = take_part(launch, contests, case, met=account.meet) if launch.world_size > 1 else None
     for contest in contests:

@@ -20,7 +20,7 @@ from engine.models.architecture import Architecture
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers import alternate, ddp
-from engine.peers.alternate import check_equal, measure, our_side, peer_side
+from engine.peers.alternate import measure, our_side, peer_side
 from engine.peers.contest import CONTESTS, OWN_CONTEST, TOLERANCES, Case
 from engine.peers.peer import Values, serial_model
 from engine.peers.plain import Plain

@@ -207,11 +207,11 @@ def test_what_is_no_contest_of_a_known_version_is_refused(
 
 def test_ranks_started_here_need_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    check_devices([CONTESTS["plain"]], torch.device("cuda"), ranks=1)
+    check_devices([CONTESTS["plain"]], "cuda", ranks=1)
     with pytest.raises(UsageError, match="takes 2 GPUs, but 1 can be seen here"):
-        check_devices([CONTESTS["ddp"]], torch.device("cuda"), ranks=1)
-    check_devices([CONTESTS["ddp"]], torch.device("cuda"), ranks=2)
-    check_devices([CONTESTS["ddp"]], torch.device("cpu"), ranks=1)
+        check_devices([CONTESTS["ddp"]], "cuda", ranks=1)
+    check_devices([CONTESTS["ddp"]], "cuda", ranks=2)
+    check_devices([CONTESTS["ddp"]], "cpu", ranks=1)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

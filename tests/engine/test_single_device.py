@@ -21,9 +21,10 @@ from engine.measure.allocated import Allocated
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.models.llama.model import rotary_frequencies
-from engine.peers.alternate import check_apart, measure
+from engine.peers.alternate import measure
 from engine.peers.compare import check_contests
 from engine.peers.contest import CONTESTS, TOLERANCES, Case, Unavailable
+from engine.peers.equality import check_apart
 from engine.result.peers import Measured, Peaks, PeersResult, Side, Work, parse, peak_bytes, speed
 from engine.training.config import OptimConfig
 
