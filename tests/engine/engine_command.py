@@ -1,10 +1,20 @@
-"""Starts `engine train` as a user's launcher would: real processes, with a limit on their time."""
+"""Starts `engine train` as a user's launcher would: real processes, with a limit on their time.
+
+They are forked from the clean server of real_ranks, which has torch loaded: loading it would take most of their time.
+What happens while it is loaded is for tests that start a Python of their own, as start() does where it is asked to.
+"""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from real_ranks import CONTEXT
 
 TIMEOUT_S = 300
 SMALL = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic"]
@@ -16,22 +26,84 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start(ranks: int, *options: str, under: Sequence[str] = ()) -> list[subprocess.Popen[str]]:
-    """One process a rank, with the variables that torchrun would set. under: a command that starts it."""
+class Forked:
+    """`python -m engine` with these options, of which a test may do and read what it may of a subprocess.Popen."""
+
+    def __init__(self, environment: Mapping[str, str], options: Sequence[str]) -> None:
+        here, there = CONTEXT.Pipe(duplex=False)
+        words = (there, dict(environment), str(Path.cwd()), list(options))
+        self._process = CONTEXT.Process(target=_command, args=words, daemon=True)
+        self._process.start()
+        there.close()
+        self.stderr = os.fdopen(os.dup(here.fileno()))
+        here.close()
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float) -> int | None:
+        self._process.join(timeout)
+        return self._process.exitcode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.poll() is None and self._process.pid:
+            os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float) -> tuple[None, str]:
+        """Nothing, and what it has said on stderr until its end, which is SIGKILL when its time is over."""
+        limit = threading.Timer(timeout, self.kill)
+        limit.start()
+        try:
+            with self.stderr:
+                said = self.stderr.read()
+            self._process.join(timeout)
+        finally:
+            limit.cancel()
+        return None, said
+
+
+def _command(errors: Connection, environment: dict[str, str], folder: str, options: list[str]) -> None:
+    """The life of one process: as if it had been started in that folder with these variables."""
+    with Path(os.devnull).open("w") as nothing:
+        os.dup2(nothing.fileno(), 1)
+    os.dup2(errors.fileno(), 2)
+    errors.close()
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    from engine.cli.main import main
+
+    sys.exit(main(options))
+
+
+def start(
+    ranks: int, *options: str, under: Sequence[str] = (), anew: bool = False
+) -> list[subprocess.Popen[str] | Forked]:
+    """One process a rank, with the variables that torchrun would set.
+
+    anew: a Python of its own for each, started under a command if one is given.
+    """
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
-    return [
-        subprocess.Popen(
-            [*under, sys.executable, "-m", "engine", *options],
-            env=os.environ | address | {"RANK": str(r), "LOCAL_RANK": str(r), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for r in range(ranks)
-    ]
+    processes: list[subprocess.Popen[str] | Forked] = []
+    for rank in range(ranks):
+        own = os.environ | address | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
+        if not anew and not under:
+            processes.append(Forked(own, options))
+            continue
+        command = [*under, sys.executable, "-m", "engine", *options]
+        pipe = subprocess.PIPE
+        processes.append(subprocess.Popen(command, env=own, stdout=pipe, stderr=pipe, text=True))
+    return processes
 
 
-def finish(processes: list[subprocess.Popen[str]]) -> tuple[list[int], list[str]]:
+def finish(processes: Sequence[subprocess.Popen[str] | Forked]) -> tuple[list[int], list[str]]:
     """Exit codes, and what each said on stderr."""
     try:
         said = [process.communicate(timeout=TIMEOUT_S)[1] for process in processes]
@@ -45,7 +117,7 @@ def train(ranks: int, *options: str) -> tuple[list[int], list[str]]:
     return finish(start(ranks, "train", *options))
 
 
-def await_iteration(process: subprocess.Popen[str]) -> None:
+def await_iteration(process: subprocess.Popen[str] | Forked) -> None:
     """Until rank 0 has reported a second iteration, so that every rank has ended the first."""
     assert process.stderr is not None
     while "iteration 2/" not in process.stderr.readline():

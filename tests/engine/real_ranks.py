@@ -14,8 +14,10 @@ from engine.grid import Grid
 
 TIMEOUT_S = 300
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.checkpoint", "engine.training.trainer"])
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    ["torch", "torch._dynamo", "torch.distributed.checkpoint", "engine.training.run", "engine.cli.main"]
+)
 
 
 def _send(pipe: Connection, status: str, value: Any) -> None:
@@ -48,8 +50,8 @@ def run_processes(grid: Grid, work: Callable[..., Any], *args: Any) -> list[Any]
     with tempfile.TemporaryDirectory() as folder:
         pipes, processes = [], []
         for rank in range(grid.size):
-            here, there = _context.Pipe(duplex=False)
-            process = _context.Process(
+            here, there = CONTEXT.Pipe(duplex=False)
+            process = CONTEXT.Process(
                 target=_rank, args=(there, str(Path(folder) / "store"), grid, rank, work, args), daemon=True
             )
             process.start()

@@ -18,10 +18,10 @@ from engine.training.failure import Account
 from engine.training.plan import checked
 
 
-def _fault(out: Path, victim: int, number: signal.Signals, *options: str) -> Result:
+def _fault(out: Path, victim: int, number: signal.Signals, *options: str, anew: bool = False) -> Result:
     """What four ranks without end leave, one of which gets a signal in mid-run."""
     words = ["--grid", "2x1x2x1", "--iterations", "100000", "--out", str(out), *options]
-    processes = start(4, "train", *SMALL, *words)
+    processes = start(4, "train", *SMALL, *words, anew=anew)
     await_iteration(processes[0])
     processes[victim].send_signal(number)
     if number is signal.SIGSTOP:
@@ -38,7 +38,9 @@ def _fault(out: Path, victim: int, number: signal.Signals, *options: str) -> Res
 
 @pytest.mark.parametrize("victim", [0, 3])
 def test_a_rank_killed_in_mid_run_ends_all_others_and_the_reason_names_it(tmp_path: Path, victim: int) -> None:
-    result = _fault(tmp_path / "r.json", victim, signal.SIGKILL)
+    result = _fault(
+        tmp_path / "r.json", victim, signal.SIGKILL, anew=victim == 3
+    )  # once a zombie, once nothing is left
     assert result.told == "cause"
     assert re.match(
         rf"Rank {victim} \(process \d+ on \S+\) is gone, killed or crashed, so rank [0-3] lost contact with "
@@ -67,7 +69,7 @@ def test_a_rank_that_alone_is_told_to_end_says_so(tmp_path: Path, number: signal
 
 def test_a_killed_lone_rank_has_left_a_failed_result(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
-    processes = start(1, "train", *SMALL, "--iterations", "100000", "--out", str(out))
+    processes = start(1, "train", *SMALL, "--iterations", "100000", "--out", str(out), anew=True)
     while not out.exists():  # before torch is there
         assert processes[0].poll() is None
         time.sleep(0.01)

@@ -22,6 +22,7 @@ from engine.models.llama.config import LlamaConfig
 from engine.peers import alternate, ddp
 from engine.peers.alternate import measure, our_side, peer_side
 from engine.peers.contest import CONTESTS, OWN_CONTEST, TOLERANCES, Case
+from engine.peers.equality import check_equal
 from engine.peers.peer import Values, serial_model
 from engine.peers.plain import Plain
 from engine.peers.tensor_parallel import regroup_parts
