@@ -9,10 +9,8 @@ follows from the seed; when exactly it hits does not, so what is demanded depend
 import argparse
 import math
 import os
-import random
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -21,12 +19,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import cache
-from itertools import cycle, islice, product
 from pathlib import Path
 
 import torch
+from fault_draw import BEFORE_THEY_MEET, SAVE_EVERY, Fault, Moment, draw
+from real_ranks import CONTEXT
 
 from engine.batch import Batch
 from engine.checkpoint.manifest import STEP
@@ -41,49 +39,14 @@ from engine.training.failure import FOLLOWS
 from engine.training.plan import checked
 from engine.training.trainer import Trainer
 
-SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP)
 BLAMES_NOBODY = re.compile(FOLLOWS + "|did not meet the others|lost contact .* before iteration 0")
-ENDLESS, SHORT, SAVE_EVERY = 100_000, 6, 2
+ENDLESS, SHORT = 100_000, 6
 TIMEOUT_S = 30
 """--timeout of the runs: what a stopped rank costs, and far more than ranks wait for each other on a loaded machine."""
 LIMIT_S = 150
 """From the fault to the run's end: a time-out to meet, one of a collective, and what torchrun needs."""
 START_LIMIT_S = 150
-POLL_S, OFTEN_S = 0.05, 0.003
-
-
-class Moment(StrEnum):
-    """When the signal is sent: once this has been seen, and a random while later."""
-
-    START = "process there"
-    LOADING = "result begun"
-    TRAINING = "iteration"
-    SAVING = "checkpoint begun"
-    END = "last iteration"
-
-
-WHILE_S = {Moment.START: 0.2, Moment.LOADING: 2.0, Moment.TRAINING: 0.2, Moment.SAVING: 0.02, Moment.END: 0.3}
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """What is done to one run. iteration: which one is awaited, from 1; after_s: how long after the moment."""
-
-    number: int
-    signal: signal.Signals
-    rank: int
-    moment: Moment
-    iteration: int
-    after_s: float
-
-    @property
-    def step(self) -> int:
-        """Of the checkpoint that is awaited."""
-        return math.ceil(self.iteration / SAVE_EVERY) * SAVE_EVERY
-
-    def __str__(self) -> str:
-        which = {Moment.TRAINING: f" {self.iteration}", Moment.SAVING: f" {self.step}"}.get(self.moment, "")
-        return f"{self.signal.name[3:]:4} rank {self.rank} {self.moment}{which} + {self.after_s:.3f} s"
+SELDOM_S, POLL_S, OFTEN_S = 0.5, 0.05, 0.003
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +68,6 @@ class Told:
             f"{self.fault.number:3}  {self.fault!s:46}  exit {self.exit_code!s:4}  {self.seconds:5.1f} s  {status:6}  "
             f"{self.checkpoints:18}  {verdict}: {reason[:160]}"
         )
-
-
-def draw(faults: int, ranks: int, seed: int) -> list[Fault]:
-    """So many faults: every signal at every moment in turn, otherwise at random."""
-    chance = random.Random(seed)
-    kinds = list(product(SIGNALS, Moment))
-    chance.shuffle(kinds)
-    return [
-        Fault(number, sent, chance.randrange(ranks), moment, chance.randint(1, 8), chance.uniform(0, WHILE_S[moment]))
-        for number, (sent, moment) in enumerate(islice(cycle(kinds), faults))
-    ]
 
 
 class Waited(Exception):
@@ -142,11 +94,26 @@ def ranks_of(launcher: int) -> Iterator[tuple[int, int]]:
                     yield int(variable.removeprefix(b"RANK=")), int(process.name)
 
 
-class Campaign:
-    """Runs of one small network. resume() is called by one thread at a time."""
+def _torchrun(words: Sequence[str], log: Path) -> None:
+    """The life of a torchrun, which is forked from a server that has it loaded; what it starts is not."""
+    os.setsid()
+    with log.open("w") as errors, Path(os.devnull).open("w") as nothing:
+        os.dup2(errors.fileno(), 2)
+        os.dup2(nothing.fileno(), 1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    from torch.distributed.run import main
 
-    def __init__(self, grid: Grid, folder: Path) -> None:
-        self._grid, self._folder = grid, folder
+    main(["--standalone", *words])
+
+
+class Campaign:
+    """Runs of one small network. resume() is called by one thread at a time.
+
+    few: the grid of runs whose fault comes before the ranks know of each other.
+    """
+
+    def __init__(self, grid: Grid, few: Grid, folder: Path) -> None:
+        self._grid, self._few, self._folder = grid, few, folder
         self._one = threading.Lock()
         self.config = TrainConfig(
             model=ModelChoice(model="gpt-test"), batch=Batch(2 * grid.batch_split), data="synthetic", device="cpu"
@@ -158,48 +125,45 @@ class Campaign:
         folder.mkdir(parents=True)
         out, save, log = folder / "result.json", folder / "saved", folder / "stderr"
         iterations = SHORT if fault.moment is Moment.END else ENDLESS
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += ["--nproc-per-node", str(self._grid.size), "-m", "engine", "train", "--model", "gpt-test"]
+        grid = self._few if fault.moment in BEFORE_THEY_MEET else self._grid
+        command = ["--nproc-per-node", str(grid.size), "-m", "engine", "train", "--model", "gpt-test"]
         command += ["--batch-size", str(self.config.batch.sequences), "--data", "synthetic", "--device", "cpu"]
-        command += ["--grid", str(self._grid), "--iterations", str(iterations), "--timeout", str(TIMEOUT_S)]
+        command += ["--grid", str(grid), "--iterations", str(iterations), "--timeout", str(TIMEOUT_S)]
         command += ["--save", str(save), "--save-every", str(SAVE_EVERY), "--out", str(out)]
         problems: list[str] = []
-        with log.open("w") as errors:
-            launcher = subprocess.Popen(
-                command,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                start_new_session=True,
-            )
+        launcher = CONTEXT.Process(target=_torchrun, args=(command, log))
+        launcher.start()
+        assert launcher.pid
+        pid = launcher.pid
         begin = time.monotonic()
         try:
             processes: dict[int, int] = {}
 
             def started() -> bool:
-                processes.update(ranks_of(launcher.pid))
-                return len(processes) == self._grid.size
+                processes.update(ranks_of(pid))
+                return len(processes) == grid.size
 
             until(started, START_LIMIT_S)
-            until(lambda: self._has_come(fault, folder) or launcher.poll() is not None, START_LIMIT_S, OFTEN_S)
+            victim = processes[fault.rank]
+            until(lambda: self._has_come(fault, folder) or launcher.exitcode is not None, START_LIMIT_S, OFTEN_S)
             time.sleep(fault.after_s)  # not to wait for anything: to hit anywhere
             begin = time.monotonic()
-            if launcher.poll() is not None and fault.moment is not Moment.END:
+            if launcher.exitcode is not None and fault.moment is not Moment.END:
                 problems.append(f"it ended by itself: {log.read_text()[:300]!r}")
             with suppress(ProcessLookupError):  # it has ended
-                os.kill(processes[fault.rank], fault.signal)
+                os.kill(victim, fault.signal)
             if fault.signal is signal.SIGSTOP:
-                until(lambda: {rank for rank, _ in ranks_of(launcher.pid)} <= {fault.rank}, LIMIT_S)
+                until(lambda: {rank for rank, _ in ranks_of(pid)} <= {fault.rank}, LIMIT_S, SELDOM_S)
                 with suppress(ProcessLookupError):  # torchrun would do so after another half a minute
-                    os.kill(processes[fault.rank], signal.SIGKILL)
-            until(lambda: launcher.poll() is not None, LIMIT_S)
+                    os.kill(victim, signal.SIGKILL)
+            until(lambda: launcher.exitcode is not None, LIMIT_S)
         except Waited:
             problems.append("it hung")
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(launcher.pid, signal.SIGKILL)
-            launcher.wait()
-        told = Told(fault, launcher.returncode, time.monotonic() - begin, _result(out), "", problems)
+                os.killpg(pid, signal.SIGKILL)
+            launcher.join()
+        told = Told(fault, launcher.exitcode, time.monotonic() - begin, _result(out), "", problems)
         problems += _wrong(told)
         with self._one:
             checkpoints = self._resumed(save, problems)
@@ -260,16 +224,18 @@ def _wrong(told: Told) -> list[str]:
     reason = result.reason or ""
     problems = [] if told.exit_code else ["its exit code is 0"]
     named = re.match(r"Rank (\d+) ", reason)
-    early = fault.moment in (Moment.START, Moment.LOADING) and BLAMES_NOBODY.search(reason)
+    early = fault.moment in BEFORE_THEY_MEET and BLAMES_NOBODY.search(reason)
     unheard = fault.moment is Moment.START and "ended before it could write" in reason
     if not early and not unheard and (named is None or int(named[1]) != fault.rank):
         problems.append("it named a wrong rank")
     return problems
 
 
-def campaign(faults: Sequence[Fault], grid: Grid, folder: Path, *, jobs: int) -> Iterator[Told]:
-    """Carry them out, so many at once; what was told, in their order."""
-    runs = Campaign(grid, folder)
+def campaign(
+    faults: Sequence[Fault], grid: Grid, folder: Path, *, jobs: int, few: Grid | None = None
+) -> Iterator[Told]:
+    """Carry them out, so many at once; what was told, in their order. few: the grid of ranks that have not met."""
+    runs = Campaign(grid, few or grid, folder)
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(runs.run, faults)
 

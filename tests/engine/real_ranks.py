@@ -16,7 +16,10 @@ TIMEOUT_S = 300
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["torch", "torch._dynamo", "torch.distributed.checkpoint", "engine.training.run", "engine.cli.main"]
+    [
+        *("torch", "torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.run"),
+        *("engine.training.run", "engine.cli.main"),
+    ]
 )
 
 

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
-from faults import SIGNALS, Moment, campaign, draw
+from fault_draw import SIGNALS, Moment, draw
+from faults import campaign
 
 from engine.grid import Grid
 
 SEED = 11
-GRID = Grid(data=3)
+GRID, FEW = Grid(data=3), Grid(data=2)
 
 
 def test_what_is_done_follows_from_the_seed() -> None:
@@ -19,6 +20,6 @@ def test_what_is_done_follows_from_the_seed() -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_is_lost_at_any_moment_is_told_and_no_checkpoint_is_hurt(tmp_path: Path) -> None:
-    told = list(campaign(draw(20, GRID.size, SEED), GRID, tmp_path, jobs=3))
+    told = list(campaign(draw(20, GRID.size, SEED, FEW.size), GRID, tmp_path, jobs=3, few=FEW))
     assert len(told) == 20
     assert not any(one.problems for one in told), "\n".join(one.row() for one in told)
