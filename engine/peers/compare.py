@@ -147,7 +147,10 @@ def _job(contest: Contest, case: Case, number: int) -> Job:
     case = replace(case, measure_peak=case.measure_peak and number == 0)
     if not case.apart:
         return run_ranks(contest, case)
-    halves = {name: run_ranks(contest, case, (name,)) for name in (SIDES if number % 2 == 0 else SIDES[::-1])}
+    halves = {
+        name: run_ranks(contest, replace(case, measure_peak=case.measure_peak and name == "ours"), (name,))
+        for name in (SIDES if number % 2 == 0 else SIDES[::-1])
+    }
     ours, peer = (halves[name] for name in SIDES)
     measured = Measured(ours=ours.measured.ours, peer=peer.measured.peer, tuning=ours.measured.tuning)
     check_apart(contest.name, measured, TOLERANCES[case.precision])
