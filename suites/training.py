@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import cache
 
 from reframe.core.builtins import performance_function, run_after, run_before, variable
 from reframe.core.exceptions import ReframeError
@@ -17,6 +18,16 @@ SYNTHETIC = "synthetic"
 
 class Refused(ReframeError):
     """The engine says that this run can't work; the message is its own sentence."""
+
+
+@cache
+def checked_grid(words: tuple[str, ...]) -> str:
+    """The grid of that `engine check`, which tests of the same training ask for once. Raises Refused."""
+    command = [sys.executable, "-m", "engine", "check", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_TIMEOUT_S, check=False)
+    if done.returncode:
+        raise Refused(done.stderr.strip().split("\n")[-1])
+    return str(json.loads(done.stdout)["grid"])
 
 
 class Training(EngineTest):
@@ -97,12 +108,7 @@ class Training(EngineTest):
     def settle_grid(self) -> None:
         """Ask the engine for the grid, and whether it can work at all, before any job is submitted. Raises Refused."""
         data = SYNTHETIC if self.is_dry_run() else self.corpus()  # a dry run prepares no corpus
-        check = ["check", *self.plan_options(data), *self.own_options(), "--ranks", str(self.num_tasks)]
-        command = [sys.executable, "-m", "engine", *check]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_TIMEOUT_S, check=False)
-        if done.returncode:
-            raise Refused(done.stderr.strip().split("\n")[-1])
-        self.grid = json.loads(done.stdout)["grid"]
+        self.grid = checked_grid((*self.plan_options(data), *self.own_options(), "--ranks", str(self.num_tasks)))
 
     @run_before("performance")
     def choose_figures(self) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from running import Run, figures, option, options, project, reframe
+from running import ONCE, Run, figures, option, options, project, reframe
 
 from engine.result import metrics
 from engine.result.schema import parse
@@ -96,19 +96,22 @@ def test_all_flags_are_each_of_them_alone_and_a_grid_with_nothing_to_hide_is_ref
         assert not refused.jobs("bench overlap")
 
 
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One point of each study on this machine."""
+    few = ["-n", "1x1x2x1", "-S", "rounds=2", "-S", "steps_per_round=2", "-S", "overlap=ors,oag,data", *SMALL, *ONCE]
+    return reframe(tmp_path_factory.mktemp("here"), *ABLATION, *GRIDS, "--system", "local", *few)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("suite", "variants"),
-    [(ABLATION, ["none", "ors", "ors,oag", "oag"]), (GRIDS, ["none", "ors", "oag"])],
+    ("study", "variants"),
+    [("OverlapAblation", ["none", "ors", "ors,oag", "oag"]), ("OverlapGrids", ["none", "ors", "oag"])],
     ids=["ladder", "alone"],
 )
-def test_on_this_machine_each_variant_is_measured_against_none(
-    suite: list[str], variants: list[str], tmp_path: Path
-) -> None:
-    few = ["-n", "1x1x2x1", "-S", "rounds=2", "-S", "steps_per_round=2", "-S", "overlap=ors,oag,data", *SMALL]
-    done = reframe(tmp_path, *suite, "--system", "local", *few)
-    assert done.code == 0, done.out
-    (case,) = done.cases()
+def test_on_this_machine_each_variant_is_measured_against_none(here: Run, study: str, variants: list[str]) -> None:
+    assert here.code == 0, here.out
+    (case,) = [case for case in here.cases() if case["name"].startswith(study)]
     result = parse(case["record"], "record")
     assert [variant.overlap for variant in result.variants] == variants
     measured = figures(case)
@@ -132,18 +135,25 @@ def test_on_this_machine_each_variant_is_measured_against_none(
 
 @pytest.mark.slow
 def test_an_ablation_that_fails_or_lacks_a_turn_says_so(tmp_path: Path) -> None:
-    few = ["--system", "local", "-n", "1x1x2x1", "-S", "rounds=1", "-S", "overlap=oag", *SMALL]
-    diverged = reframe(tmp_path / "a", *ABLATION, *few, "-S", "learning_rate=1e30", "-S", "rounds=4")
-    assert diverged.code == 1
-    assert "the run failed: The loss became" in diverged.out
+    few = ["--system", "local", "-n", "1x1x2x1", "-S", "overlap=oag", *SMALL, *ONCE]
     copy = project(tmp_path)
     turns = copy / "engine" / "training" / "turns.py"
     code, all_rounds = turns.read_text(), "rounds_s=tuple(side.rounds_s)"
+    assert all_rounds in code
     turns.write_text(code.replace(all_rounds, "rounds_s=tuple(side.rounds_s[side is not none :])"))
-    uneven = reframe(tmp_path / "b", *ABLATION, *few, root=copy)
-    assert uneven.code == 1
-    assert "the steps of each round are {'none': [1], 'oag': []}, but should be" in uneven.out
+    wrong = [
+        "-S",
+        "OverlapAblation.learning_rate=1e30",
+        "-S",
+        "OverlapAblation.rounds=4",
+        "-S",
+        "OverlapGrids.rounds=1",
+    ]
+    both = reframe(tmp_path / "a", *ABLATION, *GRIDS, *few, *wrong, "-S", "OverlapGrids.rounds=1", root=copy)
+    assert both.code == 1
+    assert "the run failed: The loss became" in both.out
+    assert "the steps of each round are {'none': [1], 'oag': []}, but should be" in both.out
     turns.write_text(code.replace(all_rounds, "rounds_s=tuple(side.rounds_s[1:])"))
-    short = reframe(tmp_path / "c", *ABLATION, *few, root=copy)
+    short = reframe(tmp_path / "b", *ABLATION, *few, "-S", "rounds=1", root=copy)
     assert short.code == 1
     assert "only 0 of 1 rounds fitted the job's time limit, but 1 are needed" in short.out

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from running import figures, option, options, project, reframe
+from running import figures, option, options, reframe, short
 
 from reports.load import load
 
@@ -44,7 +44,7 @@ def test_an_unknown_network_is_refused_before_any_job(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_keeps_the_contest_with_what_both_sides_do_and_hold(tmp_path: Path) -> None:
-    done = reframe(tmp_path, *ONE, *SHORT)
+    done = reframe(tmp_path, *ONE, *SHORT, root=short(tmp_path / "copy", peaks=["fp32"]))
     assert done.code == 0, done.out
     (case,) = [case for case in done.cases() if case["result"] == "pass" and case["record"]]
     (found,) = load([tmp_path / "results"]).contests
@@ -63,7 +63,7 @@ def test_a_run_keeps_the_contest_with_what_both_sides_do_and_hold(tmp_path: Path
 
 @pytest.mark.slow
 def test_a_contest_between_sides_that_differ_fails_with_the_engines_own_reason(tmp_path: Path) -> None:
-    copy = project(tmp_path)
+    copy = short(tmp_path, peaks=["fp32"])
     file = copy / "engine" / "peers" / "contest.py"
     file.write_text(file.read_text().replace('"fp32": 1e-4', '"fp32": -1.0'))
     done = reframe(tmp_path / "a", *ONE, *SHORT, root=copy)
@@ -72,7 +72,7 @@ def test_a_contest_between_sides_that_differ_fails_with_the_engines_own_reason(t
 
 
 def test_a_run_without_any_contest_fails_and_says_why_there_is_none(tmp_path: Path) -> None:
-    copy = project(tmp_path)
+    copy = short(tmp_path, peaks=["fp32"])
     file = copy / "engine" / "peers" / "hugging_face.py"
     file.write_text(file.read_text().replace("from transformers import", "from no_such_package import"))
     done = reframe(tmp_path / "a", *ONE, *SHORT, "-S", "peers=transformers", root=copy)

@@ -104,14 +104,16 @@ def test_a_test_fails_by_it(tmp_path: Path) -> None:
     wrapper = tmp_path / "python"
     wrapper.write_text(WRAPPER.format(python=sys.executable))
     wrapper.chmod(0o755)
-    one = ["-c", "suites/peak.py", "--system", "local", "-n", "Peak%ranks=1%dtype=fp32$"]
-    peak = [*one, "-S", "time_budget_s=1", "-r"]
-    done = reframe(tmp_path / "two", *peak, "-S", f"python={wrapper}", root=root)
+    both = ["-n", "(Peak%ranks=1%dtype=fp32|LaunchLatency%ranks=1)$", "-S", "time_budget_s=1", "-r"]
+    words = ["-c", "suites/peak.py", "--system", "local", *both, "-S", f"LaunchLatency.python={wrapper}"]
+    done = reframe(tmp_path / "run", *words, root=root)
     assert done.code == 1
+    assert {case["name"].split()[0]: case["result"] for case in done.cases()} == {
+        "Peak": "pass",
+        "LaunchLatency": "fail",
+    }, "on one node alone there is no network to be wrong"
     assert "the result doesn't say which network was taken, but local expects Slingshot: run it again" in done.out
-    (script,) = (tmp_path / "two").glob("stage/**/rfm_job.sh")
-    text = script.read_text()
+    (text,) = done.jobs("bench latency")
     assert "export NCCL_CROSS_NIC='a b'" in text
     assert "export NCCL_NET='AWS Libfabric'" in text
     assert "unset NCCL_DEBUG " in text
-    assert reframe(tmp_path / "one", *peak, root=root).code == 0
