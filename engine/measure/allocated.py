@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.autograd.profiler import profile
 
 
 class Allocated:
@@ -36,7 +36,7 @@ class Allocated:
             self._before = torch.cuda.memory_allocated(self._device)
         else:
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it writes when it starts and stops to standard error
-            self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+            self._profile = profile(profile_memory=True)  # that of torch.profiler would load the compiler
             self._profile.__enter__()
         return self
 
@@ -62,10 +62,8 @@ class Allocated:
 
 def _most(profiled: profile) -> int:
     """The highest running total of allocations less releases, in bytes."""
-    told = profiled.profiler
-    assert told is not None
-    assert told.kineto_results is not None
-    events = [event for event in told.kineto_results.events() if event.name() == "[memory]"]
+    assert profiled.kineto_results is not None
+    events = [event for event in profiled.kineto_results.events() if event.name() == "[memory]"]
     held = most = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
         held += event.nbytes()  # type: ignore[attr-defined]
