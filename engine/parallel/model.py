@@ -36,6 +36,12 @@ class ParallelModel(nn.Module):
         self.cached_blocks = 0
         self._passes_left = 0
         self._local_parameters = MappingProxyType(dict(module.named_parameters()))
+        by_replicas: dict[int, list[Tensor]] = {}
+        for name, parameter in self._local_parameters.items():
+            assert parameter.grad is not None
+            by_replicas.setdefault(placements[name].replicas(comm.grid), []).append(parameter.grad)
+        self.gradients_by_replicas = MappingProxyType(by_replicas)
+        """Views of the gradients, by how many ranks of a data group hold the same elements."""
 
     @property
     def flat_gradients(self) -> Tensor:

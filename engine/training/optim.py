@@ -97,12 +97,11 @@ def gradient_norm(model: ParallelModel) -> Tensor:
     Each element counts once: a rank's sum of squares is divided by the number of ranks that hold the same elements.
     """
     comm = model.comm
-    by_replicas: dict[int, list[Tensor]] = {}
-    for name, parameter in model.local_parameters().items():
-        assert parameter.grad is not None
-        by_replicas.setdefault(model.placements[name].replicas(comm.grid), []).append(parameter.grad)
     # In fp32 the norm of many elements is safer than the sum of their squares.
-    sums = [torch.stack(torch._foreach_norm(of)).square().sum() / replicas for replicas, of in by_replicas.items()]
+    sums = [
+        torch.stack(torch._foreach_norm(of)).square().sum() / replicas
+        for replicas, of in model.gradients_by_replicas.items()
+    ]
     total = torch.stack(sums).sum()
     for axis in (Axis.X, Axis.Y, Axis.Z):
         comm.run(Kind.ALL_REDUCE, axis, total)
