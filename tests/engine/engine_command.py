@@ -4,6 +4,7 @@ They are forked from the clean server of real_ranks, which has torch loaded: loa
 What happens while it is loaded is for tests that start a Python of their own, as start() does where it is asked to.
 """
 
+import gc
 import os
 import signal
 import socket
@@ -71,6 +72,7 @@ class Forked:
 
 def _command(errors: Connection, environment: dict[str, str], folder: str, options: list[str]) -> None:
     """The life of one process: as if it had been started in that folder with these variables."""
+    gc.freeze()
     with Path(os.devnull).open("w") as nothing:
         os.dup2(nothing.fileno(), 1)
     os.dup2(errors.fileno(), 2)

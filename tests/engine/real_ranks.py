@@ -1,5 +1,6 @@
 """Real gloo processes for tests: forked from a clean server that has torch loaded, each with a time-out."""
 
+import gc
 import multiprocessing
 import pickle
 import tempfile
@@ -29,6 +30,7 @@ def _send(pipe: Connection, status: str, value: Any) -> None:
 
 
 def _rank(pipe: Connection, store: str, grid: Grid, rank: int, work: Callable[..., Any], args: tuple) -> None:
+    gc.freeze()  # what the server has loaded: to look for garbage in it would copy it
     import torch
     import torch.distributed as dist
 

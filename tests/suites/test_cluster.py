@@ -19,7 +19,17 @@ from running import QUICK, reframe
 STATE = Path("/run/par4d-cluster")
 CONFIGURATION = Path("/etc/slurm/slurm.conf")
 UP_TIMEOUT_S = 900
-EIGHT_RANKS = ["-S", "Validation.num_tasks=8", "-S", "Validation.grid=2x2x2x1", "-S", "iterations=3", *QUICK]
+ONE_EACH = [
+    "-S",
+    "Validation.num_tasks=4",
+    "-S",
+    "Validation.grid=2x1x2x1",
+    "-S",
+    "ranks_per_node=1",
+    "-S",
+    "iterations=3",
+    *QUICK,
+]
 
 ENDLESS = """
     import reframe as rfm
@@ -221,7 +231,7 @@ def test_ranks_of_one_node_talk_over_its_loopback(before: Machine, tmp_path: Pat
 @pytest.mark.slow
 def test_a_suite_runs_as_batch_jobs_spread_over_the_nodes_and_their_links(before: Machine, tmp_path: Path) -> None:
     counted = sent()
-    done = reframe(tmp_path, "-c", "suites/validation.py", "--system", "vcluster", "-r", *EIGHT_RANKS, "-S", "warmup=1")
+    done = reframe(tmp_path, "-c", "suites/validation.py", "--system", "vcluster", "-r", *ONE_EACH, "-S", "warmup=1")
     assert done.code == 0, done.out
     (record,) = [case["record"] for case in done.cases() if case["name"].startswith("Validation")]
     assert record["provenance"]["hosts"] == ["n0", "n1", "n2", "n3"]
@@ -250,7 +260,7 @@ def test_a_node_that_is_lost_fails_the_suite_with_the_reason(before: Machine, tm
         while not run("squeue", "--steps", "--noheader").stdout.count(".0 "):
             assert time.monotonic() < deadline
             time.sleep(0.2)
-        kill_slurmd("n2")
+        lose("n2")
         done = lost.result()
     assert done.code == 1
     assert re.search(
@@ -267,10 +277,12 @@ def test_a_node_that_is_lost_fails_the_suite_with_the_reason(before: Machine, tm
     assert "job cancelled because it was blocked due to reason: Nodes required for job are DOWN" in after.out
 
 
-def kill_slurmd(node: str) -> None:
+def lose(node: str) -> None:
+    """Its slurmd dies and all else stops there, so that the ranks of other nodes wait, and don't compute meanwhile."""
     first, _ = json.loads((STATE / "state.json").read_text())["processes"][node]
     number = (STATE / f"slurmd-{node}.pid").read_text().strip()
-    assert run("nsenter", "--target", str(first), "--pid", "--mount", "kill", "-9", number).returncode == 0
+    for words in (["-KILL", number], ["-STOP", "--", "-1"]):
+        assert run("nsenter", "--target", str(first), "--pid", "--mount", "kill", *words).returncode == 0
 
 
 def test_down_ends_what_runs_and_leaves_nothing_behind(before: Machine) -> None:
