@@ -12,6 +12,7 @@ too, and on processors PyTorch's norms also keep their sums over rows in it, whi
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from engine.comm.funnel import Comm
 from engine.grid import Grid
+from engine.layers.chunk import CHUNK_BYTES
 from engine.layers.dropout import BatchRows, keep_mask
 from engine.layers.embedding import PositionEmbedding, TokenEmbedding
 from engine.layers.linear import Linear
@@ -162,11 +164,12 @@ def rms_norm(bench: Bench) -> Iterator[Compared]:
 
 
 def cross_entropy(bench: Bench) -> Iterator[Compared]:
-    """Logits far apart, so that a softmax has large and small values."""
+    """Logits far apart, so that a softmax has large and small values; in four chunks, as those of a large network."""
     logits_MV, targets_M = 4 * bench.drawn(ROWS, TOKENS), bench.tokens(ROWS)
     logits = bench.input(logits_MV)
-    result = CrossEntropy(bench.comm)(logits.clone(), targets_M.to(bench.device), ROWS)
-    result.backward()
+    with patch.dict(CHUNK_BYTES, {bench.device.type: ROWS * TOKENS}):
+        result = CrossEntropy(bench.comm)(logits.clone(), targets_M.to(bench.device), ROWS)
+        result.backward()
     exact = _exact(lambda x: F.cross_entropy(x, targets_M), torch.tensor(1.0).double(), logits_MV)
     yield [result.detach(), *_gradients([logits])], exact
 

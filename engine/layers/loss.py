@@ -18,22 +18,22 @@ from engine.precision import at_least_fp32
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Rows held whole."""
+    """Rows held whole. differentiate: whether a gradient is wanted, which is made at once."""
 
     @staticmethod
-    def forward(ctx, logits_MV: Tensor, targets_M: Tensor, divisor: float) -> Tensor:  # type: ignore[no-untyped-def]
-        by = divisor if ctx.needs_input_grad[0] else None
+    def forward(ctx, logits_MV: Tensor, targets_M: Tensor, divisor: float, differentiate: bool) -> Tensor:  # type: ignore[no-untyped-def]
+        by = divisor if differentiate else None
         columns_M1 = targets_M.unsqueeze(1)
         losses = [_of_whole_rows(logits_MV[rows], columns_M1[rows], by) for rows in _chunks(logits_MV)]
         ctx.save_for_backward(logits_MV)
         return reduce(torch.add, losses) / divisor
 
     @staticmethod
-    def backward(ctx, dloss: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx, dloss: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[no-untyped-def]
         (gradient_MV,) = ctx.saved_tensors
         if not (dloss.is_cpu and dloss.item() == 1):  # elsewhere the host would wait for it
             gradient_MV.mul_(dloss)
-        return gradient_MV, None, None
+        return gradient_MV, None, None, None
 
 
 class _SplitCrossEntropy(torch.autograd.Function):
@@ -95,7 +95,7 @@ def _to_gradient(
 class CrossEntropy(nn.Module):
     """Logits [M, V / Gx] and targets [M] -> the sum of the rows' losses in nats, divided: a scalar, the same on all x.
 
-    In float32 at least. The logits are destroyed if they need a gradient.
+    In float32 at least. Logits of which a gradient is wanted are lost: at once where x is 1, else in the backward.
     """
 
     def __init__(self, comm: Comm) -> None:
@@ -103,9 +103,10 @@ class CrossEntropy(nn.Module):
         self.comm = comm
 
     def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float = 1.0) -> Tensor:
-        """Can be differentiated once. Divided here a gradient is rounded once, and needs no further pass over it."""
+        """Can be differentiated once. A gradient that is divided here is rounded once, and done on a processor."""
         if self.comm.grid.x == 1:
-            return _CrossEntropy.apply(logits_MV, targets_M, divisor)
+            differentiate = logits_MV.requires_grad and torch.is_grad_enabled()
+            return _CrossEntropy.apply(logits_MV, targets_M, divisor, differentiate)
         return _SplitCrossEntropy.apply(logits_MV, targets_M, divisor, self.comm)
 
 

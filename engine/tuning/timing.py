@@ -78,14 +78,17 @@ class Operands:
         """Lie elsewhere in memory, with gaps that are drawn."""
         self._between = [torch.empty(drawing.randrange(GAP_BYTES), dtype=torch.uint8) for _ in range(GAPS)]
         del self._between[::2]
-        self._I_MK, self._dO_MN, self._out = self._I_MK.clone(), self._dO_MN.clone(), self._out.clone()
-        self._weights = {column_major: weight.clone() for column_major, weight in self._weights.items()}
+        self._I_MK = self._I_MK.clone()
+        self._dO_MN = self._dO_MN.clone()
+        self._out = self._out.clone()
+        for column_major in self._weights:
+            self._weights[column_major] = self._weights[column_major].clone()
 
     @staticmethod
     def elements(shape: Shape, *, movable: bool) -> int:
-        """Held, with the largest result, and once more while they are moved."""
+        """Held, with the largest result or that operand's second copy while it is moved."""
         m, n, k = shape.m, shape.n, shape.k
-        return 2 * (m * k + m * n + (3 if movable else 2) * n * k) + m * max(n, k)
+        return m * k + m * n + (3 if movable else 2) * n * k + max(m * n, m * k, n * k)
 
     def compute(self, candidate: Candidate) -> None:
         """One product."""

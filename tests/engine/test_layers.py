@@ -132,6 +132,9 @@ def test_the_cross_entropy_is_pytorchs_even_if_logits_overflow_an_exponential(
 
     def split(comm: Comm) -> tuple[float, torch.Tensor]:
         own = _parts(logits, comm, comm.coords.x, ranks).clone().requires_grad_()
+        with torch.no_grad():
+            CrossEntropy(comm)(own, targets)
+        assert torch.equal(own, _parts(logits, comm, comm.coords.x, ranks)), "where no gradient is wanted"
         loss = CrossEntropy(comm)(own * 1, targets, 5.0)
         (loss / 7).backward()
         assert own.grad is not None
