@@ -48,6 +48,8 @@ class Forked:
 
     def wait(self, timeout: float) -> int | None:
         self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise TimeoutError(f"The process has not ended within {timeout:g} s.")
         return self._process.exitcode
 
     def send_signal(self, number: signal.Signals) -> None:

@@ -149,7 +149,7 @@ def test_an_ablation_that_fails_or_lacks_a_turn_says_so(tmp_path: Path) -> None:
         "-S",
         "OverlapGrids.rounds=1",
     ]
-    both = reframe(tmp_path / "a", *ABLATION, *GRIDS, *few, *wrong, "-S", "OverlapGrids.rounds=1", root=copy)
+    both = reframe(tmp_path / "a", *ABLATION, *GRIDS, *few, *wrong, root=copy)
     assert both.code == 1
     assert "the run failed: The loss became" in both.out
     assert "the steps of each round are {'none': [1], 'oag': []}, but should be" in both.out
