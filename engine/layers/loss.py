@@ -41,7 +41,7 @@ class _SplitCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, logits_MV: Tensor, targets_M: Tensor, divisor: float, comm: Comm) -> Tensor:  # type: ignore[no-untyped-def]
-        highest_M1 = comm.run(Kind.MAX_REDUCE, Axis.X, _widened(logits_MV.amax(dim=1, keepdim=True)))
+        highest_M1 = comm.run(Kind.MAX_REDUCE, Axis.X, at_least_fp32(logits_MV.amax(dim=1, keepdim=True)))
         columns_M1 = targets_M.unsqueeze(1) - comm.coords.x * logits_MV.shape[1]
         held_M1 = (columns_M1 >= 0) & (columns_M1 < logits_MV.shape[1])
         columns_M1 = columns_M1.where(held_M1, 0)
@@ -70,7 +70,7 @@ def _of_whole_rows(logits_CV: Tensor, columns_C1: Tensor, divisor: float | None)
     """
     likely_CV = torch.softmax(logits_CV, dim=1, dtype=_wide(logits_CV))
     # The difference of logits comes first: it has few digits to lose where they are large and the loss is small.
-    below_C1 = _widened(logits_CV.amax(dim=1, keepdim=True)) - _widened(logits_CV.gather(1, columns_C1))
+    below_C1 = at_least_fp32(logits_CV.amax(dim=1, keepdim=True)) - at_least_fp32(logits_CV.gather(1, columns_C1))
     loss = (below_C1 - likely_CV.amax(dim=1, keepdim=True).log()).sum()
     if divisor is not None:
         torch.div(likely_CV.scatter_(1, columns_C1, -1.0, reduce="add"), divisor, out=logits_CV)
@@ -103,7 +103,7 @@ class CrossEntropy(nn.Module):
         self.comm = comm
 
     def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float = 1.0) -> Tensor:
-        """Can be differentiated once. A gradient that is divided here is rounded once, and done on a processor."""
+        """Can be differentiated once. A gradient divided here is rounded once, and on CPUs needs no further pass."""
         if self.comm.grid.x == 1:
             differentiate = logits_MV.requires_grad and torch.is_grad_enabled()
             return _CrossEntropy.apply(logits_MV, targets_M, divisor, differentiate)
@@ -117,7 +117,3 @@ def _chunks(logits_MV: Tensor) -> Iterator[slice]:
 
 def _wide(tensor: Tensor) -> torch.dtype:
     return at_least_fp32(tensor[:0]).dtype
-
-
-def _widened(tensor: Tensor) -> Tensor:
-    return tensor.to(_wide(tensor))

@@ -186,11 +186,12 @@ class Reduction:
                 gradient.state = GradientState.PARTIAL
             elif shard is not gradient.elements:
                 gradient.elements.add_(shard)
-            self._hand_over_if_whole(gradient)
+            if self._early:
+                self._hand_over_if_whole(gradient)
 
     def _hand_over_if_whole(self, gradient: _Gradient) -> None:
         """In a last pass, begin the sum over data once all has landed that a pass usually gives."""
-        given = self._early and 0 < gradient.usual <= gradient.given
+        given = 0 < gradient.usual <= gradient.given
         if given and all(flying is not gradient for flying, _ in self._flights):
             self._hand_over(gradient)
 
