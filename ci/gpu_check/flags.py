@@ -29,7 +29,7 @@ def cost(device: torch.device) -> Finding:
         model=chosen.choice.resolve(), sequences=chosen.sequences, precision=chosen.precision,
         optim=OptimConfig(clip=0.0),
     )  # fmt: skip
-    comm = Comm(Grid(), device=device, recorder=Recorder.on(device, breakdown=False))
+    comm = Comm(Grid(), device=device, recorder=Recorder.on(device, breakdown=False, alone=True))
     training = plan(case, comm)
     ablation = AblationPlan(
         training.config, training.model, comm.grid, training.dataset,

@@ -75,7 +75,7 @@ def steps(device: torch.device, name: str) -> Iterator[Finding]:
         case = Case(model=model, sequences=4, precision="fp64", optim=OPTIM)
         reference = Reference(case)
         exact = peer_side(case, Comm(Grid()), reference)()
-        comm = Comm(Grid(), device=device, recorder=Recorder.on(device, breakdown=False))
+        comm = Comm(Grid(), device=device, recorder=Recorder.on(device, breakdown=False, alone=True))
         ours = trainer(replace(case, precision=name), comm)  # type: ignore[arg-type]
         loss = relative_difference(ours.step().loss, exact.loss)
         gradients = _worst(full_gradients(ours.model), reference.gradients())
