@@ -60,13 +60,15 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float) -> tuple[None, str]:
-        """Nothing, and what it has said on stderr until its end, which is SIGKILL when its time is over."""
+        """Nothing, and what it has said on stderr until its end. Raises TimeoutError when its time is over."""
         limit = threading.Timer(timeout, self.kill)
         limit.start()
         try:
             with self.stderr:
                 said = self.stderr.read()
-            self._process.join(timeout)
+            self.wait(timeout)
+            if limit.finished.is_set():
+                raise TimeoutError(f"The process had not ended within {timeout:g} s, when it had said: {said}")
         finally:
             limit.cancel()
         return None, said
