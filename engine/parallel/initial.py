@@ -24,12 +24,13 @@ def initial(placement: Placement, grid: Grid, coords: Coords, seed: int, device:
     if isinstance(placement.init, Constant):
         return local.fill_(placement.init.value).to(device)
     generator = torch.Generator(device="cpu")
+    row = torch.empty(placement.shape[1:], dtype=torch.float32, device="cpu")
     for rectangle in placement.rectangles(grid, coords):
         first, *others = rectangle.region
-        for number, part in zip(range(first.start, first.stop), rectangle.of(local), strict=True):
-            generator.manual_seed(row_seed(seed, placement.name, number))
-            row = torch.randn(placement.shape[1:], generator=generator, device="cpu", dtype=torch.float32)
-            part.copy_(row[tuple(others)])
+        drawn = row[tuple(others)]
+        for number, part in zip(range(first.start, first.stop), rectangle.of(local).unbind(), strict=True):
+            row.normal_(generator=generator.manual_seed(row_seed(seed, placement.name, number)))
+            part.copy_(drawn)
     return local.mul_(placement.init.std).to(device)
 
 
