@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ def main() -> None:
     from reframe.frontend import cli  # after the configuration is chosen, and not for a mistyped system
 
     _refuse_no_tests(cli)
+    _skip_unseen_warnings()
     cli.main()
 
 
@@ -120,6 +122,24 @@ def _refuse_no_tests(cli: Any) -> None:
         list_checks(testcases, *arguments)
 
     cli.Runner, cli.list_checks = Runner, list_some
+
+
+def _skip_unseen_warnings() -> None:
+    """Make ReFrame ask only of a warning that is shown which line it comes from.
+
+    At each message its log reads all variables of a test, deprecated ones with their warnings off, and yet the whole
+    stack was unwound for each: two thirds of a dry run's processor time (ReFrame 4.10.4).
+    """
+    from reframe.core import fields
+    from reframe.core.warnings import ReframeDeprecationWarning
+
+    warn, off = fields.user_deprecation_warning, ("ignore", None, ReframeDeprecationWarning)
+
+    def warn_if_shown(message: str, from_version: str = "0.0.0") -> None:
+        if warnings.filters[0][:3] != off:
+            warn(message, from_version)
+
+    fields.user_deprecation_warning = warn_if_shown
 
 
 if __name__ == "__main__":
