@@ -8,6 +8,7 @@ given (-r, -l, --dry-run ...) is respected. A selection that matches no test is 
 ci/bin/reframe starts it, and ci/env.sh puts that before ReFrame's own script on PATH.
 """
 
+import inspect
 import os
 import re
 import socket
@@ -15,6 +16,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import systems
@@ -130,16 +132,14 @@ def _skip_unseen_warnings() -> None:
     At each message its log reads all variables of a test, deprecated ones with their warnings off, and yet the whole
     stack was unwound for each: two thirds of a dry run's processor time (ReFrame 4.10.4).
     """
-    from reframe.core import fields
-    from reframe.core.warnings import ReframeDeprecationWarning
+    from reframe.core import warnings as deprecations
 
-    warn, off = fields.user_deprecation_warning, ("ignore", None, ReframeDeprecationWarning)
+    off = ("ignore", None, deprecations.ReframeDeprecationWarning)
 
-    def warn_if_shown(message: str, from_version: str = "0.0.0") -> None:
-        if warnings.filters[0][:3] != off:
-            warn(message, from_version)
+    def stack() -> list[inspect.FrameInfo]:
+        return [] if warnings.filters[0][:3] == off else inspect.stack()[1:]
 
-    fields.user_deprecation_warning = warn_if_shown
+    deprecations.inspect = SimpleNamespace(stack=stack, getmodule=inspect.getmodule)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import os
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,20 @@ from running import project, reframe
 
 from engine.errors import UsageError
 from suites import launcher
+
+OLD = """
+    import reframe as rfm
+
+    @rfm.simple_test
+    class Old(rfm.RunOnlyRegressionTest):
+        valid_systems, valid_prog_environs, executable = ["*"], ["*"], "true"
+        @run_before("run")
+        def name_variables(self):
+            self.variables = {"A": "1"}
+        @sanity_function
+        def is_fine(self):
+            return True
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -106,3 +121,11 @@ def test_listing_lists_and_runs_nothing(tmp_path: Path) -> None:
     assert "par4d-64-gpt-5b" in run.out
     assert "Found 1 check(s)" in run.out
     assert not (tmp_path / "stage").exists()
+
+
+def test_a_suite_that_uses_what_reframe_gives_up_is_warned_of_its_line(tmp_path: Path) -> None:
+    suite = tmp_path / "old.py"
+    suite.write_text(textwrap.dedent(OLD))
+    run = reframe(tmp_path, "-c", str(suite), "--system", "local", "--dry-run")
+    assert run.code == 0, run.out
+    assert f"{suite}:9: WARNING: the use of 'variables' is deprecated" in run.out + run.err
