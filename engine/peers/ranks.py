@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from engine.comm.launch import Launch
 from engine.errors import EngineError, RunError
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OWN = "spawn"
-"""What the record calls the launcher of ranks that are started here."""
+OWN: Final = "spawn"
+"""How ranks are started here, and what the record calls their launcher: each loads all anew, and no two lay out their
+memory alike.
+"""
 LEAVE_S = 10
 COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 
@@ -100,7 +102,7 @@ def run_ranks(contest: Contest, case: Case, names: Sequence[SideName] = SIDES) -
 
     Raises RunError if a rank fails or time runs out, Unavailable for a peer that can't be held here.
     """
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context(OWN)
     with tempfile.TemporaryDirectory() as folder:
         processes: dict[Connection, SpawnProcess] = {}
         for rank in range(contest.grid.size):

@@ -1,8 +1,9 @@
-"""A prepared corpus for the tests that read one."""
+"""A prepared corpus for the tests that read one, and contests for those that don't ask for their speed."""
 
 from pathlib import Path
 
 import pytest
+from real_ranks import CONTEXT
 from text_files import TEXTS
 
 from engine.data.corpus import prepare
@@ -27,3 +28,9 @@ def corpus(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("out") / "corpus"
     prepare(source, out, 300, shard_tokens=500)
     return out
+
+
+@pytest.fixture
+def forked_contests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that `bench peers` starts are forked from the server that has torch loaded."""
+    monkeypatch.setattr("engine.peers.ranks.OWN", CONTEXT.get_start_method())

@@ -71,6 +71,7 @@ def run(out: Path, *options: str) -> int:
     return main(["bench", "peers", *TINY, *options, "--out", str(out)])
 
 
+@pytest.mark.usefixtures("forked_contests")
 def test_the_command_writes_every_step_time_and_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "peers.json"
     assert run(out, "--peer", "plain", "--precision", "fp64", "--device", "cpu", "--label", "study=peers") == 0

@@ -65,6 +65,7 @@ def test_each_side_has_its_own_memory_and_both_the_same_steps() -> None:
     assert all(much > 4 * little for little, much in zip(*both, strict=True))
 
 
+@pytest.mark.usefixtures("forked_contests")
 def test_sides_apart_have_processes_of_their_own_and_are_still_equal_and_the_peak_is_measured_once(
     tmp_path: Path,
 ) -> None:
@@ -137,6 +138,7 @@ def test_where_no_compiler_works_the_contest_is_not_held_and_the_next_one_is(tmp
     assert f"not held: {compiled.missing}" in done.stdout
 
 
+@pytest.mark.usefixtures("forked_contests")
 def test_what_is_not_installed_is_said_and_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package of that name that can't be imported hides one that is there, also from processes that are started."""
     (tmp_path / "transformers.py").write_text("raise ImportError('hidden')\n")
