@@ -1,4 +1,4 @@
-"""Random faults: runs under torchrun of which one rank gets a signal at some moment, and what each run then told.
+"""Random faults: runs of which one rank gets a signal at some moment, and what each run then told.
 
     python tests/engine/faults.py --faults 100 --seed 7
 
@@ -7,6 +7,7 @@ follows from the seed; when exactly it hits does not, so what is demanded depend
 """
 
 import argparse
+import gc
 import math
 import os
 import re
@@ -23,6 +24,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from engine_command import free_port
 from fault_draw import BEFORE_THEY_MEET, SAVE_EVERY, Fault, Moment, draw
 from real_ranks import CONTEXT
 
@@ -44,9 +46,9 @@ ENDLESS, SHORT = 100_000, 6
 TIMEOUT_S = 30
 """--timeout of the runs: what a stopped rank costs, and far more than ranks wait for each other on a loaded machine."""
 LIMIT_S = 150
-"""From the fault to the run's end: a time-out to meet, one of a collective, and what torchrun needs."""
+"""From the fault to the run's end: a time-out to meet and one of a collective."""
 START_LIMIT_S = 150
-SELDOM_S, POLL_S, OFTEN_S = 0.5, 0.05, 0.003
+POLL_S, OFTEN_S = 0.05, 0.003
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,28 +84,59 @@ def until(condition: Callable[[], bool], limit_s: float, poll_s: float = POLL_S)
         time.sleep(poll_s)
 
 
-def ranks_of(launcher: int) -> Iterator[tuple[int, int]]:
-    """(rank, process) of what a torchrun has started and what is not over."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, IndexError):
-            if int((process / "stat").read_text().rpartition(")")[2].split()[1]) != launcher:
-                continue
-            variables = (process / "environ").read_bytes().split(b"\0")
-            for variable in variables:
-                if variable.startswith(b"RANK="):
-                    yield int(variable.removeprefix(b"RANK=")), int(process.name)
+class Ranks:
+    """One process a rank, forked from the server of real_ranks. As of a torchrun's, once one fails all are told to end.
+
+    Their threads take turns at starting and asking, because multiprocessing asks of all processes at each start.
+    """
+
+    _turn = threading.Lock()
+
+    def __init__(self, count: int, options: Sequence[str], log: Path) -> None:
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
+        self._told = False
+        with self._turn:
+            self._processes = [
+                CONTEXT.Process(
+                    target=_rank,
+                    args=(place | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, options, log),
+                    daemon=True,
+                )
+                for rank in range(count)
+            ]
+            for process in self._processes:
+                process.start()
+
+    def codes(self) -> list[int | None]:
+        """Of their exits; None while one runs."""
+        with self._turn:
+            codes = [process.exitcode for process in self._processes]
+        if any(codes) and not self._told:
+            self._told = True
+            self.send(signal.SIGTERM, *(rank for rank, code in enumerate(codes) if code is None))
+        return codes
+
+    def send(self, number: signal.Signals, *ranks: int) -> None:
+        for rank in ranks:
+            with suppress(ProcessLookupError):  # it has ended
+                os.kill(self._processes[rank].pid or 0, number)
+
+    def kill(self) -> None:
+        with self._turn:
+            for process in self._processes:
+                process.kill()
+                process.join()
 
 
-def _torchrun(words: Sequence[str], log: Path) -> None:
-    """The life of a torchrun, which is forked from a server that has it loaded; what it starts is not."""
-    os.setsid()
-    with log.open("w") as errors, Path(os.devnull).open("w") as nothing:
-        os.dup2(errors.fileno(), 2)
-        os.dup2(nothing.fileno(), 1)
-    os.environ["OMP_NUM_THREADS"] = "1"
-    from torch.distributed.run import main
+def _rank(environment: dict[str, str], options: Sequence[str], log: Path) -> None:
+    """The life of a rank."""
+    gc.freeze()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+    os.environ.update(environment)
+    from engine.cli.main import main as engine
 
-    main(["--standalone", *words])
+    sys.exit(engine(options))
 
 
 class Campaign:
@@ -126,44 +159,32 @@ class Campaign:
         out, save, log = folder / "result.json", folder / "saved", folder / "stderr"
         iterations = SHORT if fault.moment is Moment.END else ENDLESS
         grid = self._few if fault.moment in BEFORE_THEY_MEET else self._grid
-        command = ["--nproc-per-node", str(grid.size), "-m", "engine", "train", "--model", "gpt-test"]
-        command += ["--batch-size", str(self.config.batch.sequences), "--data", "synthetic", "--device", "cpu"]
+        command = ["train", "--model", "gpt-test", "--batch-size", str(self.config.batch.sequences)]
+        command += ["--data", "synthetic", "--device", "cpu"]
         command += ["--grid", str(grid), "--iterations", str(iterations), "--timeout", str(TIMEOUT_S)]
         command += ["--save", str(save), "--save-every", str(SAVE_EVERY), "--out", str(out)]
         problems: list[str] = []
-        launcher = CONTEXT.Process(target=_torchrun, args=(command, log))
-        launcher.start()
-        assert launcher.pid
-        pid = launcher.pid
+        log.touch()
+        ranks = Ranks(grid.size, command, log)
         begin = time.monotonic()
         try:
-            processes: dict[int, int] = {}
-
-            def started() -> bool:
-                processes.update(ranks_of(pid))
-                return len(processes) == grid.size
-
-            until(started, START_LIMIT_S)
-            victim = processes[fault.rank]
-            until(lambda: self._has_come(fault, folder) or launcher.exitcode is not None, START_LIMIT_S, OFTEN_S)
+            until(lambda: self._has_come(fault, folder) or None not in ranks.codes(), START_LIMIT_S, OFTEN_S)
             time.sleep(fault.after_s)  # not to wait for anything: to hit anywhere
             begin = time.monotonic()
-            if launcher.exitcode is not None and fault.moment is not Moment.END:
+            if any(ranks.codes()):
                 problems.append(f"it ended by itself: {log.read_text()[:300]!r}")
-            with suppress(ProcessLookupError):  # it has ended
-                os.kill(victim, fault.signal)
+            ranks.send(fault.signal, fault.rank)
             if fault.signal is signal.SIGSTOP:
-                until(lambda: {rank for rank, _ in ranks_of(pid)} <= {fault.rank}, LIMIT_S, SELDOM_S)
-                with suppress(ProcessLookupError):  # torchrun would do so after another half a minute
-                    os.kill(victim, signal.SIGKILL)
-            until(lambda: launcher.exitcode is not None, LIMIT_S)
+                until(lambda: None not in ranks.codes()[: fault.rank] + ranks.codes()[fault.rank + 1 :], LIMIT_S)
+                ranks.send(signal.SIGKILL, fault.rank)  # torchrun would do so after another half a minute
+            until(lambda: None not in ranks.codes(), LIMIT_S)
         except Waited:
             problems.append("it hung")
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-            launcher.join()
-        told = Told(fault, launcher.exitcode, time.monotonic() - begin, _result(out), "", problems)
+            codes = ranks.codes()
+            ranks.kill()
+        exit_code = next((code for code in codes if code), None if None in codes else 0)
+        told = Told(fault, exit_code, time.monotonic() - begin, _result(out), "", problems)
         problems += _wrong(told)
         with self._one:
             checkpoints = self._resumed(save, problems)
