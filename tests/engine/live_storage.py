@@ -18,10 +18,12 @@ class LiveStorage(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         out = func(*args, **(kwargs or {}))
+        known = len(self._alive)
         for leaf in tree_leaves(out):
             if isinstance(leaf, Tensor):
                 self._see(leaf)
-        self.peak = max(self.peak, self.now)
+        if len(self._alive) > known:
+            self.peak = max(self.peak, self.now)
         return out
 
     @property
