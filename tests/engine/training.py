@@ -1,5 +1,7 @@
 """A few training steps of a small network, serially or on a grid, and the comparison of the two."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -110,12 +112,16 @@ def step_parallel(case: Case, model: ParallelModel, step: int, on_summed: OnSumm
     return model.sum_over_batch(total).item()
 
 
-def train_parallel(case: Case, comm: Comm) -> Outcome:
+def train_parallel(
+    case: Case, comm: Comm, around: Callable[[int], AbstractContextManager[None]] = nullcontext
+) -> Outcome:
+    """around: entered for each step."""
     model = start(case, comm)
     losses: list[float] = []
     gradients: dict[str, Tensor] = {}
     for step in range(case.steps):
-        losses.append(step_parallel(case, model, step))
+        with around(step):
+            losses.append(step_parallel(case, model, step))
         if step == 0:
             gradients = full_gradients(model)
         with torch.no_grad():
