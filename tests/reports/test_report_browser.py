@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ OPTIONS = (
     *("--hide-scrollbars", "--virtual-time-budget=5000", "--window-size=1300,900"),
 )
 PAGES = ("index", *(study.name for study in all_studies()), "methods")
+WIDTHS = (1280, 390)
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
 FRAME = '<iframe width="%d" height="900" style="border:0" srcdoc="%s"></iframe>'
 HARNESS = """<body>%s
@@ -75,10 +77,10 @@ def dom(page: Path, profile: Path) -> str:
     return done.stdout
 
 
-def ask_each(page: str, script: str, folder: Path, widths: Sequence[int]) -> list[Any]:
-    """What the script returns about a page, given as HTML, in a frame of each of these widths."""
+def ask_each(pages: Sequence[tuple[str, int]], script: str, folder: Path) -> list[Any]:
+    """What the script returns about each page, given as HTML, in a frame of this width."""
     harness = folder / "harness.html"
-    harness.write_text(HARNESS % ("".join(FRAME % (width, html.escape(page)) for width in widths), script))
+    harness.write_text(HARNESS % ("".join(FRAME % (width, html.escape(page)) for page, width in pages), script))
     found = re.search(r'data-answer="([^"]*)"', dom(harness, folder / "profile"))
     assert found, "the script returned nothing"
     told: list[Any] = json.loads(html.unescape(found[1]))
@@ -86,17 +88,23 @@ def ask_each(page: str, script: str, folder: Path, widths: Sequence[int]) -> lis
 
 
 def ask(page: str, script: str, folder: Path) -> Any:
-    """The same in a frame of the usual width."""
-    return ask_each(page, script, folder, [1280])[0]
+    """The same of one page in a frame of the usual width."""
+    return ask_each([(page, 1280)], script, folder)[0]
+
+
+@pytest.fixture(scope="module", params=["site", "hostile_site"])
+def looks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Any]:
+    """What each page of a site looks like at each width, all seen at once: a browser takes long to start."""
+    folder = request.getfixturevalue(request.param)
+    places = list(product(PAGES, WIDTHS))
+    pages = [((folder / f"{name}.html").read_text(), width) for name, width in places]
+    return dict(zip(places, ask_each(pages, LOOK, tmp_path_factory.mktemp("looks")), strict=True))
 
 
 @pytest.mark.parametrize("name", PAGES)
-@pytest.mark.parametrize("which", ["site", "hostile_site"])
-def test_a_page_fits_its_window_and_fetches_nothing(
-    which: str, name: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    page, widths = (request.getfixturevalue(which) / f"{name}.html").read_text(), (1280, 390)
-    for width, seen in zip(widths, ask_each(page, LOOK, tmp_path, widths), strict=True):
+def test_a_page_fits_its_window_and_fetches_nothing(name: str, looks: dict[tuple[str, int], Any]) -> None:
+    for width in WIDTHS:
+        seen = looks[name, width]
         assert seen["requests"] == []
         assert seen["outside"] == []
         assert seen["room"] == width
@@ -104,13 +112,11 @@ def test_a_page_fits_its_window_and_fetches_nothing(
         assert seen["figures"] > 0 or name in ("index", "methods", "gpu")
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_hostile_strings_run_nothing_even_without_the_security_policy(
-    name: str, hostile_site: Path, tmp_path: Path
-) -> None:
-    page, removed = POLICY.subn("", (hostile_site / f"{name}.html").read_text())
-    assert removed == 1
-    assert ask(page, LOOK, tmp_path)["title"].endswith(" | Par4D")
+def test_hostile_strings_run_nothing_even_without_the_security_policy(hostile_site: Path, tmp_path: Path) -> None:
+    unprotected = [POLICY.subn("", (hostile_site / f"{name}.html").read_text()) for name in PAGES]
+    assert [removed for _, removed in unprotected] == [1] * len(PAGES)
+    seen = ask_each([(page, 1280) for page, _ in unprotected], LOOK, tmp_path)
+    assert [one["title"].partition(" | ")[2] for one in seen] == ["Par4D"] * len(PAGES)
 
 
 def test_the_security_policy_keeps_out_a_script_that_is_not_the_pages_own(site: Path, tmp_path: Path) -> None:
