@@ -1,17 +1,17 @@
 """A training run as a test: checked by the engine before a job is submitted, measured from its result."""
 
 import json
-import subprocess
-import sys
+from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
+from io import StringIO
 
 from reframe.core.builtins import performance_function, run_after, run_before, variable
 from reframe.core.exceptions import ReframeError
 from reframe.utility import typecheck as typ
 
+from engine.cli.main import main as engine
 from suites.engine_test import EngineTest
 
-CHECK_TIMEOUT_S = 60
 COLLECTIVE_TIMEOUT_S = 300
 SYNTHETIC = "synthetic"
 
@@ -23,11 +23,11 @@ class Refused(ReframeError):
 @cache
 def checked_grid(words: tuple[str, ...]) -> str:
     """The grid of that `engine check`, which tests of the same training ask for once. Raises Refused."""
-    command = [sys.executable, "-m", "engine", "check", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_TIMEOUT_S, check=False)
-    if done.returncode:
-        raise Refused(done.stderr.strip().split("\n")[-1])
-    return str(json.loads(done.stdout)["grid"])
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        code = engine(["check", *words])
+    if code:
+        raise Refused(err.getvalue().strip().split("\n")[-1])
+    return str(json.loads(out.getvalue())["grid"])
 
 
 class Training(EngineTest):
