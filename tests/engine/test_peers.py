@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 
 import pytest
@@ -16,7 +17,6 @@ from engine.errors import RunError
 from engine.grid import Grid
 from engine.layers import matmul
 from engine.layers.matmul import Kernels, Mode
-from engine.models.architecture import Architecture
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers import alternate, ddp
@@ -26,6 +26,7 @@ from engine.peers.equality import check_equal
 from engine.peers.peer import Values, serial_model
 from engine.peers.plain import Plain
 from engine.peers.tensor_parallel import regroup_parts
+from engine.result.peers import Measured
 from engine.training.config import OptimConfig, PrecisionName
 
 MODEL = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
@@ -36,24 +37,8 @@ ALWAYS_HERE = [name for name in CONTESTS if name not in ("compile", "transformer
 """The others take a compiler or a package, and are in test_single_device.py."""
 
 # Steps small enough that AdamW doesn't make bf16's roundings large.
-RATES = {"fp64": 1e-2, "fp32": 1e-2, "bf16": 1e-3}
+RATES: dict[PrecisionName, float] = {"fp64": 1e-2, "fp32": 1e-2, "bf16": 1e-3}
 SEEN = {"fp64": 1e-14, "fp32": 1e-5, "bf16": TOLERANCES["bf16"]}
-
-
-@pytest.mark.parametrize("precision", RATES)
-@pytest.mark.parametrize("model", [MODEL, LLAMA], ids=["gpt", "llama"])
-@pytest.mark.parametrize("name", ALWAYS_HERE)
-def test_a_peer_has_the_engines_losses_over_three_steps(
-    name: str, model: Architecture, precision: PrecisionName
-) -> None:
-    case = replace(CASE, model=model, precision=precision, optim=OptimConfig(learning_rate=RATES[precision]))
-    for measured in run_processes(CONTESTS[name].grid, measure, CONTESTS[name], case):
-        ours, peer = measured.ours, measured.peer
-        assert len(ours.losses) == len(ours.gradient_norms) == 3
-        assert ours.losses == pytest.approx(peer.losses, rel=SEEN[precision])
-        assert ours.gradient_norms == pytest.approx(peer.gradient_norms, rel=SEEN[precision])
-        assert len(set(ours.losses)) == 3
-        assert [len(times) for times in ours.wall_s] == [len(times) for times in peer.wall_s] == [1, 1]
 
 
 def formats(comm: Comm, name: str) -> tuple[str, str, str]:
@@ -68,9 +53,42 @@ def formats(comm: Comm, name: str) -> tuple[str, str, str]:
     return parameter, gradient, str(seen[0])
 
 
+def train_each(comm: Comm, name: str) -> tuple[dict[tuple[str, str], Measured], tuple[str, str, str]]:
+    """Every case with one peer, and its formats in bf16: processes take longer to start than to train."""
+    measured = {
+        (model.family, precision): measure(
+            comm,
+            CONTESTS[name],
+            replace(CASE, model=model, precision=precision, optim=OptimConfig(learning_rate=rate)),
+        )
+        for model in (MODEL, LLAMA)
+        for precision, rate in RATES.items()
+    }
+    return measured, formats(comm, name)
+
+
+@cache
+def trained(name: str) -> list[tuple[dict[tuple[str, str], Measured], tuple[str, str, str]]]:
+    """By rank."""
+    return run_processes(CONTESTS[name].grid, train_each, name)
+
+
+@pytest.mark.parametrize("precision", RATES)
+@pytest.mark.parametrize("family", [MODEL.family, LLAMA.family])
+@pytest.mark.parametrize("name", ALWAYS_HERE)
+def test_a_peer_has_the_engines_losses_over_three_steps(name: str, family: str, precision: PrecisionName) -> None:
+    for found, _ in trained(name):
+        ours, peer = found[family, precision].ours, found[family, precision].peer
+        assert len(ours.losses) == len(ours.gradient_norms) == 3
+        assert ours.losses == pytest.approx(peer.losses, rel=SEEN[precision])
+        assert ours.gradient_norms == pytest.approx(peer.gradient_norms, rel=SEEN[precision])
+        assert len(set(ours.losses)) == 3
+        assert [len(times) for times in ours.wall_s] == [len(times) for times in peer.wall_s] == [1, 1]
+
+
 @pytest.mark.parametrize("name", ALWAYS_HERE)
 def test_a_peer_computes_in_bf16_over_fp32_masters(name: str) -> None:
-    for found in run_processes(CONTESTS[name].grid, formats, name):
+    for _, found in trained(name):
         assert found == ("torch.float32", "torch.float32", "torch.bfloat16")
 
 
