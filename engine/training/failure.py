@@ -12,10 +12,10 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from engine.comm.launch import Launch, NotMet
 from engine.comm.roster import Roster
@@ -76,7 +76,29 @@ class Account:
 
     def _listen(self, ears: int) -> None:
         number = os.read(ears, 1)[0]
-        self.tell(Terminated(f"rank {self._launch.rank} was told to end by {signal.Signals(number).name}"))
+        self._end(Terminated(f"rank {self._launch.rank} was told to end by {signal.Signals(number).name}"))
+
+    @contextmanager
+    def meeting(self, limit: timedelta) -> Iterator[None]:
+        """End this process if the ranks meet for longer than that, whatever it does.
+
+        The time-out of torch's store is kept by its host: if that is stopped, nothing else ends what waits for it.
+        """
+        launch, seconds = self._launch, limit.total_seconds()
+        late = NotMet(
+            f"rank {launch.rank} of {launch.world_size} did not meet the others within {seconds:g} s: the process that "
+            f"they meet at, at {launch.master_addr}:{launch.master_port}, answers no more"
+        )
+        timer = threading.Timer(seconds, self._end, [late])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _end(self, error: Exception) -> NoReturn:
+        self.tell(error)
         logging.shutdown()
         os._exit(1)
 

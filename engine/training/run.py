@@ -46,13 +46,14 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
         stamp_promptly()
     timeout = timedelta(seconds=config.timeout_s)
     heard = listen(backend_of(device), os.environ) if launch.world_size > 1 else None
-    init_process_group(launch, device, timeout)
-    account.met = True
     timed = config.breakdown or config.timeline is not None or config.profile is not None
     kind = Recorder if config.profile is None else NamingRecorder
     recorder = kind.on(device, breakdown=timed, alone=launch.world_size == 1)
-    comm = Comm(plan.grid, timeout=timeout, recorder=recorder, device=device)
-    account.roster = roster(comm)
+    with account.meeting(2 * timeout):
+        init_process_group(launch, device, timeout)
+        account.met = True
+        comm = Comm(plan.grid, timeout=timeout, recorder=recorder, device=device)
+        account.roster = roster(comm)
     if config.measure_peak:
         outcome.measurements.peak_flops_per_s = joint_peak(comm, DTYPES[config.precision])
         forget_peak(device)

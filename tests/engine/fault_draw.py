@@ -15,16 +15,16 @@ class Moment(StrEnum):
     """When the signal is sent: once this has been seen, and a random while later."""
 
     START = "process there"
-    LOADING = "result begun"
+    MEETING = "result begun"
     TRAINING = "iteration"
     SAVING = "checkpoint begun"
     END = "last iteration"
 
 
-WHILE_S = {Moment.START: 0.2, Moment.LOADING: 2.0, Moment.TRAINING: 0.2, Moment.SAVING: 0.02, Moment.END: 0.3}
+WHILE_S = {Moment.START: 0.2, Moment.MEETING: 0.4, Moment.TRAINING: 0.2, Moment.SAVING: 0.02, Moment.END: 0.3}
 
 
-BEFORE_THEY_MEET = (Moment.START, Moment.LOADING)
+BEFORE_THEY_MEET = (Moment.START, Moment.MEETING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ ENDLESS, SHORT = 100_000, 6
 TIMEOUT_S = 30
 """--timeout of the runs: what a stopped rank costs, and far more than ranks wait for each other on a loaded machine."""
 LIMIT_S = 150
-"""From the fault to the run's end: a time-out to meet and one of a collective."""
+"""From the fault to the run's end: two time-outs to meet, and one of a collective."""
 START_LIMIT_S = 150
 POLL_S, OFTEN_S = 0.05, 0.003
 
@@ -118,8 +118,10 @@ class Ranks:
 
     def send(self, number: signal.Signals, *ranks: int) -> None:
         for rank in ranks:
+            process = self._processes[rank].pid
+            assert process
             with suppress(ProcessLookupError):  # it has ended
-                os.kill(self._processes[rank].pid or 0, number)
+                os.kill(process, number)
 
     def kill(self) -> None:
         with self._turn:
@@ -193,7 +195,7 @@ class Campaign:
     def _has_come(self, fault: Fault, folder: Path) -> bool:
         if fault.moment is Moment.START:
             return True
-        if fault.moment is Moment.LOADING:
+        if fault.moment is Moment.MEETING:
             return (folder / "result.json").exists()
         if fault.moment is Moment.SAVING:
             return (folder / "saved" / f".step-{fault.step}.part").exists()

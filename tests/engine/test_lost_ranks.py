@@ -1,12 +1,14 @@
 """Ranks that are killed, stopped or told to end: what the others and the result say."""
 
+import os
 import re
 import signal
+import socket
 import time
 from pathlib import Path
 
 import pytest
-from engine_command import SMALL, TIMEOUT_S, await_iteration, finish, start, train
+from engine_command import SMALL, TIMEOUT_S, Forked, await_iteration, finish, start, train
 
 from engine.batch import Batch
 from engine.comm.launch import Launch
@@ -86,3 +88,17 @@ def test_a_late_failure_does_not_spoil_a_good_result(tmp_path: Path) -> None:
     late.met = True
     late.tell(RunError("Too late."))
     assert read(out).status == "ok"
+
+
+def test_a_meeting_place_that_answers_no_more_holds_nobody_for_ever(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = str(silent.getsockname()[1])
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}
+        words = ["train", *SMALL, "--grid", "1x1x1x2", "--timeout", "2", "--out", str(out)]
+        codes, said = finish([Forked(os.environ | place, words)])
+    assert codes == [1], said
+    assert read(out).reason == (
+        f"Rank 1 of 2 did not meet the others within 4 s: the process that they meet at, at 127.0.0.1:{port}, answers "
+        "no more."
+    )
