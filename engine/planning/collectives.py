@@ -1,0 +1,159 @@
+"""What collectives cost: the equations of axonn-sc24 V-B (par4d V), and what they leave out. No torch in it.
+
+The papers' form is a Link that has a bandwidth and nothing else: Eq. 1 to 6 are computed by the same code with a real
+one. Bytes are those of a rank's input buffer, as the recorder counts them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import log2
+
+from engine.comm.collective import Kind
+from engine.grid import Axis, Grid
+from engine.models.architecture import Architecture
+from engine.placement import NORMAL
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What the messages of a ring travel over.
+
+    bytes_per_s: the peer-to-peer bandwidth (beta) of a ring of two. step_s: latency of each step of a ring (alpha).
+    half_bytes: a buffer of this size reaches half of the bandwidth, one of n bytes n / (n + half_bytes) of it. fading:
+    how much of the bandwidth each doubling of the ring costs: over G ranks it is divided by 1 + fading log2(G / 2).
+    """
+
+    bytes_per_s: float
+    step_s: float = 0.0
+    half_bytes: float = 0.0
+    fading: float = 0.0
+
+    def over(self, ranks: int) -> float:
+        """Bandwidth in a ring of so many, bytes/s."""
+        return self.bytes_per_s / (1 + self.fading * log2(max(ranks, 2) / 2))
+
+
+def steps(kind: Kind, ranks: int) -> int:
+    """Steps of a ring (Thakur et al. 2003; Rabenseifner 2004)."""
+    if kind in (Kind.SEND, Kind.RECV):
+        return 1
+    return (2 if kind in (Kind.ALL_REDUCE, Kind.MAX_REDUCE) else 1) * (ranks - 1)
+
+
+def moved_bytes(kind: Kind, num_bytes: float, ranks: int) -> float:
+    """What each rank of a ring sends, and receives, for an input buffer of so many bytes."""
+    piece = num_bytes if kind in (Kind.ALL_GATHER, Kind.SEND, Kind.RECV) else num_bytes / ranks
+    return steps(kind, ranks) * piece
+
+
+def ring_s(kind: Kind, num_bytes: float, ranks: int, link: Link) -> float:
+    """Seconds of a collective of this input buffer among so many ranks; 0 for one alone."""
+    if ranks == 1:
+        return 0.0
+    moved = moved_bytes(kind, num_bytes, ranks)
+    buffer = num_bytes * (ranks if kind is Kind.ALL_GATHER else 1)  # the larger of what goes in and what comes out
+    short_of_bandwidth = 1 + link.half_bytes / buffer
+    return steps(kind, ranks) * link.step_s + moved / link.over(ranks) * short_of_bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A linear layer O = I W with I [m, k] and W [k, n]. m: rows of ONE data group. element: bytes of an element.
+
+    In a transposed layer x and y change places.
+    """
+
+    m: int
+    k: int
+    n: int
+    element: int
+    transposed: bool = False
+
+    @property
+    def out_axis(self) -> Axis:
+        """That splits n: "x" in the equations."""
+        return Axis.Y if self.transposed else Axis.X
+
+    @property
+    def in_axis(self) -> Axis:
+        """That splits k: "y" in the equations."""
+        return Axis.X if self.transposed else Axis.Y
+
+    def shard(self, grid: Grid) -> float:
+        """Bytes of a rank's shard of W."""
+        return self.k * self.n / (grid.x * grid.y * grid.z) * self.element
+
+
+Links = Mapping[Axis, Link]
+
+
+def all_gather_z(layer: Layer, grid: Grid, links: Links) -> float:
+    """Seconds of t_AG,z: W gathered over z (axonn-sc24 Eq. 1, par4d Eq. 4).
+
+    (Gz - 1) / beta * k n / (Gx Gy Gz).
+    """
+    return ring_s(Kind.ALL_GATHER, layer.shard(grid), grid.z, links[Axis.Z])
+
+
+def reduce_scatter_z(layer: Layer, grid: Grid, links: Links) -> float:
+    """Seconds of t_RS,z: dW summed and scattered over z (axonn-sc24 Eq. 2, par4d Eq. 5).
+
+    (Gz - 1) / (beta Gz) * k n / (Gx Gy).
+    """
+    return ring_s(Kind.REDUCE_SCATTER, layer.shard(grid) * grid.z, grid.z, links[Axis.Z])
+
+
+def all_reduce_y(layer: Layer, grid: Grid, links: Links) -> float:
+    """Seconds of t_AR,y: O summed over the axis that splits k (axonn-sc24 Eq. 3, par4d Eq. 6).
+
+    2 (Gy - 1) / (beta Gy) * m n / (Gz Gx).
+    """
+    num_bytes = layer.m * layer.n / (grid.z * grid[layer.out_axis]) * layer.element
+    return ring_s(Kind.ALL_REDUCE, num_bytes, grid[layer.in_axis], links[layer.in_axis])
+
+
+def all_reduce_x(layer: Layer, grid: Grid, links: Links) -> float:
+    """Seconds of t_AR,x: dI summed over the axis that splits n (axonn-sc24 Eq. 4, par4d Eq. 7).
+
+    2 (Gx - 1) / (beta Gx) * m k / (Gz Gy).
+    """
+    num_bytes = layer.m * layer.k / (grid.z * grid[layer.in_axis]) * layer.element
+    return ring_s(Kind.ALL_REDUCE, num_bytes, grid[layer.out_axis], links[layer.out_axis])
+
+
+def all_reduce_data(layer: Layer, grid: Grid, links: Links) -> float:
+    """Seconds of t_AR,data: dW summed over data (axonn-sc24 Eq. 5, par4d Eq. 8).
+
+    2 (Gdata - 1) / (beta Gdata) * k n / (Gx Gy Gz).
+    """
+    return ring_s(Kind.ALL_REDUCE, layer.shard(grid), grid.data, links[Axis.DATA])
+
+
+EQUATIONS = (all_gather_z, reduce_scatter_z, all_reduce_y, all_reduce_x, all_reduce_data)
+
+
+def layer_s(layer: Layer, grid: Grid, links: Links) -> float:
+    """Seconds of t_comm of one layer: the sum of Eq. 1 to 5 (axonn-sc24 Eq. 6, par4d Eq. 9)."""
+    return sum(equation(layer, grid, links) for equation in EQUATIONS)
+
+
+def network_s(layers: Mapping[Layer, int], grid: Grid, links: Links) -> float:
+    """Seconds of a step's communication, nothing of it hidden: Eq. 6 over all layers, each as often as it is there."""
+    return sum(count * layer_s(layer, grid, links) for layer, count in layers.items())
+
+
+def layers_of(model: Architecture, sequences: int, grid: Grid, element: int) -> dict[Layer, int]:
+    """The linear layers of a network and how often each is there, the head among them, for a global batch.
+
+    The equations know neither norms and embeddings nor recomputation.
+    """
+    placements = model.placements()
+    rows = sequences * model.sequence // grid.data
+    found: dict[Layer, int] = {}
+    of_block = [p for name, p in placements.items() if name.startswith("blocks.0.") and p.sharded]
+    head = [p for name, p in placements.items() if not name.startswith("blocks.") and p.sharded][-1]
+    for placement, count in (*((p, model.layers) for p in of_block), (head, 1)):
+        n, k = placement.shape
+        layer = Layer(rows, k, n, element, transposed=placement.split != NORMAL)
+        found[layer] = found.get(layer, 0) + count
+    return found
