@@ -7,10 +7,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from engine.cli.train import PaceOptions
+from engine.errors import RunError
 from engine.grid import Grid
 from engine.loading import loading
 from engine.models.choice import ModelChoice
-from engine.options import GRID, word
+from engine.options import GRID, Bytes, File, check_file, word
 from engine.overlap.flags import ALL, Pace
 from engine.training.config import (
     MODEL,
@@ -32,17 +33,22 @@ def dry(
     batch: BatchOptions,
     precision: PrecisionOption = "bf16",
     checkpoint_activations: CheckpointActivations = False,
+    device_memory: Annotated[Bytes | None, Parameter(help="sizes cache=auto; without it nothing is kept")] = None,
     overlap: Annotated[OverlapFlags, Parameter(group=OVERLAP)] = ALL,
     pace: PaceOptions = Pace(),
+    trace: Annotated[File | None, Parameter(help="write the step's trace: products, collectives, memory")] = None,
+    agree: Annotated[int, Parameter(help="check that so many groups, and the corners, issue the same collectives")] = 0,
 ) -> int:
     """Run a training step of one rank of any job, alone and without computing; print what it sends as JSON.
 
     The engine's own code runs on the meta device over a fake process group, so that calls and bytes are
-    those of the real job's first step: cache=auto, which a real job settles after it, keeps nothing here.
+    those of a real job's step.
 
       python -m engine bench dry --model gpt-320b --grid 8x4x16x64 --rank 12345 \\
           --batch-size 8192 --micro-batch 2 --checkpoint-activations
     """
+    if trace is not None:
+        check_file("--trace", trace)
     config = TrainConfig(
         model=model,
         grid=grid,
@@ -54,7 +60,18 @@ def dry(
     )
     plan = checked(config, grid.size)
     with loading():
-        from engine.bench.dry import dry_run
+        from engine.planning import events
+        from engine.tracing.agree import corners, disagreements, some_groups
+        from engine.tracing.dry import dry_run
 
-    sys.stdout.write(json.dumps(dry_run(plan, rank).as_json(), indent=1) + "\n")
+    run, traced = dry_run(plan, rank, device_memory=device_memory)
+    if trace is not None:
+        events.write(traced, trace)
+    sys.stdout.write(json.dumps(run.as_json(), indent=1) + "\n")
+    if agree:
+        ranks = corners(grid) | some_groups(grid, agree)
+        found = disagreements(grid, ranks, lambda other: dry_run(plan, other, device_memory=device_memory)[1])
+        if found:
+            raise RunError(found[0])
+        sys.stderr.write(f"{len(ranks)} ranks agree with those of their groups that were asked.\n")
     return 0

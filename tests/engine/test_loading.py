@@ -23,7 +23,7 @@ def test_a_rank_loads_torch_without_a_collection() -> None:
 import gc, sys
 from engine.cli.main import main
 collected = []
-loaded = lambda: hasattr(sys.modules.get("engine.bench.dry"), "dry_run")
+loaded = lambda: hasattr(sys.modules.get("engine.tracing.dry"), "dry_run")
 gc.callbacks.append(lambda phase, about: "torch" in sys.modules and collected.append(loaded()))
 main(["bench", "dry", "--model", "gpt-test", "--grid", "1x1x1x1", "--batch-size", "1"])
 assert gc.get_freeze_count() > 100_000

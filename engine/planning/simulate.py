@@ -1,0 +1,187 @@
+"""Plays a trace on a machine: how long the step takes, and where its time goes. No torch in it.
+
+One rank stands for all, which do the same at the same time. Its compute runs in the trace's order. A collective begins
+when it is issued and those before it on its lane are over; collectives that are in flight at once and use the same kind
+of link, within nodes or between them, share it equally; compute is slower while any is in flight. A wait lasts until
+the collective is over. Exposed and hidden communication are told as a recorder tells them (measure/recorder.py).
+"""
+
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+
+from engine.comm.collective import AXIS_OF_LANE
+from engine.grid import Axis, Grid
+from engine.planning.events import Issue, Mark, Trace, Wait
+from engine.planning.machine import Machine
+from engine.result.step import Span, Timeline
+
+END_S = 1e-12
+"""What is left of a flight that is over."""
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A collective. left_s: seconds that it still takes on a link of its own."""
+
+    event: Issue
+    axis: Axis
+    left_s: float
+    issued_s: float
+    between_nodes: bool
+    start_s: float | None = None
+    end_s: float | None = None
+    hidden_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """One step. compute_s + the sum of exposed_s is time_s; hidden_s: of compute, with a collective in flight.
+
+    exposed_s, hidden_by_axis_s: by axis, as a result's breakdown has them. low_s, high_s: the interval of time_s.
+    """
+
+    time_s: float
+    low_s: float
+    high_s: float
+    compute_s: float
+    hidden_s: float
+    exposed_s: dict[str, float]
+    hidden_by_axis_s: dict[str, float]
+    phases_s: dict[str, float]
+    peak_bytes: int
+    timeline: Timeline | None = None
+
+    @property
+    def communication_s(self) -> float:
+        """Exposed, all axes."""
+        return sum(self.exposed_s.values())
+
+
+@dataclass(slots=True)
+class _Player:
+    machine: Machine
+    grid: Grid
+    now_s: float = 0.0
+    compute_s: float = 0.0
+    hidden_s: float = 0.0
+    flying: list[_Flight] = field(default_factory=list)
+    queues: dict[str, deque[_Flight]] = field(default_factory=lambda: defaultdict(deque))
+    issued: list[_Flight] = field(default_factory=list)
+    exposed_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def compute(self, work_s: float) -> None:
+        """Of so many seconds on a device that does nothing else."""
+        start_s = self.now_s
+        slower = 1 + self.machine.fitted.slowdown
+        while work_s > 0:
+            if not self.flying:
+                self._pass(work_s)
+                break
+            step_s = min(self._next_end_s(), work_s * slower)
+            work_s -= step_s / slower
+            self.hidden_s += step_s
+            for flight in self.flying:
+                flight.hidden_s += step_s
+            self._pass(step_s)
+            if work_s < END_S:
+                break
+        self.compute_s += self.now_s - start_s
+
+    def issue(self, event: Issue) -> None:
+        """Start a collective, or let it queue on its lane."""
+        axis = AXIS_OF_LANE[event.lane]
+        seconds = self.machine.collective_s(event.kind, event.num_bytes, self.grid, axis)
+        flight = _Flight(event, axis, seconds, self.now_s, self.machine.leaves_node(self.grid, axis))
+        self.issued.append(flight)
+        queue = self.queues[event.lane]
+        queue.append(flight)
+        if len(queue) == 1:
+            self._start(flight)
+
+    def wait(self, event: Wait) -> tuple[_Flight, float]:
+        """Stand still until it is over; returns it, and when the wait began."""
+        flight, start_s = self.issued[-event.back], self.now_s
+        while flight.end_s is None:
+            self._pass(self._next_end_s())
+        self.exposed_s[flight.axis] += self.now_s - start_s
+        return flight, start_s
+
+    def _next_end_s(self) -> float:
+        """Until the first of those in flight is over, if nothing else begins."""
+        sharing = self._sharing()
+        return min(flight.left_s * sharing[flight.between_nodes] for flight in self.flying)
+
+    def _sharing(self) -> tuple[int, int]:
+        between = sum(flight.between_nodes for flight in self.flying)
+        return len(self.flying) - between, between
+
+    def _pass(self, seconds: float) -> None:
+        """Time goes by, for those in flight too."""
+        self.now_s += seconds
+        if not self.flying:
+            return
+        sharing = self._sharing()
+        for flight in self.flying:
+            flight.left_s -= seconds / sharing[flight.between_nodes]
+        for flight in [flight for flight in self.flying if flight.left_s <= END_S]:
+            self.flying.remove(flight)
+            flight.end_s = self.now_s
+            queue = self.queues[flight.event.lane]
+            queue.popleft()
+            if queue:
+                self._start(queue[0])
+
+    def _start(self, flight: _Flight) -> None:
+        flight.start_s = self.now_s
+        self.flying.append(flight)
+
+
+def simulate(trace: Trace, machine: Machine, *, timeline: bool = False) -> Simulated:
+    """Play one step. timeline: whether to tell what runs when."""
+    grid = Grid.parse(trace.about["grid"])
+    player = _Player(machine, grid)
+    spans: list[Span] = []
+    marks: list[tuple[str, float]] = []
+    for event in trace:
+        match event:
+            case Issue():
+                player.issue(event)
+            case Wait():
+                flight, start_s = player.wait(event)
+                if timeline:
+                    name = f"{flight.event.kind} {flight.axis}"
+                    spans.append(Span(lane="compute", kind="wait", name=name, start_s=start_s, end_s=player.now_s))
+            case Mark():
+                marks.append((event.phase, player.now_s))
+            case _:
+                player.compute(machine.compute_s(event))
+    end_s = player.now_s
+    phases: dict[str, float] = defaultdict(float)
+    for (name, start_s), (_, stop_s) in zip(marks, [*marks[1:], ("", end_s)], strict=True):
+        phases[name] += stop_s - start_s
+        if timeline:
+            spans.append(Span(lane="compute", kind="phase", name=name, start_s=start_s, end_s=stop_s))
+    hidden: dict[str, float] = defaultdict(float)
+    for flight in player.issued:
+        hidden[flight.axis] += flight.hidden_s
+        if timeline and flight.start_s is not None:
+            stop_s = end_s if flight.end_s is None else flight.end_s
+            spans.append(
+                Span(
+                    lane=flight.event.lane, kind="collective", name=flight.event.kind, start_s=flight.start_s,
+                    end_s=stop_s, issued_s=flight.issued_s,
+                )
+            )  # fmt: skip
+    spread = machine.fitted.spread
+    return Simulated(
+        time_s=end_s,
+        low_s=end_s / (1 + spread),
+        high_s=end_s * (1 + spread),
+        compute_s=player.compute_s,
+        hidden_s=player.hidden_s,
+        exposed_s=dict(player.exposed_s),
+        hidden_by_axis_s=dict(hidden),
+        phases_s=dict(phases),
+        peak_bytes=trace.peak_bytes,
+        timeline=Timeline(iteration=0, step_s=end_s, spans=tuple(spans)) if timeline else None,
+    )

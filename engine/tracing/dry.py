@@ -1,0 +1,72 @@
+"""One rank of any job, run alone: what it sends in a training step, and what finding out took."""
+
+import time
+from dataclasses import asdict, dataclass
+
+import torch
+
+from engine.measure.memory import peak_bytes
+from engine.planning.events import Trace
+from engine.planning.fit import parameters_per_rank
+from engine.tracing.step import trace
+from engine.training.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One kind of collective along one axis in a step: bytes of the rank's input buffers."""
+
+    kind: str
+    axis: str
+    calls: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What one rank does in one step.
+
+    step_bytes: the most that its tensors take, state_bytes of them from step to step. traced_s, peak_memory_bytes: what
+    it took to find out on this machine.
+    """
+
+    model: str
+    grid: str
+    rank: int
+    coords: dict[str, int]
+    parameters_per_rank: int
+    micro_batches: int
+    flops: int
+    state_bytes: int
+    step_bytes: int
+    cached_blocks: int
+    collectives: tuple[Sent, ...]
+    traced_s: float
+    peak_memory_bytes: int
+
+    def as_json(self) -> dict[str, object]:
+        """In JSON's types."""
+        return asdict(self)
+
+
+def dry_run(plan: Plan, rank: int, *, device_memory: float | None = None) -> tuple[DryRun, Trace]:
+    """A step of one rank of the plan. Raises UsageError for a rank that the grid hasn't."""
+    start = time.perf_counter()
+    traced = trace(plan, rank, device_memory=device_memory)
+    return DryRun(
+        model=plan.model.name,
+        grid=str(plan.grid),
+        rank=rank,
+        coords=asdict(plan.grid.coords(rank)),
+        parameters_per_rank=parameters_per_rank(plan.model, plan.grid),
+        micro_batches=traced.micro_batches,
+        flops=traced.flops,
+        state_bytes=traced.state_bytes,
+        step_bytes=traced.peak_bytes,
+        cached_blocks=traced.cached_blocks,
+        collectives=tuple(
+            Sent(kind, axis, calls, num_bytes) for (kind, axis), (calls, num_bytes) in sorted(traced.sent().items())
+        ),
+        traced_s=time.perf_counter() - start,
+        peak_memory_bytes=peak_bytes(torch.device("cpu"))[1],
+    ), traced

@@ -1,0 +1,114 @@
+"""The real engine's training step of one rank, run on the meta device over the fake back end, as a trace.
+
+Nothing is computed and nothing is sent: the layers, the schedule and the funnel are those of a real job, so that a flag
+of overlap changes the trace because the engine issues and waits otherwise.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+
+from engine.batch import Batch
+from engine.comm.funnel import Comm
+from engine.errors import UsageError
+from engine.overlap.flags import AUTO
+from engine.planning.events import Mark, Segment, Trace
+from engine.tracing.watch import Collectives, Log, Operators, fused_attention
+from engine.training.plan import Plan
+from engine.training.trainer import CACHE_SHARE, Trainer
+
+MOST_PASSES = 3
+"""The first micro-batch, one that stands for those between, and the last."""
+
+
+@contextmanager
+def _rank_alone(plan: Plan, rank: int) -> Iterator[None]:
+    if not 0 <= rank < plan.grid.size:
+        raise UsageError(f"Grid {plan.grid} has ranks 0 to {plan.grid.size - 1}, but --rank {rank} was given.")
+    dist.init_process_group("fake", rank=rank, world_size=plan.grid.size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def trace(plan: Plan, rank: int = 0, *, device_memory: float | None = None) -> Trace:
+    """Trace one rank's step as it is once the schedule has learnt its order. Raises UsageError for no such rank.
+
+    device_memory: bytes, by which cache=auto is sized as a real run would; without it, it keeps nothing.
+    """
+    log = Log()
+    operators = Operators(log)
+    with _rank_alone(plan, rank), operators, fused_attention(log):
+        comm = Comm(plan.grid, recorder=Collectives(log), device="meta")
+        assert comm.recorder is not None
+        trainer = Trainer(_of_few(plan, 1), comm, comm.recorder)
+        trainer.launch_step()  # in which the order of gathers is learnt, and the moments are made
+        state_bytes = log.live
+        _size_cache(trainer, device_memory, log.peak)
+        passes = plan.config.batch.per_rank(plan.grid) // _micro(plan)
+        trainer.plan = _of_few(plan, min(passes, MOST_PASSES))
+        log.peak = log.live
+        segments = _segments(trainer, log, passes)
+    config = plan.config
+    return Trace(
+        about={
+            "model": plan.model.options,
+            "grid": str(plan.grid),
+            "rank": rank,
+            "batch": asdict(config.batch),
+            "precision": config.precision,
+            "reduce_dtype": config.reduce_dtype or config.precision,
+            "checkpoint_activations": config.checkpoint_activations,
+            "overlap": str(config.overlap),
+            "torch": torch.__version__,
+        },
+        layers=plan.model.layers,
+        micro_batches=passes,
+        state_bytes=state_bytes,
+        peak_bytes=log.peak,
+        cached_blocks=trainer.model.cached_blocks,
+        segments=segments,
+    )
+
+
+def _segments(trainer: Trainer, log: Log, passes: int) -> list[Segment]:
+    """The step, cut where a micro-batch begins."""
+    log.start()
+    trainer.launch_step()
+    whole = log.segment(1)
+    starts = [index for index, event in enumerate(whole.events) if event == Mark("forward")]
+    if passes <= MOST_PASSES:
+        return [whole]
+    cuts = [0, starts[1], starts[2], len(whole.events)]
+    found = []
+    for repeats, (low, high) in zip((1, passes - 2, 1), pairwise(cuts), strict=True):
+        memory = [(index - low, size) for index, size in whole.memory[low:high]]
+        found.append(Segment(repeats, whole.events[low:high], memory))
+    return found
+
+
+def _micro(plan: Plan) -> int:
+    return plan.config.batch.micro or plan.config.batch.per_rank(plan.grid)
+
+
+def _of_few(plan: Plan, passes: int) -> Plan:
+    """The same plan for a batch of so many micro-batches a rank."""
+    micro = _micro(plan)
+    batch = Batch(passes * micro * plan.grid.batch_split, micro)
+    return replace(plan, config=replace(plan.config, batch=batch))
+
+
+def _size_cache(trainer: Trainer, device_memory: float | None, peak: int) -> None:
+    """As Trainer does once a step has shown what memory is left."""
+    overlap = trainer.plan.config.overlap
+    if overlap.cache != AUTO or not trainer.model.can_cache:
+        return
+    budget = overlap.cache_bytes
+    if budget is None:
+        budget = max(0.0, (device_memory or 0.0) - peak) * CACHE_SHARE
+    trainer.model.cache_blocks(min(int(budget / trainer.model.block_bytes()), trainer.plan.model.layers))

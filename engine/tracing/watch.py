@@ -1,0 +1,222 @@
+"""What tracing watches: torch's operators on the meta device, attention, collectives, and every storage that lives."""
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from engine.measure.recorder import Flight, Recorder
+from engine.planning.events import Attention, Event, Issue, Mark, Product, Segment, Sweep, Wait
+
+aten = torch.ops.aten
+ROWS_ONLY = {aten.index_select.default: 2, aten.embedding.default: 2, aten.gather.default: 2}
+"""Of these operators only what they give back is read: so many times its bytes are moved."""
+ADDS_ROWS = {aten.index_add_.default: 3, aten.scatter_add_.default: 1, aten.scatter_.value_reduce: 1}
+"""They write as many elements as their last tensor has, so many times its bytes."""
+FREE = {aten.detach.default, aten.empty.memory_format, aten.new_empty.default, aten.empty_like.default}
+
+
+class Log:
+    """Events as they come, and the bytes that live."""
+
+    def __init__(self) -> None:
+        self.live = self.peak = 0
+        self._issued = 0
+        self.start()
+
+    def start(self) -> None:
+        """A segment begins."""
+        self.events: list[Event] = []
+        self.memory: list[tuple[int, int]] = []
+        self._bytes = self._kernels = 0
+        self._most = self.live
+
+    def sweep(self, num_bytes: int) -> None:
+        """A kernel that reads and writes so much; neighbours are one event."""
+        self._bytes += num_bytes
+        self._kernels += 1
+
+    def add(self, event: Event) -> None:
+        """After what was swept before it."""
+        if self._kernels:
+            self._append(Sweep(self._bytes, self._kernels))
+            self._bytes = self._kernels = 0
+        self._append(event)
+
+    def issue(self, event: Issue) -> int:
+        """Returns which of all collectives it is."""
+        self.add(event)
+        self._issued += 1
+        return self._issued
+
+    def wait(self, number: int, *, blocking: bool) -> None:
+        """For that collective."""
+        self.add(Wait(self._issued + 1 - number, blocking))
+
+    def segment(self, repeats: int) -> Segment:
+        """What came since start()."""
+        if self._kernels:
+            self._append(Sweep(self._bytes, self._kernels))
+        return Segment(repeats, self.events, self.memory)
+
+    def _append(self, event: Event) -> None:
+        self.memory.append((len(self.events), self._most))
+        self.events.append(event)
+        self._most = self.live
+
+    def allocated(self, num_bytes: int) -> None:
+        self.live += num_bytes
+        self._most = max(self._most, self.live)
+        self.peak = max(self.peak, self.live)
+
+    def freed(self, num_bytes: int) -> None:
+        self.live -= num_bytes
+
+
+class Operators(TorchDispatchMode):
+    """Every operator on the meta device, and the storages that they make."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self._log = log
+        self._known: set[int] = set()
+        self.counts = True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if func is aten._fused_adamw_.default or func is aten._fused_adamw_.tensor_lr:
+            self._log.sweep(7 * sum(tensor.nbytes for tensor in args[0]))  # reads p, g, m, v and writes p, m, v
+            return None
+        out = func(*args, **given)
+        made = list(_meta([out]))
+        for tensor in made:
+            self._see(tensor)
+        if self.counts and made and func not in FREE and not func.is_view and func.namespace != "c10d":
+            self._count(func, args, given, made)
+        return out
+
+    def _count(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made: list[Tensor]) -> None:
+        if func in PRODUCTS:
+            a, b = PRODUCTS[func](args)
+            self._log.add(Product(a.shape[0], b.shape[1], a.shape[1], _letter(a) + _letter(b), a.element_size()))
+        elif func in ROWS_ONLY:
+            self._log.sweep(ROWS_ONLY[func] * made[0].nbytes)
+        elif func in ADDS_ROWS:
+            self._log.sweep(ADDS_ROWS[func] * list(_meta(args))[-1].nbytes)
+        else:
+            taken = {id(tensor): tensor for tensor in _meta([*args, *kwargs.values()])}
+            self._log.sweep(sum(map(_held, taken.values())) + sum(map(_held, made)))
+
+    def _see(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._known:
+            return
+        num_bytes = storage.nbytes()
+        self._known.add(key)
+        self._log.allocated(num_bytes)
+        weakref.finalize(storage, self._forget, key, num_bytes).atexit = False
+
+    def _forget(self, key: int, num_bytes: int) -> None:
+        self._known.discard(key)
+        self._log.freed(num_bytes)
+
+
+PRODUCTS: dict[Any, Callable[[Sequence[Any]], tuple[Tensor, Tensor]]] = {
+    aten.mm.default: lambda args: (args[0], args[1]),
+    aten.mm.out: lambda args: (args[0], args[1]),
+    aten.addmm.default: lambda args: (args[1], args[2]),
+    aten.addmm_.default: lambda args: (args[1], args[2]),
+}
+
+
+def _meta(values: Iterable[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            if value.is_meta:
+                yield value
+        elif isinstance(value, list | tuple):
+            yield from _meta(value)
+
+
+def _held(tensor: Tensor) -> int:
+    """Bytes of a tensor; what is repeated by a stride of 0 is read once."""
+    return min(tensor.nbytes, tensor.untyped_storage().nbytes())
+
+
+def _letter(matrix: Tensor) -> str:
+    return "N" if matrix.stride(1) == 1 or matrix.shape[1] == 1 else "T"
+
+
+class _FusedAttention(torch.autograd.Function):
+    """Shapes and storages of the fused kernels: the output lies by position, and a logarithm for each row is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, q_BNSD: Tensor, k_BNSD: Tensor, v_BNSD: Tensor, log: Log) -> Tensor:
+        batch, heads, sequence, size = q_BNSD.shape
+        out_BNSD = q_BNSD.new_empty(batch, sequence, heads, size).transpose(1, 2)
+        sums_BNS = q_BNSD.new_empty(batch, heads, sequence, dtype=torch.float32)
+        ctx.save_for_backward(q_BNSD, k_BNSD, v_BNSD, out_BNSD, sums_BNS)
+        ctx.log = log
+        log.add(Attention(batch * heads, sequence, size, q_BNSD.element_size(), backward=False))
+        return out_BNSD
+
+    @staticmethod
+    def backward(ctx: Any, dO_BNSD: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q_BNSD, k_BNSD, v_BNSD, _, _ = ctx.saved_tensors
+        batch, heads, sequence, size = q_BNSD.shape
+        dq, dk, dv = (torch.empty_like(t.transpose(1, 2)).transpose(1, 2) for t in (q_BNSD, k_BNSD, v_BNSD))
+        ctx.log.add(Attention(batch * heads, sequence, size, q_BNSD.element_size(), backward=True))
+        return dq, dk, dv, None
+
+
+@contextmanager
+def fused_attention(log: Log) -> Iterator[None]:
+    """Attention as one event. Put in the place of torch's function: a TorchFunctionMode is off during a backward, in
+    which blocks are recomputed.
+    """
+    plain = F.scaled_dot_product_attention
+    F.scaled_dot_product_attention = lambda q, k, v, **_: _FusedAttention.apply(q, k, v, log)
+    try:
+        yield
+    finally:
+        F.scaled_dot_product_attention = plain
+
+
+class _Waits(Flight):
+    """A collective whose wait is an event."""
+
+    __slots__ = ("log", "number")
+    log: Log
+    number: int
+
+    def wait(self, *, unavoidable: bool) -> None:
+        """See Flight.wait."""
+        self.log.wait(self.number, blocking=self.blocking or unavoidable)
+
+
+class Collectives(Recorder):
+    """Tells the log of collectives and phases; it records nothing itself."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(alone=True)
+        self._log = log
+
+    def issued(
+        self, kind: str, axis: str, lane: str, num_bytes: int, *, blocking: bool, at_once: bool = False
+    ) -> Flight | None:
+        """See Recorder.issued."""
+        flight = _Waits(self._clock, kind, axis, lane, blocking, at_once, 0.0)
+        flight.log, flight.number = self._log, self._log.issue(Issue(str(kind), str(axis), str(lane), num_bytes))
+        return flight
+
+    def mark(self, phase: str) -> None:
+        """A phase begins."""
+        self._log.add(Mark(phase))
