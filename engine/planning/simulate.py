@@ -8,6 +8,7 @@ the collective is over. Exposed and hidden communication are told as a recorder 
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from engine.comm.collective import AXIS_OF_LANE
 from engine.grid import Axis, Grid
@@ -157,7 +158,7 @@ def simulate(trace: Trace, machine: Machine, *, timeline: bool = False) -> Simul
                 player.compute(machine.compute_s(event))
     end_s = player.now_s
     phases: dict[str, float] = defaultdict(float)
-    for (name, start_s), (_, stop_s) in zip(marks, [*marks[1:], ("", end_s)], strict=True):
+    for (name, start_s), (_, stop_s) in pairwise([*marks, ("", end_s)]):
         phases[name] += stop_s - start_s
         if timeline:
             spans.append(Span(lane="compute", kind="phase", name=name, start_s=start_s, end_s=stop_s))

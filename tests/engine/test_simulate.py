@@ -1,0 +1,158 @@
+"""The simulator against what can be reckoned by hand."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from dry_plans import dry_plan
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.batch import Batch
+from engine.grid import Axis, Grid
+from engine.models.catalogue import lookup
+from engine.overlap.flags import ALL, Overlap
+from engine.planning.bandwidth import Bandwidths
+from engine.planning.collectives import ring_s
+from engine.planning.events import Attention, Event, Issue, Mark, Product, Segment, Sweep, Trace, Wait
+from engine.planning.machine import Fitted, Machine
+from engine.planning.simulate import simulate
+from engine.tracing.step import trace
+
+EXACT = Fitted(products=1.0, link=1.0, fading=0.0, slowdown=0.0)
+MACHINE = Machine(
+    name="test",
+    peak_flops=2e9,
+    empirical_peak=1e9,
+    memory_bytes_per_s=1e12,
+    device_memory=None,
+    bandwidths=Bandwidths(devices_per_node=2, inter=1e6, within=4e6),
+    fitted=EXACT,
+    step_s=0.0,
+    kernel_s=0.0,
+)
+SECOND = Product(m=500, n=1000, k=1000, mode="NT", element=0)
+"""A second of compute."""
+GRID = Grid(2, 1, 2, 2)
+
+
+def gather(axis: str, seconds: float, lane: str | None = None) -> Issue:
+    """An all-gather over two ranks that takes so long alone: z and data leave the node, where x shares their link."""
+    return Issue("all_gather", axis, lane or axis, round(seconds * {"x": 4e6, "z": 0.5e6, "data": 0.5e6}[axis]))
+
+
+def of(*events: Event, repeats: int = 1) -> Trace:
+    return Trace({"grid": str(GRID)}, 1, 1, 0, 0, 0, [Segment(repeats, list(events), [])])
+
+
+def test_what_is_waited_for_at_once_is_exposed() -> None:
+    found = simulate(of(Mark("forward"), SECOND, gather("x", 2), Wait(1, True), Mark("backward"), SECOND), MACHINE)
+    assert found.time_s == pytest.approx(4)
+    assert found.compute_s == pytest.approx(2)
+    assert found.exposed_s == pytest.approx({"x": 2})
+    assert found.hidden_s == 0
+    assert found.phases_s == pytest.approx({"forward": 3, "backward": 1})
+
+
+def test_what_is_in_flight_during_compute_is_hidden_and_slows_it() -> None:
+    events = (gather("z", 1.5), SECOND, SECOND, Wait(1, False))
+    found = simulate(of(*events), MACHINE)
+    assert (found.time_s, found.hidden_s) == pytest.approx((2, 1.5))
+    assert found.hidden_by_axis_s == pytest.approx({"z": 1.5})
+    slow = simulate(of(*events), MACHINE.with_fitted(replace(EXACT, slowdown=0.5)))
+    assert slow.compute_s == slow.time_s == pytest.approx(1.5 + 1)  # in 1.5 s one second is done
+    partly = simulate(of(gather("z", 3), SECOND, Wait(1, False)), MACHINE)
+    assert (partly.time_s, partly.communication_s, partly.hidden_s) == pytest.approx((3, 2, 1))
+
+
+def test_flights_that_use_the_same_link_share_it_and_others_do_not() -> None:
+    both = simulate(of(gather("z", 1), gather("data", 1), Wait(2, False), Wait(1, False)), MACHINE)
+    assert both.time_s == pytest.approx(2)
+    uneven = simulate(of(gather("z", 1), gather("data", 3), Wait(2, False), Wait(1, False)), MACHINE)
+    assert uneven.time_s == pytest.approx(4)
+    assert uneven.exposed_s == pytest.approx({"z": 2, "data": 2})
+    apart = simulate(of(gather("z", 1), gather("x", 1), Wait(2, False), Wait(1, False)), MACHINE)
+    assert apart.time_s == pytest.approx(1)
+
+
+def test_a_lane_is_a_queue_and_another_lane_of_the_axis_is_not_behind_it() -> None:
+    queued = simulate(of(gather("z", 1), gather("z", 1), SECOND, SECOND, Wait(1, False)), MACHINE, timeline=True)
+    assert queued.time_s == pytest.approx(2)
+    assert queued.timeline is not None
+    first, second = (span for span in queued.timeline.spans if span.kind == "collective")
+    assert second.issued_s == 0
+    assert (first.end_s, second.start_s, second.end_s) == pytest.approx((1, 1, 2))
+    lanes = simulate(of(gather("z", 3), gather("z", 1, "z gather"), Wait(1, False)), MACHINE)
+    assert lanes.time_s == pytest.approx(2), "half of the link each"
+
+
+def test_waits_reach_back_over_segments() -> None:
+    body = (SECOND, gather("z", 1), Wait(2, False))
+    found = simulate(
+        replace(of(*body, repeats=3), segments=[Segment(1, [gather("z", 1)], []), Segment(3, list(body), [])]), MACHINE
+    )
+    assert found.time_s == pytest.approx(3)
+    assert found.communication_s == pytest.approx(0)
+
+
+def test_compute_takes_its_flops_its_bytes_and_its_launches() -> None:
+    machine = replace(MACHINE, memory_bytes_per_s=1e6, kernel_s=0.25, modes={"TN": 0.5})
+    assert machine.compute_s(Sweep(2_000_000, 1)) == pytest.approx(2)
+    assert machine.compute_s(Sweep(0, 8)) == pytest.approx(2)
+    assert machine.compute_s(SECOND) == pytest.approx(1)
+    assert machine.compute_s(replace(SECOND, mode="TN")) == pytest.approx(2)
+    assert machine.compute_s(replace(SECOND, element=1)) == pytest.approx(1 + 2)
+    attention = Attention(heads=1, sequence=1000, head_size=250, element=0, backward=False)
+    assert machine.compute_s(attention) == pytest.approx(1)
+    assert machine.compute_s(replace(attention, backward=True)) == pytest.approx(2)
+
+
+def test_a_group_within_a_node_has_the_nodes_link_and_one_beyond_it_shares_the_network() -> None:
+    machine = MACHINE.with_fitted(replace(EXACT, link=0.5, fading=0.1))
+    assert machine.link(GRID, Axis.X).bytes_per_s == 4e6
+    assert machine.link(GRID, Axis.Z).bytes_per_s == 0.25e6
+    assert machine.link(Grid(1, 1, 8, 1), Axis.Z).over(8) == pytest.approx(0.5e6 / 1.2)
+    assert machine.collective_s("all_gather", 1e6, Grid(z=8), Axis.Z) == pytest.approx(7 * 1.2 / 0.5)
+    assert ring_s("all_reduce", 1e6, 1, machine.link(GRID, Axis.X)) == 0  # type: ignore[arg-type]
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    slowdown=st.floats(0, 1),
+    inter=st.floats(1e6, 1e9),
+    flags=st.sampled_from(["none", "oar", "ors", "oag", "oar,ors,oag,data", "oar,ors,oag,cache=2,data"]),
+)
+def test_a_step_is_at_least_its_longest_part_and_at_most_their_sum(slowdown: float, inter: float, flags: str) -> None:
+    found = TRACES.setdefault(flags, trace(dry_plan(lookup("gpt-test"), GRID, BATCH, overlap=Overlap.parse(flags))))
+    machine = replace(
+        MACHINE.with_fitted(replace(EXACT, slowdown=slowdown)), bandwidths=Bandwidths(2, inter, 2 * inter)
+    )
+    told = simulate(found, machine, timeline=True)
+    compute_s = sum(machine.compute_s(event) for event in found if isinstance(event, Product | Attention | Sweep))
+    lanes: dict[str, float] = {}
+    for event in found:
+        if isinstance(event, Issue):
+            alone_s = machine.collective_s(event.kind, event.num_bytes, GRID, Axis(event.axis))
+            lanes[event.lane] = lanes.get(event.lane, 0.0) + alone_s
+    assert told.time_s == pytest.approx(told.compute_s + told.communication_s)
+    assert compute_s <= told.compute_s * (1 + 1e-9)
+    assert told.compute_s <= compute_s * (1 + slowdown) * (1 + 1e-9)
+    assert max(lanes.values()) <= told.time_s * (1 + 1e-9)
+    assert told.time_s <= (compute_s * (1 + slowdown) + 2 * sum(lanes.values())) * (1 + 1e-9)
+    assert told.timeline is not None
+    for lane in lanes:
+        spans = [span for span in told.timeline.spans if span.lane == lane and span.kind == "collective"]
+        for before, after in pairwise(spans):
+            assert before.end_s <= after.start_s
+    if flags == "none":
+        assert told.hidden_s == 0
+
+
+BATCH = Batch(16, 2)
+TRACES: dict[str, Trace] = {}
+
+
+def test_every_flag_helps_where_the_network_is_slow() -> None:
+    model = lookup("gpt-test")
+    none, some = (trace(dry_plan(model, GRID, BATCH, overlap=flags)) for flags in (Overlap(), replace(ALL, cache=2)))
+    assert simulate(some, MACHINE).time_s < simulate(none, MACHINE).time_s
