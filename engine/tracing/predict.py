@@ -1,0 +1,114 @@
+"""How long a step of a job takes, from the traces of its rank 0.
+
+By default the traces of two and of four layers at full width, of which the others are multiples: every block is like
+the one before it, so that time, exposed communication and hidden communication are linear in the layers. exact: the
+whole network is traced.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+from engine.overlap.flags import AUTO
+from engine.planning.events import Trace
+from engine.planning.machine import Machine
+from engine.planning.memory import Footprint
+from engine.planning.simulate import Simulated, simulate
+from engine.tracing.step import trace
+from engine.training.plan import Plan
+from engine.training.trainer import CACHE_SHARE
+
+FEW, MORE = 2, 4
+"""Layers of the traces that stand for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What decides the time of a plan, on any machine.
+
+    whole: of all layers; or few and more of two and four, and cached, if blocks are cached, of four of which two are.
+    """
+
+    layers: int
+    cached_blocks: int
+    peak_bytes: float
+    whole: Trace | None = None
+    few: Trace | None = None
+    more: Trace | None = None
+    cached: Trace | None = None
+
+    def on(self, machine: Machine, *, timeline: bool = False) -> Simulated:
+        """A step of it. timeline: of a whole network only."""
+        if self.whole is not None:
+            return simulate(self.whole, machine, timeline=timeline)
+        assert self.few is not None
+        assert self.more is not None
+        few, more = simulate(self.few, machine), simulate(self.more, machine)
+        layer = _scaled(_minus(more, few), 1 / (MORE - FEW))
+        found = _plus(few, _scaled(layer, self.layers - FEW))
+        if self.cached is not None:
+            saved = _scaled(_minus(simulate(self.cached, machine), more), 1 / (MORE - FEW))
+            found = _plus(found, _scaled(saved, self.cached_blocks))
+        return replace(found, peak_bytes=round(self.peak_bytes))
+
+
+def traced(plan: Plan, *, device_memory: float | None = None, exact: bool = False) -> Traced:
+    """Trace rank 0 of a plan. device_memory: sizes cache=auto, as a real run would."""
+    layers, overlap, grid = plan.model.layers, plan.config.overlap, plan.grid
+    if exact or layers <= MORE:
+        whole = trace(plan, device_memory=device_memory)
+        return Traced(layers, whole.cached_blocks, whole.peak_bytes, whole=whole)
+    footprint = Footprint(plan.model, plan.config.workload)
+    needs = footprint.on(grid)
+    cached = 0
+    if grid.z > 1 and plan.config.checkpoint_activations and overlap.cache:
+        cached = overlap.cache if overlap.cache != AUTO else _fitting(plan, device_memory, needs.total)
+    peak = Footprint(plan.model, replace(plan.config.workload, overlap=replace(overlap, cache=cached))).on(grid).total
+    return Traced(
+        layers,
+        cached,
+        peak,
+        few=trace(_of(plan, FEW, 0)),
+        more=trace(_of(plan, MORE, 0)),
+        cached=trace(_of(plan, MORE, MORE - FEW)) if cached else None,
+    )
+
+
+def _fitting(plan: Plan, device_memory: float | None, needed: float) -> int:
+    """Blocks that cache=auto would keep (training/trainer.py)."""
+    budget = plan.config.overlap.cache_bytes
+    if budget is None:
+        budget = max(0.0, (device_memory or 0.0) - needed) * CACHE_SHARE
+    of_block = [p for name, p in plan.model.placements().items() if name.startswith("blocks.0.") and p.sharded]
+    block_bytes = sum(p.local_numel(plan.grid) for p in of_block) * plan.grid.z * plan.config.workload.compute
+    return min(int(budget / block_bytes), plan.model.layers)
+
+
+def _of(plan: Plan, layers: int, cached: int) -> Plan:
+    """The same plan with so many layers, of which so many are cached."""
+    config = replace(plan.config, overlap=replace(plan.config.overlap, cache=cached))
+    return replace(plan, model=replace(plan.model, layers=layers), config=config)  # type: ignore[type-var]
+
+
+def _combined(one: Simulated, two: Simulated, by: float) -> Simulated:
+    """one + by * two, figure by figure; what is not told of both is 0 there."""
+
+    def of(name: str) -> object:
+        mine, yours = getattr(one, name), getattr(two, name)
+        if isinstance(mine, Mapping):
+            return {key: mine.get(key, 0.0) + by * yours.get(key, 0.0) for key in {**mine, **yours}}
+        return mine + by * yours
+
+    names = (field.name for field in fields(Simulated) if field.name != "timeline")
+    return Simulated(**{name: of(name) for name in names})  # type: ignore[arg-type]
+
+
+def _plus(one: Simulated, two: Simulated) -> Simulated:
+    return _combined(one, two, 1.0)
+
+
+def _minus(one: Simulated, two: Simulated) -> Simulated:
+    return _combined(one, two, -1.0)
+
+
+def _scaled(one: Simulated, by: float) -> Simulated:
+    return _combined(one, one, by - 1.0)

@@ -1,0 +1,25 @@
+"""Does the performance model find the fastest grids? Every valid grid of a few jobs, measured (axonn-sc24 Fig. 2).
+
+    reframe -c suites/model_validation.py --system vcluster -r
+    reframe -c suites/model_validation.py --system perlmutter         a dry run elsewhere: GPT-20B on 32, GPT-40B on 64
+    reframe -c suites/model_validation.py --system vcluster -n wide.*8x1x1x1 -r
+
+The report sets the times beside the order that the model gives; `par4d plan --validate` prints it.
+"""
+
+import reframe as rfm
+from reframe.core.builtins import parameter
+
+from suites.point_training import SYSTEM, PointTraining
+from suites.series import points
+
+
+@rfm.simple_test
+class ModelValidation(PointTraining):
+    """One grid of one job. Activations are computed again where the published runs do so."""
+
+    descr = "time per batch of one grid"
+    study = "model_validation"
+    point = parameter(points("model_validation", SYSTEM.name), fmt=lambda point: str(point), loggable=True)
+    checkpoint_activations = SYSTEM.device.kind == "cuda"
+    energy = "off"
