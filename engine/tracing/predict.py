@@ -1,12 +1,13 @@
 """How long a step of a job takes, from the traces of its rank 0.
 
-By default the traces of two and of four layers at full width, of which the others are multiples: every block is like
-the one before it, so that time, exposed communication and hidden communication are linear in the layers. exact: the
-whole network is traced.
+By default few layers at full width are traced, and two more: every block is like the one before it, so that time,
+exposed and hidden communication grow alike with each. The few are two and as many as weigh what the table of tokens
+does, whose gradient is still on its way while as much is computed (tests compare both ways). exact: all layers.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from math import prod
 
 from engine.overlap.flags import AUTO
 from engine.planning.events import Trace
@@ -17,15 +18,15 @@ from engine.tracing.step import trace
 from engine.training.plan import Plan
 from engine.training.trainer import CACHE_SHARE
 
-FEW, MORE = 2, 4
-"""Layers of the traces that stand for all."""
+STEP = 2
+"""Layers by which the two traces differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
     """What decides the time of a plan, on any machine.
 
-    whole: of all layers; or few and more of two and four, and cached, if blocks are cached, of four of which two are.
+    whole: of all layers; or of few and of more, and, if blocks are cached, of as many of which STEP are.
     """
 
     layers: int
@@ -43,10 +44,10 @@ class Traced:
         assert self.few is not None
         assert self.more is not None
         few, more = simulate(self.few, machine), simulate(self.more, machine)
-        layer = _scaled(_minus(more, few), 1 / (MORE - FEW))
-        found = _plus(few, _scaled(layer, self.layers - FEW))
+        layer = _scaled(_minus(more, few), 1 / STEP)
+        found = _plus(few, _scaled(layer, self.layers - self.few.layers))
         if self.cached is not None:
-            saved = _scaled(_minus(simulate(self.cached, machine), more), 1 / (MORE - FEW))
+            saved = _scaled(_minus(simulate(self.cached, machine), more), 1 / STEP)
             found = _plus(found, _scaled(saved, self.cached_blocks))
         return replace(found, peak_bytes=round(self.peak_bytes))
 
@@ -54,7 +55,9 @@ class Traced:
 def traced(plan: Plan, *, device_memory: float | None = None, exact: bool = False) -> Traced:
     """Trace rank 0 of a plan. device_memory: sizes cache=auto, as a real run would."""
     layers, overlap, grid = plan.model.layers, plan.config.overlap, plan.grid
-    if exact or layers <= MORE:
+    few = _few(plan)
+    more = few + STEP
+    if exact or layers <= more:
         whole = trace(plan, device_memory=device_memory)
         return Traced(layers, whole.cached_blocks, whole.peak_bytes, whole=whole)
     footprint = Footprint(plan.model, plan.config.workload)
@@ -67,10 +70,16 @@ def traced(plan: Plan, *, device_memory: float | None = None, exact: bool = Fals
         layers,
         cached,
         peak,
-        few=trace(_of(plan, FEW, 0)),
-        more=trace(_of(plan, MORE, 0)),
-        cached=trace(_of(plan, MORE, MORE - FEW)) if cached else None,
+        few=trace(_of(plan, few, 0)),
+        more=trace(_of(plan, more, 0)),
+        cached=trace(_of(plan, more, STEP)) if cached else None,
     )
+
+
+def _few(plan: Plan) -> int:
+    sizes = {name: prod(p.shape) for name, p in plan.model.placements().items() if p.sharded}
+    block = sum(size for name, size in sizes.items() if name.startswith("blocks.0."))
+    return 2 + max(size for name, size in sizes.items() if not name.startswith("blocks.")) // block
 
 
 def _fitting(plan: Plan, device_memory: float | None, needed: float) -> int:

@@ -17,7 +17,7 @@ from engine.models.catalogue import lookup
 from engine.overlap.flags import ALL, Overlap
 from engine.planning import events
 from engine.planning.events import Attention, Event, Issue, Mark, Product, Trace, Wait
-from engine.tracing import step
+from engine.tracing import step, watch
 from engine.tracing.agree import corners, disagreements, some_groups
 from engine.tracing.step import trace
 
@@ -170,3 +170,12 @@ def test_groups_are_drawn_of_every_axis_that_has_any() -> None:
     drawn = some_groups(grid, 40)
     assert drawn == some_groups(grid, 40)
     assert max(drawn) < grid.size
+
+
+@pytest.mark.parametrize("name", ["gpt-test", "llama-test"])
+def test_shapes_that_are_plain_to_see_are_those_that_torch_gives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = dry_plan(lookup(name), GRID, BATCH, overlap=Overlap.parse("oar,ors,oag,cache=1,data"))
+    quick = trace(plan)
+    monkeypatch.setattr(watch, "POINTWISE", ())
+    monkeypatch.setattr(watch, "IN_PLACE", ())
+    assert trace(plan) == quick

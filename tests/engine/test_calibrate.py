@@ -1,0 +1,65 @@
+"""The fit finds the numbers that made the times, and leaves alone what the times say nothing of."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import yaml
+
+import reports
+from engine.planning import calibrate
+from engine.planning.calibrate import USUAL, fit
+from engine.planning.machine import Fitted
+
+TRUE = Fitted(products=0.6, link=0.5, fading=0.1, slowdown=0.2)
+
+
+def step_s(compute_s: float, sent_s: float, hops: float):  # type: ignore[no-untyped-def]
+    """A job that computes, sends, and hides half of it."""
+    return lambda f: compute_s / f.products * (1 + 0.5 * f.slowdown) + 0.5 * sent_s / f.link * (1 + f.fading * hops)
+
+
+def test_many_rows_give_back_the_numbers_that_made_them() -> None:
+    jobs = [step_s(c, s, h) for c in (0.1, 1.0, 5.0) for s in (0.0, 1.0, 4.0) for h in (0.0, 2.0, 8.0)]
+    found = fit([(job, job(TRUE)) for job in jobs])
+    for job in jobs:
+        assert job(found) == pytest.approx(job(TRUE), rel=0.03)
+    assert found.spread == pytest.approx(calibrate.LEAST_SPREAD)
+
+
+def test_rows_without_communication_leave_the_link_as_usual() -> None:
+    job = step_s(1.0, 0.0, 0.0)
+    found = fit([(job, job(TRUE))])
+    assert (found.link, found.fading) == (USUAL["link"].value, USUAL["fading"].value)
+    assert job(found) == pytest.approx(job(TRUE), rel=0.02)
+
+
+def test_the_spread_covers_the_errors_that_are_left() -> None:
+    job = step_s(1.0, 0.0, 0.0)
+    found = fit([(job, 1.0), (job, 2.0)])
+    assert found.spread > 0.5
+
+
+def test_a_fit_needs_rows() -> None:
+    with pytest.raises(ValueError, match="at least one row"):
+        fit([])
+
+
+def test_the_published_times_are_those_of_the_report_and_at_most_two_a_machine_are_fitted() -> None:
+    table = csv.DictReader((Path(reports.__file__).parent / "published" / "weak_scaling.csv").open())
+    implied = {
+        (row["system"].lower(), int(row["devices"]), row["model"].lower(), int(row["batch_tokens"])): float(
+            row["value"]
+        )
+        for row in table
+        if row["metric"] == "batch_time" and row["framework"] in ("AxoNN", "Par4D/AxoNN")
+    }
+    ours, fitted = {}, {}
+    for series in yaml.safe_load((Path(calibrate.__file__).with_name("published.yaml")).read_text()):
+        fitted.setdefault(series["system"], []).extend(series["fitted"])
+        for model, times in series["batch_s"].items():
+            for devices, seconds in times.items():
+                ours[series["system"], devices, model, series["sequences"] * 2048] = seconds
+    assert ours == pytest.approx(implied)
+    assert all(len(rows) <= 2 for rows in fitted.values())
+    assert max(devices for rows in fitted.values() for devices in rows) <= 8192

@@ -1,0 +1,52 @@
+"""Few layers stand for all: what they predict is what the whole network's trace does."""
+
+from dataclasses import replace
+
+import pytest
+from dry_plans import dry_plan, few_layers
+
+from engine.batch import Batch
+from engine.grid import Grid
+from engine.overlap.flags import Overlap
+from engine.planning.bandwidth import Bandwidths
+from engine.planning.machine import Fitted, Machine
+from engine.tracing.predict import traced
+
+MACHINE = Machine(
+    name="some",
+    peak_flops=300e12,
+    empirical_peak=200e12,
+    memory_bytes_per_s=1.5e12,
+    device_memory=40e9,
+    bandwidths=Bandwidths(4, 100e9, 100e9),
+    fitted=Fitted(),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "batch", "overlap"),
+    [
+        ("gpt-10b", Grid(1, 1, 64, 16), Batch(8192, 8), "oar,ors,oag"),
+        ("gpt-10b", Grid(1, 1, 64, 16), Batch(8192, 8), "oar,ors,oag,cache=4,data"),
+        ("gpt-80b", Grid(8, 2, 16, 32), Batch(8192, 4), "oar,ors,oag"),
+        ("gpt-80b", Grid(8, 2, 16, 32), Batch(8192, 4), "none"),
+        ("llama-3.1-8b", Grid(2, 1, 8, 64), Batch(4096, 1), "oar,ors,oag"),
+    ],
+    ids=str,
+)
+def test_few_layers_predict_what_all_do(name: str, grid: Grid, batch: Batch, overlap: str) -> None:
+    plan = dry_plan(few_layers(name, 10), grid, batch, overlap=Overlap.parse(overlap))
+    whole, found = traced(plan, exact=True).on(MACHINE), traced(plan).on(MACHINE)
+    assert found.time_s == pytest.approx(whole.time_s, rel=3e-3)
+    assert found.communication_s == pytest.approx(whole.communication_s, abs=3e-3 * whole.time_s)
+    assert found.hidden_s == pytest.approx(whole.hidden_s, abs=5e-3 * whole.time_s)
+    assert found.time_s == pytest.approx(found.compute_s + found.communication_s)
+
+
+def test_auto_caches_more_blocks_in_more_memory_and_that_saves_time() -> None:
+    slow = replace(MACHINE, bandwidths=Bandwidths(4, 10e9, 100e9))
+    plan = dry_plan(few_layers("gpt-10b", 24), Grid(1, 1, 64, 16), Batch(8192, 4), overlap=Overlap.parse("all"))
+    small, large = traced(plan, device_memory=12e9), traced(plan, device_memory=80e9)
+    assert small.cached_blocks < large.cached_blocks == 24
+    assert small.on(slow).time_s > large.on(slow).time_s
+    assert small.peak_bytes < large.peak_bytes
