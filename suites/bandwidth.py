@@ -111,6 +111,9 @@ def measured(result: Result) -> store.Measured:
     if links.fitted:
         inter = store.Between(
             bytes_per_s=_short(links.alone[-1].bytes_per_s),
+            kinds={
+                one.kind: _short(one.bytes_per_s) for one in reversed(links.alone[-1].times)
+            },  # the largest is first
             shared=rates(links.shared),
             link_bytes_per_s=_short(links.fitted.bytes_per_s),
             step_s=_short(links.fitted.step_s),

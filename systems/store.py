@@ -4,7 +4,7 @@ suites/bandwidth.py writes it from what `bench collectives` finds there; a plann
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import yaml
 from pydantic import Field
@@ -36,12 +36,13 @@ class Source(Record):
 class Between(Record):
     """Between nodes, in bytes/s of a ring and one direction.
 
-    bytes_per_s: one rank a node, nothing beside it. shared: all ranks of all nodes at once, each ring's. step_s,
-    half_bytes: of the Link (engine/planning/collectives.py) that fits small messages too, whose bandwidth is
-    link_bytes_per_s.
+    bytes_per_s: one rank a node, nothing beside it, the three collectives together; kinds: each of them. shared: all
+    ranks of all nodes at once, each ring's. step_s, half_bytes: of the Link (engine/planning/collectives.py) that fits
+    small messages too, whose bandwidth is link_bytes_per_s.
     """
 
     bytes_per_s: Rate
+    kinds: dict[Literal["all_gather", "reduce_scatter", "all_reduce"], Rate] = {}
     shared: dict[Pair, Rate] = {}
     link_bytes_per_s: Rate
     step_s: NotNegative
