@@ -17,9 +17,9 @@ from pydantic import AfterValidator, Field
 from engine.errors import UsageError, nearest
 from engine.schema import Record
 from systems.files import SystemFileError, read_as
-from systems.store import Measured, measured
+from systems.store import Between, Measured, Source, measured
 
-__all__ = ["Measured", "SystemFileError", "measured"]
+__all__ = ["Between", "Measured", "Source", "SystemFileError", "measured"]
 
 FOLDER = Path(__file__).parent
 
