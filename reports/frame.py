@@ -16,6 +16,7 @@ from engine.overlap.flags import Pace
 from reports import breakdowns, contests
 from reports.energies import energy
 from reports.load import Contests, Run
+from reports.rings import rings
 from reports.text import clean, number, positive
 from reports.transports import network, with_networks, words
 from reports.tunings import Tunings, tunings
@@ -50,8 +51,8 @@ class Frames:
     """runs: one row a job. iterations, collectives, gemm, stream (a kernel), launches: one row each of what the results
     carry.
 
-    energy: one row a component (energies.py). variants: of the ablations among them. tunings: of the tuner's tables.
-    contests: one row a contest with a peer (contests.py), which belong to no run.
+    rings: one row a shape (rings.py). energy: one row a component (energies.py). variants: of the ablations among them.
+    tunings: of the tuner's tables. contests: one row a contest with a peer (contests.py), which belong to no run.
     """
 
     runs: pd.DataFrame
@@ -60,6 +61,7 @@ class Frames:
     gemm: pd.DataFrame
     stream: pd.DataFrame
     launches: pd.DataFrame
+    rings: pd.DataFrame
     energy: pd.DataFrame
     variants: Variants
     tunings: Tunings
@@ -79,6 +81,7 @@ class Frames:
             gemm=kept(self.gemm),
             stream=kept(self.stream),
             launches=kept(self.launches),
+            rings=kept(self.rings),
             energy=kept(self.energy),
             variants=self.variants.of(runs),
             tunings=self.tunings.of(runs),
@@ -127,6 +130,7 @@ def frames(loaded: Sequence[Run], held: Sequence[Contests] = ()) -> Frames:
         pd.DataFrame(gemm, columns=["run", "size", "flops_per_s", "median_time_s", "repeats", "skipped"]),
         pd.DataFrame(stream, columns=STREAM_COLUMNS),
         pd.DataFrame(launches, columns=["run", "name", "operators", "samples", "launch_s", "low_s", "high_s"]),
+        rings(results),
         energy(results),
         variants(results),
         tunings(results),

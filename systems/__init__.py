@@ -1,7 +1,8 @@
 """The machines: one YAML file each, with its hardware facts and how ReFrame runs jobs on it.
 
 Adding a machine is adding one file. settings.py hands the partitions to ReFrame; suites and reports read the facts
-from here. Every fact names its source, and what is not known is left out.
+from here. Every fact names its source, and what is not known is left out. What was measured of a machine's network is
+in a file of its own (store.py).
 """
 
 import os
@@ -9,21 +10,20 @@ import re
 import socket
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import yaml
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field
 
 from engine.errors import UsageError, nearest
-from engine.schema import Record, first_problem
+from engine.schema import Record
+from systems.files import SystemFileError, read_as
+from systems.store import Between, Measured, Source, measured
+
+__all__ = ["Between", "Measured", "Source", "SystemFileError", "measured"]
 
 FOLDER = Path(__file__).parent
 
 Dtype = Literal["bf16", "fp16", "fp32", "tf32", "fp64"]
-
-
-class SystemFileError(UsageError):
-    """A system's file can't be used; the message names the file, the key and what is expected there."""
 
 
 class Fact(Record):
@@ -221,15 +221,4 @@ def _load(name: str) -> System:
 
 def read(path: Path) -> System:
     """Read and check one file; the system is named as the file. Raises SystemFileError."""
-    try:
-        data: Any = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise SystemFileError(f"{path} can't be read: {error.strerror}.") from None
-    except yaml.YAMLError as error:
-        raise SystemFileError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
-    if not isinstance(data, dict):
-        raise SystemFileError(f"{path} should hold the keys of a system, such as title, device and partitions.")
-    try:
-        return System.model_validate({"name": path.stem} | data)
-    except ValidationError as error:
-        raise SystemFileError(f"{path} is not a valid system file: {first_problem(error)}") from None
+    return read_as(System, path, what="a system", holds="title, device and partitions", name=path.stem)

@@ -27,20 +27,20 @@ class AtOnce:
     """
 
     def __init__(self, comm: Comm | None = None) -> None:
-        self._comm = comm
+        self.comm = comm
         self.count = comm.grid.size if comm else 1
         mine = zlib.crc32(machine_name().encode())
         self.on_machine = int((self.everyone([mine]) == mine).sum())
 
     def meet(self) -> None:
         """Wait for all others."""
-        if self._comm:
-            self._comm.barrier()
+        if self.comm:
+            self.comm.barrier()
 
     def everyone(self, row: Sequence[float]) -> Tensor:
         """What each rank found: [ranks, n] in float64 on the host."""
         mine = torch.tensor(row, dtype=torch.float64)
-        return self._comm.everyone(mine).cpu() if self._comm else mine[None]
+        return self.comm.everyone(mine).cpu() if self.comm else mine[None]
 
     def mean(self, row: Sequence[float]) -> list[float]:
         """Of what the ranks found."""

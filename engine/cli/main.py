@@ -12,6 +12,7 @@ from cyclopts import App, CycloptsError, MissingArgumentError, UnusedCliTokensEr
 from engine.cli.bench import gemm, latency, matmul, memory, startup
 from engine.cli.breakdown import breakdown
 from engine.cli.check import check
+from engine.cli.collectives import collectives
 from engine.cli.data import prepare
 from engine.cli.dry import dry
 from engine.cli.overlap import overlap
@@ -45,10 +46,14 @@ def commands(name: str) -> App:
     data = App(name="data", help="Prepare training data.")
     data.command(prepare)
     app.command(data)
-    bench = App(name="bench", help="Measure one device, what overlap gains, or the engine against its peers.")
+    bench = App(
+        name="bench",
+        help="Measure one device or the links between several, what overlap gains, or the engine against its peers.",
+    )
     bench.command(gemm)
     bench.command(memory)
     bench.command(latency)
+    bench.command(collectives)
     bench.command(matmul)
     bench.command(startup)
     bench.command(overlap)

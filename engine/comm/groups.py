@@ -19,20 +19,24 @@ from engine.grid import Axis, Grid
 class ProcessGroups:
     """Backend of a Comm. Each rank makes only its own groups, with a time-out for every collective.
 
-    A grid of one rank needs no process group. Raises RuntimeError if there is none of the grid's size, or RunError if
-    its back end is unknown.
+    A grid of one rank needs no process group. ranks: those of the job that are the grid's, in its order and this one
+    among them, where they aren't all. Raises RuntimeError if there are not as many as the grid has, or RunError if
+    their back end is unknown.
     """
 
-    def __init__(self, grid: Grid, device: torch.device, timeout: timedelta) -> None:
+    def __init__(
+        self, grid: Grid, device: torch.device, timeout: timedelta, ranks: Sequence[int] | None = None
+    ) -> None:
         self._device, self._timeout = device, timeout
         if not dist.is_initialized():
             if grid.size > 1:
                 raise RuntimeError("Comm needs an initialised process group for a grid of more than one rank.")
             self.rank = 0
             return
-        self.rank, world_size = dist.get_rank(), dist.get_world_size()
-        if world_size != grid.size:
-            raise RuntimeError(f"Grid {grid} has {grid.size} ranks, the process group {world_size}.")
+        self._ranks = range(dist.get_world_size()) if ranks is None else ranks
+        if len(self._ranks) != grid.size:
+            raise RuntimeError(f"Grid {grid} has {grid.size} ranks, the process group {len(self._ranks)}.")
+        self.rank = self._ranks.index(dist.get_rank())
 
     def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> Channel:
         """See Backend.channel. A new group takes its back end's default time-out, not the parent's: it is passed."""
@@ -42,10 +46,12 @@ class ProcessGroups:
                 f"Collectives go over gloo, nccl or fake, but torch.distributed was initialised with {name}: take one "
                 "of the three."
             )
-        line = Line(self.rank, f"on axis {axis}", [member for member in members if member != self.rank], name)
+        own = self._ranks[self.rank]
+        in_the_job = [self._ranks[member] for member in members]
+        line = Line(own, f"on axis {axis}", [rank for rank in in_the_job if rank != own], name)
         with line.held():
             group = dist.new_group(
-                list(members),
+                in_the_job,
                 timeout=self._timeout,
                 pg_options=group_options(self._timeout) if name == "nccl" else None,
                 use_local_synchronization=True,

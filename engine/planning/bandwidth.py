@@ -2,9 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
+from math import inf, prod
 
+from engine.errors import UsageError
 from engine.grid import Axis, Grid
+from systems import Count, Fact, System, measured
+
+ANY_NUMBER = 1 << 62
+"""Of ranks on a node that holds every job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,24 +18,69 @@ class Bandwidths:
 
     inter: beta_inter, between two nodes. intra: within a node, for groups of g1 ranks that are g0 apart, while all
     groups of the node communicate at once: {(g0, g1): bytes/s}, the paper's case 1; what isn't in it is `within`.
+    of_rank: the most that one rank sends to other nodes by itself, such as the rate of its NIC where a node has
+    several. The papers know of no such limit: without it Eq. 7 is theirs.
     """
 
     devices_per_node: int
     inter: float
     within: float
     intra: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    of_rank: float = inf
 
     def along(self, grid: Grid, axis: Axis) -> float:
         """Bytes/s that one group of the axis finds while all of them communicate (axonn-sc24 case 1, Eq. 7).
 
-        beta_i = beta_inter / min(G_node, G_0 ... G_i-1) where a group leaves the node.
+        beta_i = beta_inter / min(G_node, G_0 ... G_i-1) where a group leaves the node, but not more than its ranks on a
+        node can send: libraries let rings leave a node by as many of them as there are.
         """
         inner = prod(grid[before] for before in list(Axis)[: list(Axis).index(axis)])
         if inner * grid[axis] <= self.devices_per_node:
             return self.intra.get((inner, grid[axis]), self.within)
-        return self.inter / min(self.devices_per_node, inner)
+        of_group = max(1, self.devices_per_node // inner)
+        return min(of_group * self.of_rank, self.inter / min(self.devices_per_node, inner))
 
 
 def agnostic(bandwidth: float = 1.0) -> Bandwidths:
     """The same everywhere, whatever the placement (par4d V-A). Its node is larger than any job."""
-    return Bandwidths(devices_per_node=1 << 62, inter=bandwidth, within=bandwidth)
+    return Bandwidths(devices_per_node=ANY_NUMBER, inter=bandwidth, within=bandwidth)
+
+
+def bandwidths(system: System) -> Bandwidths:
+    """What was measured on a system, and what its file says where nothing was.
+
+    A node's way out (inter) is measured by all of its ranks at once, of_rank by one of them alone; published, they are
+    its NICs together and one of them. A pair (g0, g1) that wasn't measured counts as the slowest that was. A machine
+    that is no cluster is one node, whatever a job's size.
+
+    Raises UsageError, which names the facts that are missing.
+    """
+    found, node = measured(system.name), system.node
+    intra = found.intra_of() if found else {}
+    between = found.inter if found else None
+    one_node = all(partition.scheduler == "local" for partition in system.partitions)
+    needed: dict[str, Count | Fact | None] = {}
+    if found is None and not one_node:
+        needed["node.devices"] = node.devices
+    if not intra and not (found and found.devices_per_node == 1):
+        needed["node.intra_node_bytes_per_s"] = node.intra_node_bytes_per_s
+    if between is None and not one_node:
+        needed |= {"node.nics": node.nics, "node.nic_bytes_per_s": node.nic_bytes_per_s}
+    known = {name: fact.value for name, fact in needed.items() if fact is not None}
+    if missing := [name for name in needed if name not in known]:
+        raise UsageError(
+            f"No bandwidths were measured on {system.name}, and its file lacks {' and '.join(missing)}: "
+            f"run reframe -c suites/bandwidth.py --system {system.name} there, or add what is missing with its source."
+        )
+    within = min(intra.values(), default=known.get("node.intra_node_bytes_per_s", inf))
+    if one_node:
+        return Bandwidths(devices_per_node=ANY_NUMBER, inter=within, within=within, intra=intra)
+    devices = node.devices.value if node.devices else found.devices_per_node if found else 1
+    of_rank = between.bytes_per_s if between else known["node.nic_bytes_per_s"]
+    return Bandwidths(
+        devices_per_node=devices,
+        inter=between.way_out() if between else known["node.nics"] * of_rank,
+        within=within,
+        intra=intra,
+        of_rank=of_rank,
+    )

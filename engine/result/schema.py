@@ -15,6 +15,7 @@ from engine.files import write_text
 from engine.grid import Grid
 from engine.result.device import GemmPoint, LaunchTime, Stream
 from engine.result.energy import Energy
+from engine.result.links import Links
 from engine.result.matmul import Tuning
 from engine.result.profile import Profile
 from engine.result.step import Breakdown, Collective, Timeline
@@ -175,7 +176,7 @@ class Provenance(Record):
 
 class Result(Record):
     """A whole result.json. kind "train" carries iterations and summary, "ablation" variants, "gemm" gemm, "matmul"
-    tuning, "memory" stream, "latency" launches.
+    tuning, "memory" stream, "latency" launches, "collectives" links.
 
     labels are the caller's own words (a suite writes system, partition and study), config is every option of the
     command after defaults were applied. Rates of a device are those of one of the ranks, which measured at once.
@@ -188,7 +189,7 @@ class Result(Record):
 
     schema_: Literal["par4d.result"] = Field(default=SCHEMA, alias="schema")
     version: Literal[1, 2, 3, 4] = VERSION
-    kind: Literal["train", "ablation", "gemm", "matmul", "memory", "latency"]
+    kind: Literal["train", "ablation", "gemm", "matmul", "memory", "latency", "collectives"]
     status: Literal["ok", "failed"]
     reason: str | None = None
     told: Literal["nothing", "symptom", "cause"] | None = None
@@ -213,6 +214,7 @@ class Result(Record):
     best_flops_per_s: float | None = None
     stream: Stream | None = None
     launches: tuple[LaunchTime, ...] = ()
+    links: Links | None = None
     provenance: Provenance
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_by_name=True)

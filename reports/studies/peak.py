@@ -1,10 +1,12 @@
-"""Peak: what a device reaches in matrix products (axonn-sc24 VI-C), memory and launches, alone or all at once."""
+"""Peak: what a device reaches in matrix products (axonn-sc24 VI-C), memory and launches, alone or all at once, and what
+it sends to others.
+"""
 
 from typing import Any
 
 import pandas as pd
 
-from reports import bandwidths, gemm_curves, launches, peaks, published, text
+from reports import bandwidths, gemm_curves, launches, peaks, published, rings, text
 from reports.frame import SERIES, Frames, series_title
 from reports.page import Block, Column, Facts, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.provenance import failures, provenance
@@ -13,16 +15,17 @@ from reports.study import Study
 TITLE = "Peak"
 SUMMARY = (
     "What a device reaches, alone or with others at once: matrix products by size against the advertised and the "
-    "published empirical peak, memory bandwidth, launch latency."
+    "published empirical peak, memory bandwidth, launch latency, bandwidth between devices."
 )
 LEAD = (
     "Square matrices are multiplied on one device, or on every rank of a job at once, where a rank has what the others "
     "leave it. The best rate is the empirical peak: what a program can hope for, which is less than what the vendor "
     "advertises. What isn't matrix products is mostly bound by the memory, and what is too small for either by the "
-    "time it takes to launch an operator. Sizes that did not fit in memory or time are named as skipped."
+    "time it takes to launch an operator; what ranks send to each other is bound by the links between them. Sizes that "
+    "did not fit in memory or time are named as skipped."
 )
 RUN = "reframe -c suites/peak.py --system local"
-KINDS = ("gemm", "memory", "latency")
+KINDS = ("gemm", "memory", "latency", "collectives")
 MOST_SECTIONS = 12
 TOGETHER = [*(key for key in SERIES if key != "dtype"), "ranks", "threads"]
 
@@ -68,6 +71,8 @@ def _headline(mine: Frames) -> str:
         return f"best {rate} on {best['system'] or 'an unnamed system'}, {at_once(best)}"
     if len(mine.stream) or len(mine.launches):
         return "memory and launches only, no matrix products"
+    if len(mine.rings):
+        return "bandwidth between ranks only, no matrix products"
     return "nothing measured"
 
 
@@ -89,6 +94,9 @@ def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames) -> Section
     if len(ways):
         facts.append(launches.fact(ways))
         tables.append(launches.table(name, ways))
+    if len(shapes := rings.by_shape(mine.rings, rows)):
+        facts.append(rings.fact(shapes))
+        tables.append(rings.table(name, shapes))
     if not (drawn := tuple(figure for figure in figures if figure)) and not tables:
         return Section(title, (Paragraph("Not measured: no job of this system ended well."),), f"series-{name}")
     blocks: list[Block] = [Facts(tuple(facts))]

@@ -1,8 +1,9 @@
-"""Results of `bench memory` and `bench latency`, without a device."""
+"""Results of `bench memory`, `bench latency` and `bench collectives`, without a device."""
 
 from sample_results import provenance
 
 from engine.result.device import LaunchTime, Stream, StreamKernel
+from engine.result.links import CollectiveTime, FittedLink, Links, Rings
 from engine.result.schema import Result
 
 ARRAYS = {"copy": 2, "scale": 2, "add": 3, "triad": 3}
@@ -43,4 +44,42 @@ def latency(
         kind="latency", status="ok", labels={"study": "peak", "system": system, "partition": partition},
         config=_config(partition, threads), ranks=ranks, dtype="fp32", launches=tuple(found),
         provenance=provenance(job),
+    )  # fmt: skip
+
+
+def _rings(apart: int, ranks: int, groups: int, nodes: int, rate: float, size: int) -> Rings:
+    """The all-reduce is a tenth faster than the other two. A quarter of the size comes after it, at half the rate."""
+    times = [
+        CollectiveTime(
+            kind=kind, input_bytes=length, moved_bytes=length, samples=7, calls=1, median_s=length / own,
+            low_s=0.9 * length / own, high_s=1.2 * length / own, bytes_per_s=own,
+        )
+        for length, share in ((size, 1.0), (size // 4, 0.5))
+        for kind, faster in (("all_gather", 1.0), ("reduce_scatter", 1.0), ("all_reduce", 1.1))
+        for own in [rate * share * faster]
+    ]  # fmt: skip
+    return Rings(apart=apart, ranks=ranks, groups=groups, nodes=nodes, times=tuple(times), bytes_per_s=rate)
+
+
+def links(
+    *, system: str = "frontier", partition: str = "gpu", alone: float = 21e9, nodes: int = 4, job: int = 0,
+    message_bytes: int = 10**9,
+) -> Result:  # fmt: skip
+    """Two ranks a node on so many nodes, of which one alone reaches so many bytes/s; of one node nothing is between."""
+    alone *= 1 + 0.02 * job
+    within = (_rings(1, 2, nodes, 1, 5 * alone, message_bytes),)
+    between = {
+        "alone": (_rings(2, nodes, 1, nodes, alone, message_bytes),),
+        "shared": (
+            _rings(1, 2 * nodes, 1, nodes, 0.9 * alone, message_bytes),
+            _rings(2, nodes, 2, nodes, 0.6 * alone, message_bytes),
+        ),
+        "fitted": FittedLink(bytes_per_s=1.1 * alone, step_s=2e-5, half_bytes=3e5),
+    }
+    found = Links(
+        nodes=nodes, devices_per_node=2, message_bytes=message_bytes, within=within, **(between if nodes > 1 else {})
+    )
+    return Result(
+        kind="collectives", status="ok", labels={"study": "bandwidth", "system": system, "partition": partition},
+        config=_config(partition, 1), ranks=2 * nodes, dtype="fp32", links=found, provenance=provenance(job),
     )  # fmt: skip

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_devices import latency, memory
+from sample_devices import latency, links, memory
 from sample_results import gemm, save
 from test_report_points import framed
 
-from reports import bandwidths, gemm_curves, launches
+from reports import bandwidths, gemm_curves, launches, rings
 from reports.site import build
 
 
@@ -106,3 +106,24 @@ def test_what_measures_no_matrix_products_is_no_peak_of_a_training(tmp_path: Pat
     assert html.count("frontier, gpu, one rank alone</h2>") == 1
     index = words((tmp_path / "site" / "index.html").read_text())
     assert "Memory and launches only, no matrix products" in index
+
+
+def test_rings_are_a_table_by_shape_of_medians_over_the_jobs_that_ended_well() -> None:
+    lost = links(job=3).model_copy(update={"status": "failed", "reason": "lost"})
+    everything = framed(links(), links(job=1), links(job=2), lost)
+    table = rings.by_shape(everything.rings, everything.runs)
+    shapes = [tuple(row) for row in table[["where", "apart", "ring", "groups", "nodes"]].itertuples(index=False)]
+    assert shapes == [("within", 1, 2, 4, 1), ("alone", 2, 4, 1, 4), ("shared", 1, 8, 1, 4), ("shared", 2, 4, 2, 4)]
+    assert table["ring_bytes_per_s"].tolist() == pytest.approx([rate * 21.42e9 for rate in (5, 1, 0.9, 0.6)])
+    assert table["all_reduce"].tolist() == pytest.approx([1.1 * rate * 21.42e9 for rate in (5, 1, 0.9, 0.6)])
+    assert table["jobs"].tolist() == [3] * 4
+
+
+def test_the_page_tells_the_bandwidth_between_nodes_or_within_one(tmp_path: Path) -> None:
+    several = words(page([links()], tmp_path / "several"))
+    assert "bandwidth of a ring of 4 ranks between nodes, one rank a node and nothing beside it 21.0 GB/s" in several
+    assert "within a node 1 2 4 1 105 GB/s 105 GB/s 105 GB/s 116 GB/s 1.00 GB 1" in several
+    alone = words(page([links(nodes=1)], tmp_path / "alone"))
+    assert "bandwidth of a ring of 2 ranks within a node 105 GB/s messages of 1.00 GB" in alone
+    index = words((tmp_path / "alone" / "site" / "index.html").read_text())
+    assert "Bandwidth between ranks only, no matrix products" in index

@@ -28,7 +28,7 @@ SAMPLES: dict[str, Any] = {
     "bound_none_s": 1.5, "part_s": 0.7, "arrays": 3, "array_bytes": 2.0**20, "calls": 5, "operators": 100,
     "ours_bytes": 7e8, "peer_bytes": 9e8, "bytes_per_s": 1.3e12, "advertised_bytes_per_s": 1.6e12, "ratio": 0.9,
     "jobs": [([1.0, 2.0, 4.0], [3.0, 5.0]), ([2.0], [7.0])],
-    "taken_bytes": 5e9, "planned_bytes": 4e9, "traced_s": 0.5, "recorded_s": 0.6,
+    "moved_bytes": 3e9, "taken_bytes": 5e9, "planned_bytes": 4e9, "traced_s": 0.5, "recorded_s": 0.6,
     "joules": 4e3,
     "iterations": 7, "model_flops_per_s": 9e9, "joules_per_iteration": 250.0,
     "m": 3, "n": 5, "k": 7, "shapes": [(1.03, 1.0), (1.031, 1.0), (0.5, 0.4), (2.0, 2.1)],
@@ -36,7 +36,7 @@ SAMPLES: dict[str, Any] = {
 # What is counted or read from a clock as it stands: everything else that is a number is a derived figure.
 READ = {
     *("ranks", "nodes", "jobs", "rounds", "calls", "bytes", "size", "median_time_s", "compared", "commits", "tokens"),
-    *("layers", "forwards", "changed", "own_s", "chosen_s", "best_s"),
+    *("apart", "ring", "groups", "message_bytes", "layers", "forwards", "changed", "own_s", "chosen_s", "best_s"),
     *("compute_s", "collectives_s", "blocking_s", "exposed_s", "hidden_s", "axis_s", "loss", "serial_loss"),
     *(
         "ours_s",

@@ -12,6 +12,7 @@ from engine.result.metrics.device import (
     of_advertised_bandwidth,
     of_planned_memory,
     per_operator,
+    ring_bandwidth,
 )
 from engine.result.metrics.energy import (
     flops_per_joule,
@@ -78,6 +79,7 @@ __all__ = [
     "rate",
     "ratio_of_medians",
     "relative_difference",
+    "ring_bandwidth",
     "saved",
     "share_hidden",
     "share_of_greatest_gain",

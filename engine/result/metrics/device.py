@@ -1,4 +1,4 @@
-"""What one device reaches."""
+"""What one device reaches, and what it sends to others."""
 
 from engine.result.definition import figure
 
@@ -50,3 +50,16 @@ def per_operator(time_s: float, operators: int) -> float:
     same of a captured graph, over its operators. Of many samples the median, the 5th and the 95th percentile.
     """
     return time_s / operators
+
+
+@figure("Bandwidth of a ring", "moved_bytes / time_s")
+def ring_bandwidth(moved_bytes: float, time_s: float) -> float:
+    """Bytes per second that each rank of a ring sends to the next, in one direction (axonn-sc24 V-B).
+
+    moved_bytes is what a rank of a ring algorithm sends: of G ranks and a buffer of n bytes (that which goes in or that
+    which comes out, whichever is larger) n (G - 1) / G in an all-gather or a reduce-scatter and twice that in an
+    all-reduce, whatever the library's algorithm is. Groups that are measured at once do the same at the same time, and
+    the slowest rank's time counts. Of several samples the median; of the three collectives together, what all of them
+    send over the sum of their times.
+    """
+    return moved_bytes / time_s

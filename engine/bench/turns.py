@@ -1,0 +1,60 @@
+"""Samples that all ranks take together, of as many calls as a clock needs, within a time that measurements share."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from statistics import median
+
+from engine.bench.at_once import AtOnce
+
+FEWEST = 3  # samples
+WINDOW_S = 0.02
+"""What a sample lasts at least: as many calls as that takes."""
+MOST_CALLS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Seconds of a call, of count samples of so many calls each."""
+
+    count: int
+    calls: int
+    median_s: float
+    low_s: float
+    high_s: float
+
+
+class Turns:
+    """Measurements of the same ranks, one after another. Every method is collective."""
+
+    def __init__(self, ranks: AtOnce, repeats: int, time_budget_s: float) -> None:
+        self._ranks, self._repeats, self._budget_s = ranks, repeats, time_budget_s
+        self._start, self._spent_s, self._left = time.perf_counter(), 0.0, 1
+
+    def share(self, measurements: int) -> None:
+        """What is left of the budget is for so many."""
+        self._left = measurements
+
+    def take(self, work: Callable[[int], float]) -> Samples:
+        """Of work(calls), which returns this rank's seconds: the slowest rank's count. A first call warms up.
+
+        Fewer samples than repeats where the measurement's share of the budget ends, but not fewer than FEWEST.
+        """
+        end_s = self._spent_s + max(0.0, self._budget_s - self._spent_s) / max(1, self._left)
+        self._left -= 1
+        self._sample(work, 1)
+        first_s = self._sample(work, 1)
+        calls = min(MOST_CALLS, max(1, ceil(WINDOW_S / max(first_s, 1e-9))))
+        times = [first_s] if calls == 1 else []
+        while len(times) < self._repeats and (len(times) < FEWEST or self._spent_s < end_s):
+            times.append(self._sample(work, calls))
+        return Samples(len(times), calls, median(times), min(times), max(times))
+
+    def _sample(self, work: Callable[[int], float], calls: int) -> float:
+        """Seconds of a call on the slowest rank. What has passed is the slowest rank's too: all decide alike."""
+        self._ranks.meet()
+        own_s = work(calls) / calls
+        slowest = self._ranks.everyone([own_s, time.perf_counter() - self._start]).max(0).values
+        self._spent_s = float(slowest[1])
+        return float(slowest[0])

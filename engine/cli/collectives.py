@@ -1,0 +1,55 @@
+"""`bench collectives`: what ranks send to each other within a node and between nodes."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from engine.cli.place import take_place
+from engine.errors import RunError
+from engine.loading import loading
+from engine.options import Bytes, Device, Labels, Out, Seconds
+
+
+def collectives(
+    *,
+    size: Annotated[
+        Bytes | None,
+        Parameter(name="--bytes", help="of the largest message; by default 1 GB on GPUs and 16 MiB on processors"),
+    ] = None,
+    repeats: Annotated[int, Parameter(help="of each collective")] = 7,
+    device: Device = "auto",
+    time_budget: Annotated[Seconds, Parameter(help="fewer repeats if they would take longer")] = 60.0,
+    labels: Labels = (),
+    out: Out = Path("result.json"),
+) -> int:
+    """Measure the bandwidth of rings: within a node for every G0 and G1, and between nodes where there are several.
+
+    All-gather, reduce-scatter and all-reduce, at once in all groups of G1 ranks that are G0 apart.
+
+      srun -N2 --ntasks-per-node 4 python -m engine bench collectives
+    """
+    with loading():
+        from engine.bench.collectives import run_collectives
+
+    launch = take_place(out)
+    result = run_collectives(
+        launch,
+        device=device,
+        message_bytes=size,
+        repeats=repeats,
+        time_budget_s=time_budget,
+        labels=dict(labels),
+        out=out,
+    )
+    if result.links is None:
+        raise RunError(result.reason or "Nothing could be measured.")
+    if launch.rank == 0:
+        told = [f"{rings.apart}x{rings.ranks} {rings.bytes_per_s / 1e9:.3g} GB/s" for rings in result.links.within]
+        told += [
+            f"one rank on each of {rings.nodes} nodes {rings.bytes_per_s / 1e9:.3g} GB/s"
+            for rings in result.links.alone
+        ]
+        sys.stdout.write(f"{out}: {', '.join(told)}\n")
+    return 0

@@ -1,0 +1,63 @@
+"""What `bench collectives` measured: what rings of ranks send, within a node and between nodes.
+
+Bandwidths are those of a ring, from rank to rank, in bytes/s and one direction; times are those of the slowest rank.
+"""
+
+from typing import Literal
+
+from engine.schema import Record
+
+
+class CollectiveTime(Record):
+    """One collective in all groups at once: the median of its samples, with the least and the most.
+
+    input_bytes: of a rank's input buffer; moved_bytes: what a rank of a ring sends for it. calls: of one sample, one
+    after another, over which its time is divided.
+    """
+
+    kind: Literal["all_gather", "reduce_scatter", "all_reduce"]
+    input_bytes: int
+    moved_bytes: float
+    samples: int
+    calls: int
+    median_s: float
+    low_s: float
+    high_s: float
+    bytes_per_s: float
+
+
+class Rings(Record):
+    """Groups that communicated at once, of so many ranks each, which are so many ranks apart.
+
+    groups: in all; nodes: that one of them spans. bytes_per_s: of the largest message, the three collectives together.
+    """
+
+    apart: int
+    ranks: int
+    groups: int
+    nodes: int
+    times: tuple[CollectiveTime, ...]
+    bytes_per_s: float
+
+
+class FittedLink(Record):
+    """The link between nodes that comes closest to all that one rank a node measured (engine/planning/link.py)."""
+
+    bytes_per_s: float
+    step_s: float
+    half_bytes: float
+
+
+class Links(Record):
+    """message_bytes: the largest buffer, input or output. within: groups within a node, on all nodes at once. alone:
+    one rank a node, of two nodes and of all, in several sizes. shared: all ranks of all nodes, as one ring, and as more
+    and more until each has one rank a node.
+    """
+
+    nodes: int
+    devices_per_node: int
+    message_bytes: int
+    within: tuple[Rings, ...] = ()
+    alone: tuple[Rings, ...] = ()
+    shared: tuple[Rings, ...] = ()
+    fitted: FittedLink | None = None

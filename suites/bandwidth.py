@@ -1,0 +1,149 @@
+"""How fast ranks send to each other, within a node and between nodes: the bandwidth database of axonn-sc24 V-B.
+
+    reframe -c suites/bandwidth.py --system perlmutter
+    reframe -c suites/bandwidth.py --system vcluster -S nodes=2 -r
+
+A run that ends well fills systems/measured/SYSTEM.yaml, from which a planner takes the machine's bandwidths. It takes
+four nodes, as rings of two nodes and of four tell the latency of a step from what small messages lose.
+"""
+
+import os
+from collections.abc import Sequence
+from datetime import datetime
+
+import reframe as rfm
+from reframe.core.builtins import run_after, run_before, variable
+from reframe.core.logging import getlogger
+from reframe.utility import typecheck as typ
+
+from engine.result.links import Links, Rings
+from engine.result.schema import Result, parse
+from suites.engine_test import EngineTest
+from suites.point_training import FEWEST_CORES, ON_THIS_MACHINE
+from systems import store
+
+MOST_RANKS_HERE = 8
+"""On a machine that isn't a cluster; a rank takes a core."""
+
+
+@rfm.simple_test
+class Bandwidth(EngineTest):
+    """`engine bench collectives` on so many nodes, all of whose devices take part.
+
+    message_bytes: of the largest message; 0 takes the engine's default. keep: whether the system's file is written.
+    """
+
+    descr = "bandwidth within a node and between nodes"
+    study = "bandwidth"
+    tags = {"bandwidth", "nightly"}
+    nodes = variable(int, value=1 if ON_THIS_MACHINE else 4, loggable=True)
+    message_bytes = variable(int, value=0)
+    time_budget_s = variable(float, value=120.0)
+    keep = variable(typ.Bool, value=True)
+    time_limit = "10m"
+
+    @run_after("init")
+    def take_whole_nodes(self) -> None:
+        devices = self.system.node.devices
+        here = min(MOST_RANKS_HERE, max(FEWEST_CORES, os.cpu_count() or 1))
+        self.num_tasks = self.nodes * (devices.value if devices else here)
+
+    def options(self) -> list[str]:
+        words = ["bench", "collectives", "--device", self.device, "--time-budget", f"{self.time_budget_s:g}"]
+        return [*words, "--bytes", str(self.message_bytes)] if self.message_bytes else words
+
+    @run_before("performance")
+    def take_figures(self) -> None:
+        """A dry run measures nothing."""
+        if not self.is_dry_run():
+            self.add_figures(figures(self.links))
+
+    @run_after("performance")
+    def fill_the_store(self) -> None:
+        """What can't be written is told, and no failure: what was measured is in the run's result."""
+        if self.is_dry_run() or not self.keep:
+            return
+        name = self.system.name
+        try:
+            file = store.keep(name, measured(self.result))
+        except OSError as error:
+            getlogger().warning(f"the bandwidths of {name} could not be kept: {error}")
+            return
+        getlogger().info(f"{file} now holds the bandwidths of {name}")
+
+    @property
+    def result(self) -> Result:
+        """What the engine wrote."""
+        return parse(self.record, "the result")
+
+    @property
+    def links(self) -> Links:
+        """What it measured."""
+        found = self.result.links
+        assert found is not None, "a result that is good has links"
+        return found
+
+
+def figures(links: Links) -> dict[str, tuple[float | None, str]]:
+    """(value, unit) by name, such as within_2x4: groups of four ranks that are two apart."""
+    found: dict[str, tuple[float | None, str]] = {}
+    for rings in links.within:
+        found[f"within_{rings.apart}x{rings.ranks}"] = (rings.bytes_per_s, "B/s")
+    for rings in links.alone:
+        found[f"alone_{rings.nodes}_nodes"] = (rings.bytes_per_s, "B/s")
+    for rings in links.shared:
+        found[f"shared_{rings.apart}x{rings.ranks}"] = (rings.bytes_per_s, "B/s")
+    if link := links.fitted:
+        found |= {"link": (link.bytes_per_s, "B/s"), "step": (link.step_s, "s"), "half_size": (link.half_bytes, "B")}
+    return found
+
+
+def measured(result: Result) -> store.Measured:
+    """A result as the store has it, in five digits. Between nodes the ring of all of them counts."""
+    links, origin = result.links, result.provenance
+    assert links is not None
+
+    def rates(several: Sequence[Rings]) -> dict[str, float]:
+        return {f"{rings.apart}x{rings.ranks}": _short(rings.bytes_per_s) for rings in several}
+
+    options = [f"--{name.removesuffix('_s').replace('_', '-')} {value}" for name, value in _told(result)]
+    inter = None
+    if links.fitted:
+        inter = store.Between(
+            bytes_per_s=_short(links.alone[-1].bytes_per_s),
+            kinds={
+                one.kind: _short(one.bytes_per_s) for one in reversed(links.alone[-1].times)
+            },  # the largest is first
+            shared=rates(links.shared),
+            link_bytes_per_s=_short(links.fitted.bytes_per_s),
+            step_s=_short(links.fitted.step_s),
+            half_bytes=_short(links.fitted.half_bytes),
+        )
+    commit = origin.git_commit and f"{origin.git_commit}{', modified' if origin.git_dirty else ''}"
+    return store.Measured(
+        date=datetime.fromisoformat(origin.end).date().isoformat(),
+        source=store.Source(
+            command=" ".join(["bench collectives", *options]),
+            commit=commit,
+            device=" and ".join(origin.devices),
+            hosts=len(origin.hosts),
+            ranks=result.ranks,
+        ),
+        message_bytes=links.message_bytes,
+        devices_per_node=links.devices_per_node,
+        intra=rates(links.within),
+        inter=inter,
+    )
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def _told(result: Result) -> list[tuple[str, object]]:
+    """The options of the command that were given."""
+    return [
+        (name, value)
+        for name in ("device", "bytes", "repeats", "time_budget_s")
+        if (value := result.config[name]) is not None
+    ]

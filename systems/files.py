@@ -1,0 +1,37 @@
+"""Reading a file of this folder: YAML that is a record, or one sentence that says what is wrong with it."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from engine.errors import UsageError
+from engine.schema import Record, first_problem
+
+_Kind = TypeVar("_Kind", bound=Record)
+
+
+class SystemFileError(UsageError):
+    """A system's file can't be used; the message names the file, the key and what is expected there."""
+
+
+def read_as(kind: type[_Kind], path: Path, *, what: str, holds: str, **given: str) -> _Kind:
+    """A file as such a record. what: its name in errors; holds: some of its keys; given: what isn't in the file.
+
+    Raises SystemFileError.
+    """
+    try:
+        data: Any = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise SystemFileError(f"{path} can't be read: {error.strerror}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SystemFileError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
+    if not isinstance(data, dict):
+        raise SystemFileError(f"{path} should hold the keys of {what}, such as {holds}.")
+    try:
+        return kind.model_validate(given | data)
+    except ValidationError as error:
+        raise SystemFileError(
+            f"{path} is not a valid {what.split(maxsplit=1)[1]} file: {first_problem(error)}"
+        ) from None

@@ -1,0 +1,88 @@
+"""Bandwidths that were measured on a system: measured/NAME.yaml, the database of axonn-sc24 V-B.
+
+suites/bandwidth.py writes it from what `bench collectives` finds there; a planner asks systems.measured() for it.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import Field
+
+from engine.files import write_text
+from engine.schema import Record
+from systems.files import read_as
+
+FOLDER = Path(__file__).parent / "measured"
+
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Pair = Annotated[str, Field(pattern=r"^[1-9]\d{0,8}x[1-9]\d{0,8}$")]
+"""G0xG1: groups of G1 ranks that are G0 apart."""
+
+
+class Source(Record):
+    """Where the numbers come from. device: what a rank's device calls itself, for CPUs the processor. commit: of this
+    project, "modified" where files differed from it.
+    """
+
+    command: str = Field(min_length=1)
+    commit: str | None = None
+    device: str = Field(min_length=1)
+    hosts: int = Field(gt=0)
+    ranks: int = Field(gt=0)
+
+
+class Between(Record):
+    """Between nodes, in bytes/s of a ring and one direction.
+
+    bytes_per_s: one rank a node, nothing beside it, the three collectives together; kinds: each of them. shared: all
+    ranks of all nodes at once, each ring's. step_s, half_bytes: of the Link (engine/planning/collectives.py) that fits
+    small messages too, whose bandwidth is link_bytes_per_s.
+    """
+
+    bytes_per_s: Rate
+    kinds: dict[Literal["all_gather", "reduce_scatter", "all_reduce"], Rate] = {}
+    shared: dict[Pair, Rate] = {}
+    link_bytes_per_s: Rate
+    step_s: NotNegative
+    half_bytes: NotNegative
+
+    def way_out(self) -> float:
+        """What all ranks of a node send to other nodes together, at most."""
+        return max([self.bytes_per_s, *(int(pair.partition("x")[0]) * rate for pair, rate in self.shared.items())])
+
+
+class Measured(Record):
+    """One system's. intra: within a node, in bytes/s of each ring, while all of a node communicate at once.
+
+    message_bytes: of the largest buffer, in or out. devices_per_node: ranks that a node had.
+    """
+
+    date: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
+    source: Source
+    message_bytes: int = Field(gt=0)
+    devices_per_node: int = Field(gt=0)
+    intra: dict[Pair, Rate] = {}
+    inter: Between | None = None
+
+    def intra_of(self) -> dict[tuple[int, int], float]:
+        """The same by (G0, G1)."""
+        return {(int(g0), int(g1)): rate for pair, rate in self.intra.items() for g0, g1 in [pair.split("x")]}
+
+
+def measured(name: str) -> Measured | None:
+    """What was measured on the system of that name; None where nothing was. Raises SystemFileError for a bad file."""
+    path = FOLDER / f"{name}.yaml"
+    if not path.exists():
+        return None
+    return read_as(Measured, path, what="a bandwidth", holds="date, source and intra")
+
+
+def keep(name: str, found: Measured) -> Path:
+    """Write it in place of what was measured before. Returns the file. Raises OSError where it can't be written."""
+    path = FOLDER / f"{name}.yaml"
+    head = f"# Written by suites/bandwidth.py on {name}. Bytes per second of a ring, in one direction.\n"
+    body = yaml.safe_dump(found.model_dump(exclude_none=True), sort_keys=False, allow_unicode=True, width=120)
+    write_text(path, head + body)
+    return path

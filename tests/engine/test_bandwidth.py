@@ -1,0 +1,97 @@
+"""Which bandwidth an axis finds, and where a system's come from."""
+
+from math import inf
+from pathlib import Path
+
+import pytest
+
+import systems
+from engine.errors import UsageError
+from engine.grid import Axis, Grid
+from engine.planning.bandwidth import Bandwidths, agnostic, bandwidths
+from systems import Between, Measured, Source, store
+
+SOURCE = Source(command="bench collectives", device="a device", hosts=4, ranks=8)
+
+
+@pytest.fixture(autouse=True)
+def empty_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "FOLDER", tmp_path)
+
+
+def measured(**changes: object) -> Measured:
+    between = Between(
+        bytes_per_s=20e9, shared={"1x8": 22e9, "2x4": 11e9}, link_bytes_per_s=21e9, step_s=1e-5, half_bytes=0
+    )
+    usual = {"date": "2026-01-02", "source": SOURCE, "message_bytes": 10**9, "devices_per_node": 2, "inter": between}
+    return Measured.model_validate(usual | {"intra": {"1x2": 80e9}} | changes)
+
+
+def along(machine: Bandwidths, grid: str) -> list[float]:
+    """Of the axes that have ranks, in GB/s."""
+    found = Grid.parse(grid)
+    return [machine.along(found, axis) / 1e9 for axis in Axis if found[axis] > 1]
+
+
+def test_equation_7_is_the_papers_where_no_rank_is_limited() -> None:
+    machine = Bandwidths(devices_per_node=8, inter=100e9, within=50e9, intra={(1, 2): 200e9, (2, 2): 60e9})
+    assert along(machine, "2x2x2x2") == pytest.approx([200, 60, 50, 100 / 8])
+    assert along(machine, "1x1x16x4") == pytest.approx([100, 100 / 8])
+    assert along(machine, "2x4x4x1") == pytest.approx([200, 50, 100 / 8])
+    assert along(machine, "4x4x1x1") == pytest.approx([50, 100 / 4])
+
+
+def test_a_group_sends_no_more_than_its_ranks_on_a_node_can() -> None:
+    machine = Bandwidths(devices_per_node=4, inter=100e9, within=inf, of_rank=10e9)
+    assert along(machine, "1x1x1x16") == pytest.approx([40])
+    assert along(machine, "1x1x2x16")[1:] == pytest.approx([20])
+    assert along(machine, "1x1x4x16")[1:] == pytest.approx([10])
+    assert along(machine, "1x1x32x16") == pytest.approx([40, 10])
+
+
+def test_without_a_placement_all_axes_find_the_same() -> None:
+    assert along(agnostic(3e9), "2x2x64x512") == pytest.approx([3, 3, 3, 3])
+
+
+def test_where_nothing_was_measured_the_published_facts_count() -> None:
+    frontier = bandwidths(systems.load("frontier"))
+    assert frontier.devices_per_node == 8
+    assert (frontier.inter, frontier.within, frontier.of_rank) == pytest.approx((100e9, 50e9, 25e9))
+    assert not frontier.intra
+
+
+def test_what_was_measured_comes_before_what_is_published() -> None:
+    store.keep("frontier", measured(devices_per_node=8, intra={"1x2": 80e9, "2x2": 40e9}))
+    found = bandwidths(systems.load("frontier"))
+    assert found.intra == {(1, 2): 80e9, (2, 2): 40e9}
+    assert found.within == pytest.approx(40e9)
+    assert found.inter == pytest.approx(22e9), "all ranks of a node at once"
+    assert found.of_rank == pytest.approx(20e9)
+
+
+def test_a_system_that_was_measured_on_one_node_takes_the_link_from_its_facts() -> None:
+    store.keep("frontier", measured(inter=None))
+    found = bandwidths(systems.load("frontier"))
+    assert found.intra == {(1, 2): 80e9}
+    assert (found.inter, found.of_rank) == pytest.approx((100e9, 25e9))
+
+
+def test_a_machine_that_is_no_cluster_holds_every_job() -> None:
+    store.keep("local", measured(inter=None))
+    assert along(bandwidths(systems.load("local")), "2x1x2x64") == pytest.approx([80, 80, 80])
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [("alps", "node.intra_node_bytes_per_s"), ("summit", "node.nics"), ("local", "node.intra_node_bytes_per_s")],
+)
+def test_missing_facts_are_named_with_what_to_run(name: str, missing: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        bandwidths(systems.load(name))
+    assert f"No bandwidths were measured on {name}, and its file lacks {missing}:" in str(refused.value)
+    assert f"reframe -c suites/bandwidth.py --system {name}" in str(refused.value)
+
+
+def test_one_rank_a_node_needs_nothing_within_it() -> None:
+    store.keep("alps", measured(devices_per_node=1, intra={}))
+    assert bandwidths(systems.load("alps")).inter == pytest.approx(22e9)

@@ -1,0 +1,146 @@
+"""Bandwidths of rings: who communicates with whom, what is counted, and one valid result."""
+
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from engine_command import finish, start
+from real_ranks import run_processes
+
+from engine.bench.at_once import AtOnce
+from engine.bench.collectives import links, run_collectives, sizes
+from engine.bench.rings import nodes_of, outer_groups, pairs
+from engine.bench.turns import Samples, Turns
+from engine.comm.funnel import Comm
+from engine.comm.launch import Launch, from_environment
+from engine.errors import UsageError
+from engine.grid import Axis, Grid
+from engine.result import schema
+from engine.result.links import Links, Rings
+
+CPU = torch.device("cpu")
+TWO = Launch(0, 2, 0, "torchrun", "127.0.0.1", 20000)
+
+
+def test_every_pair_that_fits_on_a_node_is_there_once() -> None:
+    assert pairs(8) == [
+        *((1, g1) for g1 in range(2, 9)), (2, 2), (2, 3), (2, 4), (3, 2), (4, 2),
+    ]  # fmt: skip
+    assert pairs(2) == [(1, 2)]
+    assert pairs(1) == []
+
+
+@pytest.mark.parametrize(("g0", "g1"), [(1, 2), (2, 2), (4, 2), (2, 4), (1, 8)])
+def test_groups_are_those_of_a_grid_whose_inner_axes_have_g0_ranks(g0: int, g1: int) -> None:
+    grid = Grid(x=g0, y=g1, data=8 // (g0 * g1))
+    assert set(outer_groups(range(8), g0, g1)) == {grid.members(Axis.Y, rank) for rank in range(8)}
+
+
+def test_ranks_that_fill_no_whole_group_stay_out() -> None:
+    assert outer_groups([10, 11, 12, 13, 14, 15, 16, 17], 1, 3) == [(10, 11, 12), (13, 14, 15)]
+    assert outer_groups(range(8), 3, 2) == [(0, 3), (1, 4), (2, 5)]
+
+
+def test_nodes_are_hosts_of_as_many_ranks_as_the_smallest_has() -> None:
+    assert nodes_of(["a", "b", "b", "a", "b"]) == [[0, 3], [1, 2]]
+
+
+def test_messages_shrink_to_pages() -> None:
+    assert sizes(1 << 24) == [1 << 24, 1 << 21, 1 << 18, 1 << 15, 1 << 12]
+    assert sizes(5000) == [5000]
+
+
+def test_the_median_counts_and_small_messages_are_sent_in_a_row() -> None:
+    lengths = iter([9.0, 0.004, 0.02, 0.03, 0.01, 0.05, 0.04])  # one warms up, one tells how many make a sample
+    taken = Turns(AtOnce(), 5, 1e9).take(lambda calls: calls * next(lengths))
+    assert taken == Samples(5, 5, pytest.approx(0.03), pytest.approx(0.01), pytest.approx(0.05))
+
+
+def test_what_takes_long_is_one_call_a_sample_and_fewer_of_them_where_the_budget_ends() -> None:
+    lengths = iter([9.0, 2.0, 1.0, 3.0])
+    taken = Turns(AtOnce(), 7, 1e-9).take(lambda calls: calls * next(lengths))
+    assert taken == Samples(3, 1, pytest.approx(2.0), pytest.approx(1.0), pytest.approx(3.0))
+
+
+def measured(comm: Comm) -> Links:
+    """Five ranks as two nodes, of which one has a rank too many."""
+    socket.gethostname = lambda: "abbab"[comm.rank]  # type: ignore[assignment]
+    ranks = AtOnce(comm)
+    return links(ranks, CPU, 40000, Turns(ranks, 3, 1e-9))
+
+
+def test_ranks_of_several_nodes_measure_within_and_between_them() -> None:
+    first, *others = run_processes(Grid(5), measured)
+    assert all(other == first for other in others)
+    assert (first.nodes, first.devices_per_node, first.message_bytes) == (2, 2, 40000)
+    assert [shape(rings) for rings in first.within] == [(1, 2, 2, 1)]
+    assert [shape(rings) for rings in first.alone] == [(2, 2, 1, 2)]
+    assert [shape(rings) for rings in first.shared] == [(1, 4, 1, 2), (2, 2, 2, 2)]
+    assert first.fitted is not None
+    assert first.fitted.bytes_per_s > 0
+    for rings in (*first.within, *first.alone, *first.shared):
+        of_size = [rings.times[place : place + 3] for place in range(0, len(rings.times), 3)]
+        assert len(of_size) == (2 if rings in first.alone else 1)
+        for size, (gather, scatter, reduce) in zip((40000, 5000), of_size, strict=False):
+            assert [one.kind for one in (gather, scatter, reduce)] == ["all_gather", "reduce_scatter", "all_reduce"]
+            assert gather.input_bytes * rings.ranks == scatter.input_bytes == reduce.input_bytes == size
+            assert (gather.moved_bytes, scatter.moved_bytes) == pytest.approx([size * (1 - 1 / rings.ranks)] * 2)
+            assert reduce.moved_bytes == pytest.approx(2 * scatter.moved_bytes)
+        for one in rings.times:
+            assert one.low_s <= one.median_s <= one.high_s
+            assert one.bytes_per_s == pytest.approx(one.moved_bytes / one.median_s)
+        together = [sum(values) for values in zip(*((t.moved_bytes, t.median_s) for t in of_size[0]), strict=True)]
+        assert rings.bytes_per_s == pytest.approx(together[0] / together[1])
+
+
+def shape(rings: Rings) -> tuple[int, int, int, int]:
+    return rings.apart, rings.ranks, rings.groups, rings.nodes
+
+
+def test_the_command_writes_a_result_with_the_network_and_every_host(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    codes, said = finish(
+        start(2, "bench", "collectives", "--bytes", "65536", "--time-budget", "1e-3", "--out", str(out))
+    )
+    assert codes == [0, 0], said
+    result = schema.read(out)
+    assert (result.kind, result.status, result.ranks, result.dtype) == ("collectives", "ok", 2, "fp32")
+    assert result.links is not None
+    assert [shape(rings) for rings in result.links.within] == [(1, 2, 1, 1)]
+    assert not result.links.alone
+    assert result.links.fitted is None
+    assert result.provenance.hosts == (socket.gethostname(),)
+    assert result.transport is not None
+    assert result.transport.networks[0].name == "tcp"
+
+
+def test_messages_beyond_the_memory_are_a_failure_with_its_reason(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    codes, said = finish(start(2, "bench", "collectives", "--bytes", "1e12", "--out", str(out)))
+    assert codes == [1, 1], said
+    result = schema.read(out)
+    assert (result.status, result.links) == ("failed", None)
+    assert result.reason is not None
+    assert "No bandwidth could be measured: messages of 1e+03 GB take 3e+03 GB of memory and" in result.reason
+    assert result.reason in said[0]
+
+
+@pytest.mark.parametrize(
+    ("launch", "bad", "said"),
+    [
+        (from_environment({}), {}, "A collective takes two ranks at least: start several"),
+        (TWO, {"message_bytes": 100.0}, "A message has 4096 bytes or more, but 100 were given."),
+        (TWO, {"message_bytes": float("nan")}, "A message has 4096 bytes or more, but nan were given."),
+        (TWO, {"repeats": 2}, "A collective is repeated 3 times or more, but 2 was given."),
+        (TWO, {"time_budget_s": 0.0}, "A time budget is a positive number of seconds, but 0 was given."),
+    ],
+)
+def test_bad_options_are_refused_before_anything_starts(
+    tmp_path: Path, launch: Launch, bad: dict[str, object], said: str
+) -> None:
+    options = {"device": "cpu", "message_bytes": None, "repeats": 7, "time_budget_s": 1.0, "labels": {}}
+    with pytest.raises(UsageError) as refused:
+        run_collectives(launch, out=tmp_path / "result.json", **(options | bad))  # type: ignore[arg-type]
+    assert said in str(refused.value)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,67 @@
+"""A link that is fitted to the times of another one is that one, as far as times can tell."""
+
+import pytest
+
+from engine.comm.collective import Kind
+from engine.planning.collectives import Link, ring_s
+from engine.planning.link import Timed, fit_link
+
+KINDS = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
+SIZES = [4096 * 8**power for power in range(6)]
+
+
+def times(link: Link, lengths: tuple[int, ...], factor: float = 1.0) -> list[Timed]:
+    """Of all collectives and sizes in rings of these lengths; factor: by which every second one differs."""
+    found = [
+        Timed(kind, size, ranks, ring_s(kind, size, ranks, link))
+        for ranks in lengths
+        for size in SIZES
+        for kind in KINDS
+    ]
+    return [Timed(t.kind, t.num_bytes, t.ranks, t.time_s * (factor if n % 2 else 1)) for n, t in enumerate(found)]
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        Link(25e9),
+        Link(117e6, step_s=1.3e-3),
+        Link(25e9, half_bytes=3e6),
+        Link(21e9, step_s=2e-5, half_bytes=3e5),
+    ],
+)
+def test_rings_of_two_lengths_tell_all_three_parameters(link: Link) -> None:
+    found = fit_link(times(link, (2, 4)))
+    assert found.bytes_per_s == pytest.approx(link.bytes_per_s, rel=1e-4)
+    assert found.step_s == pytest.approx(link.step_s, rel=1e-3, abs=1e-9)
+    assert found.half_bytes == pytest.approx(link.half_bytes, rel=1e-3, abs=10)
+    assert found.fading == pytest.approx(0)
+
+
+def test_rings_of_one_length_give_all_of_it_to_the_step_and_predict_the_same_times() -> None:
+    measured = times(Link(21e9, step_s=2e-5, half_bytes=3e5), (4,))
+    found = fit_link(measured)
+    assert found.half_bytes == pytest.approx(0)
+    assert found.step_s == pytest.approx(2e-5 + 3e5 / 21e9 / 4)
+    for one in measured:
+        assert ring_s(one.kind, one.num_bytes, one.ranks, found) == pytest.approx(one.time_s)
+
+
+def test_small_messages_count_as_much_as_large_ones() -> None:
+    found = fit_link(times(Link(117e6, step_s=1e-3), (2, 4), factor=1.2))
+    assert found.step_s == pytest.approx(1.1e-3, rel=0.05)
+    assert found.bytes_per_s == pytest.approx(117e6 / 1.1, rel=0.05)
+
+
+def test_small_messages_that_are_faster_than_the_large_ones_make_nothing_negative() -> None:
+    slow_when_large = [Timed(Kind.ALL_REDUCE, size, 2, size / (4e9 if size < 1e6 else 1e9)) for size in SIZES]
+    found = fit_link(slow_when_large)
+    assert found.step_s == pytest.approx(0)
+    assert found.half_bytes == pytest.approx(0)
+    assert 1e9 < found.bytes_per_s < 4e9
+
+
+def test_one_time_is_a_bandwidth_and_none_is_an_error() -> None:
+    assert fit_link([Timed(Kind.ALL_REDUCE, 8e9, 2, 4.0)]).bytes_per_s == pytest.approx(2e9)
+    with pytest.raises(ValueError, match="at least one"):
+        fit_link([])

@@ -1,0 +1,48 @@
+"""`reframe -c suites/bandwidth.py`: it measures, and fills the store of its system."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from running import Run, figures, option, project, reframe
+
+from engine.result.schema import parse
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy, whose store may be written to."""
+    return project(tmp_path_factory.mktemp("bandwidth"))
+
+
+@pytest.fixture(scope="module")
+def run(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    short = ["-S", "message_bytes=65536", "-S", "time_budget_s=1e-3"]
+    folder = tmp_path_factory.mktemp("run")
+    return reframe(folder, "-c", "suites/bandwidth.py", "--system", "local", *short, "-r", root=root)
+
+
+def test_a_run_that_is_good_fills_the_store_and_says_so(run: Run, root: Path) -> None:
+    assert run.code == 0, run.out
+    file = root / "systems" / "measured" / "local.yaml"
+    assert f"{file} now holds the bandwidths of local" in run.out
+    (case,) = run.cases()
+    result = parse(case["record"], "record")
+    assert result.links is not None
+    rates = {f"{rings.apart}x{rings.ranks}": rings.bytes_per_s for rings in result.links.within}
+    assert figures(case) == pytest.approx({f"within_{pair}": rate for pair, rate in rates.items()})
+    kept = yaml.safe_load(file.read_text())
+    assert kept["intra"] == pytest.approx(rates, rel=1e-4)
+    assert kept["message_bytes"] == 65536
+    assert kept["source"]["device"] == result.provenance.devices[0]
+    assert kept["source"]["ranks"] == result.ranks
+    assert kept["source"]["command"].startswith("bench collectives --device cpu --bytes 65536")
+    assert "inter" not in kept
+
+
+def test_a_dry_run_takes_all_devices_of_four_nodes_and_keeps_nothing(root: Path, tmp_path: Path) -> None:
+    done = reframe(tmp_path, "-c", "suites/bandwidth.py", "--system", "frontier", root=root)
+    assert done.code == 0, done.out
+    (script,) = done.jobs("bench collectives")
+    assert (option(script, "--nodes"), option(script, "--ntasks"), option(script, "--device")) == ("4", "32", "cuda")
+    assert not (root / "systems" / "measured" / "frontier.yaml").exists()
