@@ -84,6 +84,26 @@ class Device(Record):
     empirical_peak_flops: dict[Dtype, Fact] = {}
 
 
+class Performance(Record):
+    """What the performance model takes besides (engine/planning/machine.py says what each number is).
+
+    products, link, fading, slowdown: fitted to the measured times that fitted_to names. spread: of the errors that are
+    left. modes: of the empirical peak, what products reach in a mode that is slower than the others. peak_flops,
+    memory_bytes_per_s, kernel_s: of one rank while all work, where the device is a share of something.
+    """
+
+    products: float = Field(gt=0, le=1)
+    link: float = Field(gt=0, le=1)
+    fading: float = Field(ge=0)
+    slowdown: float = Field(ge=0)
+    spread: float = Field(gt=0)
+    fitted_to: tuple[str, ...] = Field(min_length=1)
+    modes: dict[Literal["NN", "NT", "TN"], Fact] = {}
+    peak_flops: dict[Dtype, Fact] = {}
+    memory_bytes_per_s: Fact | None = None
+    kernel_s: Fact | None = None
+
+
 class Node(Record):
     """One node. Bandwidths are bytes/s in one direction.
 
@@ -169,6 +189,7 @@ class System(Record):
     here: Here
     device: Device
     node: Node
+    performance: Performance | None = None
     partitions: tuple[Partition, ...] = Field(min_length=1)
 
     def is_here(self) -> bool:

@@ -14,10 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from engine.comm.collective import Kind
+from engine.errors import UsageError
 from engine.grid import Axis, Grid
-from engine.planning.bandwidth import Bandwidths
+from engine.planning.bandwidth import Bandwidths, bandwidths
 from engine.planning.collectives import Link, ring_s
 from engine.planning.events import Attention, Product, Sweep
+from systems import Dtype, System, measured
 
 STEP_S = 1.4e-5
 """Latency of a ring's step between nodes, as NCCL has it for large messages (Simple, its tuning.cc)."""
@@ -41,8 +43,8 @@ class Machine:
     """One system in one number format.
 
     peak_flops, empirical_peak: of a device, flop/s; the first is what utilisation is told of. modes: of the empirical
-    peak, what products of a mode reach where that isn't all. step_s: latency of a ring's step. kernel_s: the least that
-    a kernel takes.
+    peak, what products of a mode reach where that isn't all. kinds: of the bandwidth between nodes, what a kind of
+    collective reaches where they differ. step_s: latency of a ring's step. kernel_s: the least that a kernel takes.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Machine:
     bandwidths: Bandwidths
     fitted: Fitted = Fitted()
     modes: Mapping[str, float] = field(default_factory=dict)
+    kinds: Mapping[str, float] = field(default_factory=dict)
     step_s: float = STEP_S
     half_bytes: float = 0.0
     kernel_s: float = KERNEL_S
@@ -79,7 +82,45 @@ class Machine:
 
     def collective_s(self, kind: str, num_bytes: float, grid: Grid, axis: Axis) -> float:
         """Seconds of a collective along the axis that shares its link with nobody else's."""
-        return ring_s(Kind(kind), num_bytes, grid[axis], self.link(grid, axis))
+        link = self.link(grid, axis)
+        if self.leaves_node(grid, axis):
+            link = replace(link, bytes_per_s=link.bytes_per_s * self.kinds.get(kind, 1.0))
+        return ring_s(Kind(kind), num_bytes, grid[axis], link)
+
+    @classmethod
+    def of(cls, system: System, precision: Dtype) -> "Machine":
+        """As a system's file and what was measured there tell. Raises UsageError that names the facts it lacks.
+
+        Without a fit the numbers are what is usual (calibrate.py), and the interval is wide.
+        """
+        device, own = system.device, system.performance
+        empirical = device.empirical_peak_flops.get(precision) or (own and own.peak_flops.get(precision))
+        peak = device.peak_flops.get(precision) or empirical
+        memory = (own and own.memory_bytes_per_s) or device.memory_bytes_per_s
+        facts = {f"device.peak_flops.{precision}": peak, "device.memory_bytes_per_s": memory}
+        if missing := [name for name, fact in facts.items() if not fact]:
+            raise UsageError(
+                f"To predict times on {system.name} in {precision} its file lacks {' and '.join(missing)}: add "
+                f"{'them' if len(missing) > 1 else 'it'} with the source to systems/{system.name}.yaml."
+            )
+        assert peak
+        assert memory
+        names = ("products", "link", "fading", "slowdown", "spread")
+        found = measured(system.name)
+        between = found.inter if found else None
+        return cls(
+            name=system.name,
+            peak_flops=peak.value,
+            empirical_peak=(empirical or peak).value,
+            memory_bytes_per_s=memory.value,
+            device_memory=device.memory_bytes.value if device.memory_bytes else None,
+            bandwidths=bandwidths(system),
+            fitted=Fitted(**{name: getattr(own, name) for name in names}) if own else Fitted(),
+            modes={mode: fact.value for mode, fact in own.modes.items()} if own else {},
+            kinds={kind: rate / between.bytes_per_s for kind, rate in between.kinds.items()} if between else {},
+            step_s=between.step_s if between else STEP_S,
+            kernel_s=own.kernel_s.value if own and own.kernel_s else KERNEL_S,
+        )
 
     def with_fitted(self, fitted: Fitted) -> "Machine":
         """The same hardware with other numbers."""
