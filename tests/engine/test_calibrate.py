@@ -4,12 +4,12 @@ import csv
 from pathlib import Path
 
 import pytest
-import yaml
 
 import reports
 from engine.planning import calibrate
 from engine.planning.calibrate import USUAL, fit
 from engine.planning.machine import Fitted
+from engine.planning.validation import published
 
 TRUE = Fitted(products=0.6, link=0.5, fading=0.1, slowdown=0.2)
 
@@ -55,11 +55,11 @@ def test_the_published_times_are_those_of_the_report_and_at_most_two_a_machine_a
         if row["metric"] == "batch_time" and row["framework"] in ("AxoNN", "Par4D/AxoNN")
     }
     ours, fitted = {}, {}
-    for series in yaml.safe_load((Path(calibrate.__file__).with_name("published.yaml")).read_text()):
-        fitted.setdefault(series["system"], []).extend(series["fitted"])
-        for model, times in series["batch_s"].items():
+    for series in published():
+        fitted.setdefault(series.system, []).extend(series.fitted)
+        for model, times in series.batch_s.items():
             for devices, seconds in times.items():
-                ours[series["system"], devices, model, series["sequences"] * 2048] = seconds
+                ours[series.system, devices, model, series.sequences * 2048] = seconds
     assert ours == pytest.approx(implied)
     assert all(len(rows) <= 2 for rows in fitted.values())
     assert max(devices for rows in fitted.values() for devices in rows) <= 8192

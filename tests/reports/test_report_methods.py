@@ -31,6 +31,7 @@ SAMPLES: dict[str, Any] = {
     "moved_bytes": 3e9, "taken_bytes": 5e9, "planned_bytes": 4e9, "traced_s": 0.5, "recorded_s": 0.6,
     "joules": 4e3,
     "iterations": 7, "model_flops_per_s": 9e9, "joules_per_iteration": 250.0,
+    "predicted_s": 3.3, "measured_s": 3.0, "errors": [0.1, -0.3, 0.2], "places": [(1, 2), (2, 1), (3, 4), (4, 3)],
     "m": 3, "n": 5, "k": 7, "shapes": [(1.03, 1.0), (1.031, 1.0), (0.5, 0.4), (2.0, 2.1)],
 }  # fmt: skip
 # What is counted or read from a clock as it stands: everything else that is a number is a derived figure.

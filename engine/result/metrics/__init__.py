@@ -5,7 +5,7 @@ counted, what not and how it is measured: the report's page of methods prints bo
 """
 
 from engine.result.definition import Definition
-from engine.result.metrics import device, energy, overlap, products, training, turns
+from engine.result.metrics import device, energy, overlap, planning, products, training, turns
 from engine.result.metrics.device import (
     gemm_rate,
     memory_bandwidth,
@@ -30,6 +30,7 @@ from engine.result.metrics.overlap import (
     step_by_bound,
     trace_difference,
 )
+from engine.result.metrics.planning import mean_absolute_error, prediction_error, spearman
 from engine.result.metrics.products import choices_that_hold, product_rate
 from engine.result.metrics.training import (
     curve_difference,
@@ -65,6 +66,7 @@ __all__ = [
     "flops_per_joule",
     "gemm_rate",
     "joules_per_iteration",
+    "mean_absolute_error",
     "mean_power",
     "memory_bandwidth",
     "memory_ratio",
@@ -75,6 +77,7 @@ __all__ = [
     "paired_ratio",
     "per_device",
     "per_operator",
+    "prediction_error",
     "product_rate",
     "rate",
     "ratio_of_medians",
@@ -84,6 +87,7 @@ __all__ = [
     "share_hidden",
     "share_of_greatest_gain",
     "share_of_step",
+    "spearman",
     "speed_up",
     "step_by_bound",
     "time_per_iteration",
@@ -95,7 +99,7 @@ __all__ = [
 
 DEFINITIONS: tuple[Definition, ...] = tuple(
     found
-    for file in (training, device, products, overlap, turns, energy)
+    for file in (training, device, products, overlap, turns, energy, planning)
     for value in vars(file).values()
     if isinstance(found := getattr(value, "definition", None), Definition)
 )

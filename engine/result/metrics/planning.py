@@ -1,0 +1,28 @@
+"""How good a prediction is."""
+
+from collections.abc import Sequence
+
+from engine.result.definition import figure
+
+
+@figure("Error of a prediction", "predicted_s / measured_s - 1")
+def prediction_error(predicted_s: float, measured_s: float) -> float:
+    """Of a simulated time, relative to the measured or published one: above 0 where more was predicted."""
+    return predicted_s / measured_s - 1
+
+
+@figure("Mean absolute error", "sum(abs(error) for error in errors) / len(errors)")
+def mean_absolute_error(errors: Sequence[float]) -> float:
+    """Of several predictions, those that a machine's numbers were fitted to left out."""
+    return sum(abs(error) for error in errors) / len(errors)
+
+
+@figure(
+    "Rank correlation (Spearman)",
+    "1 - 6 * sum((a - b) ** 2 for a, b in places) / (len(places) * (len(places) ** 2 - 1))",
+)
+def spearman(places: Sequence[tuple[int, int]]) -> float:
+    """Of the order of all grids as predicted and as measured: 1 where they are the same, -1 where one is the other
+    turned round. places: of each grid in both orders; no two share one.
+    """
+    return 1 - 6 * sum((a - b) ** 2 for a, b in places) / (len(places) * (len(places) ** 2 - 1))

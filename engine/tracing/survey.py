@@ -1,0 +1,45 @@
+"""Traces of many plans, several at a time where there are several."""
+
+import logging
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+
+from engine.measure.machine import cores
+from engine.progress import RENEWED
+from engine.tracing.predict import Traced, traced
+from engine.training.plan import Plan
+
+log = logging.getLogger(__name__)
+
+WORTH_A_POOL = 4
+"""Whole networks to trace; processes of their own take some seconds to start."""
+
+
+def survey(plans: Sequence[Plan], *, device_memory: float | None = None, exact: bool = False) -> list[Traced]:
+    """Of each plan what decides its time; tells the log how far it is."""
+    what = "whole networks" if exact else "grids"
+    one = partial(traced, device_memory=device_memory, exact=exact)
+    found: list[Traced] = []
+    with _several(exact and len(plans) >= WORTH_A_POOL) as each:
+        for done in each(one, plans):
+            found.append(done)
+            log.info("traced %d of %d %s", len(found), len(plans), what, extra=RENEWED)
+    return found
+
+
+@contextmanager
+def _several(pool: bool) -> Iterator[type[map]]:
+    """A map over processes, or in this one. New ones are forked from a server that has done nothing but load."""
+    workers = min(len(cores()), 8)
+    if not pool or workers == 1:
+        yield map
+        return
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["engine.tracing.predict"])
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with ProcessPoolExecutor(workers, mp_context=context) as executor:
+        yield executor.map  # type: ignore[misc]
