@@ -4,6 +4,7 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.planning.fit import check_grid, fits_nodes
+from engine.planning.grids import factorisations
 from engine.planning.memory import SHARE, Footprint, Workload
 
 
@@ -45,7 +46,7 @@ def choose_grid(
         )
 
     refusals: list[str] = []
-    for grid in sorted(_factorisations(ranks), key=cost):
+    for grid in sorted(factorisations(ranks), key=cost):
         try:
             _check_nodes(grid, devices_per_node)
             check_grid(model, grid, workload.batch)
@@ -65,15 +66,3 @@ def _check_nodes(grid: Grid, devices_per_node: int) -> None:
             f"A plane of x and y of grid {grid} is {grid.x * grid.y} ranks, which neither divide a node of "
             f"{devices_per_node} devices nor fill whole nodes."
         )
-
-
-def _factorisations(ranks: int) -> list[Grid]:
-    def divisors(number: int) -> list[int]:
-        return [d for d in range(1, number + 1) if number % d == 0]
-
-    return [
-        Grid(x, y, z, ranks // (x * y * z))
-        for x in divisors(ranks)
-        for y in divisors(ranks // x)
-        for z in divisors(ranks // (x * y))
-    ]
