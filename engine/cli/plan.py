@@ -92,7 +92,7 @@ def plan(
       par4d plan --system frontier --model gpt-80b --gpus 8192 \\
           --batch-tokens 16.8M --explain 1
 
-    A batch of so many tokens becomes sequences that the devices can share: within 1 % of them a power of two,
+    A batch of so many tokens becomes sequences that the devices can share: within 5 % of them a power of two,
     or what most grids can share; else the nearest within 10 %. Of grids that cost the same, what costs less
     with all that the engine repeats comes first, then more data, then larger x.
     """

@@ -63,7 +63,7 @@ class GridPlan(Record):
     version: Literal[1] = VERSION
     system: str
     devices_per_node: int
-    device_memory_bytes: float | None
+    device_memory_bytes: float | None = None
     reserve: float = RESERVE
     model: str
     parameters: int

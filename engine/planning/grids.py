@@ -6,15 +6,15 @@ A network is judged by one of its blocks, which are all alike.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import gcd, isqrt, prod
+from math import ceil, gcd, isqrt, prod
 
 from engine.errors import UsageError
 from engine.errors import divisors as told
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 
-NEAR = 0.01
-"""A batch may differ by so much from what was asked for if more grids can share it then."""
+NEAR = 0.05
+"""By how much a batch may differ from what was asked for if more grids can share it then: 4M tokens may be 2^22."""
 FAR = 0.1
 """By how much it may differ where no grid can share a nearer one."""
 
@@ -109,7 +109,7 @@ class Task:
             return min(near, key=nearest)
         multiples = {part * whole for part in parts for whole in (int(asked // part), int(asked // part) + 1)}
         closest = min((m for m in multiples if m > 0), key=lambda m: (nearest(m), m))
-        window = range(int(asked * (1 - NEAR)), int(asked * (1 + NEAR)) + 1)
+        window = range(ceil(asked * (1 - NEAR)), int(asked * (1 + NEAR)) + 1)
         if near := [s for s in window if shared(s)]:
             return max(near, key=lambda s: (gcd(s, ranks), -nearest(s)))
         return closest if nearest(closest) <= FAR * asked else None

@@ -9,7 +9,6 @@ TOLERANCE are a tie, which goes to the grid that spends less when all is counted
 sums of recomputation, gathers of every micro-batch); then to that with more data; then the larger x, then y.
 """
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -94,15 +93,24 @@ class Job:
             self._footprints[micro] = Footprint(self.model, replace(self.workload, batch=batch))
         return self._footprints[micro].on(grid)
 
-    def micro(self, grid: Grid) -> int:
-        """The micro-batch that is asked for; else the largest divisor of a rank's share whose step fits in memory,
-        since fewer micro-batches gather less and multiply larger matrices; 1 if none fits.
+    def settled(self, grid: Grid) -> tuple[int, Needs]:
+        """The micro-batch, and what a rank needs with it.
+
+        It is the one that is asked for; else the largest divisor of a rank's share whose step fits in memory, since
+        fewer micro-batches gather less and multiply larger matrices; 1 if none fits.
         """
         if self.workload.batch.micro:
-            return self.workload.batch.micro
-        sizes = divisors(self.workload.batch.per_rank(grid))
-        too_large = bisect_left(sizes, True, key=lambda micro: self.needs(grid, micro).total > self.usable)
-        return sizes[max(too_large - 1, 0)]
+            return self.workload.batch.micro, self.needs(grid, self.workload.batch.micro)
+        micro, needs = 1, self.needs(grid, 1)
+        larger = divisors(self.workload.batch.per_rank(grid))[1:] if needs.total <= self.usable else []
+        while larger:
+            middle = len(larger) // 2
+            tried = self.needs(grid, larger[middle])
+            if tried.total <= self.usable:
+                micro, needs, larger = larger[middle], tried, larger[middle + 1 :]
+            else:
+                larger = larger[:middle]
+        return micro, needs
 
 
 def rank(
@@ -115,8 +123,7 @@ def rank(
     costs = Costs(job.model, job.workload)
     found: list[Candidate] = []
     for grid in grids:
-        micro = job.micro(grid)
-        needs = job.needs(grid, micro)
+        micro, needs = job.settled(grid)
         if needs.total <= job.usable:
             along = links(grid)
             found.append(Candidate(grid, micro, needs, costs.equations(grid, along), costs.as_run(grid, along, micro)))

@@ -39,6 +39,11 @@ OF_BENCH_MATMUL = """
     model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout grid micro-batch precision
     checkpoint-activations twice device label out
 """
+OF_PLAN = """
+    model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout system gpus batch-tokens
+    batch-size micro-batch precision checkpoint-activations keep-activations overlap prefetch-depth reduce-window
+    bucket-bytes cache-bytes device-memory token-budget agnostic as-run top explain json
+"""
 OF_BENCH_PEERS = """
     peer grid overlap checkpoint-activations batch-size precision device label out jobs rounds steps-per-round threads
     timeout apart peak-flops empirical-peak-flops measure-peak model architecture layers hidden heads kv-heads ffn vocab
@@ -115,6 +120,7 @@ def test_every_field_has_an_option_of_its_own() -> None:
     [
         (["train"], OF_TRAIN.split()),
         (["check"], [*OF_TRAIN.split(), "ranks"]),
+        (["plan"], OF_PLAN.split()),
         (["data", "prepare"], ["source", "out", "vocab-size", "max-bytes"]),
         (["bench", "gemm"], ["dtype", "sizes", "device", "time-budget", "label", "out"]),
         (["bench", "memory"], ["array-size", "repeats", "device", "time-budget", "label", "out"]),
