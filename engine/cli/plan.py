@@ -75,7 +75,7 @@ class PlanConfig:
     agnostic: bool = False
     """order as if every axis had the same bandwidth"""
     as_run: bool = False
-    """order by what the engine repeats too: for recomputation, in micro-batches"""
+    """order by what a run costs: latency too, and what recomputation and micro-batches repeat"""
     top: int = 10
     """grids to tell of"""
 
@@ -93,8 +93,8 @@ def plan(
           --batch-tokens 16.8M --explain 1
 
     A batch of so many tokens becomes sequences that the devices can share: within 5 % of them a power of two,
-    or what most grids can share; else the nearest within 10 %. Of grids that cost the same, what costs less
-    with all that the engine repeats comes first, then more data, then larger x.
+    or what most grids can share; else the nearest within 10 %. Of grids that cost the same, what clearly costs
+    less as run comes first, then more data, then larger x.
     """
     if explain is not None and not 1 <= explain <= config.top:
         raise UsageError(f"--explain is the number of a grid, from 1 to --top {config.top}, but {explain} was given.")

@@ -20,6 +20,7 @@ from engine.planning.collectives import (
     linear_layers,
     reduce_scatter_z,
 )
+from engine.planning.machine import STEP_S
 from engine.planning.memory import Workload
 
 Seconds = Mapping[tuple[str, Axis], float]
@@ -30,6 +31,21 @@ LinksOn = Callable[[Grid], Links]
 def papers_links(bandwidths: Bandwidths) -> LinksOn:
     """The papers' links: a bandwidth and nothing else, as the placement of a grid gives it (axonn-sc24 Eq. 7)."""
     return lambda grid: {axis: Link(bandwidths.along(grid, axis)) for axis in Axis}
+
+
+def run_links(bandwidths: Bandwidths) -> LinksOn:
+    """Links with what the papers leave out: each step of a ring has a latency, and no ring that leaves its nodes is
+    faster than one within them, whose links it takes too.
+    """
+
+    def links(grid: Grid) -> Links:
+        found: dict[Axis, Link] = {}
+        for axis in Axis:
+            leaves = grid.stride(axis) * grid[axis] > bandwidths.devices_per_node
+            found[axis] = Link(min(bandwidths.along(grid, axis), bandwidths.within), STEP_S if leaves else STEP_S / 4)
+        return found
+
+    return links
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +75,8 @@ class Costs:
 
     def as_run(self, grid: Grid, links: Links, micro: int) -> Seconds:
         """As the engine runs them: weights gathered, and their gradients scattered, in each micro-batch of so many
-        sequences; gathered and outputs summed once more where activations are recomputed; over data once a step.
+        sequences; gathered and outputs summed once more where activations are recomputed; over data once a step, each
+        layer for itself (the engine puts small ones into one bucket, which has less latency).
         """
         micros = self._sequences // (grid.batch_split * micro)
 

@@ -13,7 +13,7 @@ from engine.planning.collectives import (
     reduce_scatter_z,
 )
 from engine.planning.document import GridPlan, Memory, Row
-from engine.planning.rank import tied
+from engine.planning.rank import CLEARLY, tied
 
 EQUATIONS = {
     all_gather_z.__name__: "Eq. 1: weights gathered",
@@ -76,7 +76,7 @@ def head(plan: GridPlan) -> str:
         fit = f"{fit} in {memory * (1 - plan.reserve):.4g} GB, {1 - plan.reserve:.0%} of a device's {memory:.4g} GB"
     order = f"axonn-sc24's Eq. 1 to {'7' if plan.placement_aware else '6, without placement'}"
     if plan.ordered_by == "as_run":
-        order += ", with all that the engine repeats"
+        order += ", with latency and all that the engine repeats"
     lines = [
         f"{plan.model} on {plan.devices:,} devices of {plan.system}, nodes of {plan.devices_per_node}.",
         f"Batches of {plan.sequences:,} sequences{asked}, {plan.tokens:,} tokens; {plan.precision}, activations "
@@ -171,11 +171,10 @@ def _along(row: Row, axis: Axis, as_run: bool) -> float:
 def _tie(row: Row, after: Row) -> str:
     """By which rule of the order the next one lost."""
     own, other = Grid.parse(row.grid), Grid.parse(after.grid)
-    if not tied(row.as_run_s, after.as_run_s):
-        if row.as_run_s > after.as_run_s:
-            return "it lays planes of x and y across the border of nodes"
-        return f"what the engine repeats costs it {_seconds(after.as_run_s - row.as_run_s)} more"
-    for axis in (Axis.DATA, Axis.X, Axis.Y):
-        if own[axis] != other[axis]:
-            return f"its {axis} is {'smaller' if other[axis] < own[axis] else 'larger, but its planes cross nodes'}"
-    return "it is the same"
+    clearly = after.as_run_s > row.as_run_s * (1 + CLEARLY)
+    axis = next(axis for axis in (Axis.DATA, Axis.X, Axis.Y) if own[axis] != other[axis])
+    if own[axis] > other[axis] and not clearly:
+        return f"its {axis} is smaller"
+    if after.as_run_s < row.as_run_s:
+        return "it lays planes of x and y across the border of nodes"
+    return f"it costs {_seconds(after.as_run_s - row.as_run_s)} more as run"

@@ -5,8 +5,8 @@ placement-agnostic order of par4d V-A, with Eq. 7's the placement-aware one. Gri
 the border of two nodes, which Eq. 7 does not know, come after all others.
 
 Ties: z and data are interchangeable in the equations where they share a bandwidth. Costs that differ by less than
-TOLERANCE are a tie, which goes to the grid that spends less when all is counted that the engine repeats (gathers and
-sums of recomputation, gathers of every micro-batch); then to that with more data; then the larger x, then y.
+TOLERANCE are a tie, which goes to the grid that costs clearly less (by CLEARLY) as run: with the latency of rings, and
+all that the engine repeats for recomputation and in every micro-batch; then to that with more data; then larger x, y.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,15 @@ from functools import cached_property
 from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
 from engine.planning.bandwidth import Bandwidths
-from engine.planning.costs import Costs, LinksOn, Seconds, papers_links
+from engine.planning.costs import Costs, LinksOn, Seconds, papers_links, run_links
 from engine.planning.fit import fits_nodes
 from engine.planning.grids import divisors
 from engine.planning.memory import Footprint, Needs, Workload
 
 TOLERANCE = 1e-9
 """Relative; sums of the same terms in another order differ by less."""
+CLEARLY = 0.01
+"""Relative; less than that an estimate of what a run costs can't tell apart."""
 RESERVE = 0.1
 """Of a device's memory, what a plan leaves free: half of it for the 5 % to which the formulas are exact, half for the
 device's context, NCCL's buffers and what an allocator loses in fragments."""
@@ -54,7 +56,7 @@ class Candidate:
 
     @property
     def as_run_s(self) -> float:
-        """Seconds of communication with what the engine repeats."""
+        """Seconds of communication as the engine runs it."""
         return sum(self.as_run.values())
 
 
@@ -114,32 +116,37 @@ class Job:
 
 
 def rank(
-    job: Job, grids: Sequence[Grid], bandwidths: Bandwidths, links: LinksOn | None = None, *, as_run: bool = False
+    job: Job,
+    grids: Sequence[Grid],
+    bandwidths: Bandwidths,
+    *,
+    links: LinksOn | None = None,
+    links_as_run: LinksOn | None = None,
+    as_run: bool = False,
 ) -> Ranking:
-    """Those of the valid grids that fit, best first. links: other than the papers'. as_run: ordered by all that the
-    engine repeats, not by the equations alone.
+    """Those of the valid grids that fit, best first. links: of the equations, other than the papers'. links_as_run: of
+    a run, other than those of costs.py. as_run: ordered by what a run costs, not by the equations.
     """
-    links = links or papers_links(bandwidths)
+    links, links_as_run = links or papers_links(bandwidths), links_as_run or run_links(bandwidths)
     costs = Costs(job.model, job.workload)
     found: list[Candidate] = []
     for grid in grids:
         micro, needs = job.settled(grid)
         if needs.total <= job.usable:
-            along = links(grid)
-            found.append(Candidate(grid, micro, needs, costs.equations(grid, along), costs.as_run(grid, along, micro)))
+            equations = costs.equations(grid, links(grid))
+            found.append(Candidate(grid, micro, needs, equations, costs.as_run(grid, links_as_run(grid), micro)))
     return Ranking(ordered(found, bandwidths.devices_per_node, as_run=as_run), len(grids))
 
 
 def ordered(candidates: Sequence[Candidate], devices_per_node: int, *, as_run: bool = False) -> tuple[Candidate, ...]:
     """Best first, by the rule that this file begins with."""
-    equations = _levels([candidate.equations_s for candidate in candidates])
-    repeated = _levels([candidate.as_run_s for candidate in candidates])
+    costs = [candidate.as_run_s if as_run else candidate.equations_s for candidate in candidates]
+    first = _levels(costs, TOLERANCE)
+    second = _levels([candidate.as_run_s for candidate in candidates], CLEARLY)
 
     def key(at: int) -> tuple[bool, int, int, int, int, int]:
         grid = candidates[at].grid
-        across = not fits_nodes(grid, devices_per_node)
-        first = (repeated if as_run else equations)[at]
-        return across, first, repeated[at], -grid.data, -grid.x, -grid.y
+        return not fits_nodes(grid, devices_per_node), first[at], second[at], -grid.data, -grid.x, -grid.y
 
     return tuple(candidates[at] for at in sorted(range(len(candidates)), key=key))
 
@@ -149,13 +156,13 @@ def tied(one: float, other: float) -> bool:
     return abs(one - other) <= TOLERANCE * max(one, other)
 
 
-def _levels(costs: Sequence[float]) -> list[int]:
-    """The place of each among the different ones, from the lowest."""
+def _levels(costs: Sequence[float], tolerance: float) -> list[int]:
+    """The place of each among the different ones, from the lowest; those are the same that exceed one by less."""
     levels, level, lowest = [0] * len(costs), 0, None
     for at in sorted(range(len(costs)), key=costs.__getitem__):
         if lowest is None:
             lowest = costs[at]
-        elif not tied(lowest, costs[at]):
+        elif costs[at] > lowest * (1 + tolerance):
             level, lowest = level + 1, costs[at]
         levels[at] = level
     return levels

@@ -16,7 +16,7 @@ from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
 from engine.planning.bandwidth import Bandwidths, agnostic
 from engine.planning.collectives import EQUATIONS, Layer, Link, moved_bytes
-from engine.planning.costs import Costs, papers_links
+from engine.planning.costs import Costs, papers_links, run_links
 from engine.planning.fewest import fewest, refusal
 from engine.planning.fit import fits_nodes
 from engine.planning.grids import Task
@@ -120,12 +120,14 @@ def _candidate(grid: Grid, equations: float, as_run: float = 1.0) -> Candidate:
 
 
 @given(st.permutations(range(7)))
-def test_ties_go_to_what_repeats_less_then_to_more_data_then_larger_x_whatever_came_first(order: list[int]) -> None:
+def test_ties_go_to_what_clearly_costs_less_as_run_then_to_more_data_then_larger_x_whatever_came_first(
+    order: list[int],
+) -> None:
     noise = 1 + 1e-14
     best_first = [
         _candidate(Grid(1, 1, 8, 1), 1.0),
         _candidate(Grid(1, 1, 4, 2), 2.0 * noise, as_run=0.5),
-        _candidate(Grid(1, 2, 1, 4), 2.0),
+        _candidate(Grid(1, 2, 1, 4), 2.0, as_run=1.005),
         _candidate(Grid(2, 1, 2, 2), 2.0 * noise),
         _candidate(Grid(1, 2, 2, 2), 2.0),
         _candidate(Grid(1, 1, 2, 4), 2.0 * noise, as_run=3.0),
@@ -198,3 +200,15 @@ def test_what_fits_nowhere_is_told_with_what_it_lacks() -> None:
     tiny = replace(job, device_memory=1e3)
     assert str(refusal(tiny, task, task.grids(4, 8), 8)).endswith("it fits on no number of devices.")
     assert isinstance(refusal(tiny, task, task.grids(4, 8), 8), UsageError)
+
+
+def test_a_run_finds_latency_and_no_faster_ring_between_nodes_than_within() -> None:
+    links = run_links(FRONTIER)(Grid(1, 1, 16, 2))
+    assert (links[Axis.Z].bytes_per_s, links[Axis.DATA].bytes_per_s) == (50e9, 12.5e9)
+    assert 0 < links[Axis.X].step_s < links[Axis.Z].step_s
+    best = _ranked(_job("gpt-80b", 8192, 64e9), 8192, FRONTIER).candidates[0]
+    grids = Task(lookup("gpt-80b"), 8192, exact=True).grids(8192, 8192)
+    as_run = rank(_job("gpt-80b", 8192, 64e9), grids, FRONTIER, as_run=True).candidates[0]
+    assert as_run.as_run_s < best.as_run_s
+    assert best.equations_s < as_run.equations_s
+    assert as_run.grid.z < best.grid.z
