@@ -24,7 +24,6 @@ from engine.training.plan import check_cache
 if TYPE_CHECKING:
     from engine.planning.bandwidth import Bandwidths
     from engine.planning.document import GridPlan
-    from systems import System
 
 TOKENS_A_PARAMETER = 20
 """Of a training that gets the most of its flops (Hoffmann et al. 2022)."""
@@ -100,7 +99,7 @@ def plan(
         raise UsageError(f"--explain is the number of a grid, from 1 to --top {config.top}, but {explain} was given.")
     from engine.planning.explain import explained, head, table
 
-    found, bandwidths = planned(replace(config, overlap=config.overlap.at(pace)), shown=config.top + 1)
+    found, links = planned(replace(config, overlap=config.overlap.at(pace)), shown=config.top + 1)
     rows = found.rows
     found = found.model_copy(update={"rows": rows[: config.top]})
     if explain is not None and explain > len(rows):
@@ -111,14 +110,14 @@ def plan(
     sys.stdout.write(f"{head(found)}\n{table(found.rows)}")
     if explain is not None:
         after = rows[explain] if explain < len(rows) else None
-        sys.stdout.write(f"\n{explained(found, rows[explain - 1], after, bandwidths)}")
+        sys.stdout.write(f"\n{explained(found, rows[explain - 1], after, links)}")
     return 0
 
 
 def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     """The best grids, so many of them, and what the order took for bandwidths. Raises UsageError."""
     import systems
-    from engine.planning.bandwidth import agnostic
+    from engine.planning.bandwidth import agnostic, bandwidths
     from engine.planning.document import GridPlan, row
     from engine.planning.fewest import refusal
     from engine.planning.rank import Job, rank
@@ -127,7 +126,7 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     shape = config.model.resolve()
     check_cache(config.overlap, shape)
     system = systems.load(config.system) if config.system else systems.here()
-    bandwidths = _bandwidths(system)
+    links = bandwidths(system)
     task = _task(config, shape)
     sequences = task.check(config.gpus)
     workload = Workload(
@@ -139,15 +138,15 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     memory = config.device_memory or (system.device.memory_bytes.value if system.device.memory_bytes else None)
     job = Job(shape, workload, memory)
     grids = task.grids(config.gpus, sequences)
-    taken = agnostic(bandwidths.inter) if config.agnostic else bandwidths
+    taken = agnostic(links.inter) if config.agnostic else links
     ranking = rank(job, grids, taken, as_run=config.as_run)
     if not ranking.candidates:
-        raise refusal(job, task, grids, bandwidths.devices_per_node)
+        raise refusal(job, task, grids, links.devices_per_node)
     tokens_a_batch, parameters = sequences * shape.sequence, shape.parameters
     budget = config.token_budget or float(TOKENS_A_PARAMETER * parameters)
     return GridPlan(
         system=system.name,
-        devices_per_node=bandwidths.devices_per_node,
+        devices_per_node=links.devices_per_node,
         device_memory_bytes=memory,
         model=shape.name,
         parameters=parameters,
@@ -174,7 +173,7 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
             )
             for place, candidate in enumerate(ranking.candidates[:shown], 1)
         ),
-    ), bandwidths
+    ), links
 
 
 def _task(config: PlanConfig, shape: Architecture) -> Task:
@@ -194,18 +193,3 @@ def _check(config: PlanConfig) -> None:
         raise UsageError(f"--top is a number from 1 up, but {config.top} was given.")
     if config.device_memory is not None and not 0 < config.device_memory < inf:
         raise UsageError(f"--device-memory is a positive number, but {config.device_memory:g} was given.")
-
-
-def _bandwidths(system: "System") -> "Bandwidths":
-    """As the system's file states them. Raises UsageError, naming the facts that it lacks."""
-    from engine.planning.bandwidth import Bandwidths
-
-    node = system.node
-    devices, nics, nic, within = node.devices, node.nics, node.nic_bytes_per_s, node.intra_node_bytes_per_s
-    if devices is None or nics is None or nic is None or within is None:
-        facts = {"devices": devices, "nics": nics, "nic_bytes_per_s": nic, "intra_node_bytes_per_s": within}
-        lacking = " and ".join(f"node.{name}" for name, fact in facts.items() if fact is None)
-        raise UsageError(
-            f"A plan needs facts that systems/{system.name}.yaml doesn't state: add {lacking}, each with its source."
-        )
-    return Bandwidths(devices.value, nics.value * nic.value, within.value)

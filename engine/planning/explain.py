@@ -13,7 +13,7 @@ from engine.planning.collectives import (
     reduce_scatter_z,
 )
 from engine.planning.document import GridPlan, Memory, Row
-from engine.planning.rank import CLEARLY, tied
+from engine.planning.rank import CLEARLY, TOLERANCE, tied
 
 EQUATIONS = {
     all_gather_z.__name__: "Eq. 1: weights gathered",
@@ -55,7 +55,7 @@ COLUMNS: tuple[Column, ...] = (
     ("exposed", "comm.", lambda row: None if row.exposed_s is None else _seconds(sum(row.exposed_s.values()))),
     ("comm. by", "equations", lambda row: _seconds(row.equations_s)),
     ("comm.", "as run", lambda row: _seconds(row.as_run_s)),
-    ("memory", "a device", lambda row: f"{row.memory.total / 1e9:.1f} GB"),
+    ("memory", "a device", lambda row: f"{row.memory.total / 1e9:#.3g} GB"),
     ("of the", "device", lambda row: _share(row.memory.of_device)),
     ("", "HFU", lambda row: _share(row.hfu)),
     ("", "MFU", lambda row: _share(row.mfu)),
@@ -74,11 +74,12 @@ def head(plan: GridPlan) -> str:
     else:
         memory = plan.device_memory_bytes / 1e9
         fit = f"{fit} in {memory * (1 - plan.reserve):.4g} GB, {1 - plan.reserve:.0%} of a device's {memory:.4g} GB"
+    nodes = "on one node" if plan.devices <= plan.devices_per_node else f"nodes of {plan.devices_per_node}"
     order = f"axonn-sc24's Eq. 1 to {'7' if plan.placement_aware else '6, without placement'}"
     if plan.ordered_by == "as_run":
         order += ", with latency and all that the engine repeats"
     lines = [
-        f"{plan.model} on {plan.devices:,} devices of {plan.system}, nodes of {plan.devices_per_node}.",
+        f"{plan.model} on {plan.devices:,} devices of {plan.system}, {nodes}.",
         f"Batches of {plan.sequences:,} sequences{asked}, {plan.tokens:,} tokens; {plan.precision}, activations "
         f"{recomputed}, overlap {plan.overlap}.",
     ]
@@ -120,8 +121,10 @@ def _bandwidth(plan: GridPlan, grid: Grid, axis: Axis, bytes_per_s: float, bandw
         return f"{begun}, as all do without placement."
     inner = prod(grid[before] for before in list(Axis)[: list(Axis).index(axis)])
     if inner * grid[axis] <= plan.devices_per_node:
-        return f"{begun}: their group lies in one node of {plan.devices_per_node}."
+        return f"{begun}: their group lies in one node."
     rings = min(plan.devices_per_node, inner)
+    if bytes_per_s < bandwidths.inter / rings * (1 - TOLERANCE):
+        return f"{begun}: their group leaves its nodes, and those of it on a node send no more."
     if rings == 1:
         return f"{begun}: their group leaves its nodes, and no other ring does."
     return f"{begun}: their group leaves its nodes, where {rings} rings share {bandwidths.inter / 1e9:.3g} GB/s."

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import gcd
 
 from engine.errors import UsageError
 from engine.grid import Grid
@@ -31,7 +32,7 @@ def refusal(job: Job, task: Task, grids: Sequence[Grid], devices_per_node: int) 
 
 
 def fewest(job: Job, task: Task, devices_per_node: int) -> Grid | None:
-    """The smallest grid, in whole nodes or an even part of one, on which the job fits; None if it fits on none."""
+    """The smallest grid, in whole nodes or on one, on which the job fits; None if it fits on none."""
     best: Grid | None = None
     smallest, most = task.micro or 1, int(2 * task.sequences)
     for x, y in task.splits.planes:
@@ -49,10 +50,11 @@ def fewest(job: Job, task: Task, devices_per_node: int) -> Grid | None:
 
 
 def _whole_nodes(grid: Grid, task: Task, devices_per_node: int) -> Grid | None:
-    """The grid with so much data that it fills nodes, or a node is filled by it, and the batch can be shared."""
-    for data in range(1, devices_per_node + 1):
+    """The grid with so much data that it fills nodes, or has room on one, and the batch can be shared."""
+    widest = devices_per_node // gcd(grid.size, devices_per_node)
+    for data in range(1, min(widest, int(2 * task.sequences)) + 1):
         wider = replace(grid, data=data)
-        if wider.size % devices_per_node and devices_per_node % wider.size:
+        if wider.size > devices_per_node and wider.size % devices_per_node:
             continue
         sequences = task.batch(wider.size)
         if sequences is not None and sequences % (wider.batch_split * (task.micro or 1)) == 0:

@@ -109,7 +109,7 @@ def test_a_grid_is_explained_by_equations_bandwidths_memory_and_the_next(capsys:
     told = re.findall(r"(Eq\. \d): .* over (\S+) +(\S+) s", said)
     spent = {(f"Eq. {EQUATIONS.index(c.equation) + 1}", c.axis): c.equations_s for c in row.costs if c.equations_s}
     assert {(equation, axis): float(number) for equation, axis, number in told} == pytest.approx(spent, rel=1e-2)
-    assert "Over x, 4 ranks find 50 GB/s: their group lies in one node of 8." in said
+    assert "Over x, 4 ranks find 50 GB/s: their group lies in one node." in said
     assert "Over y, 4 ranks find 25 GB/s: their group leaves its nodes, where 4 rings share 100 GB/s." in said
     assert f"A rank needs {row.memory.total / 1e9:.3g} of its device's 64 GB: " in said
     assert f"The next, grid {after.grid}, costs " in said
@@ -130,9 +130,7 @@ def test_a_system_without_the_facts_is_told_which_are_lacking(
     (tmp_path / "poor.yaml").write_text(yaml.safe_dump(facts))
     monkeypatch.setattr(systems, "FOLDER", tmp_path)
     assert main(["plan", "--system", "poor", *SMALL.split()]) == 2
-    assert "systems/poor.yaml doesn't state: add node.nics and node.intra_node_bytes_per_s, each" in (
-        capsys.readouterr().err
-    )
+    assert "measured on poor, and its file lacks node.intra_node_bytes_per_s and node.nics: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

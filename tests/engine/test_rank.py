@@ -173,20 +173,21 @@ def test_only_what_fits_is_ranked_in_the_largest_micro_batch_that_fits() -> None
     assert all(c.micro == 64 // c.grid.batch_split for c in whole.candidates)
 
 
-@pytest.mark.parametrize("memory", [3e9, 1.2e9, 0.5e9])
-def test_the_fewest_devices_are_the_fewest_on_which_some_grid_fits(memory: float) -> None:
-    job, node = _job("gpt3-1.3b", 16, memory), 4
-    task = Task(job.model, 16, exact=True)
+@pytest.mark.parametrize(("model", "memory"), [("gpt3-1.3b", 3e9), ("gpt3-1.3b", 0.5e9), ("gpt-60b", 64e9)])
+def test_the_fewest_devices_are_the_fewest_on_which_some_grid_fits(model: str, memory: float) -> None:
+    """In whole nodes of four, or on one. Eighteen would do for gpt-60b, which are no whole nodes."""
+    job, node = _job(model, 48, memory), 4
+    task = Task(job.model, 48, exact=True)
 
     def fits(ranks: int) -> bool:
-        return any(job.needs(grid, 1).total <= job.usable for grid in task.grids(ranks, 16))
+        return any(job.needs(grid, 1).total <= job.usable for grid in task.grids(ranks, 48))
 
-    counts = [1, 2, *range(4, 200, 4)]
+    counts = [1, 2, 3, *range(4, 200, 4)]
     found = fewest(job, task, node)
     assert found is not None
     assert found.size == next(n for n in counts if fits(n))
     assert job.needs(found, 1).total <= job.usable
-    assert found in task.grids(found.size, 16)
+    assert found in task.grids(found.size, 48)
 
 
 def test_what_fits_nowhere_is_told_with_what_it_lacks() -> None:
