@@ -9,6 +9,7 @@ from engine.models.architecture import Architecture
 from engine.planning.bandwidth import Bandwidths
 from engine.planning.collectives import (
     EQUATIONS,
+    STEP_S,
     Layer,
     Link,
     Links,
@@ -20,7 +21,6 @@ from engine.planning.collectives import (
     linear_layers,
     reduce_scatter_z,
 )
-from engine.planning.machine import STEP_S
 from engine.planning.memory import Workload
 
 Seconds = Mapping[tuple[str, Axis], float]

@@ -70,14 +70,16 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Job:
-    """A network and workload (its batch settled; micro None: to be chosen) on devices of some memory.
+    """A network and workload (its batch settled) on devices of some memory.
 
-    device_memory: bytes of one; None takes it to hold everything.
+    device_memory: bytes of one; None takes it to hold everything. whole_shares: where no micro-batch is asked for, a
+    rank takes its whole share at once, as a run does; otherwise the micro-batch is chosen.
     """
 
     model: Architecture
     workload: Workload
     device_memory: float | None = None
+    whole_shares: bool = False
 
     @property
     def usable(self) -> float:
@@ -101,10 +103,12 @@ class Job:
         It is the one that is asked for; else the largest divisor of a rank's share whose step fits in memory, since
         fewer micro-batches gather less and multiply larger matrices; 1 if none fits.
         """
-        if self.workload.batch.micro:
-            return self.workload.batch.micro, self.needs(grid, self.workload.batch.micro)
+        batch = self.workload.batch
+        if batch.micro or self.whole_shares:
+            micro = batch.micro or batch.per_rank(grid)
+            return micro, self.needs(grid, micro)
         micro, needs = 1, self.needs(grid, 1)
-        larger = divisors(self.workload.batch.per_rank(grid))[1:] if needs.total <= self.usable else []
+        larger = divisors(batch.per_rank(grid))[1:] if needs.total <= self.usable else []
         while larger:
             middle = len(larger) // 2
             tried = self.needs(grid, larger[middle])
