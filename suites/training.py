@@ -94,6 +94,8 @@ class Training(EngineTest):
         if node.nic_bytes_per_s:
             nics = node.nics.value if node.nics else 1
             words += ["--link-bytes-per-s", f"{nics * node.nic_bytes_per_s.value:g}"]
+        if node.intra_node_bytes_per_s:
+            words += ["--intra-node-bytes-per-s", f"{node.intra_node_bytes_per_s.value:g}"]
         return words
 
     def own_options(self) -> list[str]:

@@ -17,6 +17,7 @@ from engine.cli.data import prepare
 from engine.cli.dry import dry
 from engine.cli.overlap import overlap
 from engine.cli.peers import peers
+from engine.cli.plan import plan
 from engine.cli.train import train
 from engine.errors import EngineError, UsageError
 from engine.options import DEFAULTS
@@ -42,6 +43,7 @@ def commands(name: str) -> App:
     app = program(name, "The 4D-parallel training engine of Par4D.")
     app.command(train)
     app.command(check)
+    app.command(plan)
     app.command(breakdown)
     data = App(name="data", help="Prepare training data.")
     data.command(prepare)

@@ -3,8 +3,11 @@
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.architecture import Architecture
+from engine.planning.bandwidth import Bandwidths
 from engine.planning.fit import check_grid, fits_nodes
+from engine.planning.grids import Task, factorisations
 from engine.planning.memory import SHARE, Footprint, Workload
+from engine.planning.rank import Job, rank
 
 
 def choose_grid(
@@ -14,16 +17,20 @@ def choose_grid(
     *,
     devices_per_node: int = 1,
     device_memory: float | None = None,
+    bandwidths: Bandwidths | None = None,
 ) -> Grid:
     """A valid grid for that many ranks. Raises UsageError if there is none.
 
-    The rule is the baseline of axonn-sc24 VII-A: tensor parallelism (x) within a node, as far as what a step needs
-    (memory.py, of SHARE of device_memory bytes) asks for it; then shards over z until it fits; the rest is data.
-    Without device_memory one device is taken to hold everything. A batch too small for that many parts moves ranks from
-    data to z, then x, then y. No plane of x and y lies across the border of two nodes.
+    With the machine's bandwidths it is that whose communication costs least as run (rank.py). Where they aren't known,
+    or nothing fits, the rule is the baseline of axonn-sc24 VII-A: tensor parallelism (x) within a node, as far as what
+    a step needs (memory.py, of SHARE of device_memory bytes) asks for it; then shards over z until it fits; the rest is
+    data. Without device_memory one device is taken to hold everything. A batch too small for that many parts moves
+    ranks from data to z, then x, then y. No plane of x and y lies across the border of two nodes.
     """
     if ranks < 1:
         raise UsageError(f"A job has at least one rank, but {ranks} were asked for.")
+    if bandwidths is not None and (cheapest := _cheapest(model, ranks, workload, bandwidths, device_memory)):
+        return cheapest
     footprint = Footprint(model, workload)
 
     def used(grid: Grid) -> float:
@@ -45,7 +52,7 @@ def choose_grid(
         )
 
     refusals: list[str] = []
-    for grid in sorted(_factorisations(ranks), key=cost):
+    for grid in sorted(factorisations(ranks), key=cost):
         try:
             _check_nodes(grid, devices_per_node)
             check_grid(model, grid, workload.batch)
@@ -59,21 +66,21 @@ def choose_grid(
     )
 
 
+def _cheapest(
+    model: Architecture, ranks: int, workload: Workload, bandwidths: Bandwidths, device_memory: float | None
+) -> Grid | None:
+    """Of the grids that fit, with no plane across the border of two nodes; None if there is none."""
+    batch = workload.batch
+    grids = Task(model, batch.sequences, exact=True, micro=batch.micro).grids(ranks, batch.sequences)
+    grids = [grid for grid in grids if fits_nodes(grid, bandwidths.devices_per_node)]
+    job = Job(model, workload, device_memory, whole_shares=True)
+    found = rank(job, grids, bandwidths, as_run=True).candidates
+    return found[0].grid if found else None
+
+
 def _check_nodes(grid: Grid, devices_per_node: int) -> None:
     if not fits_nodes(grid, devices_per_node):
         raise UsageError(
             f"A plane of x and y of grid {grid} is {grid.x * grid.y} ranks, which neither divide a node of "
             f"{devices_per_node} devices nor fill whole nodes."
         )
-
-
-def _factorisations(ranks: int) -> list[Grid]:
-    def divisors(number: int) -> list[int]:
-        return [d for d in range(1, number + 1) if number % d == 0]
-
-    return [
-        Grid(x, y, z, ranks // (x * y * z))
-        for x in divisors(ranks)
-        for y in divisors(ranks // x)
-        for z in divisors(ranks // (x * y))
-    ]

@@ -4,7 +4,7 @@ The papers' form is a Link that has a bandwidth and nothing else: Eq. 1 to 6 are
 one. Bytes are those of a rank's input buffer, as the recorder counts them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import log2
 
@@ -12,6 +12,9 @@ from engine.comm.collective import Kind
 from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
 from engine.placement import NORMAL
+
+STEP_S = 1.4e-5
+"""Latency of a ring's step between nodes, as NCCL has it for large messages (Simple, its tuning.cc)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,13 @@ def all_reduce_data(layer: Layer, grid: Grid, links: Links) -> float:
 EQUATIONS = (all_gather_z, reduce_scatter_z, all_reduce_y, all_reduce_x, all_reduce_data)
 
 
+def axis_of(equation: Callable[[Layer, Grid, Links], float], layer: Layer) -> Axis:
+    """The axis that the collective of an equation runs along: x and y change places in a transposed layer."""
+    if equation in (all_reduce_y, all_reduce_x):
+        return layer.in_axis if equation is all_reduce_y else layer.out_axis
+    return Axis.DATA if equation is all_reduce_data else Axis.Z
+
+
 def layer_s(layer: Layer, grid: Grid, links: Links) -> float:
     """Seconds of t_comm of one layer: the sum of Eq. 1 to 5 (axonn-sc24 Eq. 6, par4d Eq. 9)."""
     return sum(equation(layer, grid, links) for equation in EQUATIONS)
@@ -142,18 +152,24 @@ def network_s(layers: Mapping[Layer, int], grid: Grid, links: Links) -> float:
     return sum(count * layer_s(layer, grid, links) for layer, count in layers.items())
 
 
+def linear_layers(model: Architecture, rows: int, element: int) -> tuple[list[Layer], Layer]:
+    """Those of one block in their order, and the head, for so many rows of a data group."""
+    placements = model.placements()
+    of_block = [p for name, p in placements.items() if name.startswith("blocks.0.") and p.sharded]
+    head = [p for name, p in placements.items() if not name.startswith("blocks.") and p.sharded][-1]
+    *block, last = [
+        Layer(rows, p.shape[1], p.shape[0], element, transposed=p.split != NORMAL) for p in (*of_block, head)
+    ]
+    return block, last
+
+
 def layers_of(model: Architecture, sequences: int, grid: Grid, element: int) -> dict[Layer, int]:
     """The linear layers of a network and how often each is there, the head among them, for a global batch.
 
     The equations know neither norms and embeddings nor recomputation.
     """
-    placements = model.placements()
-    rows = sequences * model.sequence // grid.data
+    block, head = linear_layers(model, sequences * model.sequence // grid.data, element)
     found: dict[Layer, int] = {}
-    of_block = [p for name, p in placements.items() if name.startswith("blocks.0.") and p.sharded]
-    head = [p for name, p in placements.items() if not name.startswith("blocks.") and p.sharded][-1]
-    for placement, count in (*((p, model.layers) for p in of_block), (head, 1)):
-        n, k = placement.shape
-        layer = Layer(rows, k, n, element, transposed=placement.split != NORMAL)
+    for layer, count in (*((layer, model.layers) for layer in block), (head, 1)):
         found[layer] = found.get(layer, 0) + count
     return found

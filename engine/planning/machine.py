@@ -17,12 +17,10 @@ from engine.comm.collective import Kind
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.planning.bandwidth import Bandwidths, bandwidths
-from engine.planning.collectives import Link, ring_s
+from engine.planning.collectives import STEP_S, Link, ring_s
 from engine.planning.events import Attention, Product, Sweep
 from systems import Dtype, System, measured
 
-STEP_S = 1.4e-5
-"""Latency of a ring's step between nodes, as NCCL has it for large messages (Simple, its tuning.cc)."""
 KERNEL_S = 4e-6
 """The least that a kernel takes."""
 

@@ -108,6 +108,8 @@ class RunConfig:
     """of one device: what a step needs must fit, and --grid auto splits until it does"""
     link_bytes_per_s: Annotated[float | None, Parameter(metavar="BYTES")] = None
     """of a node's network one way: what a step can't beat where ranks share cores"""
+    intra_node_bytes_per_s: Annotated[float | None, Parameter(metavar="BYTES")] = None
+    """between two devices of a node one way: where both links are known, --grid auto takes what communicates least"""
     tune_matmul: bool | Literal["force"] = False
     """time each layer's products in all modes first, and take the fastest; =force times again what a job before did"""
     breakdown: bool = False

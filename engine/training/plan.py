@@ -12,6 +12,7 @@ from engine.models.architecture import Architecture
 from engine.options import check_file, check_folder
 from engine.overlap.bucket import bucket_bytes
 from engine.overlap.flags import ALL, AUTO, Overlap
+from engine.planning.bandwidth import Bandwidths
 from engine.planning.choose import choose_grid
 from engine.planning.fit import check_grid, check_memory, fits_nodes
 from engine.training.config import TrainConfig
@@ -81,6 +82,7 @@ def checked(config: TrainConfig, ranks: int) -> Plan:
         config.workload,
         devices_per_node=config.devices_per_node,
         device_memory=config.device_memory,
+        bandwidths=_bandwidths(config),
     )
     if grid.size != ranks:
         raise UsageError(
@@ -96,6 +98,12 @@ def checked(config: TrainConfig, ranks: int) -> Plan:
         bucket = bucket_bytes(grid.data, config.link_bytes_per_s, config.devices_per_node)
         config = replace(config, overlap=replace(config.overlap, bucket_bytes=bucket))
     return Plan(config, model, grid, dataset, saved)
+
+
+def _bandwidths(config: TrainConfig) -> Bandwidths | None:
+    """Those of the machine, if they are known."""
+    inter, within = config.link_bytes_per_s, config.intra_node_bytes_per_s
+    return None if inter is None or within is None else Bandwidths(config.devices_per_node, inter, within)
 
 
 def check_cache(overlap: Overlap, model: Architecture) -> None:
@@ -157,6 +165,7 @@ def _check_numbers(config: TrainConfig) -> None:
         "--peak-flops": config.peak_flops,
         "--empirical-peak-flops": config.empirical_peak_flops,
         "--link-bytes-per-s": config.link_bytes_per_s,
+        "--intra-node-bytes-per-s": config.intra_node_bytes_per_s,
     }
     not_negative = {
         "--clip": optim.clip,

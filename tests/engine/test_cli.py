@@ -26,8 +26,9 @@ OF_TRAIN = """
     model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout grid
     batch-size micro-batch iterations warmup precision reduce-dtype checkpoint-activations data seed
     device timeout devices-per-node device-memory peak-flops empirical-peak-flops energy measure-peak link-bytes-per-s
-    breakdown tune-matmul label out overlap prefetch-depth reduce-window bucket-bytes cache-bytes timeline learning-rate
-    profile profile-iterations profile-ranks weight-decay clip lr-warmup-steps lr-decay-steps save save-every resume
+    intra-node-bytes-per-s breakdown tune-matmul label out overlap prefetch-depth reduce-window bucket-bytes cache-bytes
+    timeline learning-rate profile profile-iterations profile-ranks weight-decay clip lr-warmup-steps lr-decay-steps
+    save save-every resume
 """
 OF_NO_ABLATION = """
     iterations peak-flops empirical-peak-flops measure-peak energy timeline save save-every resume
@@ -38,6 +39,11 @@ OF_BENCH_OVERLAP = [*(set(OF_TRAIN.split()) - set(OF_NO_ABLATION.split())), *OF_
 OF_BENCH_MATMUL = """
     model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout grid micro-batch precision
     checkpoint-activations twice device label out
+"""
+OF_PLAN = """
+    model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout system gpus batch-tokens
+    batch-size micro-batch precision checkpoint-activations keep-activations overlap prefetch-depth reduce-window
+    bucket-bytes cache-bytes device-memory token-budget agnostic as-run top explain json
 """
 OF_BENCH_PEERS = """
     peer grid overlap checkpoint-activations batch-size precision device label out jobs rounds steps-per-round threads
@@ -115,6 +121,7 @@ def test_every_field_has_an_option_of_its_own() -> None:
     [
         (["train"], OF_TRAIN.split()),
         (["check"], [*OF_TRAIN.split(), "ranks"]),
+        (["plan"], OF_PLAN.split()),
         (["data", "prepare"], ["source", "out", "vocab-size", "max-bytes"]),
         (["bench", "gemm"], ["dtype", "sizes", "device", "time-budget", "label", "out"]),
         (["bench", "memory"], ["array-size", "repeats", "device", "time-budget", "label", "out"]),

@@ -12,8 +12,11 @@ from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.overlap.flags import ALL
+from engine.planning.bandwidth import Bandwidths
 from engine.planning.choose import choose_grid
+from engine.planning.costs import Costs, run_links
 from engine.planning.fit import check_grid, check_memory, fits_nodes
+from engine.planning.grids import factorisations
 from engine.planning.memory import Workload
 from suites.series import AUTO, points
 
@@ -162,15 +165,50 @@ def test_every_point_of_the_published_series_has_a_grid_on_which_its_step_fits(s
     assert system.node.devices
     assert system.device.memory_bytes
     node, memory = system.node.devices.value, system.device.memory_bytes.value
+    link, within = system.node.nic_bytes_per_s, system.node.intra_node_bytes_per_s
+    bandwidths = Bandwidths(node, node * link.value, within.value) if link and within else None
     for point in points(study, name):
         overlap = replace(ALL, cache=point.series.cache) if study == "overlap_ablation" else ALL
         batch = Batch(point.sequences, point.micro_batch)
         workload = Workload(batch, point.series.precision, checkpoint_activations=True, overlap=overlap)
         model = lookup(point.model)
         if point.grid == AUTO:
-            grid = choose_grid(model, point.devices, workload, devices_per_node=node, device_memory=memory)
+            grid = choose_grid(
+                model, point.devices, workload, devices_per_node=node, device_memory=memory, bandwidths=bandwidths
+            )
         else:
             grid = Grid.parse(point.grid)
         check_grid(model, grid, batch)
         check_memory(model, grid, workload, memory)
         assert fits_nodes(grid, node)
+
+
+@pytest.mark.parametrize("micro", [2, None])
+def test_with_known_links_the_grid_is_chosen_whose_communication_costs_least_as_run(micro: int | None) -> None:
+    """Of those that fit; without a micro-batch with a rank's whole share at once, which is what a run takes."""
+    model, links = lookup("gpt-5b"), Bandwidths(8, inter=100e9, within=50e9)
+    workload = Workload(Batch(64, micro), "bf16", checkpoint_activations=True, overlap=ALL)
+    costs, found = Costs(model, workload), run_links(links)
+
+    def cost(grid: Grid) -> float:
+        return sum(costs.as_run(grid, found(grid), micro or workload.batch.per_rank(grid)).values())
+
+    def fits(grid: Grid) -> bool:
+        try:
+            check_grid(model, grid, workload.batch)
+            check_memory(model, grid, workload, 0.9 * 64e9)
+        except UsageError:
+            return False
+        return fits_nodes(grid, 8)
+
+    chosen = choose_grid(model, 16, workload, **FRONTIER, bandwidths=links)
+    fitting = [grid for grid in factorisations(16) if fits(grid)]
+    assert chosen in fitting
+    assert len(fitting) < sum(1 for _ in factorisations(16))
+    assert cost(chosen) == pytest.approx(min(map(cost, fitting)))
+
+
+def test_where_nothing_fits_the_grid_is_chosen_as_if_links_were_unknown() -> None:
+    links = Bandwidths(8, inter=100e9, within=50e9)
+    chosen = [choose_grid(lookup("gpt-80b"), 8, _trained(64), **FRONTIER, bandwidths=b) for b in (links, None)]
+    assert chosen[0] == chosen[1]

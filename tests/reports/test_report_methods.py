@@ -29,7 +29,7 @@ SAMPLES: dict[str, Any] = {
     "ours_bytes": 7e8, "peer_bytes": 9e8, "bytes_per_s": 1.3e12, "advertised_bytes_per_s": 1.6e12, "ratio": 0.9,
     "jobs": [([1.0, 2.0, 4.0], [3.0, 5.0]), ([2.0], [7.0])],
     "moved_bytes": 3e9, "taken_bytes": 5e9, "planned_bytes": 4e9, "traced_s": 0.5, "recorded_s": 0.6,
-    "joules": 4e3,
+    "joules": 4e3, "seconds": 7.2e3,
     "iterations": 7, "model_flops_per_s": 9e9, "joules_per_iteration": 250.0,
     "predicted_s": 3.3, "measured_s": 3.0, "errors": [0.1, -0.3, 0.2], "places": [(1, 2), (2, 1), (3, 4), (4, 3)],
     "m": 3, "n": 5, "k": 7, "shapes": [(1.03, 1.0), (1.031, 1.0), (0.5, 0.4), (2.0, 2.1)],

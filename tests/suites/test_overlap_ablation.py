@@ -15,12 +15,12 @@ SMALL = ["-S", "model=gpt-test"]
 # Of each system the grids of its jobs, with the blocks that the cache keeps and the ranks of a node.
 SELECTED = {
     "perlmutter": ("par4d", {"2x2x4x1": (28, 4)}),
-    "frontier": ("gpt-(5|80)b", {"4x1x2x1024": ("auto", 8), "8x1x8x128": ("auto", 8)}),
+    "frontier": ("gpt-80b", {"2x1x64x64": ("auto", 8)}),
     "vcluster": (
         "(vcluster|two-nodes)-",
         {"2x2x2x1": (2, 2), "2x2x1x2": (2, 2), "2x1x1x1": (6, 1), "1x1x2x1": (6, 1), "1x1x1x2": (6, 1)},
     ),
-    "summit": ("48-", {"2x1x24x1": ("auto", 6)}),
+    "summit": ("48-", {"1x1x48x1": ("auto", 6)}),
 }
 ROUNDS = {"perlmutter": 10, "frontier": 5, "vcluster": 6, "summit": 10}
 

@@ -11,8 +11,8 @@ import yaml
 import systems
 from engine.batch import Batch
 from engine.errors import UsageError
-from engine.grid import Grid
 from engine.models.catalogue import lookup, published
+from engine.planning.bandwidth import Bandwidths
 from engine.planning.choose import choose_grid
 from engine.planning.fit import check_grid
 from engine.planning.memory import Workload
@@ -131,13 +131,13 @@ def test_a_job_that_a_queue_would_end_is_told_the_limit_on_its_nodes() -> None:
 
 @pytest.mark.parametrize("model", ["gpt-5b", "gpt-10b", "gpt-20b", "gpt-40b", "gpt-80b"])
 def test_frontiers_ablation_has_communication_over_z_to_hide_with_every_model(model: str) -> None:
-    """The engine's own choice has none for the smaller two, where they are given."""
+    """By the engine's own choice."""
     (point,) = [point for point in series.points("overlap_ablation", "frontier") if point.model == model]
     config, batch = lookup(model), Batch(point.sequences, point.micro_batch)
     workload = Workload(batch, "bf16", checkpoint_activations=True)
-    chosen = choose_grid(config, point.devices, workload, devices_per_node=8, device_memory=64e9)
-    grid = chosen if point.grid == series.AUTO else Grid.parse(point.grid)
-    assert (chosen.z == 1) == (point.grid != series.AUTO)
+    bandwidths = Bandwidths(8, inter=100e9, within=50e9)
+    assert point.grid == series.AUTO
+    grid = choose_grid(config, point.devices, workload, devices_per_node=8, device_memory=64e9, bandwidths=bandwidths)
     check_grid(config, grid, batch)
     assert grid.size == point.devices
     assert grid.z > 1

@@ -34,6 +34,7 @@ from engine.result.metrics.planning import mean_absolute_error, prediction_error
 from engine.result.metrics.products import choices_that_hold, product_rate
 from engine.result.metrics.training import (
     curve_difference,
+    device_hours,
     efficiency,
     over_published,
     per_device,
@@ -62,6 +63,7 @@ __all__ = [
     "bound_on_shared_cores",
     "choices_that_hold",
     "curve_difference",
+    "device_hours",
     "efficiency",
     "flops_per_joule",
     "gemm_rate",

@@ -65,6 +65,12 @@ def time_to_solution(tokens: float, tokens_per_s: float) -> float:
     return tokens / tokens_per_s
 
 
+@figure("Device-hours", "seconds * devices / 3600")
+def device_hours(seconds: float, devices: int) -> float:
+    """What so long on so many devices is charged as, where every device counts the same."""
+    return seconds * devices / 3600
+
+
 @figure("Ours over published", "ours / published")
 def over_published(ours: float, published: float) -> float:
     """A measured figure by the published one of the same model on as many devices of the same system.

@@ -1,0 +1,195 @@
+"""`plan`: which grid to train on, before anything is spent. No torch."""
+
+import re
+import sys
+from dataclasses import dataclass, replace
+from math import inf
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from engine.batch import Batch
+from engine.cli.train import PaceOptions
+from engine.errors import UsageError
+from engine.grid import Axis
+from engine.models.architecture import Architecture
+from engine.models.choice import ModelChoice
+from engine.options import Bytes, word
+from engine.overlap.flags import ALL, Pace
+from engine.planning.grids import Task
+from engine.planning.memory import Workload
+from engine.training.config import MODEL, OVERLAP, OverlapFlags, PrecisionName
+from engine.training.plan import check_cache
+
+if TYPE_CHECKING:
+    from engine.planning.bandwidth import Bandwidths
+    from engine.planning.document import GridPlan
+
+TOKENS_A_PARAMETER = 20
+"""Of a training that gets the most of its flops (Hoffmann et al. 2022)."""
+SCALES = {"": 1, "k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+
+
+def tokens(text: str) -> float:
+    """Read "16.8M", "4M", "2T" or "16777216". Raises UsageError.
+
+    >>> tokens("16.8M")
+    16800000.0
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMBGT]?)", text)
+    if match is None or not float(match[1]):
+        raise UsageError(f"Tokens are written as 16.8M, 2T or 16777216, but {text!r} was given.")
+    return float(match[1]) * SCALES[match[2]]
+
+
+Tokens = Annotated[float | None, word(tokens, "TOKENS")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanConfig:
+    """What `plan` is asked for."""
+
+    model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice()
+    system: Annotated[str | None, Parameter(metavar="NAME")] = None
+    """whose facts count (default: this machine's)"""
+    gpus: int
+    """devices of the job"""
+    batch_tokens: Tokens = None
+    """of a batch, e.g. 16.8M: about as many, so that devices can share them"""
+    batch_size: Annotated[int | None, Parameter(metavar="SEQS")] = None
+    """sequences of a batch: just as many"""
+    micro_batch: Annotated[int | None, Parameter(metavar="SEQS")] = None
+    """sequences a rank takes at once (default: the most that fit in memory)"""
+    precision: Annotated[PrecisionName | None, Parameter(help="bf16 keeps fp32 masters (default: fp32 on a CPU)")] = (
+        None
+    )
+    checkpoint_activations: Annotated[bool, Parameter(negative="--keep-activations", show_default=True)] = True
+    """recompute each block in the backward, or don't"""
+    overlap: Annotated[OverlapFlags, Parameter(group=OVERLAP)] = ALL
+    device_memory: Bytes | None = None
+    """of one device (default: as the system's file says)"""
+    token_budget: Tokens = None
+    """to train on in all (default: 20 a parameter)"""
+    agnostic: bool = False
+    """order as if every axis had the same bandwidth"""
+    as_run: bool = False
+    """order by what a run costs: latency too, and what recomputation and micro-batches repeat"""
+    top: int = 10
+    """grids to tell of"""
+
+
+def plan(
+    *,
+    config: PlanConfig,
+    pace: PaceOptions = Pace(),
+    explain: Annotated[int | None, Parameter(metavar="N", help="say why the N-th costs what it does")] = None,
+    json: Annotated[bool, Parameter(help="print a document for programs")] = False,
+) -> int:
+    """Rank every grid of a job by the papers' equations of communication, of those that fit in memory.
+
+      par4d plan --system frontier --model gpt-80b --gpus 8192 \\
+          --batch-tokens 16.8M --explain 1
+
+    A batch of so many tokens becomes sequences that the devices can share: within 5 % of them a power of two,
+    or what most grids can share; else the nearest within 10 %. Of grids that cost the same, what clearly costs
+    less as run comes first, then more data, then larger x.
+    """
+    if explain is not None and not 1 <= explain <= config.top:
+        raise UsageError(f"--explain is the number of a grid, from 1 to --top {config.top}, but {explain} was given.")
+    from engine.planning.explain import explained, head, table
+
+    found, links = planned(replace(config, overlap=config.overlap.at(pace)), shown=config.top + 1)
+    rows = found.rows
+    found = found.model_copy(update={"rows": rows[: config.top]})
+    if explain is not None and explain > len(rows):
+        raise UsageError(f"--explain {explain} names a grid that there isn't: {len(rows)} fit.")
+    if json:
+        sys.stdout.write(found.as_json())
+        return 0
+    sys.stdout.write(f"{head(found)}\n{table(found.rows)}")
+    if explain is not None:
+        after = rows[explain] if explain < len(rows) else None
+        sys.stdout.write(f"\n{explained(found, rows[explain - 1], after, links)}")
+    return 0
+
+
+def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
+    """The best grids, so many of them, and what the order took for bandwidths. Raises UsageError."""
+    import systems
+    from engine.planning.bandwidth import agnostic, bandwidths
+    from engine.planning.document import GridPlan, row
+    from engine.planning.fewest import refusal
+    from engine.planning.rank import Job, rank
+
+    _check(config)
+    shape = config.model.resolve()
+    check_cache(config.overlap, shape)
+    system = systems.load(config.system) if config.system else systems.here()
+    links = bandwidths(system)
+    task = _task(config, shape)
+    sequences = task.check(config.gpus)
+    workload = Workload(
+        Batch(sequences, config.micro_batch),
+        config.precision or ("fp32" if system.device.kind == "cpu" else "bf16"),
+        checkpoint_activations=config.checkpoint_activations,
+        overlap=config.overlap,
+    )
+    memory = config.device_memory or (system.device.memory_bytes.value if system.device.memory_bytes else None)
+    job = Job(shape, workload, memory)
+    grids = task.grids(config.gpus, sequences)
+    taken = agnostic(links.inter) if config.agnostic else links
+    ranking = rank(job, grids, taken, as_run=config.as_run)
+    if not ranking.candidates:
+        raise refusal(job, task, grids, links.devices_per_node)
+    tokens_a_batch, parameters = sequences * shape.sequence, shape.parameters
+    budget = config.token_budget or float(TOKENS_A_PARAMETER * parameters)
+    return GridPlan(
+        system=system.name,
+        devices_per_node=links.devices_per_node,
+        device_memory_bytes=memory,
+        model=shape.name,
+        parameters=parameters,
+        devices=config.gpus,
+        asked_sequences=task.sequences,
+        sequences=sequences,
+        tokens=tokens_a_batch,
+        precision=workload.precision,
+        checkpoint_activations=config.checkpoint_activations,
+        overlap=str(config.overlap),
+        token_budget=budget,
+        placement_aware=not config.agnostic,
+        ordered_by="as_run" if config.as_run else "equations",
+        valid=ranking.valid,
+        fit=len(ranking.candidates),
+        rows=tuple(
+            row(
+                place,
+                candidate,
+                {axis: taken.along(candidate.grid, axis) for axis in Axis},
+                device_memory=memory,
+                tokens=tokens_a_batch,
+                token_budget=budget,
+            )
+            for place, candidate in enumerate(ranking.candidates[:shown], 1)
+        ),
+    ), links
+
+
+def _task(config: PlanConfig, shape: Architecture) -> Task:
+    if config.batch_size is not None:
+        return Task(shape, config.batch_size, exact=True, micro=config.micro_batch)
+    assert config.batch_tokens is not None
+    return Task(shape, config.batch_tokens / shape.sequence, micro=config.micro_batch)
+
+
+def _check(config: PlanConfig) -> None:
+    """Raises UsageError for an option that is out of its range."""
+    if (config.batch_tokens is None) == (config.batch_size is None):
+        raise UsageError("Give the batch either by --batch-tokens or by --batch-size.")
+    if config.micro_batch is not None and config.micro_batch < 1:
+        raise UsageError(f"--micro-batch is a number from 1 up, but {config.micro_batch} was given.")
+    if config.top < 1:
+        raise UsageError(f"--top is a number from 1 up, but {config.top} was given.")
+    if config.device_memory is not None and not 0 < config.device_memory < inf:
+        raise UsageError(f"--device-memory is a positive number, but {config.device_memory:g} was given.")

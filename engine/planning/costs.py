@@ -1,0 +1,106 @@
+"""What a network's linear layers spend on communication on any grid, by equation and axis. No torch in it."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from engine.grid import Axis, Grid
+from engine.models.architecture import Architecture
+from engine.planning.bandwidth import Bandwidths
+from engine.planning.collectives import (
+    EQUATIONS,
+    STEP_S,
+    Layer,
+    Link,
+    Links,
+    all_gather_z,
+    all_reduce_data,
+    all_reduce_x,
+    all_reduce_y,
+    axis_of,
+    linear_layers,
+    reduce_scatter_z,
+)
+from engine.planning.memory import Workload
+
+Seconds = Mapping[tuple[str, Axis], float]
+"""Of a step, by an equation's name and the axis that it runs along."""
+LinksOn = Callable[[Grid], Links]
+
+
+def papers_links(bandwidths: Bandwidths) -> LinksOn:
+    """The papers' links: a bandwidth and nothing else, as the placement of a grid gives it (axonn-sc24 Eq. 7)."""
+    return lambda grid: {axis: Link(bandwidths.along(grid, axis)) for axis in Axis}
+
+
+def run_links(bandwidths: Bandwidths) -> LinksOn:
+    """Links with what the papers leave out: each step of a ring has a latency, and no ring that leaves its nodes is
+    faster than one within them, whose links it takes too.
+    """
+
+    def links(grid: Grid) -> Links:
+        found: dict[Axis, Link] = {}
+        for axis in Axis:
+            leaves = grid.stride(axis) * grid[axis] > bandwidths.devices_per_node
+            found[axis] = Link(min(bandwidths.along(grid, axis), bandwidths.within), STEP_S if leaves else STEP_S / 4)
+        return found
+
+    return links
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A linear layer, and how many times a micro-batch gathers its weight and sums its output."""
+
+    layer: Layer
+    gathers: int
+    sums: int
+
+
+class Costs:
+    """Of one network, batch and precision."""
+
+    def __init__(self, model: Architecture, workload: Workload) -> None:
+        again = 2 if workload.checkpoint_activations else 1
+        self._sequences = workload.batch.sequences
+        block, head = linear_layers(model, self._sequences * model.sequence, workload.compute)
+        # Nothing needs the last sum of a block that is computed again: it is left out (closed form of the engine).
+        parts = [_Part(layer, again, again if at < len(block) - 1 else 1) for at, layer in enumerate(block)]
+        self._parts = Counter({part: parts.count(part) * model.layers for part in parts})
+        self._parts[_Part(head, 1, 1)] += 1
+
+    def equations(self, grid: Grid, links: Links) -> Seconds:
+        """As the papers count: each collective of each layer once a step, for all rows at once (Eq. 1 to 6)."""
+        return self._spent(grid, links, 1, lambda _: dict.fromkeys(EQUATIONS, 1))
+
+    def as_run(self, grid: Grid, links: Links, micro: int) -> Seconds:
+        """As the engine runs them: weights gathered, and their gradients scattered, in each micro-batch of so many
+        sequences; gathered and outputs summed once more where activations are recomputed; over data once a step, each
+        layer for itself (the engine puts small ones into one bucket, which has less latency).
+        """
+        micros = self._sequences // (grid.batch_split * micro)
+
+        def times(part: _Part) -> dict[Callable[[Layer, Grid, Links], float], int]:
+            return {
+                all_gather_z: micros * part.gathers,
+                reduce_scatter_z: micros,
+                all_reduce_y: micros * part.sums,
+                all_reduce_x: micros,
+                all_reduce_data: 1,
+            }
+
+        return self._spent(grid, links, micros, times)
+
+    def _spent(
+        self,
+        grid: Grid,
+        links: Links,
+        micros: int,
+        times: Callable[[_Part], Mapping[Callable[[Layer, Grid, Links], float], int]],
+    ) -> Seconds:
+        spent: dict[tuple[str, Axis], float] = defaultdict(float)
+        for part, count in self._parts.items():
+            layer = replace(part.layer, m=part.layer.m // (grid.data * micros))
+            for equation, often in times(part).items():
+                spent[equation.__name__, axis_of(equation, layer)] += count * often * equation(layer, grid, links)
+        return dict(spent)

@@ -1,0 +1,128 @@
+"""A plan as a document: what was asked, what was ranked by which rule, and the best grids. The one schema of it."""
+
+from dataclasses import asdict
+from typing import Literal
+
+from pydantic import Field
+
+from engine.grid import Axis
+from engine.planning.rank import RESERVE, Candidate
+from engine.result import metrics
+from engine.result.schema import GridText
+from engine.schema import Record
+
+SCHEMA: Literal["par4d.plan"] = "par4d.plan"
+VERSION: Literal[1] = 1
+SECONDS_A_DAY = 86400
+
+Counting = Literal["equations", "as_run"]
+
+
+class Cost(Record):
+    """Seconds of a step that an equation's collectives take along an axis, by the equations and as run."""
+
+    equation: str
+    axis: Axis
+    equations_s: float
+    as_run_s: float
+
+
+class Memory(Record):
+    """Bytes of a rank at the fullest moment of a step, by what they are for. of_device: share of a device's memory."""
+
+    parts: dict[str, float]
+    total: float
+    of_device: float | None = None
+
+
+class Row(Record):
+    """One grid. What only a simulation tells is absent without one; days and device-hours are for the token budget."""
+
+    place: int = Field(ge=1)
+    grid: GridText
+    micro_batch: int = Field(ge=1)
+    equations_s: float
+    as_run_s: float
+    costs: tuple[Cost, ...]
+    bytes_per_s: dict[Axis, float]
+    memory: Memory
+    time_s: float | None = None
+    interval_s: tuple[float, float] | None = None
+    exposed_s: dict[Axis, float] | None = None
+    hfu: float | None = None
+    mfu: float | None = None
+    days: float | None = None
+    device_hours: float | None = None
+
+
+class GridPlan(Record):
+    """What was asked, and the best grids for it. asked_sequences: of a batch, before it was rounded to what devices
+    can share. Bytes and seconds."""
+
+    schema_: Literal["par4d.plan"] = Field(default=SCHEMA, alias="schema")
+    version: Literal[1] = VERSION
+    system: str
+    devices_per_node: int
+    device_memory_bytes: float | None = None
+    reserve: float = RESERVE
+    model: str
+    parameters: int
+    devices: int
+    asked_sequences: float
+    sequences: int
+    tokens: int
+    precision: str
+    checkpoint_activations: bool
+    overlap: str
+    token_budget: float
+    placement_aware: bool
+    ordered_by: Counting
+    valid: int
+    fit: int
+    rows: tuple[Row, ...]
+
+    def as_json(self) -> str:
+        """The document."""
+        return self.model_dump_json(by_alias=True, exclude_none=True, indent=1) + "\n"
+
+
+def row(
+    place: int,
+    candidate: Candidate,
+    bytes_per_s: dict[Axis, float],
+    *,
+    device_memory: float | None,
+    tokens: int,
+    token_budget: float,
+) -> Row:
+    """Of a candidate. bytes_per_s: what a group of each axis finds."""
+    needs, grid = candidate.needs, candidate.grid
+    costs = tuple(
+        Cost(equation=equation, axis=axis, equations_s=seconds, as_run_s=candidate.as_run[equation, axis])
+        for (equation, axis), seconds in candidate.equations.items()
+    )
+    days = hours = None
+    if candidate.time_s is not None:
+        spent_s = metrics.time_to_solution(token_budget, metrics.rate(tokens, candidate.time_s))
+        days, hours = spent_s / SECONDS_A_DAY, metrics.device_hours(spent_s, grid.size)
+    return Row(
+        place=place,
+        grid=str(grid),
+        micro_batch=candidate.micro,
+        equations_s=candidate.equations_s,
+        as_run_s=candidate.as_run_s,
+        costs=costs,
+        bytes_per_s=bytes_per_s,
+        memory=Memory(
+            parts=asdict(needs),
+            total=needs.total,
+            of_device=needs.total / device_memory if device_memory else None,
+        ),
+        time_s=candidate.time_s,
+        interval_s=candidate.interval_s,
+        exposed_s=None if candidate.exposed_s is None else dict(candidate.exposed_s),
+        hfu=candidate.hfu,
+        mfu=candidate.mfu,
+        days=days,
+        device_hours=hours,
+    )

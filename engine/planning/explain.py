@@ -1,0 +1,183 @@
+"""A plan for a person: the table of its best grids, and why a grid costs what it does. No torch in it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+
+from engine.grid import Axis, Grid
+from engine.planning.bandwidth import Bandwidths
+from engine.planning.collectives import (
+    all_gather_z,
+    all_reduce_data,
+    all_reduce_x,
+    all_reduce_y,
+    reduce_scatter_z,
+)
+from engine.planning.document import GridPlan, Memory, Row
+from engine.planning.rank import CLEARLY, TOLERANCE, tied
+
+EQUATIONS = {
+    all_gather_z.__name__: "Eq. 1: weights gathered",
+    reduce_scatter_z.__name__: "Eq. 2: weight gradients scattered",
+    all_reduce_y.__name__: "Eq. 3: outputs summed",
+    all_reduce_x.__name__: "Eq. 4: input gradients summed",
+    all_reduce_data.__name__: "Eq. 5: weight gradients summed",
+}
+"""As axonn-sc24 numbers them."""
+PARTS = {
+    "state": "weights, gradients and optimizer",
+    "activations": "activations",
+    "weights": "gathered weights",
+    "cache": "cached weights",
+    "logits": "logits",
+    "gradients": "gradients on their way",
+}
+Column = tuple[str, str, Callable[[Row], str | None]]
+
+
+def _seconds(value: float | None) -> str | None:
+    return None if value is None else f"{f'{value:#.3g}'.rstrip('.')} s" if value < 1000 else f"{value:,.0f} s"
+
+
+def _share(value: float | None) -> str | None:
+    return None if value is None else f"{value:.0%}"
+
+
+def _interval(row: Row) -> str | None:
+    return row.interval_s and f"{row.interval_s[0]:.3g} to {row.interval_s[1]:.3g} s"
+
+
+COLUMNS: tuple[Column, ...] = (
+    ("", "", lambda row: f"{row.place}"),
+    ("grid", "XxYxZxDATA", lambda row: row.grid),
+    ("micro-", "batch", lambda row: f"{row.micro_batch}"),
+    ("time per", "batch", lambda row: _seconds(row.time_s)),
+    ("", "interval", _interval),
+    ("exposed", "comm.", lambda row: None if row.exposed_s is None else _seconds(sum(row.exposed_s.values()))),
+    ("comm. by", "equations", lambda row: _seconds(row.equations_s)),
+    ("comm.", "as run", lambda row: _seconds(row.as_run_s)),
+    ("memory", "a device", lambda row: f"{row.memory.total / 1e9:#.3g} GB"),
+    ("of the", "device", lambda row: _share(row.memory.of_device)),
+    ("", "HFU", lambda row: _share(row.hfu)),
+    ("", "MFU", lambda row: _share(row.mfu)),
+    ("for the budget", "days", lambda row: None if row.days is None else f"{row.days:.1f}"),
+    ("device-", "hours", lambda row: None if row.device_hours is None else f"{row.device_hours:,.0f}"),
+)
+
+
+def head(plan: GridPlan) -> str:
+    """What was planned, and how many grids there are."""
+    asked = "" if plan.sequences == plan.asked_sequences else f" (for {plan.asked_sequences:,.1f} asked for)"
+    recomputed = "recomputed" if plan.checkpoint_activations else "kept"
+    fit = f"{plan.fit} of {plan.valid} valid grids fit"
+    if plan.device_memory_bytes is None:
+        fit = f"{plan.valid} grids are valid; whether they fit in memory is not known: --device-memory would tell"
+    else:
+        memory = plan.device_memory_bytes / 1e9
+        fit = f"{fit} in {memory * (1 - plan.reserve):.4g} GB, {1 - plan.reserve:.0%} of a device's {memory:.4g} GB"
+    nodes = "on one node" if plan.devices <= plan.devices_per_node else f"nodes of {plan.devices_per_node}"
+    order = f"axonn-sc24's Eq. 1 to {'7' if plan.placement_aware else '6, without placement'}"
+    if plan.ordered_by == "as_run":
+        order += ", with latency and all that the engine repeats"
+    lines = [
+        f"{plan.model} on {plan.devices:,} devices of {plan.system}, {nodes}.",
+        f"Batches of {plan.sequences:,} sequences{asked}, {plan.tokens:,} tokens; {plan.precision}, activations "
+        f"{recomputed}, overlap {plan.overlap}.",
+    ]
+    if any(row.days is not None for row in plan.rows):
+        lines.append(f"Days and device-hours are those of {plan.token_budget:.3g} tokens, restarts not counted.")
+    return "\n".join([*lines, f"{fit}; best first by {order}."]) + "\n"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """One line a grid; a column that no row has is left out."""
+    columns = [(head, [cell(row) for row in rows]) for *head, cell in COLUMNS]
+    shown = [[*head, *(cell or "-" for cell in cells)] for head, cells in columns if any(cells)]
+    widths = [max(map(len, column)) for column in shown]
+    padded = [[word.rjust(width) for word in column] for column, width in zip(shown, widths, strict=True)]
+    lines = zip(*padded, strict=True)
+    return "\n".join("  ".join(line).rstrip() for line in lines) + "\n"
+
+
+def explained(plan: GridPlan, row: Row, after: Row | None, bandwidths: Bandwidths) -> str:
+    """Of one grid: seconds by equation and axis, why each axis has its bandwidth, memory by parts, and how the next
+    grid differs.
+    """
+    grid = Grid.parse(row.grid)
+    lines = [f"Number {row.place}, grid {grid}: {_seconds(row.equations_s)} of communication a batch by the equations."]
+    costs = sorted((cost for cost in row.costs if cost.equations_s), key=lambda cost: -cost.equations_s)
+    for cost in costs:
+        what = f"{EQUATIONS[cost.equation]} over {cost.axis}"
+        lines.append(f"  {what:<46}{_seconds(cost.equations_s):>8}{_seconds(cost.as_run_s):>10} as run")
+    found = [axis for axis in Axis if grid[axis] > 1]
+    lines += [_bandwidth(plan, grid, axis, row.bytes_per_s[axis], bandwidths) for axis in found]
+    lines.append(_memory(row.memory, plan))
+    lines += ["It is the last one that fits."] if after is None else _compared(row, after, plan.ordered_by == "as_run")
+    return "\n".join(lines) + "\n"
+
+
+def _bandwidth(plan: GridPlan, grid: Grid, axis: Axis, bytes_per_s: float, bandwidths: Bandwidths) -> str:
+    begun = f"Over {axis}, {grid[axis]} ranks find {bytes_per_s / 1e9:.3g} GB/s"
+    if not plan.placement_aware:
+        return f"{begun}, as all do without placement."
+    inner = prod(grid[before] for before in list(Axis)[: list(Axis).index(axis)])
+    if inner * grid[axis] <= plan.devices_per_node:
+        return f"{begun}: their group lies in one node."
+    rings = min(plan.devices_per_node, inner)
+    if bytes_per_s < bandwidths.inter / rings * (1 - TOLERANCE):
+        return f"{begun}: their group leaves its nodes, and those of it on a node send no more."
+    if rings == 1:
+        return f"{begun}: their group leaves its nodes, and no other ring does."
+    return f"{begun}: their group leaves its nodes, where {rings} rings share {bandwidths.inter / 1e9:.3g} GB/s."
+
+
+def _memory(memory: Memory, plan: GridPlan) -> str:
+    parts = ", ".join(f"{bytes_ / 1e9:.3g} GB of {PARTS.get(part, part)}" for part, bytes_ in _largest(memory.parts))
+    if plan.device_memory_bytes is None:
+        return f"A rank needs {memory.total / 1e9:.3g} GB: {parts}."
+    return f"A rank needs {memory.total / 1e9:.3g} of its device's {plan.device_memory_bytes / 1e9:.3g} GB: {parts}."
+
+
+def _largest(parts: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(((part, number) for part, number in parts.items() if number), key=lambda item: -item[1])
+
+
+def _compared(row: Row, after: Row, as_run: bool) -> list[str]:
+    """What the next grid has more of, and less."""
+    own, other = (row.as_run_s, after.as_run_s) if as_run else (row.equations_s, after.equations_s)
+    name = f"The next, grid {after.grid},"
+    if tied(own, other):
+        lines = [f"{name} costs the same, and comes later because {_tie(row, after)}."]
+    elif own > other:
+        lines = [f"{name} costs {_seconds(own - other)} less, but lays planes of x and y across the border of nodes."]
+    else:
+        more = f" ({100 * (other / own - 1):.2g} %)" if own else ""
+        by_axis = {axis: _along(after, axis, as_run) - _along(row, axis, as_run) for axis in Axis}
+        changed = [(axis, by) for axis, by in _largest_changes(by_axis) if not tied(own, own + abs(by))]
+        parts = [f"{_seconds(abs(by))} {'more' if by > 0 else 'less'} over {axis}" for axis, by in changed]
+        lines = [f"{name} costs {_seconds(other - own)} more{more}: {', '.join(parts)}."]
+    memory = after.memory.total - row.memory.total
+    if abs(memory) >= 1e8:
+        lines.append(f"It needs {abs(memory) / 1e9:.3g} GB {'more' if memory > 0 else 'less'} on each device.")
+    if row.micro_batch != after.micro_batch:
+        lines.append(f"Its micro-batches are of {after.micro_batch}, not {row.micro_batch}.")
+    return lines
+
+
+def _largest_changes(changes: Mapping[Axis, float]) -> list[tuple[Axis, float]]:
+    return sorted(changes.items(), key=lambda item: -abs(item[1]))
+
+
+def _along(row: Row, axis: Axis, as_run: bool) -> float:
+    return sum(cost.as_run_s if as_run else cost.equations_s for cost in row.costs if cost.axis == axis)
+
+
+def _tie(row: Row, after: Row) -> str:
+    """By which rule of the order the next one lost."""
+    own, other = Grid.parse(row.grid), Grid.parse(after.grid)
+    clearly = after.as_run_s > row.as_run_s * (1 + CLEARLY)
+    axis = next(axis for axis in (Axis.DATA, Axis.X, Axis.Y) if own[axis] != other[axis])
+    if own[axis] > other[axis] and not clearly:
+        return f"its {axis} is smaller"
+    if after.as_run_s < row.as_run_s:
+        return "it lays planes of x and y across the border of nodes"
+    return f"it costs {_seconds(after.as_run_s - row.as_run_s)} more as run"

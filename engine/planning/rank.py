@@ -1,0 +1,172 @@
+"""Every valid grid of a job that fits in memory, the best first (axonn-sc24 V-B, par4d V). No torch in it.
+
+The order is that of the communication time by the papers' equations. With one bandwidth for every axis it is the
+placement-agnostic order of par4d V-A, with Eq. 7's the placement-aware one. Grids whose planes of x and y lie across
+the border of two nodes, which Eq. 7 does not know, come after all others.
+
+Ties: z and data are interchangeable in the equations where they share a bandwidth. Costs that differ by less than
+TOLERANCE are a tie, which goes to the grid that costs clearly less (by CLEARLY) as run: with the latency of rings, and
+all that the engine repeats for recomputation and in every micro-batch; then to that with more data; then larger x, y.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from engine.grid import Axis, Grid
+from engine.models.architecture import Architecture
+from engine.planning.bandwidth import Bandwidths
+from engine.planning.costs import Costs, LinksOn, Seconds, papers_links, run_links
+from engine.planning.fit import fits_nodes
+from engine.planning.grids import divisors
+from engine.planning.memory import Footprint, Needs, Workload
+
+TOLERANCE = 1e-9
+"""Relative; sums of the same terms in another order differ by less."""
+CLEARLY = 0.01
+"""Relative; less than that an estimate of what a run costs can't tell apart."""
+RESERVE = 0.1
+"""Of a device's memory, what a plan leaves free: half of it for the 5 % to which the formulas are exact, half for the
+device's context, NCCL's buffers and what an allocator loses in fragments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One grid of a plan. micro: sequences that a rank takes at once. equations, as_run: seconds of communication.
+
+    What a simulation gives is None until there is one. time_s: of a batch. interval_s: that it is expected in.
+    exposed_s: communication that compute waits for, by axis. hfu, mfu: of the advertised peak.
+    """
+
+    grid: Grid
+    micro: int
+    needs: Needs
+    equations: Seconds
+    as_run: Seconds
+    time_s: float | None = None
+    interval_s: tuple[float, float] | None = None
+    exposed_s: Mapping[Axis, float] | None = None
+    hfu: float | None = None
+    mfu: float | None = None
+
+    @property
+    def equations_s(self) -> float:
+        """Seconds of communication by Eq. 1 to 7."""
+        return sum(self.equations.values())
+
+    @property
+    def as_run_s(self) -> float:
+        """Seconds of communication as the engine runs it."""
+        return sum(self.as_run.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """candidates: those that fit, best first. valid: how many grids divide the network and the batch."""
+
+    candidates: tuple[Candidate, ...]
+    valid: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """A network and workload (its batch settled) on devices of some memory.
+
+    device_memory: bytes of one; None takes it to hold everything. whole_shares: where no micro-batch is asked for, a
+    rank takes its whole share at once, as a run does; otherwise the micro-batch is chosen.
+    """
+
+    model: Architecture
+    workload: Workload
+    device_memory: float | None = None
+    whole_shares: bool = False
+
+    @property
+    def usable(self) -> float:
+        """Bytes that a rank may need."""
+        return (1 - RESERVE) * self.device_memory if self.device_memory else float("inf")
+
+    @cached_property
+    def _footprints(self) -> dict[int, Footprint]:
+        return {}
+
+    def needs(self, grid: Grid, micro: int) -> Needs:
+        """Of a rank, in micro-batches of so many sequences."""
+        if micro not in self._footprints:
+            batch = replace(self.workload.batch, micro=micro)
+            self._footprints[micro] = Footprint(self.model, replace(self.workload, batch=batch))
+        return self._footprints[micro].on(grid)
+
+    def settled(self, grid: Grid) -> tuple[int, Needs]:
+        """The micro-batch, and what a rank needs with it.
+
+        It is the one that is asked for; else the largest divisor of a rank's share whose step fits in memory, since
+        fewer micro-batches gather less and multiply larger matrices; 1 if none fits.
+        """
+        batch = self.workload.batch
+        if batch.micro or self.whole_shares:
+            micro = batch.micro or batch.per_rank(grid)
+            return micro, self.needs(grid, micro)
+        micro, needs = 1, self.needs(grid, 1)
+        larger = divisors(batch.per_rank(grid))[1:] if needs.total <= self.usable else []
+        while larger:
+            middle = len(larger) // 2
+            tried = self.needs(grid, larger[middle])
+            if tried.total <= self.usable:
+                micro, needs, larger = larger[middle], tried, larger[middle + 1 :]
+            else:
+                larger = larger[:middle]
+        return micro, needs
+
+
+def rank(
+    job: Job,
+    grids: Sequence[Grid],
+    bandwidths: Bandwidths,
+    *,
+    links: LinksOn | None = None,
+    links_as_run: LinksOn | None = None,
+    as_run: bool = False,
+) -> Ranking:
+    """Those of the valid grids that fit, best first. links: of the equations, other than the papers'. links_as_run: of
+    a run, other than those of costs.py. as_run: ordered by what a run costs, not by the equations.
+    """
+    links, links_as_run = links or papers_links(bandwidths), links_as_run or run_links(bandwidths)
+    costs = Costs(job.model, job.workload)
+    found: list[Candidate] = []
+    for grid in grids:
+        micro, needs = job.settled(grid)
+        if needs.total <= job.usable:
+            equations = costs.equations(grid, links(grid))
+            found.append(Candidate(grid, micro, needs, equations, costs.as_run(grid, links_as_run(grid), micro)))
+    return Ranking(ordered(found, bandwidths.devices_per_node, as_run=as_run), len(grids))
+
+
+def ordered(candidates: Sequence[Candidate], devices_per_node: int, *, as_run: bool = False) -> tuple[Candidate, ...]:
+    """Best first, by the rule that this file begins with."""
+    costs = [candidate.as_run_s if as_run else candidate.equations_s for candidate in candidates]
+    first = _levels(costs, TOLERANCE)
+    second = _levels([candidate.as_run_s for candidate in candidates], CLEARLY)
+
+    def key(at: int) -> tuple[bool, int, int, int, int, int]:
+        grid = candidates[at].grid
+        return not fits_nodes(grid, devices_per_node), first[at], second[at], -grid.data, -grid.x, -grid.y
+
+    return tuple(candidates[at] for at in sorted(range(len(candidates)), key=key))
+
+
+def tied(one: float, other: float) -> bool:
+    """Whether two costs are the same but for rounding."""
+    return abs(one - other) <= TOLERANCE * max(one, other)
+
+
+def _levels(costs: Sequence[float], tolerance: float) -> list[int]:
+    """The place of each among the different ones, from the lowest; those are the same that exceed one by less."""
+    levels, level, lowest = [0] * len(costs), 0, None
+    for at in sorted(range(len(costs)), key=costs.__getitem__):
+        if lowest is None:
+            lowest = costs[at]
+        elif costs[at] > lowest * (1 + tolerance):
+            level, lowest = level + 1, costs[at]
+        levels[at] = level
+    return levels

@@ -1,0 +1,215 @@
+"""The order of grids: the papers' equations by plain arithmetic, what the engine repeats, placement and ties."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from closed_form import closed_form
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.batch import Batch
+from engine.comm.collective import Kind
+from engine.errors import UsageError
+from engine.grid import Axis, Grid
+from engine.models.catalogue import lookup
+from engine.models.gpt.config import GPTConfig
+from engine.planning.bandwidth import Bandwidths, agnostic
+from engine.planning.collectives import EQUATIONS, Layer, Link, moved_bytes
+from engine.planning.costs import Costs, papers_links, run_links
+from engine.planning.fewest import fewest, refusal
+from engine.planning.fit import fits_nodes
+from engine.planning.grids import Task
+from engine.planning.memory import Needs, Workload
+from engine.planning.rank import RESERVE, Candidate, Job, Ranking, ordered, rank
+
+GPT = GPTConfig("m", layers=2, hidden=8, heads=4, vocabulary=16, sequence=4)
+FRONTIER = Bandwidths(devices_per_node=8, inter=100e9, within=50e9)
+PERLMUTTER = Bandwidths(devices_per_node=4, inter=100e9, within=100e9)
+NOTHING = Needs(0, 0, 0, 0, 0, 0)
+
+
+def _job(model: str, sequences: int, memory: float | None = None, micro: int | None = None, again: bool = True) -> Job:
+    return Job(lookup(model), Workload(Batch(sequences, micro), "bf16", checkpoint_activations=again), memory)
+
+
+def _ranked(job: Job, ranks: int, bandwidths: Bandwidths) -> Ranking:
+    batch = job.workload.batch
+    task = Task(job.model, batch.sequences, exact=True, micro=batch.micro)
+    return rank(job, task.grids(ranks, batch.sequences), bandwidths)
+
+
+@pytest.mark.parametrize("grid", [Grid(2, 2, 2, 2), Grid(4, 1, 2, 1), Grid(1, 4, 1, 4), Grid(1, 2, 4, 2)])
+def test_the_equations_are_the_papers_formulas(grid: Grid) -> None:
+    """Two blocks and the head of 32 rows of 2 bytes, written out; nodes of four ranks, 7 B/s within, 100 between."""
+    bandwidths = Bandwidths(4, inter=100.0, within=7.0)
+    inner = {Axis.X: 1, Axis.Y: grid.x, Axis.Z: grid.x * grid.y, Axis.DATA: grid.x * grid.y * grid.z}
+    beta = {a: 7.0 if inner[a] * grid[a] <= 4 else 100.0 / min(4, inner[a]) for a in Axis}
+    expected = dict.fromkeys(Axis, 0.0)
+    for n, k, transposed, count in ((24, 8, 0, 2), (8, 8, 1, 2), (32, 8, 0, 2), (8, 32, 1, 2), (16, 8, 0, 1)):
+        out_axis, in_axis = (Axis.Y, Axis.X) if transposed else (Axis.X, Axis.Y)
+        gx, gy, gz, gdata = grid[out_axis], grid[in_axis], grid.z, grid.data
+        m = 8 * 4 / gdata
+        expected[Axis.Z] += count * 2 / beta[Axis.Z] * (gz - 1) * k * n / (gx * gy * gz)
+        expected[Axis.Z] += count * 2 / beta[Axis.Z] * (gz - 1) / gz * k * n / (gx * gy)
+        expected[in_axis] += count * 2 * 2 / beta[in_axis] * (gy - 1) / gy * m * n / (gz * gx)
+        expected[out_axis] += count * 2 * 2 / beta[out_axis] * (gx - 1) / gx * m * k / (gz * gy)
+        expected[Axis.DATA] += count * 2 * 2 / beta[Axis.DATA] * (gdata - 1) / gdata * k * n / (gx * gy * gz)
+    spent = Costs(GPT, Workload(Batch(8), "bf16")).equations(grid, papers_links(bandwidths)(grid))
+    for axis in Axis:
+        assert sum(s for (_, along), s in spent.items() if along is axis) == pytest.approx(expected[axis])
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("micro", [1, 4])
+def test_as_run_a_block_moves_what_the_engine_sends(micro: int, again: bool) -> None:
+    """By the closed form that recorded runs are compared with; at 1 B/s seconds are bytes."""
+    grid, batch = Grid(2, 2, 2, 2), Batch(16, micro)
+    work = Workload(batch, "bf16", checkpoint_activations=again)
+    seconds, sent = [], []
+    for layers in (2, 3):
+        model = replace(GPT, layers=layers, bias=False)
+        links = dict.fromkeys(Axis, Link(1.0))
+        seconds.append(Costs(model, work).as_run(grid, links, micro))
+        sent.append(closed_form(model, batch, grid, precision="bf16", checkpoint=again).num_bytes)
+    of_block = {key: seconds[1][key] - seconds[0][key] for key in seconds[1]}
+
+    def moved(kind: Kind, axis: Axis, other: float = 0.0) -> float:
+        key = str(kind), str(axis)
+        return moved_bytes(kind, sent[1][key] - sent[0][key] - other, 2)
+
+    statistics = 2 * 2 * (batch.per_rank(grid) // micro) * micro * GPT.sequence * 4  # of two norms' backward, over y
+    assert of_block["all_gather_z", Axis.Z] == pytest.approx(moved(Kind.ALL_GATHER, Axis.Z))
+    assert of_block["reduce_scatter_z", Axis.Z] == pytest.approx(moved(Kind.REDUCE_SCATTER, Axis.Z))
+    for axis, other in ((Axis.X, 0), (Axis.Y, statistics)):
+        sums = of_block["all_reduce_y", axis] + of_block["all_reduce_x", axis]
+        assert sums == pytest.approx(moved(Kind.ALL_REDUCE, axis, other))
+
+
+def test_as_run_in_one_go_with_nothing_recomputed_is_what_the_equations_say() -> None:
+    costs = Costs(GPT, Workload(Batch(16), "bf16"))
+    grid = Grid(2, 2, 2, 2)
+    links = papers_links(FRONTIER)(grid)
+    assert costs.as_run(grid, links, 4) == pytest.approx(costs.equations(grid, links))
+
+
+sizes = st.sampled_from([1, 2, 3, 4, 6, 8])
+
+
+@given(x=sizes, y=sizes, z=sizes, data=sizes, n=st.integers(1, 99), k=st.integers(1, 99), m=st.integers(1, 99))
+def test_a_transposed_layer_costs_what_the_layer_does_where_x_and_y_change_places(
+    x: int, y: int, z: int, data: int, n: int, k: int, m: int
+) -> None:
+    links = dict.fromkeys(Axis, Link(3.0))
+    for equation in EQUATIONS:
+        normal = equation(Layer(m, k, n, 2), Grid(x, y, z, data), links)
+        assert normal == pytest.approx(equation(Layer(m, k, n, 2, transposed=True), Grid(y, x, z, data), links))
+
+
+@given(z=sizes, data=sizes)
+def test_z_and_data_are_interchangeable_where_they_share_a_bandwidth(z: int, data: int) -> None:
+    costs, links = Costs(GPT, Workload(Batch(48 * 48))), papers_links(agnostic())
+    one, other = Grid(2, 2, z, data), Grid(2, 2, 1, z * data)
+    total = [sum(costs.equations(grid, links(grid)).values()) for grid in (one, other)]
+    assert total[0] == pytest.approx(total[1])
+
+
+def _candidate(grid: Grid, equations: float, as_run: float = 1.0) -> Candidate:
+    spent: list[Mapping[tuple[str, Axis], float]] = [{("all_gather_z", Axis.Z): s} for s in (equations, as_run)]
+    return Candidate(grid, 1, NOTHING, *spent)
+
+
+@given(st.permutations(range(7)))
+def test_ties_go_to_what_clearly_costs_less_as_run_then_to_more_data_then_larger_x_whatever_came_first(
+    order: list[int],
+) -> None:
+    noise = 1 + 1e-14
+    best_first = [
+        _candidate(Grid(1, 1, 8, 1), 1.0),
+        _candidate(Grid(1, 1, 4, 2), 2.0 * noise, as_run=0.5),
+        _candidate(Grid(1, 2, 1, 4), 2.0, as_run=1.005),
+        _candidate(Grid(2, 1, 2, 2), 2.0 * noise),
+        _candidate(Grid(1, 2, 2, 2), 2.0),
+        _candidate(Grid(1, 1, 2, 4), 2.0 * noise, as_run=3.0),
+        _candidate(Grid(4, 2, 1, 1), 2.0 * (1 + 1e-6)),
+    ]
+    assert list(ordered([best_first[at] for at in order], 8)) == best_first
+
+
+def test_ordered_as_run_what_is_repeated_decides() -> None:
+    cheap, dear = _candidate(Grid(2), 1.0, as_run=5.0), _candidate(Grid(data=2), 2.0, as_run=4.0)
+    assert ordered([cheap, dear], 2) == (cheap, dear)
+    assert ordered([cheap, dear], 2, as_run=True) == (dear, cheap)
+
+
+def test_grids_that_lay_planes_across_nodes_come_last() -> None:
+    grids = [c.grid for c in _ranked(_job("gpt-60b", 96), 24, FRONTIER).candidates]
+    across = [not fits_nodes(grid, 8) for grid in grids]
+    assert any(across)
+    assert across == sorted(across)
+
+
+def test_placement_changes_the_order() -> None:
+    """Of gpt-20b on 32 devices of Perlmutter (par4d V-C): the agnostic order knows no node."""
+    job = _job("gpt-20b", 512, 40e9)
+    aware, blind = (_ranked(job, 32, b).candidates for b in (PERLMUTTER, agnostic(100e9)))
+    assert {c.grid for c in aware} == {c.grid for c in blind}
+    assert [c.grid for c in aware] != [c.grid for c in blind]
+
+
+def test_only_what_fits_is_ranked_in_the_largest_micro_batch_that_fits() -> None:
+    job = _job("gpt-5b", 64, 40e9)
+    ranking = _ranked(job, 8, FRONTIER)
+    assert 0 < len(ranking.candidates) < ranking.valid
+    for c in ranking.candidates:
+        assert c.needs.total <= (1 - RESERVE) * 40e9
+        share = 64 // c.grid.batch_split
+        larger = [m for m in range(c.micro + 1, share + 1) if share % m == 0]
+        assert all(job.needs(c.grid, m).total > job.usable for m in larger)
+    assert any(c.micro < 64 // c.grid.batch_split for c in ranking.candidates)
+    assert {c.micro for c in _ranked(_job("gpt-5b", 64, 40e9, micro=2), 8, FRONTIER).candidates} == {2}
+    whole = _ranked(_job("gpt-5b", 64), 8, FRONTIER)
+    assert len(whole.candidates) == whole.valid
+    assert all(c.micro == 64 // c.grid.batch_split for c in whole.candidates)
+
+
+@pytest.mark.parametrize(("model", "memory"), [("gpt3-1.3b", 3e9), ("gpt3-1.3b", 0.5e9), ("gpt-60b", 64e9)])
+def test_the_fewest_devices_are_the_fewest_on_which_some_grid_fits(model: str, memory: float) -> None:
+    """In whole nodes of four, or on one. Eighteen would do for gpt-60b, which are no whole nodes."""
+    job, node = _job(model, 48, memory), 4
+    task = Task(job.model, 48, exact=True)
+
+    def fits(ranks: int) -> bool:
+        return any(job.needs(grid, 1).total <= job.usable for grid in task.grids(ranks, 48))
+
+    counts = [1, 2, 3, *range(4, 200, 4)]
+    found = fewest(job, task, node)
+    assert found is not None
+    assert found.size == next(n for n in counts if fits(n))
+    assert job.needs(found, 1).total <= job.usable
+    assert found in task.grids(found.size, 48)
+
+
+def test_what_fits_nowhere_is_told_with_what_it_lacks() -> None:
+    job = _job("gpt-5b", 8, 20e9)
+    task = Task(job.model, 8, exact=True)
+    said = str(refusal(job, task, task.grids(4, 8), 8))
+    lightest = min(job.needs(grid, 1).total for grid in task.grids(4, 8))
+    assert f"a rank needs {lightest / 1e9:.4g} GB at least" in said
+    assert f"{lightest / 1e9 - 18:.3g} GB more than the 18 GB" in said
+    assert "in whole nodes, on which it fits is 8 (grid " in said
+    tiny = replace(job, device_memory=1e3)
+    assert str(refusal(tiny, task, task.grids(4, 8), 8)).endswith("it fits on no number of devices.")
+    assert isinstance(refusal(tiny, task, task.grids(4, 8), 8), UsageError)
+
+
+def test_a_run_finds_latency_and_no_faster_ring_between_nodes_than_within() -> None:
+    links = run_links(FRONTIER)(Grid(1, 1, 16, 2))
+    assert (links[Axis.Z].bytes_per_s, links[Axis.DATA].bytes_per_s) == (50e9, 12.5e9)
+    assert 0 < links[Axis.X].step_s < links[Axis.Z].step_s
+    best = _ranked(_job("gpt-80b", 8192, 64e9), 8192, FRONTIER).candidates[0]
+    grids = Task(lookup("gpt-80b"), 8192, exact=True).grids(8192, 8192)
+    as_run = rank(_job("gpt-80b", 8192, 64e9), grids, FRONTIER, as_run=True).candidates[0]
+    assert as_run.as_run_s < best.as_run_s
+    assert best.equations_s < as_run.equations_s
+    assert as_run.grid.z < best.grid.z
