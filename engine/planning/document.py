@@ -9,6 +9,7 @@ from engine.grid import Axis
 from engine.planning.rank import RESERVE, Candidate
 from engine.result import metrics
 from engine.result.schema import GridText
+from engine.result.step import Timeline
 from engine.schema import Record
 
 SCHEMA: Literal["par4d.plan"] = "par4d.plan"
@@ -36,7 +37,10 @@ class Memory(Record):
 
 
 class Row(Record):
-    """One grid. What only a simulation tells is absent without one; days and device-hours are for the token budget."""
+    """One grid. What only a simulation tells is absent without one; days and device-hours are for the token budget.
+
+    exact: whether the whole network was traced, not few layers. peak_bytes: of that trace. timeline: of one that was.
+    """
 
     place: int = Field(ge=1)
     grid: GridText
@@ -48,7 +52,13 @@ class Row(Record):
     memory: Memory
     time_s: float | None = None
     interval_s: tuple[float, float] | None = None
+    compute_s: float | None = None
+    hidden_s: float | None = None
     exposed_s: dict[Axis, float] | None = None
+    exact: bool = False
+    peak_bytes: int | None = None
+    cached_blocks: int | None = None
+    timeline: Timeline | None = None
     hfu: float | None = None
     mfu: float | None = None
     days: float | None = None
