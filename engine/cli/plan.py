@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Annotated
@@ -11,13 +12,16 @@ from cyclopts import Parameter
 from engine.batch import Batch
 from engine.cli.train import PaceOptions
 from engine.errors import UsageError
+from engine.files import write_text
 from engine.grid import Axis
-from engine.models.architecture import Architecture
+from engine.loading import loading
+from engine.models.architecture import Architecture, hardware_flops, model_flops
 from engine.models.choice import ModelChoice
-from engine.options import Bytes, word
+from engine.options import Bytes, File, check_file, word
 from engine.overlap.flags import ALL, Pace
 from engine.planning.grids import Task
 from engine.planning.memory import Workload
+from engine.progress import log_to_stderr
 from engine.training.config import MODEL, OVERLAP, OverlapFlags, PrecisionName
 from engine.training.plan import check_cache
 
@@ -75,6 +79,10 @@ class PlanConfig:
     """order as if every axis had the same bandwidth"""
     as_run: bool = False
     """order by what a run costs: latency too, and what recomputation and micro-batches repeat"""
+    equations: bool = False
+    """rank by the equations alone, without times"""
+    exact: bool = False
+    """trace the ten best as whole networks, not by few layers"""
     top: int = 10
     """grids to tell of"""
 
@@ -85,11 +93,15 @@ def plan(
     pace: PaceOptions = Pace(),
     explain: Annotated[int | None, Parameter(metavar="N", help="say why the N-th costs what it does")] = None,
     json: Annotated[bool, Parameter(help="print a document for programs")] = False,
+    out: Annotated[File | None, Parameter(help="write that document, for the report")] = None,
 ) -> int:
-    """Rank every grid of a job by the papers' equations of communication, of those that fit in memory.
+    """Predict which grids of a job are the fastest of those that fit in memory, and how long a batch takes.
 
       par4d plan --system frontier --model gpt-80b --gpus 8192 \\
           --batch-tokens 16.8M --explain 1
+
+    Every grid is ranked by the papers' equations of communication. Of the best the engine's own step is
+    traced, by few layers, and played on a model of the machine; --exact traces all layers of the ten best.
 
     A batch of so many tokens becomes sequences that the devices can share: within 5 % of them a power of two,
     or what most grids can share; else the nearest within 10 %. Of grids that cost the same, what clearly costs
@@ -97,13 +109,18 @@ def plan(
     """
     if explain is not None and not 1 <= explain <= config.top:
         raise UsageError(f"--explain is the number of a grid, from 1 to --top {config.top}, but {explain} was given.")
+    if out is not None:
+        check_file("--out", out)
     from engine.planning.explain import explained, head, table
 
+    log_to_stderr(0)
     found, links = planned(replace(config, overlap=config.overlap.at(pace)), shown=config.top + 1)
     rows = found.rows
     found = found.model_copy(update={"rows": rows[: config.top]})
     if explain is not None and explain > len(rows):
         raise UsageError(f"--explain {explain} names a grid that there isn't: {len(rows)} fit.")
+    if out is not None:
+        write_text(out, found.as_json())
     if json:
         sys.stdout.write(found.as_json())
         return 0
@@ -120,7 +137,8 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     from engine.planning.bandwidth import agnostic, bandwidths
     from engine.planning.document import GridPlan, row
     from engine.planning.fewest import refusal
-    from engine.planning.rank import Job, rank
+    from engine.planning.machine import Machine
+    from engine.planning.rank import Candidate, Job, ordered, rank
 
     _check(config)
     shape = config.model.resolve()
@@ -142,8 +160,18 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     ranking = rank(job, grids, taken, as_run=config.as_run)
     if not ranking.candidates:
         raise refusal(job, task, grids, links.devices_per_node)
+    candidates: Sequence[Candidate] = ranking.candidates
+    machine = None
+    if not (config.equations or config.agnostic or config.as_run):
+        machine = Machine.of(system, workload.precision)  # type: ignore[arg-type]
+        with loading():
+            from engine.tracing.forecast import chosen, forecast
+
+        by_run = ordered(ranking.candidates, links.devices_per_node, as_run=True)
+        candidates = forecast(job, chosen(ranking.candidates, by_run), machine, exact=config.exact)
     tokens_a_batch, parameters = sequences * shape.sequence, shape.parameters
     budget = config.token_budget or float(TOKENS_A_PARAMETER * parameters)
+    flops = hardware_flops(shape, sequences, recompute=workload.checkpoint_activations), model_flops(shape, sequences)
     return GridPlan(
         system=system.name,
         devices_per_node=links.devices_per_node,
@@ -159,7 +187,7 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
         overlap=str(config.overlap),
         token_budget=budget,
         placement_aware=not config.agnostic,
-        ordered_by="as_run" if config.as_run else "equations",
+        ordered_by="simulated" if machine else "as_run" if config.as_run else "equations",
         valid=ranking.valid,
         fit=len(ranking.candidates),
         rows=tuple(
@@ -170,8 +198,10 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
                 device_memory=memory,
                 tokens=tokens_a_batch,
                 token_budget=budget,
+                flops=flops,
+                peak_flops=machine.peak_flops if machine else None,
             )
-            for place, candidate in enumerate(ranking.candidates[:shown], 1)
+            for place, candidate in enumerate(candidates[:shown], 1)
         ),
     ), links
 

@@ -1,7 +1,7 @@
 """A plan as a document: what was asked, what was ranked by which rule, and the best grids. The one schema of it."""
 
 from dataclasses import asdict
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -16,7 +16,7 @@ SCHEMA: Literal["par4d.plan"] = "par4d.plan"
 VERSION: Literal[1] = 1
 SECONDS_A_DAY = 86400
 
-Counting = Literal["equations", "as_run"]
+Counting = Literal["equations", "as_run", "simulated"]
 
 
 class Cost(Record):
@@ -104,17 +104,35 @@ def row(
     device_memory: float | None,
     tokens: int,
     token_budget: float,
+    flops: tuple[int, int] = (0, 0),
+    peak_flops: float | None = None,
 ) -> Row:
-    """Of a candidate. bytes_per_s: what a group of each axis finds."""
+    """Of a candidate. bytes_per_s: what a group of each axis finds. flops: of a step, hardware's and the model's."""
     needs, grid = candidate.needs, candidate.grid
     costs = tuple(
         Cost(equation=equation, axis=axis, equations_s=seconds, as_run_s=candidate.as_run[equation, axis])
         for (equation, axis), seconds in candidate.equations.items()
     )
-    days = hours = None
-    if candidate.time_s is not None:
-        spent_s = metrics.time_to_solution(token_budget, metrics.rate(tokens, candidate.time_s))
-        days, hours = spent_s / SECONDS_A_DAY, metrics.device_hours(spent_s, grid.size)
+    told: dict[str, Any] = {}
+    if forecast := candidate.forecast:
+        step = forecast.step
+        spent_s = metrics.time_to_solution(token_budget, metrics.rate(tokens, step.time_s))
+        told = {
+            "time_s": step.time_s,
+            "interval_s": (step.low_s, step.high_s),
+            "compute_s": step.compute_s,
+            "hidden_s": step.hidden_s,
+            "exposed_s": dict(step.exposed_s),
+            "exact": forecast.exact,
+            "peak_bytes": step.peak_bytes,
+            "cached_blocks": forecast.cached_blocks,
+            "timeline": step.timeline,
+            "days": spent_s / SECONDS_A_DAY,
+            "device_hours": metrics.device_hours(spent_s, grid.size),
+        }
+        if peak_flops is not None:
+            rates = [metrics.rate(of, step.time_s) for of in flops]
+            told["hfu"], told["mfu"] = (metrics.utilisation(rate, grid.size, peak_flops) for rate in rates)
     return Row(
         place=place,
         grid=str(grid),
@@ -128,11 +146,5 @@ def row(
             total=needs.total,
             of_device=needs.total / device_memory if device_memory else None,
         ),
-        time_s=candidate.time_s,
-        interval_s=candidate.interval_s,
-        exposed_s=None if candidate.exposed_s is None else dict(candidate.exposed_s),
-        hfu=candidate.hfu,
-        mfu=candidate.mfu,
-        days=days,
-        device_hours=hours,
+        **told,
     )

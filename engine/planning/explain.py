@@ -85,7 +85,10 @@ def head(plan: GridPlan) -> str:
     ]
     if any(row.days is not None for row in plan.rows):
         lines.append(f"Days and device-hours are those of {plan.token_budget:.3g} tokens, restarts not counted.")
-    return "\n".join([*lines, f"{fit}; best first by {order}."]) + "\n"
+    best = f"{fit}; best first by {order}."
+    if plan.ordered_by == "simulated":
+        best = f"{fit}; those that communicate least by {order} were simulated, the fastest first."
+    return "\n".join([*lines, best]) + "\n"
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -108,6 +111,13 @@ def explained(plan: GridPlan, row: Row, after: Row | None, bandwidths: Bandwidth
     for cost in costs:
         what = f"{EQUATIONS[cost.equation]} over {cost.axis}"
         lines.append(f"  {what:<46}{_seconds(cost.equations_s):>8}{_seconds(cost.as_run_s):>10} as run")
+    if row.time_s is not None:
+        waits = {axis: seconds for axis, seconds in (row.exposed_s or {}).items() if seconds > 0}
+        exposed = ", ".join(f"{_seconds(s)} over {a}" for a, s in sorted(waits.items(), key=lambda w: -w[1])) or "none"
+        lines.append(
+            f"A batch takes {_seconds(row.time_s)}: {_seconds(row.compute_s)} of compute, which hides "
+            f"{_seconds(row.hidden_s)} of communication; exposed: {exposed}."
+        )
     found = [axis for axis in Axis if grid[axis] > 1]
     lines += [_bandwidth(plan, grid, axis, row.bytes_per_s[axis], bandwidths) for axis in found]
     lines.append(_memory(row.memory, plan))
@@ -145,7 +155,9 @@ def _compared(row: Row, after: Row, as_run: bool) -> list[str]:
     """What the next grid has more of, and less."""
     own, other = (row.as_run_s, after.as_run_s) if as_run else (row.equations_s, after.equations_s)
     name = f"The next, grid {after.grid},"
-    if tied(own, other):
+    if row.time_s is not None and after.time_s is not None:
+        lines = [f"{name} takes {_difference(after.time_s - row.time_s)}: {_split(row, after)}."]
+    elif tied(own, other):
         lines = [f"{name} costs the same, and comes later because {_tie(row, after)}."]
     elif own > other:
         lines = [f"{name} costs {_seconds(own - other)} less, but lays planes of x and y across the border of nodes."]
@@ -161,6 +173,20 @@ def _compared(row: Row, after: Row, as_run: bool) -> list[str]:
     if row.micro_batch != after.micro_batch:
         lines.append(f"Its micro-batches are of {after.micro_batch}, not {row.micro_batch}.")
     return lines
+
+
+def _split(row: Row, after: Row) -> str:
+    """Where the time of the next grid differs most: in compute, or in what is exposed of an axis."""
+    axes = {*(row.exposed_s or {}), *(after.exposed_s or {})}
+    changes = {f"exposed over {a}": (after.exposed_s or {}).get(a, 0) - (row.exposed_s or {}).get(a, 0) for a in axes}
+    changes["compute"] = (after.compute_s or 0.0) - (row.compute_s or 0.0)
+    largest = sorted(changes.items(), key=lambda change: -abs(change[1]))
+    told = [f"{_difference(by)} {what}" for what, by in largest if abs(by) > 0.05 * abs(largest[0][1])]
+    return ", ".join(told)
+
+
+def _difference(seconds: float) -> str:
+    return f"{_seconds(abs(seconds))} {'more' if seconds >= 0 else 'less'}"
 
 
 def _largest_changes(changes: Mapping[Axis, float]) -> list[tuple[Axis, float]]:

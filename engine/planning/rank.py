@@ -9,17 +9,18 @@ TOLERANCE are a tie, which goes to the grid that costs clearly less (by CLEARLY)
 all that the engine repeats for recomputation and in every micro-batch; then to that with more data; then larger x, y.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from engine.grid import Axis, Grid
+from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.planning.bandwidth import Bandwidths
 from engine.planning.costs import Costs, LinksOn, Seconds, papers_links, run_links
 from engine.planning.fit import fits_nodes
 from engine.planning.grids import divisors
 from engine.planning.memory import Footprint, Needs, Workload
+from engine.planning.simulate import Forecast
 
 TOLERANCE = 1e-9
 """Relative; sums of the same terms in another order differ by less."""
@@ -34,8 +35,7 @@ device's context, NCCL's buffers and what an allocator loses in fragments."""
 class Candidate:
     """One grid of a plan. micro: sequences that a rank takes at once. equations, as_run: seconds of communication.
 
-    What a simulation gives is None until there is one. time_s: of a batch. interval_s: that it is expected in.
-    exposed_s: communication that compute waits for, by axis. hfu, mfu: of the advertised peak.
+    forecast: of a step, None until there is one.
     """
 
     grid: Grid
@@ -43,11 +43,7 @@ class Candidate:
     needs: Needs
     equations: Seconds
     as_run: Seconds
-    time_s: float | None = None
-    interval_s: tuple[float, float] | None = None
-    exposed_s: Mapping[Axis, float] | None = None
-    hfu: float | None = None
-    mfu: float | None = None
+    forecast: Forecast | None = None
 
     @property
     def equations_s(self) -> float:

@@ -58,6 +58,15 @@ class Simulated:
         return sum(self.exposed_s.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A simulated step of a grid. exact: of a trace of the whole network. cached_blocks: as the overlap came out."""
+
+    step: Simulated
+    exact: bool
+    cached_blocks: int
+
+
 @dataclass(slots=True)
 class _Player:
     machine: Machine

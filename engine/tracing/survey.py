@@ -15,8 +15,8 @@ from engine.training.plan import Plan
 
 log = logging.getLogger(__name__)
 
-WORTH_A_POOL = 4
-"""Whole networks to trace; processes of their own take some seconds to start."""
+WORTH_A_POOL = {True: 4, False: 16}
+"""How many whole networks, or grids by few layers: processes of their own take some seconds to start."""
 
 
 def survey(plans: Sequence[Plan], *, device_memory: float | None = None, exact: bool = False) -> list[Traced]:
@@ -24,7 +24,7 @@ def survey(plans: Sequence[Plan], *, device_memory: float | None = None, exact: 
     what = "whole networks" if exact else "grids"
     one = partial(traced, device_memory=device_memory, exact=exact)
     found: list[Traced] = []
-    with _several(exact and len(plans) >= WORTH_A_POOL) as each:
+    with _several(len(plans) >= WORTH_A_POOL[exact]) as each:
         for done in each(one, plans):
             found.append(done)
             log.info("traced %d of %d %s", len(found), len(plans), what, extra=RENEWED)

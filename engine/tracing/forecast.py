@@ -1,0 +1,79 @@
+"""How long a step takes on the grids of a plan: their traces, played on a machine."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from engine.batch import Batch
+from engine.data.dataset import Synthetic
+from engine.models.architecture import Architecture
+from engine.models.choice import ModelChoice
+from engine.overlap.bucket import bucket_bytes
+from engine.planning.machine import Machine
+from engine.planning.memory import Workload
+from engine.planning.rank import Candidate, Job
+from engine.planning.simulate import Forecast
+from engine.tracing.predict import Traced
+from engine.tracing.survey import survey
+from engine.training.config import OptimConfig, TrainConfig
+from engine.training.plan import Plan
+
+SURVEYED = 24
+"""Grids that are simulated of each order: the papers', and that of all that a run repeats."""
+FINAL = 10
+"""Of these, how many are traced as a whole where that is asked for."""
+
+
+def chosen(*orders: Sequence[Candidate]) -> list[Candidate]:
+    """The first of each order, each once."""
+    return list({candidate.grid: candidate for order in orders for candidate in order[:SURVEYED]}.values())
+
+
+def plan_of(model: Architecture, candidate: Candidate, workload: Workload, machine: Machine) -> Plan:
+    """The run that the candidate stands for; it need not be possible here."""
+    links, overlap = machine.bandwidths, workload.overlap
+    if overlap.bucket_bytes is None:
+        bucket = bucket_bytes(candidate.grid.data, links.inter, min(links.devices_per_node, candidate.grid.size))
+        overlap = replace(overlap, bucket_bytes=bucket)
+    config = TrainConfig(
+        model=ModelChoice(),
+        grid=candidate.grid,
+        batch=Batch(workload.batch.sequences, candidate.micro),
+        data="synthetic",
+        precision=workload.precision,  # type: ignore[arg-type]
+        reduce_dtype=workload.reduce_dtype,  # type: ignore[arg-type]
+        checkpoint_activations=workload.checkpoint_activations,
+        overlap=overlap,
+        optim=OptimConfig(),
+    )
+    return Plan(config, model, candidate.grid, Synthetic(model.vocabulary))
+
+
+def traces(job: Job, candidates: Sequence[Candidate], machine: Machine, *, exact: bool = False) -> list[Traced]:
+    """What decides the time of each."""
+    plans = [plan_of(job.model, candidate, job.workload, machine) for candidate in candidates]
+    return survey(plans, device_memory=job.usable if job.device_memory else None, exact=exact)
+
+
+def forecast(job: Job, candidates: Sequence[Candidate], machine: Machine, *, exact: bool = False) -> list[Candidate]:
+    """The same with their times, the fastest first; exact: the first FINAL once more, with the whole network's trace
+    and timeline, before the others.
+    """
+    found = _played(candidates, traces(job, candidates, machine), machine)
+    if not exact:
+        return found
+    final, rest = found[:FINAL], found[FINAL:]
+    return _played(final, traces(job, final, machine, exact=True), machine) + rest
+
+
+def _played(candidates: Sequence[Candidate], of: Sequence[Traced], machine: Machine) -> list[Candidate]:
+    found = [
+        replace(candidate, forecast=Forecast(traced.on(machine), traced.whole is not None, traced.cached_blocks))
+        for candidate, traced in zip(candidates, of, strict=True)
+    ]
+    order = sorted(range(len(found)), key=lambda at: found[at].forecast.step.time_s)  # type: ignore[union-attr]
+    best = order[0]
+    if (whole := of[best].whole) is not None:
+        found[best] = replace(
+            found[best], forecast=Forecast(of[best].on(machine, timeline=True), True, whole.cached_blocks)
+        )
+    return [found[at] for at in order]
