@@ -72,11 +72,14 @@ class Machine:
         return grid.stride(axis) * grid[axis] > self.bandwidths.devices_per_node
 
     def link(self, grid: Grid, axis: Axis) -> Link:
-        """What one group of the axis finds while all of them, and no other axis, communicate."""
+        """What one group of the axis finds while all of them, and no other axis, communicate. A ring that leaves its
+        nodes is no faster than one within, whose links it takes too.
+        """
         bandwidth = self.bandwidths.along(grid, axis)
         if not self.leaves_node(grid, axis):
             return Link(bandwidth, self.step_s / 4, self.half_bytes)
-        return Link(bandwidth * self.fitted.link, self.step_s, self.half_bytes, self.fitted.fading)
+        bandwidth = min(bandwidth * self.fitted.link, self.bandwidths.within)
+        return Link(bandwidth, self.step_s, self.half_bytes, self.fitted.fading)
 
     def collective_s(self, kind: str, num_bytes: float, grid: Grid, axis: Axis) -> float:
         """Seconds of a collective along the axis that shares its link with nobody else's."""

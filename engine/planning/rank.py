@@ -12,6 +12,7 @@ all that the engine repeats for recomputation and in every micro-batch; then to 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from engine.grid import Grid
 from engine.models.architecture import Architecture
@@ -20,7 +21,9 @@ from engine.planning.costs import Costs, LinksOn, Seconds, papers_links, run_lin
 from engine.planning.fit import fits_nodes
 from engine.planning.grids import divisors
 from engine.planning.memory import Footprint, Needs, Workload
-from engine.planning.simulate import Forecast
+
+if TYPE_CHECKING:
+    from engine.planning.simulate import Forecast
 
 TOLERANCE = 1e-9
 """Relative; sums of the same terms in another order differ by less."""
@@ -43,7 +46,7 @@ class Candidate:
     needs: Needs
     equations: Seconds
     as_run: Seconds
-    forecast: Forecast | None = None
+    forecast: "Forecast | None" = None
 
     @property
     def equations_s(self) -> float:

@@ -24,7 +24,7 @@ from engine.planning.fit import check_grid, check_memory
 from engine.planning.memory import Workload
 
 EQUATIONS = [equation.__name__ for equation in collectives.EQUATIONS]
-OF_FRONTIER = ["plan", "--system", "frontier"]
+OF_FRONTIER = ["plan", "--system", "frontier", "--equations"]
 SMALL = "--model gpt-5b --gpus 8 --batch-size 8"
 
 
