@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from engine.batch import Batch
 from engine.cli.train import PaceOptions
+from engine.cli.validate import validated
 from engine.errors import UsageError
 from engine.files import write_text
 from engine.grid import Axis
@@ -57,7 +58,7 @@ class PlanConfig:
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice()
     system: Annotated[str | None, Parameter(metavar="NAME")] = None
     """whose facts count (default: this machine's)"""
-    gpus: int
+    gpus: int | None = None
     """devices of the job"""
     batch_tokens: Tokens = None
     """of a batch, e.g. 16.8M: about as many, so that devices can share them"""
@@ -89,11 +90,13 @@ class PlanConfig:
 
 def plan(
     *,
-    config: PlanConfig,
+    config: PlanConfig = PlanConfig(),
     pace: PaceOptions = Pace(),
     explain: Annotated[int | None, Parameter(metavar="N", help="say why the N-th costs what it does")] = None,
     json: Annotated[bool, Parameter(help="print a document for programs")] = False,
     out: Annotated[File | None, Parameter(help="write that document, for the report")] = None,
+    validate: Annotated[bool, Parameter(help="predict what was published and measured instead")] = False,
+    refit: Annotated[bool, Parameter(help="with --validate: fit the machines' numbers anew, and print them")] = False,
 ) -> int:
     """Predict which grids of a job are the fastest of those that fit in memory, and how long a batch takes.
 
@@ -111,9 +114,13 @@ def plan(
         raise UsageError(f"--explain is the number of a grid, from 1 to --top {config.top}, but {explain} was given.")
     if out is not None:
         check_file("--out", out)
+    log_to_stderr(0)
+    if validate:
+        return validated(refit=refit, json=json, out=out)
+    if refit:
+        raise UsageError("--refit fits the machines that --validate predicts for: add it.")
     from engine.planning.explain import explained, head, table
 
-    log_to_stderr(0)
     found, links = planned(replace(config, overlap=config.overlap.at(pace)), shown=config.top + 1)
     rows = found.rows
     found = found.model_copy(update={"rows": rows[: config.top]})
@@ -140,13 +147,13 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     from engine.planning.machine import Machine
     from engine.planning.rank import Candidate, Job, ordered, rank
 
-    _check(config)
+    devices = _check(config)
     shape = config.model.resolve()
     check_cache(config.overlap, shape)
     system = systems.load(config.system) if config.system else systems.here()
     links = bandwidths(system)
     task = _task(config, shape)
-    sequences = task.check(config.gpus)
+    sequences = task.check(devices)
     workload = Workload(
         Batch(sequences, config.micro_batch),
         config.precision or ("fp32" if system.device.kind == "cpu" else "bf16"),
@@ -155,7 +162,7 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     )
     memory = config.device_memory or (system.device.memory_bytes.value if system.device.memory_bytes else None)
     job = Job(shape, workload, memory)
-    grids = task.grids(config.gpus, sequences)
+    grids = task.grids(devices, sequences)
     taken = agnostic(links.inter) if config.agnostic else links
     ranking = rank(job, grids, taken, as_run=config.as_run)
     if not ranking.candidates:
@@ -178,7 +185,7 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
         device_memory_bytes=memory,
         model=shape.name,
         parameters=parameters,
-        devices=config.gpus,
+        devices=devices,
         asked_sequences=task.sequences,
         sequences=sequences,
         tokens=tokens_a_batch,
@@ -213,8 +220,10 @@ def _task(config: PlanConfig, shape: Architecture) -> Task:
     return Task(shape, config.batch_tokens / shape.sequence, micro=config.micro_batch)
 
 
-def _check(config: PlanConfig) -> None:
-    """Raises UsageError for an option that is out of its range."""
+def _check(config: PlanConfig) -> int:
+    """The devices. Raises UsageError for an option that is missing or out of its range."""
+    if config.gpus is None:
+        raise UsageError("Say on how many devices, by --gpus.")
     if (config.batch_tokens is None) == (config.batch_size is None):
         raise UsageError("Give the batch either by --batch-tokens or by --batch-size.")
     if config.micro_batch is not None and config.micro_batch < 1:
@@ -223,3 +232,4 @@ def _check(config: PlanConfig) -> None:
         raise UsageError(f"--top is a number from 1 up, but {config.top} was given.")
     if config.device_memory is not None and not 0 < config.device_memory < inf:
         raise UsageError(f"--device-memory is a positive number, but {config.device_memory:g} was given.")
+    return config.gpus

@@ -20,11 +20,14 @@ TOP = 10
 
 
 class PublishedSeries(Record):
-    """Published times of a batch of so many sequences. fitted: devices of the rows that the machine is fitted to."""
+    """Published times of a batch of so many sequences. overlap: what the paper hides. fitted: devices of the rows that
+    the machine is fitted to.
+    """
 
     source: str
     system: str
     sequences: int
+    overlap: str
     fitted: tuple[int, ...]
     batch_s: dict[str, dict[int, float]]
 

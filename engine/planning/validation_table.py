@@ -1,0 +1,108 @@
+"""A validation for a person: tables and what they come to. No torch in it."""
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import TypeVar
+
+from engine.planning.validation import TOP, Effect, JobRows, PublishedRow, Validation
+from engine.result import metrics
+
+_Row = TypeVar("_Row")
+Column = tuple[str, Callable[[_Row], str]]
+
+
+def told(found: Validation) -> str:
+    """All of it."""
+    parts = [_published(found.published)] if found.published else []
+    parts += [_job(job) for job in found.jobs]
+    if found.effects:
+        parts.append("Effects, predicted and published\n" + _effects(found))
+    return "\n".join(parts)
+
+
+def _error(predicted: float, measured: float) -> str:
+    return f"{metrics.prediction_error(predicted, measured):+.1%}"
+
+
+def _published(rows: Sequence[PublishedRow]) -> str:
+    columns: list[Column[PublishedRow]] = [
+        ("system", lambda row: row.system),
+        ("model", lambda row: row.model),
+        ("devices", lambda row: f"{row.devices:,}"),
+        ("grid", lambda row: row.grid),
+        ("published", lambda row: f"{row.measured_s:.2f} s"),
+        ("predicted", lambda row: f"{row.predicted_s:.2f} s"),
+        ("error", lambda row: _error(row.predicted_s, row.measured_s)),
+        ("interval", lambda row: f"{row.low_s:.1f} to {row.high_s:.1f} s"),
+        ("same % of peak", lambda row: f"{row.baseline_s:.2f} s"),
+        ("its error", lambda row: _error(row.baseline_s, row.measured_s)),
+        ("", lambda row: "fitted" if row.fitted else ""),
+    ]
+    lines = [
+        "Published times of a batch; the papers print no grids, so the model's own choice is timed",
+        _table(columns, rows),
+    ]
+    systems = list(dict.fromkeys(row.system for row in rows))
+    for name, chosen in [*((s, [r for r in rows if r.system == s]) for s in systems), ("all", list(rows))]:
+        if others := [row for row in chosen if not row.fitted]:
+            ours = metrics.mean_absolute_error([metrics.prediction_error(r.predicted_s, r.measured_s) for r in others])
+            flat = metrics.mean_absolute_error([metrics.prediction_error(r.baseline_s, r.measured_s) for r in others])
+            within = sum(row.low_s <= row.measured_s <= row.high_s for row in others)
+            lines.append(
+                f"{name}, {len(others)} rows that nothing was fitted to: mean absolute error {ours:.1%}, of the same "
+                f"share of the peak for all {flat:.1%}; {within} of {len(others)} within their intervals.\n"
+            )
+    return "\n".join(lines[:2]) + "".join(lines[2:])
+
+
+def _job(job: JobRows) -> str:
+    columns: list[Column] = [
+        ("grid", lambda row: row.grid),
+        ("measured", lambda row: f"{row.measured_s:.3f} s"),
+        ("predicted", lambda row: f"{row.predicted_s:.3f} s"),
+        ("error", lambda row: _error(row.predicted_s, row.measured_s)),
+        ("exposed", lambda row: f"{row.measured_exposed_s:.3f} s"),
+        ("predicted", lambda row: f"{row.exposed_s:.3f} s"),
+        ("place", lambda row: f"{row.place}"),
+        ("by equations", lambda row: f"{row.place_by_equations}"),
+        ("agnostic", lambda row: f"{row.place_agnostic}"),
+        ("", lambda row: "fitted" if row.fitted else ""),
+    ]
+    title = f"{job.name}: {job.model} on {job.system}, {job.sequences} sequences, the fastest grid first; {job.source}"
+    others = [row for row in job.grids if not row.fitted]
+    errors = [abs(metrics.prediction_error(row.predicted_s, row.measured_s)) for row in others]
+    exposed = [
+        abs(metrics.prediction_error(row.exposed_s, row.measured_exposed_s)) for row in others if row.measured_exposed_s
+    ]
+    within = sum(row.low_s <= row.measured_s <= row.high_s for row in others)
+    text = f"{title}\n{_table(columns, job.grids)}"
+    for order in job.orders:
+        text += (
+            f"order {order.name}: {order.efficient} of its first {TOP} among the {TOP} fastest, the fastest in place "
+            f"{order.place_of_fastest}, rank correlation {order.spearman:.2f}\n"
+        )
+    return text + (
+        f"of {len(others)} grids that nothing was fitted to: median error {median(errors):.1%} of the time and "
+        f"{median(exposed):.1%} of exposed communication; {within} within their intervals\n"
+    )
+
+
+def _effects(found: Validation) -> str:
+    def published(effect: Effect) -> str:
+        low, high = effect.published_low, effect.published_high
+        return f"{low:g} {effect.unit}" if low == high else f"{low:g} to {high:g} {effect.unit}"
+
+    columns: list[Column] = [
+        ("what", lambda effect: effect.name),
+        ("where", lambda effect: effect.setting),
+        ("predicted", lambda effect: f"{effect.predicted:.3g} {effect.unit}"),
+        ("published", published),
+    ]
+    return _table(columns, found.effects)
+
+
+def _table(columns: Sequence[Column], rows: Sequence) -> str:
+    shown = [[head, *(cell(row) for row in rows)] for head, cell in columns]
+    widths = [max(map(len, column)) for column in shown]
+    padded = [[word.rjust(width) for word in column] for column, width in zip(shown, widths, strict=True)]
+    return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True)) + "\n"

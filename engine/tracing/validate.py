@@ -1,0 +1,207 @@
+"""What the model predicts for what was published and measured."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+import systems
+from engine.batch import Batch
+from engine.errors import UsageError
+from engine.grid import Grid
+from engine.models.architecture import Architecture, hardware_flops
+from engine.models.catalogue import lookup
+from engine.overlap.flags import Overlap
+from engine.planning import calibrate, validation
+from engine.planning.bandwidth import agnostic
+from engine.planning.calibrate import Timed
+from engine.planning.costs import Costs, papers_links
+from engine.planning.grids import Task
+from engine.planning.machine import Fitted, Machine
+from engine.planning.memory import Workload
+from engine.planning.rank import Candidate, Job, ordered, rank
+from engine.planning.simulate import Simulated
+from engine.planning.validation import (
+    GridRow,
+    JobRows,
+    MeasuredJob,
+    PublishedRow,
+    PublishedSeries,
+)
+from engine.tracing.forecast import FINAL, traces
+from engine.tracing.predict import Traced
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedJob:
+    """One published row, and the grids that a planner would try for it, traced: the ten best by each order."""
+
+    series: PublishedSeries
+    model: Architecture
+    devices: int
+    measured_s: float
+    candidates: Sequence[Candidate]
+    traced: Sequence[Traced]
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the machine is fitted to it."""
+        return self.devices in self.series.fitted
+
+    @property
+    def flops(self) -> int:
+        """Of a batch, recomputation included."""
+        return hardware_flops(self.model, self.series.sequences, recompute=True)
+
+    def best(self, machine: Machine) -> tuple[Candidate, Simulated]:
+        """The fastest grid on that machine, and its step."""
+        steps = [traced.on(machine) for traced in self.traced]
+        return min(zip(self.candidates, steps, strict=True), key=lambda found: found[1].time_s)
+
+    def timed(self, machine: Machine) -> Timed:
+        """As calibrate.fit takes it."""
+        return lambda fitted: self.best(machine.with_fitted(fitted))[1].time_s, self.measured_s
+
+
+def job_of(model: Architecture, sequences: int, overlap: Overlap, machine: Machine) -> Job:
+    """As published runs are: bf16, activations recomputed."""
+    return Job(model, Workload(Batch(sequences), "bf16", None, True, overlap), machine.device_memory)
+
+
+def tried(job: Job, devices: int, machine: Machine) -> list[Candidate]:
+    """The ten best grids by the papers' equations, and the ten best by all that a run repeats."""
+    task = Task(job.model, job.workload.batch.sequences, exact=True)
+    grids = task.grids(devices, job.workload.batch.sequences)
+    found = rank(job, grids, machine.bandwidths).candidates
+    if not found:
+        raise UsageError(f"No grid of {devices} devices of {machine.name} holds {job.model.name}.")
+    by_run = ordered(found, machine.bandwidths.devices_per_node, as_run=True)
+    return list({candidate.grid: candidate for order in (found, by_run) for candidate in order[:FINAL]}.values())
+
+
+def published_jobs(series: PublishedSeries, machine: Machine) -> Iterator[PublishedJob]:
+    """Each row of a series."""
+    overlap = Overlap.parse(series.overlap)
+    for name, times in series.batch_s.items():
+        for devices, measured_s in times.items():
+            log.info("%s on %d devices of %s", name, devices, series.system)
+            job = job_of(lookup(name), series.sequences, overlap, machine)
+            candidates = tried(job, devices, machine)
+            yield PublishedJob(series, job.model, devices, measured_s, candidates, traces(job, candidates, machine))
+
+
+def published_rows(jobs: Sequence[PublishedJob], machine: Machine) -> list[PublishedRow]:
+    """The rows of one machine, beside what it predicts and beside the same share of its peak for all."""
+    shares = [job.flops / job.devices / job.measured_s for job in jobs if job.fitted]
+    found = []
+    for job in jobs:
+        candidate, step = job.best(machine)
+        found.append(
+            PublishedRow(
+                source=job.series.source,
+                system=job.series.system,
+                model=job.model.name,
+                devices=job.devices,
+                sequences=job.series.sequences,
+                measured_s=job.measured_s,
+                grid=str(candidate.grid),
+                micro_batch=candidate.micro,
+                predicted_s=step.time_s,
+                low_s=step.low_s,
+                high_s=step.high_s,
+                compute_s=step.compute_s,
+                exposed_s=dict(step.exposed_s),
+                baseline_s=job.flops / job.devices / mean(shares),
+                fitted=job.fitted,
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class TracedJob:
+    """A measured job with the trace of each of its grids."""
+
+    job: MeasuredJob
+    model: Architecture
+    traced: Mapping[str, Traced]
+
+    def timed(self, machine: Machine) -> list[Timed]:
+        """The grids that the machine is fitted to."""
+
+        def of(grid: str) -> Timed:
+            return lambda fitted: self.traced[grid].on(machine.with_fitted(fitted)).time_s, self.job.time_s[grid]
+
+        return [of(grid) for grid in self.job.fitted]
+
+
+def traced_job(job: MeasuredJob, machine: Machine) -> TracedJob:
+    """Trace every grid."""
+    log.info("%s: %s on %d ranks of %s", job.name, job.model, job.ranks, job.system)
+    model = lookup(job.model)
+    workload = Workload(
+        Batch(job.sequences), job.precision, None, job.checkpoint_activations, Overlap.parse(job.overlap)
+    )
+    planned = Job(model, workload, None)
+    candidates = rank(planned, [Grid.parse(grid) for grid in job.time_s], machine.bandwidths).candidates
+    found = traces(planned, candidates, machine)
+    return TracedJob(job, model, {str(c.grid): traced for c, traced in zip(candidates, found, strict=True)})
+
+
+def job_rows(found: TracedJob, machine: Machine) -> JobRows:
+    """Every grid beside what is predicted of it, and how good the orders are."""
+    job = found.job
+    workload = Workload(Batch(job.sequences), job.precision)
+    costs = Costs(found.model, workload)
+    flat = papers_links(agnostic(machine.bandwidths.inter))
+    aware = papers_links(machine.bandwidths)
+    steps = {grid: traced.on(machine) for grid, traced in found.traced.items()}
+    equations = {grid: sum(costs.equations(g, aware(g)).values()) for grid in steps for g in [Grid.parse(grid)]}
+    agnostics = {grid: sum(costs.equations(g, flat(g)).values()) for grid in steps for g in [Grid.parse(grid)]}
+    by = {
+        "simulated": validation.places({grid: step.time_s for grid, step in steps.items()}),
+        "equations": validation.places(equations),
+        "agnostic": validation.places(agnostics),
+    }
+    fastest = sorted(job.time_s, key=lambda grid: job.time_s[grid])
+    rows = [
+        GridRow(
+            grid=grid,
+            measured_s=job.time_s[grid],
+            measured_exposed_s=sum(job.exposed_s[grid].values()),
+            predicted_s=steps[grid].time_s,
+            low_s=steps[grid].low_s,
+            high_s=steps[grid].high_s,
+            exposed_s=steps[grid].communication_s,
+            equations_s=equations[grid],
+            agnostic_s=agnostics[grid],
+            place=by["simulated"][grid],
+            place_by_equations=by["equations"][grid],
+            place_agnostic=by["agnostic"][grid],
+            fitted=grid in job.fitted,
+        )
+        for grid in fastest
+    ]
+    orders = [validation.order(name, sorted(places, key=lambda g: places[g]), fastest) for name, places in by.items()]  # type: ignore[arg-type]
+    return JobRows(
+        name=job.name,
+        system=job.system,
+        source=job.source,
+        model=job.model,
+        sequences=job.sequences,
+        grids=tuple(rows),
+        orders=tuple(orders),
+    )
+
+
+def machine_of(system: str, precision: str) -> Machine:
+    """As its file says."""
+    return Machine.of(systems.load(system), precision)  # type: ignore[arg-type]
+
+
+def refitted(machine: Machine, rows: Sequence[Timed]) -> Fitted:
+    """The machine's numbers, fitted anew to these rows."""
+    log.info("fitting %s to %d rows", machine.name, len(rows))
+    return calibrate.fit(rows)
