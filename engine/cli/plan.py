@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -96,6 +97,7 @@ def plan(
     json: Annotated[bool, Parameter(help="print a document for programs")] = False,
     out: Annotated[File | None, Parameter(help="write that document, for the report")] = None,
     validate: Annotated[bool, Parameter(help="predict what was published and measured instead")] = False,
+    measured: Annotated[Path | None, Parameter(help="with --validate: results of suites/model_validation.py")] = None,
     refit: Annotated[bool, Parameter(help="with --validate: fit the machines' numbers anew, and print them")] = False,
 ) -> int:
     """Predict which grids of a job are the fastest of those that fit in memory, and how long a batch takes.
@@ -116,9 +118,9 @@ def plan(
         check_file("--out", out)
     log_to_stderr(0)
     if validate:
-        return validated(refit=refit, json=json, out=out)
-    if refit:
-        raise UsageError("--refit fits the machines that --validate predicts for: add it.")
+        return validated(measured, refit=refit, json=json, out=out)
+    if refit or measured:
+        raise UsageError("--refit and --measured belong to --validate: add it.")
     from engine.planning.explain import explained, head, table
 
     found, links = planned(replace(config, overlap=config.overlap.at(pace)), shown=config.top + 1)

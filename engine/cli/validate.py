@@ -7,16 +7,22 @@ from engine.files import write_text
 from engine.loading import loading
 
 
-def validated(*, refit: bool, json: bool, out: Path | None) -> int:
+def validated(measured: Path | None, *, refit: bool, json: bool, out: Path | None) -> int:
     """Print it, and what was fitted anew, as the files of systems/ have it."""
+    from engine.planning.measured import as_yaml, measured_in
+    from engine.planning.validation import measured_jobs
+
     with loading():
         from engine.planning.validation_table import told
         from engine.tracing.validation_run import run
 
-    found, fits = run(refit=refit)
+    jobs = measured_jobs() if measured is None else measured_in(measured)
+    found, fits = run(jobs, refit=refit)
     if out is not None:
         write_text(out, found.as_json())
     sys.stdout.write(found.as_json() if json else told(found))
     for name, fitted in fits.items():
         sys.stdout.write(f"\n# systems/{name}.yaml\n{fitted}")
+    if refit and measured is not None:
+        sys.stdout.write(f"\n# engine/planning/rows/measured.yaml\n{as_yaml(jobs)}")
     return 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf, prod
+from math import inf
 from typing import TYPE_CHECKING
 
 from engine.errors import UsageError
@@ -37,11 +37,31 @@ class Bandwidths:
         beta_i = beta_inter / min(G_node, G_0 ... G_i-1) where a group leaves the node, but not more than its ranks on a
         node can send: libraries let rings leave a node by as many of them as there are.
         """
-        inner = prod(grid[before] for before in list(Axis)[: list(Axis).index(axis)])
+        inner = grid.stride(axis)
         if inner * grid[axis] <= self.devices_per_node:
             return self.intra.get((inner, grid[axis]), self.within)
-        of_group = max(1, self.devices_per_node // inner)
-        return min(of_group * self.of_rank, self.inter / min(self.devices_per_node, inner))
+        return self._between(inner, max(1, self.devices_per_node // inner))
+
+    def leaves_node(self, grid: Grid, axis: Axis) -> bool:
+        """Whether groups of the axis have ranks on several nodes: larger than a node, or not filling it evenly."""
+        span = grid.stride(axis) * grid[axis]
+        return grid.size > self.devices_per_node and (span > self.devices_per_node or self.devices_per_node % span != 0)
+
+    def in_a_run(self, grid: Grid, axis: Axis, link: float = 1.0) -> float:
+        """Bytes/s of one group as a run finds it, where `link` of the network's bandwidth is reached.
+
+        Beyond Eq. 7: a group that is smaller than a node but lies across two leaves them by one rank, and no ring that
+        leaves its nodes is faster than one within, whose links it takes too.
+        """
+        if not self.leaves_node(grid, axis):
+            return self.along(grid, axis)
+        inner = grid.stride(axis)
+        across = inner * grid[axis] < self.devices_per_node
+        found = self._between(inner, 1 if across else max(1, self.devices_per_node // inner))
+        return min(link * found, self.within)
+
+    def _between(self, inner: int, ranks_on_node: int) -> float:
+        return min(ranks_on_node * self.of_rank, self.inter / min(self.devices_per_node, inner))
 
 
 def agnostic(bandwidth: float = 1.0) -> Bandwidths:

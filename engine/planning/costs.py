@@ -34,15 +34,13 @@ def papers_links(bandwidths: Bandwidths) -> LinksOn:
 
 
 def run_links(bandwidths: Bandwidths) -> LinksOn:
-    """Links with what the papers leave out: each step of a ring has a latency, and no ring that leaves its nodes is
-    faster than one within them, whose links it takes too.
-    """
+    """Links with what the papers leave out: each step of a ring has a latency, and see Bandwidths.in_a_run."""
 
     def links(grid: Grid) -> Links:
         found: dict[Axis, Link] = {}
         for axis in Axis:
-            leaves = grid.stride(axis) * grid[axis] > bandwidths.devices_per_node
-            found[axis] = Link(min(bandwidths.along(grid, axis), bandwidths.within), STEP_S if leaves else STEP_S / 4)
+            latency_s = STEP_S if bandwidths.leaves_node(grid, axis) else STEP_S / 4
+            found[axis] = Link(bandwidths.in_a_run(grid, axis), latency_s)
         return found
 
     return links

@@ -67,24 +67,17 @@ class Machine:
             rate *= self.modes.get(event.mode, 1.0)
         return max(event.flops / rate + event.num_bytes / self.memory_bytes_per_s, self.kernel_s)
 
-    def leaves_node(self, grid: Grid, axis: Axis) -> bool:
-        """Whether groups of the axis span several nodes."""
-        return grid.stride(axis) * grid[axis] > self.bandwidths.devices_per_node
-
     def link(self, grid: Grid, axis: Axis) -> Link:
-        """What one group of the axis finds while all of them, and no other axis, communicate. A ring that leaves its
-        nodes is no faster than one within, whose links it takes too.
-        """
-        bandwidth = self.bandwidths.along(grid, axis)
-        if not self.leaves_node(grid, axis):
+        """What one group of the axis finds while all of them, and no other axis, communicate."""
+        bandwidth = self.bandwidths.in_a_run(grid, axis, self.fitted.link)
+        if not self.bandwidths.leaves_node(grid, axis):
             return Link(bandwidth, self.step_s / 4, self.half_bytes)
-        bandwidth = min(bandwidth * self.fitted.link, self.bandwidths.within)
         return Link(bandwidth, self.step_s, self.half_bytes, self.fitted.fading)
 
     def collective_s(self, kind: str, num_bytes: float, grid: Grid, axis: Axis) -> float:
         """Seconds of a collective along the axis that shares its link with nobody else's."""
         link = self.link(grid, axis)
-        if self.leaves_node(grid, axis):
+        if self.bandwidths.leaves_node(grid, axis):
             link = replace(link, bytes_per_s=link.bytes_per_s * self.kinds.get(kind, 1.0))
         return ring_s(Kind(kind), num_bytes, grid[axis], link)
 

@@ -2,7 +2,7 @@
 
 The order is that of the communication time by the papers' equations. With one bandwidth for every axis it is the
 placement-agnostic order of par4d V-A, with Eq. 7's the placement-aware one. Grids whose planes of x and y lie across
-the border of two nodes, which Eq. 7 does not know, come after all others.
+the border of two nodes, which Eq. 7 does not know, come after all others; as run they cost what their links do.
 
 Ties: z and data are interchangeable in the equations where they share a bandwidth. Costs that differ by less than
 TOLERANCE are a tie, which goes to the grid that costs clearly less (by CLEARLY) as run: with the latency of rings, and
@@ -149,7 +149,8 @@ def ordered(candidates: Sequence[Candidate], devices_per_node: int, *, as_run: b
 
     def key(at: int) -> tuple[bool, int, int, int, int, int]:
         grid = candidates[at].grid
-        return not fits_nodes(grid, devices_per_node), first[at], second[at], -grid.data, -grid.x, -grid.y
+        across = not as_run and not fits_nodes(grid, devices_per_node)
+        return across, first[at], second[at], -grid.data, -grid.x, -grid.y
 
     return tuple(candidates[at] for at in sorted(range(len(candidates)), key=key))
 

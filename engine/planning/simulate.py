@@ -101,7 +101,7 @@ class _Player:
         """Start a collective, or let it queue on its lane."""
         axis = AXIS_OF_LANE[event.lane]
         seconds = self.machine.collective_s(event.kind, event.num_bytes, self.grid, axis)
-        flight = _Flight(event, axis, seconds, self.now_s, self.machine.leaves_node(self.grid, axis))
+        flight = _Flight(event, axis, seconds, self.now_s, self.machine.bandwidths.leaves_node(self.grid, axis))
         self.issued.append(flight)
         queue = self.queues[event.lane]
         queue.append(flight)

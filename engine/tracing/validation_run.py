@@ -1,12 +1,13 @@
 """All rows predicted, with the machines as their files have them or fitted anew."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import yaml
 
 from engine.planning.machine import Fitted, Machine
-from engine.planning.validation import Validation, measured_jobs, published
+from engine.planning.validation import MeasuredJob, Validation, published
 from engine.tracing.effects import effects
 from engine.tracing.validate import (
     PublishedJob,
@@ -20,7 +21,7 @@ from engine.tracing.validate import (
 )
 
 
-def run(*, refit: bool = False) -> tuple[Validation, dict[str, str]]:
+def run(measured: Sequence[MeasuredJob], *, refit: bool = False) -> tuple[Validation, dict[str, str]]:
     """The validation; and, of each machine that was fitted anew, what its file says of that, as YAML."""
     fits: dict[str, str] = {}
     machines: dict[str, Machine] = {}
@@ -37,7 +38,7 @@ def run(*, refit: bool = False) -> tuple[Validation, dict[str, str]]:
         machines[name] = machine
         rows += published_rows(found, machine)
     of_machine: dict[tuple[str, str], list[TracedJob]] = defaultdict(list)
-    for job in measured_jobs():
+    for job in measured:
         of_machine[job.system, job.precision].append(traced_job(job, machine_of(job.system, job.precision)))
     for (name, precision), traced in of_machine.items():
         machine = machine_of(name, precision)

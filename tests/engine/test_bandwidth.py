@@ -95,3 +95,17 @@ def test_missing_facts_are_named_with_what_to_run(name: str, missing: str) -> No
 def test_one_rank_a_node_needs_nothing_within_it() -> None:
     store.keep("alps", measured(devices_per_node=1, intra={}))
     assert bandwidths(systems.load("alps")).inter == pytest.approx(22e9)
+
+
+def test_a_group_that_lies_across_two_nodes_leaves_them_by_one_rank() -> None:
+    found = Bandwidths(devices_per_node=4, inter=100e9, within=80e9, of_rank=25e9)
+    across, within, wide = Grid(1, 3, 4), Grid(2, 2, 4), Grid(1, 1, 12)
+    assert found.leaves_node(across, Axis.Y)
+    assert found.along(across, Axis.Y) == 80e9, "as Eq. 7 has it"
+    assert found.in_a_run(across, Axis.Y) == 25e9
+    assert found.in_a_run(across, Axis.Y, link=0.5) == 12.5e9
+    assert not found.leaves_node(within, Axis.Y)
+    assert found.in_a_run(within, Axis.Y, link=0.5) == 80e9
+    assert found.in_a_run(wide, Axis.Z) == 80e9, "no faster than within a node"
+    assert found.in_a_run(wide, Axis.Z, link=0.5) == 50e9
+    assert not found.leaves_node(Grid(3), Axis.X), "a job of one node"

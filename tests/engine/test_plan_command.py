@@ -151,7 +151,7 @@ def test_a_system_without_the_facts_is_told_which_are_lacking(
         ("--model gpt-5b --gpus 8 --batch-size 8 --device-memory nan", "--device-memory is a positive number"),
         ("--model gpt-5b --gpus 8 --batch-size 8 --explain 11", "from 1 to --top 10, but 11 was given."),
         ("--model gpt-5b --gpus 1 --batch-size 1 --device-memory 1e15 --explain 2", "there isn't: 1 fit."),
-        ("--model gpt-5b --batch-size 8", "The command needs --gpus."),
+        ("--model gpt-5b --batch-size 8", "Say on how many devices, by --gpus."),
     ],
 )
 def test_what_cannot_be_planned_is_one_sentence(words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
