@@ -33,14 +33,31 @@ class ForwardFlops:
 
 
 @dataclass(frozen=True, slots=True)
+class FeedForwardFeatures:
+    """Features of a token, split over x, at a block's feed-forward: two products, an activation function between them.
+
+    kept: of it, from the first product's result on. last, first: gradients of what goes into the last product, and of
+    what comes out of the first one. bend: all that is there in the function's backward, kept or not.
+    """
+
+    kept: int
+    last: int
+    bend: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
 class KeptFeatures:
     """What a block keeps of each token for its backward, its input excepted: features in the compute dtype.
 
-    over_x, over_y: which axis splits them.
+    over_x, over_y: which axis splits them. normal: those that a norm keeps on top where y is above 1, over y too, in
+    the dtype of statistics; a block has two norms. feed_forward: the part of over_x whose backward comes first.
     """
 
     over_x: int
     over_y: int
+    normal: int
+    feed_forward: FeedForwardFeatures
 
 
 class Architecture(Protocol):

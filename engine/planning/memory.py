@@ -1,20 +1,24 @@
-"""How much a rank's device has to hold in a training step, from a network's placements and shape. No torch in it.
+"""How much a rank's device holds at the fullest moment of a training step, as formulas. No torch in it.
 
-Counted is what the engine's own schedule and autograd keep, in the dtypes in which they keep it, at the largest of the
-moments of a step: the loss, the backward of a block, that of the token table.
+What is counted is what PyTorch's allocator hands out, state included, at each of the moments of which one is the
+fullest, whatever the network, the grid and the flags: see Moments. Against the profiler's record of allocations of real
+steps on processors it is right within 5 % (tests/engine/test_memory.py). What a GPU needs differs in three places, all
+under the name of the device here; no GPU has confirmed them.
 
-Not counted: the temporaries of a product, of an activation's gradient or of a kernel; the 256 MB of logits on which
-the loss works at once on a GPU; what cache=auto takes, which is a share of what is left; what an allocator loses in
-fragments; the buffers of NCCL, some for each of the groups; the context of the device. SHARE leaves room for these.
+Not counted, and left to SHARE: on all devices what is less than a hundredth of a step (statistics of norms, losses
+and attention, tokens, biases' and replicated parameters' gradients on their way, masks of dropout); what a library
+takes for one product; on a GPU that attention works in a format without a fused kernel, as fp64 has none.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
 
 from engine.batch import Batch
 from engine.grid import Grid
 from engine.layers.chunk import CHUNK_BYTES
 from engine.models.architecture import Architecture
+from engine.overlap.bucket import bucket_bytes
 from engine.overlap.flags import AUTO, Overlap
 from engine.placement import Placement
 
@@ -28,13 +32,17 @@ STATES = 4
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What of a run decides about memory. The names of the dtypes are those of --precision and --reduce-dtype."""
+    """What of a run decides about memory. The names of the dtypes are those of --precision and --reduce-dtype.
+
+    device: cpu or cuda, on which it runs.
+    """
 
     batch: Batch
     precision: str = "fp32"
     reduce_dtype: str | None = None
     checkpoint_activations: bool = False
     overlap: Overlap = NO_OVERLAP
+    device: str = "cuda"
 
     def micro_batches(self, grid: Grid) -> float:
         """Of a rank, in a step."""
@@ -58,12 +66,12 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes of one rank, by what they are for.
+    """Bytes of one rank, by what they are for. All but the state are those of the moment at which the sum is largest.
 
     state: weights, gradients and moments. activations: what the forward keeps for the backward, a block's recomputed
-    ones included. weights: gathered ones, in use or ahead of it. cache: gathered ones of cache=N. logits: with what the
-    loss makes of them. gradients: contributions of weights on their way to their sum. The last four are those of the
-    moment at which their sum is largest.
+    ones included, and gradients of activations. weights: copies in the compute dtype, gathered for use or ahead of it.
+    cache: gathered ones of cache=N. logits: with what the loss makes of some rows at a time. gradients: contributions
+    of weights, and copies of their sums, on their way.
     """
 
     state: float
@@ -76,105 +84,187 @@ class Needs:
     @property
     def total(self) -> float:
         """Bytes in all."""
-        return sum(getattr(self, part.name) for part in fields(self))
+        return self.state + self.activations + self.weights + self.cache + self.logits + self.gradients
 
 
 class Footprint:
     """Of one network and workload, on any grid."""
 
     def __init__(self, model: Architecture, workload: Workload) -> None:
-        self.model, self.workload = model, workload
+        self.model, self.workload, self.kept = model, workload, model.kept_features()
         placements = model.placements()
-        self._block = [p for name, p in placements.items() if name.startswith("blocks.0.")]
-        self._rest = [p for name, p in placements.items() if not name.startswith("blocks.")]
+        self.block = [p for name, p in placements.items() if name.startswith("blocks.0.")]
+        self.rest = [p for name, p in placements.items() if not name.startswith("blocks.")]
 
     def on(self, grid: Grid) -> Needs:
         """What each rank of the grid needs. The grid needn't divide everything: parts are taken as fractions."""
-        work, layers = self.workload, self.model.layers
-        stored = layers * sum(_stored(p, grid) for p in self._block) + sum(_stored(p, grid) for p in self._rest)
-        state = STATES * work.master * stored
-        tiles = sorted((_tile(p, grid) for p in self._block if p.sharded), reverse=True)
-        table = max(_tile(p, grid) for p in self._rest if p.sharded)
-        gathers = grid.z > 1
-        copied = work.compute if gathers else 0
-        of_block, of_head = copied * sum(tiles), copied * table
-        inputs = (layers + 2) * self._rows(grid) * self.model.hidden / grid.y * work.compute
-        block = self._block_activations(grid)
-        cached, several = 0, work.micro_batches(grid) > 1
-        if work.checkpoint_activations:
-            kept, held, again, weights_again = inputs, 0.0, block, of_block
-            cached = work.overlap.cache if gathers and work.overlap.cache != AUTO else 0
-        else:
-            kept, held, again, weights_again = inputs + layers * block, layers * of_block, 0.0, 0.0
-        if gathers and work.overlap.oag and (several or (work.checkpoint_activations and cached < layers)):
-            held += copied * _most(tiles, work.overlap.prefetch_depth)
-        made, flying = self._gradients(tiles, grid)
-        head_made, head_flying = self._gradients([table], grid)
-        table_made, _ = self._gradients([table], grid, made_in=work.master)
-        logits = self._logits(grid)
-        carried = head_flying + flying if several else 0.0
-        last = max(cached - 1, 0)
-        if not gathers and work.compute != work.master:  # cast once a step, and kept
-            held += work.compute * sum(_stored(p, grid) for p in (*layers * self._block, *self._rest) if p.sharded)
-        moments = (
-            Needs(state, kept, held + of_head, cached * of_block, logits + self._rows_of_loss(logits, grid), carried),
-            Needs(state, kept, held + of_head, cached * of_block, logits, head_made + carried),
-            Needs(state, kept + again, held + weights_again, last * of_block, 0.0, made + head_flying + flying),
-            Needs(state, 0.0, 0.0, 0.0, 0.0, table_made + flying),
-        )
-        return max(moments, key=lambda needs: needs.total)
+        return max(_Rank(self, grid).moments(), key=lambda needs: needs.total)
 
-    def _rows(self, grid: Grid) -> float:
-        """Tokens that a rank works on at once."""
-        sequences = self.workload.batch.micro or self.workload.batch.sequences / grid.batch_split
-        return sequences * self.model.sequence
 
-    def _block_activations(self, grid: Grid) -> float:
-        """What the backward of a block needs of its forward, its input excepted."""
-        kept, work = self.model.kept_features(), self.workload
-        features = kept.over_x / grid.x + kept.over_y / grid.y
-        normal = 2 * self.model.hidden / grid.y * work.master if grid.y > 1 else 0.0  # which norm.py keeps
-        return self._rows(grid) * (features * work.compute + normal)
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """The forward and backward of a micro-batch, as far as its place in the step matters."""
 
-    def _logits(self, grid: Grid) -> float:
-        """The one copy of the logits, which become their gradient in place."""
-        return self._rows(grid) * self.model.vocabulary / grid.x * self.workload.compute
+    first: bool
+    last: bool
 
-    def _rows_of_loss(self, logits: float, grid: Grid) -> float:
-        """What the loss makes of some rows at a time, never below fp32; a CPU casts whole ones first."""
-        work = self.workload
-        wide = min(logits * work.master / work.compute, CHUNK_BYTES["cpu"])
-        return 2 * wide if grid.x == 1 and work.compute != work.master else wide
 
-    def _gradients(self, tiles: list[float], grid: Grid, made_in: int | None = None) -> tuple[float, float]:
-        """Of weights with these tiles, the largest first: one that is being made (in a dtype of so many bytes, else the
-        compute dtype) and summed over z, and those that are still on their way.
+class _Rank:
+    """A rank of one grid: what each part takes of it, and the moments at which a step can be fullest."""
+
+    def __init__(self, of: Footprint, grid: Grid) -> None:
+        work, self.of, self.grid, self.layers = of.workload, of, grid, of.model.layers
+        self.work, self.compute, self.master, self.reduce = work, work.compute, work.master, work.reduce
+        self.recomputes, self.gathers, self.on_cpu = work.checkpoint_activations, grid.z > 1, work.device == "cpu"
+        # Bytes of a feature that x splits, of one that y splits, of the residual stream; all of the rows of a pass.
+        self.rows = (work.batch.micro or work.batch.sequences / grid.batch_split) * of.model.sequence
+        self.over_x, self.over_y = self.rows * self.compute / grid.x, self.rows * self.compute / grid.y
+        self.stream = self.over_y * of.model.hidden
+        # Elements of weights before z shards them, a block's in the order of their use, and of what is stored.
+        self.tiles = [_tile(p, grid) for p in of.block if p.sharded]
+        rest = [_tile(p, grid) for p in of.rest if p.sharded]
+        self.table, self.head = rest[0], rest[-1]
+        self.stored_block = sum(_stored(p, grid) for p in of.block)
+        self.stored = self.layers * self.stored_block + sum(_stored(p, grid) for p in of.rest)
+        self.state = STATES * self.master * self.stored
+        # A block's weights, gathered; those that z doesn't split are cast once a step, and the copies stay.
+        self.block = self.compute * sum(self.tiles) if self.gathers else 0.0
+        whole = 0 if self.gathers or self.compute == self.master else self.layers * sum(self.tiles) + sum(rest)
+        self.casts = self.compute * whole
+        overlap = work.overlap
+        self.cached = overlap.cache if self.recomputes and self.gathers and overlap.cache != AUTO else 0
+        self.depth = overlap.prefetch_depth if self.gathers and overlap.oag else 0
+        self.window = overlap.reduce_window if self.gathers and overlap.ors else 0
+
+    def moments(self) -> Iterator[Needs]:
+        """The loss and the head's backward; the backward of the last block, of the one before it, which begins with
+        more gradients on their way, and of the first; that of the token table; the sum over data.
         """
-        work = self.workload
-        dtype = made_in or work.compute
-        if grid.z == 1 and dtype == work.master:
-            return 0.0, 0.0
-        cast = work.reduce if work.reduce != dtype else 0
-        made = tiles[0] * (dtype + cast + work.reduce / grid.z)
-        if not work.overlap.ors or grid.z == 1:
-            return made, 0.0
-        window = min(work.overlap.reduce_window, 1 if len(tiles) == 1 else work.overlap.reduce_window - 1)
-        return made, _most(tiles, window) * work.reduce
+        for turn in _passes(self.work.micro_batches(self.grid)):
+            yield from self._at_head(turn)
+            for index in {self.layers - 1, max(self.layers - 2, 0), 0}:
+                yield from self._in_block(index, turn)
+            yield self._at_table(turn)
+        if self.grid.data > 1 and self.reduce != self.master:
+            yield Needs(self.state, 0.0, self.casts, 0.0, 0.0, self.reduce * self.stored)
+
+    def _at_head(self, turn: _Pass) -> Iterator[Needs]:
+        """The loss, and the backward of the product before it."""
+        kept = self._kept(self.layers) + 2 * self.stream + self._normals(1)  # the last norm's input, and what it made
+        weights = self._weights(self.layers, turn) + (self.compute * self.head if self.gathers else 0.0)
+        logits, cache, before = self._logits(), self.cached * self.block, self._last_pass(turn)
+        yield Needs(self.state, kept, weights, cache, logits + self._rows_of_loss(), self._flying(before, turn))
+        sent = self._sent(self.head, self.compute, before, turn)
+        yield Needs(self.state, kept + self.stream, weights, cache, logits, sent)
+
+    def _in_block(self, index: int, turn: _Pass) -> Iterator[Needs]:
+        """The backward of its last product, of the activation function before that, and of the product before that."""
+        inner, up, down = self.of.kept.feed_forward, self.tiles[-2], self.tiles[-1]
+        kept, weights = self._kept(index + 1) + self.stream, self._weights(index, turn)
+        weights += self.block
+        if self.recomputes:
+            kept += self._kept_of_block()
+        cache = max(self.cached - (self.layers - index), 0) * self.block
+        before = self._before(index, turn)
+        after = [down, *before]
+        summing = self._summing((self.layers - 1 - index) * self.stored_block, turn)
+        bare, left = kept - inner.kept * self.over_x, weights - (self.compute * down if self.gathers else 0.0)
+        sent = self._sent(down, self.compute, before, turn) + summing
+        yield Needs(self.state, kept + inner.last * self.over_x, weights, cache, 0.0, sent)
+        yield Needs(self.state, bare + inner.bend * self.over_x, left, cache, 0.0, self._flying(after, turn) + summing)
+        sent = self._sent(up, self.compute, after, turn) + summing
+        yield Needs(self.state, bare + inner.first * self.over_x + self.stream, left, cache, 0.0, sent)
+
+    def _at_table(self, turn: _Pass) -> Needs:
+        """The backward of the token table, whose many rows are summed in the master dtype."""
+        rows = self.stream * (2 if self.grid.x > 1 else 1)  # those of other ranks' tokens are set to zero in a copy
+        if self.compute != self.master:
+            rows += self.stream * self.master / self.compute
+        sent = self._sent(self.table, self.master, self._before(-1, turn), turn)
+        summing = self._summing(self.layers * self.stored_block, turn)
+        return Needs(self.state, rows, self._weights(0, turn), 0.0, 0.0, sent + summing)
+
+    def _kept(self, blocks: int) -> float:
+        """What these first blocks keep for the backward: their inputs and, unless it is recomputed, the rest."""
+        return blocks * (self.stream + (0.0 if self.recomputes else self._kept_of_block()))
+
+    def _kept_of_block(self) -> float:
+        return self.of.kept.over_x * self.over_x + self.of.kept.over_y * self.over_y + self._normals(2)
+
+    def _normals(self, norms: int) -> float:
+        """Results of norms over y before they are scaled, in the master dtype."""
+        width = self.of.kept.normal if self.grid.y > 1 else 0
+        return norms * width * self.over_y * self.master / self.compute
+
+    def _logits(self) -> float:
+        """The one copy, which becomes their gradient in place."""
+        return self.of.model.vocabulary * self.over_x
+
+    def _rows_of_loss(self) -> float:
+        """What the loss makes of some rows at a time, never below fp32; a processor casts them first."""
+        row = self.of.model.vocabulary / self.grid.x * self.master
+        rows = min(self.rows, max(1, CHUNK_BYTES[self.work.device] // row))
+        return rows * row * (2 if self.on_cpu and self.compute != self.master else 1)
+
+    def _weights(self, below: int, turn: _Pass) -> float:
+        """Copies of weights in the compute dtype: of those that z doesn't split, made once a step; else of those that
+        wait for the backward of the blocks below, and of the next to be used: for the recomputation of those blocks,
+        then in the next pass.
+        """
+        again = min(below, self.layers - self.cached) if self.recomputes else 0
+        following = [] if turn.last else [self.table, *self.tiles * self.depth]
+        ahead = sum([*self.tiles * min(again, self.depth), *following][: self.depth])
+        cast = self.compute / self.grid.z if self.compute != self.master else 0.0  # what is sent
+        waiting = 0.0 if self.recomputes else below * self.block
+        return self.casts + waiting + ahead * (self.compute + cast)
+
+    def _before(self, index: int, turn: _Pass) -> list[float]:
+        """Weights whose contributions were sent before those of this block, the latest first, as the window has it."""
+        above = self.tiles * min(self.layers - 1 - index, self.window)
+        return [*above, self.head, *self._last_pass(turn)][: self.window]
+
+    def _last_pass(self, turn: _Pass) -> list[float]:
+        return [] if turn.first else [self.table, *self.tiles * self.window][: self.window]
+
+    def _sent(self, tile: float, dtype: int, before: list[float], turn: _Pass) -> float:
+        """A weight's gradient that is made, in a dtype of so many bytes, and given away, beside those on their way."""
+        if not self.gathers and dtype == self.master:
+            return 0.0  # made where it belongs
+        made = tile * dtype if dtype != self.reduce else 0.0  # which is cast before it is sent
+        if not self.gathers:
+            return made + tile * self.reduce
+        return made + tile * self._of_flight(turn) + self._flying(before, turn)
+
+    def _flying(self, tiles: list[float], turn: _Pass) -> float:
+        """Reduce-scatters in flight: what is sent, what comes out and, with gloo, what comes in."""
+        return sum(tiles[: self.window]) * self._of_flight(turn)
+
+    def _of_flight(self, turn: _Pass) -> float:
+        """Bytes an element: what is sent, with gloo what comes in, and the sum unless that has its place already."""
+        placed = turn.first and self.reduce == self.master
+        return self.reduce * ((2 if self.on_cpu else 1) + (0 if placed else 1 / self.grid.z))
+
+    def _summing(self, stored: float, turn: _Pass) -> float:
+        """Copies of gradients that are summed over data already, in whole buckets."""
+        overlap, data = self.work.overlap, self.grid.data
+        if not turn.last or not overlap.data or data == 1 or self.reduce == self.master:
+            return 0.0
+        bucket = overlap.bucket_bytes or bucket_bytes(data)
+        return stored * self.reduce // bucket * bucket
 
 
-def _splits(placement: Placement, grid: Grid) -> int:
-    return prod(grid[axis] for axis in placement.split if axis)
+def _passes(count: float) -> list[_Pass]:
+    """The passes of a step that differ, of so many."""
+    if count <= 1:
+        return [_Pass(first=True, last=True)]
+    if count <= 2:
+        return [_Pass(first=True, last=False), _Pass(first=False, last=True)]
+    return [_Pass(first=False, last=False), _Pass(first=False, last=True)]
 
 
 def _tile(placement: Placement, grid: Grid) -> float:
-    return prod(placement.shape) / _splits(placement, grid)
+    return prod(placement.shape) / prod(grid[axis] for axis in placement.split if axis)
 
 
 def _stored(placement: Placement, grid: Grid) -> float:
     return _tile(placement, grid) / (grid.z if placement.sharded else 1)
-
-
-def _most(tiles: list[float], count: int) -> float:
-    """The largest of so many neighbours, at most: blocks repeat."""
-    whole, rest = divmod(count, len(tiles))
-    return whole * sum(tiles) + sum(tiles[:rest])
