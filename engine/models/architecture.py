@@ -50,13 +50,13 @@ class FeedForwardFeatures:
 class KeptFeatures:
     """What a block keeps of each token for its backward, its input excepted: features in the compute dtype.
 
-    over_x, over_y: which axis splits them. normal: those that a norm keeps on top where y is above 1, over y too, in
-    the dtype of statistics; a block has two norms. feed_forward: the part of over_x whose backward comes first.
+    over_x, over_y: which axis splits them, what its two norms keep of the residual stream not among them. norm:
+    layernorm or rmsnorm. feed_forward: the part of over_x whose backward comes first.
     """
 
     over_x: int
     over_y: int
-    normal: int
+    norm: str
     feed_forward: FeedForwardFeatures
 
 

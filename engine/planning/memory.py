@@ -120,6 +120,8 @@ class _Rank:
         self.rows = (work.batch.micro or work.batch.sequences / grid.batch_split) * of.model.sequence
         self.over_x, self.over_y = self.rows * self.compute / grid.x, self.rows * self.compute / grid.y
         self.stream = self.over_y * of.model.hidden
+        self.wide_stream = self.stream * self.master / self.compute
+        self.norm_keeps_input = grid.y == 1 or of.kept.norm == "rmsnorm"
         # Elements of weights before z shards them, a block's in the order of their use, and of what is stored.
         self.tiles = [_tile(p, grid) for p in of.block if p.sharded]
         rest = [_tile(p, grid) for p in of.rest if p.sharded]
@@ -149,52 +151,69 @@ class _Rank:
             yield Needs(self.state, 0.0, self.casts, 0.0, 0.0, self.reduce * self.stored)
 
     def _at_head(self, turn: _Pass) -> Iterator[Needs]:
-        """The loss, and the backward of the product before it."""
-        kept = self._kept(self.layers) + 2 * self.stream + self._normals(1)  # the last norm's input, and what it made
-        weights = self._weights(self.layers, turn) + (self.compute * self.head if self.gathers else 0.0)
+        """The loss, the backward of the product before it, and that of the norm before that."""
+        kept, weights = self._kept(self.layers) + self._kept_of_norm(), self._weights(self.layers, turn)
+        gathered = weights + (self.compute * self.head if self.gathers else 0.0)
         logits, cache, before = self._logits(), self.cached * self.block, self._last_pass(turn)
-        yield Needs(self.state, kept, weights, cache, logits + self._rows_of_loss(), self._flying(before, turn))
+        loss, flying = logits + self._rows_of_loss(), self._flying(before, turn)
+        yield Needs(self.state, kept + self.stream, gathered, cache, loss, flying)
         sent = self._sent(self.head, self.compute, before, turn)
-        yield Needs(self.state, kept + self.stream, weights, cache, logits, sent)
+        yield Needs(self.state, kept + 2 * self.stream, gathered, cache, logits, sent)
+        flying = self._flying([self.head, *before], turn)
+        yield Needs(self.state, kept + self.stream + self._made_by_norm(), weights, cache, 0.0, flying)
 
     def _in_block(self, index: int, turn: _Pass) -> Iterator[Needs]:
-        """The backward of its last product, of the activation function before that, and of the product before that."""
+        """The backward of its last product, of the activation function before that, of the product and of the norm
+        before that.
+        """
         inner, up, down = self.of.kept.feed_forward, self.tiles[-2], self.tiles[-1]
-        kept, weights = self._kept(index + 1) + self.stream, self._weights(index, turn)
-        weights += self.block
+        kept, weights = self._kept(index + 1) + self.stream, self._weights(index, turn) + self.block
         if self.recomputes:
-            kept += self._kept_of_block()
+            kept += self._kept_of_block() - (self.stream if self.norm_keeps_input else 0.0)  # which is the block's
         cache = max(self.cached - (self.layers - index), 0) * self.block
         before = self._before(index, turn)
-        after = [down, *before]
         summing = self._summing((self.layers - 1 - index) * self.stored_block, turn)
-        bare, left = kept - inner.kept * self.over_x, weights - (self.compute * down if self.gathers else 0.0)
-        sent = self._sent(down, self.compute, before, turn) + summing
-        yield Needs(self.state, kept + inner.last * self.over_x, weights, cache, 0.0, sent)
-        yield Needs(self.state, bare + inner.bend * self.over_x, left, cache, 0.0, self._flying(after, turn) + summing)
-        sent = self._sent(up, self.compute, after, turn) + summing
-        yield Needs(self.state, bare + inner.first * self.over_x + self.stream, left, cache, 0.0, sent)
+
+        def needs(activations: float, weights: float, gradients: float) -> Needs:
+            return Needs(self.state, activations, weights, cache, 0.0, gradients + summing)
+
+        yield needs(kept + inner.last * self.over_x, weights, self._sent(down, self.compute, before, turn))
+        kept -= inner.kept * self.over_x
+        weights -= self.compute * down if self.gathers else 0.0
+        before = [down, *before]
+        yield needs(kept + inner.bend * self.over_x, weights, self._flying(before, turn))
+        made = inner.first * self.over_x + self.stream
+        yield needs(kept + made, weights, self._sent(up, self.compute, before, turn))
+        weights -= self.compute * up if self.gathers else 0.0
+        yield needs(kept + self._made_by_norm(), weights, self._flying([up, *before], turn))
 
     def _at_table(self, turn: _Pass) -> Needs:
         """The backward of the token table, whose many rows are summed in the master dtype."""
         rows = self.stream * (2 if self.grid.x > 1 else 1)  # those of other ranks' tokens are set to zero in a copy
         if self.compute != self.master:
-            rows += self.stream * self.master / self.compute
+            rows += self.wide_stream
         sent = self._sent(self.table, self.master, self._before(-1, turn), turn)
         summing = self._summing(self.layers * self.stored_block, turn)
         return Needs(self.state, rows, self._weights(0, turn), 0.0, 0.0, sent + summing)
 
     def _kept(self, blocks: int) -> float:
-        """What these first blocks keep for the backward: their inputs and, unless it is recomputed, the rest."""
-        return blocks * (self.stream + (0.0 if self.recomputes else self._kept_of_block()))
+        """What these first blocks keep for the backward: where each is recomputed, its input alone."""
+        return blocks * (self.stream if self.recomputes else self._kept_of_block())
 
     def _kept_of_block(self) -> float:
-        return self.of.kept.over_x * self.over_x + self.of.kept.over_y * self.over_y + self._normals(2)
+        """Its input among it, if the first norm keeps that."""
+        return self.of.kept.over_x * self.over_x + self.of.kept.over_y * self.over_y + 2 * self._kept_of_norm()
 
-    def _normals(self, norms: int) -> float:
-        """Results of norms over y before they are scaled, in the master dtype."""
-        width = self.of.kept.normal if self.grid.y > 1 else 0
-        return norms * width * self.over_y * self.master / self.compute
+    def _kept_of_norm(self) -> float:
+        """Its input or, of the engine's own LayerNorm, what that becomes before it is scaled, in the master dtype."""
+        return self.stream if self.norm_keeps_input else self.wide_stream
+
+    def _made_by_norm(self) -> float:
+        """In its backward: by a kernel a gradient; by the engine's own norms some products in the master dtype, too."""
+        narrow, casts = self.stream, self.compute != self.master
+        if self.of.kept.norm == "rmsnorm" and (self.grid.y > 1 or self.on_cpu):
+            return (4 * self.wide_stream + narrow) if casts else 3 * self.wide_stream
+        return (3 if casts else 2) * self.wide_stream if self.grid.y > 1 else narrow
 
     def _logits(self) -> float:
         """The one copy, which becomes their gradient in place."""

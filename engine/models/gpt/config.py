@@ -38,13 +38,11 @@ class GPTConfig(GPTShape, Architecture):
 
     def kept_features(self) -> KeptFeatures:
         """Over x: query, key and value, attention's result, and the feed-forward's width before and after GELU. Over y:
-        both norms' results, and the sum between attention and feed-forward. GELU's backward makes one gradient of
-        another while its input is kept.
+        both norms' results. GELU's backward makes one gradient of another while its input is kept.
         """
         h, wide = self.hidden, 4 * self.hidden
         feed_forward = FeedForwardFeatures(kept=2 * wide, last=wide, bend=3 * wide, first=wide)
-        normal = h if self.norm == "layernorm" else 0
-        return KeptFeatures(over_x=(3 + 1) * h + 2 * wide, over_y=3 * h, normal=normal, feed_forward=feed_forward)
+        return KeptFeatures((3 + 1) * h + 2 * wide, over_y=2 * h, norm=self.norm, feed_forward=feed_forward)
 
     def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
         from engine.models.gpt.model import GPT  # loads torch

@@ -39,14 +39,13 @@ class LlamaConfig(LlamaShape, Architecture):
 
     def kept_features(self) -> KeptFeatures:
         """Over x: query, key and value, the first two once more after their rotation, attention's result, gate and up,
-        the bent gate, and its product with up. Over y: both norms' results, and the sum between the two halves. SwiGLU's
-        backward makes the gradients of gate and up, and one product on the way, of another gradient while gate, up and
-        the bent gate are kept.
+        the bent gate, and its product with up. Over y: both norms' results. SwiGLU's backward makes the gradients of
+        gate and up, and one product on the way, of another gradient while gate, up and the bent gate are kept.
         """
         keys = self.kv_heads * self.head_size
         attention = (self.hidden + 2 * keys) + (self.hidden + keys) + self.hidden
         feed_forward = FeedForwardFeatures(kept=4 * self.ffn, last=self.ffn, bend=7 * self.ffn, first=2 * self.ffn)
-        return KeptFeatures(attention + 4 * self.ffn, over_y=3 * self.hidden, normal=0, feed_forward=feed_forward)
+        return KeptFeatures(attention + 4 * self.ffn, 2 * self.hidden, norm="rmsnorm", feed_forward=feed_forward)
 
     def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
         from engine.models.llama.model import Llama  # loads torch
