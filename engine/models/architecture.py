@@ -51,13 +51,15 @@ class KeptFeatures:
     """What a block keeps of each token for its backward, its input excepted: features in the compute dtype.
 
     over_x, over_y: which axis splits them, what its two norms keep of the residual stream not among them. norm:
-    layernorm or rmsnorm. feed_forward: the part of over_x whose backward comes first.
+    layernorm or rmsnorm. feed_forward: the part of over_x whose backward comes first. angles: numbers in the dtype of
+    statistics that are kept once, not of each token of a batch.
     """
 
     over_x: int
     over_y: int
     norm: str
     feed_forward: FeedForwardFeatures
+    angles: int = 0
 
 
 class Architecture(Protocol):

@@ -202,7 +202,9 @@ class _Rank:
 
     def _kept_of_block(self) -> float:
         """Its input among it, if the first norm keeps that."""
-        return self.of.kept.over_x * self.over_x + self.of.kept.over_y * self.over_y + 2 * self._kept_of_norm()
+        kept = self.of.kept
+        products = kept.over_x * self.over_x + kept.over_y * self.over_y
+        return products + 2 * self._kept_of_norm() + kept.angles * self.master
 
     def _kept_of_norm(self) -> float:
         """Its input or, of the engine's own LayerNorm, what that becomes before it is scaled, in the master dtype."""
@@ -231,7 +233,7 @@ class _Rank:
         then in the next pass.
         """
         again = min(below, self.layers - self.cached) if self.recomputes else 0
-        following = [] if turn.last else [self.table, *self.tiles * self.depth]
+        following = [] if turn.last else self._pass(self.depth)
         ahead = sum([*self.tiles * min(again, self.depth), *following][: self.depth])
         cast = self.compute / self.grid.z if self.compute != self.master else 0.0  # what is sent
         waiting = 0.0 if self.recomputes else below * self.block
@@ -243,7 +245,12 @@ class _Rank:
         return [*above, self.head, *self._last_pass(turn)][: self.window]
 
     def _last_pass(self, turn: _Pass) -> list[float]:
-        return [] if turn.first else [self.table, *self.tiles * self.window][: self.window]
+        """Those of the pass before, that of the token table being its latest."""
+        return [] if turn.first else self._pass(self.window)
+
+    def _pass(self, count: int) -> list[float]:
+        """The first weights that a pass uses, which are the last whose gradients it makes, the other way round."""
+        return [self.table, *self.tiles * min(self.layers, count), self.head][:count]
 
     def _sent(self, tile: float, dtype: int, before: list[float], turn: _Pass) -> float:
         """A weight's gradient that is made, in a dtype of so many bytes, and given away, beside those on their way."""
