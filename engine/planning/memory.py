@@ -103,9 +103,9 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """The forward and backward of a micro-batch, as far as its place in the step matters."""
+    """The forward and backward of a micro-batch. number: counted from 0, as far as it matters; last: of the step."""
 
-    first: bool
+    number: int
     last: bool
 
 
@@ -154,12 +154,12 @@ class _Rank:
         """The loss, the backward of the product before it, and that of the norm before that."""
         kept, weights = self._kept(self.layers) + self._kept_of_norm(), self._weights(self.layers, turn)
         gathered = weights + (self.compute * self.head if self.gathers else 0.0)
-        logits, cache, before = self._logits(), self.cached * self.block, self._last_pass(turn)
-        loss, flying = logits + self._rows_of_loss(), self._flying(before, turn)
+        logits, cache, before = self._logits(), self.cached * self.block, self._in_flight(self.layers, turn)
+        loss, flying = logits + self._rows_of_loss(), self._flying([], before, turn)
         yield Needs(self.state, kept + self.stream, gathered, cache, loss, flying)
-        sent = self._sent(self.head, self.compute, before, turn)
+        sent = self._sent(self.head, self.compute, turn) + flying
         yield Needs(self.state, kept + 2 * self.stream, gathered, cache, logits, sent)
-        flying = self._flying([self.head, *before], turn)
+        flying = self._flying([self.head], before, turn)
         yield Needs(self.state, kept + self.stream + self._made_by_norm(), weights, cache, 0.0, flying)
 
     def _in_block(self, index: int, turn: _Pass) -> Iterator[Needs]:
@@ -171,28 +171,28 @@ class _Rank:
         if self.recomputes:
             kept += self._kept_of_block() - (self.stream if self.norm_keeps_input else 0.0)  # which is the block's
         cache = max(self.cached - (self.layers - index), 0) * self.block
-        before = self._before(index, turn)
+        before = self._in_flight(index, turn)
         summing = self._summing((self.layers - 1 - index) * self.stored_block, turn)
 
-        def needs(activations: float, weights: float, gradients: float) -> Needs:
-            return Needs(self.state, activations, weights, cache, 0.0, gradients + summing)
+        def needs(activations: float, weights: float, made: list[float], sent: float = 0.0) -> Needs:
+            gradients = sent + self._flying(made, before, turn) + summing
+            return Needs(self.state, activations, weights, cache, 0.0, gradients)
 
-        yield needs(kept + inner.last * self.over_x, weights, self._sent(down, self.compute, before, turn))
+        yield needs(kept + inner.last * self.over_x, weights, [], self._sent(down, self.compute, turn))
         kept -= inner.kept * self.over_x
         weights -= self.compute * down if self.gathers else 0.0
-        before = [down, *before]
-        yield needs(kept + inner.bend * self.over_x, weights, self._flying(before, turn))
+        yield needs(kept + inner.bend * self.over_x, weights, [down])
         made = inner.first * self.over_x + self.stream
-        yield needs(kept + made, weights, self._sent(up, self.compute, before, turn))
+        yield needs(kept + made, weights, [down], self._sent(up, self.compute, turn))
         weights -= self.compute * up if self.gathers else 0.0
-        yield needs(kept + self._made_by_norm(), weights, self._flying([up, *before], turn))
+        yield needs(kept + self._made_by_norm(), weights, [up, down])
 
     def _at_table(self, turn: _Pass) -> Needs:
         """The backward of the token table, whose many rows are summed in the master dtype."""
         rows = self.stream * (2 if self.grid.x > 1 else 1)  # those of other ranks' tokens are set to zero in a copy
         if self.compute != self.master:
             rows += self.wide_stream
-        sent = self._sent(self.table, self.master, self._before(-1, turn), turn)
+        sent = self._sent(self.table, self.master, turn) + self._flying([], self._in_flight(-1, turn), turn)
         summing = self._summing(self.layers * self.stored_block, turn)
         return Needs(self.state, rows, self._weights(0, turn), 0.0, 0.0, sent + summing)
 
@@ -239,36 +239,39 @@ class _Rank:
         waiting = 0.0 if self.recomputes else below * self.block
         return self.casts + waiting + ahead * (self.compute + cast)
 
-    def _before(self, index: int, turn: _Pass) -> list[float]:
-        """Weights whose contributions were sent before those of this block, the latest first, as the window has it."""
-        above = self.tiles * min(self.layers - 1 - index, self.window)
-        return [*above, self.head, *self._last_pass(turn)][: self.window]
-
-    def _last_pass(self, turn: _Pass) -> list[float]:
-        """Those of the pass before, that of the token table being its latest."""
-        return [] if turn.first else self._pass(self.window)
-
     def _pass(self, count: int) -> list[float]:
-        """The first weights that a pass uses, which are the last whose gradients it makes, the other way round."""
-        return [self.table, *self.tiles * min(self.layers, count), self.head][:count]
+        """The first weights that passes use, which are the last whose gradients they make, the other way round."""
+        one = [self.table, *self.tiles * min(self.layers, count), self.head]
+        return (one * (count // len(one) + 1))[:count]
 
-    def _sent(self, tile: float, dtype: int, before: list[float], turn: _Pass) -> float:
-        """A weight's gradient that is made, in a dtype of so many bytes, and given away, beside those on their way."""
-        if not self.gathers and dtype == self.master:
-            return 0.0  # made where it belongs
-        made = tile * dtype if dtype != self.reduce else 0.0  # which is cast before it is sent
-        if not self.gathers:
-            return made + tile * self.reduce
-        return made + tile * self._of_flight(turn) + self._flying(before, turn)
+    def _in_flight(self, index: int, turn: _Pass) -> list[float]:
+        """Reduce-scatters that were issued before those of this block, the latest first, as the window has them."""
+        own = [*self.tiles * min(self.layers - 1 - index, self.window), self.head] if index < self.layers else []
+        earlier = self._pass(self.window) if turn.number else []
+        flights = [self._flight(tile, turn.number) for tile in own]
+        return (flights + [self._flight(tile, turn.number - 1) for tile in earlier])[: self.window]
 
-    def _flying(self, tiles: list[float], turn: _Pass) -> float:
-        """Reduce-scatters in flight: what is sent, what comes out and, with gloo, what comes in."""
-        return sum(tiles[: self.window]) * self._of_flight(turn)
+    def _flight(self, tile: float, number: int) -> float:
+        """What is sent, what comes in with gloo, and the sum, which has its place in a first pass in one dtype."""
+        placed = number == 0 and self.reduce == self.master
+        return tile * self.reduce * ((2 if self.on_cpu else 1) + (0 if placed else 1 / self.grid.z))
 
-    def _of_flight(self, turn: _Pass) -> float:
-        """Bytes an element: what is sent, with gloo what comes in, and the sum unless that has its place already."""
-        placed = turn.first and self.reduce == self.master
-        return self.reduce * ((2 if self.on_cpu else 1) + (0 if placed else 1 / self.grid.z))
+    def _flying(self, made: list[float], before: list[float], turn: _Pass) -> float:
+        """Bytes of reduce-scatters in flight, those of what this block has made already among them, the latest first."""
+        return sum([*(self._flight(tile, turn.number) for tile in made), *before][: self.window])
+
+    def _sent(self, tile: float, dtype: int, turn: _Pass) -> float:
+        """A weight's gradient that is made in a dtype of so many bytes, cast if it travels in another, and given away.
+
+        Where nothing is to be sent it is made where it belongs, or added to that; on a processor it is cast for this.
+        """
+        cast = tile * dtype if dtype != self.reduce else 0.0
+        if self.gathers:
+            return cast + self._flight(tile, turn.number)
+        if dtype == self.master:
+            return 0.0
+        added = tile * self.master if self.on_cpu and turn.number and self.reduce != self.master else 0.0
+        return cast + tile * self.reduce + added
 
     def _summing(self, stored: float, turn: _Pass) -> float:
         """Copies of gradients that are summed over data already, in whole buckets."""
@@ -280,12 +283,10 @@ class _Rank:
 
 
 def _passes(count: float) -> list[_Pass]:
-    """The passes of a step that differ, of so many."""
+    """Those of a step of so many that can be the fullest."""
     if count <= 1:
-        return [_Pass(first=True, last=True)]
-    if count <= 2:
-        return [_Pass(first=True, last=False), _Pass(first=False, last=True)]
-    return [_Pass(first=False, last=False), _Pass(first=False, last=True)]
+        return [_Pass(0, last=True)]
+    return [_Pass(0 if count <= 2 else 2, last=False), _Pass(1 if count <= 2 else 2, last=True)]
 
 
 def _tile(placement: Placement, grid: Grid) -> float:
