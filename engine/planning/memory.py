@@ -1,13 +1,19 @@
 """How much a rank's device holds at the fullest moment of a training step, as formulas. No torch in it.
 
-What is counted is what PyTorch's allocator hands out, state included, at each of the moments of which one is the
-fullest, whatever the network, the grid and the flags: see Moments. Against the profiler's record of allocations of real
-steps on processors it is right within 5 % (tests/engine/test_memory.py). What a GPU needs differs in three places, all
-under the name of the device here; no GPU has confirmed them.
+Counted is what PyTorch's allocator hands out, state included, at each of the moments of which one is the fullest,
+whatever the network, the grid and the flags: _Moments says which they are, and what is there. What each part takes has
+a file of its own: activations.py, weights.py, gradients.py. A processor and a GPU differ where these say so.
 
-Not counted, and left to SHARE: on all devices what is less than a hundredth of a step (statistics of norms, losses
-and attention, tokens, biases' and replicated parameters' gradients on their way, masks of dropout); what a library
-takes for one product; on a GPU that attention works in a format without a fused kernel, as fp64 has none.
+Against the profiler's record of allocations of real steps on processors the sum is right within 5 %, mostly within 2 %
+(tests/engine/test_memory.py). No GPU has confirmed what is said of one. Not counted:
+
+    statistics of norms, of attention and of the loss, tokens, biases: some hundred bytes a token, some thousand a block
+    masks of dropout: a byte an element of the residual stream, twice a block
+    what a product takes for itself: with bf16 on a processor up to 1.7 MB; a workspace of cuBLAS
+    attention in a format without a fused kernel, such as fp64 on a GPU, which keeps all scores
+    gloo's copy of a gather that is on its way, of which there are two at most
+    cache=auto, which is a share of what is left
+    a network of one block whose window of reduce-scatters holds more than its weights: up to 6 % too low
 """
 
 from collections.abc import Iterator
@@ -21,8 +27,15 @@ from engine.planning.activations import Activations
 from engine.planning.gradients import Gradients
 from engine.planning.weights import Turn, Weights, turns
 
-SHARE = 0.6
-"""Of a device's memory, what a chosen grid may count on."""
+RESERVE = {"formulas": 0.05, "fragments": 0.1, "libraries": 0.15, "cache": 0.1}
+"""Of a device's memory, what a chosen grid leaves free. All but the first are assumptions that no GPU has confirmed.
+
+formulas: what they may be wrong by. fragments: of the allocator. libraries: the device's context, about 0.5 GB, and the
+buffers of NCCL, 0.5 to 0.7 GB a group on A100s with NVLink (its issue 964), of which a grid has up to five: 4 GB of a
+device's 40 or more. cache: so that cache=auto, which takes half of what is left, has something to take.
+"""
+SHARE = round(1 - sum(RESERVE.values()), 2)
+"""What it may count on."""
 BYTES = {"bf16": 2, "fp32": 4, "fp64": 8}
 NO_OVERLAP = Overlap()
 STATES = 4
