@@ -5,7 +5,8 @@ whatever the network, the grid and the flags: _Moments says which they are, and 
 a file of its own: activations.py, weights.py, gradients.py. A processor and a GPU differ where these say so.
 
 Against the profiler's record of allocations of real steps on processors the sum is right within 5 %, mostly within 2 %
-(tests/engine/test_memory.py). No GPU has confirmed what is said of one. Not counted:
+(tests/engine/test_memory.py), and of steps that are traced on the meta device at full size within 1 %. No GPU has
+confirmed what is said of one. Not counted:
 
     statistics of norms, of attention and of the loss, tokens, biases: some hundred bytes a token, some thousand a block
     masks of dropout: a byte an element of the residual stream, twice a block
@@ -27,14 +28,14 @@ from engine.planning.activations import Activations
 from engine.planning.gradients import Gradients
 from engine.planning.weights import Turn, Weights, turns
 
-RESERVE = {"formulas": 0.05, "fragments": 0.1, "libraries": 0.15, "cache": 0.1}
+SPARE = {"formulas": 0.05, "fragments": 0.1, "libraries": 0.15, "cache": 0.1}
 """Of a device's memory, what a chosen grid leaves free. All but the first are assumptions that no GPU has confirmed.
 
 formulas: what they may be wrong by. fragments: of the allocator. libraries: the device's context, about 0.5 GB, and the
 buffers of NCCL, 0.5 to 0.7 GB a group on A100s with NVLink (its issue 964), of which a grid has up to five: 4 GB of a
 device's 40 or more. cache: so that cache=auto, which takes half of what is left, has something to take.
 """
-SHARE = round(1 - sum(RESERVE.values()), 2)
+SHARE = round(1 - sum(SPARE.values()), 2)
 """What it may count on."""
 BYTES = {"bf16": 2, "fp32": 4, "fp64": 8}
 NO_OVERLAP = Overlap()

@@ -12,7 +12,8 @@ from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import Overlap
 from engine.planning.fit import parameters_per_rank
-from engine.planning.memory import RESERVE, SHARE, Footprint, Needs, Workload
+from engine.planning.memory import SPARE, SHARE, Footprint, Needs, Workload
+from engine.tracing.step import trace
 from engine.training.config import TrainConfig
 from engine.training.plan import checked
 
@@ -77,6 +78,17 @@ def test_sums_over_data_travel_in_copies_while_blocks_are_still_in_the_backward(
     assert needs(config).total == pytest.approx(real, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("model", "checkpoint"),
+    [(ModelChoice(model="gpt-20b", layers=4), True), (ModelChoice(model="llama-3.1-8b", layers=4), False)],
+)
+def test_at_full_size_it_is_what_the_engine_holds_without_numbers(model: ModelChoice, checkpoint: bool) -> None:
+    """On the meta device layers work as on a GPU, but for kernels, and nothing exchanges as gloo does."""
+    config = _config(model, "4x1x4x16", Batch(256, 2), "bf16", checkpoint, "oar,ors,oag,data")
+    config = replace(config, device="auto")
+    assert needs(config).total == pytest.approx(trace(checked(config, 256)).peak_bytes, rel=0.01)
+
+
 def test_each_part_is_what_it_is_for() -> None:
     some = needs(_config(DEEP, "1x1x4x1", Batch(8, 2), "fp32", True, "oag"))
     cached = needs(_config(DEEP, "1x1x4x1", Batch(8, 2), "fp32", True, "oag,cache=5"))
@@ -116,5 +128,5 @@ def test_what_a_gpu_needs_differs_where_its_layers_do() -> None:
 
 
 def test_the_reserve_is_what_a_choice_leaves() -> None:
-    assert sum(RESERVE.values()) + SHARE == pytest.approx(1)
-    assert min(RESERVE.values()) >= 0.05, "the formulas' own error is among them"
+    assert sum(SPARE.values()) + SHARE == pytest.approx(1)
+    assert min(SPARE.values()) >= 0.05, "the formulas' own error is among them"
