@@ -12,7 +12,7 @@ from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import Overlap
 from engine.planning.fit import parameters_per_rank
-from engine.planning.memory import SPARE, SHARE, Footprint, Needs, Workload
+from engine.planning.memory import SHARE, SPARE, Footprint, Needs, Workload
 from engine.tracing.step import trace
 from engine.training.config import TrainConfig
 from engine.training.plan import checked
