@@ -13,7 +13,7 @@ from engine.training.config import PrecisionName
 ROOM = 0.85
 """Of a device's memory, what both sides of a contest may take by the plan."""
 BEYOND_PLAN = 1.3
-"""Temporaries, and what another implementation keeps that the engine doesn't."""
+"""What an allocator loses in fragments, and what another implementation keeps that the engine doesn't."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ def check(
     """Say whether a run would fit, and on which grid, without starting it.
 
     Takes the options of train, checks all that can be known beforehand, prints the plan as JSON. Of memory it
-    tells what the fullest moment of a step is known to need; temporaries and NCCL's buffers come on top.
+    tells what the allocator hands out at the fullest moment of a step, by what it is for (on a GPU, unless
+    --device cpu); its fragments, NCCL's buffers and the device's context come on top.
     """
     plan = checked(replace(config, overlap=config.overlap.at(pace)), ranks)
     for notice in notices(plan):

@@ -33,14 +33,33 @@ class ForwardFlops:
 
 
 @dataclass(frozen=True, slots=True)
+class FeedForwardFeatures:
+    """Features of a token, split over x, at a block's feed-forward: two products, an activation function between them.
+
+    kept: of it, from the first product's result on. last, first: gradients of what goes into the last product, and of
+    what comes out of the first one. bend: all that is there in the function's backward, kept or not.
+    """
+
+    kept: int
+    last: int
+    bend: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
 class KeptFeatures:
     """What a block keeps of each token for its backward, its input excepted: features in the compute dtype.
 
-    over_x, over_y: which axis splits them.
+    over_x, over_y: which axis splits them, what its two norms keep of the residual stream not among them. norm:
+    layernorm or rmsnorm. feed_forward: the part of over_x whose backward comes first. angles: numbers in the dtype of
+    statistics that are kept once, not of each token of a batch.
     """
 
     over_x: int
     over_y: int
+    norm: str
+    feed_forward: FeedForwardFeatures
+    angles: int = 0
 
 
 class Architecture(Protocol):

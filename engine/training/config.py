@@ -160,4 +160,7 @@ class TrainConfig(RunConfig):
     @property
     def workload(self) -> Workload:
         """What of it decides about memory."""
-        return Workload(self.batch, self.precision, self.reduce_dtype, self.checkpoint_activations, self.overlap)
+        device = "cpu" if self.device == "cpu" else "cuda"
+        return Workload(
+            self.batch, self.precision, self.reduce_dtype, self.checkpoint_activations, self.overlap, device
+        )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.grid import Grid
-from engine.models.architecture import Architecture, ForwardFlops, KeptFeatures, check_splits
+from engine.models.architecture import Architecture, FeedForwardFeatures, ForwardFlops, KeptFeatures, check_splits
 from engine.models.gpt.flops import gpt_forward_flops
 from engine.models.gpt.placements import gpt_placements
 from engine.models.gpt.shape import GPTShape
@@ -38,9 +38,11 @@ class GPTConfig(GPTShape, Architecture):
 
     def kept_features(self) -> KeptFeatures:
         """Over x: query, key and value, attention's result, and the feed-forward's width before and after GELU. Over y:
-        both norms' results, and the sum between attention and feed-forward.
+        both norms' results. GELU's backward makes one gradient of another while its input is kept.
         """
-        return KeptFeatures(over_x=(3 + 1 + 4 + 4) * self.hidden, over_y=3 * self.hidden)
+        h, wide = self.hidden, 4 * self.hidden
+        feed_forward = FeedForwardFeatures(kept=2 * wide, last=wide, bend=3 * wide, first=wide)
+        return KeptFeatures((3 + 1) * h + 2 * wide, over_y=2 * h, norm=self.norm, feed_forward=feed_forward)
 
     def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
         from engine.models.gpt.model import GPT  # loads torch

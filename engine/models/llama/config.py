@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.grid import Grid
-from engine.models.architecture import Architecture, ForwardFlops, KeptFeatures, check_splits
+from engine.models.architecture import Architecture, FeedForwardFeatures, ForwardFlops, KeptFeatures, check_splits
 from engine.models.llama.flops import llama_forward_flops
 from engine.models.llama.placements import llama_placements
 from engine.models.llama.shape import LlamaShape
@@ -39,11 +39,20 @@ class LlamaConfig(LlamaShape, Architecture):
 
     def kept_features(self) -> KeptFeatures:
         """Over x: query, key and value, the first two once more after their rotation, attention's result, gate and up,
-        the bent gate, and its product with up. Over y: both norms' results, and the sum between the two halves.
+        the bent gate, and its product with up. Over y: both norms' results. SwiGLU's backward makes the gradients of
+        gate and up, and one product on the way, of another gradient while gate, up and the bent gate are kept.
+        Queries and keys each keep the rotation of every position.
         """
         keys = self.kv_heads * self.head_size
         attention = (self.hidden + 2 * keys) + (self.hidden + keys) + self.hidden
-        return KeptFeatures(over_x=attention + 4 * self.ffn, over_y=3 * self.hidden)
+        feed_forward = FeedForwardFeatures(kept=4 * self.ffn, last=self.ffn, bend=7 * self.ffn, first=2 * self.ffn)
+        return KeptFeatures(
+            over_x=attention + 4 * self.ffn,
+            over_y=2 * self.hidden,
+            norm="rmsnorm",
+            feed_forward=feed_forward,
+            angles=2 * self.sequence * self.head_size,
+        )
 
     def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
         from engine.models.llama.model import Llama  # loads torch

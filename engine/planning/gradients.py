@@ -1,0 +1,77 @@
+"""Weight gradients on their way to their sums, in bytes of one rank. No torch in it.
+
+The backward makes a contribution, casts it if it travels in another dtype, and gives it to a reduce-scatter over z, of
+which the last few are in flight with ors (overlap/reduction.py). Sums over data travel in copies, unless they are made
+in the master dtype (overlap/data_sum.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.grid import Grid
+from engine.overlap.bucket import bucket_bytes
+from engine.overlap.flags import Overlap
+from engine.planning.weights import Turn, Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """Of one rank. reduce, master: bytes of an element on its way, and where it is summed. on_cpu: over gloo, whose
+    reduce-scatter is an exchange into a second buffer and a sum (comm/gloo.py).
+    """
+
+    weights: Weights
+    grid: Grid
+    overlap: Overlap
+    reduce: int
+    master: int
+    on_cpu: bool
+
+    def given(self, tile: float, dtype: int, turn: Turn) -> float:
+        """A contribution that is made in a dtype of so many bytes, and given away.
+
+        What isn't sent is made where it belongs, or else added to that, for which a processor casts it first.
+        """
+        made = tile * dtype if dtype != self.reduce else 0.0
+        if self.grid.z > 1:
+            return made + self._flight(tile, turn.number)
+        if dtype == self.master:
+            return 0.0
+        added = tile * self.master if self.on_cpu and turn.number and self.reduce != self.master else 0.0
+        return made + tile * self.reduce + added
+
+    def in_flight(self, made: Sequence[float], turn: Turn) -> float:
+        """After these of this micro-batch, the latest first; those of the one before it come after them."""
+        window = self._window
+        flights = [self._flight(tile, turn.number) for tile in made[:window]]
+        if turn.number and len(flights) < window:
+            flights += [self._flight(tile, turn.number - 1) for tile in self.weights.first(window - len(flights))]
+        return sum(flights)
+
+    def made_above(self, blocks: int) -> list[float]:
+        """By the head and so many blocks, as far as they can be in flight, the latest first."""
+        return [*self.weights.block * min(blocks, self._window), self.weights.head]
+
+    def summing(self, blocks: int, turn: Turn) -> float:
+        """Copies that are summed over data already, of so many blocks: whole buckets."""
+        if not (turn.last and self.overlap.data and self._copied):
+            return 0.0
+        bucket = self.overlap.bucket_bytes or bucket_bytes(self.grid.data)
+        return blocks * self.weights.stored_block * self.reduce // bucket * bucket
+
+    def at_end(self) -> float:
+        """Copies that are summed over data when all is made."""
+        return self.reduce * self.weights.stored if self._copied else 0.0
+
+    @property
+    def _copied(self) -> bool:
+        return self.grid.data > 1 and self.reduce != self.master
+
+    @property
+    def _window(self) -> int:
+        return self.overlap.reduce_window if self.overlap.ors and self.grid.z > 1 else 0
+
+    def _flight(self, tile: float, number: int) -> float:
+        """What is sent, what comes in, and the sum; in a first micro-batch and one dtype that has its place already."""
+        placed = number == 0 and self.reduce == self.master
+        return tile * self.reduce * ((2 if self.on_cpu else 1) + (0 if placed else 1 / self.grid.z))

@@ -1,0 +1,92 @@
+"""A rank's part of the weights: what it stores, and what it has gathered over z, in bytes. No torch in it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from engine.grid import Grid
+from engine.overlap.flags import AUTO, Overlap
+from engine.placement import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A micro-batch of a step: its number, counted from 0 as far as it matters, and whether it is the last."""
+
+    number: int
+    last: bool
+
+
+def turns(micro_batches: float) -> list[Turn]:
+    """Those that can be the fullest in a step of so many: later ones have an earlier one's contributions in flight, and
+    all but the last already gather for the next.
+    """
+    if micro_batches <= 1:
+        return [Turn(0, last=True)]
+    return [Turn(0 if micro_batches <= 2 else 2, last=False), Turn(1 if micro_batches <= 2 else 2, last=True)]
+
+
+class Weights:
+    """On one grid, which needn't divide everything: parts are taken as fractions.
+
+    Elements: block, of each weight of a block before z shards it, in the order of their use; table and head, of these
+    two; stored_block and stored, of what a rank stores. compute, master: bytes of one that is used, and that is stored.
+    """
+
+    def __init__(
+        self,
+        placements: tuple[Sequence[Placement], Sequence[Placement]],
+        layers: int,
+        grid: Grid,
+        compute: int,
+        master: int,
+        overlap: Overlap,
+        *,
+        recomputed: bool,
+    ) -> None:
+        of_block, others = ([(_tile(p, grid), p.sharded) for p in group] for group in placements)
+        self._layers, self._z, self._compute, self._recomputed = layers, grid.z, compute, recomputed
+        self._narrow = compute != master
+        self.block = [tile for tile, sharded in of_block if sharded]
+        rest = [tile for tile, sharded in others if sharded]
+        self.table, self.head = rest[0], rest[-1]
+        self.stored_block, stored = (
+            sum(tile / grid.z if sharded else tile for tile, sharded in group) for group in (of_block, others)
+        )
+        self.stored = layers * self.stored_block + stored
+        whole = layers * sum(self.block) + sum(rest)
+        self.casts = compute * whole if grid.z == 1 and self._narrow else 0.0
+        """Copies in the compute dtype of what z doesn't split: made once a step, and kept."""
+        gathers = grid.z > 1
+        self._cached = overlap.cache if recomputed and gathers and overlap.cache != AUTO else 0
+        self._depth = overlap.prefetch_depth if overlap.oag and gathers else 0
+
+    def gathered(self, *tiles: float) -> float:
+        """These, where z splits them."""
+        return self._compute * sum(tiles) if self._z > 1 else 0.0
+
+    def waiting(self, blocks: int) -> float:
+        """Of these first blocks, gathered in the forward, for the backward; one that is recomputed gathers again."""
+        return 0.0 if self._recomputed else blocks * self.gathered(*self.block)
+
+    def cached(self, below: int) -> float:
+        """Of cache=N, what is left for the recomputation of these first blocks."""
+        return max(self._cached - (self._layers - below), 0) * self.gathered(*self.block)
+
+    def ahead(self, below: int, turn: Turn) -> float:
+        """The next that oag gathers: for the recomputation of these first blocks, and then for the next micro-batch.
+        With what each rank sends, where that is a cast.
+        """
+        again = min(below, self._layers - self._cached, self._depth) if self._recomputed else 0
+        following = [] if turn.last else self.first(self._depth)
+        tiles = [*self.block * again, *following][: self._depth]
+        return sum(tiles) * self._compute * (1 + (1 / self._z if self._narrow else 0))
+
+    def first(self, count: int) -> list[float]:
+        """That a micro-batch uses, in that order; the other way round, the last whose gradients it makes."""
+        one = [self.table, *self.block * min(self._layers, count), self.head]
+        return (one * (count // len(one) + 1))[:count]
+
+
+def _tile(placement: Placement, grid: Grid) -> float:
+    return prod(placement.shape) / prod(grid[axis] for axis in placement.split if axis)
