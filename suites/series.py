@@ -8,13 +8,18 @@ from typing import Annotated, Literal, Self, TypeVar
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
+from engine.batch import Batch
 from engine.errors import UsageError
+from engine.models.catalogue import lookup
+from engine.planning.grids import Task
+from engine.planning.memory import Footprint, Workload
 from engine.schema import Record, first_problem
-from systems import Partition, System, TimeLimit, seconds
+from systems import Partition, System, TimeLimit, load, seconds
 
 FILE = Path(__file__).with_name("series.yaml")
 ANY_OTHER = "*"
 AUTO: Literal["auto"] = "auto"
+EVERY: Literal["every"] = "every"
 
 Count = Annotated[int, Field(gt=0)]
 
@@ -31,7 +36,8 @@ class Series(Record):
 
     sequences: of a global batch, the same at every size unless it says devices -> sequences. sequence: tokens of one,
     where it isn't as the model has it. micro_batch: of a rank, at once, as sequences. grids: each point is run on each;
-    "auto" is the engine's choice, and that of a model that isn't named where it says model -> grids. cache: blocks
+    "auto" is the engine's choice, and that of a model that isn't named where it says model -> grids; "every" stands for
+    all that divide the network and its batch and whose step fits a device's memory, recomputed. cache: blocks
     whose gathered weights a study of overlap keeps. rounds: in which what is compared takes turns; jobs: how often a
     contest starts processes; apart: for each of its sides. ranks_per_node: at most. time_limit: of a job, where the
     partition's doesn't do. token_budget: tokens of the training whose time to solution is asked for.
@@ -42,7 +48,7 @@ class Series(Record):
     sequences: Count | dict[int, Count]
     micro_batch: Count | dict[int, Count] | None = None
     precision: Literal["bf16", "fp32", "fp64"]
-    grids: Grids | dict[str, Grids] = (AUTO,)
+    grids: Grids | dict[str, Grids] | Literal["every"] = (AUTO,)
     cache: Count | Literal["auto"] = AUTO
     rounds: Count = 10
     jobs: Count = 3
@@ -106,9 +112,22 @@ def _points(every: list[Series], system: str) -> Iterator[Point]:
         for devices, named in sorted(series.systems.get(system if own else ANY_OTHER, {}).items()):
             sequences, micro_batch = _of(series.sequences, devices), _of(series.micro_batch, devices)
             for model in _models(named):
-                grids = series.grids.get(model, (AUTO,)) if isinstance(series.grids, dict) else series.grids
-                for grid in grids:
+                for grid in _grids(series, system, devices, model, sequences):
                     yield Point(series, devices, model, sequences, micro_batch, grid)
+
+
+def _grids(series: Series, system: str, devices: int, model: str, sequences: int) -> tuple[str, ...]:
+    """Of a point."""
+    if series.grids != EVERY:
+        return series.grids.get(model, (AUTO,)) if isinstance(series.grids, dict) else series.grids
+    network, memory = lookup(model), load(system).device.memory_bytes
+    workload = Workload(Batch(sequences), series.precision, checkpoint_activations=True)
+    footprint = Footprint(network, workload)
+    return tuple(
+        str(grid)
+        for grid in Task(network, sequences, exact=True).grids(devices, sequences)
+        if memory is None or footprint.on(grid).total <= memory.value
+    )
 
 
 Given = TypeVar("Given")

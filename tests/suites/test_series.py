@@ -21,7 +21,9 @@ from suites import series
 
 ROOT = Path(series.__file__).parents[1]
 PUBLISHED = ROOT / "reports" / "published" / "weak_scaling.csv"
-STUDIES = ["weak_scaling", "strong_scaling", "overlap_ablation", "overlap_grids", "peers", "single_device"]
+STUDIES = [
+    "weak_scaling", "strong_scaling", "overlap_ablation", "overlap_grids", "model_validation", "peers", "single_device",
+]  # fmt: skip
 
 
 def table_3() -> dict[tuple[str, int, str], float]:

@@ -1,0 +1,127 @@
+"""What is said of the model's errors adds up, the committed rows are whole, and a fit can be made of results anew."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from engine.cli.main import main
+from engine.errors import UsageError
+from engine.grid import Grid
+from engine.planning import validation
+from engine.planning.grids import factorisations
+from engine.planning.measured import as_yaml, measured_in, one_axis
+from engine.planning.validation import MeasuredJob, PublishedSeries, Validation, measured_jobs, order, places, published
+from engine.tracing import effects, validation_run
+
+GRIDS = ("2x1x1x1", "1x2x1x1", "1x1x2x1", "1x1x1x2")
+
+
+def job(**other: object) -> MeasuredJob:
+    told = {
+        "name": "small",
+        "system": "perlmutter",
+        "source": "made up",
+        "model": "gpt-test",
+        "ranks": 2,
+        "sequences": 8,
+        "precision": "bf16",
+        "overlap": "oar,ors,oag",
+        "checkpoint_activations": False,
+        "fitted": ("2x1x1x1",),
+        "time_s": {grid: 1e-3 * place for place, grid in enumerate(GRIDS, 1)},
+        "exposed_s": {grid: {"x": 1e-4} for grid in GRIDS},
+    }
+    return MeasuredJob.model_validate(told | other)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Validation:
+    """Of one published row and a job of two ranks, by the command, with every machine fitted anew."""
+    out = tmp_path_factory.mktemp("validation") / "validation.json"
+    series = PublishedSeries(
+        source="made up",
+        system="perlmutter",
+        sequences=16,
+        overlap="oar,ors,oag",
+        fitted=(4,),
+        batch_s={"gpt-local-1": {4: 2e-3, 8: 1e-3}},
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(validation_run, "published", lambda: [series])
+        patch.setattr(validation_run, "effects", lambda machines: [])
+        patch.setattr(validation, "measured_jobs", lambda: [job()])
+        assert main(["plan", "--validate", "--refit", "--out", str(out)]) == 0
+    return Validation.model_validate_json(out.read_text())
+
+
+def test_a_published_time_is_beside_the_predicted_and_the_share_of_the_peak(found: Validation) -> None:
+    small, large = found.published
+    assert (small.fitted, large.fitted) == (True, False)
+    for row in found.published:
+        assert Grid.parse(row.grid).size == row.devices
+        assert row.low_s < row.predicted_s < row.high_s
+        assert row.predicted_s == pytest.approx(row.compute_s + sum(row.exposed_s.values()))
+    assert small.baseline_s == pytest.approx(small.measured_s)
+    assert large.baseline_s == pytest.approx(small.measured_s / 2)
+
+
+def test_every_measured_grid_has_its_place_in_each_order(found: Validation) -> None:
+    (rows,) = found.jobs
+    assert [row.grid for row in rows.grids] == list(GRIDS)
+    for name in ("place", "place_by_equations", "place_agnostic"):
+        assert sorted(getattr(row, name) for row in rows.grids) == [1, 2, 3, 4]
+    by_time = sorted(rows.grids, key=lambda row: row.predicted_s)
+    assert [row.place for row in by_time] == [1, 2, 3, 4]
+    assert {order.name for order in rows.orders} == {"simulated", "equations", "agnostic"}
+
+
+def test_an_order_is_judged_by_the_fastest_it_finds() -> None:
+    fastest = [str(grid) for grid in factorisations(8)]
+    perfect, turned = order("simulated", fastest, fastest), order("simulated", fastest[::-1], fastest)
+    assert (perfect.efficient, perfect.place_of_fastest, perfect.spearman) == (10, 1, pytest.approx(1))
+    assert (turned.efficient, turned.place_of_fastest, turned.spearman) == (0, 20, pytest.approx(-1))
+    some = list(fastest)
+    random.Random(1).shuffle(some)
+    assert -1 < order("simulated", some, fastest).spearman < 1
+    assert places({"b": 1.0, "a": 1.0, "c": 0.5}) == {"c": 1, "b": 2, "a": 3}
+
+
+def test_the_committed_rows_are_whole() -> None:
+    for measured in measured_jobs():
+        every = {str(grid) for grid in factorisations(measured.ranks)}
+        assert set(measured.time_s) == set(measured.exposed_s) == every
+        assert set(measured.fitted) == {grid for grid in every if one_axis(grid)}
+    assert {series.system for series in published()} == {"frontier", "perlmutter", "alps"}
+
+
+def test_the_machines_are_fitted_to_the_rows_that_their_files_name() -> None:
+    for series in published():
+        system = __import__("systems").load(series.system)
+        assert system.performance is not None
+        for model, times in series.batch_s.items():
+            for devices in times:
+                assert (f"{model} on {devices}" in system.performance.fitted_to) == (devices in series.fitted)
+
+
+def test_a_folder_without_results_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="No result of model_validation lies below"):
+        measured_in(tmp_path)
+    assert main(["plan", "--refit"]) == 2
+    assert "belong to --validate" in capsys.readouterr().err
+
+
+def test_rows_are_written_as_they_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "measured.yaml"
+    file.write_text(as_yaml([job()]))
+    assert measured_jobs(file) == [job()]
+    file.write_text("- name: 3")
+    with pytest.raises(UsageError, match="is not a valid list of rows"):
+        measured_jobs(file)
+
+
+def test_the_effects_are_those_of_the_papers_sizes() -> None:
+    assert json.dumps(effects.SIZES) == json.dumps(
+        {512: "gpt-5b", 1024: "gpt-10b", 2048: "gpt-20b", 4096: "gpt-40b", 8192: "gpt-80b"}
+    )
