@@ -34,7 +34,7 @@ class Gradients:
         """
         made = tile * dtype if dtype != self.reduce else 0.0
         if self.grid.z > 1:
-            return made + self._flight(tile, turn.number)
+            return made + tile * self._of_flight(turn.number)
         if dtype == self.master:
             return 0.0
         added = tile * self.master if self.on_cpu and turn.number and self.reduce != self.master else 0.0
@@ -42,11 +42,12 @@ class Gradients:
 
     def in_flight(self, made: Sequence[float], turn: Turn) -> float:
         """After these of this micro-batch, the latest first; those of the one before it come after them."""
-        window = self._window
-        flights = [self._flight(tile, turn.number) for tile in made[:window]]
-        if turn.number and len(flights) < window:
-            flights += [self._flight(tile, turn.number - 1) for tile in self.weights.first(window - len(flights))]
-        return sum(flights)
+        own = made[: self._window]
+        flights = sum(own) * self._of_flight(turn.number)
+        if turn.number and len(own) < self._window:
+            earlier = self.weights.first(self._window - len(own))
+            flights += sum(earlier) * self._of_flight(turn.number - 1)
+        return flights
 
     def made_above(self, blocks: int) -> list[float]:
         """By the head and so many blocks, as far as they can be in flight, the latest first."""
@@ -71,7 +72,9 @@ class Gradients:
     def _window(self) -> int:
         return self.overlap.reduce_window if self.overlap.ors and self.grid.z > 1 else 0
 
-    def _flight(self, tile: float, number: int) -> float:
-        """What is sent, what comes in, and the sum; in a first micro-batch and one dtype that has its place already."""
+    def _of_flight(self, number: int) -> float:
+        """Bytes an element: what is sent, what comes in, and the sum; that has its place already in a first micro-batch
+        and one dtype.
+        """
         placed = number == 0 and self.reduce == self.master
-        return tile * self.reduce * ((2 if self.on_cpu else 1) + (0 if placed else 1 / self.grid.z))
+        return self.reduce * ((2 if self.on_cpu else 1) + (0 if placed else 1 / self.grid.z))
