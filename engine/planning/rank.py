@@ -20,7 +20,7 @@ from engine.planning.bandwidth import Bandwidths
 from engine.planning.costs import Costs, LinksOn, Seconds, papers_links, run_links
 from engine.planning.fit import fits_nodes
 from engine.planning.grids import divisors
-from engine.planning.memory import Footprint, Needs, Workload
+from engine.planning.memory import SPARE, Footprint, Needs, Workload
 
 if TYPE_CHECKING:
     from engine.planning.simulate import Forecast
@@ -29,9 +29,8 @@ TOLERANCE = 1e-9
 """Relative; sums of the same terms in another order differ by less."""
 CLEARLY = 0.01
 """Relative; less than that an estimate of what a run costs can't tell apart."""
-RESERVE = 0.1
-"""Of a device's memory, what a plan leaves free: half of it for the 5 % to which the formulas are exact, half for the
-device's context, NCCL's buffers and what an allocator loses in fragments."""
+RESERVE = round(SPARE["formulas"] + SPARE["fragments"] + SPARE["libraries"], 2)
+"""Of a device's memory, what a plan leaves free: what the formulas may be wrong by, and what they don't count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,7 @@ def test_with_known_links_the_grid_is_chosen_whose_communication_costs_least_as_
     def fits(grid: Grid) -> bool:
         try:
             check_grid(model, grid, workload.batch)
-            check_memory(model, grid, workload, 0.9 * 64e9)
+            check_memory(model, grid, workload, 0.7 * 64e9)
         except UsageError:
             return False
         return fits_nodes(grid, 8)

@@ -54,7 +54,7 @@ def test_every_grid_of_32768_devices_that_is_told_can_be_trained_on(largest: Gri
         batch, grid = Batch(largest.sequences, row.micro_batch), Grid.parse(row.grid)
         assert grid.size == 32768
         check_grid(model, grid, batch)
-        check_memory(model, grid, Workload(batch, "bf16", None, True, ALL), 0.9 * 64e9)
+        check_memory(model, grid, Workload(batch, "bf16", None, True, ALL), 0.7 * 64e9)
 
 
 def test_the_document_adds_up_and_is_in_order(largest: GridPlan) -> None:
@@ -78,7 +78,7 @@ def test_the_document_leaves_out_what_only_a_simulation_tells(capsys: pytest.Cap
 def test_the_table_has_a_line_a_grid_best_first_and_says_how_many_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     said = _told(capsys, f"{SMALL} --top 3")
     plan = _document(SMALL)
-    assert f"{plan.fit} of {plan.valid} valid grids fit in 57.6 GB, 90% of a device's 64 GB" in said
+    assert f"{plan.fit} of {plan.valid} valid grids fit in 44.8 GB, 70% of a device's 64 GB" in said
     lines = [line.split() for line in said.splitlines() if re.match(r"\s*\d+  ", line)]
     assert [line[1] for line in lines] == [row.grid for row in plan.rows[:3]]
     assert [float(line[3]) for line in lines] == pytest.approx([row.equations_s for row in plan.rows[:3]], rel=1e-2)
@@ -96,7 +96,7 @@ def test_options_reach_the_plan() -> None:
     assert (run.ordered_by, run.device_memory_bytes) == ("as_run", 30e9)
     assert [row.as_run_s for row in run.rows] == sorted(row.as_run_s for row in run.rows)
     assert {row.micro_batch for row in run.rows} == {1}
-    assert all(row.memory.total <= 27e9 for row in run.rows)
+    assert all(row.memory.total <= 21e9 for row in run.rows)
 
 
 def test_a_grid_is_explained_by_equations_bandwidths_memory_and_the_next(capsys: pytest.CaptureFixture[str]) -> None:
