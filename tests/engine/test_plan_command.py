@@ -117,7 +117,7 @@ def test_a_grid_is_explained_by_equations_bandwidths_memory_and_the_next(capsys:
 
 
 def test_of_a_tie_the_rule_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    words = f"{SMALL} --keep-activations --explain 1"
+    words = f"{SMALL} --keep-activations --device-memory 100e9 --explain 1"
     assert [row.grid for row in _document(words).rows[:2]] == ["2x1x1x4", "2x1x2x2"]
     assert "grid 2x1x2x2, costs the same, and comes later because its data is smaller." in _told(capsys, words)
 
