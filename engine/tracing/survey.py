@@ -15,6 +15,7 @@ from engine.training.plan import Plan
 
 log = logging.getLogger(__name__)
 
+BAR = 20
 WORTH_A_POOL = {True: 4, False: 16}
 """How many whole networks, or grids by few layers: processes of their own take some seconds to start."""
 
@@ -27,8 +28,12 @@ def survey(plans: Sequence[Plan], *, device_memory: float | None = None, exact: 
     with _several(len(plans) >= WORTH_A_POOL[exact]) as each:
         for done in each(one, plans):
             found.append(done)
-            log.info("traced %d of %d %s", len(found), len(plans), what, extra=RENEWED)
+            log.info("%s traced %d of %d %s", _bar(len(found), len(plans)), len(found), len(plans), what, extra=RENEWED)
     return found
+
+
+def _bar(done: int, of: int) -> str:
+    return "#" * (BAR * done // of) + "." * (BAR - BAR * done // of)
 
 
 @contextmanager

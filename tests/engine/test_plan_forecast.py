@@ -66,6 +66,7 @@ def test_the_table_shows_times_and_the_explanation_compares_them(
     assert re.search(r"A batch takes \S+ s: \S+ s of compute, which hides \S+ s of communication; exposed: ", said)
     assert re.search(r"The next, grid \S+, takes \S+ s more:", said)
     assert "traced 1 of " in caplog.messages[0]
+    assert caplog.messages[-1].startswith("#" * 20 + " traced")
 
 
 def test_a_machine_without_a_peak_is_told_by_name(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

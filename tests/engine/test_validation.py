@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import systems
 from engine.cli.main import main
 from engine.errors import UsageError
 from engine.grid import Grid
@@ -98,7 +99,7 @@ def test_the_committed_rows_are_whole() -> None:
 
 def test_the_machines_are_fitted_to_the_rows_that_their_files_name() -> None:
     for series in published():
-        system = __import__("systems").load(series.system)
+        system = systems.load(series.system)
         assert system.performance is not None
         for model, times in series.batch_s.items():
             for devices in times:
