@@ -37,7 +37,7 @@ def card(study: AnyStudy, page: Page, runs: pd.DataFrame) -> Card:
         remark += f", {failed:,} failed"
     if pd.notna(latest) and not page.remark:
         remark += f", last on {latest:%Y-%m-%d}"
-    headline = "Not measured yet" if page.empty else page.headline[0].upper() + page.headline[1:]
+    headline = page.remark or "Not measured yet" if page.empty else page.headline[0].upper() + page.headline[1:]
     return Card(study.name, study.title, study.summary, headline, "The page says what to run" if page.empty else remark)
 
 

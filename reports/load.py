@@ -162,8 +162,7 @@ def load(folders: Sequence[Path]) -> Loaded:
             elif data.get("schema") == document.SCHEMA:
                 plans.append(Planned(_plan(data, record.source), record.source, _written(record.source)))
             elif data.get("schema") == validation.SCHEMA:
-                told = checked(Validation, "validation of the performance model", data, record.source)
-                validations.append(Validated(told, record.source, _written(record.source)))
+                validations.append(Validated(_validation(data, record.source), record.source, _written(record.source)))
             else:
                 runs.append(Run(_parse(data, record.source), record.source, remark))
         except ResultError as error:
@@ -218,9 +217,20 @@ def _parse(data: dict[str, Any], source: str) -> Result:
 
 def _plan(data: dict[str, Any], source: str) -> GridPlan:
     plan = checked(GridPlan, "plan", data, source)
-    if not 0 < plan.devices < MOST_RANKS:
-        raise ResultError(f"{source} is not a valid plan: its devices are {plan.devices}, not 1 or more.")
+    _check_devices(plan.devices, f"{source} is not a valid plan")
     return plan
+
+
+def _validation(data: dict[str, Any], source: str) -> Validation:
+    told = checked(Validation, "validation of the performance model", data, source)
+    for row in told.published:
+        _check_devices(row.devices, f"{source} is not a valid validation")
+    return told
+
+
+def _check_devices(devices: int, what: str) -> None:
+    if not 0 < devices < MOST_RANKS:
+        raise ResultError(f"{what}: its devices are {devices}, not 1 or more.")
 
 
 def _written(source: str) -> datetime:

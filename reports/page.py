@@ -179,7 +179,7 @@ class Section:
 class Page:
     """One study's page. headline: the study in a few words, for the index; empty: nothing was measured.
 
-    remark: what it is of, where that isn't the number of its jobs.
+    remark: what it is of, where that isn't the number of its jobs; of an empty one what is missing.
     """
 
     title: str

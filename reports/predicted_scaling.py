@@ -37,23 +37,27 @@ def weak(mine: Frames, predictions: Predictions) -> list[Section]:
 
 def strong(mine: Frames, predictions: Predictions) -> list[Section]:
     """Plans of one model and batch on several numbers of devices, on machines without a measured point."""
+    by = ["system", "model", "tokens", "precision", "recomputed"]
     rows = pd.DataFrame(
         [
             {
                 "system": text.clean(one.plan.system, 120), "model": text.clean(one.plan.model, 120),
-                "ranks": float(one.plan.devices), "tokens": text.number(one.plan.tokens), **plan_rows(one.plan).iloc[0],
+                "ranks": float(one.plan.devices), "tokens": text.number(one.plan.tokens),
+                "precision": text.clean(one.plan.precision, 40), "recomputed": one.plan.checkpoint_activations,
+                **plan_rows(one.plan).iloc[0],
             }
             for one in predictions.plans
             if one.plan.rows
         ],
-        columns=["system", "model", "ranks", "tokens", "grid", "micro_batch", "predicted_s", "low_s", "high_s"],
+        columns=[*by, "ranks", "grid", "micro_batch", "predicted_s", "low_s", "high_s"],
     )  # fmt: skip
     rows = rows[~rows["system"].str.lower().isin(_measured(mine))].dropna(subset="predicted_s")
-    by = ["system", "model", "tokens"]
     newest = rows.drop_duplicates([*by, "ranks"]).sort_values([*by, "ranks"])
     groups = [part for _, part in newest.groupby(by, sort=False) if len(part) > 1]
-    titles = [f"{part['model'].iloc[0]} on {part['system'].iloc[0]}, {text.tokens(part['tokens'].iloc[0])} a batch"
-              for part in groups]  # fmt: skip
+    titles = [
+        f"{first['model']} on {first['system']}, {text.tokens(first['tokens'])} a batch in {first['precision']}"
+        for first in (part.iloc[0] for part in groups)
+    ]
     return _section(titles, groups, "Of the newest plan for each number of devices, its first grid. Dotted: ideal.")
 
 

@@ -1,5 +1,6 @@
 """Plans and validations as pandas frames. Numbers that aren't told, or aren't finite, are NaN; missing texts are ""."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from reports.text import clean, number, positive
 
 AXES = tuple(str(axis) for axis in Axis)
 FITTED = "fitted"
+LONGEST_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,17 @@ def newest_first(plans: Sequence[Planned], validations: Sequence[Validated]) -> 
     return Predictions(tuple(ordered), newest)
 
 
-def by_axis(seconds: Mapping[str, float] | Mapping[Axis, float] | None) -> dict[str, float]:
+def seconds(value: float | None) -> float:
+    """A time in a step, or NaN for one that no clock shows."""
+    read = number(value)
+    return read if 0 <= read < LONGEST_S else math.nan
+
+
+def by_axis(by: Mapping[str, float] | Mapping[Axis, float] | None) -> dict[str, float]:
     """exposed_x to exposed_data, and exposed_s, their sum; NaN where none is told."""
-    if seconds is None:
-        return dict.fromkeys((*(f"exposed_{axis}" for axis in AXES), "exposed_s"), float("nan"))
-    told = {str(axis): number(value) for axis, value in seconds.items()}
+    if by is None:
+        return dict.fromkeys((*(f"exposed_{axis}" for axis in AXES), "exposed_s"), math.nan)
+    told = {str(axis): seconds(value) for axis, value in by.items()}
     parts = {f"exposed_{axis}": told.get(axis, 0.0) for axis in AXES}
     return parts | {"exposed_s": number(sum(parts.values()))}
 
@@ -48,22 +56,22 @@ def plan_rows(plan: GridPlan) -> pd.DataFrame:
 
 def _plan_row(plan: GridPlan, row: Row) -> dict[str, object]:
     low, high = row.interval_s or (None, None)
-    predicted_s, exposed = positive(row.time_s), by_axis(row.exposed_s)
-    told = number(row.compute_s) if row.compute_s is not None else predicted_s - exposed["exposed_s"]
+    predicted_s, exposed = seconds(row.time_s), by_axis(row.exposed_s)
+    told = seconds(row.compute_s) if row.compute_s is not None else predicted_s - exposed["exposed_s"]
     equations = {
-        f"equations_{axis}": number(sum(cost.equations_s for cost in row.costs if cost.axis == axis)) for axis in AXES
+        f"equations_{axis}": seconds(sum(cost.equations_s for cost in row.costs if cost.axis == axis)) for axis in AXES
     }
     return {
         "place": number(row.place),
         "grid": row.grid,
         "micro_batch": number(row.micro_batch),
         "predicted_s": predicted_s,
-        "low_s": positive(low),
-        "high_s": positive(high),
+        "low_s": seconds(low),
+        "high_s": seconds(high),
         "compute_s": told,
         **exposed,
-        "equations_s": number(row.equations_s),
-        "as_run_s": number(row.as_run_s),
+        "equations_s": seconds(row.equations_s),
+        "as_run_s": seconds(row.as_run_s),
         **equations,
         "memory_bytes": positive(row.memory.total),
         "of_device": positive(row.memory.of_device),
@@ -82,8 +90,8 @@ def grid_rows(job: JobRows) -> pd.DataFrame:
     names = ("measured_s", "measured_exposed_s", "predicted_s", "low_s", "high_s", "equations_s", "agnostic_s")
     rows = [
         {"grid": row.grid, "fitted": row.fitted, "told_fitted": FITTED if row.fitted else ""}
-        | {name: number(getattr(row, name)) for name in names}
-        | {"exposed_s": number(row.exposed_s)}
+        | {name: seconds(getattr(row, name)) for name in names}
+        | {"exposed_s": seconds(row.exposed_s)}
         | {name: number(getattr(row, name)) for name in ("place", "place_by_equations", "place_agnostic")}
         for row in job.grids
     ]
@@ -124,14 +132,14 @@ def _published_row(row: PublishedRow) -> dict[str, object]:
         "model": clean(row.model, 120),
         "ranks": number(row.devices),
         "sequences": number(row.sequences),
-        "time_s_published": positive(row.measured_s),
+        "time_s_published": seconds(row.measured_s),
         "grid": row.grid,
         "micro_batch": number(row.micro_batch),
-        "predicted_s": positive(row.predicted_s),
-        "low_s": positive(row.low_s),
-        "high_s": positive(row.high_s),
-        "compute_s": number(row.compute_s),
-        "baseline_s": positive(row.baseline_s),
+        "predicted_s": seconds(row.predicted_s),
+        "low_s": seconds(row.low_s),
+        "high_s": seconds(row.high_s),
+        "compute_s": seconds(row.compute_s),
+        "baseline_s": seconds(row.baseline_s),
         "fitted": row.fitted,
         "told_fitted": FITTED if row.fitted else "",
         **by_axis(row.exposed_s),

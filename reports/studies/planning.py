@@ -34,9 +34,8 @@ def build(mine: Frames, everything: Frames) -> Page:
     plans = everything.predictions.plans
     if not plans:
         words = "Ask for a plan, then build this report:"
-        return Page(
-            TITLE, LEAD, (Section("Nothing planned yet", (Paragraph(words), Commands(RUN))),), "", empty=True
-        )  # fmt: skip
+        nothing = Section("Nothing planned yet", (Paragraph(words), Commands(RUN)))
+        return Page(TITLE, LEAD, (nothing,), "", empty=True, remark="Nothing planned yet")
     shown = plans[:MOST_PLANS]
     titles = [_title(one.plan) for one in shown]
     sections = [

@@ -10,7 +10,7 @@ from sample_ablation import OWN_CORES, SHARED, ablation
 from sample_checks import check, save_checks
 from sample_contests import ONE_DEVICE, RATIOS, contests, one_device, save_contests
 from sample_devices import latency, links, memory
-from sample_predictions import plan, save_predictions
+from sample_predictions import hostile_predictions, plan, save_predictions
 from sample_predictions import validation as validated
 from sample_results import ALL, energy, gemm, save, series, strong, train, validation
 from sample_tuning import EVEN, tuning, untuned
@@ -144,4 +144,5 @@ def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(products, folder / "products")
     own = [untuned(result, job=n) for n, result in enumerate(products)]
     save_contests([*odd, *own], folder)
+    save_predictions([made for name in names for made in hostile_predictions(name)], folder)
     return built_once("hostile_site", [folder], tmp_path_factory)

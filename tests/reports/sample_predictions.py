@@ -132,3 +132,29 @@ def save_predictions(made: Sequence[GridPlan | Validation], folder: Path) -> lis
         os.utime(path, (moment, moment))
         paths.append(path)
     return paths
+
+
+def hostile_predictions(name: str) -> list[GridPlan | Validation]:
+    """A plan and a validation whose free texts are all this name, with numbers that no machine has."""
+    odd = plan(
+        system=name, model=name, precision=name, overlap=name, sequences=10**400, tokens=10**400, token_budget=1e308
+    )
+    first, second, *others = odd.rows
+    assert first.timeline
+    spans = first.timeline.spans
+    spans = (spans[0].model_copy(update={"lane": name, "name": name, "end_s": -1e308}), *spans[1:])
+    first = first.model_copy(update={"timeline": first.timeline.model_copy(update={"spans": spans})})
+    second = second.model_copy(
+        update={"micro_batch": 10**400, "time_s": 0.0, "interval_s": (1e308, -1e308), "days": 1e308}
+    )
+    rows = (*published(name, source=name, model=name), *published(name, devices=2**30, predicted_s=1e308))
+    job = measured(name, name, model=name, source=name)
+    empty = job.model_copy(update={"grids": ()})
+    return [
+        odd.model_copy(update={"rows": (first, second, *others)}),
+        Validation(
+            published=rows,
+            jobs=(job, empty),
+            effects=tuple(one.model_copy(update={"name": name, "setting": name, "source": name}) for one in EFFECTS),
+        ),
+    ]

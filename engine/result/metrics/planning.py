@@ -6,7 +6,7 @@ from statistics import median
 from engine.result.definition import figure
 
 
-@figure("Share of a device's memory", "planned_bytes / device_bytes")
+@figure("Memory by that of a device", "planned_bytes / device_bytes")
 def of_device_memory(planned_bytes: float, device_bytes: float) -> float:
     """What the formulas give for the fullest moment of a step, of all that a device has."""
     return planned_bytes / device_bytes
