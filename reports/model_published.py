@@ -33,12 +33,12 @@ def blocks(validation: Validation) -> list[Block]:
     if len(said) > 1:
         said.insert(0, verdict("In all", rows))
     groups = [part for _, part in rows.groupby(["system", "source"], sort=False)]
-    titles = [f"{part['system'].iloc[0]}, {paper(part)}" for part in groups]
+    titles = [f"{part['system'].iloc[0]}, {part['paper'].iloc[0]}" for part in groups]
     figures = [
         _figure(f"published-{name}", title, part)
         for name, title, part in zip(text.slugs(titles), titles, groups, strict=True)
     ]
-    return [*map(Paragraph, (" ".join(said), NO_GRIDS)), Figures(tuple(figures)), _table(rows)]
+    return [*map(Paragraph, (*said, NO_GRIDS)), Figures(tuple(figures)), _table(rows)]
 
 
 def verdict(where: str, rows: pd.DataFrame) -> str:
@@ -47,9 +47,11 @@ def verdict(where: str, rows: pd.DataFrame) -> str:
     if rest.empty:
         return f"{where} the model was fitted to every row: they tell nothing of how well it predicts."
     ours, baseline = mean_errors(rest)
+    held = int(rest["time_s_published"].between(rest["low_s"], rest["high_s"]).sum())
     return (
         f"{where}, over {text.plural(len(rest), 'row')} that nothing was fitted to, the mean absolute error is "
-        f"{text.percent(ours)}, that of the baseline {text.percent(baseline)}: {winner(ours, baseline)}."
+        f"{text.percent(ours)}, that of the baseline {text.percent(baseline)}: {winner(ours, baseline)}. "
+        f"{held:,} of {len(rest):,} published times lie in the predicted interval."
     )
 
 
@@ -66,11 +68,6 @@ def winner(ours: float, baseline: float) -> str:
         return "neither is better"
     first, better, worse = ("the model", ours, baseline) if ours < baseline else ("the baseline", baseline, ours)
     return f"{first} is clearly better" if better <= CLEARLY * worse else f"{first} is better, but not clearly"
-
-
-def paper(rows: pd.DataFrame) -> str:
-    """The short name of what the rows are from: all before the first colon."""
-    return str(text.clean(rows["source"].iloc[0].partition(":")[0], 60))
 
 
 def lines(rows: pd.DataFrame) -> list[Line]:
@@ -92,7 +89,7 @@ def _figure(name: str, title: str, rows: pd.DataFrame) -> Figure:
     caption = (
         f"Batches of {text.count(rows['sequences'].iloc[0])} sequences. Long dashes with diamonds: predicted, with the "
         "interval; short dashes with open marks: published; dotted: the baseline. Ringed: rows that the model was "
-        "fitted to."
+        f"fitted to. Source: {rows['source'].iloc[0]}."
     )
     said = [
         f"{row['model']} on {text.count(row['ranks'])}: predicted {text.seconds(row['predicted_s'])}, published "
@@ -122,7 +119,7 @@ def _table(rows: pd.DataFrame) -> Table:
         Column("Micro-batch", "micro_batch", text.count),
         Column("Compute, predicted", "compute_s", text.seconds),
         Column("Exposed, predicted", "exposed_s", text.seconds),
-        Column("Source", "source", numeric=False, wide=True),
+        Column("Source", "paper", numeric=False),
     )
     note = f"Times are of a batch. {BASELINE}"
     return Table("Predicted and published times", columns, rows, "against-published", note)
@@ -145,9 +142,13 @@ def effects(validation: Validation) -> list[Block]:
     return [Table("Effects, predicted and published", columns, data, "effects", note)]
 
 
+def _per_cent(value: float) -> str:
+    return text.gain(value / 100)
+
+
 def _effect(one: Effect) -> dict[str, str]:
     """A row of texts, as units differ."""
-    write = text.gain if one.unit == "%" else text.seconds
+    write = _per_cent if one.unit == "%" else text.seconds
     predicted, low, high = (text.number(value) for value in (one.predicted, one.published_low, one.published_high))
     lies = "within" if low <= predicted <= high else "below" if predicted < low else "above" if predicted > high else ""
     return {

@@ -31,7 +31,7 @@ def weak(mine: Frames, predictions: Predictions) -> list[Section]:
     rows = published_rows(predictions.validation.validation)
     rows = rows[~rows["system"].str.lower().isin(_measured(mine))]
     groups = [part for _, part in rows.groupby(["system", "source"], sort=False) if part["ranks"].nunique() > 1]
-    titles = [f"{part['system'].iloc[0]}, {model_published.paper(part)}" for part in groups]
+    titles = [f"{part['system'].iloc[0]}, {part['paper'].iloc[0]}" for part in groups]
     return _section(titles, groups, "Short dashes with open marks: published. Ringed: what the model was fitted to.")
 
 

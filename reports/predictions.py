@@ -110,10 +110,13 @@ PLACES = {"simulated": "place", "equations": "place_by_equations", "agnostic": "
 
 
 def published_rows(validation: Validation) -> pd.DataFrame:
-    """One row a published time beside the predicted one and the baseline, with both errors, by system and devices."""
+    """One row a published time beside the predicted one and the baseline, with both errors, by system and devices.
+
+    paper: the source up to its first colon.
+    """
     rows = [_published_row(row) for row in validation.published]
     columns = [
-        *("source", "system", "model", "ranks", "sequences", "time_s_published", "grid", "micro_batch"),
+        *("source", "paper", "system", "model", "ranks", "sequences", "time_s_published", "grid", "micro_batch"),
         *("predicted_s", "low_s", "high_s", "compute_s", "baseline_s", "fitted", "told_fitted"),
         *(f"exposed_{axis}" for axis in AXES), "exposed_s",
     ]  # fmt: skip
@@ -128,6 +131,7 @@ def published_rows(validation: Validation) -> pd.DataFrame:
 def _published_row(row: PublishedRow) -> dict[str, object]:
     return {
         "source": clean(row.source),
+        "paper": clean(row.source.partition(":")[0], 60),
         "system": clean(row.system, 120),
         "model": clean(row.model, 120),
         "ranks": number(row.devices),

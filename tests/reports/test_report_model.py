@@ -76,6 +76,7 @@ def test_the_errors_of_model_and_baseline_are_over_rows_that_were_not_fitted_and
     assert f"On frontier, {of_both} 4.0 %, that of the baseline 12.0 %: the model is clearly better." in said
     assert f"On perlmutter, {of_both} 20.0 %, that of the baseline 10.0 %: the baseline is clearly better." in said
     assert "In all, over 4 rows" in said
+    assert "not clearly. 4 of 4 published times lie in the predicted interval." in said
     assert "is 12.0 %, that of the baseline 11.0 %: the baseline is better, but not clearly." in said
     assert "The papers print times without the grids that they ran on." in said
     index = words((tmp_path / "site" / "index.html").read_text())
