@@ -25,7 +25,7 @@ def plan(
 ) -> GridPlan:
     """What `par4d plan` writes. drawn: its first grid has a timeline."""
     known: dict[str, Any] = {
-        "system": "frontier", "devices_per_node": 8, "device_memory_bytes": 64e9, "model": "gpt-80b",
+        "system": "frontier", "devices_per_node": 8, "device_memory_bytes": 64e9, "reserve": 0.1, "model": "gpt-80b",
         "parameters": 80_000_000_000, "devices": 8192, "asked_sequences": 8203.1, "sequences": 8192,
         "tokens": 8192 * 2048, "precision": "bf16", "checkpoint_activations": True, "overlap": "oar,ors",
         "token_budget": 1.6e12, "placement_aware": True, "ordered_by": "simulated" if simulated else "equations",
