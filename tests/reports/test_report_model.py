@@ -44,7 +44,7 @@ def vcluster(grids: tuple[str, ...] = SMALL[:4]) -> list[Result]:
 
 def test_a_job_has_three_rank_plots_two_scatters_and_how_good_its_orders_are(tmp_path: Path) -> None:
     job = measured()
-    html = page([validation(jobs=(job,))], tmp_path)
+    html = page([validation(jobs=(job,), published=())], tmp_path)
     drawn = figures(html)
     titles = ("Order by the simulation", "Order by Eq. 1 to 7", "Order without placement")
     for title, order in zip(titles, job.orders, strict=True):
@@ -71,7 +71,7 @@ def test_grids_that_were_fitted_are_marked_and_count_in_no_error() -> None:
 
 
 def test_the_errors_of_model_and_baseline_are_over_rows_that_were_not_fitted_and_say_who_wins(tmp_path: Path) -> None:
-    said = words(page([validation()], tmp_path))
+    said = words(page([validation(jobs=())], tmp_path))
     of_both = "over 2 rows that nothing was fitted to, the mean absolute error is"
     assert f"On frontier, {of_both} 4.0 %, that of the baseline 12.0 %: the model is clearly better." in said
     assert f"On perlmutter, {of_both} 20.0 %, that of the baseline 10.0 %: the baseline is clearly better." in said
@@ -97,7 +97,11 @@ def test_rows_that_were_all_fitted_tell_nothing(tmp_path: Path) -> None:
 
 
 def test_effects_stand_beside_the_published_range(tmp_path: Path) -> None:
-    table = page([validation()], tmp_path).split("Effects, predicted and published")[1].split("</table>")[0]
+    table = (
+        page([validation(jobs=(), published=())], tmp_path)
+        .split("Effects, predicted and published")[1]
+        .split("</table>")[0]
+    )
     assert words(table.split("<tbody>")[1]).split(" axonn-sc24 Fig. 7")[0].endswith("17.0 % 13.0 % to 45.0 % within")
     assert "12.00 s 13.19 s below" in words(table)
 
@@ -124,7 +128,9 @@ def test_a_validation_of_nothing_is_a_page(tmp_path: Path) -> None:
 
 def test_machines_without_a_measured_point_have_predicted_series_and_others_have_none(tmp_path: Path) -> None:
     plans = [plan(system="alps", model="gpt-60b", devices=devices, time_s=9e3 / devices) for devices in (512, 1024)]
-    out = site([*plans, plan(), plan(devices=4096), validation()], tmp_path, [train(), train(study="strong_scaling")])
+    out = site(
+        [*plans, plan(), plan(devices=4096), validation(jobs=())], tmp_path, [train(), train(study="strong_scaling")]
+    )
     weak, strong = ((out / f"{name}_scaling.html").read_text() for name in ("weak", "strong"))
     assert set(figures(weak.split('id="predicted"')[1])) == {"perlmutter, axonn-sc24 Table III"}
     assert set(figures(strong.split('id="predicted"')[1])) == {
