@@ -24,8 +24,9 @@ LINE_HEIGHT = 13.0
 class Line:
     """One line: points in order of x; low and high are whiskers.
 
-    kind: "measured" has marks, "published" is dashed with open marks, "guide" dotted, "curve" has no marks,
-    "backdrop" is broad and pale, for a line that another one covers, "best" a ring around its points.
+    kind: "measured" has marks, "published" is dashed with open marks, "predicted" in long dashes with diamonds,
+    "guide" dotted, "curve" has no marks, "backdrop" is broad and pale, for a line that another one covers, "best" has
+    rings around its points, "rings" is nothing else.
     """
 
     x: Sequence[float]
@@ -35,7 +36,7 @@ class Line:
     low: Sequence[float] = ()
     high: Sequence[float] = ()
     mark: str = "o"
-    kind: Literal["measured", "published", "guide", "curve", "backdrop", "best"] = "measured"
+    kind: Literal["measured", "published", "predicted", "guide", "curve", "backdrop", "best", "rings"] = "measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,13 @@ def _draw(axes: Axes, line: Line) -> None:
         axes.plot(line.x, line.y, color=colour, linewidth=6.0, alpha=0.35, solid_capstyle="round")
     elif line.kind == "best":
         axes.plot(line.x, line.y, color=colour, marker="o", markersize=10, markerfacecolor="none", markeredgewidth=1.6)
+    elif line.kind == "rings":
+        axes.plot(line.x, line.y, "o", color=colour, markersize=10, markerfacecolor="none", markeredgewidth=1.6)
+    elif line.kind == "predicted":
+        axes.plot(
+            line.x, line.y, color=colour, linewidth=1.6, linestyle=(0, (7, 3)), marker="D", markersize=5,
+            markeredgewidth=0,
+        )  # fmt: skip
     elif line.kind == "curve":
         axes.plot(line.x, line.y, color=colour, linewidth=1.6)
     elif line.kind == "published":

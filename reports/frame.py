@@ -16,6 +16,7 @@ from engine.overlap.flags import Pace
 from reports import breakdowns, contests
 from reports.energies import energy
 from reports.load import Contests, Run
+from reports.predictions import Predictions
 from reports.rings import rings
 from reports.text import clean, number, positive
 from reports.transports import network, with_networks, words
@@ -33,6 +34,7 @@ SETTING = [
 # What tells one point of a series from another. Jobs that agree in all of it are repetitions of one measurement.
 # overlap: its flags; tuning: its other options, where they matter and aren't the default.
 POINT = [*SETTING, "overlap", "tuning"]
+NO_PREDICTIONS = Predictions()
 IN_TURNS = "in turns"
 """The overlap of a job that measured several."""
 SUITE_LABELS = ("study", "system", "partition", "series", "token_budget")
@@ -52,7 +54,8 @@ class Frames:
     carry.
 
     rings: one row a shape (rings.py). energy: one row a component (energies.py). variants: of the ablations among them.
-    tunings: of the tuner's tables. contests: one row a contest with a peer (contests.py), which belong to no run.
+    tunings: of the tuner's tables. contests: one row a contest with a peer (contests.py), which belong to no run, as
+    predictions do (predictions.py).
     """
 
     runs: pd.DataFrame
@@ -66,6 +69,7 @@ class Frames:
     variants: Variants
     tunings: Tunings
     contests: pd.DataFrame
+    predictions: Predictions
 
     def of(self, runs: pd.DataFrame) -> "Frames":
         """The same frames with these runs only."""
@@ -88,8 +92,10 @@ class Frames:
         )
 
 
-def frames(loaded: Sequence[Run], held: Sequence[Contests] = ()) -> Frames:
-    """All results as frames, and contests."""
+def frames(
+    loaded: Sequence[Run], held: Sequence[Contests] = (), predictions: Predictions = NO_PREDICTIONS
+) -> Frames:  # fmt: skip
+    """All results as frames, contests and predictions."""
     runs = pd.DataFrame([_run(run) for run in loaded], columns=RUN_COLUMNS)
     runs = with_networks(runs, ["kind", "study", *(key for key in SETTING if key != "network")])
     for column in ("start", "end"):
@@ -135,6 +141,7 @@ def frames(loaded: Sequence[Run], held: Sequence[Contests] = ()) -> Frames:
         variants(results),
         tunings(results),
         contests.frame(held),
+        predictions,
     )
 
 

@@ -32,12 +32,12 @@ def card(study: AnyStudy, page: Page, runs: pd.DataFrame) -> Card:
     failed = int((runs["status"] == "failed").sum())
     latest = runs["end"].max()
     noun = "contest" if isinstance(study, ContestStudy) else "check" if isinstance(study, CheckStudy) else "job"
-    remark = text.plural(len(runs), noun)
+    remark = page.remark or text.plural(len(runs), noun)
     if failed:
         remark += f", {failed:,} failed"
-    if pd.notna(latest):
+    if pd.notna(latest) and not page.remark:
         remark += f", last on {latest:%Y-%m-%d}"
-    headline = "Not measured yet" if page.empty else page.headline[0].upper() + page.headline[1:]
+    headline = page.remark or "Not measured yet" if page.empty else page.headline[0].upper() + page.headline[1:]
     return Card(study.name, study.title, study.summary, headline, "The page says what to run" if page.empty else remark)
 
 
@@ -71,6 +71,7 @@ def _read(loaded: Loaded) -> Section:
         (f"{len(loaded.skipped):,}", "skipped", "listed below" if loaded.skipped else "nothing was unreadable"),
         (f"{loaded.duplicates:,}", "found twice", "counted once"),
         (f"{loaded.without_record:,}", "without a result", "dry runs and tests that wrote none"),
+        (f"{len(loaded.plans) + len(loaded.validations):,}", "plans and validations", "predicted, not measured"),
     )
     return Section(
         "What was read", (Paragraph(f"Folders: {', '.join(loaded.folders) or 'none'}."), Facts(facts)), "read"

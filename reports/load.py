@@ -2,24 +2,30 @@
 
 A run is found as a result file of its own, inside a run report of ReFrame or in ReFrame's results database
 (run_reports.py). One whose test found its result wrong has failed, also where the result file says that it ended well.
-What can't be read is kept with the reason, so that the report can list it.
+Plans and validations of the performance model are files of their own. What can't be read is kept with the reason, so
+that the report can list it.
 """
 
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from engine.errors import UsageError
+from engine.planning import document, validation
+from engine.planning.document import GridPlan
+from engine.planning.validation import Validation
 from engine.result import gpu_check, peers
-from engine.result.schema import Result, ResultError, parse
+from engine.result.schema import Result, ResultError, checked, parse
 from reports import run_reports
 from reports.run_reports import StoredResult
 from reports.text import clean
 
 MOST_RANKS = 2**31
+PREDICTIONS = (document.SCHEMA, validation.SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,24 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan and the file it was read from. written: when the file was."""
+
+    plan: GridPlan
+    source: str
+    written: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """How well the performance model predicts, as Planned."""
+
+    validation: Validation
+    source: str
+    written: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """Something that can't be in the report, and why."""
 
@@ -68,6 +92,8 @@ class Loaded:
     without_record: int
     contests: tuple[Contests, ...] = ()
     checks: tuple[Checked, ...] = ()
+    plans: tuple[Planned, ...] = ()
+    validations: tuple[Validated, ...] = ()
 
     @property
     def statuses(self) -> list[str]:
@@ -109,11 +135,13 @@ def load(folders: Sequence[Path]) -> Loaded:
     runs: list[Run] = []
     contests: list[Contests] = []
     checks: list[Checked] = []
+    plans: list[Planned] = []
+    validations: list[Validated] = []
     seen: set[str] = set()
     duplicates = without_record = 0
-    told = [(_identity(record.data), record) for record in reported if record.data is not None]
-    failures = {run: record.failure for run, record in told if record.failure}  # which the result file may not know of
-    remarks = {run: record.remark for run, record in told if record.remark}
+    known = [(_identity(record.data), record) for record in reported if record.data is not None]
+    failures = {run: record.failure for run, record in known if record.failure}  # which the result file may not know of
+    remarks = {run: record.remark for run, record in known if record.remark}
     for record in results + reported:  # a result file is named as the source before a report that repeats it
         if record.data is None:
             without_record += 1
@@ -131,6 +159,10 @@ def load(folders: Sequence[Path]) -> Loaded:
                 contests.append(Contests(peers.parse(data, record.source), record.source, remark))
             elif data.get("schema") == gpu_check.SCHEMA:
                 checks.append(Checked(gpu_check.parse(data, record.source), record.source))
+            elif data.get("schema") == document.SCHEMA:
+                plans.append(Planned(_plan(data, record.source), record.source, _written(record.source)))
+            elif data.get("schema") == validation.SCHEMA:
+                validations.append(Validated(_validation(data, record.source), record.source, _written(record.source)))
             else:
                 runs.append(Run(_parse(data, record.source), record.source, remark))
         except ResultError as error:
@@ -139,7 +171,7 @@ def load(folders: Sequence[Path]) -> Loaded:
             seen.add(identity)
     return Loaded(
         tuple(map(str, folders)), tuple(runs), tuple(skipped), files, duplicates, without_record, tuple(contests),
-        tuple(checks),
+        tuple(checks), tuple(plans), tuple(validations),
     )  # fmt: skip
 
 
@@ -169,7 +201,7 @@ def _read_json(path: Path, skipped: list[Skipped]) -> StoredResult | list[Stored
     except (ValueError, RecursionError):
         skipped.append(Skipped(str(path), f"{path} is cut short or is not JSON: run its test once more."))
         return None
-    if isinstance(data, dict) and data.get("schema") in run_reports.SCHEMAS:
+    if isinstance(data, dict) and data.get("schema") in (*run_reports.SCHEMAS, *PREDICTIONS):
         return StoredResult(str(path), data)
     if run_reports.is_run_report(data):
         return run_reports.stored_results(data, str(path))
@@ -183,8 +215,35 @@ def _parse(data: dict[str, Any], source: str) -> Result:
     return result
 
 
+def _plan(data: dict[str, Any], source: str) -> GridPlan:
+    plan = checked(GridPlan, "plan", data, source)
+    _check_devices(plan.devices, f"{source} is not a valid plan")
+    return plan
+
+
+def _validation(data: dict[str, Any], source: str) -> Validation:
+    told = checked(Validation, "validation of the performance model", data, source)
+    for row in told.published:
+        _check_devices(row.devices, f"{source} is not a valid validation")
+    return told
+
+
+def _check_devices(devices: int, what: str) -> None:
+    if not 0 < devices < MOST_RANKS:
+        raise ResultError(f"{what}: its devices are {devices}, not 1 or more.")
+
+
+def _written(source: str) -> datetime:
+    try:
+        return datetime.fromtimestamp(Path(source).stat().st_mtime, UTC)
+    except OSError as error:
+        raise ResultError(f"{source} can't be read: {error.strerror}.") from None
+
+
 def _identity(data: dict[str, Any]) -> str:
-    """What tells one run from another: who ran what, where and when."""
+    """What tells one run from another: who ran what, where and when. Of a prediction all that it says."""
+    if data.get("schema") in PREDICTIONS:
+        return json.dumps(data, sort_keys=True)
     provenance = data.get("provenance")
     where = provenance if isinstance(provenance, dict) else {}
     parts = [data.get(key) for key in ("version", "kind", "status", "ranks", "labels", "config", "case", "contests")]

@@ -40,7 +40,8 @@ COLOURS = (
     "on the pages of weak and strong scaling, red is both. The upright mark is the bound of the step.",
     "Pictures of one step: blue is compute and red where it stands still; in the lanes below, green is in flight "
     "behind compute, and red in flight while compute stands still.",
-    "Dotted lines are ideals or peaks, dashed lines with open marks are published.",
+    "Dotted lines are ideals or peaks, dashed lines with open marks are published. Long dashes with diamonds are "
+    "predicted; they never stand in one figure with measured points but where the two are held against each other.",
 )
 PEAKS = (
     "The advertised peak is the one that was given to the job, else that of the system's file. The empirical peak is "
@@ -55,6 +56,15 @@ PUBLISHED = (
     "Narayanan et al. with a vocabulary of 51,200. Their efficiencies are computed here from the printed rates, "
     "which count recomputation. A published time is drawn beside ours only where the batch has as many tokens, and a "
     "published gain is of another machine, model and batch unless the page says otherwise.",
+)
+PREDICTED = (
+    "Predicted times are of a trace of the engine's own step, its collectives and products as they are issued, played "
+    "on a model of the machine: bandwidths and latencies that were measured there or published, and at most four "
+    "numbers a machine that were fitted to few rows, which are marked and left out of every error. One rank stands for "
+    "all, so nobody is late. The interval is that in which nine of ten times are expected. A plan without times ranks "
+    "by the papers' equations alone: seconds of communication, none of them hidden.",
+    "The order by Eq. 1 to 7 is that of the papers' equations with a bandwidth for each axis, by where its groups lie; "
+    "without placement it is that of Eq. 1 to 6 with one bandwidth for all.",
 )
 ENERGY = (
     "Device: accelerators, the job's own by NVML or AMD SMI, or all of its nodes by Cray's pm_counters. A Grace "
@@ -84,7 +94,8 @@ def page() -> Page:
             Section(title, _paragraphs(words))
             for title, words in (
                 ("How it is timed", TIMES), ("How spread is told", SPREAD), ("What colours and lines mean", COLOURS),
-                ("Which peak", PEAKS), ("Energy", ENERGY), ("Published figures", PUBLISHED), ("Older results", OLDER),
+                ("Which peak", PEAKS), ("Energy", ENERGY), ("Published figures", PUBLISHED),
+                ("Predictions", PREDICTED), ("Older results", OLDER),
             )
         ),
     )  # fmt: skip

@@ -177,13 +177,17 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One study's page. headline: the study in a few words, for the index; empty: nothing was measured."""
+    """One study's page. headline: the study in a few words, for the index; empty: nothing was measured.
+
+    remark: what it is of, where that isn't the number of its jobs; of an empty one what is missing.
+    """
 
     title: str
     lead: str
     sections: tuple[Section, ...]
     headline: str
     empty: bool = False
+    remark: str = ""
 
 
 def flops_column(title: str, key: str, data: pd.DataFrame, missing: str = NOT_MEASURED) -> Column:
@@ -193,7 +197,7 @@ def flops_column(title: str, key: str, data: pd.DataFrame, missing: str = NOT_ME
     return Column(f"{title}, {letter}flop/s", key, write, missing=missing, figure="rate")
 
 
-def nothing_measured(command: str) -> Section:
-    """What a page without results says: the command that measures, and the one that builds the report again."""
-    lines = (command, "python -m reports build --out site/")
+def nothing_measured(*commands: str) -> Section:
+    """What a page without results says: the commands that measure, and the one that builds the report again."""
+    lines = (*commands, "python -m reports build --out site/")
     return Section("Nothing measured yet", (Paragraph("Run the suite, then build this report:"), Commands(lines)))

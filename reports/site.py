@@ -18,6 +18,7 @@ from reports.index import card, index
 from reports.load import Loaded, load
 from reports.page import Page
 from reports.peaks import with_peaks
+from reports.predictions import newest_first
 from reports.study import CheckStudy, ContestStudy, all_studies
 
 
@@ -41,7 +42,7 @@ def check_out(out: Path) -> None:
 
 def pages(loaded: Loaded) -> dict[str, str]:
     """Every file of the report: its path in the site to its text, the first page last."""
-    everything = frames(loaded.runs, loaded.contests)
+    everything = frames(loaded.runs, loaded.contests, newest_first(loaded.plans, loaded.validations))
     everything = everything.of(with_peaks(everything.runs))
     runs = everything.runs
     held = everything.contests[everything.contests["peer"] != UNTUNED]

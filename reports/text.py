@@ -117,6 +117,11 @@ def gain(value: float) -> str:
     return percent(value).replace("-", "\u2212")
 
 
+def signed(value: float) -> str:
+    """A relative error as a percentage with its sign: +3.1 %."""
+    return f"{100 * value:+.1f} %".replace("-", "\u2212")
+
+
 def times(value: float) -> str:
     """A factor: 1.25x."""
     return f"{value:.2f}x"

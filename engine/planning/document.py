@@ -144,7 +144,7 @@ def row(
         memory=Memory(
             parts=asdict(needs),
             total=needs.total,
-            of_device=needs.total / device_memory if device_memory else None,
+            of_device=metrics.of_device_memory(needs.total, device_memory) if device_memory else None,
         ),
         **told,
     )

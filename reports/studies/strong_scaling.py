@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from engine.result import metrics
-from reports import budget, published, scaling, text
+from reports import budget, predicted_scaling, published, scaling, text
 from reports.charts import Scale
 from reports.derived import by_row
 from reports.frame import SERIES, Frames, series_title
@@ -36,8 +36,9 @@ def build(mine: Frames, everything: Frames) -> Page:
     """The page; with no runs it says what to run."""
     table = with_solution(with_gains(points(mine.runs, BY)))
     made = sections(KIND, table, mine)
+    predicted = predicted_scaling.strong(mine, everything.predictions)
     return Page(
-        TITLE, LEAD, (*(made or (nothing_measured(RUN),)), _published()), _headline(table), empty=not made
+        TITLE, LEAD, (*(made or (nothing_measured(RUN),)), *predicted, _published()), _headline(table), empty=not made
     )  # fmt: skip
 
 

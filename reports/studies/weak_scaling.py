@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from engine.result import metrics
-from reports import budget, published, scaling, text
+from reports import budget, predicted_scaling, published, scaling, text
 from reports.derived import by_row
 from reports.frame import SERIES, Frames, series_title
 from reports.page import Block, Column, Facts, Figures, Page, Section, Table, flops_column, nothing_measured
@@ -32,7 +32,8 @@ def build(mine: Frames, everything: Frames) -> Page:
     """The page; with no runs it says what to run."""
     table = with_gains(points(mine.runs))
     made = sections(KIND, table, mine)
-    shown = (*(made or (nothing_measured(RUN),)), _published())
+    predicted = predicted_scaling.weak(mine, everything.predictions)
+    shown = (*(made or (nothing_measured(RUN),)), *predicted, _published())
     return Page(TITLE, LEAD, shown, _headline(table), empty=not made)
 
 

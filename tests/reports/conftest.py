@@ -10,6 +10,8 @@ from sample_ablation import OWN_CORES, SHARED, ablation
 from sample_checks import check, save_checks
 from sample_contests import ONE_DEVICE, RATIOS, contests, one_device, save_contests
 from sample_devices import latency, links, memory
+from sample_predictions import hostile_predictions, plan, save_predictions
+from sample_predictions import validation as validated
 from sample_results import ALL, energy, gemm, save, series, strong, train, validation
 from sample_tuning import EVEN, tuning, untuned
 
@@ -68,6 +70,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     save_contests(held, folder)
     save_checks([check(), check("AMD EPYC", cpu=True, job=1)], folder)
+    save_predictions([plan(simulated=False, model="gpt-5b", devices=512), plan(), validated()], folder)
     Path(folder, "cut.json").write_text(paths[0].read_text()[:200])
     return folder
 
@@ -141,4 +144,5 @@ def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(products, folder / "products")
     own = [untuned(result, job=n) for n, result in enumerate(products)]
     save_contests([*odd, *own], folder)
+    save_predictions([made for name in names for made in hostile_predictions(name)], folder)
     return built_once("hostile_site", [folder], tmp_path_factory)

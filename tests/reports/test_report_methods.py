@@ -17,6 +17,7 @@ from reports.frame import frames
 from reports.load import load
 from reports.page import Column, Table
 from reports.peaks import with_peaks
+from reports.predictions import newest_first
 from reports.study import CheckStudy, ContestStudy, all_studies
 
 SAMPLES: dict[str, Any] = {
@@ -31,7 +32,8 @@ SAMPLES: dict[str, Any] = {
     "moved_bytes": 3e9, "taken_bytes": 5e9, "planned_bytes": 4e9, "traced_s": 0.5, "recorded_s": 0.6,
     "joules": 4e3, "seconds": 7.2e3,
     "iterations": 7, "model_flops_per_s": 9e9, "joules_per_iteration": 250.0,
-    "predicted_s": 3.3, "measured_s": 3.0, "errors": [0.1, -0.3, 0.2], "places": [(1, 2), (2, 1), (3, 4), (4, 3)],
+    "predicted_s": 3.3, "measured_s": 3.0, "device_bytes": 64e9, "errors": [0.1, -0.3, 0.2],
+    "places": [(1, 2), (2, 1), (3, 4), (4, 3)],
     "m": 3, "n": 5, "k": 7, "shapes": [(1.03, 1.0), (1.031, 1.0), (0.5, 0.4), (2.0, 2.1)],
 }  # fmt: skip
 # What is counted or read from a clock as it stands: everything else that is a number is a derived figure.
@@ -64,6 +66,8 @@ READ = {
         "start",
         "end",
     ),
+    *("place", "place_by_equations", "place_agnostic", "place_of_fastest", "efficient", "micro_batch", "memory_bytes"),
+    *("predicted_s", "measured_s", "measured_exposed_s", "baseline_s", "equations_s", "agnostic_s", "as_run_s"),
 }
 
 
@@ -110,7 +114,7 @@ def test_every_page_leads_to_the_methods(site: Path) -> None:
 def tables(results: Path) -> list[Table]:
     """Every table of the studies' pages."""
     found = load([results])
-    everything = frames(found.runs, found.contests)
+    everything = frames(found.runs, found.contests, newest_first(found.plans, found.validations))
     everything = everything.of(with_peaks(everything.runs))
     held = everything.contests
     pages = [

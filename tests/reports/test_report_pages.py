@@ -18,6 +18,7 @@ from reports.text import clean, significant, slug, slugs
 
 PAGES = (
     *("index", "weak_scaling", "strong_scaling", "overlap", "validation", "peak", "peers", "kernels", "energy"),
+    *("planning", "model_validation"),
     "methods",
 )
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -177,7 +178,7 @@ def test_the_index_lists_what_was_skipped_and_why(site: Path) -> None:
 
 def test_without_results_every_page_says_what_to_run(tmp_path: Path) -> None:
     build([], tmp_path / "site")
-    for name in set(PAGES) - {"methods"}:
+    for name in set(PAGES) - {"methods", "planning"}:
         assert "Nothing measured yet" in visible(tmp_path / "site" / f"{name}.html")
     assert "reframe -c suites/weak_scaling.py --system local" in visible(tmp_path / "site" / "index.html")
     assert "Published weak scaling" in visible(tmp_path / "site" / "weak_scaling.html")
@@ -272,6 +273,8 @@ def test_every_study_has_its_own_name_and_place() -> None:
         "peers",
         "kernels",
         "gpu",
+        "planning",
+        "model_validation",
         "energy",
     ]
     assert len({study.order for study in studies}) == len(studies)

@@ -30,7 +30,13 @@ from engine.result.metrics.overlap import (
     step_by_bound,
     trace_difference,
 )
-from engine.result.metrics.planning import mean_absolute_error, prediction_error, spearman
+from engine.result.metrics.planning import (
+    mean_absolute_error,
+    median_absolute_error,
+    of_device_memory,
+    prediction_error,
+    spearman,
+)
 from engine.result.metrics.products import choices_that_hold, product_rate
 from engine.result.metrics.training import (
     curve_difference,
@@ -70,9 +76,11 @@ __all__ = [
     "joules_per_iteration",
     "mean_absolute_error",
     "mean_power",
+    "median_absolute_error",
     "memory_bandwidth",
     "memory_ratio",
     "of_advertised_bandwidth",
+    "of_device_memory",
     "of_planned_memory",
     "over_published",
     "paired",

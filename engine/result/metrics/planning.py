@@ -1,8 +1,15 @@
-"""How good a prediction is."""
+"""What is predicted, and how good a prediction is."""
 
 from collections.abc import Sequence
+from statistics import median
 
 from engine.result.definition import figure
+
+
+@figure("Memory by that of a device", "planned_bytes / device_bytes")
+def of_device_memory(planned_bytes: float, device_bytes: float) -> float:
+    """What the formulas give for the fullest moment of a step, of all that a device has."""
+    return planned_bytes / device_bytes
 
 
 @figure("Error of a prediction", "predicted_s / measured_s - 1")
@@ -15,6 +22,12 @@ def prediction_error(predicted_s: float, measured_s: float) -> float:
 def mean_absolute_error(errors: Sequence[float]) -> float:
     """Of several predictions, those that a machine's numbers were fitted to left out."""
     return sum(abs(error) for error in errors) / len(errors)
+
+
+@figure("Median absolute error", "median(abs(error) for error in errors)")
+def median_absolute_error(errors: Sequence[float]) -> float:
+    """The same by the median, which a few grids that are far off don't move."""
+    return median(abs(error) for error in errors)
 
 
 @figure(

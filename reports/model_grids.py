@@ -1,0 +1,152 @@
+"""Measured grids of a job beside what the performance model says of them (axonn-sc24 V-B, Fig. 2)."""
+
+import pandas as pd
+
+from engine.planning.validation import TOP, JobRows
+from engine.result import metrics
+from reports import scatter, text
+from reports.charts import Scale
+from reports.page import Block, Column, Figure, Figures, Paragraph, Table
+from reports.predictions import FITTED, PLACES, grid_rows
+from reports.scatter import Dots
+
+TITLES = {
+    "simulated": "Order by the simulation",
+    "equations": "Order by Eq. 1 to 7",
+    "agnostic": "Order without placement",
+}
+WITHIN, EXPOSED_WITHIN = 0.15, 0.2
+"""Where the dotted lines stand: what is hoped for of a time, and of exposed communication."""
+
+
+def blocks(name: str, job: JobRows) -> list[Block]:
+    """Everything that the page shows of a job."""
+    if not job.grids:
+        return [Paragraph("No grid of this job was measured.")]
+    rows = grid_rows(job)
+    first = Paragraph(
+        f"{text.plural(len(rows), 'grid')} of {text.clean(job.model, 120)} with "
+        f"{text.plural(job.sequences, 'sequence')} a batch on {text.clean(job.system, 120)}, {text.clean(job.source)}. "
+        f"{_errors(rows)}"
+    )
+    figures = (
+        *(_rank(name, order, rows) for order in TITLES),
+        _against(name, "time", "Time per batch", "measured_s", "predicted_s", rows, WITHIN, ("low_s", "high_s")),
+        _against(name, "exposed", "Exposed communication", "measured_exposed_s", "exposed_s", rows, EXPOSED_WITHIN),
+    )
+    return [first, Figures(figures), _orders(name, job), _grids(name, rows)]
+
+
+def _errors(rows: pd.DataFrame) -> str:
+    """How far off the predictions of grids are that nothing was fitted to, and how often the intervals hold."""
+    rest = rows[~rows["fitted"]]
+    times, exposed = rest["error"].dropna().tolist(), rest["exposed_error"].dropna().tolist()
+    if not times:
+        return "The model was fitted to all of them: they tell nothing of how well it predicts."
+    said = (
+        f"Of the {text.plural(len(rest), 'grid')} that the model was not fitted to, the median absolute error of the "
+        f"predicted time is {text.percent(metrics.median_absolute_error(times))}"
+    )
+    if exposed:
+        said += f", of exposed communication {text.percent(metrics.median_absolute_error(exposed))}"
+    return f"{said}; {int(rest['held'].sum()):,} of {len(rest):,} measured times lie in the predicted interval."
+
+
+def _rank(name: str, order: str, rows: pd.DataFrame) -> Figure:
+    """Measured time over the place in an order (axonn-sc24 Fig. 2)."""
+    place = PLACES[order]
+    fast = rows.index < TOP
+    groups = [
+        Dots(part[place].tolist(), part["measured_s"].tolist(), colour, label)
+        for part, colour, label in (
+            (rows[~fast], "muted", "other grids"), (rows[fast], "green", "efficient"),
+        )
+    ]  # fmt: skip
+    title = TITLES[order]
+    among, most = int((rows[fast][place] <= TOP).sum()), min(TOP, len(rows))
+    caption = (
+        f"Measured time over the place in this order. Green: efficient, the {most} fastest measured; {among} of them "
+        "stand left of the dotted line, among as many first places."
+    )
+    svg = scatter.scatter(
+        groups, Scale("place in this order"), Scale("measured seconds per batch", from_zero=True),
+        name=f"{name}-{order}", title=title, description=caption, upright=most + 0.5,
+    )  # fmt: skip
+    return Figure(title, caption, svg, rows[["grid", place, "measured_s"]], f"{name}-{order}")
+
+
+def _against(
+    name: str, suffix: str, title: str, measured: str, predicted: str, rows: pd.DataFrame, within: float,
+    ends: tuple[str, str] | None = None,
+) -> Figure:  # fmt: skip
+    """Predicted over measured."""
+    groups = []
+    for fitted, colour, label in ((False, "blue", "predicted"), (True, "red", FITTED)):
+        part = rows[rows["fitted"] == fitted]
+        low, high = (part[end].tolist() for end in ends) if ends else ((), ())
+        groups.append(Dots(part[measured].tolist(), part[predicted].tolist(), colour, label, low, high, ringed=fitted))
+    caption = f"On the line prediction and measurement agree; dotted: {text.percent(within)} above and below."
+    caption += " Whiskers: the predicted interval." if ends else ""
+    caption += " Open marks: grids that the model was fitted to." if rows["fitted"].any() else ""
+    svg = scatter.against(
+        groups, Scale("measured seconds"), Scale("predicted seconds"), within=within, name=f"{name}-{suffix}",
+        title=title, description=_described(rows, measured, predicted) + caption,
+    )  # fmt: skip
+    keys = ["grid", measured, predicted, *(ends or ()), "fitted"]
+    return Figure(f"{title}, predicted and measured", caption, svg, rows[keys], f"{name}-{suffix}")
+
+
+def _described(rows: pd.DataFrame, measured: str, predicted: str) -> str:
+    told = rows.dropna(subset=[measured, predicted])
+    said = [
+        f"{row['grid']}: predicted {text.seconds(row[predicted])}, measured {text.seconds(row[measured])}"
+        for _, row in told.iterrows()
+    ]
+    return ". ".join(said) + ". " if said else ""
+
+
+def _orders(name: str, job: JobRows) -> Table:
+    """How good each order is."""
+    data = pd.DataFrame(
+        [
+            {
+                "order": TITLES[order.name],
+                "efficient": text.number(order.efficient),
+                "place_of_fastest": text.number(order.place_of_fastest),
+                "spearman": text.number(order.spearman),
+            }
+            for order in job.orders
+        ],
+        columns=["order", "efficient", "place_of_fastest", "spearman"],
+    )
+    columns = (
+        Column("Order", "order", numeric=False),
+        Column(f"Of its first {TOP}, among the {TOP} fastest", "efficient", text.count),
+        Column("Its place for the fastest", "place_of_fastest", text.count),
+        Column("Rank correlation", "spearman", lambda value: f"{value:.3f}", figure="spearman"),
+    )
+    note = "Against the measured times. Without placement every axis has the same bandwidth: what placement buys."
+    return Table("How good the orders are", columns, data, f"{name}-orders", note)
+
+
+def _grids(name: str, rows: pd.DataFrame) -> Table:
+    columns = (
+        Column("Grid", "grid", numeric=False),
+        Column("Measured", "measured_s", text.seconds),
+        Column("Predicted", "predicted_s", text.seconds, spread=("low_s", "high_s")),
+        Column("Error", "error", text.signed, figure="prediction_error"),
+        Column("Exposed, measured", "measured_exposed_s", text.seconds),
+        Column("Exposed, predicted", "exposed_s", text.seconds),
+        Column("Error of exposed", "exposed_error", text.signed, missing="none exposed", figure="prediction_error"),
+        Column("By Eq. 1 to 7", "equations_s", text.seconds),
+        Column("Without placement", "agnostic_s", text.seconds),
+        Column("Place, simulated", "place", text.count),
+        Column("by Eq. 1 to 7", "place_by_equations", text.count),
+        Column("without placement", "place_agnostic", text.count),
+        Column("Fitted", "told_fitted", numeric=False, missing="no"),
+    )
+    note = (
+        "The fastest measured first; times are of a batch, in brackets the predicted interval. By the equations: "
+        "seconds of communication alone, by which these orders rank."
+    )
+    return Table("Grids, measured and predicted", columns, rows, f"{name}-grids", note)

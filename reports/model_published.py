@@ -1,0 +1,161 @@
+"""Predicted times and effects beside the published ones, and beside a baseline that knows nothing of grids."""
+
+import pandas as pd
+
+from engine.planning.validation import Effect, Validation
+from engine.result import metrics
+from reports import charts, text
+from reports.charts import Line, Scale
+from reports.page import Block, Column, Figure, Figures, Paragraph, Table
+from reports.predictions import published_rows
+from reports.scaling import DEVICES
+
+CLEARLY = 0.75
+"""An error that is at most so large a part of the other's wins clearly."""
+NO_GRIDS = (
+    "The papers print times without the grids that they ran on. Each prediction is for the grid that the planner "
+    "takes: where the authors ran on another, the error is that of the model and of the difference between the grids "
+    "together, and can't be taken apart. A prediction below a published time may mean a model that is too fast or a "
+    "grid of theirs that was slower; one above it is the model's, or comes of software faster than this."
+)
+BASELINE = (
+    "The baseline gives every row of a machine the same share of the peak, the mean of the rows that the model was "
+    "fitted to: it knows the flops and the number of devices, and nothing of grids or networks."
+)
+
+
+def blocks(validation: Validation) -> list[Block]:
+    """All that the page shows of published times; nothing where none was predicted."""
+    rows = published_rows(validation)
+    if rows.empty:
+        return []
+    said = [verdict(f"On {system}", part) for system, part in rows.groupby("system", sort=False)]
+    if len(said) > 1:
+        said.insert(0, verdict("In all", rows))
+    groups = [part for _, part in rows.groupby(["system", "source"], sort=False)]
+    titles = [f"{part['system'].iloc[0]}, {part['paper'].iloc[0]}" for part in groups]
+    figures = [
+        _figure(f"published-{name}", title, part)
+        for name, title, part in zip(text.slugs(titles), titles, groups, strict=True)
+    ]
+    return [*map(Paragraph, (*said, NO_GRIDS)), Figures(tuple(figures)), _table(rows)]
+
+
+def verdict(where: str, rows: pd.DataFrame) -> str:
+    """Who is closer to the published times of these rows, in words and numbers."""
+    rest = rows[~rows["fitted"]].dropna(subset=["error", "baseline_error"])
+    if rest.empty:
+        return f"{where} the model was fitted to every row: they tell nothing of how well it predicts."
+    ours, baseline = mean_errors(rest)
+    held = int(rest["time_s_published"].between(rest["low_s"], rest["high_s"]).sum())
+    return (
+        f"{where}, over {text.plural(len(rest), 'row')} that nothing was fitted to, the mean absolute error is "
+        f"{text.percent(ours)}, that of the baseline {text.percent(baseline)}: {winner(ours, baseline)}. "
+        f"{held:,} of {len(rest):,} published times lie in the predicted interval."
+    )
+
+
+def mean_errors(rows: pd.DataFrame) -> tuple[float, float]:
+    """Mean absolute errors of the model and of the baseline over these rows."""
+    return metrics.mean_absolute_error(rows["error"].tolist()), metrics.mean_absolute_error(
+        rows["baseline_error"].tolist()
+    )
+
+
+def winner(ours: float, baseline: float) -> str:
+    """Which of two mean absolute errors is smaller, and whether clearly."""
+    if ours == baseline:
+        return "neither is better"
+    first, better, worse = ("the model", ours, baseline) if ours < baseline else ("the baseline", baseline, ours)
+    return f"{first} is clearly better" if better <= CLEARLY * worse else f"{first} is better, but not clearly"
+
+
+def lines(rows: pd.DataFrame) -> list[Line]:
+    """Published and predicted times over devices."""
+    ranks = rows["ranks"].tolist()
+    fitted = rows[rows["fitted"]]
+    return [
+        Line(ranks, rows["time_s_published"].tolist(), "red", "published", kind="published"),
+        Line(
+            ranks, rows["predicted_s"].tolist(), "blue", "predicted", rows["low_s"].tolist(), rows["high_s"].tolist(),
+            kind="predicted",
+        ),
+        Line(fitted["ranks"].tolist(), fitted["predicted_s"].tolist(), "gold", kind="rings"),
+    ]  # fmt: skip
+
+
+def _figure(name: str, title: str, rows: pd.DataFrame) -> Figure:
+    baseline = Line(rows["ranks"].tolist(), rows["baseline_s"].tolist(), "muted", "baseline", kind="guide")
+    caption = (
+        f"Batches of {text.count(rows['sequences'].iloc[0])} sequences. Long dashes with diamonds: predicted, with the "
+        "interval; short dashes with open marks: published; dotted: the baseline. Ringed: rows that the model was "
+        f"fitted to. Source: {rows['source'].iloc[0]}."
+    )
+    said = [
+        f"{row['model']} on {text.count(row['ranks'])}: predicted {text.seconds(row['predicted_s'])}, published "
+        f"{text.seconds(row['time_s_published'])}"
+        for _, row in rows.dropna(subset=["ranks", "predicted_s", "time_s_published"]).iterrows()
+    ]
+    svg = charts.lines(
+        [baseline, *lines(rows)], DEVICES, Scale("seconds per batch", from_zero=True), name=name, title=title,
+        description=". ".join(said) + ".",
+    )  # fmt: skip
+    keys = ["model", "ranks", "time_s_published", "predicted_s", "low_s", "high_s", "baseline_s", "fitted"]
+    return Figure(title, caption, svg, rows[keys], name)
+
+
+def _table(rows: pd.DataFrame) -> Table:
+    columns = (
+        Column("System", "system", numeric=False),
+        Column("Devices", "ranks", text.count),
+        Column("Model", "model", numeric=False),
+        Column("Published", "time_s_published", text.seconds),
+        Column("Predicted", "predicted_s", text.seconds, spread=("low_s", "high_s")),
+        Column("Error", "error", text.signed, figure="prediction_error"),
+        Column("Baseline", "baseline_s", text.seconds),
+        Column("Its error", "baseline_error", text.signed, figure="prediction_error"),
+        Column("Fitted", "told_fitted", numeric=False, missing="no"),
+        Column("Grid of the planner", "grid", numeric=False),
+        Column("Micro-batch", "micro_batch", text.count),
+        Column("Compute, predicted", "compute_s", text.seconds),
+        Column("Exposed, predicted", "exposed_s", text.seconds),
+        Column("Source", "paper", numeric=False),
+    )
+    note = f"Times are of a batch. {BASELINE}"
+    return Table("Predicted and published times", columns, rows, "against-published", note)
+
+
+def effects(validation: Validation) -> list[Block]:
+    """What changes bring, predicted beside published; nothing where none was predicted."""
+    if not validation.effects:
+        return []
+    data = pd.DataFrame([_effect(one) for one in validation.effects])
+    columns = (
+        Column("Effect", "name", numeric=False, wide=True),
+        Column("Where", "setting", numeric=False, wide=True),
+        Column("Predicted", "predicted", numeric=False, missing="not predicted"),
+        Column("Published", "published", numeric=False, missing="not printed"),
+        Column("The prediction lies", "lies", numeric=False, missing=""),
+        Column("Source", "source", numeric=False, wide=True),
+    )
+    note = "Per cent: the part of the time without it that is saved."
+    return [Table("Effects, predicted and published", columns, data, "effects", note)]
+
+
+def _per_cent(value: float) -> str:
+    return text.gain(value / 100)
+
+
+def _effect(one: Effect) -> dict[str, str]:
+    """A row of texts, as units differ."""
+    write = _per_cent if one.unit == "%" else text.seconds
+    predicted, low, high = (text.number(value) for value in (one.predicted, one.published_low, one.published_high))
+    lies = "within" if low <= predicted <= high else "below" if predicted < low else "above" if predicted > high else ""
+    return {
+        "name": text.clean(one.name),
+        "setting": text.clean(one.setting),
+        "predicted": write(predicted) if predicted == predicted else "",
+        "published": " to ".join(write(end) for end in dict.fromkeys((low, high)) if end == end),
+        "lies": lies if low < high or lies != "within" else "the same",
+        "source": text.clean(one.source),
+    }

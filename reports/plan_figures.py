@@ -1,0 +1,80 @@
+"""The pictures of a plan: its grids as bars, and the predicted step of one of them."""
+
+import pandas as pd
+
+from engine.planning.document import GridPlan
+from reports import bars, text, timeline_picture
+from reports.bars import Bar, Bars
+from reports.page import Figure
+from reports.predictions import AXES
+from reports.timeline_picture import Panel
+
+MOST_BARS = 20
+COMPUTE = "blue"
+COLOURS = {"x": "gold", "y": "red", "z": "green", "data": "purple"}
+"""Of communication by axis, beside the blue of compute."""
+SIMPLIFIED = "One rank stands for all, and none is late."
+
+
+def times(name: str, rows: pd.DataFrame) -> Figure:
+    """Where the predicted time of each grid goes; without a simulation, what the equations tell of communication."""
+    simulated = rows.dropna(subset="predicted_s")
+    whole = not simulated.empty
+    shown = (simulated if whole else rows).head(MOST_BARS)
+    prefix = "exposed" if whole else "equations"
+    drawn = [axis for axis in AXES if (shown[f"{prefix}_{axis}"] > 0).any()]
+    parts = [Bars(f"{axis}", shown[f"{prefix}_{axis}"].tolist(), COLOURS[axis]) for axis in drawn]
+    total = "predicted_s" if whole else "equations_s"
+    caption = (
+        "Predicted, not measured: by the bandwidth of each axis alone. No compute is counted, and nothing is hidden."
+    )
+    if whole:
+        parts.insert(0, Bars("compute", shown["compute_s"].tolist(), COMPUTE))
+        caption = (
+            "Predicted, not measured. Blue: compute; the other colours: exposed communication, by axis. Whiskers: the "
+            f"interval that the time is expected in. {SIMPLIFIED}"
+        )
+    marked = [
+        Bar(row["grid"], low=row["low_s"], high=row["high_s"], notes=_notes(row, whole))
+        for _, row in shown.iterrows()
+    ]  # fmt: skip
+    if len(shown) < len(rows):
+        caption += f" {len(shown)} of {len(rows)} grids drawn."
+    title = "Where the predicted time goes" if whole else "Communication by the equations"
+    said = [f"{row['grid']}: {text.seconds(row[total])}" for _, row in shown.iterrows() if row[total] == row[total]]
+    svg = bars.stacked(
+        parts, marked, f"seconds per batch, {'predicted' if whole else 'by the equations'}", name=f"{name}-times",
+        title=title, description=". ".join(said) + ". " + caption,
+        columns=("step", "exposed", "memory") if whole else ("sum", "memory"), width=timeline_picture.WIDTH,
+    )  # fmt: skip
+    keys = ["grid", "predicted_s", "low_s", "high_s", "compute_s", *(f"exposed_{axis}" for axis in AXES)]
+    keys += ["equations_s", *(f"equations_{axis}" for axis in AXES)]
+    return Figure(title, caption, svg, shown[keys], f"{name}-times")
+
+
+def _notes(row: "pd.Series[float]", whole: bool) -> tuple[str, ...]:
+    keys = ("predicted_s", "exposed_s") if whole else ("equations_s",)
+    told = [text.seconds(row[key]) if row[key] == row[key] else "" for key in keys]
+    return (*told, text.memory(row["memory_bytes"]) if row["memory_bytes"] == row["memory_bytes"] else "")
+
+
+def step(name: str, plan: GridPlan) -> list[Figure]:
+    """The predicted step of the first grid that has one, drawn as a measured one is; nothing where none has."""
+    row = next((row for row in plan.rows if row.timeline is not None), None)
+    if row is None or row.timeline is None:
+        return []
+    title = "One predicted step"
+    panel = Panel(f"predicted, grid {row.grid}", row.timeline)
+    svg = timeline_picture.picture([panel], name=f"{name}-step", title=title, description=" Predicted, not measured.")
+    if svg is None:
+        return []
+    caption = (
+        f"Predicted, not measured: the step of number {row.place} as the engine issues it, played on a model of the "
+        f"machine. {SIMPLIFIED} Compute and its phases on top, below it what is in flight along each axis of the "
+        "grid. A lane is filled in part where more happens than the picture can tell apart."
+    )
+    keys = ["lane", "kind", "name", "start_s", "end_s"]
+    data = pd.DataFrame([span.model_dump(include=set(keys)) for span in row.timeline.spans], columns=keys)
+    for column in ("lane", "name"):
+        data[column] = data[column].map(text.clean)
+    return [Figure(title, caption, svg, data, f"{name}-step")]

@@ -1,0 +1,150 @@
+"""Plans and validations as pandas frames. Numbers that aren't told, or aren't finite, are NaN; missing texts are ""."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from engine.grid import Axis
+from engine.planning.document import GridPlan, Row
+from engine.planning.validation import JobRows, PublishedRow, Validation
+from engine.result import metrics
+from reports.derived import by_row
+from reports.load import Planned, Validated
+from reports.text import clean, number, positive
+
+AXES = tuple(str(axis) for axis in Axis)
+FITTED = "fitted"
+LONGEST_S = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """plans: the newest first. validation: the newest, None where there is none."""
+
+    plans: tuple[Planned, ...] = ()
+    validation: Validated | None = None
+
+
+def newest_first(plans: Sequence[Planned], validations: Sequence[Validated]) -> Predictions:
+    """What was read; files of the same time by their names."""
+    ordered = sorted(sorted(plans, key=lambda one: one.source), key=lambda one: one.written, reverse=True)
+    newest = max(sorted(validations, key=lambda one: one.source), key=lambda one: one.written, default=None)
+    return Predictions(tuple(ordered), newest)
+
+
+def seconds(value: float | None) -> float:
+    """A time in a step, or NaN for one that no clock shows."""
+    read = number(value)
+    return read if 0 <= read < LONGEST_S else math.nan
+
+
+def by_axis(by: Mapping[str, float] | Mapping[Axis, float] | None) -> dict[str, float]:
+    """exposed_x to exposed_data, and exposed_s, their sum; NaN where none is told."""
+    if by is None:
+        return dict.fromkeys((*(f"exposed_{axis}" for axis in AXES), "exposed_s"), math.nan)
+    told = {str(axis): seconds(value) for axis, value in by.items()}
+    parts = {f"exposed_{axis}": told.get(axis, 0.0) for axis in AXES}
+    return parts | {"exposed_s": number(sum(parts.values()))}
+
+
+def plan_rows(plan: GridPlan) -> pd.DataFrame:
+    """One row a grid of a plan, the best first; equations_x to equations_data: its collectives' seconds by axis."""
+    return pd.DataFrame([_plan_row(plan, row) for row in plan.rows])
+
+
+def _plan_row(plan: GridPlan, row: Row) -> dict[str, object]:
+    low, high = row.interval_s or (None, None)
+    predicted_s, exposed = seconds(row.time_s), by_axis(row.exposed_s)
+    told = seconds(row.compute_s) if row.compute_s is not None else predicted_s - exposed["exposed_s"]
+    equations = {
+        f"equations_{axis}": seconds(sum(cost.equations_s for cost in row.costs if cost.axis == axis)) for axis in AXES
+    }
+    return {
+        "place": number(row.place),
+        "grid": row.grid,
+        "micro_batch": number(row.micro_batch),
+        "predicted_s": predicted_s,
+        "low_s": seconds(low),
+        "high_s": seconds(high),
+        "compute_s": told,
+        **exposed,
+        "equations_s": seconds(row.equations_s),
+        "as_run_s": seconds(row.as_run_s),
+        **equations,
+        "memory_bytes": positive(row.memory.total),
+        "of_device": positive(row.memory.of_device),
+        "hfu": positive(row.hfu),
+        "mfu": positive(row.mfu),
+        "solution_s": 86400 * positive(row.days),
+        "device_hours": positive(row.device_hours),
+        "traced": "" if row.time_s is None else "whole" if row.exact else "few layers",
+    }
+
+
+def grid_rows(job: JobRows) -> pd.DataFrame:
+    """One row a measured grid of a job, the fastest first. error, exposed_error: of the predictions; held: whether the
+    measured time lies in the interval; told_fitted: in words.
+    """
+    names = ("measured_s", "measured_exposed_s", "predicted_s", "low_s", "high_s", "equations_s", "agnostic_s")
+    rows = [
+        {"grid": row.grid, "fitted": row.fitted, "told_fitted": FITTED if row.fitted else ""}
+        | {name: seconds(getattr(row, name)) for name in names}
+        | {"exposed_s": seconds(row.exposed_s)}
+        | {name: number(getattr(row, name)) for name in ("place", "place_by_equations", "place_agnostic")}
+        for row in job.grids
+    ]
+    table = pd.DataFrame(
+        rows, columns=[*("grid", "fitted", "told_fitted"), *names, "exposed_s", *PLACES.values()]
+    ).sort_values("measured_s", kind="stable", ignore_index=True)  # fmt: skip
+    return table.assign(
+        error=by_row(metrics.prediction_error, table["predicted_s"], table["measured_s"]),
+        exposed_error=by_row(metrics.prediction_error, table["exposed_s"], table["measured_exposed_s"]),
+        held=table["measured_s"].between(table["low_s"], table["high_s"]),
+    )
+
+
+PLACES = {"simulated": "place", "equations": "place_by_equations", "agnostic": "place_agnostic"}
+"""The column of a grid's place in each order."""
+
+
+def published_rows(validation: Validation) -> pd.DataFrame:
+    """One row a published time beside the predicted one and the baseline, with both errors, by system and devices.
+
+    paper: the source up to its first colon.
+    """
+    rows = [_published_row(row) for row in validation.published]
+    columns = [
+        *("source", "paper", "system", "model", "ranks", "sequences", "time_s_published", "grid", "micro_batch"),
+        *("predicted_s", "low_s", "high_s", "compute_s", "baseline_s", "fitted", "told_fitted"),
+        *(f"exposed_{axis}" for axis in AXES), "exposed_s",
+    ]  # fmt: skip
+    table = pd.DataFrame(rows, columns=columns).sort_values(["system", "source", "ranks"], kind="stable")
+    published_s = table["time_s_published"]
+    return table.assign(
+        error=by_row(metrics.prediction_error, table["predicted_s"], published_s),
+        baseline_error=by_row(metrics.prediction_error, table["baseline_s"], published_s),
+    ).reset_index(drop=True)
+
+
+def _published_row(row: PublishedRow) -> dict[str, object]:
+    return {
+        "source": clean(row.source),
+        "paper": clean(row.source.partition(":")[0], 60),
+        "system": clean(row.system, 120),
+        "model": clean(row.model, 120),
+        "ranks": number(row.devices),
+        "sequences": number(row.sequences),
+        "time_s_published": seconds(row.measured_s),
+        "grid": row.grid,
+        "micro_batch": number(row.micro_batch),
+        "predicted_s": seconds(row.predicted_s),
+        "low_s": seconds(row.low_s),
+        "high_s": seconds(row.high_s),
+        "compute_s": seconds(row.compute_s),
+        "baseline_s": seconds(row.baseline_s),
+        "fitted": row.fitted,
+        "told_fitted": FITTED if row.fitted else "",
+        **by_axis(row.exposed_s),
+    }

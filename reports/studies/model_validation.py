@@ -1,0 +1,115 @@
+"""Performance model: how far its predictions are from measured and from published times."""
+
+from typing import Any
+
+import pandas as pd
+
+from engine.result import metrics
+from reports import model_grids, model_published, text
+from reports.frame import SERIES, Frames, series_title
+from reports.load import Validated
+from reports.page import Block, Column, Page, Paragraph, Section, Table, nothing_measured
+from reports.points import points
+from reports.predictions import grid_rows, published_rows
+from reports.provenance import failures, provenance
+from reports.study import Study, trainings_of
+
+TITLE = "Performance model"
+SUMMARY = "How well predicted times agree with measured grids and with published times, beside a trivial guess."
+LEAD = (
+    "The model that plans are made with, held against what was measured. Every valid grid of a few small jobs was "
+    "timed, and the order that the model gives is set beside the order measured. Published times are predicted from "
+    "few rows of the same tables, which are marked and left out of every error."
+)
+MEASURE = "reframe -c suites/model_validation.py --system local -r"
+PREDICT = "par4d plan --validate --out results/validation.json"
+MOST_JOBS = 12
+
+
+def build(mine: Frames, everything: Frames) -> Page:
+    """The page; with neither a validation nor runs it says what to run."""
+    told = everything.predictions.validation
+    measured = _measured(mine)
+    sections = [*(_validated(told) if told else ()), *measured]
+    if not sections:
+        return Page(TITLE, LEAD, (nothing_measured(MEASURE, PREDICT),), "", empty=True)
+    if told is None:
+        words = f"Measured grids only: {PREDICT} sets the predictions beside them."
+        sections.insert(0, Section("Not predicted yet", (Paragraph(words),)))
+    remark = "predicted and measured" if told else ""
+    return Page(TITLE, LEAD, tuple(sections), _headline(told, mine), remark=remark)
+
+
+STUDY = Study("model_validation", TITLE, SUMMARY, 12, trainings_of("model_validation"), build)
+
+
+def _headline(told: Validated | None, mine: Frames) -> str:
+    said = []
+    if told is not None:
+        rows = published_rows(told.validation)
+        rest = rows[~rows["fitted"].astype(bool)].dropna(subset=["error", "baseline_error"])
+        if not rest.empty:
+            ours, baseline = model_published.mean_errors(rest)
+            said.append(f"{text.percent(ours)} off published times, {text.percent(baseline)} by the baseline")
+        grids = [grid_rows(job) for job in told.validation.jobs]
+        errors = [error for rows in grids for error in rows.loc[~rows["fitted"].astype(bool), "error"].dropna()]
+        if errors:
+            said.append(f"{text.percent(metrics.median_absolute_error(errors))} off measured grids")
+    if not said:
+        ran = mine.runs[mine.runs["status"] == "ok"]
+        return f"{text.plural(ran['grid'].nunique(), 'grid')} measured, nothing predicted"
+    return "; ".join(said)
+
+
+def _validated(told: Validated) -> list[Section]:
+    jobs = told.validation.jobs
+    titles = [text.clean(f"{job.name} on {job.system}", 120) for job in jobs[:MOST_JOBS]]
+    sections = [
+        Section(title, tuple(model_grids.blocks(name, job)), f"job-{name}")
+        for name, title, job in zip(text.slugs(titles), titles, jobs, strict=False)
+    ]
+    rest: list[tuple[str, list[Block]]] = [
+        ("Published times", model_published.blocks(told.validation)),
+        ("Effects", model_published.effects(told.validation)),
+    ]
+    sections += [Section(title, tuple(blocks)) for title, blocks in rest if blocks]
+    said = f"Written {text.moment(told.written)}; read from {text.clean(told.source)}."
+    if len(jobs) > MOST_JOBS:
+        said += f" The first {MOST_JOBS} of {len(jobs)} jobs are shown."
+    return [*sections, Section("Where the predictions are from", (Paragraph(said),))]
+
+
+def _measured(mine: Frames) -> list[Section]:
+    """The grids that the suite has timed, the fastest first; nothing where none was."""
+    if mine.runs.empty:
+        return []
+    by = [*SERIES, "model", "ranks", "batch_size"]
+    table = points(mine.runs)
+    groups = [rows for _, rows in table.groupby(by, dropna=False, sort=True)]
+    titles = [_title(rows.iloc[0]) for rows in groups[:MOST_JOBS]]
+    tables = [
+        _table(f"measured-{name}", title, rows)
+        for name, title, rows in zip(text.slugs(titles), titles, groups, strict=False)
+    ]
+    lost = failures(mine.runs, "measured")
+    return [Section("Measured grids", (*tables, *lost, provenance(mine.runs)))]
+
+
+def _title(row: "pd.Series[Any]") -> str:
+    devices = text.plural(int(row["ranks"]), "device")
+    return text.clean(f"{row['model']} on {devices} of {series_title(row)}", 120)
+
+
+def _table(name: str, title: str, rows: pd.DataFrame) -> Table:
+    data = rows.assign(lost=rows["jobs"] == 0).sort_values("time_s", kind="stable", na_position="last")
+    columns = (
+        Column("Grid", "grid", numeric=False),
+        Column("Time per batch", "time_s", text.seconds, spread=("time_s_low", "time_s_high"),
+               figure="time_per_iteration"),
+        Column("Exposed communication", "collectives_s", text.seconds),
+        Column("Compute", "compute_s", text.seconds),
+        Column("Jobs", "jobs", text.count),
+        Column("Peak memory, fullest rank", "memory_max", text.memory),
+    )  # fmt: skip
+    note = "The fastest first; medians over jobs, in brackets the fastest and the slowest job."
+    return Table(title, columns, data, name, note, failed="lost")

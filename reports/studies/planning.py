@@ -1,0 +1,145 @@
+"""Planning: the grids that a plan recommends, where their time would go and what they would cost."""
+
+import pandas as pd
+
+from engine.planning.document import GridPlan
+from reports import plan_figures, text
+from reports.frame import Frames
+from reports.load import Planned
+from reports.page import Block, Column, Commands, Figures, Page, Paragraph, Section, Table
+from reports.predictions import plan_rows
+from reports.study import Study
+
+TITLE = "Planning"
+SUMMARY = "Which grid to train on, how long a batch would take and what a training would cost, before it is run."
+LEAD = (
+    "What par4d plan predicts, not what was measured. Every valid grid that fits in memory is ranked by the papers' "
+    "equations of communication; of those that communicate least the engine's own step is traced and played on a model "
+    "of the machine. How far such predictions are off is on the page of the performance model."
+)
+RUN = (
+    "par4d plan --system frontier --model gpt-80b --gpus 8192 --batch-tokens 16.8M --out results/plan-gpt-80b.json",
+    "python -m reports build --out site/",
+)
+MOST_PLANS = 12
+ORDERS = {
+    "simulated": "those that communicate least by the equations were simulated and are listed fastest first",
+    "equations": "they are listed by the equations' communication, the least first",
+    "as_run": "they are listed by what a run communicates, latency and repetitions counted, the least first",
+}
+
+
+def build(mine: Frames, everything: Frames) -> Page:
+    """The page; without a plan it says what to run."""
+    plans = everything.predictions.plans
+    if not plans:
+        words = "Ask for a plan, then build this report:"
+        nothing = Section("Nothing planned yet", (Paragraph(words), Commands(RUN)))
+        return Page(TITLE, LEAD, (nothing,), "", empty=True, remark="Nothing planned yet")
+    shown = plans[:MOST_PLANS]
+    titles = [_title(one.plan) for one in shown]
+    sections = [
+        _section(name, title, one) for name, title, one in zip(text.slugs(titles), titles, shown, strict=True)
+    ]  # fmt: skip
+    if len(plans) > MOST_PLANS:
+        sections.append(_older(plans[MOST_PLANS:]))
+    remark = f"{text.plural(len(plans), 'plan')}, last on {plans[0].written:%Y-%m-%d}, predicted"
+    return Page(TITLE, LEAD, tuple(sections), _headline(plans[0].plan), remark=remark)
+
+
+STUDY = Study("planning", TITLE, SUMMARY, 11, lambda runs: pd.Series(False, index=runs.index), build)
+
+
+def _title(plan: GridPlan) -> str:
+    where = f"{text.plural(plan.devices, 'device')} of {plan.system}"
+    return text.clean(f"{plan.model} on {where}", 120)
+
+
+def _headline(plan: GridPlan) -> str:
+    if not plan.rows:
+        return f"no grid for {_title(plan)}"
+    best = plan_rows(plan).iloc[0]
+    time = f"{text.seconds(best['predicted_s'])} a batch on " if best["predicted_s"] > 0 else ""
+    return f"{time}grid {best['grid']} predicted for {_title(plan)}"
+
+
+def _section(name: str, title: str, one: Planned) -> Section:
+    words = Paragraph(f"{asked(one.plan)} Written {text.moment(one.written)}; read from {text.clean(one.source)}.")
+    blocks: list[Block] = [words]
+    if one.plan.rows:
+        rows = plan_rows(one.plan)
+        drawn = (plan_figures.times(name, rows), *plan_figures.step(name, one.plan))
+        blocks += [_table(name, rows, one.plan), Figures(drawn, wide=True)]
+    return Section(title, tuple(blocks), f"plan-{name}")
+
+
+def asked(plan: GridPlan) -> str:
+    """What was asked, and how many grids there are for it."""
+    recomputed = "recomputed" if plan.checkpoint_activations else "kept"
+    rank = ORDERS[plan.ordered_by]
+    memory = text.number(plan.device_memory_bytes)
+    where = f" in {text.percent(1 - plan.reserve)} of the {text.memory(memory)} of a device" if memory > 0 else ""
+    aware = "" if plan.placement_aware else ", as if all axes had the same bandwidth"
+    return (
+        f"{text.clean(plan.model, 120)} on {text.plural(plan.devices, 'device')} of {text.clean(plan.system, 120)}, "
+        f"{plan.devices_per_node:,} on a node, with {text.plural(plan.sequences, 'sequence')} "
+        f"({text.tokens(text.number(plan.tokens))}) a batch in {text.clean(plan.precision, 40)}, activations "
+        f"{recomputed}, overlap {text.clean(plan.overlap, 120)}: of {text.plural(plan.valid, 'valid grid')}, "
+        f"{plan.fit:,} fit{where}; {rank}{aware}."
+    )
+
+
+def _table(name: str, rows: pd.DataFrame, plan: GridPlan) -> Table:
+    columns = (
+        Column("Place", "place", text.count),
+        Column("Grid", "grid", numeric=False),
+        Column("Micro-batch", "micro_batch", text.count),
+        Column("Time per batch, predicted", "predicted_s", text.seconds, spread=("low_s", "high_s"), missing=LEFT_OUT),
+        Column("Exposed communication", "exposed_s", text.seconds, missing=LEFT_OUT),
+        *(() if plan.ordered_by == "simulated" else BY_EQUATIONS),
+        Column("Memory per device", "memory_bytes", text.memory),
+        Column("of the device", "of_device", text.percent, figure="of_device_memory"),
+        Column("HFU", "hfu", text.percent, missing="no peak known", figure="utilisation"),
+        Column("Time to solution", "solution_s", text.duration, missing=LEFT_OUT, figure="time_to_solution"),
+        Column("Device-hours", "device_hours", text.count, missing=LEFT_OUT, figure="device_hours"),
+        Column("Traced", "traced", numeric=False, missing="no"),
+    )
+    rows = rows.assign(device_hours=rows["device_hours"].round())
+    note = "Predicted, not measured."
+    if rows["solution_s"].notna().any():
+        budget = text.tokens(text.number(plan.token_budget))
+        note += f" Time to solution and device-hours are for {budget}, restarts and evaluation not counted."
+    if (rows["traced"] == "few layers").any():
+        note += " A trace of few layers stands for the whole network's."
+    told = tuple(column for column in columns if _told(rows, column.key))
+    return Table("Ranked grids", told, rows, f"{name}-grids", note)
+
+
+LEFT_OUT = "not simulated"
+BY_EQUATIONS = (
+    Column("Communication by the equations", "equations_s", text.seconds),
+    Column("as a run has it", "as_run_s", text.seconds),
+)
+
+
+def _told(rows: pd.DataFrame, key: str) -> bool:
+    """Whether any row has it."""
+    return bool((rows[key].notna() & (rows[key] != "")).any())
+
+
+def _older(plans: tuple[Planned, ...]) -> Section:
+    data = pd.DataFrame(
+        {
+            "written": [one.written for one in plans],
+            "asked": [asked(one.plan) for one in plans],
+            "grid": [one.plan.rows[0].grid if one.plan.rows else "" for one in plans],
+            "source": [text.clean(one.source) for one in plans],
+        }
+    )
+    columns = (
+        Column("Written", "written", text.moment, numeric=False),
+        Column("Plan", "asked", numeric=False, wide=True),
+        Column("Its first grid", "grid", numeric=False, missing="none"),
+        Column("File", "source", numeric=False, wide=True),
+    )
+    return Section("Older plans", (Table("Plans that are not drawn", columns, data, "older"),))

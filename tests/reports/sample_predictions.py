@@ -1,0 +1,160 @@
+"""Plans and validations for tests of the report, made up but consistent: orders follow from times."""
+
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sample_results import START
+from sample_steps import simulate
+
+from engine.grid import Axis
+from engine.planning.document import Cost, GridPlan, Memory, Row
+from engine.planning.validation import Effect, GridRow, JobRows, Orders, PublishedRow, Validation, order, places
+
+GRIDS = ("1x1x128x64", "2x1x128x32", "2x1x64x64", "4x2x32x32", "8x4x32x8")
+SOURCE = "axonn-sc24 Table III: flops over the sustained flop/s"
+PUBLISHED = {512: ("gpt-5b", 17.9), 1024: ("gpt-10b", 19.0), 2048: ("gpt-20b", 19.3), 8192: ("gpt-80b", 18.5)}
+SMALL = tuple(f"{x}x{y}x{z}x{data}" for x in (1, 2, 4, 8) for y in (1, 2, 4, 8) for z in (1, 2, 4, 8)
+              for data in (1, 2, 4, 8) if x * y * z * data == 8)  # fmt: skip
+
+
+def plan(
+    *, simulated: bool = True, drawn: bool = True, grids: Sequence[str] = GRIDS, time_s: float = 14.4, **changes: Any
+) -> GridPlan:
+    """What `par4d plan` writes. drawn: its first grid has a timeline."""
+    known: dict[str, Any] = {
+        "system": "frontier", "devices_per_node": 8, "device_memory_bytes": 64e9, "reserve": 0.1, "model": "gpt-80b",
+        "parameters": 80_000_000_000, "devices": 8192, "asked_sequences": 8203.1, "sequences": 8192,
+        "tokens": 8192 * 2048, "precision": "bf16", "checkpoint_activations": True, "overlap": "oar,ors",
+        "token_budget": 1.6e12, "placement_aware": True, "ordered_by": "simulated" if simulated else "equations",
+        "valid": 439, "fit": 404,
+    }  # fmt: skip
+    rows = [_row(place, grid, time_s, simulated, drawn and place == 1) for place, grid in enumerate(grids, 1)]
+    return GridPlan(**(known | changes), rows=tuple(rows))
+
+
+def _row(place: int, grid: str, time_s: float, simulated: bool, drawn: bool) -> Row:
+    x, _, z, data = map(int, grid.split("x"))
+    seconds = {Axis.X: 0.3 * (x > 1), Axis.Z: 0.1 * (z > 1), Axis.DATA: 0.05 * (data > 1)}
+    seconds = {axis: place * part for axis, part in seconds.items() if part}
+    costs = [
+        Cost(equation="all_gather_z", axis=axis, equations_s=3 * part, as_run_s=5 * part)
+        for axis, part in seconds.items()
+    ]
+    told: dict[str, Any] = {}
+    if simulated:
+        took = time_s + 0.2 * place
+        told = {
+            "time_s": took, "interval_s": (took / 1.25, took * 1.25), "compute_s": took - sum(seconds.values()),
+            "hidden_s": 2.0, "exposed_s": seconds, "hfu": 0.47, "mfu": 0.35, "days": took, "device_hours": 2e5 * took,
+            "exact": drawn, "timeline": simulate("oar,ors,oag").timeline(took) if drawn else None,
+        }  # fmt: skip
+    return Row(
+        place=place, grid=grid, micro_batch=2, equations_s=3 * sum(seconds.values()),
+        as_run_s=5 * sum(seconds.values()), costs=tuple(costs), bytes_per_s=dict.fromkeys(Axis, 1e11),
+        memory=Memory(parts={"state": 16e9, "activations": 4e9}, total=20e9, of_device=20 / 64), **told,
+    )  # fmt: skip
+
+
+def published(system: str = "frontier", *, off: float = 0.04, baseline_off: float = 0.12, **changes: Any
+              ) -> tuple[PublishedRow, ...]:  # fmt: skip
+    """Rows of a series, the first and the last fitted. off, baseline_off: error of the others."""
+    rows = []
+    for place, (devices, (model, seconds)) in enumerate(PUBLISHED.items()):
+        fitted = place in (0, len(PUBLISHED) - 1)
+        predicted = seconds * (1 if fitted else 1 + off * (-1) ** place)
+        known: dict[str, Any] = {
+            "source": SOURCE, "system": system, "model": model, "devices": devices, "sequences": 8192,
+            "measured_s": seconds, "grid": f"1x1x8x{devices // 8}", "micro_batch": 1, "predicted_s": predicted,
+            "low_s": 0.8 * predicted, "high_s": 1.25 * predicted, "compute_s": 0.9 * predicted,
+            "exposed_s": {"z": 0.1 * predicted}, "baseline_s": seconds * (1 + baseline_off), "fitted": fitted,
+        }  # fmt: skip
+        rows.append(PublishedRow(**(known | changes)))
+    return tuple(rows)
+
+
+def measured(name: str = "wide", system: str = "vcluster", grids: Sequence[str] = SMALL, **changes: Any) -> JobRows:
+    """Every grid of a job, the simulated order nearly right and the agnostic one not."""
+    noise = random.Random(name)
+    seconds = {grid: 0.5 + 0.15 * place for place, grid in enumerate(noise.sample(grids, len(grids)))}
+    predicted = {grid: took * noise.uniform(0.9, 1.1) for grid, took in seconds.items()}
+    equations = {grid: took / 2 * noise.uniform(0.6, 1.4) for grid, took in seconds.items()}
+    agnostic = {grid: noise.uniform(0.1, 1.0) for grid in seconds}
+    simulated, by_equations, without = map(places, (predicted, equations, agnostic))
+    rows = [
+        GridRow(
+            grid=grid, measured_s=took, measured_exposed_s=0.3 * took, predicted_s=predicted[grid],
+            low_s=predicted[grid] / 1.15, high_s=predicted[grid] * 1.15, exposed_s=0.3 * predicted[grid],
+            equations_s=equations[grid], agnostic_s=agnostic[grid], place=simulated[grid],
+            place_by_equations=by_equations[grid], place_agnostic=without[grid], fitted=place < 2,
+        )
+        for place, (grid, took) in enumerate(seconds.items())
+    ]  # fmt: skip
+    orders: list[tuple[Orders, dict[str, int]]] = [
+        ("simulated", simulated), ("equations", by_equations), ("agnostic", without)
+    ]  # fmt: skip
+    told = tuple(order(title, sorted(by, key=by.__getitem__), list(seconds)) for title, by in orders)
+    known: dict[str, Any] = {
+        "name": name, "system": system, "source": "measured on 2026-03-02", "model": "gpt-vcluster-small",
+        "sequences": 8, "grids": tuple(rows), "orders": told,
+    }  # fmt: skip
+    return JobRows(**(known | changes))
+
+
+EFFECTS = (
+    Effect(name="overlap", setting="gpt-20b on 4,096 devices", unit="%", predicted=17.0, published_low=13.0,
+           published_high=45.0, source="axonn-sc24 Fig. 7"),
+    Effect(name="kernel modes", setting="gpt-320b", unit="s", predicted=12.0, published_low=13.19,
+           published_high=13.19, source="axonn-sc24 V-C"),
+)  # fmt: skip
+
+
+def validation(**changes: Any) -> Validation:
+    """What `par4d plan --validate` writes."""
+    known: dict[str, Any] = {
+        "published": (*published(), *published("perlmutter", off=0.2, baseline_off=-0.1)),
+        "jobs": (measured(), measured("deep")),
+        "effects": EFFECTS,
+    }
+    return Validation(**(known | changes))
+
+
+def save_predictions(made: Sequence[GridPlan | Validation], folder: Path) -> list[Path]:
+    """As files of a folder, each an hour younger than the one before."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for number, one in enumerate(made):
+        path = folder / f"predicted-{number}.json"
+        path.write_text(one.as_json())
+        moment = START.timestamp() + 3600 * number
+        os.utime(path, (moment, moment))
+        paths.append(path)
+    return paths
+
+
+def hostile_predictions(name: str) -> list[GridPlan | Validation]:
+    """A plan and a validation whose free texts are all this name, with numbers that no machine has."""
+    odd = plan(
+        system=name, model=name, precision=name, overlap=name, sequences=10**400, tokens=10**400, token_budget=1e308
+    )
+    first, second, *others = odd.rows
+    assert first.timeline
+    spans = first.timeline.spans
+    spans = (spans[0].model_copy(update={"lane": name, "name": name, "end_s": -1e308}), *spans[1:])
+    first = first.model_copy(update={"timeline": first.timeline.model_copy(update={"spans": spans})})
+    second = second.model_copy(
+        update={"micro_batch": 10**400, "time_s": 0.0, "interval_s": (1e308, -1e308), "days": 1e308}
+    )
+    rows = (*published(name, source=name, model=name), *published(name, devices=2**30, predicted_s=1e308))
+    job = measured(name, name, model=name, source=name)
+    empty = job.model_copy(update={"grids": ()})
+    return [
+        odd.model_copy(update={"rows": (first, second, *others)}),
+        Validation(
+            published=rows,
+            jobs=(job, empty),
+            effects=tuple(one.model_copy(update={"name": name, "setting": name, "source": name}) for one in EFFECTS),
+        ),
+    ]

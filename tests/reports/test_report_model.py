@@ -1,0 +1,146 @@
+"""The page of the performance model, and predictions on the scaling pages."""
+
+import re
+from pathlib import Path
+
+import pytest
+from sample_predictions import SMALL, measured, plan, published, save_predictions, validation
+from sample_results import save, train
+from test_report_planning import words
+
+from engine.planning.document import GridPlan
+from engine.planning.validation import Validation
+from engine.result.schema import Result
+from reports.model_published import winner
+from reports.predictions import grid_rows, published_rows
+from reports.site import build
+
+
+def site(made: list[GridPlan | Validation], folder: Path, runs: list[Result] | None = None) -> Path:
+    save_predictions(made, folder / "r")
+    save(runs or [], folder / "r")
+    build([folder / "r"], folder / "site")
+    return folder / "site"
+
+
+def page(made: list[GridPlan | Validation], folder: Path, runs: list[Result] | None = None) -> str:
+    return (site(made, folder, runs) / "model_validation.html").read_text()
+
+
+def figures(html: str) -> dict[str, str]:
+    """The figures by their titles."""
+    found = re.findall(r"<h3>([^<]*)</h3>\s*(<svg.*?</figure>)", html, re.DOTALL)
+    return dict(found)
+
+
+def vcluster(grids: tuple[str, ...] = SMALL[:4]) -> list[Result]:
+    """Runs of the suite, each slower than the one before."""
+    known = {"study": "model_validation", "system": "vcluster", "partition": "cpu"}
+    return [
+        train(ranks=8, grid=grid, model="gpt-vcluster-small", sequences=8, time_s=1 + place, job=place, **known)
+        for place, grid in enumerate(grids)
+    ]
+
+
+def test_a_job_has_three_rank_plots_two_scatters_and_how_good_its_orders_are(tmp_path: Path) -> None:
+    job = measured()
+    html = page([validation(jobs=(job,), published=())], tmp_path)
+    drawn = figures(html)
+    titles = ("Order by the simulation", "Order by Eq. 1 to 7", "Order without placement")
+    for title, order in zip(titles, job.orders, strict=True):
+        assert f"Green: efficient, the 10 fastest measured; {order.efficient} of them" in drawn[title]
+        marks = re.findall(r"<use[^>]*fill: var\(--(\w+)\)", drawn[title])
+        assert marks.count("green") == 10
+    assert "15.0 % above and below" in drawn["Time per batch, predicted and measured"]
+    assert "20.0 % above and below" in drawn["Exposed communication, predicted and measured"]
+    rows = html.split("How good the orders are")[1].split("</table>")[0]
+    assert all(f">{order.spearman:.3f}<" in rows for order in job.orders)
+    assert "Of the 18 grids that the model was not fitted to, the median absolute error" in words(html)
+
+
+def test_grids_that_were_fitted_are_marked_and_count_in_no_error() -> None:
+    job = measured()
+    rows = grid_rows(job)
+    assert rows["measured_s"].is_monotonic_increasing
+    assert rows["fitted"].sum() == 2
+    assert rows["error"].tolist() == pytest.approx((rows["predicted_s"] / rows["measured_s"] - 1).tolist())
+    odd = job.grids[3].model_copy(update={"measured_s": job.grids[3].high_s * 1.01})
+    rows = grid_rows(job.model_copy(update={"grids": (*job.grids[:3], odd, *job.grids[4:])}))
+    assert rows.set_index("grid").loc[odd.grid, "held"] == False  # noqa: E712
+    assert rows["held"].sum() == len(job.grids) - 1
+
+
+def test_the_errors_of_model_and_baseline_are_over_rows_that_were_not_fitted_and_say_who_wins(tmp_path: Path) -> None:
+    said = words(page([validation(jobs=())], tmp_path))
+    of_both = "over 2 rows that nothing was fitted to, the mean absolute error is"
+    assert f"On frontier, {of_both} 4.0 %, that of the baseline 12.0 %: the model is clearly better." in said
+    assert f"On perlmutter, {of_both} 20.0 %, that of the baseline 10.0 %: the baseline is clearly better." in said
+    assert "In all, over 4 rows" in said
+    assert "not clearly. 4 of 4 published times lie in the predicted interval." in said
+    assert "is 12.0 %, that of the baseline 11.0 %: the baseline is better, but not clearly." in said
+    assert "The papers print times without the grids that they ran on." in said
+    index = words((tmp_path / "site" / "index.html").read_text())
+    assert "12.0 % off published times, 11.0 % by the baseline" in index
+
+
+def test_who_wins() -> None:
+    assert winner(0.05, 0.05) == "neither is better"
+    assert winner(0.0, 0.05) == "the model is clearly better"
+    assert winner(0.05, 0.06) == "the model is better, but not clearly"
+    assert winner(0.06, 0.05) == "the baseline is better, but not clearly"
+
+
+def test_rows_that_were_all_fitted_tell_nothing(tmp_path: Path) -> None:
+    html = page([validation(published=published(fitted=True), jobs=(), effects=())], tmp_path)
+    assert "On frontier the model was fitted to every row: they tell nothing" in words(html)
+    assert published_rows(Validation()).empty
+
+
+def test_effects_stand_beside_the_published_range(tmp_path: Path) -> None:
+    table = (
+        page([validation(jobs=(), published=())], tmp_path)
+        .split("Effects, predicted and published")[1]
+        .split("</table>")[0]
+    )
+    assert words(table.split("<tbody>")[1]).split(" axonn-sc24 Fig. 7")[0].endswith("17.0 % 13.0 % to 45.0 % within")
+    assert "12.00 s 13.19 s below" in words(table)
+
+
+def test_measured_grids_are_listed_fastest_first_without_any_prediction(tmp_path: Path) -> None:
+    lost = vcluster()[0].model_copy(update={"status": "failed", "reason": "a rank was lost"})
+    html = page([], tmp_path, [*vcluster()[1:], lost])
+    table = html.split("<tbody>")[1].split("</tbody>")[0]
+    assert re.findall(r"<td>(\dx\dx\dx\d)</td>", table) == [*SMALL[1:4], SMALL[0]]
+    assert "failed" in table
+    assert "Not predicted yet" in html
+    assert "3 grids measured, nothing predicted" in words((tmp_path / "site" / "index.html").read_text()).lower()
+
+
+def test_a_validation_of_devices_that_no_machine_has_is_refused(tmp_path: Path) -> None:
+    site([validation(published=published(devices=10**40)), validation(published=published(devices=0))], tmp_path)
+    assert (tmp_path / "site" / "index.html").read_text().count("not 1 or more") == 2
+
+
+def test_a_validation_of_nothing_is_a_page(tmp_path: Path) -> None:
+    empty = measured().model_copy(update={"grids": (), "orders": ()})
+    assert "No grid of this job was measured." in page([Validation(jobs=(empty,))], tmp_path)
+
+
+def test_machines_without_a_measured_point_have_predicted_series_and_others_have_none(tmp_path: Path) -> None:
+    plans = [plan(system="alps", model="gpt-60b", devices=devices, time_s=9e3 / devices) for devices in (512, 1024)]
+    out = site(
+        [*plans, plan(), plan(devices=4096), validation(jobs=())], tmp_path, [train(), train(study="strong_scaling")]
+    )
+    weak, strong = ((out / f"{name}_scaling.html").read_text() for name in ("weak", "strong"))
+    assert set(figures(weak.split('id="predicted"')[1])) == {"perlmutter, axonn-sc24 Table III"}
+    assert set(figures(strong.split('id="predicted"')[1])) == {
+        "gpt-60b on alps, 16.78 million tokens a batch in bf16"
+    }  # fmt: skip
+    for html in (weak, strong):
+        assert "predicted" not in html.split('id="predicted"')[0].split("<h2>")[1]
+        assert "Predicted, not measured." in html
+
+
+def test_one_plan_alone_is_no_series(tmp_path: Path) -> None:
+    out = site([plan(), plan(simulated=False, devices=64)], tmp_path)
+    assert 'id="predicted"' not in (out / "strong_scaling.html").read_text()
