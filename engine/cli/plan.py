@@ -147,7 +147,7 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     from engine.planning.document import GridPlan, row
     from engine.planning.fewest import refusal
     from engine.planning.machine import Machine
-    from engine.planning.rank import Candidate, Job, ordered, rank
+    from engine.planning.rank import Candidate, Job, rank
 
     devices = _check(config)
     shape = config.model.resolve()
@@ -176,8 +176,7 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
         with loading():
             from engine.tracing.forecast import chosen, forecast
 
-        by_run = ordered(ranking.candidates, links.devices_per_node, as_run=True)
-        candidates = forecast(job, chosen(ranking.candidates, by_run), machine, exact=config.exact)
+        candidates = forecast(job, chosen(ranking, links.devices_per_node), machine, exact=config.exact)
     tokens_a_batch, parameters = sequences * shape.sequence, shape.parameters
     budget = config.token_budget or float(TOKENS_A_PARAMETER * parameters)
     flops = hardware_flops(shape, sequences, recompute=workload.checkpoint_activations), model_flops(shape, sequences)

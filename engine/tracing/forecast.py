@@ -10,7 +10,7 @@ from engine.models.choice import ModelChoice
 from engine.overlap.bucket import bucket_bytes
 from engine.planning.machine import Machine
 from engine.planning.memory import Workload
-from engine.planning.rank import Candidate, Job
+from engine.planning.rank import Candidate, Job, Ranking, ordered
 from engine.planning.simulate import Forecast
 from engine.tracing.predict import Traced
 from engine.tracing.survey import survey
@@ -23,9 +23,11 @@ FINAL = 10
 """Of these, how many are traced as a whole where that is asked for."""
 
 
-def chosen(*orders: Sequence[Candidate]) -> list[Candidate]:
-    """The first of each order, each once."""
-    return list({candidate.grid: candidate for order in orders for candidate in order[:SURVEYED]}.values())
+def chosen(ranking: Ranking, devices_per_node: int, most: int = SURVEYED) -> list[Candidate]:
+    """The first of the papers' order and of that of all that a run repeats, each once."""
+    by_run = ordered(ranking.candidates, devices_per_node, as_run=True)
+    both = (*ranking.candidates[:most], *by_run[:most])
+    return list({candidate.grid: candidate for candidate in both}.values())
 
 
 def plan_of(model: Architecture, candidate: Candidate, workload: Workload, machine: Machine) -> Plan:

@@ -19,7 +19,7 @@ from engine.planning.costs import Costs, papers_links
 from engine.planning.grids import Task
 from engine.planning.machine import Fitted, Machine
 from engine.planning.memory import Workload
-from engine.planning.rank import Candidate, Job, ordered, rank
+from engine.planning.rank import Candidate, Job, rank
 from engine.planning.simulate import Simulated
 from engine.planning.validation import (
     GridRow,
@@ -28,7 +28,7 @@ from engine.planning.validation import (
     PublishedRow,
     PublishedSeries,
 )
-from engine.tracing.forecast import FINAL, traces
+from engine.tracing.forecast import FINAL, chosen, traces
 from engine.tracing.predict import Traced
 
 log = logging.getLogger(__name__)
@@ -74,11 +74,10 @@ def tried(job: Job, devices: int, machine: Machine) -> list[Candidate]:
     """The ten best grids by the papers' equations, and the ten best by all that a run repeats."""
     task = Task(job.model, job.workload.batch.sequences, exact=True)
     grids = task.grids(devices, job.workload.batch.sequences)
-    found = rank(job, grids, machine.bandwidths).candidates
+    found = chosen(rank(job, grids, machine.bandwidths), machine.bandwidths.devices_per_node, FINAL)
     if not found:
         raise UsageError(f"No grid of {devices} devices of {machine.name} holds {job.model.name}.")
-    by_run = ordered(found, machine.bandwidths.devices_per_node, as_run=True)
-    return list({candidate.grid: candidate for order in (found, by_run) for candidate in order[:FINAL]}.values())
+    return found
 
 
 def published_jobs(series: PublishedSeries, machine: Machine) -> Iterator[PublishedJob]:
