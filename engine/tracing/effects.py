@@ -21,6 +21,7 @@ NONE, PAPERS = Overlap(), Overlap.parse("oar,ors,oag")
 SIZES = {512: "gpt-5b", 1024: "gpt-10b", 2048: "gpt-20b", 4096: "gpt-40b", 8192: "gpt-80b"}
 """Of axonn-sc24 Fig. 7, on GCDs of Frontier; batches are of Table III."""
 SEQUENCES = 8192
+OF_EFFECTS = "frontier"
 IN_NODE = 8
 """Ranks of the baseline's tensor parallelism: a node of Frontier."""
 SLOW_MODE, OTHER_MODES = 0.06, 0.55

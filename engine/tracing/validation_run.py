@@ -8,7 +8,7 @@ import yaml
 
 from engine.planning.machine import Fitted, Machine
 from engine.planning.validation import MeasuredJob, Validation, published
-from engine.tracing.effects import effects
+from engine.tracing.effects import OF_EFFECTS, effects
 from engine.tracing.validate import (
     PublishedJob,
     TracedJob,
@@ -47,7 +47,8 @@ def run(measured: Sequence[MeasuredJob], *, refit: bool = False) -> tuple[Valida
             machine = machine.with_fitted(refitted(machine, chosen_rows))
             fits[name] = _section(machine.fitted, [f"{t.job.name}: {', '.join(t.job.fitted)}" for t in traced])
         jobs += [job_rows(job, machine) for job in traced]
-    return Validation(published=tuple(rows), jobs=tuple(jobs), effects=tuple(effects(machines["frontier"]))), fits
+    brought = effects(machines[OF_EFFECTS]) if OF_EFFECTS in machines else []
+    return Validation(published=tuple(rows), jobs=tuple(jobs), effects=tuple(brought)), fits
 
 
 def _section(fitted: Fitted, rows: list[str]) -> str:

@@ -51,8 +51,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Validation:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(validation_run, "published", lambda: [series])
-        patch.setattr(validation_run, "effects", lambda machines: [])
-        patch.setattr(validation, "measured_jobs", lambda: [job()])
+        patch.setattr(validation, "measured_jobs", lambda *_: [job()])
         assert main(["plan", "--validate", "--refit", "--out", str(out)]) == 0
     return Validation.model_validate_json(out.read_text())
 
