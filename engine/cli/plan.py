@@ -127,7 +127,8 @@ def plan(
     rows = found.rows
     found = found.model_copy(update={"rows": rows[: config.top]})
     if explain is not None and explain > len(rows):
-        raise UsageError(f"--explain {explain} names a grid that there isn't: {len(rows)} fit.")
+        kind = "were simulated" if found.ordered_by == "simulated" else "fit"
+        raise UsageError(f"--explain {explain} names a grid that there isn't: {len(rows)} {kind}.")
     if out is not None:
         write_text(out, found.as_json())
     if json:
@@ -161,18 +162,20 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
         config.precision or ("fp32" if system.device.kind == "cpu" else "bf16"),
         checkpoint_activations=config.checkpoint_activations,
         overlap=config.overlap,
+        device=system.device.kind,
     )
     memory = config.device_memory or (system.device.memory_bytes.value if system.device.memory_bytes else None)
     job = Job(shape, workload, memory)
     grids = task.grids(devices, sequences)
     taken = agnostic(links.inter) if config.agnostic else links
-    ranking = rank(job, grids, taken, as_run=config.as_run)
-    if not ranking.candidates:
-        raise refusal(job, task, grids, links.devices_per_node)
-    candidates: Sequence[Candidate] = ranking.candidates
     machine = None
     if not (config.equations or config.agnostic or config.as_run):
         machine = Machine.of(system, workload.precision)  # type: ignore[arg-type]
+    ranking = rank(job, grids, taken, links_as_run=machine.links if machine else None, as_run=config.as_run)
+    if not ranking.candidates:
+        raise refusal(job, task, grids, links.devices_per_node)
+    candidates: Sequence[Candidate] = ranking.candidates
+    if machine:
         with loading():
             from engine.tracing.forecast import chosen, forecast
 
@@ -223,6 +226,8 @@ def _task(config: PlanConfig, shape: Architecture) -> Task:
 
 def _check(config: PlanConfig) -> int:
     """The devices. Raises UsageError for an option that is missing or out of its range."""
+    if config.exact and (config.equations or config.agnostic or config.as_run):
+        raise UsageError("--exact traces what is simulated: leave --equations, --agnostic and --as-run out.")
     if config.gpus is None:
         raise UsageError("Say on how many devices, by --gpus.")
     if (config.batch_tokens is None) == (config.batch_size is None):

@@ -21,8 +21,9 @@ def validated(measured: Path | None, *, refit: bool, json: bool, out: Path | Non
     if out is not None:
         write_text(out, found.as_json())
     sys.stdout.write(found.as_json() if json else told(found))
+    told_too = sys.stderr if json else sys.stdout
     for name, fitted in fits.items():
-        sys.stdout.write(f"\n# systems/{name}.yaml\n{fitted}")
+        told_too.write(f"\n# systems/{name}.yaml\n{fitted}")
     if refit and measured is not None:
-        sys.stdout.write(f"\n# engine/planning/rows/measured.yaml\n{as_yaml(jobs)}")
+        told_too.write(f"\n# engine/planning/rows/measured.yaml\n{as_yaml(jobs)}")
     return 0

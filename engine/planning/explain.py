@@ -31,6 +31,7 @@ PARTS = {
     "logits": "logits",
     "gradients": "gradients on their way",
 }
+LAST = {False: "It is the last one that fits.", True: "It is the last one that was simulated."}
 Column = tuple[str, str, Callable[[Row], str | None]]
 
 
@@ -121,7 +122,9 @@ def explained(plan: GridPlan, row: Row, after: Row | None, bandwidths: Bandwidth
     found = [axis for axis in Axis if grid[axis] > 1]
     lines += [_bandwidth(plan, grid, axis, row.bytes_per_s[axis], bandwidths) for axis in found]
     lines.append(_memory(row.memory, plan))
-    lines += ["It is the last one that fits."] if after is None else _compared(row, after, plan.ordered_by == "as_run")
+    lines += (
+        [LAST[plan.ordered_by == "simulated"]] if after is None else _compared(row, after, plan.ordered_by == "as_run")
+    )
     return "\n".join(lines) + "\n"
 
 

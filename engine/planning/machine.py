@@ -17,7 +17,7 @@ from engine.comm.collective import Kind
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.planning.bandwidth import Bandwidths, bandwidths
-from engine.planning.collectives import STEP_S, Link, ring_s
+from engine.planning.collectives import STEP_S, Link, Links, ring_s
 from engine.planning.events import Attention, Product, Sweep
 from systems import Dtype, System, measured
 
@@ -31,9 +31,9 @@ class Fitted:
 
     products: float = 0.8
     link: float = 0.7
-    fading: float = 0.0
+    fading: float = 0.05
     slowdown: float = 0.1
-    spread: float = 0.25
+    spread: float = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,10 @@ class Machine:
             return Link(bandwidth, self.step_s / 4, self.half_bytes)
         return Link(bandwidth, self.step_s, self.half_bytes, self.fitted.fading)
 
+    def links(self, grid: Grid) -> Links:
+        """Of every axis."""
+        return {axis: self.link(grid, axis) for axis in Axis}
+
     def collective_s(self, kind: str, num_bytes: float, grid: Grid, axis: Axis) -> float:
         """Seconds of a collective along the axis that shares its link with nobody else's."""
         link = self.link(grid, axis)
@@ -113,6 +117,7 @@ class Machine:
             modes={mode: fact.value for mode, fact in own.modes.items()} if own else {},
             kinds={kind: rate / between.bytes_per_s for kind, rate in between.kinds.items()} if between else {},
             step_s=between.step_s if between else STEP_S,
+            half_bytes=between.half_bytes if between else 0.0,
             kernel_s=own.kernel_s.value if own and own.kernel_s else KERNEL_S,
         )
 

@@ -11,6 +11,7 @@ from engine.planning.validation import MeasuredJob
 from engine.result.schema import Result, read
 
 STUDY = "model_validation"
+FEWEST = 2
 
 
 def one_axis(grid: str) -> bool:
@@ -30,6 +31,12 @@ def measured_in(folder: Path) -> list[MeasuredJob]:
         raise UsageError(
             f"No result of {STUDY} lies below {folder}: name the output folder of reframe -c suites/{STUDY}.py -r."
         )
+    for (system, series), grids in found.items():
+        if len(grids) < FEWEST:
+            raise UsageError(
+                f"Of {series} on {system} only {len(grids)} of the grids was measured: run suites/{STUDY}.py for "
+                f"{FEWEST} or more of them."
+            )
     return [_job(system, series, grids) for (system, series), grids in found.items()]
 
 

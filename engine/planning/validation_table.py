@@ -79,9 +79,9 @@ def _job(job: JobRows) -> str:
             f"order {order.name}: {order.efficient} of its first {TOP} among the {TOP} fastest, the fastest in place "
             f"{order.place_of_fastest}, rank correlation {order.spearman:.2f}\n"
         )
-    off, off_exposed = metrics.median_absolute_error(errors), metrics.median_absolute_error(exposed)
+    off, off_exposed = (f"{metrics.median_absolute_error(e):.1%}" if e else "unknown" for e in (errors, exposed))
     return text + (
-        f"of {len(others)} grids that nothing was fitted to: median error {off:.1%} of the time, {off_exposed:.1%} of "
+        f"of {len(others)} grids that nothing was fitted to: median error {off} of the time, {off_exposed} of "
         f"exposed communication; {within} within their intervals\n"
     )
 

@@ -49,7 +49,7 @@ class Traced:
         if self.cached is not None:
             saved = _scaled(_minus(simulate(self.cached, machine), more), 1 / STEP)
             found = _plus(found, _scaled(saved, self.cached_blocks))
-        return replace(found, peak_bytes=round(self.peak_bytes))
+        return replace(_none_negative(found), peak_bytes=round(self.peak_bytes))
 
 
 def traced(plan: Plan, *, device_memory: float | None = None, exact: bool = False) -> Traced:
@@ -109,6 +109,13 @@ def _combined(one: Simulated, two: Simulated, by: float) -> Simulated:
 
     names = (field.name for field in fields(Simulated) if field.name != "timeline")
     return Simulated(**{name: of(name) for name in names})  # type: ignore[arg-type]
+
+
+def _none_negative(found: Simulated) -> Simulated:
+    """What the line through few layers takes below zero of an axis is compute."""
+    exposed = {axis: max(0.0, seconds) for axis, seconds in found.exposed_s.items()}
+    more_s = sum(exposed.values()) - found.communication_s
+    return replace(found, exposed_s=exposed, compute_s=found.compute_s - more_s)
 
 
 def _plus(one: Simulated, two: Simulated) -> Simulated:

@@ -5,9 +5,11 @@ import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 
+from engine.errors import RunError
 from engine.measure.machine import cores
 from engine.progress import RENEWED
 from engine.tracing.predict import Traced, traced
@@ -46,5 +48,8 @@ def _several(pool: bool) -> Iterator[type[map]]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["engine.tracing.predict"])
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with ProcessPoolExecutor(workers, mp_context=context) as executor:
-        yield executor.map  # type: ignore[misc]
+    try:
+        with ProcessPoolExecutor(workers, mp_context=context) as executor:
+            yield executor.map  # type: ignore[misc]
+    except BrokenProcessPool:
+        raise RunError("A process that traced was ended from outside, perhaps for want of memory: try again.") from None

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean
 
 import systems
@@ -13,7 +13,7 @@ from engine.models.architecture import Architecture, hardware_flops
 from engine.models.catalogue import lookup
 from engine.overlap.flags import Overlap
 from engine.planning import calibrate, validation
-from engine.planning.bandwidth import agnostic
+from engine.planning.bandwidth import Bandwidths, agnostic
 from engine.planning.calibrate import Timed
 from engine.planning.costs import Costs, papers_links
 from engine.planning.grids import Task
@@ -74,7 +74,8 @@ def tried(job: Job, devices: int, machine: Machine) -> list[Candidate]:
     """The ten best grids by the papers' equations, and the ten best by all that a run repeats."""
     task = Task(job.model, job.workload.batch.sequences, exact=True)
     grids = task.grids(devices, job.workload.batch.sequences)
-    found = chosen(rank(job, grids, machine.bandwidths), machine.bandwidths.devices_per_node, FINAL)
+    ranking = rank(job, grids, machine.bandwidths, links_as_run=machine.links)
+    found = chosen(ranking, machine.bandwidths.devices_per_node, FINAL)
     if not found:
         raise UsageError(f"No grid of {devices} devices of {machine.name} holds {job.model.name}.")
     return found
@@ -145,7 +146,7 @@ def traced_job(job: MeasuredJob, machine: Machine) -> TracedJob:
     )
     planned = Job(model, workload, None)
     candidates = rank(planned, [Grid.parse(grid) for grid in job.time_s], machine.bandwidths).candidates
-    found = traces(planned, candidates, machine)
+    found = traces(replace(planned, device_memory=machine.device_memory), candidates, machine)
     return TracedJob(job, model, {str(c.grid): traced for c, traced in zip(candidates, found, strict=True)})
 
 
@@ -159,10 +160,15 @@ def job_rows(found: TracedJob, machine: Machine) -> JobRows:
     steps = {grid: traced.on(machine) for grid, traced in found.traced.items()}
     equations = {grid: sum(costs.equations(g, aware(g)).values()) for grid in steps for g in [Grid.parse(grid)]}
     agnostics = {grid: sum(costs.equations(g, flat(g)).values()) for grid in steps for g in [Grid.parse(grid)]}
+
+    def ranked(bandwidths: Bandwidths) -> dict[str, int]:
+        order = rank(Job(found.model, workload), [Grid.parse(grid) for grid in steps], bandwidths).candidates
+        return {str(candidate.grid): place for place, candidate in enumerate(order, 1)}
+
     by = {
         "simulated": validation.places({grid: step.time_s for grid, step in steps.items()}),
-        "equations": validation.places(equations),
-        "agnostic": validation.places(agnostics),
+        "equations": ranked(machine.bandwidths),
+        "agnostic": ranked(agnostic(machine.bandwidths.inter)),
     }
     fastest = sorted(job.time_s, key=lambda grid: job.time_s[grid])
     rows = [
@@ -202,5 +208,7 @@ def machine_of(system: str, precision: str) -> Machine:
 
 def refitted(machine: Machine, rows: Sequence[Timed]) -> Fitted:
     """The machine's numbers, fitted anew to these rows."""
+    if not rows:
+        raise UsageError(f"Nothing was measured that {machine.name} can be fitted to: measure a grid of one axis.")
     log.info("fitting %s to %d rows", machine.name, len(rows))
     return calibrate.fit(rows)
