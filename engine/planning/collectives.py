@@ -147,11 +147,6 @@ def layer_s(layer: Layer, grid: Grid, links: Links) -> float:
     return sum(equation(layer, grid, links) for equation in EQUATIONS)
 
 
-def network_s(layers: Mapping[Layer, int], grid: Grid, links: Links) -> float:
-    """Seconds of a step's communication, nothing of it hidden: Eq. 6 over all layers, each as often as it is there."""
-    return sum(count * layer_s(layer, grid, links) for layer, count in layers.items())
-
-
 def linear_layers(model: Architecture, rows: int, element: int) -> tuple[list[Layer], Layer]:
     """Those of one block in their order, and the head, for so many rows of a data group."""
     placements = model.placements()
@@ -161,15 +156,3 @@ def linear_layers(model: Architecture, rows: int, element: int) -> tuple[list[La
         Layer(rows, p.shape[1], p.shape[0], element, transposed=p.split != NORMAL) for p in (*of_block, head)
     ]
     return block, last
-
-
-def layers_of(model: Architecture, sequences: int, grid: Grid, element: int) -> dict[Layer, int]:
-    """The linear layers of a network and how often each is there, the head among them, for a global batch.
-
-    The equations know neither norms and embeddings nor recomputation.
-    """
-    block, head = linear_layers(model, sequences * model.sequence // grid.data, element)
-    found: dict[Layer, int] = {}
-    for layer, count in (*((layer, model.layers) for layer in block), (head, 1)):
-        found[layer] = found.get(layer, 0) + count
-    return found

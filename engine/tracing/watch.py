@@ -85,7 +85,6 @@ class Operators(TorchDispatchMode):
         super().__init__()
         self._log = log
         self._known: set[int] = set()
-        self.counts = True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -100,7 +99,7 @@ class Operators(TorchDispatchMode):
         made = list(_meta([out]))
         for tensor in made:
             self._see(tensor)
-        if self.counts and made and func not in FREE and not func.is_view and func.namespace != "c10d":
+        if made and func not in FREE and not func.is_view and func.namespace != "c10d":
             self._count(func, args, given, made)
         return out
 

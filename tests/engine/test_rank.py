@@ -15,7 +15,7 @@ from engine.grid import Axis, Grid
 from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
 from engine.planning.bandwidth import Bandwidths, agnostic
-from engine.planning.collectives import EQUATIONS, Layer, Link, moved_bytes
+from engine.planning.collectives import EQUATIONS, Layer, Link, layer_s, moved_bytes
 from engine.planning.costs import Costs, papers_links, run_links
 from engine.planning.fewest import fewest, refusal
 from engine.planning.fit import fits_nodes
@@ -84,6 +84,18 @@ def test_as_run_a_block_moves_what_the_engine_sends(micro: int, again: bool) -> 
     for axis, other in ((Axis.X, 0), (Axis.Y, statistics)):
         sums = of_block["all_reduce_y", axis] + of_block["all_reduce_x", axis]
         assert sums == pytest.approx(moved(Kind.ALL_REDUCE, axis, other))
+
+
+def test_a_layers_communication_is_the_sum_of_its_equations_and_latency_comes_on_top() -> None:
+    layer, grid = Layer(4096, 1024, 2048, 2), Grid(2, 2, 4, 2)
+    papers = {axis: Link(1e9) for axis in Axis}
+    assert layer_s(layer, grid, papers) == pytest.approx(sum(equation(layer, grid, papers) for equation in EQUATIONS))
+    assert layer_s(layer, Grid(), papers) == 0
+    real = {axis: Link(1e9, step_s=1e-3) for axis in Axis}
+    steps = 3 + 3 + 2 + 2 + 2
+    assert layer_s(layer, grid, real) == pytest.approx(layer_s(layer, grid, papers) + steps * 1e-3)
+    short = {axis: Link(1e9, half_bytes=1e6, fading=0.1) for axis in Axis}
+    assert layer_s(layer, grid, short) > layer_s(layer, grid, papers)
 
 
 def test_as_run_in_one_go_with_nothing_recomputed_is_what_the_equations_say() -> None:
