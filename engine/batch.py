@@ -19,6 +19,10 @@ class Batch:
         """Sequences of one rank in a step."""
         return self.sequences // grid.batch_split
 
+    def at_once(self, grid: Grid) -> int:
+        """Sequences of one rank in a micro-batch."""
+        return self.micro or self.per_rank(grid)
+
     def check(self, grid: Grid) -> None:
         """Raises UsageError unless z and data split the batch evenly, and micro-batches a rank's share."""
         if self.sequences < 1 or self.sequences % grid.batch_split:

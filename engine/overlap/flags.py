@@ -11,6 +11,8 @@ from typing import Literal
 from engine.errors import UsageError
 
 AUTO: Literal["auto"] = "auto"
+CACHE_SHARE = 0.5
+"""Of the memory left after the first step, what cache="auto" may take unless a budget is given."""
 WORDS = "none, all, or a comma list of oar, ors, oag, cache=N, cache=auto and data"
 
 
@@ -65,6 +67,11 @@ class Overlap(Pace):
     def at(self, pace: Pace) -> "Overlap":
         """The same flags at another pace."""
         return replace(self, **{number.name: getattr(pace, number.name) for number in fields(Pace)})
+
+    def auto_blocks(self, free_bytes: float, block_bytes: float, layers: int) -> int:
+        """What cache="auto" comes out as: blocks that fit cache_bytes or, without it, CACHE_SHARE of what is free."""
+        budget = CACHE_SHARE * max(0.0, free_bytes) if self.cache_bytes is None else self.cache_bytes
+        return min(int(budget / block_bytes), layers)
 
     @classmethod
     def parse(cls, text: str) -> "Overlap":

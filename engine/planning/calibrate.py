@@ -26,11 +26,12 @@ class Usual:
     high: float
 
 
+UNFITTED = Fitted()
 USUAL = {
-    "products": Usual(0.8, 0.15, 0.1, 1.0),
-    "link": Usual(0.7, 0.2, 0.05, 1.0),
-    "fading": Usual(0.05, 0.05, 0.0, 1.0),
-    "slowdown": Usual(0.1, 0.05, 0.0, 1.0),
+    "products": Usual(UNFITTED.products, 0.15, 0.1, 1.0),
+    "link": Usual(UNFITTED.link, 0.2, 0.05, 1.0),
+    "fading": Usual(UNFITTED.fading, 0.05, 0.0, 1.0),
+    "slowdown": Usual(UNFITTED.slowdown, 0.05, 0.0, 1.0),
 }
 LEAST_SPREAD = 0.1
 """Of the interval: two rows that fit exactly don't make a model exact."""
@@ -43,8 +44,7 @@ def fit(rows: Sequence[Timed], *, rounds: int = 7) -> Fitted:
     """The numbers that fit best, and the spread of the errors that are left. Raises ValueError without rows."""
     if not rows:
         raise ValueError("A fit needs at least one row.")
-    best = Fitted(**{name: usual.value for name, usual in USUAL.items()})
-    least = _misfit(best, rows)
+    best, least = UNFITTED, _misfit(UNFITTED, rows)
     steps = {name: usual.spread for name, usual in USUAL.items()}
     for _ in range(rounds):
         moved = True

@@ -13,8 +13,8 @@ from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
 from engine.placement import NORMAL
 
-STEP_S = 1.4e-5
-"""Latency of a ring's step between nodes, as NCCL has it for large messages (Simple, its tuning.cc)."""
+WITHIN_NODE = 0.25
+"""Of a step's latency between nodes, that of one within."""
 
 
 @dataclass(frozen=True, slots=True)

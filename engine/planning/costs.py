@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
+from engine.overlap.bucket import HOP_S
 from engine.planning.bandwidth import Bandwidths
 from engine.planning.collectives import (
     EQUATIONS,
-    STEP_S,
+    WITHIN_NODE,
     Layer,
     Link,
     Links,
@@ -39,7 +40,7 @@ def run_links(bandwidths: Bandwidths) -> LinksOn:
     def links(grid: Grid) -> Links:
         found: dict[Axis, Link] = {}
         for axis in Axis:
-            latency_s = STEP_S if bandwidths.leaves_node(grid, axis) else STEP_S / 4
+            latency_s = HOP_S * (1 if bandwidths.leaves_node(grid, axis) else WITHIN_NODE)
             found[axis] = Link(bandwidths.in_a_run(grid, axis), latency_s)
         return found
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from engine.comm.collective import Kind
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
+from engine.overlap.bucket import HOP_S
 from engine.planning.bandwidth import Bandwidths, bandwidths
-from engine.planning.collectives import STEP_S, Link, Links, ring_s
+from engine.planning.collectives import WITHIN_NODE, Link, Links, ring_s
 from engine.planning.events import Attention, Product, Sweep
 from systems import Dtype, System, measured
 
@@ -54,7 +55,7 @@ class Machine:
     fitted: Fitted = Fitted()
     modes: Mapping[str, float] = field(default_factory=dict)
     kinds: Mapping[str, float] = field(default_factory=dict)
-    step_s: float = STEP_S
+    step_s: float = HOP_S
     half_bytes: float = 0.0
     kernel_s: float = KERNEL_S
 
@@ -71,7 +72,7 @@ class Machine:
         """What one group of the axis finds while all of them, and no other axis, communicate."""
         bandwidth = self.bandwidths.in_a_run(grid, axis, self.fitted.link)
         if not self.bandwidths.leaves_node(grid, axis):
-            return Link(bandwidth, self.step_s / 4, self.half_bytes)
+            return Link(bandwidth, self.step_s * WITHIN_NODE, self.half_bytes)
         return Link(bandwidth, self.step_s, self.half_bytes, self.fitted.fading)
 
     def links(self, grid: Grid) -> Links:
@@ -116,7 +117,7 @@ class Machine:
             fitted=Fitted(**{name: getattr(own, name) for name in names}) if own else Fitted(),
             modes={mode: fact.value for mode, fact in own.modes.items()} if own else {},
             kinds={kind: rate / between.bytes_per_s for kind, rate in between.kinds.items()} if between else {},
-            step_s=between.step_s if between else STEP_S,
+            step_s=between.step_s if between else HOP_S,
             half_bytes=between.half_bytes if between else 0.0,
             kernel_s=own.kernel_s.value if own and own.kernel_s else KERNEL_S,
         )

@@ -103,7 +103,7 @@ class Job:
         """
         batch = self.workload.batch
         if batch.micro or self.whole_shares:
-            micro = batch.micro or batch.per_rank(grid)
+            micro = batch.at_once(grid)
             return micro, self.needs(grid, micro)
         micro, needs = 1, self.needs(grid, 1)
         larger = divisors(batch.per_rank(grid))[1:] if needs.total <= self.usable else []

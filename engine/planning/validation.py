@@ -176,9 +176,10 @@ Orders = Literal["simulated", "equations", "agnostic"]
 
 def order(name: Orders, predicted: Sequence[str], fastest: Sequence[str]) -> Order:
     """Of grids in the predicted order, and from the fastest measured on."""
+    place_of = {grid: place for place, grid in enumerate(predicted)}
     return Order(
         name=name,
         efficient=len(set(predicted[:TOP]) & set(fastest[:TOP])),
-        place_of_fastest=list(predicted).index(fastest[0]) + 1,
-        spearman=metrics.spearman([(place, list(predicted).index(grid)) for place, grid in enumerate(fastest)]),
+        place_of_fastest=place_of[fastest[0]] + 1,
+        spearman=metrics.spearman([(place, place_of[grid]) for place, grid in enumerate(fastest)]),
     )

@@ -12,7 +12,8 @@ from engine.planning.machine import Machine
 from engine.planning.rank import Candidate, Job, rank
 from engine.planning.simulate import Simulated
 from engine.planning.validation import Effect
-from engine.tracing.forecast import traces
+from engine.tracing.forecast import fastest, traces
+from engine.tracing.predict import Traced
 from engine.tracing.validate import job_of, tried
 
 log = logging.getLogger(__name__)
@@ -38,9 +39,8 @@ def _saved(before: float, after: float) -> float:
     return 100 * (1 - after / before)
 
 
-def _best(job: Job, candidates: list[Candidate], machine: Machine) -> tuple[Candidate, Simulated]:
-    steps = [traced.on(machine) for traced in traces(job, candidates, machine)]
-    return min(zip(candidates, steps, strict=True), key=lambda found: found[1].time_s)
+def _best(job: Job, candidates: list[Candidate], machine: Machine) -> tuple[Candidate, Traced, Simulated]:
+    return fastest(candidates, traces(job, candidates, machine), machine)
 
 
 def _grid_effects(machine: Machine) -> Iterator[Effect]:
@@ -53,8 +53,8 @@ def _grid_effects(machine: Machine) -> Iterator[Effect]:
         baselines = rank(job, in_node, machine.bandwidths).candidates
         if not baselines:
             raise UsageError(f"No grid of {devices} devices with x={IN_NODE} holds {name}.")
-        baseline, before = _best(job, [min(baselines, key=lambda c: c.grid.z)], machine)
-        best, after = _best(job, tried(job, devices, machine), machine)
+        baseline, _, before = _best(job, [min(baselines, key=lambda c: c.grid.z)], machine)
+        best, _, after = _best(job, tried(job, devices, machine), machine)
         yield Effect(
             name="the model's grid by tensor parallelism in the node and HSDP",
             setting=f"{name} on {devices} GCDs, {best.grid} by {baseline.grid}, no overlap",
@@ -70,9 +70,9 @@ def _overlap_effect(machine: Machine) -> Effect:
     devices, name = 8192, "gpt-80b"
     log.info("%s on %d devices: overlap by none", name, devices)
     job = job_of(lookup(name), SEQUENCES, PAPERS, machine)
-    best, after = _best(job, tried(job, devices, machine), machine)
+    best, _, after = _best(job, tried(job, devices, machine), machine)
     none = replace(job, workload=replace(job.workload, overlap=NONE))
-    _, before = _best(none, [best], machine)
+    _, _, before = _best(none, [best], machine)
     return Effect(
         name="overlap of all-reduces, reduce-scatters and all-gathers by none",
         setting=f"{name} on {devices} GCDs, {best.grid}",
@@ -89,10 +89,8 @@ def _mode_effects(machine: Machine) -> Iterator[Effect]:
     devices, name = 32768, "gpt-320b"
     log.info("%s on %d devices: modes of products", name, devices)
     job = job_of(lookup(name), SEQUENCES, PAPERS, machine)
-    candidates = tried(job, devices, machine)
-    best, tuned = _best(job, candidates, machine)
-    slow = replace(machine, modes={"TN": SLOW_MODE / OTHER_MODES})
-    _, untuned = _best(job, [best], slow)
+    best, traced, tuned = _best(job, tried(job, devices, machine), machine)
+    untuned = traced.on(replace(machine, modes={"TN": SLOW_MODE / OTHER_MODES}))
     for what, step, published in (("as PyTorch multiplies", untuned, 30.1), ("tuned", tuned, 13.19)):
         yield Effect(
             name=f"compute of a batch, products {what}",

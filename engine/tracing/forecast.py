@@ -11,7 +11,7 @@ from engine.overlap.bucket import bucket_bytes
 from engine.planning.machine import Machine
 from engine.planning.memory import Workload
 from engine.planning.rank import Candidate, Job, Ranking, ordered
-from engine.planning.simulate import Forecast
+from engine.planning.simulate import Forecast, Simulated
 from engine.tracing.predict import Traced
 from engine.tracing.survey import survey
 from engine.training.config import OptimConfig, TrainConfig
@@ -65,6 +65,14 @@ def forecast(job: Job, candidates: Sequence[Candidate], machine: Machine, *, exa
         return found
     final, rest = found[:FINAL], found[FINAL:]
     return _played(final, traces(job, final, machine, exact=True), machine) + rest
+
+
+def fastest(
+    candidates: Sequence[Candidate], of: Sequence[Traced], machine: Machine
+) -> tuple[Candidate, Traced, Simulated]:
+    """The grid whose step takes the least time on the machine, its trace and that step."""
+    steps = [traced.on(machine) for traced in of]
+    return min(zip(candidates, of, steps, strict=True), key=lambda found: found[2].time_s)
 
 
 def _played(candidates: Sequence[Candidate], of: Sequence[Traced], machine: Machine) -> list[Candidate]:

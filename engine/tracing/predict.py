@@ -16,7 +16,6 @@ from engine.planning.memory import Footprint
 from engine.planning.simulate import Simulated, simulate
 from engine.tracing.step import trace
 from engine.training.plan import Plan
-from engine.training.trainer import CACHE_SHARE
 
 STEP = 2
 """Layers by which the two traces differ."""
@@ -83,13 +82,10 @@ def _few(plan: Plan) -> int:
 
 
 def _fitting(plan: Plan, device_memory: float | None, needed: float) -> int:
-    """Blocks that cache=auto would keep (training/trainer.py)."""
-    budget = plan.config.overlap.cache_bytes
-    if budget is None:
-        budget = max(0.0, (device_memory or 0.0) - needed) * CACHE_SHARE
+    """Blocks that cache=auto would keep."""
     of_block = [p for name, p in plan.model.placements().items() if name.startswith("blocks.0.") and p.sharded]
     block_bytes = sum(p.local_numel(plan.grid) for p in of_block) * plan.grid.z * plan.config.workload.compute
-    return min(int(budget / block_bytes), plan.model.layers)
+    return plan.config.overlap.auto_blocks((device_memory or 0.0) - needed, block_bytes, plan.model.layers)
 
 
 def _of(plan: Plan, layers: int, cached: int) -> Plan:

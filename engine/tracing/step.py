@@ -19,7 +19,7 @@ from engine.overlap.flags import AUTO
 from engine.planning.events import Mark, Segment, Trace
 from engine.tracing.watch import Collectives, Log, Operators, fused_attention
 from engine.training.plan import Plan
-from engine.training.trainer import CACHE_SHARE, Trainer
+from engine.training.trainer import Trainer
 
 MOST_PASSES = 3
 """The first micro-batch, one that stands for those between, and the last."""
@@ -50,7 +50,7 @@ def trace(plan: Plan, rank: int = 0, *, device_memory: float | None = None) -> T
         trainer.launch_step()  # in which the order of gathers is learnt, and the moments are made
         state_bytes = log.live
         _size_cache(trainer, device_memory, log.peak)
-        passes = plan.config.batch.per_rank(plan.grid) // _micro(plan)
+        passes = plan.config.batch.per_rank(plan.grid) // plan.config.batch.at_once(plan.grid)
         trainer.plan = _of_few(plan, min(passes, MOST_PASSES))
         log.peak = log.live
         segments = _segments(trainer, log, passes)
@@ -92,13 +92,9 @@ def _segments(trainer: Trainer, log: Log, passes: int) -> list[Segment]:
     return found
 
 
-def _micro(plan: Plan) -> int:
-    return plan.config.batch.micro or plan.config.batch.per_rank(plan.grid)
-
-
 def _of_few(plan: Plan, passes: int) -> Plan:
     """The same plan for a batch of so many micro-batches a rank."""
-    micro = _micro(plan)
+    micro = plan.config.batch.at_once(plan.grid)
     batch = Batch(passes * micro * plan.grid.batch_split, micro)
     return replace(plan, config=replace(plan.config, batch=batch))
 
@@ -108,7 +104,5 @@ def _size_cache(trainer: Trainer, device_memory: float | None, peak: int) -> Non
     overlap = trainer.plan.config.overlap
     if overlap.cache != AUTO or not trainer.model.can_cache:
         return
-    budget = overlap.cache_bytes
-    if budget is None:
-        budget = max(0.0, (device_memory or 0.0) - peak) * CACHE_SHARE
-    trainer.model.cache_blocks(min(int(budget / trainer.model.block_bytes()), trainer.plan.model.layers))
+    free, model = (device_memory or 0.0) - peak, trainer.model
+    model.cache_blocks(overlap.auto_blocks(free, model.block_bytes(), trainer.plan.model.layers))

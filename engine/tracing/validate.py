@@ -28,7 +28,7 @@ from engine.planning.validation import (
     PublishedRow,
     PublishedSeries,
 )
-from engine.tracing.forecast import FINAL, chosen, traces
+from engine.tracing.forecast import FINAL, chosen, fastest, traces
 from engine.tracing.predict import Traced
 
 log = logging.getLogger(__name__)
@@ -57,8 +57,8 @@ class PublishedJob:
 
     def best(self, machine: Machine) -> tuple[Candidate, Simulated]:
         """The fastest grid on that machine, and its step."""
-        steps = [traced.on(machine) for traced in self.traced]
-        return min(zip(self.candidates, steps, strict=True), key=lambda found: found[1].time_s)
+        candidate, _, step = fastest(self.candidates, self.traced, machine)
+        return candidate, step
 
     def timed(self, machine: Machine) -> Timed:
         """As calibrate.fit takes it."""

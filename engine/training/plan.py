@@ -52,7 +52,7 @@ class Plan:
         options = asdict(config)
         del options["labels"]
         options |= {"model": self.model.options, "grid": str(self.grid)}
-        options["batch"]["micro"] = config.batch.micro or config.batch.per_rank(self.grid)
+        options["batch"]["micro"] = config.batch.at_once(self.grid)
         options["reduce_dtype"] = config.reduce_dtype or config.precision
         tuning = options.pop("overlap")
         options |= {key: tuning[key] for key in ("prefetch_depth", "reduce_window", "bucket_bytes", "cache_bytes")}

@@ -89,7 +89,7 @@ def tuned(plan: Plan, comm: Comm) -> tuple[Mapping[str, Kernels], Tuning | None]
     config = plan.config
     if not config.tune_matmul:
         return {}, None
-    sequences = config.batch.micro or config.batch.per_rank(plan.grid)
+    sequences = config.batch.at_once(plan.grid)
     found = products(plan.model, plan.grid, sequences, recompute=config.checkpoint_activations)
     try:
         return tune(found, config.precision, comm, force=config.tune_matmul == "force")

@@ -35,9 +35,6 @@ from engine.training.plan import Plan
 
 log = logging.getLogger(__name__)
 
-CACHE_SHARE = 0.5
-"""Of the memory left after the first step, what cache="auto" may take unless a budget is given."""
-
 
 class Diverged(RunError):
     """The loss is no longer a number; every rank sees it in the same step."""
@@ -150,10 +147,10 @@ class Trainer:
     def _size_cache(self) -> None:
         """Settle cache="auto", once a step has shown how much memory training takes. Collective."""
         self._unsized = False
-        budget = self.plan.config.overlap.cache_bytes
-        if budget is None:
-            budget = free_bytes(self.comm.device) / self.comm.ranks_sharing_memory() * CACHE_SHARE
-        fits = min(int(budget / self.model.block_bytes()), self.plan.model.layers)
+        overlap, free = self.plan.config.overlap, 0.0
+        if overlap.cache_bytes is None:
+            free = free_bytes(self.comm.device) / self.comm.ranks_sharing_memory()
+        fits = overlap.auto_blocks(free, self.model.block_bytes(), self.plan.model.layers)
         self._auto_blocks = int(self.comm.everyone(torch.tensor([fits])).min().item())
         self._keep_auto()
 
