@@ -1,14 +1,17 @@
-"""The program `par4d`: the engine's commands, and `report` beside them.
+"""The program `par4d`: the engine's commands, with `report` and `calibrate` beside them.
 
-It has its home here because the engine knows nothing of reports, while reports read what the engine writes.
+It has its home here because the engine knows nothing of reports and suites, while they read what the engine writes.
 """
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from engine.cli.main import commands, run
+from engine.progress import log_to_stderr
 
 
 def report(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
@@ -18,8 +21,37 @@ def report(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
     return report_main(words)
 
 
+def calibrate(
+    *,
+    system: Annotated[str | None, Parameter(metavar="NAME")] = None,
+    results: Annotated[Path | None, Parameter(metavar="DIR", help="fit to what an earlier run has measured")] = None,
+    timeout: Annotated[float, Parameter(metavar="SECONDS", help="for all tests, and their time in a queue")] = 86400.0,
+) -> int:
+    """Measure what `par4d plan` takes of a machine: its links, its devices, and four numbers that a fit finds.
+
+      par4d calibrate --system vcluster      under five minutes there, after `ci/cluster up`
+
+    Runs what `reframe --tag calibration` selects from suites/, and writes systems/measured/NAME.yaml with the device
+    and the date.
+
+    Parameters
+    ----------
+    system
+        which (default: this machine)
+    """
+    from engine.errors import UsageError
+    from suites.calibrate import calibrated
+
+    if not timeout > 0:
+        raise UsageError(f"--timeout is a positive number, but {timeout:g} was given.")
+    log_to_stderr(0)
+    sys.stdout.write(f"{calibrated(system, timeout_s=timeout, results=results)}\n")
+    return 0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     app = commands("par4d")
+    app.command(calibrate)
     app.command(report, help_flags=())  # --help is for the report's own command line
     return run(app, argv)

@@ -68,10 +68,12 @@ def step(name: str, plan: GridPlan) -> list[Figure]:
     svg = timeline_picture.picture([panel], name=f"{name}-step", title=title, description=" Predicted, not measured.")
     if svg is None:
         return []
+    few = text.number(row.timeline_layers)
+    layers = "" if row.exact or not few > 0 else f", with {few:,.0f} of its layers,"
     caption = (
-        f"Predicted, not measured: the step of number {row.place} as the engine issues it, played on a model of the "
-        f"machine. {SIMPLIFIED} Compute and its phases on top, below it what is in flight along each axis of the "
-        "grid. A lane is filled in part where more happens than the picture can tell apart."
+        f"Predicted, not measured: the step of number {row.place}{layers} as the engine issues it, played on a model "
+        f"of the machine. {SIMPLIFIED} Compute and its phases on top, below it what is in flight along each axis of "
+        "the grid. A lane is filled in part where more happens than the picture can tell apart."
     )
     keys = ["lane", "kind", "name", "start_s", "end_s"]
     data = pd.DataFrame([span.model_dump(include=set(keys)) for span in row.timeline.spans], columns=keys)

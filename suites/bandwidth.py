@@ -8,18 +8,19 @@ four nodes, as rings of two nodes and of four tell the latency of a step from wh
 """
 
 import os
-from collections.abc import Sequence
-from datetime import datetime
 
 import reframe as rfm
 from reframe.core.builtins import run_after, run_before, variable
 from reframe.core.logging import getlogger
 from reframe.utility import typecheck as typ
 
-from engine.result.links import Links, Rings
+import systems
+from engine.result.links import Links
 from engine.result.schema import Result, parse
 from suites.engine_test import EngineTest
+from suites.kept import links_of
 from suites.point_training import FEWEST_CORES, ON_THIS_MACHINE
+from suites.series import CALIBRATION
 from systems import store
 
 MOST_RANKS_HERE = 8
@@ -35,7 +36,7 @@ class Bandwidth(EngineTest):
 
     descr = "bandwidth within a node and between nodes"
     study = "bandwidth"
-    tags = {"bandwidth", "nightly"}
+    tags = {"bandwidth", "nightly", CALIBRATION}
     nodes = variable(int, value=1 if ON_THIS_MACHINE else 4, loggable=True)
     message_bytes = variable(int, value=0)
     time_budget_s = variable(float, value=120.0)
@@ -63,9 +64,13 @@ class Bandwidth(EngineTest):
         """What can't be written is told, and no failure: what was measured is in the run's result."""
         if self.is_dry_run() or not self.keep:
             return
-        name = self.system.name
+        name, found = self.system.name, links_of(self.result)
+        before = systems.measured(name)
+        if found.inter is None and before is not None and before.inter is not None:
+            getlogger().warning(f"one node tells nothing of links between nodes: those kept of {name} stay")
+            return
         try:
-            file = store.keep(name, measured(self.result))
+            file = store.keep(name, found)
         except OSError as error:
             getlogger().warning(f"the bandwidths of {name} could not be kept: {error}")
             return
@@ -96,54 +101,3 @@ def figures(links: Links) -> dict[str, tuple[float | None, str]]:
     if link := links.fitted:
         found |= {"link": (link.bytes_per_s, "B/s"), "step": (link.step_s, "s"), "half_size": (link.half_bytes, "B")}
     return found
-
-
-def measured(result: Result) -> store.Measured:
-    """A result as the store has it, in five digits. Between nodes the ring of all of them counts."""
-    links, origin = result.links, result.provenance
-    assert links is not None
-
-    def rates(several: Sequence[Rings]) -> dict[str, float]:
-        return {f"{rings.apart}x{rings.ranks}": _short(rings.bytes_per_s) for rings in several}
-
-    options = [f"--{name.removesuffix('_s').replace('_', '-')} {value}" for name, value in _told(result)]
-    inter = None
-    if links.fitted:
-        inter = store.Between(
-            bytes_per_s=_short(links.alone[-1].bytes_per_s),
-            kinds={
-                one.kind: _short(one.bytes_per_s) for one in reversed(links.alone[-1].times)
-            },  # the largest is first
-            shared=rates(links.shared),
-            link_bytes_per_s=_short(links.fitted.bytes_per_s),
-            step_s=_short(links.fitted.step_s),
-            half_bytes=_short(links.fitted.half_bytes),
-        )
-    commit = origin.git_commit and f"{origin.git_commit}{', modified' if origin.git_dirty else ''}"
-    return store.Measured(
-        date=datetime.fromisoformat(origin.end).date().isoformat(),
-        source=store.Source(
-            command=" ".join(["bench collectives", *options]),
-            commit=commit,
-            device=" and ".join(origin.devices),
-            hosts=len(origin.hosts),
-            ranks=result.ranks,
-        ),
-        message_bytes=links.message_bytes,
-        devices_per_node=links.devices_per_node,
-        intra=rates(links.within),
-        inter=inter,
-    )
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.5g}")
-
-
-def _told(result: Result) -> list[tuple[str, object]]:
-    """The options of the command that were given."""
-    return [
-        (name, value)
-        for name in ("device", "bytes", "repeats", "time_budget_s")
-        if (value := result.config[name]) is not None
-    ]

@@ -13,11 +13,12 @@ from reframe.utility import typecheck as typ
 
 from suites.engine_test import EngineTest
 from suites.point_training import SYSTEM, too_many_ranks
-from suites.series import points
+from suites.series import CALIBRATION, points
 
 SIZES = {"cuda": "1024..65536", "cpu": "256..4096"}
 TIME_BUDGET_S = {"cuda": 120, "cpu": 8}
 RANKS = sorted({point.devices for point in points("weak_scaling", SYSTEM.name)}) if SYSTEM.device.kind == "cpu" else [1]
+CALIBRATED = points(CALIBRATION, SYSTEM.name)[0]
 DTYPES = [name for name in ("bf16", "fp32", "fp64") if SYSTEM.device.kind == "cpu" or name in SYSTEM.device.peak_flops]
 
 
@@ -37,6 +38,12 @@ class DeviceTest(EngineTest):
     @run_after("init")
     def take_ranks(self) -> None:
         self.num_tasks = self.ranks
+        if self.calibrates():
+            self.tags = self.tags | {CALIBRATION}
+
+    def calibrates(self) -> bool:
+        """Whether the performance model takes figures of so many ranks."""
+        return self.device == "cuda" or self.ranks == CALIBRATED.devices
 
     @run_before("setup")
     def leave_out_what_oversubscribes(self) -> None:
@@ -60,6 +67,9 @@ class Peak(DeviceTest):
 
     descr = "GEMM peak of one device"
     dtype = parameter(DTYPES, type=str, loggable=True)
+
+    def calibrates(self) -> bool:
+        return super().calibrates() and self.dtype == CALIBRATED.series.precision
 
     def options(self) -> list[str]:
         words = ["bench", "gemm", "--dtype", self.dtype, "--sizes", SIZES[self.device], "--device", self.device]
@@ -106,6 +116,9 @@ class LaunchLatency(DeviceTest):
     """`engine bench latency`: seconds of a tiny operator, the median."""
 
     descr = "launch latency of one device"
+
+    def calibrates(self) -> bool:
+        return False
 
     def options(self) -> list[str]:
         return ["bench", "latency", "--device", self.device]

@@ -1,7 +1,7 @@
 """What each study runs on each system, as points. The data is in series.yaml."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar
 
@@ -12,13 +12,16 @@ from engine.batch import Batch
 from engine.errors import UsageError
 from engine.models.catalogue import lookup
 from engine.planning.grids import Task
-from engine.planning.memory import Footprint, Workload
+from engine.planning.memory import Workload
+from engine.planning.rank import Job
 from engine.schema import Record, first_problem
 from systems import Partition, System, TimeLimit, load, seconds
 
 FILE = Path(__file__).with_name("series.yaml")
 ANY_OTHER = "*"
 AUTO: Literal["auto"] = "auto"
+CALIBRATION = "calibration"
+"""The study that a machine's numbers are fitted to, and the tag of all tests that par4d calibrate runs."""
 EVERY: Literal["every"] = "every"
 
 Count = Annotated[int, Field(gt=0)]
@@ -37,7 +40,7 @@ class Series(Record):
     sequences: of a global batch, the same at every size unless it says devices -> sequences. sequence: tokens of one,
     where it isn't as the model has it. micro_batch: of a rank, at once, as sequences. grids: each point is run on each;
     "auto" is the engine's choice, and that of a model that isn't named where it says model -> grids; "every" stands for
-    all that divide the network and its batch and whose step fits a device's memory, recomputed. cache: blocks
+    all that par4d plan finds for it, activations recomputed, with the micro-batches that it takes. cache: blocks
     whose gathered weights a study of overlap keeps. rounds: in which what is compared takes turns; jobs: how often a
     contest starts processes; apart: for each of its sides. ranks_per_node: at most. time_limit: of a job, where the
     partition's doesn't do. token_budget: tokens of the training whose time to solution is asked for.
@@ -112,22 +115,26 @@ def _points(every: list[Series], system: str) -> Iterator[Point]:
         for devices, named in sorted(series.systems.get(system if own else ANY_OTHER, {}).items()):
             sequences, micro_batch = _of(series.sequences, devices), _of(series.micro_batch, devices)
             for model in _models(named):
-                for grid in _grids(series, system, devices, model, sequences):
-                    yield Point(series, devices, model, sequences, micro_batch, grid)
+                point = Point(series, devices, model, sequences, micro_batch, AUTO)
+                for grid, micro in _grids(point, system):
+                    yield replace(point, grid=grid, micro_batch=micro)
 
 
-def _grids(series: Series, system: str, devices: int, model: str, sequences: int) -> tuple[str, ...]:
-    """Of a point."""
-    if series.grids != EVERY:
-        return series.grids.get(model, (AUTO,)) if isinstance(series.grids, dict) else series.grids
-    network, memory = lookup(model), load(system).device.memory_bytes
-    workload = Workload(Batch(sequences), series.precision, checkpoint_activations=True)
-    footprint = Footprint(network, workload)
-    return tuple(
-        str(grid)
-        for grid in Task(network, sequences, exact=True).grids(devices, sequences)
-        if memory is None or footprint.on(grid).total <= memory.value
-    )
+def _grids(point: Point, system: str) -> Iterator[tuple[str, int | None]]:
+    """Of a point whose grid is open, with what a rank takes at once."""
+    given, micro_batch = point.series.grids, point.micro_batch
+    if given != EVERY:
+        grids = given.get(point.model, (AUTO,)) if isinstance(given, dict) else given
+        yield from ((grid, micro_batch) for grid in grids)
+        return
+    network, memory = lookup(point.model), load(system).device.memory_bytes
+    batch = Batch(point.sequences, micro_batch)
+    workload = Workload(batch, point.series.precision, checkpoint_activations=True)
+    job = Job(network, workload, memory.value if memory else None)
+    for grid in Task(network, point.sequences, exact=True, micro=micro_batch).grids(point.devices, point.sequences):
+        micro, needs = job.settled(grid)
+        if needs.total <= job.usable:
+            yield str(grid), micro
 
 
 Given = TypeVar("Given")

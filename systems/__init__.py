@@ -17,20 +17,12 @@ from pydantic import AfterValidator, Field
 from engine.errors import UsageError, nearest
 from engine.schema import Record
 from systems.files import SystemFileError, read_as
+from systems.performance import Dtype, Fact, Performance
 from systems.store import Between, Measured, Source, measured
 
-__all__ = ["Between", "Measured", "Source", "SystemFileError", "measured"]
+__all__ = ["Between", "Dtype", "Fact", "Measured", "Performance", "Source", "SystemFileError", "measured"]
 
 FOLDER = Path(__file__).parent
-
-Dtype = Literal["bf16", "fp16", "fp32", "tf32", "fp64"]
-
-
-class Fact(Record):
-    """A number and where it comes from."""
-
-    value: float = Field(gt=0)
-    source: str = Field(min_length=1)
 
 
 class Count(Record):
@@ -82,26 +74,6 @@ class Device(Record):
     memory_bytes_per_s: Fact | None = None
     peak_flops: dict[Dtype, Fact] = {}
     empirical_peak_flops: dict[Dtype, Fact] = {}
-
-
-class Performance(Record):
-    """What the performance model takes besides (engine/planning/machine.py says what each number is).
-
-    products, link, fading, slowdown: fitted to the measured times that fitted_to names. spread: of the errors that are
-    left. modes: of the empirical peak, what products reach in a mode that is slower than the others. peak_flops,
-    memory_bytes_per_s, kernel_s: of one rank while all work, where the device is a share of something.
-    """
-
-    products: float = Field(gt=0, le=1)
-    link: float = Field(gt=0, le=1)
-    fading: float = Field(ge=0)
-    slowdown: float = Field(ge=0)
-    spread: float = Field(gt=0)
-    fitted_to: tuple[str, ...] = Field(min_length=1)
-    modes: dict[Literal["NN", "NT", "TN"], Fact] = {}
-    peak_flops: dict[Dtype, Fact] = {}
-    memory_bytes_per_s: Fact | None = None
-    kernel_s: Fact | None = None
 
 
 class Node(Record):
@@ -198,6 +170,10 @@ class System(Record):
         return any(re.search(pattern, host) for pattern in self.here.hostnames for host in hosts) or any(
             os.environ.get(name) == value for name, value in self.here.environment.items()
         )
+
+    def may_be_here(self) -> bool:
+        """Whether this machine is the system, or can be made into it, as into one that no host is by itself."""
+        return self.is_here() or self.here == Here()
 
 
 def names() -> tuple[str, ...]:

@@ -1,6 +1,7 @@
-"""Bandwidths that were measured on a system: measured/NAME.yaml, the database of axonn-sc24 V-B.
+"""What was measured on a system: measured/NAME.yaml.
 
-suites/bandwidth.py writes it from what `bench collectives` finds there; a planner asks systems.measured() for it.
+Its links are the database of axonn-sc24 V-B, which suites/bandwidth.py writes by itself from what `bench collectives`
+finds there; `par4d calibrate` writes them and what a device does. A planner asks systems.measured() for it.
 """
 
 from pathlib import Path
@@ -12,6 +13,7 @@ from pydantic import Field
 from engine.files import write_text
 from engine.schema import Record
 from systems.files import read_as
+from systems.performance import Performance
 
 FOLDER = Path(__file__).parent / "measured"
 
@@ -56,7 +58,8 @@ class Between(Record):
 class Measured(Record):
     """One system's. intra: within a node, in bytes/s of each ring, while all of a node communicate at once.
 
-    message_bytes: of the largest buffer, in or out. devices_per_node: ranks that a node had.
+    message_bytes: of the largest buffer, in or out. devices_per_node: ranks that a node had. performance: of the same
+    devices; None where only the links were measured.
     """
 
     date: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
@@ -65,6 +68,7 @@ class Measured(Record):
     devices_per_node: int = Field(gt=0)
     intra: dict[Pair, Rate] = {}
     inter: Between | None = None
+    performance: Performance | None = None
 
     def intra_of(self) -> dict[tuple[int, int], float]:
         """The same by (G0, G1)."""
@@ -80,9 +84,20 @@ def measured(name: str) -> Measured | None:
 
 
 def keep(name: str, found: Measured) -> Path:
-    """Write it in place of what was measured before. Returns the file. Raises OSError where it can't be written."""
+    """Write it in place of what was measured before; links alone, in place of links of the same device.
+
+    Returns the file. Raises OSError where it can't be written.
+    """
     path = FOLDER / f"{name}.yaml"
-    head = f"# Written by suites/bandwidth.py on {name}. Bytes per second of a ring, in one direction.\n"
-    body = yaml.safe_dump(found.model_dump(exclude_none=True), sort_keys=False, allow_unicode=True, width=120)
+    before = measured(name)
+    if found.performance is None and before is not None and before.source.device == found.source.device:
+        found = found.model_copy(update={"performance": before.performance})
+    head = f"# Measured on {name}. Links: bytes per second of a ring, in one direction.\n"
+    body = yaml.safe_dump(as_data(found), sort_keys=False, allow_unicode=True, width=120)
     write_text(path, head + body)
     return path
+
+
+def as_data(found: Measured) -> dict[str, object]:
+    """As the file has it."""
+    return found.model_dump(mode="json", exclude_none=True, exclude_defaults=True)

@@ -148,13 +148,15 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     from engine.planning.document import GridPlan, row
     from engine.planning.fewest import refusal
     from engine.planning.machine import Machine
+    from engine.planning.origin import origin
     from engine.planning.rank import Candidate, Job, rank
 
     devices = _check(config)
     shape = config.model.resolve()
     check_cache(config.overlap, shape)
     system = systems.load(config.system) if config.system else systems.here()
-    links = bandwidths(system)
+    measured = systems.measured(system.name)
+    links = bandwidths(system, measured)
     task = _task(config, shape)
     sequences = task.check(devices)
     workload = Workload(
@@ -170,7 +172,7 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     taken = agnostic(links.inter) if config.agnostic else links
     machine = None
     if not (config.equations or config.agnostic or config.as_run):
-        machine = Machine.of(system, workload.precision)  # type: ignore[arg-type]
+        machine = Machine.of(system, workload.precision, measured)  # type: ignore[arg-type]
     ranking = rank(job, grids, taken, links_as_run=machine.links if machine else None, as_run=config.as_run)
     if not ranking.candidates:
         raise refusal(job, task, grids, links.devices_per_node)
@@ -185,6 +187,7 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     flops = hardware_flops(shape, sequences, recompute=workload.checkpoint_activations), model_flops(shape, sequences)
     return GridPlan(
         system=system.name,
+        machine=origin(system, measured) if machine else None,
         devices_per_node=links.devices_per_node,
         device_memory_bytes=memory,
         model=shape.name,

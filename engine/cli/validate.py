@@ -9,21 +9,24 @@ from engine.loading import loading
 
 def validated(measured: Path | None, *, refit: bool, json: bool, out: Path | None) -> int:
     """Print it, and what was fitted anew, as the files of systems/ have it."""
-    from engine.planning.measured import as_yaml, measured_in
-    from engine.planning.validation import measured_jobs
+    from engine.planning.measured import as_yaml, refitted, rows_in
+    from engine.planning.validation import measured_rows
 
     with loading():
         from engine.planning.validation_table import told
         from engine.tracing.validation_run import run
 
-    jobs = measured_jobs() if measured is None else measured_in(measured)
-    found, fits = run(jobs, refit=refit)
+    rows = measured_rows() if measured is None else rows_in(measured, refit=refit)
+    found, fits = run(rows, refit=refit)
     if out is not None:
         write_text(out, found.as_json())
     sys.stdout.write(found.as_json() if json else told(found))
     told_too = sys.stderr if json else sys.stdout
-    for name, fitted in fits.items():
-        told_too.write(f"\n# systems/{name}.yaml\n{fitted}")
-    if refit and measured is not None:
-        told_too.write(f"\n# engine/planning/rows/measured.yaml\n{as_yaml(jobs)}")
+    for fit in fits:
+        if fit.system in rows.machines:
+            rows = refitted(rows, fit.system, fit.rows, fit.numbers())
+        else:
+            told_too.write(f"\n# systems/{fit.system}.yaml\n{fit.as_yaml()}")
+    if measured is not None or any(fit.system in rows.machines for fit in fits):
+        told_too.write(f"\n# engine/planning/rows/measured.yaml\n{as_yaml(rows)}")
     return 0

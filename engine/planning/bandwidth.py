@@ -9,7 +9,7 @@ from engine.errors import UsageError
 from engine.grid import Axis, Grid
 
 if TYPE_CHECKING:
-    from systems import Count, Fact, System
+    from systems import Count, Fact, Measured, System
 
 ANY_NUMBER = 1 << 62
 """Of ranks on a node that holds every job."""
@@ -69,7 +69,7 @@ def agnostic(bandwidth: float = 1.0) -> Bandwidths:
     return Bandwidths(devices_per_node=ANY_NUMBER, inter=bandwidth, within=bandwidth)
 
 
-def bandwidths(system: "System") -> Bandwidths:
+def bandwidths(system: "System", measured: "Measured | None") -> Bandwidths:
     """What was measured on a system, and what its file says where nothing was.
 
     A node's way out (inter) is measured by all of its ranks at once, of_rank by one of them alone; published, they are
@@ -78,9 +78,7 @@ def bandwidths(system: "System") -> Bandwidths:
 
     Raises UsageError, which names the facts that are missing.
     """
-    from systems import measured  # loads pydantic
-
-    found, node = measured(system.name), system.node
+    found, node = measured, system.node
     intra = found.intra_of() if found else {}
     between = found.inter if found else None
     one_node = all(partition.scheduler == "local" for partition in system.partitions)

@@ -33,8 +33,10 @@ USUAL = {
     "fading": Usual(UNFITTED.fading, 0.05, 0.0, 1.0),
     "slowdown": Usual(UNFITTED.slowdown, 0.05, 0.0, 1.0),
 }
-LEAST_SPREAD = 0.1
-"""Of the interval: two rows that fit exactly don't make a model exact."""
+LEAST_SPREAD = 0.25
+"""Of the interval, for rows that fit exactly don't make a model exact: 13 of the 14 published times that nothing was
+fitted to (rows/published.yaml) lie within this factor of the predicted ones.
+"""
 
 Timed = tuple[Callable[[Fitted], float], float]
 """A row: its predicted seconds with some numbers, and its measured seconds."""

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from engine.grid import Axis
+from engine.planning.origin import Origin
 from engine.planning.rank import RESERVE, Candidate
 from engine.result import metrics
 from engine.result.schema import GridText
@@ -39,7 +40,8 @@ class Memory(Record):
 class Row(Record):
     """One grid. What only a simulation tells is absent without one; days and device-hours are for the token budget.
 
-    exact: whether the whole network was traced, not few layers. peak_bytes: of that trace. timeline: of one that was.
+    exact: whether the whole network was traced, not few layers. peak_bytes: of that trace. timeline: of the fastest, of
+    a network of timeline_layers.
     """
 
     place: int = Field(ge=1)
@@ -59,6 +61,7 @@ class Row(Record):
     peak_bytes: int | None = None
     cached_blocks: int | None = None
     timeline: Timeline | None = None
+    timeline_layers: int | None = None
     hfu: float | None = None
     mfu: float | None = None
     days: float | None = None
@@ -67,11 +70,13 @@ class Row(Record):
 
 class GridPlan(Record):
     """What was asked, and the best grids for it. asked_sequences: of a batch, before it was rounded to what devices
-    can share. Bytes and seconds."""
+    can share. machine: where the numbers of a simulated plan's machine come from. Bytes and seconds.
+    """
 
     schema_: Literal["par4d.plan"] = Field(default=SCHEMA, alias="schema")
     version: Literal[1] = VERSION
     system: str
+    machine: Origin | None = None
     devices_per_node: int
     device_memory_bytes: float | None = None
     reserve: float = RESERVE
@@ -127,6 +132,7 @@ def row(
             "peak_bytes": step.peak_bytes,
             "cached_blocks": forecast.cached_blocks,
             "timeline": step.timeline,
+            "timeline_layers": forecast.timeline_layers,
             "days": spent_s / SECONDS_A_DAY,
             "device_hours": metrics.device_hours(spent_s, grid.size),
         }

@@ -13,6 +13,7 @@ from engine.planning.collectives import (
     reduce_scatter_z,
 )
 from engine.planning.document import GridPlan, Memory, Row
+from engine.planning.origin import told
 from engine.planning.rank import CLEARLY, TOLERANCE, tied
 
 EQUATIONS = {
@@ -89,7 +90,8 @@ def head(plan: GridPlan) -> str:
     best = f"{fit}; best first by {order}."
     if plan.ordered_by == "simulated":
         best = f"{fit}; those that communicate least by {order} were simulated, the fastest first."
-    return "\n".join([*lines, best]) + "\n"
+    origin = [told(plan.machine)] if plan.machine else []
+    return "\n".join([*lines, best, *origin]) + "\n"
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -1,8 +1,8 @@
 """A machine as the simulator knows it: how long a product, a sweep over memory or a collective takes. No torch in it.
 
-What was measured or published of the hardware comes from the system's file (systems/): peaks, memory and network
-bandwidths. What no data sheet says is at most four numbers, fitted to measured times (calibrate.py) and kept in the
-system's file with the rows that they were fitted to:
+What was measured or published of the hardware comes from systems/: peaks, memory and network bandwidths. What no data
+sheet says is at most four numbers, fitted to measured times (calibrate.py) and kept there with the rows that they were
+fitted to:
 
     products    of the empirical peak, what products of a training step reach beyond the time for their bytes
     link        of the network's bandwidth, what collectives between nodes reach
@@ -10,8 +10,10 @@ system's file with the rows that they were fitted to:
     slowdown    by how much compute is slower while a collective is in flight
 """
 
-from collections.abc import Mapping
+from bisect import bisect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import cbrt, log
 
 from engine.comm.collective import Kind
 from engine.errors import UsageError
@@ -20,7 +22,7 @@ from engine.overlap.bucket import HOP_S
 from engine.planning.bandwidth import Bandwidths, bandwidths
 from engine.planning.collectives import WITHIN_NODE, Link, Links, ring_s
 from engine.planning.events import Attention, Product, Sweep
-from systems import Dtype, System, measured
+from systems import Dtype, Measured, System
 
 KERNEL_S = 4e-6
 """The least that a kernel takes."""
@@ -41,9 +43,11 @@ class Fitted:
 class Machine:
     """One system in one number format.
 
-    peak_flops, empirical_peak: of a device, flop/s; the first is what utilisation is told of. modes: of the empirical
-    peak, what products of a mode reach where that isn't all. kinds: of the bandwidth between nodes, what a kind of
-    collective reaches where they differ. step_s: latency of a ring's step. kernel_s: the least that a kernel takes.
+    peak_flops, empirical_peak: of a device, flop/s; the first is what utilisation is told of. by_size: what square
+    products reach instead of that peak, from few rows to many, where it was measured. modes: of what products reach,
+    the part that is left in a mode that is slower. kinds: of the bandwidth between nodes, what a kind of collective
+    reaches where they differ. step_s: latency of a ring's step. kernel_s: the least that a kernel takes. ranks_a_core:
+    that take turns, where all that is said of a device is of its share.
     """
 
     name: str
@@ -58,15 +62,28 @@ class Machine:
     step_s: float = HOP_S
     half_bytes: float = 0.0
     kernel_s: float = KERNEL_S
+    by_size: Sequence[tuple[float, float]] = ()
+    ranks_a_core: float = 1.0
 
     def compute_s(self, event: Product | Attention | Sweep) -> float:
         """Seconds on a device that does nothing else."""
         if isinstance(event, Sweep):
             return max(event.num_bytes / self.memory_bytes_per_s, event.kernels * self.kernel_s)
-        rate = self.empirical_peak * self.fitted.products
+        rate = self.fitted.products * self._reached(event.flops)
         if isinstance(event, Product):
             rate *= self.modes.get(event.mode, 1.0)
         return max(event.flops / rate + event.num_bytes / self.memory_bytes_per_s, self.kernel_s)
+
+    def _reached(self, flops: float) -> float:
+        """Flop/s of a square product of so many flops, on a line through the sizes that were measured."""
+        if not self.by_size:
+            return self.empirical_peak
+        rows = cbrt(flops / 2)
+        at = bisect(self.by_size, (rows,))
+        if at in (0, len(self.by_size)):
+            return self.by_size[max(0, at - 1)][1]
+        (fewer, low), (more, high) = self.by_size[at - 1 : at + 1]
+        return low + (high - low) * log(rows / fewer) / log(more / fewer)
 
     def link(self, grid: Grid, axis: Axis) -> Link:
         """What one group of the axis finds while all of them, and no other axis, communicate."""
@@ -87,39 +104,45 @@ class Machine:
         return ring_s(Kind(kind), num_bytes, grid[axis], link)
 
     @classmethod
-    def of(cls, system: System, precision: Dtype) -> "Machine":
+    def of(cls, system: System, precision: Dtype, measured: Measured | None) -> "Machine":
         """As a system's file and what was measured there tell. Raises UsageError that names the facts it lacks.
 
-        Without a fit the numbers are what is usual (calibrate.py), and the interval is wide.
+        A calibration comes before what the file says of published times. With neither, the numbers are what is usual
+        (calibrate.py), and the interval is wide.
         """
-        device, own = system.device, system.performance
+        if measured is not None and measured.performance is None and system.performance is not None:
+            measured = None  # the file's numbers were fitted with the file's links
+        device, own = system.device, (measured and measured.performance) or system.performance
         empirical = device.empirical_peak_flops.get(precision) or (own and own.peak_flops.get(precision))
         peak = device.peak_flops.get(precision) or empirical
         memory = (own and own.memory_bytes_per_s) or device.memory_bytes_per_s
         facts = {f"device.peak_flops.{precision}": peak, "device.memory_bytes_per_s": memory}
         if missing := [name for name, fact in facts.items() if not fact]:
+            add = f"add {'them' if len(missing) > 1 else 'it'} with the source to systems/{system.name}.yaml"
             raise UsageError(
-                f"To predict times on {system.name} in {precision} its file lacks {' and '.join(missing)}: add "
-                f"{'them' if len(missing) > 1 else 'it'} with the source to systems/{system.name}.yaml."
+                f"To predict times on {system.name} in {precision} its file lacks {' and '.join(missing)}: "
+                f"{add if own else f'run par4d calibrate --system {system.name} there, or {add}'}."
             )
         assert peak
         assert memory
         names = ("products", "link", "fading", "slowdown", "spread")
-        found = measured(system.name)
-        between = found.inter if found else None
+        between = measured.inter if measured else None
+        sizes = own.by_size.get(precision, {}) if own else {}
         return cls(
             name=system.name,
             peak_flops=peak.value,
             empirical_peak=(empirical or peak).value,
             memory_bytes_per_s=memory.value,
             device_memory=device.memory_bytes.value if device.memory_bytes else None,
-            bandwidths=bandwidths(system),
+            bandwidths=bandwidths(system, measured),
             fitted=Fitted(**{name: getattr(own, name) for name in names}) if own else Fitted(),
             modes={mode: fact.value for mode, fact in own.modes.items()} if own else {},
             kinds={kind: rate / between.bytes_per_s for kind, rate in between.kinds.items()} if between else {},
             step_s=between.step_s if between else HOP_S,
             half_bytes=between.half_bytes if between else 0.0,
             kernel_s=own.kernel_s.value if own and own.kernel_s else KERNEL_S,
+            by_size=tuple(sorted((float(rows), rate) for rows, rate in sizes.items())),
+            ranks_a_core=own.ranks_a_core if own else 1.0,
         )
 
     def with_fitted(self, fitted: Fitted) -> "Machine":

@@ -1,14 +1,17 @@
 """Results of suites/model_validation.py as rows: every grid of a job, with its time and what was exposed."""
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
-from engine.planning.validation import MeasuredJob
+from engine.planning.validation import MeasuredJob, MeasuredRows
 from engine.result.schema import Result, read
+from systems import Measured, measured
+from systems.store import as_data
 
 STUDY = "model_validation"
 FEWEST = 2
@@ -20,19 +23,21 @@ def one_axis(grid: str) -> bool:
     return sum(parsed[axis] > 1 for axis in Axis) == 1
 
 
-def measured_in(folder: Path) -> list[MeasuredJob]:
-    """The jobs whose results lie anywhere below a folder, the newest of each grid. Raises UsageError without any."""
+def measured_in(folder: Path, study: str = STUDY) -> list[MeasuredJob]:
+    """The jobs of a study whose results lie anywhere below a folder, the newest of each grid. Raises UsageError without
+    any, and where of a job to compare grids of there is only one.
+    """
     found: dict[tuple[str, str], dict[str, Result]] = defaultdict(dict)
     results = [read(path) for path in sorted(folder.rglob("result.json"))]
     for result in sorted(results, key=lambda result: result.provenance.end):
-        if result.labels.get("study") == STUDY and result.status == "ok" and result.grid and result.summary:
+        if result.labels.get("study") == study and result.status == "ok" and result.grid and result.summary:
             found[result.labels["system"], result.labels["series"]][result.grid] = result
     if not found:
         raise UsageError(
-            f"No result of {STUDY} lies below {folder}: name the output folder of reframe -c suites/{STUDY}.py -r."
+            f"No result of {study} lies below {folder}: name the output folder of reframe -c suites/{study}.py -r."
         )
     for (system, series), grids in found.items():
-        if len(grids) < FEWEST:
+        if study == STUDY and len(grids) < FEWEST:
             raise UsageError(
                 f"Of {series} on {system} only {len(grids)} of the grids was measured: run suites/{STUDY}.py for "
                 f"{FEWEST} or more of them."
@@ -66,7 +71,43 @@ def _job(system: str, series: str, grids: dict[str, Result]) -> MeasuredJob:
     )
 
 
-def as_yaml(jobs: list[MeasuredJob]) -> str:
+def rows_in(folder: Path, *, refit: bool = False) -> MeasuredRows:
+    """The same with the machines as they are calibrated now, and which grids that was fitted to; or, to fit it anew,
+    those of one axis. Raises UsageError, also for a machine that isn't calibrated.
+    """
+    jobs = measured_in(folder)
+    names = {job.system for job in jobs}
+    found = {name: known for name in sorted(names) if (known := measured(name)) and known.performance}
+    for name in names - set(found):
+        raise UsageError(f"{name} isn't calibrated: run par4d calibrate --system {name} before its rows are judged.")
+    if not refit:
+        jobs = [job.model_copy(update={"fitted": _told(job, found[job.system])}) for job in jobs]
+    return MeasuredRows(machines=found, jobs=tuple(jobs))
+
+
+def row_of(model: str, grid: str) -> str:
+    """How a calibration calls a training that it is fitted to."""
+    return f"{model} on {grid}"
+
+
+def _told(job: MeasuredJob, machine: Measured) -> tuple[str, ...]:
+    """The job's grids that the machine is fitted to."""
+    rows = machine.performance.fitted_to if machine.performance else ()
+    return tuple(grid for grid in job.fitted if row_of(job.model, grid) in rows)
+
+
+def refitted(rows: MeasuredRows, system: str, fitted_to: Sequence[str], numbers: Mapping[str, float]) -> MeasuredRows:
+    """The same with other numbers of a machine."""
+    machine = rows.machines[system]
+    assert machine.performance is not None
+    own = machine.performance.model_copy(update={**numbers, "fitted_to": tuple(fitted_to)})
+    machines = {**rows.machines, system: machine.model_copy(update={"performance": own})}
+    return rows.model_copy(update={"machines": machines})
+
+
+def as_yaml(rows: MeasuredRows) -> str:
     """What rows/measured.yaml is."""
-    text = yaml.safe_dump([job.model_dump(mode="json") for job in jobs], sort_keys=False, width=120)
-    return f"# Measured by suites/{STUDY}.py, written by par4d plan --validate --measured DIR --refit.\n{text}"
+    machines = {name: as_data(machine) for name, machine in rows.machines.items()}
+    data = {"machines": machines, "jobs": [job.model_dump(mode="json") for job in rows.jobs]}
+    text = yaml.safe_dump(data, sort_keys=False, width=120, allow_unicode=True)
+    return f"# Measured by suites/{STUDY}.py, written by par4d plan --validate --measured DIR.\n{text}"

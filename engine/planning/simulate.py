@@ -7,7 +7,7 @@ the collective is over. Exposed and hidden communication are told as a recorder 
 """
 
 from collections import defaultdict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from engine.comm.collective import AXIS_OF_LANE
@@ -58,13 +58,44 @@ class Simulated:
         return sum(self.exposed_s.values())
 
 
+def in_turns(step: Simulated, ranks_a_core: float) -> Simulated:
+    """The same step as one of several ranks finds it that take turns on a core: it computes for a shorter time, since
+    others often wait while it does, and waits longer, since they often compute while it doesn't.
+
+    A step is simulated with each rank at its share s = 1/k of the core. Alone a rank would compute C = s S of those S
+    seconds; each of the k - 1 others wants the core for the part R/T of the time, in which it computes itself, so that
+    R = C (1 + (k - 1) R / T): P. Schweitzer's approximate mean value analysis, of one queue with k customers.
+    """
+    alone_s = step.compute_s / ranks_a_core
+    if ranks_a_core == 1 or not alone_s:
+        return step
+    compute_s = alone_s / (1 - (ranks_a_core - 1) * alone_s / step.time_s)
+    shorter = compute_s / step.compute_s
+    longer = (step.time_s - compute_s) / step.communication_s if step.communication_s else 1.0
+    return replace(
+        step,
+        compute_s=compute_s,
+        hidden_s=step.hidden_s * shorter,
+        hidden_by_axis_s={axis: seconds * shorter for axis, seconds in step.hidden_by_axis_s.items()},
+        exposed_s={axis: seconds * longer for axis, seconds in step.exposed_s.items()},
+    )
+
+
+def share_of(compute_s: float, time_s: float, ranks_a_core: float) -> float:
+    """The inverse: what a rank computes at its share of the core, from what it is seen to compute in a step."""
+    return ranks_a_core * compute_s / (1 + (ranks_a_core - 1) * compute_s / time_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A simulated step of a grid. exact: of a trace of the whole network. cached_blocks: as the overlap came out."""
+    """A simulated step of a grid. exact: of a trace of the whole network. cached_blocks: as the overlap came out.
+    timeline_layers: of the network that the step's timeline is of.
+    """
 
     step: Simulated
     exact: bool
     cached_blocks: int
+    timeline_layers: int | None = None
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
@@ -11,10 +11,13 @@ from engine.errors import UsageError
 from engine.result import metrics
 from engine.result.schema import GridText
 from engine.schema import Record, first_problem
+from systems import Measured
 
 SCHEMA: Literal["par4d.validation"] = "par4d.validation"
 VERSION: Literal[1] = 1
 FOLDER = Path(__file__).parent / "rows"
+_Kind = TypeVar("_Kind")
+
 TOP = 10
 """Grids that count as efficient, the fastest measured (axonn-sc24 V-B)."""
 
@@ -52,17 +55,24 @@ class MeasuredJob(Record):
     exposed_s: dict[GridText, dict[str, float]]
 
 
+class MeasuredRows(Record):
+    """Jobs, and the machines that they were measured on, as these had been calibrated."""
+
+    machines: dict[str, Measured]
+    jobs: tuple[MeasuredJob, ...]
+
+
 def published(path: Path = FOLDER / "published.yaml") -> list[PublishedSeries]:
     """The published rows. Raises UsageError for a file that is not such a list."""
     return _read(path, list[PublishedSeries])
 
 
-def measured_jobs(path: Path = FOLDER / "measured.yaml") -> list[MeasuredJob]:
-    """The measured jobs. Raises UsageError for a file that is not such a list."""
-    return _read(path, list[MeasuredJob])
+def measured_rows(path: Path = FOLDER / "measured.yaml") -> MeasuredRows:
+    """The measured jobs. Raises UsageError for a file that is not such rows."""
+    return _read(path, MeasuredRows)
 
 
-def _read(path: Path, kind: type[list]) -> list:
+def _read(path: Path, kind: type[_Kind]) -> _Kind:
     try:
         return TypeAdapter(kind).validate_python(yaml.safe_load(path.read_text()))
     except OSError as error:
@@ -70,7 +80,7 @@ def _read(path: Path, kind: type[list]) -> list:
     except yaml.YAMLError as error:
         raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
     except ValidationError as error:
-        raise UsageError(f"{path} is not a valid list of rows: {first_problem(error)}") from None
+        raise UsageError(f"{path} are no valid rows: {first_problem(error)}") from None
 
 
 class PublishedRow(Record):

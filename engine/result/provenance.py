@@ -124,6 +124,11 @@ def device_name(device: "torch.device") -> str:
         import torch
 
         return torch.cuda.get_device_name(device)
+    return processor_name()
+
+
+def processor_name() -> str:
+    """What this machine's processor calls itself."""
     try:
         match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:

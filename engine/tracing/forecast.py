@@ -57,8 +57,8 @@ def traces(job: Job, candidates: Sequence[Candidate], machine: Machine, *, exact
 
 
 def forecast(job: Job, candidates: Sequence[Candidate], machine: Machine, *, exact: bool = False) -> list[Candidate]:
-    """The same with their times, the fastest first; exact: the first FINAL once more, with the whole network's trace
-    and timeline, before the others.
+    """The same with their times, the fastest first, which has a timeline; exact: the first FINAL once more, with the
+    whole network's trace, before the others.
     """
     found = _played(candidates, traces(job, candidates, machine), machine)
     if not exact:
@@ -81,9 +81,8 @@ def _played(candidates: Sequence[Candidate], of: Sequence[Traced], machine: Mach
         for candidate, traced in zip(candidates, of, strict=True)
     ]
     order = sorted(range(len(found)), key=lambda at: found[at].forecast.step.time_s)  # type: ignore[union-attr]
-    best = order[0]
-    if (whole := of[best].whole) is not None:
-        found[best] = replace(
-            found[best], forecast=Forecast(of[best].on(machine, timeline=True), True, whole.cached_blocks)
-        )
+    best, first = order[0], of[order[0]]
+    exact = first.whole is not None
+    drawn = Forecast(first.on(machine, timeline=True), exact, first.cached_blocks, first.drawn)
+    found[best] = replace(found[best], forecast=drawn)
     return [found[at] for at in order]

@@ -13,7 +13,7 @@ from engine.overlap.flags import AUTO
 from engine.planning.events import Trace
 from engine.planning.machine import Machine
 from engine.planning.memory import Footprint
-from engine.planning.simulate import Simulated, simulate
+from engine.planning.simulate import Simulated, in_turns, simulate
 from engine.tracing.step import trace
 from engine.training.plan import Plan
 
@@ -36,19 +36,29 @@ class Traced:
     more: Trace | None = None
     cached: Trace | None = None
 
+    @property
+    def drawn(self) -> int:
+        """Layers of the largest trace."""
+        trace = self.whole or self.more
+        assert trace is not None
+        return trace.layers
+
     def on(self, machine: Machine, *, timeline: bool = False) -> Simulated:
-        """A step of it. timeline: of a whole network only."""
+        """A step of it. timeline: told of `drawn` layers."""
+        return in_turns(self._at_its_share(machine, timeline), machine.ranks_a_core)
+
+    def _at_its_share(self, machine: Machine, timeline: bool) -> Simulated:
         if self.whole is not None:
             return simulate(self.whole, machine, timeline=timeline)
         assert self.few is not None
         assert self.more is not None
-        few, more = simulate(self.few, machine), simulate(self.more, machine)
+        few, more = simulate(self.few, machine), simulate(self.more, machine, timeline=timeline)
         layer = _scaled(_minus(more, few), 1 / STEP)
         found = _plus(few, _scaled(layer, self.layers - self.few.layers))
         if self.cached is not None:
             saved = _scaled(_minus(simulate(self.cached, machine), more), 1 / STEP)
             found = _plus(found, _scaled(saved, self.cached_blocks))
-        return replace(_none_negative(found), peak_bytes=round(self.peak_bytes))
+        return replace(_none_negative(found), peak_bytes=round(self.peak_bytes), timeline=more.timeline)
 
 
 def traced(plan: Plan, *, device_memory: float | None = None, exact: bool = False) -> Traced:

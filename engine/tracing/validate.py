@@ -2,10 +2,9 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import mean
 
-import systems
 from engine.batch import Batch
 from engine.errors import UsageError
 from engine.grid import Grid
@@ -144,9 +143,9 @@ def traced_job(job: MeasuredJob, machine: Machine) -> TracedJob:
     workload = Workload(
         Batch(job.sequences), job.precision, None, job.checkpoint_activations, Overlap.parse(job.overlap)
     )
-    planned = Job(model, workload, None)
-    candidates = rank(planned, [Grid.parse(grid) for grid in job.time_s], machine.bandwidths).candidates
-    found = traces(replace(planned, device_memory=machine.device_memory), candidates, machine)
+    planned = Job(model, workload, machine.device_memory)
+    candidates = [Candidate(grid, *planned.settled(grid), {}, {}) for grid in map(Grid.parse, job.time_s)]
+    found = traces(planned, candidates, machine)
     return TracedJob(job, model, {str(c.grid): traced for c, traced in zip(candidates, found, strict=True)})
 
 
@@ -199,11 +198,6 @@ def job_rows(found: TracedJob, machine: Machine) -> JobRows:
         grids=tuple(rows),
         orders=tuple(orders),
     )
-
-
-def machine_of(system: str, precision: str) -> Machine:
-    """As its file says."""
-    return Machine.of(systems.load(system), precision)  # type: ignore[arg-type]
 
 
 def refitted(machine: Machine, rows: Sequence[Timed]) -> Fitted:

@@ -2,55 +2,88 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import yaml
 
+import systems
+from engine.planning.calibrate import Timed
 from engine.planning.machine import Fitted, Machine
-from engine.planning.validation import MeasuredJob, Validation, published
+from engine.planning.validation import MeasuredRows, Validation, published
 from engine.tracing.effects import OF_EFFECTS, effects
 from engine.tracing.validate import (
     PublishedJob,
     TracedJob,
     job_rows,
-    machine_of,
     published_jobs,
     published_rows,
     refitted,
     traced_job,
 )
+from systems import Dtype
 
 
-def run(measured: Sequence[MeasuredJob], *, refit: bool = False) -> tuple[Validation, dict[str, str]]:
-    """The validation; and, of each machine that was fitted anew, what its file says of that, as YAML."""
-    fits: dict[str, str] = {}
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Of a machine, in one number format: what its numbers were fitted to."""
+
+    system: str
+    machine: Machine
+    rows: tuple[str, ...]
+
+    def as_yaml(self) -> str:
+        """As the system's file says it."""
+        return yaml.safe_dump({"performance": self.numbers() | {"fitted_to": list(self.rows)}}, sort_keys=False)
+
+    def numbers(self) -> dict[str, float]:
+        """The four and the spread, as files have them."""
+        return rounded(self.machine.fitted)
+
+
+def rounded(fitted: Fitted) -> dict[str, float]:
+    """In three digits."""
+    return {name: float(f"{number:.3g}") for name, number in asdict(fitted).items()}
+
+
+def run(measured: MeasuredRows, *, refit: bool = False) -> tuple[Validation, list[Fit]]:
+    """The validation, and what was fitted anew."""
+    fits: list[Fit] = []
+
+    def of(machine: Machine, timed: Sequence[tuple[str, Sequence[Timed]]]) -> Machine:
+        """Fitted to these rows, by what they are called, if that is asked for."""
+        if not refit:
+            return machine
+        found = machine.with_fitted(refitted(machine, [row for _, rows in timed for row in rows]))
+        fits.append(Fit(machine.name, found, tuple(name for name, _ in timed)))
+        return found
+
     machines: dict[str, Machine] = {}
     rows, jobs = [], []
     by_system: dict[str, list[PublishedJob]] = defaultdict(list)
     for series in published():
-        by_system[series.system] += published_jobs(series, machine_of(series.system, "bf16"))
+        by_system[series.system] += published_jobs(series, _as_published(series.system))
     for name, found in by_system.items():
-        machine = machine_of(name, "bf16")
-        if refit:
-            chosen = [job for job in found if job.fitted]
-            machine = machine.with_fitted(refitted(machine, [job.timed(machine) for job in chosen]))
-            fits[name] = _section(machine.fitted, [f"{job.model.name} on {job.devices}" for job in chosen])
-        machines[name] = machine
-        rows += published_rows(found, machine)
-    of_machine: dict[tuple[str, str], list[TracedJob]] = defaultdict(list)
-    for job in measured:
-        of_machine[job.system, job.precision].append(traced_job(job, machine_of(job.system, job.precision)))
+        start = _as_published(name)
+        chosen = [(f"{job.model.name} on {job.devices}", [job.timed(start)]) for job in found if job.fitted]
+        machines[name] = of(start, chosen)
+        rows += published_rows(found, machines[name])
+    of_machine: dict[tuple[str, Dtype], list[TracedJob]] = defaultdict(list)
+    for job in measured.jobs:
+        of_machine[job.system, job.precision].append(
+            traced_job(job, _as_calibrated(measured, job.system, job.precision))
+        )
     for (name, precision), traced in of_machine.items():
-        machine = machine_of(name, precision)
-        if refit:
-            chosen_rows = [row for job in traced for row in job.timed(machine)]
-            machine = machine.with_fitted(refitted(machine, chosen_rows))
-            fits[name] = _section(machine.fitted, [f"{t.job.name}: {', '.join(t.job.fitted)}" for t in traced])
+        start = _as_calibrated(measured, name, precision)
+        machine = of(start, [(f"{t.job.name}: {', '.join(t.job.fitted)}", t.timed(start)) for t in traced])
         jobs += [job_rows(job, machine) for job in traced]
     brought = effects(machines[OF_EFFECTS]) if OF_EFFECTS in machines else []
     return Validation(published=tuple(rows), jobs=tuple(jobs), effects=tuple(brought)), fits
 
 
-def _section(fitted: Fitted, rows: list[str]) -> str:
-    numbers = {name: float(f"{number:.3g}") for name, number in asdict(fitted).items()}
-    return yaml.safe_dump({"performance": numbers | {"fitted_to": rows}}, sort_keys=False)
+def _as_published(name: str) -> Machine:
+    """By its file alone, whatever was measured there since."""
+    return Machine.of(systems.load(name), "bf16", None)
+
+
+def _as_calibrated(measured: MeasuredRows, name: str, precision: Dtype) -> Machine:
+    return Machine.of(systems.load(name), precision, measured.machines.get(name))

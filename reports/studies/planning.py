@@ -3,6 +3,7 @@
 import pandas as pd
 
 from engine.planning.document import GridPlan
+from engine.planning.origin import told
 from reports import plan_figures, text
 from reports.frame import Frames
 from reports.load import Planned
@@ -80,12 +81,13 @@ def asked(plan: GridPlan) -> str:
     memory = text.number(plan.device_memory_bytes)
     where = f" in {text.percent(1 - plan.reserve)} of the {text.memory(memory)} of a device" if memory > 0 else ""
     aware = "" if plan.placement_aware else ", as if all axes had the same bandwidth"
+    machine = f" {text.clean(told(plan.machine), 400)}" if plan.machine else ""
     return (
         f"{text.clean(plan.model, 120)} on {text.plural(plan.devices, 'device')} of {text.clean(plan.system, 120)}, "
         f"{plan.devices_per_node:,} on a node, with {text.plural(plan.sequences, 'sequence')} "
         f"({text.tokens(text.number(plan.tokens))}) a batch in {text.clean(plan.precision, 40)}, activations "
         f"{recomputed}, overlap {text.clean(plan.overlap, 120)}: of {text.plural(plan.valid, 'valid grid')}, "
-        f"{plan.fit:,} fit{where}; {rank}{aware}."
+        f"{plan.fit:,} fit{where}; {rank}{aware}.{machine}"
     )
 
 
@@ -111,8 +113,8 @@ def _table(name: str, rows: pd.DataFrame, plan: GridPlan) -> Table:
         note += f" Time to solution and device-hours are for {budget}, restarts and evaluation not counted."
     if (rows["traced"] == "few layers").any():
         note += " A trace of few layers stands for the whole network's."
-    told = tuple(column for column in columns if _told(rows, column.key))
-    return Table("Ranked grids", told, rows, f"{name}-grids", note)
+    shown = tuple(column for column in columns if _told(rows, column.key))
+    return Table("Ranked grids", shown, rows, f"{name}-grids", note)
 
 
 LEFT_OUT = "not simulated"

@@ -54,7 +54,7 @@ def test_without_a_placement_all_axes_find_the_same() -> None:
 
 
 def test_where_nothing_was_measured_the_published_facts_count() -> None:
-    frontier = bandwidths(systems.load("frontier"))
+    frontier = bandwidths(systems.load("frontier"), systems.measured("frontier"))
     assert frontier.devices_per_node == 8
     assert (frontier.inter, frontier.within, frontier.of_rank) == pytest.approx((100e9, 50e9, 25e9))
     assert not frontier.intra
@@ -62,7 +62,7 @@ def test_where_nothing_was_measured_the_published_facts_count() -> None:
 
 def test_what_was_measured_comes_before_what_is_published() -> None:
     store.keep("frontier", measured(devices_per_node=8, intra={"1x2": 80e9, "2x2": 40e9}))
-    found = bandwidths(systems.load("frontier"))
+    found = bandwidths(systems.load("frontier"), systems.measured("frontier"))
     assert found.intra == {(1, 2): 80e9, (2, 2): 40e9}
     assert found.within == pytest.approx(40e9)
     assert found.inter == pytest.approx(22e9), "all ranks of a node at once"
@@ -71,14 +71,16 @@ def test_what_was_measured_comes_before_what_is_published() -> None:
 
 def test_a_system_that_was_measured_on_one_node_takes_the_link_from_its_facts() -> None:
     store.keep("frontier", measured(inter=None))
-    found = bandwidths(systems.load("frontier"))
+    found = bandwidths(systems.load("frontier"), systems.measured("frontier"))
     assert found.intra == {(1, 2): 80e9}
     assert (found.inter, found.of_rank) == pytest.approx((100e9, 25e9))
 
 
 def test_a_machine_that_is_no_cluster_holds_every_job() -> None:
     store.keep("local", measured(inter=None))
-    assert along(bandwidths(systems.load("local")), "2x1x2x64") == pytest.approx([80, 80, 80])
+    assert along(bandwidths(systems.load("local"), systems.measured("local")), "2x1x2x64") == pytest.approx(
+        [80, 80, 80]
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,14 +89,14 @@ def test_a_machine_that_is_no_cluster_holds_every_job() -> None:
 )
 def test_missing_facts_are_named_with_what_to_run(name: str, missing: str) -> None:
     with pytest.raises(UsageError) as refused:
-        bandwidths(systems.load(name))
+        bandwidths(systems.load(name), None)
     assert f"No bandwidths were measured on {name}, and its file lacks {missing}:" in str(refused.value)
     assert f"reframe -c suites/bandwidth.py --system {name}" in str(refused.value)
 
 
 def test_one_rank_a_node_needs_nothing_within_it() -> None:
     store.keep("alps", measured(devices_per_node=1, intra={}))
-    assert bandwidths(systems.load("alps")).inter == pytest.approx(22e9)
+    assert bandwidths(systems.load("alps"), systems.measured("alps")).inter == pytest.approx(22e9)
 
 
 def test_a_group_that_lies_across_two_nodes_leaves_them_by_one_rank() -> None:

@@ -51,8 +51,23 @@ def test_the_best_has_a_timeline_and_its_memory_is_near_the_formulas(plan: GridP
     assert row.timeline is not None
     assert row.timeline.step_s == row.time_s
     assert {span.kind for span in row.timeline.spans} == {"phase", "wait", "collective"}
+    assert row.timeline_layers == 3
     assert all(other.timeline is None for other in plan.rows[1:])
     assert row.peak_bytes == pytest.approx(row.memory.total, rel=0.4), "the loss works on more rows at once on a GPU"
+
+
+def test_without_a_whole_trace_the_timeline_is_of_few_layers(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    words = [*SMALL, "--layers", "12", "--hidden", "128", "--heads", "4"]
+    words[words.index("--model") : words.index("--gpus")] = []
+    assert main([*words, "--vocab", "512", "--seq", "64", "--top", "2", "--out", str(out)]) == 0
+    first, second = GridPlan.model_validate_json(out.read_text()).rows
+    assert (first.exact, second.timeline) == (False, None)
+    assert first.timeline is not None
+    assert first.timeline_layers is not None
+    assert first.timeline_layers < 12
+    assert first.time_s is not None
+    assert first.timeline.step_s < first.time_s
 
 
 def test_the_table_shows_times_and_the_explanation_compares_them(

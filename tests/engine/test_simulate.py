@@ -16,7 +16,7 @@ from engine.planning.bandwidth import Bandwidths
 from engine.planning.collectives import ring_s
 from engine.planning.events import Attention, Event, Issue, Mark, Product, Segment, Sweep, Trace, Wait
 from engine.planning.machine import Fitted, Machine
-from engine.planning.simulate import simulate
+from engine.planning.simulate import in_turns, share_of, simulate
 from engine.tracing.step import trace
 
 EXACT = Fitted(products=1.0, link=1.0, fading=0.0, slowdown=0.0)
@@ -156,3 +156,36 @@ def test_every_flag_helps_where_the_network_is_slow() -> None:
     model = lookup("gpt-test")
     none, some = (trace(dry_plan(model, GRID, BATCH, overlap=flags)) for flags in (Overlap(), replace(ALL, cache=2)))
     assert simulate(some, MACHINE).time_s < simulate(none, MACHINE).time_s
+
+
+STEP = simulate(of(gather("z", 1), SECOND, SECOND, Wait(1, False), gather("x", 2), Wait(1, False)), MACHINE)
+
+
+def test_ranks_in_turns_take_as_long_but_compute_less_of_it_and_wait_more() -> None:
+    found = in_turns(STEP, 4.0)
+    assert found.time_s == STEP.time_s == pytest.approx(4)
+    # Alone a rank computes half a second, R; three others are at it for R / 4 of the time: R = (1 + 3 R / 4) / 2.
+    assert found.compute_s == pytest.approx(0.8)
+    assert found.compute_s + found.communication_s == pytest.approx(found.time_s)
+    assert found.hidden_s == pytest.approx(STEP.hidden_s * 0.4)
+    assert sum(found.hidden_by_axis_s.values()) == pytest.approx(sum(STEP.hidden_by_axis_s.values()) * 0.4)
+    assert share_of(found.compute_s, found.time_s, 4.0) == pytest.approx(STEP.compute_s)
+
+
+def test_a_rank_with_a_core_of_its_own_or_nothing_to_wait_for_finds_the_step_as_it_is() -> None:
+    busy = simulate(of(SECOND), MACHINE)
+    assert in_turns(STEP, 1.0) == STEP
+    assert in_turns(busy, 4.0).compute_s == pytest.approx(busy.compute_s)
+    assert share_of(1.0, 4.0, 1.0) == pytest.approx(1)
+
+
+def test_a_product_reaches_what_its_size_does() -> None:
+    machine = replace(MACHINE, by_size=((100.0, 1e8), (1000.0, 4e8)))
+
+    def reached(rows: int) -> float:
+        product = Product(rows, rows, rows, "NT", 0)
+        return product.flops / machine.compute_s(product)
+
+    assert [reached(10), reached(100)] == pytest.approx([1e8, 1e8])
+    assert reached(316) == pytest.approx(2.5e8, rel=1e-3), "half way on a logarithmic scale"
+    assert [reached(1000), reached(4000)] == pytest.approx([4e8, 4e8])

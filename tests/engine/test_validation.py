@@ -12,8 +12,17 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.planning import validation
 from engine.planning.grids import factorisations
-from engine.planning.measured import as_yaml, measured_in, one_axis
-from engine.planning.validation import MeasuredJob, PublishedSeries, Validation, measured_jobs, order, places, published
+from engine.planning.measured import as_yaml, measured_in, one_axis, refitted
+from engine.planning.validation import (
+    MeasuredJob,
+    MeasuredRows,
+    PublishedSeries,
+    Validation,
+    measured_rows,
+    order,
+    places,
+    published,
+)
 from engine.tracing import effects, validation_run
 
 GRIDS = ("2x1x1x1", "1x2x1x1", "1x1x2x1", "1x1x1x2")
@@ -51,7 +60,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Validation:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(validation_run, "published", lambda: [series])
-        patch.setattr(validation, "measured_jobs", lambda *_: [job()])
+        patch.setattr(validation, "measured_rows", lambda *_: MeasuredRows(machines={}, jobs=(job(),)))
         assert main(["plan", "--validate", "--refit", "--out", str(out)]) == 0
     return Validation.model_validate_json(out.read_text())
 
@@ -89,10 +98,15 @@ def test_an_order_is_judged_by_the_fastest_it_finds() -> None:
 
 
 def test_the_committed_rows_are_whole() -> None:
-    for measured in measured_jobs():
+    rows = measured_rows()
+    for measured in rows.jobs:
+        assert rows.machines[measured.system].performance is not None
         every = {str(grid) for grid in factorisations(measured.ranks)}
         assert set(measured.time_s) == set(measured.exposed_s) == every
-        assert set(measured.fitted) == {grid for grid in every if one_axis(grid)}
+        assert set(measured.fitted) <= {grid for grid in every if one_axis(grid)}
+    assert {f"{job.model} on {grid}" for job in rows.jobs for grid in job.fitted} == {
+        row for machine in rows.machines.values() if machine.performance for row in machine.performance.fitted_to
+    }
     assert {series.system for series in published()} == {"frontier", "perlmutter", "alps"}
 
 
@@ -114,11 +128,17 @@ def test_a_folder_without_results_is_told(tmp_path: Path, capsys: pytest.Capture
 
 def test_rows_are_written_as_they_are_read(tmp_path: Path) -> None:
     file = tmp_path / "measured.yaml"
-    file.write_text(as_yaml([job()]))
-    assert measured_jobs(file) == [job()]
+    rows = measured_rows().model_copy(update={"jobs": (job(),)})
+    file.write_text(as_yaml(rows))
+    assert measured_rows(file) == rows
+    other = refitted(rows, "vcluster", ("a row",), {"products": 0.123})
+    file.write_text(as_yaml(other))
+    own = measured_rows(file).machines["vcluster"].performance
+    assert own is not None
+    assert (own.products, own.fitted_to) == (0.123, ("a row",))
     file.write_text("- name: 3")
-    with pytest.raises(UsageError, match="is not a valid list of rows"):
-        measured_jobs(file)
+    with pytest.raises(UsageError, match="are no valid rows"):
+        measured_rows(file)
 
 
 def test_the_effects_are_those_of_the_papers_sizes() -> None:

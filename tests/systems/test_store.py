@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 import systems
-from systems import SystemFileError, store
+from systems import Performance, SystemFileError, store
 
 GOOD = """
 date: '2026-11-22'
@@ -51,6 +51,20 @@ def test_what_is_kept_is_read_again(folder: Path) -> None:
     assert systems.measured("two") == found
     assert yaml.safe_load((folder / "two.yaml").read_text())["intra"] == {"1x2": 1.5e9}
     assert sorted(file.name for file in folder.iterdir()) == ["one.yaml", "two.yaml"]
+
+
+def test_links_alone_leave_the_calibration_of_the_same_device_and_end_that_of_another(folder: Path) -> None:
+    (folder / "one.yaml").write_text(GOOD)
+    links = systems.measured("one")
+    assert links is not None
+    performance = Performance(products=0.5, link=0.5, fading=0, slowdown=0, spread=0.1, fitted_to=("a row",))
+    store.keep("one", links.model_copy(update={"performance": performance}))
+    later = links.model_copy(update={"date": "2027-01-01"})
+    store.keep("one", later)
+    assert systems.measured("one") == later.model_copy(update={"performance": performance})
+    other = later.model_copy(update={"source": links.source.model_copy(update={"device": "another"})})
+    store.keep("one", other)
+    assert systems.measured("one") == other
 
 
 def test_what_nobody_measured_is_none(folder: Path) -> None:

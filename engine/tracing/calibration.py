@@ -1,0 +1,29 @@
+"""A machine's own numbers from trainings on it: what kernels cost, and the four that are fitted."""
+
+from engine.planning.events import Attention, Product, Sweep
+from engine.planning.machine import Fitted, Machine
+from engine.planning.simulate import share_of
+from engine.planning.validation import MeasuredJob
+from engine.tracing.validate import refitted, traced_job
+
+
+def kernel_s(machine: Machine, job: MeasuredJob) -> float:
+    """The least that a kernel takes: what a rank of a tiny network computes in a step, by the kernels of its trace.
+
+    Of a job that was measured on one grid; a machine whose ranks take turns on cores tells how many do.
+    """
+    (traced,) = traced_job(job, machine).traced.values()
+    assert traced.whole is not None, "few layers are traced as a whole"
+    kernels = sum(
+        event.kernels if isinstance(event, Sweep) else 1
+        for event in traced.whole
+        if isinstance(event, Product | Attention | Sweep)
+    )
+    ((grid, time_s),) = job.time_s.items()
+    seen_s = time_s - sum(job.exposed_s[grid].values())
+    return share_of(seen_s, time_s, machine.ranks_a_core) / kernels
+
+
+def fitted(machine: Machine, job: MeasuredJob) -> Fitted:
+    """The four numbers and the spread, from those grids of the job that are to tell."""
+    return refitted(machine, traced_job(job, machine).timed(machine))

@@ -1,0 +1,147 @@
+"""`par4d calibrate`: what a machine's links and devices reach, and the numbers that the performance model fits to it.
+
+All tests of the tag run one after the other, by ReFrame; the model is fitted to their results, and the system's file of
+what was measured is written anew.
+"""
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from statistics import mean
+from typing import TypeVar, cast
+
+import systems
+from engine.errors import RunError, UsageError
+from engine.loading import loading
+from engine.planning.machine import Fitted, Machine
+from engine.planning.measured import measured_in, row_of
+from engine.result.schema import Result, read
+from suites.kept import links_of, short
+from suites.series import CALIBRATION
+from systems import Dtype, Fact, Measured, Performance, System, store
+
+ROOT = Path(__file__).parents[1]
+SUITES = ("bandwidth", "peak", "calibration")
+SUBMITS = {"slurm": "sbatch", "squeue": "sbatch", "lsf": "bsub"}
+PATIENCE_S = 30.0
+"""For ReFrame to cancel its jobs."""
+
+_Found = TypeVar("_Found")
+
+
+def calibrated(name: str | None, *, timeout_s: float, results: Path | None = None) -> Path:
+    """Calibrate a system; returns the file that has it. What is measured is kept below results/, for the report too.
+
+    results: a folder with what was measured before. Raises UsageError where that isn't enough, or where nothing can be
+    measured from here; RunError where a test failed, or took longer than timeout_s with its time in a queue.
+    """
+    system = systems.load(name) if name else systems.here()
+    if results is not None:
+        return store.keep(system.name, calibration(system, results))
+    _check_scheduler(system)
+    folder = Path("results", f"{CALIBRATION}-{system.name}-{datetime.now():%Y%m%dT%H%M%S}").absolute()
+    folder.mkdir(parents=True)
+    _measure(system, folder, timeout_s)
+    return store.keep(system.name, calibration(system, folder))
+
+
+def calibration(system: System, folder: Path) -> Measured:
+    """What the results below a folder say of a system. Raises UsageError for one that is missing."""
+    every = [result for path in sorted(folder.rglob("result.json")) if (result := read(path)).status == "ok"]
+
+    def the(what: str, found: Sequence[_Found]) -> _Found:
+        if not found:
+            raise UsageError(f"Below {folder} lies no result of {what}: run par4d calibrate --system {system.name}.")
+        return found[-1]
+
+    jobs = measured_in(folder, CALIBRATION)
+    axes, kernels = (the(f"{CALIBRATION}, {name}", [j for j in jobs if j.name == name]) for name in ("axes", "kernels"))
+    trained = the(CALIBRATION, [r for r in every if r.labels.get("series") == "axes"])
+    memory = the("bench memory", [r for r in every if r.stream])
+    gemm = the("bench gemm", [r for r in every if r.gemm and r.dtype == axes.precision])
+    links = links_of(the("bench collectives", [r for r in every if r.links]))
+    with loading():
+        from engine.tracing.calibration import fitted, kernel_s
+        from engine.tracing.validation_run import rounded
+
+    known = links.model_copy(update={"performance": _hardware(trained, memory, gemm)})
+    least = Fact(
+        value=short(kernel_s(Machine.of(system, axes.precision, known), kernels)), source=f"train {kernels.model}"
+    )
+    known = _with(known, kernel_s=least)
+    numbers = rounded(fitted(Machine.of(system, axes.precision, known), axes))
+    rows = tuple(row_of(axes.model, grid) for grid in axes.fitted)
+    return _with(known, fitted_to=rows, **numbers)
+
+
+def _hardware(trained: Result, memory: Result, gemm: Result) -> Performance:
+    """What isn't fitted. A system's own file has peaks of accelerators: theirs count."""
+    assert memory.stream is not None
+    reached = {point.size: short(point.flops_per_s) for point in gemm.gemm if point.flops_per_s}
+    kernels = memory.stream.kernels
+    precision = cast("Dtype", gemm.dtype)
+    machine = trained.breakdown.machine if trained.breakdown else None
+    threads = machine.ranks * machine.threads_per_rank if machine else 1
+    return Performance(
+        **asdict(Fitted()),
+        fitted_to=("nothing yet",),
+        peak_flops={precision: Fact(value=max(reached.values()), source=_source("bench gemm", gemm))},
+        memory_bytes_per_s=Fact(
+            value=short(mean(kernel.median_bytes_per_s for kernel in kernels)), source=_source("bench memory", memory)
+        ),
+        by_size={precision: reached},
+        ranks_a_core=max(1.0, threads / machine.cores) if machine else 1.0,
+    )
+
+
+def _source(command: str, result: Result) -> str:
+    return f"{command}, {result.ranks} rank{'s' if result.ranks > 1 else ''} at once"
+
+
+def _with(measured: Measured, **told: object) -> Measured:
+    assert measured.performance is not None
+    return measured.model_copy(update={"performance": measured.performance.model_copy(update=told)})
+
+
+def _check_scheduler(system: System) -> None:
+    """Raises UsageError where no job can be submitted."""
+    for partition in system.partitions:
+        program = SUBMITS.get(partition.scheduler)
+        if program and shutil.which(program) is None:
+            raise UsageError(
+                f"{system.name} is calibrated on {system.name}: this machine has no {program} to submit jobs by."
+            )
+
+
+def _measure(system: System, folder: Path, timeout_s: float) -> None:
+    """Run the tests; what ReFrame says goes to standard error. Raises RunError."""
+    words = [sys.executable, "-P", "-m", "suites.launcher", "--system", system.name, "--run", "--tag", CALIBRATION]
+    words += ["--exec-policy", "serial", "--setvar", "Bandwidth.keep=no", "--prefix", str(folder)]
+    for suite in SUITES:
+        words += ["--checkpath", str(ROOT / "suites" / f"{suite}.py")]
+    running = subprocess.Popen(words, cwd=folder, stdout=sys.stderr)
+    try:
+        code = running.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        raise RunError(
+            f"The tests took longer than {timeout_s:g} s: give them more by --timeout, or wait for a shorter queue."
+        ) from None
+    finally:
+        _end(running)
+    if code:
+        raise RunError("A test failed, for the reason that stands above: nothing was kept.")
+
+
+def _end(running: subprocess.Popen[bytes]) -> None:
+    """As a user would, so that ReFrame cancels its jobs."""
+    for ask in (signal.SIGINT, signal.SIGKILL):
+        if running.poll() is None:
+            running.send_signal(ask)
+            with suppress(subprocess.TimeoutExpired):
+                running.wait(PATIENCE_S)

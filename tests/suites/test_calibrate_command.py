@@ -1,0 +1,102 @@
+"""`par4d calibrate`: what it keeps of real runs, and how it ends where it can't measure."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from running import Run, reframe
+
+import systems
+from engine.errors import RunError, UsageError
+from engine.planning.machine import Machine
+from engine.result.provenance import processor_name
+from reports.par4d import main
+from suites import calibrate
+from suites.series import CALIBRATION, points
+from systems import store
+
+SUITES = [word for suite in calibrate.SUITES for word in ("-c", f"suites/{suite}.py")]
+SHORT = ["-S", "time_budget_s=1e-3", "-S", "message_bytes=65536", "-S", "iterations=3", "-S", "Bandwidth.keep=no"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Short runs of what the command runs on this machine, of two of the four axes."""
+    folder = tmp_path_factory.mktemp("calibrate")
+    some = ["-n", "Bandwidth|Peak|Memory|kernels|1x1x1x2|2x1x1x1"]
+    return reframe(folder, *SUITES, "--system", "local", "-t", CALIBRATION, *some, *SHORT, "-r")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the store is, and from where the command runs."""
+    monkeypatch.setattr(store, "FOLDER", tmp_path / "measured")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_what_was_measured_becomes_the_machine_of_a_plan(
+    run: Run, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run.code == 0, run.out
+    assert main(["calibrate", "--system", "local", "--results", str(run.folder)]) == 0
+    assert capsys.readouterr().out.strip() == str(folder / "measured" / "local.yaml")
+    found = systems.measured("local")
+    assert found is not None
+    assert found.source.device == processor_name()
+    assert found.performance is not None
+    assert set(found.performance.fitted_to) == {"gpt-local-2 on 1x1x1x2", "gpt-local-2 on 2x1x1x1"}
+    machine = Machine.of(systems.load("local"), "fp32", found)
+    (gemm,) = (case["record"] for case in run.cases() if case["record"]["kind"] == "gemm")
+    assert machine.empirical_peak == pytest.approx(gemm["best_flops_per_s"], rel=1e-4)
+    assert dict(machine.by_size) == pytest.approx(
+        {point["size"]: point["flops_per_s"] for point in gemm["gemm"] if point["flops_per_s"]}, rel=1e-4
+    )
+    assert 1e-7 < machine.kernel_s < 1e-2
+    assert machine.ranks_a_core >= 1
+    assert main([*"plan --system local --model gpt-local-2 --gpus 2 --batch-size 8 --top 1".split()]) == 0  # noqa: SIM905
+    assert f"Calibrated on {found.date}, {processor_name()}." in capsys.readouterr().out
+
+
+def test_what_is_missing_of_a_run_is_told_and_nothing_kept(run: Run, folder: Path) -> None:
+    shutil.copytree(run.folder / "output", folder / "some")
+    for file in (folder / "some").rglob("MemoryBandwidth*/result.json"):
+        file.unlink()
+    with pytest.raises(UsageError, match="lies no result of bench memory: run par4d calibrate --system local"):
+        calibrate.calibrated("local", timeout_s=60, results=folder / "some")
+    assert not store.FOLDER.exists()
+
+
+def test_a_machine_that_jobs_cannot_be_submitted_to_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert main(["calibrate", "--system", "frontier"]) == 2
+    assert "this machine has no sbatch to submit jobs by" in capsys.readouterr().err
+    assert main(["calibrate", "--timeout", "0"]) == 2
+
+
+def test_tests_that_take_too_long_or_fail_end_the_command_and_keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RunError, match=r"took longer than 0\.2 s"):
+        calibrate.calibrated("local", timeout_s=0.2)
+    monkeypatch.setattr(calibrate, "CALIBRATION", "no-test-has-this-tag")
+    with pytest.raises(RunError, match="A test failed"):
+        calibrate.calibrated("local", timeout_s=120)
+    assert not store.FOLDER.exists()
+
+
+@pytest.mark.parametrize("name", systems.names())
+def test_every_system_is_calibrated_by_each_axis_alone_and_by_a_tiny_network(name: str) -> None:
+    found = points(CALIBRATION, name)
+    assert len({(point.devices, point.series.precision) for point in found}) == 1
+    axes = [point.grid for point in found if point.series.name == "axes"]
+    assert sorted(max(map(int, grid.split("x"))) for grid in axes) == [found[0].devices] * 4
+    assert [point.model for point in found if point.series.name == "kernels"] == ["gpt-test"]
+
+
+def test_the_committed_calibration_names_its_machine_and_date() -> None:
+    data = yaml.safe_load((Path(systems.__file__).parent / "measured" / "vcluster.yaml").read_text())
+    assert data["date"]
+    assert data["source"]["device"]
+    assert len(data["performance"]["fitted_to"]) >= 4
