@@ -42,25 +42,29 @@ def calibrated(name: str | None, *, timeout_s: float, results: Path | None = Non
     measured from here; RunError where a test failed, or took longer than timeout_s with its time in a queue.
     """
     system = systems.load(name) if name else systems.here()
-    if results is not None:
+    try:
+        if results is None:
+            _check_scheduler(system)
+            results = Path("results", f"{CALIBRATION}-{system.name}-{datetime.now():%Y%m%dT%H%M%S}").absolute()
+            results.mkdir(parents=True)
+            _measure(system, results, timeout_s)
         return store.keep(system.name, calibration(system, results))
-    _check_scheduler(system)
-    folder = Path("results", f"{CALIBRATION}-{system.name}-{datetime.now():%Y%m%dT%H%M%S}").absolute()
-    folder.mkdir(parents=True)
-    _measure(system, folder, timeout_s)
-    return store.keep(system.name, calibration(system, folder))
+    except OSError as error:
+        raise RunError(f"{error.filename} can't be written: {error.strerror}.") from None
 
 
 def calibration(system: System, folder: Path) -> Measured:
-    """What the results below a folder say of a system. Raises UsageError for one that is missing."""
-    every = [result for path in sorted(folder.rglob("result.json")) if (result := read(path)).status == "ok"]
+    """What the newest results below a folder say of a system. Raises UsageError for one that is missing."""
+    found = [read(path) for path in folder.rglob("result.json")]
+    own = [result for result in found if result.status == "ok" and result.labels.get("system") == system.name]
+    every = sorted(own, key=lambda result: result.provenance.end)
 
     def the(what: str, found: Sequence[_Found]) -> _Found:
         if not found:
             raise UsageError(f"Below {folder} lies no result of {what}: run par4d calibrate --system {system.name}.")
         return found[-1]
 
-    jobs = measured_in(folder, CALIBRATION)
+    jobs = [job for job in measured_in(folder, CALIBRATION) if job.system == system.name]
     axes, kernels = (the(f"{CALIBRATION}, {name}", [j for j in jobs if j.name == name]) for name in ("axes", "kernels"))
     trained = the(CALIBRATION, [r for r in every if r.labels.get("series") == "axes"])
     memory = the("bench memory", [r for r in every if r.stream])

@@ -19,13 +19,16 @@ def links_of(result: Result) -> store.Measured:
     def rates(several: Sequence[Rings]) -> dict[str, float]:
         return {f"{rings.apart}x{rings.ranks}": short(rings.bytes_per_s) for rings in several}
 
+    def kinds(rings: Rings) -> store.Kinds:
+        """The largest message of a kind is the first of its times."""
+        return {one.kind: short(one.bytes_per_s) for one in reversed(rings.times)}
+
     options = [f"--{name.removesuffix('_s').replace('_', '-')} {value}" for name, value in _told(result)]
     inter = None
     if links.fitted:
         inter = store.Between(
             bytes_per_s=short(links.alone[-1].bytes_per_s),
-            # The largest message of a kind is the first of its times.
-            kinds={one.kind: short(one.bytes_per_s) for one in reversed(links.alone[-1].times)},
+            kinds=kinds(links.alone[-1]),
             shared=rates(links.shared),
             link_bytes_per_s=short(links.fitted.bytes_per_s),
             step_s=short(links.fitted.step_s),
@@ -44,6 +47,7 @@ def links_of(result: Result) -> store.Measured:
         message_bytes=links.message_bytes,
         devices_per_node=links.devices_per_node,
         intra=rates(links.within),
+        intra_kinds={f"{rings.apart}x{rings.ranks}": kinds(rings) for rings in links.within},
         inter=inter,
     )
 

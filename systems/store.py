@@ -35,6 +35,9 @@ class Source(Record):
     ranks: int = Field(gt=0)
 
 
+Kinds = dict[Literal["all_gather", "reduce_scatter", "all_reduce"], Rate]
+
+
 class Between(Record):
     """Between nodes, in bytes/s of a ring and one direction.
 
@@ -44,7 +47,7 @@ class Between(Record):
     """
 
     bytes_per_s: Rate
-    kinds: dict[Literal["all_gather", "reduce_scatter", "all_reduce"], Rate] = {}
+    kinds: Kinds = {}
     shared: dict[Pair, Rate] = {}
     link_bytes_per_s: Rate
     step_s: NotNegative
@@ -56,7 +59,8 @@ class Between(Record):
 
 
 class Measured(Record):
-    """One system's. intra: within a node, in bytes/s of each ring, while all of a node communicate at once.
+    """One system's. intra: within a node, in bytes/s of each ring, while all of a node communicate at once, the three
+    collectives together; intra_kinds: each of them.
 
     message_bytes: of the largest buffer, in or out. devices_per_node: ranks that a node had. performance: of the same
     devices; None where only the links were measured.
@@ -67,12 +71,26 @@ class Measured(Record):
     message_bytes: int = Field(gt=0)
     devices_per_node: int = Field(gt=0)
     intra: dict[Pair, Rate] = {}
+    intra_kinds: dict[Pair, Kinds] = {}
     inter: Between | None = None
     performance: Performance | None = None
 
     def intra_of(self) -> dict[tuple[int, int], float]:
         """The same by (G0, G1)."""
-        return {(int(g0), int(g1)): rate for pair, rate in self.intra.items() for g0, g1 in [pair.split("x")]}
+        return {_numbers(pair): rate for pair, rate in self.intra.items()}
+
+    def kinds_of(self) -> dict[tuple[int, int], dict[str, float]]:
+        """Of what a pair (G0, G1) has for all, the part that each collective has."""
+        return {
+            _numbers(pair): {kind: rate / self.intra[pair] for kind, rate in kinds.items()}
+            for pair, kinds in self.intra_kinds.items()
+            if pair in self.intra
+        }
+
+
+def _numbers(pair: str) -> tuple[int, int]:
+    g0, g1 = pair.split("x")
+    return int(g0), int(g1)
 
 
 def measured(name: str) -> Measured | None:

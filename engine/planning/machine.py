@@ -46,8 +46,9 @@ class Machine:
     peak_flops, empirical_peak: of a device, flop/s; the first is what utilisation is told of. by_size: what square
     products reach instead of that peak, from few rows to many, where it was measured. modes: of what products reach,
     the part that is left in a mode that is slower. kinds: of the bandwidth between nodes, what a kind of collective
-    reaches where they differ. step_s: latency of a ring's step. kernel_s: the least that a kernel takes. ranks_a_core:
-    that take turns, where all that is said of a device is of its share.
+    reaches where they differ; kinds_within: the same within a node, by the pairs of Bandwidths.intra. step_s: latency
+    of a ring's step. kernel_s: the least that a kernel takes. ranks_a_core: that take turns, where all that is said of
+    a device is of its share.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Machine:
     fitted: Fitted = Fitted()
     modes: Mapping[str, float] = field(default_factory=dict)
     kinds: Mapping[str, float] = field(default_factory=dict)
+    kinds_within: Mapping[tuple[int, int], Mapping[str, float]] = field(default_factory=dict)
     step_s: float = HOP_S
     half_bytes: float = 0.0
     kernel_s: float = KERNEL_S
@@ -98,10 +100,11 @@ class Machine:
 
     def collective_s(self, kind: str, num_bytes: float, grid: Grid, axis: Axis) -> float:
         """Seconds of a collective along the axis that shares its link with nobody else's."""
-        link = self.link(grid, axis)
-        if self.bandwidths.leaves_node(grid, axis):
-            link = replace(link, bytes_per_s=link.bytes_per_s * self.kinds.get(kind, 1.0))
-        return ring_s(Kind(kind), num_bytes, grid[axis], link)
+        link, kinds = self.link(grid, axis), self.kinds
+        if not self.bandwidths.leaves_node(grid, axis):
+            kinds = self.kinds_within.get((grid.stride(axis), grid[axis]), {})
+        reached = replace(link, bytes_per_s=link.bytes_per_s * kinds.get(kind, 1.0))
+        return ring_s(Kind(kind), num_bytes, grid[axis], reached)
 
     @classmethod
     def of(cls, system: System, precision: Dtype, measured: Measured | None) -> "Machine":
@@ -138,6 +141,7 @@ class Machine:
             fitted=Fitted(**{name: getattr(own, name) for name in names}) if own else Fitted(),
             modes={mode: fact.value for mode, fact in own.modes.items()} if own else {},
             kinds={kind: rate / between.bytes_per_s for kind, rate in between.kinds.items()} if between else {},
+            kinds_within=measured.kinds_of() if measured else {},
             step_s=between.step_s if between else HOP_S,
             half_bytes=between.half_bytes if between else 0.0,
             kernel_s=own.kernel_s.value if own and own.kernel_s else KERNEL_S,

@@ -34,6 +34,7 @@ MACHINE = Machine(
 SECOND = Product(m=500, n=1000, k=1000, mode="NT", element=0)
 """A second of compute."""
 GRID = Grid(2, 1, 2, 2)
+KINDS = ("all_gather", "all_reduce")
 
 
 def gather(axis: str, seconds: float, lane: str | None = None) -> Issue:
@@ -177,6 +178,16 @@ def test_a_rank_with_a_core_of_its_own_or_nothing_to_wait_for_finds_the_step_as_
     assert in_turns(STEP, 1.0) == STEP
     assert in_turns(busy, 4.0).compute_s == pytest.approx(busy.compute_s)
     assert share_of(1.0, 4.0, 1.0) == pytest.approx(1)
+
+
+def test_a_collective_within_a_node_reaches_what_its_kind_does() -> None:
+    slower = replace(MACHINE, kinds={"all_gather": 0.25}, kinds_within={(1, 2): {"all_gather": 0.5}})
+
+    def times(machine: Machine) -> list[float]:
+        """Of an all-gather and an all-reduce along x, within a node, and along z, between nodes."""
+        return [machine.collective_s(kind, 1e6, GRID, axis) for axis in (Axis.X, Axis.Z) for kind in KINDS]
+
+    assert [b / a for a, b in zip(times(MACHINE), times(slower), strict=True)] == pytest.approx([2, 1, 4, 1])
 
 
 def test_a_product_reaches_what_its_size_does() -> None:

@@ -33,6 +33,10 @@ def test_a_run_that_is_good_fills_the_store_and_says_so(run: Run, root: Path) ->
     assert figures(case) == pytest.approx({f"within_{pair}": rate for pair, rate in rates.items()})
     kept = yaml.safe_load(file.read_text())
     assert kept["intra"] == pytest.approx(rates, rel=1e-4)
+    for rings in result.links.within:
+        kinds = kept["intra_kinds"][f"{rings.apart}x{rings.ranks}"]
+        largest = {time.kind: time.bytes_per_s for time in rings.times if time.input_bytes >= 65536 // rings.ranks}
+        assert kinds == pytest.approx(largest, rel=1e-4)
     assert kept["message_bytes"] == 65536
     assert kept["source"]["device"] == result.provenance.devices[0]
     assert kept["source"]["ranks"] == result.ranks

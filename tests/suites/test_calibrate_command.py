@@ -65,6 +65,8 @@ def test_what_is_missing_of_a_run_is_told_and_nothing_kept(run: Run, folder: Pat
         file.unlink()
     with pytest.raises(UsageError, match="lies no result of bench memory: run par4d calibrate --system local"):
         calibrate.calibrated("local", timeout_s=60, results=folder / "some")
+    with pytest.raises(UsageError, match="run par4d calibrate --system vcluster"):
+        calibrate.calibrated("vcluster", timeout_s=60, results=run.folder)
     assert not store.FOLDER.exists()
 
 
