@@ -82,12 +82,14 @@ class Peak(DeviceTest):
 
 @rfm.simple_test
 class MemoryBandwidth(DeviceTest):
-    """`engine bench memory`: of each kernel of STREAM the best repeat."""
+    """`engine bench memory`: of each kernel of STREAM the best repeat. array_bytes: 0 is the engine's default."""
 
     descr = "memory bandwidth of one device"
+    array_bytes = variable(int, value=0)
 
     def options(self) -> list[str]:
-        return ["bench", "memory", "--device", self.device, *self.budget()]
+        words = ["bench", "memory", "--device", self.device, *self.budget()]
+        return [*words, "--array-size", str(self.array_bytes)] if self.array_bytes else words
 
     def best(self, name: str) -> float:
         """Bytes/s of a kernel."""

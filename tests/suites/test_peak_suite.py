@@ -10,7 +10,7 @@ from engine.result.schema import Result, parse
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One rank alone, with the shortest time budget that measures anything."""
     ends = ["-n", "(MemoryBandwidth|LaunchLatency)%ranks=1$|Peak%ranks=1%dtype=fp64$"]
-    short = ["-S", "time_budget_s=1"]
+    short = ["-S", "time_budget_s=1", "-S", "array_bytes=8000000"]
     return reframe(tmp_path_factory.mktemp("peak"), "-c", "suites/peak.py", "--system", "local", *ends, *short, "-r")
 
 
