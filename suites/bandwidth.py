@@ -18,7 +18,7 @@ import systems
 from engine.result.links import Links
 from engine.result.schema import Result, parse
 from suites.engine_test import EngineTest
-from suites.kept import links_of
+from suites.kept import links_of, superseded
 from suites.point_training import FEWEST_CORES, ON_THIS_MACHINE
 from suites.series import CALIBRATION
 from systems import store
@@ -66,8 +66,8 @@ class Bandwidth(EngineTest):
             return
         name, found = self.system.name, links_of(self.result)
         before = systems.measured(name)
-        if found.inter is None and before is not None and before.inter is not None:
-            getlogger().warning(f"one node tells nothing of links between nodes: those kept of {name} stay")
+        if before is not None and (reason := superseded(before, found)):
+            getlogger().warning(f"what is kept of {name} stays: {reason}")
             return
         try:
             file = store.keep(name, found)

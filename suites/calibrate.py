@@ -6,10 +6,11 @@ what was measured is written anew.
 
 import shutil
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -21,10 +22,11 @@ from engine.errors import RunError, UsageError
 from engine.loading import loading
 from engine.planning.machine import Fitted, Machine
 from engine.planning.measured import measured_in, row_of
+from engine.result.provenance import processor
 from engine.result.schema import Result, read
 from suites.kept import links_of, short
 from suites.series import CALIBRATION
-from systems import Dtype, Fact, Measured, Performance, System, store
+from systems import Cores, Dtype, Fact, Measured, Performance, System, store
 
 ROOT = Path(__file__).parents[1]
 SUITES = ("bandwidth", "peak", "calibration")
@@ -42,15 +44,15 @@ def calibrated(name: str | None, *, timeout_s: float, results: Path | None = Non
     measured from here; RunError where a test failed, or took longer than timeout_s with its time in a queue.
     """
     system = systems.load(name) if name else systems.here()
-    try:
-        if results is None:
-            _check_scheduler(system)
-            results = Path("results", f"{CALIBRATION}-{system.name}-{datetime.now():%Y%m%dT%H%M%S}").absolute()
+    if results is None:
+        _check_here(system)
+        results = Path("results", f"{CALIBRATION}-{system.name}-{datetime.now():%Y%m%dT%H%M%S}").absolute()
+        with _writing(results):
             results.mkdir(parents=True)
-            _measure(system, results, timeout_s)
-        return store.keep(system.name, calibration(system, results))
-    except OSError as error:
-        raise RunError(f"{error.filename} can't be written: {error.strerror}.") from None
+        _measure(system, results, timeout_s)
+    found = calibration(system, results)
+    with _writing(store.FOLDER):
+        return store.keep(system.name, found)
 
 
 def calibration(system: System, folder: Path) -> Measured:
@@ -67,14 +69,17 @@ def calibration(system: System, folder: Path) -> Measured:
     jobs = [job for job in measured_in(folder, CALIBRATION) if job.system == system.name]
     axes, kernels = (the(f"{CALIBRATION}, {name}", [j for j in jobs if j.name == name]) for name in ("axes", "kernels"))
     trained = the(CALIBRATION, [r for r in every if r.labels.get("series") == "axes"])
-    memory = the("bench memory", [r for r in every if r.stream])
-    gemm = the("bench gemm", [r for r in every if r.gemm and r.dtype == axes.precision])
-    links = links_of(the("bench collectives", [r for r in every if r.links]))
+    alike = [r for r in every if set(r.provenance.devices) <= set(trained.provenance.devices)]
+    at_once = [r for r in alike if r.ranks == (1 if system.device.kind == "cuda" else axes.ranks)]
+    memory = the("bench memory", [r for r in at_once if r.stream])
+    gemm = the("bench gemm", [r for r in at_once if r.gemm and r.dtype == axes.precision])
+    links = links_of(the("bench collectives", [r for r in alike if r.links]))
     with loading():
         from engine.tracing.calibration import fitted, kernel_s
         from engine.tracing.validation_run import rounded
 
-    known = links.model_copy(update={"performance": _hardware(trained, memory, gemm)})
+    source = links.source.model_copy(update={"processor": processor() if system.may_be_here() else None})
+    known = links.model_copy(update={"performance": _hardware(trained, memory, gemm), "source": source})
     least = Fact(
         value=short(kernel_s(Machine.of(system, axes.precision, known), kernels)), source=f"train {kernels.model}"
     )
@@ -91,7 +96,6 @@ def _hardware(trained: Result, memory: Result, gemm: Result) -> Performance:
     kernels = memory.stream.kernels
     precision = cast("Dtype", gemm.dtype)
     machine = trained.breakdown.machine if trained.breakdown else None
-    threads = machine.ranks * machine.threads_per_rank if machine else 1
     return Performance(
         **asdict(Fitted()),
         fitted_to=("nothing yet",),
@@ -100,7 +104,7 @@ def _hardware(trained: Result, memory: Result, gemm: Result) -> Performance:
             value=short(mean(kernel.median_bytes_per_s for kernel in kernels)), source=_source("bench memory", memory)
         ),
         by_size={precision: reached},
-        ranks_a_core=max(1.0, threads / machine.cores) if machine else 1.0,
+        shared=Cores(ranks=machine.ranks, cores=machine.cores / machine.threads_per_rank) if machine else None,
     )
 
 
@@ -113,14 +117,25 @@ def _with(measured: Measured, **told: object) -> Measured:
     return measured.model_copy(update={"performance": measured.performance.model_copy(update=told)})
 
 
-def _check_scheduler(system: System) -> None:
-    """Raises UsageError where no job can be submitted."""
+def _check_here(system: System) -> None:
+    """Raises UsageError where no job of the system can be submitted."""
+    if not system.may_be_here():
+        raise UsageError(
+            f"{system.name} is calibrated on {system.name}, and this machine, {socket.gethostname()}, isn't."
+        )
     for partition in system.partitions:
         program = SUBMITS.get(partition.scheduler)
         if program and shutil.which(program) is None:
-            raise UsageError(
-                f"{system.name} is calibrated on {system.name}: this machine has no {program} to submit jobs by."
-            )
+            raise UsageError(f"{system.name} takes jobs by {program}, which this machine doesn't have: is it up?")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Raises RunError where that fails."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{error.filename or path} can't be written: {error.strerror}.") from None
 
 
 def _measure(system: System, folder: Path, timeout_s: float) -> None:
@@ -143,8 +158,8 @@ def _measure(system: System, folder: Path, timeout_s: float) -> None:
 
 
 def _end(running: subprocess.Popen[bytes]) -> None:
-    """As a user would, so that ReFrame cancels its jobs."""
-    for ask in (signal.SIGINT, signal.SIGKILL):
+    """So that ReFrame cancels its jobs."""
+    for ask in (signal.SIGTERM, signal.SIGKILL):
         if running.poll() is None:
             running.send_signal(ask)
             with suppress(subprocess.TimeoutExpired):

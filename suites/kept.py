@@ -52,6 +52,15 @@ def links_of(result: Result) -> store.Measured:
     )
 
 
+def superseded(before: store.Measured, found: store.Measured) -> str | None:
+    """Why what was measured before says more than links measured since, or None."""
+    if before.performance is not None and before.source.device == found.source.device:
+        return "its calibration was fitted to the links that it has; par4d calibrate measures both anew"
+    if before.inter is not None and found.inter is None:
+        return "one node tells nothing of links between nodes"
+    return None
+
+
 def short(value: float) -> float:
     """In five digits."""
     return float(f"{value:.5g}")

@@ -19,7 +19,11 @@ SIZES = {"cuda": "1024..65536", "cpu": "256..4096"}
 TIME_BUDGET_S = {"cuda": 120, "cpu": 8}
 RANKS = sorted({point.devices for point in points("weak_scaling", SYSTEM.name)}) if SYSTEM.device.kind == "cpu" else [1]
 CALIBRATED = points(CALIBRATION, SYSTEM.name)[0]
-DTYPES = [name for name in ("bf16", "fp32", "fp64") if SYSTEM.device.kind == "cpu" or name in SYSTEM.device.peak_flops]
+DTYPES = [
+    name
+    for name in ("bf16", "fp32", "fp64")
+    if SYSTEM.device.kind == "cpu" or name in SYSTEM.device.peak_flops or name == CALIBRATED.series.precision
+]
 
 
 class DeviceTest(EngineTest):

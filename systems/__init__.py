@@ -1,8 +1,8 @@
 """The machines: one YAML file each, with its hardware facts and how ReFrame runs jobs on it.
 
 Adding a machine is adding one file. settings.py hands the partitions to ReFrame; suites and reports read the facts
-from here. Every fact names its source, and what is not known is left out. What was measured of a machine's network is
-in a file of its own (store.py).
+from here. Every fact names its source, and what is not known is left out. What was measured on a machine is in a file
+of its own (store.py).
 """
 
 import os
@@ -17,10 +17,10 @@ from pydantic import AfterValidator, Field
 from engine.errors import UsageError, nearest
 from engine.schema import Record
 from systems.files import SystemFileError, read_as
-from systems.performance import Dtype, Fact, Performance
+from systems.performance import Cores, Dtype, Fact, Performance
 from systems.store import Between, Measured, Source, measured
 
-__all__ = ["Between", "Dtype", "Fact", "Measured", "Performance", "Source", "SystemFileError", "measured"]
+__all__ = ["Between", "Cores", "Dtype", "Fact", "Measured", "Performance", "Source", "SystemFileError", "measured"]
 
 FOLDER = Path(__file__).parent
 

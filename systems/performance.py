@@ -20,13 +20,25 @@ class Fact(Record):
     source: str = Field(min_length=1)
 
 
+class Cores(Record):
+    """What processors a machine has for its ranks: so many of both there were on each running kernel."""
+
+    ranks: int = Field(gt=0)
+    cores: float = Field(gt=0)
+
+    def ranks_a_core(self, ranks: int) -> float:
+        """Of a job of so many ranks, that take turns; at least 1."""
+        return max(1.0, min(ranks, self.ranks) / self.cores)
+
+
 class Performance(Record):
     """What the performance model takes besides (engine/planning/machine.py says what each number is).
 
     products, link, fading, slowdown: fitted to the measured times that fitted_to names. spread: of the errors that are
     left. modes: of the empirical peak, what products reach in a mode that is slower than the others. peak_flops,
     memory_bytes_per_s, kernel_s: of one rank while all work, where the device is a share of something. by_size: flop/s
-    that square matrix products of so many rows reach. ranks_a_core: that take turns on a processor's core.
+    that square matrix products of so many rows reach. shared: by ranks that take turns on cores, in which case all of
+    it is of one rank's share.
     """
 
     products: float = Field(gt=0, le=1)
@@ -40,4 +52,4 @@ class Performance(Record):
     memory_bytes_per_s: Fact | None = None
     kernel_s: Fact | None = None
     by_size: dict[Dtype, dict[Annotated[int, Field(gt=0)], Annotated[float, Field(gt=0)]]] = {}
-    ranks_a_core: float = Field(default=1.0, ge=1)
+    shared: Cores | None = None

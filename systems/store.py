@@ -24,13 +24,14 @@ Pair = Annotated[str, Field(pattern=r"^[1-9]\d{0,8}x[1-9]\d{0,8}$")]
 
 
 class Source(Record):
-    """Where the numbers come from. device: what a rank's device calls itself, for CPUs the processor. commit: of this
-    project, "modified" where files differed from it.
+    """Where the numbers come from. device: what a rank's device calls itself, for CPUs the processor; processor: all
+    that tells it from others of that name. commit: of this project, "modified" where files differed from it.
     """
 
     command: str = Field(min_length=1)
     commit: str | None = None
     device: str = Field(min_length=1)
+    processor: str | None = None
     hosts: int = Field(gt=0)
     ranks: int = Field(gt=0)
 
@@ -98,18 +99,12 @@ def measured(name: str) -> Measured | None:
     path = FOLDER / f"{name}.yaml"
     if not path.exists():
         return None
-    return read_as(Measured, path, what="a bandwidth", holds="date, source and intra")
+    return read_as(Measured, path, what="a measurement", holds="date, source and intra")
 
 
 def keep(name: str, found: Measured) -> Path:
-    """Write it in place of what was measured before; links alone, in place of links of the same device.
-
-    Returns the file. Raises OSError where it can't be written.
-    """
+    """Write it in place of what was measured before. Returns the file. Raises OSError where it can't be written."""
     path = FOLDER / f"{name}.yaml"
-    before = measured(name)
-    if found.performance is None and before is not None and before.source.device == found.source.device:
-        found = found.model_copy(update={"performance": before.performance})
     head = f"# Measured on {name}. Links: bytes per second of a ring, in one direction.\n"
     body = yaml.safe_dump(as_data(found), sort_keys=False, allow_unicode=True, width=120)
     write_text(path, head + body)

@@ -156,7 +156,6 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     check_cache(config.overlap, shape)
     system = systems.load(config.system) if config.system else systems.here()
     measured = systems.measured(system.name)
-    links = bandwidths(system, measured)
     task = _task(config, shape)
     sequences = task.check(devices)
     workload = Workload(
@@ -169,10 +168,11 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     memory = config.device_memory or (system.device.memory_bytes.value if system.device.memory_bytes else None)
     job = Job(shape, workload, memory)
     grids = task.grids(devices, sequences)
-    taken = agnostic(links.inter) if config.agnostic else links
     machine = None
     if not (config.equations or config.agnostic or config.as_run):
-        machine = Machine.of(system, workload.precision, measured)  # type: ignore[arg-type]
+        machine = Machine.of(system, workload.precision, measured, devices)  # type: ignore[arg-type]
+    links = machine.bandwidths if machine else bandwidths(system, measured)
+    taken = agnostic(links.inter) if config.agnostic else links
     ranking = rank(job, grids, taken, links_as_run=machine.links if machine else None, as_run=config.as_run)
     if not ranking.candidates:
         raise refusal(job, task, grids, links.devices_per_node)
@@ -187,7 +187,7 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     flops = hardware_flops(shape, sequences, recompute=workload.checkpoint_activations), model_flops(shape, sequences)
     return GridPlan(
         system=system.name,
-        machine=origin(system, measured) if machine else None,
+        machine=origin(system, measured, simulated=machine is not None) if machine or measured else None,
         devices_per_node=links.devices_per_node,
         device_memory_bytes=memory,
         model=shape.name,

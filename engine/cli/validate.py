@@ -9,7 +9,7 @@ from engine.loading import loading
 
 def validated(measured: Path | None, *, refit: bool, json: bool, out: Path | None) -> int:
     """Print it, and what was fitted anew, as the files of systems/ have it."""
-    from engine.planning.measured import as_yaml, refitted, rows_in
+    from engine.planning.measured import as_yaml, rows_in, with_numbers
     from engine.planning.validation import measured_rows
 
     with loading():
@@ -24,7 +24,7 @@ def validated(measured: Path | None, *, refit: bool, json: bool, out: Path | Non
     told_too = sys.stderr if json else sys.stdout
     for fit in fits:
         if fit.system in rows.machines:
-            rows = refitted(rows, fit.system, fit.rows, fit.numbers())
+            rows = with_numbers(rows, fit.system, fit.rows, fit.numbers())
         else:
             told_too.write(f"\n# systems/{fit.system}.yaml\n{fit.as_yaml()}")
     if measured is not None or any(fit.system in rows.machines for fit in fits):

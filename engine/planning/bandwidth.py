@@ -78,32 +78,39 @@ def bandwidths(system: "System", measured: "Measured | None") -> Bandwidths:
 
     Raises UsageError, which names the facts that are missing.
     """
-    found, node = measured, system.node
-    intra = found.intra_of() if found else {}
-    between = found.inter if found else None
-    one_node = all(partition.scheduler == "local" for partition in system.partitions)
-    needed: dict[str, Count | Fact | None] = {}
-    if found is None and not one_node:
-        needed["node.devices"] = node.devices
-    if not intra and not (found and found.devices_per_node == 1):
-        needed["node.intra_node_bytes_per_s"] = node.intra_node_bytes_per_s
-    if between is None and not one_node:
-        needed |= {"node.nics": node.nics, "node.nic_bytes_per_s": node.nic_bytes_per_s}
-    known = {name: fact.value for name, fact in needed.items() if fact is not None}
-    if missing := [name for name in needed if name not in known]:
+    if missing := lacking(system, measured):
         raise UsageError(
             f"No bandwidths were measured on {system.name}, and its file lacks {' and '.join(missing)}: "
-            f"run reframe -c suites/bandwidth.py --system {system.name} there, or add what is missing with its source."
+            f"run par4d calibrate --system {system.name} there, or add what is missing with its source."
         )
-    within = min(intra.values(), default=known.get("node.intra_node_bytes_per_s", inf))
-    if one_node:
+    node, intra = system.node, measured.intra_of() if measured else {}
+    between = measured.inter if measured else None
+    stated = node.intra_node_bytes_per_s.value if node.intra_node_bytes_per_s else inf
+    within = min(intra.values(), default=stated)
+    if _is_one_node(system):
         return Bandwidths(devices_per_node=ANY_NUMBER, inter=within, within=within, intra=intra)
-    devices = node.devices.value if node.devices else found.devices_per_node if found else 1
-    of_rank = between.bytes_per_s if between else known["node.nic_bytes_per_s"]
-    return Bandwidths(
-        devices_per_node=devices,
-        inter=between.way_out() if between else known["node.nics"] * of_rank,
-        within=within,
-        intra=intra,
-        of_rank=of_rank,
-    )
+    devices = node.devices.value if node.devices else measured.devices_per_node if measured else 1
+    if between is not None:
+        of_rank, inter = between.bytes_per_s, between.way_out()
+    else:
+        assert node.nics is not None
+        assert node.nic_bytes_per_s is not None
+        of_rank, inter = node.nic_bytes_per_s.value, node.nics.value * node.nic_bytes_per_s.value
+    return Bandwidths(devices_per_node=devices, inter=inter, within=within, intra=intra, of_rank=of_rank)
+
+
+def lacking(system: "System", measured: "Measured | None") -> list[str]:
+    """The facts that a system's file would have to have for its bandwidths."""
+    node, one_node = system.node, _is_one_node(system)
+    needed: dict[str, Count | Fact | None] = {}
+    if measured is None and not one_node:
+        needed["node.devices"] = node.devices
+    if not (measured and (measured.intra or measured.devices_per_node == 1)):
+        needed["node.intra_node_bytes_per_s"] = node.intra_node_bytes_per_s
+    if not (measured and measured.inter) and not one_node:
+        needed |= {"node.nics": node.nics, "node.nic_bytes_per_s": node.nic_bytes_per_s}
+    return [name for name, fact in needed.items() if fact is None]
+
+
+def _is_one_node(system: "System") -> bool:
+    return all(partition.scheduler == "local" for partition in system.partitions)

@@ -19,7 +19,7 @@ from engine.comm.collective import Kind
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.overlap.bucket import HOP_S
-from engine.planning.bandwidth import Bandwidths, bandwidths
+from engine.planning.bandwidth import Bandwidths, bandwidths, lacking
 from engine.planning.collectives import WITHIN_NODE, Link, Links, ring_s
 from engine.planning.events import Attention, Product, Sweep
 from systems import Dtype, Measured, System
@@ -107,11 +107,11 @@ class Machine:
         return ring_s(Kind(kind), num_bytes, grid[axis], reached)
 
     @classmethod
-    def of(cls, system: System, precision: Dtype, measured: Measured | None) -> "Machine":
+    def of(cls, system: System, precision: Dtype, measured: Measured | None, ranks: int | None = None) -> "Machine":
         """As a system's file and what was measured there tell. Raises UsageError that names the facts it lacks.
 
         A calibration comes before what the file says of published times. With neither, the numbers are what is usual
-        (calibrate.py), and the interval is wide.
+        (calibrate.py), and the interval is wide. ranks: of the job, where fewer share cores than in the calibration.
         """
         if measured is not None and measured.performance is None and system.performance is not None:
             measured = None  # the file's numbers were fitted with the file's links
@@ -120,22 +120,26 @@ class Machine:
         peak = device.peak_flops.get(precision) or empirical
         memory = (own and own.memory_bytes_per_s) or device.memory_bytes_per_s
         facts = {f"device.peak_flops.{precision}": peak, "device.memory_bytes_per_s": memory}
-        if missing := [name for name, fact in facts.items() if not fact]:
+        if missing := [name for name, fact in facts.items() if not fact] + lacking(system, measured):
             add = f"add {'them' if len(missing) > 1 else 'it'} with the source to systems/{system.name}.yaml"
+            calibrated = precision == ("fp32" if device.kind == "cpu" else "bf16") and own is None
             raise UsageError(
                 f"To predict times on {system.name} in {precision} its file lacks {' and '.join(missing)}: "
-                f"{add if own else f'run par4d calibrate --system {system.name} there, or {add}'}."
+                f"{f'run par4d calibrate --system {system.name} there, or {add}' if calibrated else add}."
             )
         assert peak
         assert memory
+        shared = own.shared if own else None
+        turns = shared.ranks_a_core(ranks or shared.ranks) if shared else 1.0
+        more = shared.ranks_a_core(shared.ranks) / turns if shared else 1.0  # of a core than in the calibration
         names = ("products", "link", "fading", "slowdown", "spread")
         between = measured.inter if measured else None
         sizes = own.by_size.get(precision, {}) if own else {}
         return cls(
             name=system.name,
-            peak_flops=peak.value,
-            empirical_peak=(empirical or peak).value,
-            memory_bytes_per_s=memory.value,
+            peak_flops=more * peak.value,
+            empirical_peak=more * (empirical or peak).value,
+            memory_bytes_per_s=more * memory.value,
             device_memory=device.memory_bytes.value if device.memory_bytes else None,
             bandwidths=bandwidths(system, measured),
             fitted=Fitted(**{name: getattr(own, name) for name in names}) if own else Fitted(),
@@ -144,9 +148,9 @@ class Machine:
             kinds_within=measured.kinds_of() if measured else {},
             step_s=between.step_s if between else HOP_S,
             half_bytes=between.half_bytes if between else 0.0,
-            kernel_s=own.kernel_s.value if own and own.kernel_s else KERNEL_S,
-            by_size=tuple(sorted((float(rows), rate) for rows, rate in sizes.items())),
-            ranks_a_core=own.ranks_a_core if own else 1.0,
+            kernel_s=own.kernel_s.value / more if own and own.kernel_s else KERNEL_S,
+            by_size=tuple(sorted((float(rows), more * rate) for rows, rate in sizes.items())),
+            ranks_a_core=turns,
         )
 
     def with_fitted(self, fitted: Fitted) -> "Machine":

@@ -96,7 +96,9 @@ def _told(job: MeasuredJob, machine: Measured) -> tuple[str, ...]:
     return tuple(grid for grid in job.fitted if row_of(job.model, grid) in rows)
 
 
-def refitted(rows: MeasuredRows, system: str, fitted_to: Sequence[str], numbers: Mapping[str, float]) -> MeasuredRows:
+def with_numbers(
+    rows: MeasuredRows, system: str, fitted_to: Sequence[str], numbers: Mapping[str, float]
+) -> MeasuredRows:
     """The same with other numbers of a machine."""
     machine = rows.machines[system]
     assert machine.performance is not None

@@ -64,7 +64,8 @@ def in_turns(step: Simulated, ranks_a_core: float) -> Simulated:
 
     A step is simulated with each rank at its share s = 1/k of the core. Alone a rank would compute C = s S of those S
     seconds; each of the k - 1 others wants the core for the part R/T of the time, in which it computes itself, so that
-    R = C (1 + (k - 1) R / T): P. Schweitzer's approximate mean value analysis, of one queue with k customers.
+    R = C (1 + (k - 1) R / T): P. Schweitzer's approximate mean value analysis, of one queue with k customers. It has no
+    timeline: which waits are longer isn't said.
     """
     alone_s = step.compute_s / ranks_a_core
     if ranks_a_core == 1 or not alone_s:
@@ -78,6 +79,7 @@ def in_turns(step: Simulated, ranks_a_core: float) -> Simulated:
         hidden_s=step.hidden_s * shorter,
         hidden_by_axis_s={axis: seconds * shorter for axis, seconds in step.hidden_by_axis_s.items()},
         exposed_s={axis: seconds * longer for axis, seconds in step.exposed_s.items()},
+        timeline=None,
     )
 
 

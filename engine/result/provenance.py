@@ -129,8 +129,19 @@ def device_name(device: "torch.device") -> str:
 
 def processor_name() -> str:
     """What this machine's processor calls itself."""
+    return _processor_says("model name") or platform.processor() or platform.machine()
+
+
+def processor() -> str:
+    """This machine's processor by all that tells it from others: many call themselves alike."""
+    keys = ("cpu family", "model", "stepping", "cache size")
+    told = [f"{key} {said}" for key in keys if (said := _processor_says(key))]
+    return ", ".join([processor_name(), *told, f"{os.cpu_count() or 1} cores"])
+
+
+def _processor_says(key: str) -> str | None:
     try:
-        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        match = re.search(rf"^{key}\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
-        match = None
-    return match[1] if match else platform.processor() or platform.machine()
+        return None
+    return match[1] if match else None

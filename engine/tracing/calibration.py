@@ -10,16 +10,17 @@ from engine.tracing.validate import refitted, traced_job
 def kernel_s(machine: Machine, job: MeasuredJob) -> float:
     """The least that a kernel takes: what a rank of a tiny network computes in a step, by the kernels of its trace.
 
-    Of a job that was measured on one grid; a machine whose ranks take turns on cores tells how many do.
+    Of the grid that was the fastest; a machine whose ranks take turns on cores tells how many do.
     """
-    (traced,) = traced_job(job, machine).traced.values()
+    grid = min(job.time_s, key=lambda grid: job.time_s[grid])
+    time_s = job.time_s[grid]
+    traced = traced_job(job.model_copy(update={"time_s": {grid: time_s}}), machine).traced[grid]
     assert traced.whole is not None, "few layers are traced as a whole"
     kernels = sum(
         event.kernels if isinstance(event, Sweep) else 1
         for event in traced.whole
         if isinstance(event, Product | Attention | Sweep)
     )
-    ((grid, time_s),) = job.time_s.items()
     seen_s = time_s - sum(job.exposed_s[grid].values())
     return share_of(seen_s, time_s, machine.ranks_a_core) / kernels
 

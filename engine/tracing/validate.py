@@ -61,7 +61,12 @@ class PublishedJob:
 
     def timed(self, machine: Machine) -> Timed:
         """As calibrate.fit takes it."""
-        return lambda fitted: self.best(machine.with_fitted(fitted))[1].time_s, self.measured_s
+
+        def predicted(fitted: Fitted) -> tuple[float, float]:
+            step = self.best(machine.with_fitted(fitted))[1]
+            return step.time_s, step.communication_s
+
+        return Timed(predicted, self.measured_s)
 
 
 def job_of(model: Architecture, sequences: int, overlap: Overlap, machine: Machine) -> Job:
@@ -131,7 +136,11 @@ class TracedJob:
         """The grids that the machine is fitted to."""
 
         def of(grid: str) -> Timed:
-            return lambda fitted: self.traced[grid].on(machine.with_fitted(fitted)).time_s, self.job.time_s[grid]
+            def predicted(fitted: Fitted) -> tuple[float, float]:
+                step = self.traced[grid].on(machine.with_fitted(fitted))
+                return step.time_s, step.communication_s
+
+            return Timed(predicted, self.job.time_s[grid], sum(self.job.exposed_s[grid].values()))
 
         return [of(grid) for grid in self.job.fitted]
 
@@ -205,4 +214,4 @@ def refitted(machine: Machine, rows: Sequence[Timed]) -> Fitted:
     if not rows:
         raise UsageError(f"Nothing was measured that {machine.name} can be fitted to: measure a grid of one axis.")
     log.info("fitting %s to %d rows", machine.name, len(rows))
-    return calibrate.fit(rows)
+    return calibrate.fit(rows, calibrate.ON_CORES if machine.ranks_a_core > 1 else calibrate.USUAL)

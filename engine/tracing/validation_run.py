@@ -9,6 +9,7 @@ import yaml
 import systems
 from engine.planning.calibrate import Timed
 from engine.planning.machine import Fitted, Machine
+from engine.planning.measured import row_of
 from engine.planning.validation import MeasuredRows, Validation, published
 from engine.tracing.effects import OF_EFFECTS, effects
 from engine.tracing.validate import (
@@ -74,10 +75,16 @@ def run(measured: MeasuredRows, *, refit: bool = False) -> tuple[Validation, lis
         )
     for (name, precision), traced in of_machine.items():
         start = _as_calibrated(measured, name, precision)
-        machine = of(start, [(f"{t.job.name}: {', '.join(t.job.fitted)}", t.timed(start)) for t in traced])
+        machine = of(
+            start, [row for t in traced for row in zip(_rows(t), ([one] for one in t.timed(start)), strict=True)]
+        )
         jobs += [job_rows(job, machine) for job in traced]
     brought = effects(machines[OF_EFFECTS]) if OF_EFFECTS in machines else []
     return Validation(published=tuple(rows), jobs=tuple(jobs), effects=tuple(brought)), fits
+
+
+def _rows(traced: TracedJob) -> list[str]:
+    return [row_of(traced.job.model, grid) for grid in traced.job.fitted]
 
 
 def _as_published(name: str) -> Machine:
@@ -86,4 +93,5 @@ def _as_published(name: str) -> Machine:
 
 
 def _as_calibrated(measured: MeasuredRows, name: str, precision: Dtype) -> Machine:
+    """With as many ranks at once as there were."""
     return Machine.of(systems.load(name), precision, measured.machines.get(name))

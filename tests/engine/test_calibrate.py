@@ -7,7 +7,7 @@ import pytest
 
 import reports
 from engine.planning import calibrate
-from engine.planning.calibrate import USUAL, fit
+from engine.planning.calibrate import ON_CORES, USUAL, Timed, fit
 from engine.planning.machine import Fitted
 from engine.planning.validation import published
 
@@ -19,9 +19,30 @@ def step_s(compute_s: float, sent_s: float, hops: float):  # type: ignore[no-unt
     return lambda f: compute_s / f.products * (1 + 0.5 * f.slowdown) + 0.5 * sent_s / f.link * (1 + f.fading * hops)
 
 
+def row(job, measured_s: float) -> Timed:  # type: ignore[no-untyped-def]
+    return Timed(lambda fitted: (job(fitted), 0.0), measured_s)
+
+
+def test_where_collectives_share_the_cores_the_slowdown_is_what_times_and_waits_say() -> None:
+    def alone(f: Fitted) -> tuple[float, float]:
+        return 1 / f.products, 0.0
+
+    def beside(f: Fitted) -> tuple[float, float]:
+        return 1 / f.products * (1 + f.slowdown) + 1 / f.link, 1 / f.link
+
+    true = Fitted(products=0.8, link=0.5, slowdown=1.0)
+    rows = [Timed(job, *job(true)) for job in (alone, beside)]
+    found, usual = fit(rows, ON_CORES), fit(rows, USUAL)
+    assert found.slowdown == pytest.approx(1, abs=0.1)
+    assert beside(found) == pytest.approx(beside(true), rel=0.03)
+    assert usual.slowdown < 0.7, "elsewhere a row or two don't make it so much"
+    only_times = fit([Timed(row.predicted, row.measured_s) for row in rows], USUAL)
+    assert abs(only_times.link - 0.5) > abs(usual.link - 0.5)
+
+
 def test_many_rows_give_back_the_numbers_that_made_them() -> None:
     jobs = [step_s(c, s, h) for c in (0.1, 1.0, 5.0) for s in (0.0, 1.0, 4.0) for h in (0.0, 2.0, 8.0)]
-    found = fit([(job, job(TRUE)) for job in jobs])
+    found = fit([row(job, job(TRUE)) for job in jobs])
     for job in jobs:
         assert job(found) == pytest.approx(job(TRUE), rel=0.03)
     assert found.spread == pytest.approx(calibrate.LEAST_SPREAD)
@@ -29,14 +50,14 @@ def test_many_rows_give_back_the_numbers_that_made_them() -> None:
 
 def test_rows_without_communication_leave_the_link_as_usual() -> None:
     job = step_s(1.0, 0.0, 0.0)
-    found = fit([(job, job(TRUE))])
+    found = fit([row(job, job(TRUE))])
     assert (found.link, found.fading) == (USUAL["link"].value, USUAL["fading"].value)
     assert job(found) == pytest.approx(job(TRUE), rel=0.02)
 
 
 def test_the_spread_covers_the_errors_that_are_left() -> None:
     job = step_s(1.0, 0.0, 0.0)
-    found = fit([(job, 1.0), (job, 2.0)])
+    found = fit([row(job, 1.0), row(job, 2.0)])
     assert found.spread > 0.5
 
 

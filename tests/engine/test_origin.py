@@ -1,10 +1,13 @@
 """A plan says where its machine's numbers come from, and when they are another machine's."""
 
+import os
+
 import pytest
 
 import systems
 from engine.planning import origin as module
 from engine.planning.origin import origin, told
+from engine.result import provenance
 from systems import Measured, Performance, Source
 
 PERFORMANCE = Performance(products=0.5, link=0.5, fading=0, slowdown=0, spread=0.1, fitted_to=("gpt-test on 8x1x1x1",))
@@ -16,35 +19,50 @@ def calibrated(device: str) -> Measured:
 
 
 @pytest.fixture(autouse=True)
-def processor(monkeypatch: pytest.MonkeyPatch) -> None:
+def this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "processor_name", lambda: "Fast Processor")
+    monkeypatch.setattr(module, "processor", lambda: "Fast Processor, 2 cores")
 
 
 def test_without_a_calibration_it_is_the_published_times_or_nothing() -> None:
-    frontier = origin(systems.load("frontier"), None)
-    assert told(frontier) == "The machine's numbers are fitted to published times of gpt-5b on 512 and gpt-80b on 8192."
-    only_links = calibrated("a device").model_copy(update={"performance": None})
-    assert origin(systems.load("frontier"), only_links) == frontier
-    assert "Nobody has calibrated summit" in told(origin(systems.load("summit"), None))
+    frontier = systems.load("frontier")
+    published = "The machine's numbers are fitted to published times of gpt-5b on 512 and gpt-80b on 8192."
+    assert told(origin(frontier, None, simulated=True)) == published
+    links = calibrated("AMD Instinct MI250X").model_copy(update={"performance": None})
+    unused = " The links measured on 2026-01-02 count in it after par4d calibrate --system frontier."
+    assert told(origin(frontier, links, simulated=True)) == published + unused
+    assert told(origin(frontier, links, simulated=False)) == "Links measured on 2026-01-02: AMD Instinct MI250X."
+    assert "Nobody has calibrated summit" in told(origin(systems.load("summit"), None, simulated=True))
 
 
 @pytest.mark.parametrize(
-    ("system", "device", "other"),
+    ("system", "device", "processor", "other"),
     [
-        ("vcluster", "Fast Processor", None),
-        ("vcluster", "Slow Processor", "this one, Fast Processor"),
-        ("local", "Slow Processor", "this one, Fast Processor"),
-        ("perlmutter", "NVIDIA A100-SXM4-40GB", None),
-        ("perlmutter", "AMD Instinct MI250X", systems.load("perlmutter").device.name),
-        ("perlmutter", "a GPU that no file has", None),
+        ("vcluster", "Fast Processor", None, None),
+        ("vcluster", "Fast Processor", "Fast Processor, 2 cores", None),
+        ("vcluster", "Fast Processor", "Fast Processor, 8 cores", "this one, Fast Processor, 2 cores"),
+        ("vcluster", "Slow Processor", None, "this one, Fast Processor"),
+        ("local", "Slow Processor", None, "this one, Fast Processor"),
+        ("perlmutter", "NVIDIA A100-SXM4-40GB", None, None),
+        ("perlmutter", "AMD Instinct MI250X", None, systems.load("perlmutter").device.name),
+        ("perlmutter", "a GPU that no file has", None, systems.load("perlmutter").device.name),
     ],
 )
-def test_a_calibration_of_another_machine_is_told(system: str, device: str, other: str | None) -> None:
-    found = origin(systems.load(system), calibrated(device))
+def test_a_calibration_of_another_machine_is_told(
+    system: str, device: str, processor: str | None, other: str | None
+) -> None:
+    measured = calibrated(device)
+    measured = measured.model_copy(update={"source": measured.source.model_copy(update={"processor": processor})})
+    found = origin(systems.load(system), measured, simulated=True)
     assert (found.date, found.device, found.other) == ("2026-01-02", device, other)
     assert found.fitted_to == PERFORMANCE.fitted_to
     said = told(found)
-    assert ("is of another machine" in said) == (other is not None)
+    assert ("another machine's" in said) == (other is not None)
     assert (f"par4d calibrate --system {system}" in said) == (other is not None)
     assert "2026-01-02" in said
     assert device in said
+
+
+def test_a_processor_says_more_than_its_name() -> None:
+    assert provenance.processor().startswith(provenance.processor_name())
+    assert provenance.processor().endswith(f"{os.cpu_count()} cores")

@@ -129,8 +129,16 @@ def test_a_system_without_the_facts_is_told_which_are_lacking(
     del facts["node"]["nics"], facts["node"]["intra_node_bytes_per_s"]
     (tmp_path / "poor.yaml").write_text(yaml.safe_dump(facts))
     monkeypatch.setattr(systems, "FOLDER", tmp_path)
-    assert main(["plan", "--system", "poor", *SMALL.split()]) == 2
+    words = ["plan", "--system", "poor", *SMALL.split()]
+    assert main([*words, "--equations"]) == 2
     assert "measured on poor, and its file lacks node.intra_node_bytes_per_s and node.nics: " in capsys.readouterr().err
+    assert main(words) == 2
+    assert "in bf16 its file lacks node.intra_node_bytes_per_s and node.nics: add them" in capsys.readouterr().err
+    del facts["device"]["peak_flops"], facts["device"]["empirical_peak_flops"], facts["performance"]
+    (tmp_path / "poorer.yaml").write_text(yaml.safe_dump(facts))
+    assert main(["plan", "--system", "poorer", *SMALL.split()]) == 2
+    lacks = "lacks device.peak_flops.bf16 and node.intra_node_bytes_per_s and node.nics: run par4d calibrate"
+    assert lacks in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

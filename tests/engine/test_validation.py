@@ -12,7 +12,7 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.planning import validation
 from engine.planning.grids import factorisations
-from engine.planning.measured import as_yaml, measured_in, one_axis, refitted
+from engine.planning.measured import as_yaml, measured_in, one_axis, with_numbers
 from engine.planning.validation import (
     MeasuredJob,
     MeasuredRows,
@@ -131,7 +131,7 @@ def test_rows_are_written_as_they_are_read(tmp_path: Path) -> None:
     rows = measured_rows().model_copy(update={"jobs": (job(),)})
     file.write_text(as_yaml(rows))
     assert measured_rows(file) == rows
-    other = refitted(rows, "vcluster", ("a row",), {"products": 0.123})
+    other = with_numbers(rows, "vcluster", ("a row",), {"products": 0.123})
     file.write_text(as_yaml(other))
     own = measured_rows(file).machines["vcluster"].performance
     assert own is not None

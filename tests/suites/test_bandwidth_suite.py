@@ -7,6 +7,8 @@ import yaml
 from running import Run, figures, option, project, reframe
 
 from engine.result.schema import parse
+from suites.kept import superseded
+from systems import Between, Measured, Performance, Source
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +44,19 @@ def test_a_run_that_is_good_fills_the_store_and_says_so(run: Run, root: Path) ->
     assert kept["source"]["ranks"] == result.ranks
     assert kept["source"]["command"].startswith("bench collectives --device cpu --bytes 65536")
     assert "inter" not in kept
+
+
+def test_what_says_more_is_not_replaced() -> None:
+    source = Source(command="bench collectives", device="a device", hosts=4, ranks=8)
+    between = Between(bytes_per_s=1e9, link_bytes_per_s=1e9, step_s=0, half_bytes=0)
+    links = Measured(date="2026-01-02", source=source, message_bytes=1, devices_per_node=2, inter=between)
+    fitted = Performance(products=0.5, link=0.5, fading=0, slowdown=0, spread=0.1, fitted_to=("a row",))
+    whole = links.model_copy(update={"performance": fitted})
+    another = links.model_copy(update={"source": source.model_copy(update={"device": "another"})})
+    assert superseded(links, links) is None
+    assert superseded(whole, another) is None
+    assert "calibration" in str(superseded(whole, links))
+    assert "one node" in str(superseded(links, links.model_copy(update={"inter": None})))
 
 
 def test_a_dry_run_takes_all_devices_of_four_nodes_and_keeps_nothing(root: Path, tmp_path: Path) -> None:

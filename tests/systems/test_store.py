@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 import systems
-from systems import Performance, SystemFileError, store
+from systems import Cores, SystemFileError, store
 
 GOOD = """
 date: '2026-11-22'
@@ -53,18 +53,9 @@ def test_what_is_kept_is_read_again(folder: Path) -> None:
     assert sorted(file.name for file in folder.iterdir()) == ["one.yaml", "two.yaml"]
 
 
-def test_links_alone_leave_the_calibration_of_the_same_device_and_end_that_of_another(folder: Path) -> None:
-    (folder / "one.yaml").write_text(GOOD)
-    links = systems.measured("one")
-    assert links is not None
-    performance = Performance(products=0.5, link=0.5, fading=0, slowdown=0, spread=0.1, fitted_to=("a row",))
-    store.keep("one", links.model_copy(update={"performance": performance}))
-    later = links.model_copy(update={"date": "2027-01-01"})
-    store.keep("one", later)
-    assert systems.measured("one") == later.model_copy(update={"performance": performance})
-    other = later.model_copy(update={"source": links.source.model_copy(update={"device": "another"})})
-    store.keep("one", other)
-    assert systems.measured("one") == other
+def test_ranks_that_are_fewer_have_more_of_a_core() -> None:
+    cores = Cores(ranks=8, cores=2)
+    assert [cores.ranks_a_core(ranks) for ranks in (1, 2, 4, 8, 16)] == pytest.approx([1, 1, 2, 4, 4])
 
 
 def test_what_nobody_measured_is_none(folder: Path) -> None:
@@ -84,7 +75,7 @@ def test_what_nobody_measured_is_none(folder: Path) -> None:
         (("device: AMD EPYC, ", ""), ["source.device", "required"]),
         (("intra:", "within:"), ["within", "not permitted"]),
         (("{1x2: 1.5e+9}", "[a"), ["not YAML"]),
-        ((GOOD, "- 1"), ["keys of a bandwidth"]),
+        ((GOOD, "- 1"), ["keys of a measurement"]),
     ],
 )
 def test_a_bad_file_is_told_the_file_the_key_and_what_was_expected(
