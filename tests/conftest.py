@@ -1,12 +1,15 @@
 """Shared by all tests: one thread a process, so that virtual ranks, real ones and two workers don't fight for cores."""
 
 import os
+import signal
 
 import hypothesis
 import torch
 
 os.environ["OMP_NUM_THREADS"] = "1"  # of what tests start
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script: what tests start hears it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # No example fails for being slow on a busy machine, and none is kept in the working tree.
 hypothesis.settings.register_profile(
     "par4d", deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]

@@ -131,9 +131,8 @@ class Ranks:
 
 
 def _rank(environment: dict[str, str], options: Sequence[str], log: Path) -> None:
-    """The life of a rank. Where these tests run in the background SIGINT is ignored, which a rank would inherit."""
+    """The life of a rank."""
     gc.freeze()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     os.environ.update(environment)
