@@ -20,9 +20,10 @@ from typing import TypeVar, cast
 import systems
 from engine.errors import RunError, UsageError
 from engine.loading import loading
+from engine.planning.calibrate import rounded
 from engine.planning.machine import Fitted, Machine
 from engine.planning.measured import measured_in, row_of
-from engine.result.provenance import processor
+from engine.result.provenance import processor, processor_name
 from engine.result.schema import Result, read
 from suites.kept import links_of, short
 from suites.series import CALIBRATION
@@ -76,9 +77,9 @@ def calibration(system: System, folder: Path) -> Measured:
     links = links_of(the("bench collectives", [r for r in alike if r.links]))
     with loading():
         from engine.tracing.calibration import fitted, kernel_s
-        from engine.tracing.validation_run import rounded
 
-    source = links.source.model_copy(update={"processor": processor() if system.may_be_here() else None})
+    own_processor = processor() if links.source.device == processor_name() else None
+    source = links.source.model_copy(update={"processor": own_processor})
     known = links.model_copy(update={"performance": _hardware(trained, memory, gemm), "source": source})
     least = Fact(
         value=short(kernel_s(Machine.of(system, axes.precision, known), kernels)), source=f"train {kernels.model}"

@@ -82,6 +82,11 @@ def fit(rows: Sequence[Timed], known: Mapping[str, Usual] = USUAL, *, rounds: in
     return replace(best, spread=max(LEAST_SPREAD, Z * left))
 
 
+def rounded(fitted: Fitted) -> dict[str, float]:
+    """As files have the numbers: in three digits."""
+    return {name: float(f"{number:.3g}") for name, number in asdict(fitted).items()}
+
+
 def _misfit(fitted: Fitted, rows: Sequence[Timed], known: Mapping[str, Usual]) -> float:
     numbers = asdict(fitted)
     found = sum(((numbers[name] - usual.value) / usual.spread) ** 2 for name, usual in known.items())

@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import yaml
 
 import systems
-from engine.planning.calibrate import Timed
-from engine.planning.machine import Fitted, Machine
+from engine.planning.calibrate import Timed, rounded
+from engine.planning.machine import Machine
 from engine.planning.measured import row_of
 from engine.planning.validation import MeasuredRows, Validation, published
 from engine.tracing.effects import OF_EFFECTS, effects
@@ -39,11 +39,6 @@ class Fit:
     def numbers(self) -> dict[str, float]:
         """The four and the spread, as files have them."""
         return rounded(self.machine.fitted)
-
-
-def rounded(fitted: Fitted) -> dict[str, float]:
-    """In three digits."""
-    return {name: float(f"{number:.3g}") for name, number in asdict(fitted).items()}
 
 
 def run(measured: MeasuredRows, *, refit: bool = False) -> tuple[Validation, list[Fit]]:
