@@ -15,6 +15,7 @@ from engine.overlap.bucket import bucket_bytes
 from engine.overlap.flags import Pace
 from reports import breakdowns, contests
 from reports.energies import energy
+from reports.gemm_modes import gemm_modes
 from reports.load import Contests, Run
 from reports.predictions import Predictions
 from reports.rings import rings
@@ -53,15 +54,16 @@ class Frames:
     """runs: one row a job. iterations, collectives, gemm, stream (a kernel), launches: one row each of what the results
     carry.
 
-    rings: one row a shape (rings.py). energy: one row a component (energies.py). variants: of the ablations among them.
-    tunings: of the tuner's tables. contests: one row a contest with a peer (contests.py), which belong to no run, as
-    predictions do (predictions.py).
+    modes: one row a mode of matrix products (gemm_modes.py). rings: one row a shape (rings.py). energy: one row a
+    component (energies.py). variants: of the ablations among them. tunings: of the tuner's tables. contests: one row a
+    contest with a peer (contests.py), which belong to no run, as predictions do (predictions.py).
     """
 
     runs: pd.DataFrame
     iterations: pd.DataFrame
     collectives: pd.DataFrame
     gemm: pd.DataFrame
+    modes: pd.DataFrame
     stream: pd.DataFrame
     launches: pd.DataFrame
     rings: pd.DataFrame
@@ -83,6 +85,7 @@ class Frames:
             iterations=kept(self.iterations),
             collectives=kept(self.collectives),
             gemm=kept(self.gemm),
+            modes=kept(self.modes),
             stream=kept(self.stream),
             launches=kept(self.launches),
             rings=kept(self.rings),
@@ -134,6 +137,7 @@ def frames(
         pd.DataFrame(iterations, columns=["run", "index", "time_s", "loss", "grad_norm", "warmup"]),
         pd.DataFrame(collectives, columns=["run", "kind", "axis", "calls", "bytes", "flight_s"]),
         pd.DataFrame(gemm, columns=["run", "size", "flops_per_s", "median_time_s", "repeats", "skipped"]),
+        gemm_modes(results),
         pd.DataFrame(stream, columns=STREAM_COLUMNS),
         pd.DataFrame(launches, columns=["run", "name", "operators", "samples", "launch_s", "low_s", "high_s"]),
         rings(results),

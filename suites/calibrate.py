@@ -23,6 +23,8 @@ from engine.loading import loading
 from engine.planning.calibrate import rounded
 from engine.planning.machine import Fitted, Machine
 from engine.planning.measured import measured_in, row_of
+from engine.result import metrics
+from engine.result.device import GemmPoint
 from engine.result.provenance import processor, processor_name
 from engine.result.schema import Result, read
 from suites.kept import links_of, short
@@ -104,9 +106,18 @@ def _hardware(trained: Result, memory: Result, gemm: Result) -> Performance:
         memory_bytes_per_s=Fact(
             value=short(mean(kernel.median_bytes_per_s for kernel in kernels)), source=_source("bench memory", memory)
         ),
+        modes={point.mode: _of_nn(point, gemm) for point in gemm.gemm_modes},
         by_size={precision: reached},
         shared=Cores(ranks=machine.ranks, cores=machine.cores / machine.threads_per_rank) if machine else None,
     )
+
+
+def _of_nn(point: GemmPoint, gemm: Result) -> Fact:
+    """What products reach in a mode, of what they reach with both factors row by row."""
+    assert point.flops_per_s
+    (nn,) = (other.flops_per_s for other in gemm.gemm_modes if other.mode == "NN" and other.flops_per_s)
+    source = f"{_source('bench gemm', gemm)}, {point.size} x {point.size}"
+    return Fact(value=short(metrics.mode_rate(point.flops_per_s, nn)), source=source)
 
 
 def _source(command: str, result: Result) -> str:

@@ -16,7 +16,7 @@ from suites.point_training import SYSTEM, too_many_ranks
 from suites.series import CALIBRATION, points
 
 SIZES = {"cuda": "1024..65536", "cpu": "256..4096"}
-TIME_BUDGET_S = {"cuda": 120, "cpu": 8}
+TIME_BUDGET_S = {"cuda": 120, "cpu": 12}
 RANKS = sorted({point.devices for point in points("weak_scaling", SYSTEM.name)}) if SYSTEM.device.kind == "cpu" else [1]
 CALIBRATED = points(CALIBRATION, SYSTEM.name)[0]
 DTYPES = [

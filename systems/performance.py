@@ -35,10 +35,10 @@ class Performance(Record):
     """What the performance model takes besides (engine/planning/machine.py says what each number is).
 
     products, link, fading, slowdown: fitted to the measured times that fitted_to names. spread: of the errors that are
-    left. modes: of the empirical peak, what products reach in a mode that is slower than the others. peak_flops,
-    memory_bytes_per_s, kernel_s: of one rank while all work, where the device is a share of something. by_size: flop/s
-    that square matrix products of so many rows reach. shared: by ranks that take turns on cores, in which case all of
-    it is of one rank's share.
+    left. modes: of the empirical peak, which is that of NN, what products reach in a mode; all of it where that isn't
+    told. peak_flops, memory_bytes_per_s, kernel_s: of one rank while all work, where the device is a share of
+    something. by_size: flop/s that square matrix products of so many rows reach. shared: by ranks that take turns on
+    cores, in which case all of it is of one rank's share.
     """
 
     products: float = Field(gt=0, le=1)

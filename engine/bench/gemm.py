@@ -8,8 +8,9 @@ train with, and the rate is what one of them reaches on average: cores, caches a
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import get_args
 
 import torch
 
@@ -19,7 +20,7 @@ from engine.errors import UsageError
 from engine.measure.gemm import FEWEST, FORMATS, TF32, WINDOW_S, Product, full_precision
 from engine.measure.memory import free_host_bytes
 from engine.result import provenance
-from engine.result.device import GemmPoint
+from engine.result.device import GemmPoint, Mode
 from engine.result.metrics import gemm_rate
 from engine.result.schema import Result, write
 
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 LARGEST = 1 << 20
 SMALLEST_PROBE = 64
+MODES: tuple[Mode, ...] = get_args(Mode)
+TURNS = 3
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
@@ -73,6 +76,35 @@ def gemm(
             yield point
 
 
+def by_mode(
+    form: str, points: Sequence[GemmPoint], device: torch.device, left_s: float, ranks: AtOnce
+) -> tuple[GemmPoint, ...]:
+    """The largest of the measured sizes that fits the time in every mode: in turns, the median of TURNS. Collective.
+
+    Nothing where none fits, or where a mode can't be measured.
+    """
+    found: dict[Mode, list[GemmPoint]] = {mode: [] for mode in MODES}
+    for point in sorted(points, key=lambda point: -point.size):
+        if point.median_time_s is None:
+            continue
+        predicted_s = TURNS * len(MODES) * (WINDOW_S + 5 * point.median_time_s)
+        if ranks.obstacle(_late(predicted_s, left_s)):
+            continue
+        with full_precision(tf32=form == TF32):
+            for _ in range(TURNS):
+                for mode in MODES:
+                    found[mode].append(_measure(point.size, FORMATS[form], device, WINDOW_S, ranks, mode))
+        break
+    rows = []
+    for mode, measured in found.items():
+        if any(point.skipped for point in measured) or not measured:
+            return ()
+        middle = sorted(measured, key=lambda point: point.flops_per_s or 0.0)[TURNS // 2]
+        log.info("%s, %d x %d: %s", mode, middle.size, middle.size, _told(middle))
+        rows.append(middle)
+    return tuple(rows)
+
+
 def run_gemm(
     launch: Launch, *, dtype: str, sizes: str, device: str, time_budget_s: float, labels: dict[str, str], out: Path
 ) -> Result:
@@ -86,11 +118,13 @@ def run_gemm(
         _check_tf32(target)
     start = provenance.now()
     points: list[GemmPoint] = []
-    lost = None
+    modes: tuple[GemmPoint, ...] = ()
+    lost, began_s = None, time.perf_counter()
     try:
         with at_once(launch, target) as ranks:
             for point in gemm(dtype, numbers, target, time_budget_s, ranks):
                 points.append(point)
+            modes = by_mode(dtype, points, target, time_budget_s - (time.perf_counter() - began_s), ranks)
     except LOST as error:
         lost = f"failed with: {first_line(error)}"
         points += [GemmPoint(size=size, skipped=lost) for size in numbers[len(points) :]]
@@ -108,6 +142,7 @@ def run_gemm(
         ranks=launch.world_size,
         dtype=dtype,
         gemm=tuple(points),
+        gemm_modes=modes,
         best_flops_per_s=max(rates, default=None),
         provenance=provenance.collect(start=start, launcher=launch.launcher, devices=[provenance.device_name(target)]),
     )
@@ -137,30 +172,37 @@ def _obstacle(
     if needed > free:
         return f"needs {needed / 1e9:.3g} GB of memory and {free / 1e9:.3g} GB are free"
     if last is not None and last.median_time_s is not None:
-        predicted_s = (FEWEST + 1) * last.median_time_s * (size / last.size) ** 3
-        if predicted_s > left_s:
-            return f"would take about {predicted_s:.3g} s and {max(left_s, 0):.3g} s of the time budget are left"
+        return _late((FEWEST + 1) * last.median_time_s * (size / last.size) ** 3, left_s)
     return None
 
 
-def _measure(size: int, dtype: torch.dtype, device: torch.device, left_s: float, ranks: AtOnce) -> GemmPoint:
+def _late(predicted_s: float, left_s: float) -> str | None:
+    if predicted_s <= left_s:
+        return None
+    return f"would take about {predicted_s:.3g} s and {max(left_s, 0):.3g} s of the time budget are left"
+
+
+def _measure(
+    size: int, dtype: torch.dtype, device: torch.device, left_s: float, ranks: AtOnce, mode: Mode = "NN"
+) -> GemmPoint:
     """A size that a rank can't multiply after all is skipped by all of them."""
     why = None
     try:
-        product = Product(size, dtype, device)
+        product = Product(size, dtype, device, mode)
         if ranks.count == 1:
             median_s, calls = product.median_s(left_s)
-            return GemmPoint(size=size, flops_per_s=gemm_rate(size, 1, median_s), median_time_s=median_s, repeats=calls)
+            rate = gemm_rate(size, 1, median_s)
+            return GemmPoint(size=size, mode=mode, flops_per_s=rate, median_time_s=median_s, repeats=calls)
     except torch.OutOfMemoryError:
         why = "ran out of memory although it seemed to fit"
     except RuntimeError as error:  # how torch reports a dtype or a device that doesn't work
         why = f"failed with: {first_line(error)}"
     if why := ranks.obstacle(why):
-        return GemmPoint(size=size, skipped=why)
+        return GemmPoint(size=size, mode=mode, skipped=why)
     ranks.meet()
     rate, calls = product.sustained(WINDOW_S)
     rate, fewest = ranks.mean([rate])[0], int(ranks.everyone([calls]).min())
-    return GemmPoint(size=size, flops_per_s=rate, median_time_s=2 * size**3 / rate, repeats=fewest)
+    return GemmPoint(size=size, mode=mode, flops_per_s=rate, median_time_s=2 * size**3 / rate, repeats=fewest)
 
 
 def free_bytes(device: torch.device) -> int:

@@ -34,12 +34,16 @@ def full_precision(*, tf32: bool = False) -> Iterator[None]:
 
 
 class Product:
-    """One n x n multiplication, of random numbers: zeros are faster. Raises torch.OutOfMemoryError."""
+    """One n x n multiplication, of random numbers: zeros are faster. Raises torch.OutOfMemoryError.
 
-    def __init__(self, size: int, dtype: torch.dtype, device: torch.device) -> None:
+    mode: how both factors lie in memory, N row by row and T column by column.
+    """
+
+    def __init__(self, size: int, dtype: torch.dtype, device: torch.device, mode: str = "NN") -> None:
         generator = torch.Generator(device).manual_seed(size)
         self.size = size
-        self._a, self._b = (torch.randn(size, size, dtype=dtype, device=device, generator=generator) for _ in range(2))
+        a, b = (torch.randn(size, size, dtype=dtype, device=device, generator=generator) for _ in range(2))
+        self._a, self._b = (a.t() if mode[0] == "T" else a), (b.t() if mode[1] == "T" else b)
         self._c = torch.empty(size, size, dtype=dtype, device=device)
         self.sample(1)
 

@@ -44,8 +44,8 @@ class Machine:
     """One system in one number format.
 
     peak_flops, empirical_peak: of a device, flop/s; the first is what utilisation is told of. by_size: what square
-    products reach instead of that peak, from few rows to many, where it was measured. modes: of what products reach,
-    the part that is left in a mode that is slower. kinds: of the bandwidth between nodes, what a kind of collective
+    products reach instead of that peak, from few rows to many, where it was measured. modes: of that,
+    what products reach in a mode. kinds: of the bandwidth between nodes, what a kind of collective
     reaches where they differ; kinds_within: the same within a node, by the pairs of Bandwidths.intra. step_s: latency
     of a ring's step. kernel_s: the least that a kernel takes. ranks_a_core: that take turns, where all that is said of
     a device is of its share.

@@ -7,11 +7,17 @@ from typing import Literal
 
 from engine.schema import Record
 
+Mode = Literal["NN", "NT", "TN"]
+
 
 class GemmPoint(Record):
-    """Square matrices of one size. A size that was not measured says why."""
+    """Square matrices of one size. A size that was not measured says why.
+
+    mode: how both lie in memory, N row by row and T column by column.
+    """
 
     size: int
+    mode: Mode = "NN"
     flops_per_s: float | None = None
     median_time_s: float | None = None
     repeats: int = 0

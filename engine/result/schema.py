@@ -180,6 +180,7 @@ class Result(Record):
 
     labels are the caller's own words (a suite writes system, partition and study), config is every option of the
     command after defaults were applied. Rates of a device are those of one of the ranks, which measured at once.
+    gemm_modes: one size again in every mode, in turns; absent in results that are older than it.
     told: how far the reason of a failed run goes: nothing (it ended before a rank could say why), a symptom (a rank
     lost others, it isn't known why) or the cause.
     energy: absent where it was not asked for, as in an ablation, and in results that are older than it.
@@ -211,6 +212,7 @@ class Result(Record):
     transport: Transport | None = None
     dtype: str
     gemm: tuple[GemmPoint, ...] = ()
+    gemm_modes: tuple[GemmPoint, ...] = ()
     best_flops_per_s: float | None = None
     stream: Stream | None = None
     launches: tuple[LaunchTime, ...] = ()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from reports import bandwidths, gemm_curves, launches, peaks, published, rings, text
+from reports import bandwidths, gemm_curves, gemm_modes, launches, peaks, published, rings, text
 from reports.frame import SERIES, Frames, series_title
 from reports.page import Block, Column, Facts, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.provenance import failures, provenance
@@ -87,6 +87,8 @@ def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames) -> Section
         for (dtype, sizes), slug in zip(formats.items(), text.slugs(formats), strict=True)
     ]
     tables = [gemm_curves.table(name, formats)] if any(len(sizes) for sizes in formats.values()) else []
+    if len(modes := gemm_modes.by_mode(mine.modes, rows)):
+        tables.append(gemm_modes.table(name, modes))
     if len(kernels):
         facts.append(bandwidths.fact(kernels))
         figures.append(bandwidths.figure(f"{name}-memory", kernels, bandwidths.advertised(system)))

@@ -8,13 +8,14 @@ from real_ranks import run_processes
 
 from engine.bench import gemm as bench
 from engine.bench.at_once import AtOnce
-from engine.bench.gemm import free_bytes, gemm, parse_sizes, run_gemm
+from engine.bench.gemm import by_mode, free_bytes, gemm, parse_sizes, run_gemm
 from engine.comm.funnel import Comm
 from engine.comm.launch import from_environment
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.measure.gemm import Product
 from engine.result import schema as result
+from engine.result.device import GemmPoint
 
 CPU = torch.device("cpu")
 ALONE = from_environment({})
@@ -95,6 +96,23 @@ def test_the_result_file_holds_every_point_and_the_best(tmp_path: Path, dtype: s
     assert written.best_flops_per_s in [point.flops_per_s for point in written.gemm]
     assert all(point.flops_per_s and point.flops_per_s <= (written.best_flops_per_s or 0) for point in written.gemm)
     assert written.config["threads"] >= 1
+    assert [(point.mode, point.size) for point in written.gemm_modes] == [("NN", 128), ("NT", 128), ("TN", 128)]
+    assert all(point.flops_per_s for point in written.gemm_modes)
+
+
+def test_modes_are_of_the_largest_size_that_the_time_has_room_for() -> None:
+    points = [*gemm("fp32", (16, 64), CPU, 10.0, AtOnce()), GemmPoint(size=4096, median_time_s=100.0, flops_per_s=1.0)]
+    assert [point.size for point in by_mode("fp32", points, CPU, 60.0, AtOnce())] == [64, 64, 64]
+    assert by_mode("fp32", points, CPU, 1.0, AtOnce()) == ()
+
+
+@pytest.mark.parametrize("mode", ["NN", "NT", "TN"])
+def test_a_mode_is_how_the_factors_lie(mode: str) -> None:
+    product = Product(8, torch.float64, CPU, mode)
+    a, b = product._a, product._b
+    assert [("N" if factor.is_contiguous() else "T") for factor in (a, b)] == list(mode)
+    assert [factor.stride(0) for factor in (a, b)] == [8 if letter == "N" else 1 for letter in mode]
+    torch.testing.assert_close(product._c, a @ b)
 
 
 def test_nothing_measured_is_a_failed_result_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from sample_devices import latency, links, memory
 from sample_results import gemm, save
 from test_report_points import framed
 
-from reports import bandwidths, gemm_curves, launches, rings
+from reports import bandwidths, gemm_curves, gemm_modes, launches, rings
 from reports.site import build
 
 
@@ -38,6 +38,16 @@ def test_a_number_format_has_a_curve_of_its_own_with_its_peaks_and_its_best(tmp_
     assert "best 38.3" in fp32
     assert "best 35.1" in fp64
     assert words(html).count("needs 24 GiB, 16 GiB are free") == 3
+
+
+def test_modes_are_told_of_the_rate_of_row_by_row(tmp_path: Path) -> None:
+    html = page([gemm(), gemm(job=1), gemm(best=244e12, job=2)], tmp_path)
+    assert "Matrix products by mode" in html
+    everything = framed(gemm(), gemm(job=1), gemm(best=244e12, job=2))
+    rows = gemm_modes.by_mode(everything.modes, everything.runs).set_index("mode")
+    assert rows["of_nn"].to_dict() == pytest.approx({"NN": 1, "NT": 0.95 / 0.97, "TN": 0.36 / 0.97})
+    assert rows["flops_per_s"]["TN"] == pytest.approx(0.36 * 122e12)
+    assert set(rows["jobs"]) == {3}
 
 
 def test_the_best_size_is_marked_wherever_it_is() -> None:

@@ -66,6 +66,8 @@ def test_ranks_that_share_cores_are_counted_and_the_newest_that_fit_are_taken(ru
     shutil.copytree(run.folder / "output", folder / "some")
     (gemm,) = (folder / "some").rglob("Peak*/result.json")
     other = json.loads(gemm.read_text())
+    modes = [{"size": 64, "mode": mode, "flops_per_s": rate} for mode, rate in (("NN", 2e9), ("NT", 3e9), ("TN", 1e9))]
+    gemm.write_text(json.dumps(other | {"gemm_modes": modes}))
     for changes in ({"ranks": 1}, {"provenance": other["provenance"] | {"devices": ["another"]}}):
         beside = folder / "some" / "cpu" / str(len(changes)) / str(*changes) / "result.json"
         beside.parent.mkdir(parents=True)
@@ -82,6 +84,7 @@ def test_ranks_that_share_cores_are_counted_and_the_newest_that_fit_are_taken(ru
     one, eight = (Machine.of(systems.load("local"), "fp32", _with(found), ranks) for ranks in (1, 8))
     assert (one.ranks_a_core, eight.ranks_a_core) == (1, 4)
     assert one.empirical_peak == pytest.approx(4 * eight.empirical_peak)
+    assert one.modes == pytest.approx({"NN": 1, "NT": 1.5, "TN": 0.5})
     assert one.kernel_s == pytest.approx(eight.kernel_s / 4)
 
 

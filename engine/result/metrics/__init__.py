@@ -9,6 +9,7 @@ from engine.result.metrics import device, energy, overlap, planning, products, t
 from engine.result.metrics.device import (
     gemm_rate,
     memory_bandwidth,
+    mode_rate,
     of_advertised_bandwidth,
     of_planned_memory,
     per_operator,
@@ -79,6 +80,7 @@ __all__ = [
     "median_absolute_error",
     "memory_bandwidth",
     "memory_ratio",
+    "mode_rate",
     "of_advertised_bandwidth",
     "of_device_memory",
     "of_planned_memory",

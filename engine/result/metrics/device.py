@@ -15,6 +15,16 @@ def gemm_rate(size: int, multiplications: float, time_s: float) -> float:
     return 2 * size**3 * multiplications / time_s
 
 
+@figure("Rate of a mode", "flops_per_s / nn_flops_per_s")
+def mode_rate(flops_per_s: float, nn_flops_per_s: float) -> float:
+    """What matrix products reach whose factors lie in a mode's way, of what they reach with both row by row.
+
+    One size in all modes, in turns, three times each; of every mode the middle rate. The size is the largest that was
+    measured for which the time budget has room.
+    """
+    return flops_per_s / nn_flops_per_s
+
+
 @figure("Memory bandwidth", "arrays * array_bytes * calls / time_s")
 def memory_bandwidth(arrays: int, array_bytes: float, calls: float, time_s: float) -> float:
     """Bytes per second of one device in a kernel of STREAM, as STREAM counts them: each array that the kernel reads or

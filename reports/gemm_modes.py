@@ -1,0 +1,47 @@
+"""Matrix products by mode: how both factors lie in memory (axonn-sc24 V-C)."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from engine.result import metrics
+from engine.result.schema import Result
+from reports import text
+from reports.derived import by_row
+from reports.page import Column, Table
+from reports.text import clean, number, positive
+
+KEYS = ["dtype", "size", "mode"]
+NOTE = "N: a factor lies row by row, T: column by column. All modes of a size were timed in turns, within one job."
+
+
+def gemm_modes(results: Sequence[Result]) -> pd.DataFrame:
+    """One row for each mode that a result measured. of_nn: of the rate of mode NN in the same job."""
+    rows = [
+        (place, clean(result.dtype, 20), number(point.size), point.mode, positive(point.flops_per_s), nn)
+        for place, result in enumerate(results)
+        for nn in [next((positive(point.flops_per_s) for point in result.gemm_modes if point.mode == "NN"), None)]
+        for point in result.gemm_modes
+    ]
+    table = pd.DataFrame(rows, columns=["run", *KEYS, "flops_per_s", "nn"])
+    return table.assign(of_nn=by_row(metrics.mode_rate, table["flops_per_s"], table["nn"]))
+
+
+def by_mode(every: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """One row a number format, size and mode: medians over the jobs that ended well. every: as gemm_modes makes it."""
+    rows = every[every["run"].isin(runs.index[runs["status"] == "ok"])]
+    columns = {name: (name, "median") for name in ("flops_per_s", "of_nn")}
+    return rows.groupby(KEYS, sort=False).agg(**columns, jobs=("run", "count")).reset_index()
+
+
+def table(name: str, rows: pd.DataFrame) -> Table:
+    """Every mode."""
+    columns = (
+        Column("Number format", "dtype", numeric=False),
+        Column("Size", "size", text.count),
+        Column("Mode", "mode", numeric=False),
+        Column("Rate of a rank", "flops_per_s", text.flops, figure="gemm_rate"),
+        Column("Of mode NN", "of_nn", text.ratio, figure="mode_rate"),
+        Column("Jobs", "jobs", text.count),
+    )
+    return Table("Matrix products by mode", columns, rows, f"{name}-modes", NOTE)
