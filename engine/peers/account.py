@@ -142,4 +142,6 @@ def told(contest: Contest) -> dict[str, Any]:
         "grid": str(contest.grid),
         "ranks": contest.grid.size,
         "target": contest.target,
+        "layout": str(contest.layout) if contest.layout else None,
+        "does": contest.does,
     }

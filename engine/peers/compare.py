@@ -18,14 +18,17 @@ from engine.batch import Batch
 from engine.comm.launch import Launch, choose_device
 from engine.errors import UsageError, nearest
 from engine.grid import Grid
+from engine.peers import environments
 from engine.peers.account import Account, told
 from engine.peers.contest import CONTESTS, OWN_CONTEST, TOLERANCES, Case, Contest, Unavailable
 from engine.peers.equality import check_apart
+from engine.peers.layout import Layout
 from engine.peers.ranks import Job, run_ranks, take_part
 from engine.planning.fit import check_grid
 from engine.result.metrics import paired_ratio, ratio_of_medians
 from engine.result.peers import (
     SIDES,
+    Asked,
     Comparison,
     Equality,
     Measured,
@@ -42,17 +45,29 @@ DeviceKind = Literal["cpu", "cuda"]
 log = logging.getLogger(__name__)
 
 
-def chosen(names: Sequence[str], grids: Sequence[Grid] = ()) -> list[Contest]:
-    """The contests of those names, or every one for "all", each on each of the grids or on its own.
+def chosen(names: Sequence[str], grids: Sequence[Grid] = (), layouts: Sequence[Layout] = ()) -> list[Contest]:
+    """The contests of those names, or every one for "all", each on each of the grids or on its own; in each layout, of
+    those that have one.
 
-    Raises UsageError for an unknown name, or a grid that one of them is no match for.
+    Raises UsageError for an unknown name, a grid or a layout that one of them is no match for, or a named one whose
+    environment isn't there.
     """
     known = CONTESTS | {OWN_CONTEST.name: OWN_CONTEST}
     for name in names:
         if name not in (*known, "all"):
             raise UsageError(f"No peer is called {name!r}: {nearest(name, [*known, 'all'])}")
     contests = list(CONTESTS.values()) if "all" in names else [known[name] for name in names]
-    return [contest.on(grid) for contest in contests for grid in grids or (contest.grid,)]
+    if "all" not in names:
+        for contest in contests:
+            environments.check(contest.library)
+    if not layouts:
+        return [contest.on(grid) for contest in contests for grid in grids or (contest.grid,)]
+    return [
+        contest.laid_out(layout, grid)
+        for contest in contests
+        for layout in layouts
+        for grid in grids or (Grid(x=layout.size),)
+    ]
 
 
 def kind_of_device(name: str, local_rank: int) -> DeviceKind:
@@ -93,6 +108,8 @@ def check_contests(case: Case, contests: Sequence[Contest], ranks: int) -> None:
         raise UsageError(f"--apart takes an even number of --jobs, as each side goes first in half, not {case.jobs}.")
     for contest in contests:
         contest.check(case.model)
+        if contest.layout is not None:
+            contest.layout.for_batch(case.sequences).check(case.model, case.sequences)
         check_grid(case.model, contest.grid, Batch(case.sequences))
         if ranks > 1 and contest.grid.size != ranks:
             raise UsageError(
@@ -188,16 +205,21 @@ def comparison(contest: Contest, jobs: Sequence[Job], tolerance: float, load: fl
 
 def table(report: PeersResult) -> str:
     """For a person: one line a contest."""
+
+    def name(contest: Asked) -> str:
+        return f"{contest.peer} {contest.layout}" if contest.layout else contest.peer
+
+    wide = max(16, *(2 + len(name(contest)) for contest in report.contests))
     lines = [
-        f"{'peer':<16}{'grid':<9}{'ours s':>7}{'peer s':>9}{'ratio':>7}{'target':>8}"
+        f"{'peer':<{wide}}{'grid':<9}{'ours s':>7}{'peer s':>9}{'ratio':>7}{'target':>8}"
         f"  {'jobs':<16}{'rounds':<16}{'cpu':<7}paired (interval)"
     ]
-    lines += [f"{c.peer:<16}{c.grid:<9} not held: {c.missing}" for c in report.contests if c.missing]
+    lines += [f"{name(c):<{wide}}{c.grid:<9} not held: {c.missing}" for c in report.contests if c.missing]
     for c in report.comparisons:
         target = "-" if c.target is None else f"{c.target:.2f}"
         assert c.paired is not None
         lines.append(
-            f"{c.peer:<16}{c.grid:<9}{c.ours_median_s:7.4f}{c.peer_median_s:9.4f}{c.ratio:7.3f}{target:>8}"
+            f"{name(c):<{wide}}{c.grid:<9}{c.ours_median_s:7.4f}{c.peer_median_s:9.4f}{c.ratio:7.3f}{target:>8}"
             f"  {_span(c.job_ratios):<16}{_span(c.round_ratios):<16}{c.cpu_ratio:<7.3f}"
             f"{c.paired.ratio:.3f} ({c.paired.low:.3f}..{c.paired.high:.3f})"
         )

@@ -12,6 +12,7 @@ from engine.errors import EngineError, UsageError
 from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
 from engine.overlap.flags import ALL, Overlap
+from engine.peers.layout import SPLITS, Layout, Split, usual
 from engine.result.names import UNTUNED
 from engine.training.config import OptimConfig, PrecisionName
 
@@ -27,6 +28,8 @@ class Contest:
     target: what the ratio of medians, our step time by the peer's, is to be at most; None where it is only told.
     axes: those that may be larger than 1, as the peer has nothing like the others. ties: whether it keeps one table
     for token embedding and head where the network has one. tunes: whether the engine's side is tuned (--tune-matmul).
+    library: in whose environment (environments.py) the peer runs, if not in ours. splits: of ranks, where a peer splits
+    them its own way, by layout; any grid of as many ranks is a match then. does: what of the work it does how.
     """
 
     name: str
@@ -37,6 +40,10 @@ class Contest:
     axes: tuple[str, ...]
     ties: bool = True
     tunes: bool = False
+    library: str | None = None
+    splits: tuple[Split, ...] = ()
+    layout: Layout | None = None
+    does: str = ""
 
     def check(self, model: Architecture) -> None:
         """Raises UsageError if the peer can't train that network as the engine does."""
@@ -47,6 +54,8 @@ class Contest:
 
     def on(self, grid: Grid) -> "Contest":
         """The same contest on another grid. Raises UsageError if the peer can't do what that grid does."""
+        if self.splits:
+            return replace(self, grid=grid, layout=usual(grid.size, self.splits))
         if beyond := [axis.value for axis in Axis if grid[axis] > 1 and axis.value not in self.axes]:
             allowed = f"only {' and '.join(self.axes)}" if self.axes else "no axis"
             raise UsageError(
@@ -54,6 +63,24 @@ class Contest:
                 f"{'are' if len(beyond) > 1 else 'is'}."
             )
         return replace(self, grid=grid)
+
+    def laid_out(self, layout: Layout, grid: Grid) -> "Contest":
+        """The same contest with another layout of the peer against a grid of as many ranks. Raises UsageError if the
+        peer can't do that.
+        """
+        if not self.splits:
+            raise UsageError(f"{self.name} splits ranks as the grid does: leave --layout out.")
+        if beyond := [name for name in SPLITS if getattr(layout, name) > 1 and name not in self.splits]:
+            raise UsageError(
+                f"{self.name} has no {' and no '.join(beyond)} ranks, but the layout {layout} was given: it splits by "
+                f"{' and '.join(self.splits)}."
+            )
+        if layout.size != grid.size:
+            raise UsageError(
+                f"The layout {layout} has {layout.size} ranks, but the grid {grid} has {grid.size}: both sides take as "
+                "many."
+            )
+        return replace(self, grid=grid, layout=layout)
 
 
 CONTESTS = {
@@ -81,6 +108,45 @@ CONTESTS = {
             "engine.peers.tensor_parallel:TensorParallel",
             ("x",),
             ties=False,
+        ),
+        Contest(
+            "megatron-core",
+            "Megatron-core",
+            Grid(x=2),
+            0.95,
+            "engine.peers.guests.megatron_core:MegatronCore",
+            (),
+            library="megatron-core",
+            splits=("tensor", "pipeline", "data"),
+            layout=Layout(tensor=2),
+            does="vocabulary split over tensor ranks, activations whole on each, clipped by the norm over all ranks",
+        ),
+        *(
+            Contest(
+                f"deepspeed-zero{stage}",
+                f"DeepSpeed, ZeRO-{stage}",
+                Grid(z=2),
+                0.95,
+                f"engine.peers.guests.deepspeed:ZeRO{stage}",
+                (),
+                library="deepspeed",
+                splits=("data",),
+                layout=Layout(data=2),
+                does="vocabulary and activations whole on each rank, clipped by the norm over all ranks",
+            )
+            for stage in (1, 2, 3)
+        ),
+        Contest(
+            "deepspeed-pipeline",
+            "DeepSpeed, pipeline with ZeRO-1",
+            Grid(z=2),
+            0.95,
+            "engine.peers.guests.deepspeed:Pipeline",
+            (),
+            library="deepspeed",
+            splits=("pipeline", "data"),
+            layout=Layout(pipeline=2),
+            does="vocabulary and activations whole on each rank, clipped by the norm over all ranks",
         ),
     )
 }

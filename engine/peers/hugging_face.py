@@ -15,6 +15,7 @@ from engine.models.gpt.shape import GPTShape
 from engine.models.llama.model import EPSILON, KEPT_BELOW, SLOWED_ABOVE, UNSCALED_SEQUENCE
 from engine.models.llama.shape import LlamaShape
 from engine.peers.contest import Case, Unavailable
+from engine.peers.names import by_halves
 from engine.peers.peer import Values, adamw, autocast, serial_model
 from engine.precision import at_least_fp32
 
@@ -111,15 +112,10 @@ def renamed(case: Case, serial: Mapping[str, Tensor]) -> Iterator[tuple[str, Ten
         elif part == "attention.qkv":
             keys = shape.kv_heads * shape.head_size
             q, k, v = value.split([shape.hidden, keys, keys])
-            for letter, rows in (("q", _by_halves(q, shape)), ("k", _by_halves(k, shape)), ("v", v)):
+            for letter, rows in (("q", by_halves(q, shape.head_size)), ("k", by_halves(k, shape.head_size)), ("v", v)):
                 yield f"{prefix}self_attn.{letter}_proj.{kind}", rows
         elif part == "feed_forward.gate_up":
             for half, rows in zip(("gate", "up"), value.chunk(2), strict=True):
                 yield f"{prefix}mlp.{half}_proj.{kind}", rows
         else:
             yield f"{prefix}{names[part]}.{kind}", value
-
-
-def _by_halves(rows: Tensor, shape: LlamaShape) -> Tensor:
-    """Rows of heads whose pairs are neighbours, so that each pair is a row of the first half and one of the second."""
-    return rows.unflatten(0, (-1, shape.head_size // 2, 2)).transpose(1, 2).flatten(0, 2)

@@ -1,7 +1,7 @@
 """What a peer has to offer, and the pieces that all of them share: the serial model, its optimizer, its loss."""
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -42,8 +42,8 @@ def serial_model(case: Case, device: torch.device | str) -> SerialModel:
     )
 
 
-def adamw(optim: OptimConfig, *kinds: Iterable[nn.Parameter]) -> torch.optim.AdamW:
-    """PyTorch's own optimizer, set as the engine's: only matrices decay. kinds: what one fused call can't mix."""
+def decaying(optim: OptimConfig, *kinds: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
+    """Groups of an optimizer, set as the engine's: only matrices decay."""
     groups = [
         {
             "params": [p for p in kind if (p.ndim > 1) is matrices],
@@ -52,8 +52,13 @@ def adamw(optim: OptimConfig, *kinds: Iterable[nn.Parameter]) -> torch.optim.Ada
         for kind in map(list, kinds)
         for matrices in (True, False)
     ]
+    return [group for group in groups if group["params"]]
+
+
+def adamw(optim: OptimConfig, *kinds: Iterable[nn.Parameter]) -> torch.optim.AdamW:
+    """PyTorch's own optimizer. kinds: what one fused call can't mix."""
     return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
+        decaying(optim, *kinds),
         lr=optim.learning_rate,
         betas=(optim.beta1, optim.beta2),
         eps=optim.eps,

@@ -91,7 +91,7 @@ def take_part(
         asked = case.measure_peak and contest is contests[0]
         peak = joint_peak(comm, DTYPES[case.precision]) if asked else None
         forget_peak(device)
-        measured, ranks = measure(comm, contest, case, names), everyones(comm, heard)
+        measured, ranks = measure(comm, contest, case, names, launch), everyones(comm, heard)
         yield Job(measured, ranks.memory, tuple(ranks.hosts), tuple(ranks.devices), ranks.transport, peak)
         comm.barrier()
     dist.destroy_process_group()

@@ -1,8 +1,8 @@
 """The result of `bench peers`: contests of the engine with other people's parallelism, and whatever they measured.
 
 Version 1 had one device and number format (processors, fp32), no labels, no status, no paired ratio and no gradient
-norms; version 2 no work, no peaks, no memory of each side and no contest that can't be held. They are read as what they
-were.
+norms; version 2 no work, no peaks, no memory of each side and no contest that can't be held; version 3 no peers with a
+layout or an environment of their own. They are read as what they were.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from engine.result.schema import GridText, Memory, Provenance, Ratio, Transport,
 from engine.schema import Record
 
 SCHEMA: Literal["par4d.peers"] = "par4d.peers"
-VERSION: Literal[3] = 3
+VERSION: Literal[4] = 4
 
 SideName = Literal["ours", "peer"]
 SIDES: tuple[SideName, ...] = ("ours", "peer")
@@ -30,7 +30,8 @@ class Side(Record):
     wall_s, cpu_s: elapsed and processor seconds of each timed step, by round. Processor seconds are those of the whole
     process, threads of the collectives included, without waiting; other work on the machine disturbs them less.
     peak_bytes: the most that the device's allocator held for this side, from before it was built until it had taken its
-    steps but the last of the warm-up; on processors of tensors only.
+    steps but the last of the warm-up; on processors of tensors only. versions: of the packages that it ran with, where
+    those aren't the engine's.
     """
 
     losses: tuple[float, ...]
@@ -38,6 +39,7 @@ class Side(Record):
     wall_s: tuple[tuple[float, ...], ...]
     cpu_s: tuple[tuple[float, ...], ...]
     peak_bytes: int | None = None
+    versions: dict[str, str] = {}
 
 
 NOTHING = Side(losses=(), wall_s=(), cpu_s=())
@@ -67,6 +69,7 @@ class Equality(Record):
 class Asked(Record):
     """A contest that was asked for. target: what `ratio` is to be at most; None where it is only told.
 
+    layout: how the peer splits ranks, where it does so in its own way. does: what of the work it does how.
     missing: why it can't be held on this machine, and wasn't.
     """
 
@@ -75,6 +78,8 @@ class Asked(Record):
     grid: GridText
     ranks: int
     target: float | None
+    layout: str | None = None
+    does: str = ""
     missing: str | None = None
 
 
@@ -126,7 +131,7 @@ class PeersResult(Record):
     """
 
     schema_: Literal["par4d.peers"] = Field(default=SCHEMA, alias="schema")
-    version: Literal[1, 2, 3] = VERSION
+    version: Literal[1, 2, 3, 4] = VERSION
     status: Literal["ok", "failed"] = "ok"
     reason: str | None = None
     labels: dict[str, str] = {}

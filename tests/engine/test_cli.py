@@ -47,9 +47,9 @@ OF_PLAN = """
     measured refit
 """
 OF_BENCH_PEERS = """
-    peer grid overlap checkpoint-activations batch-size precision device label out jobs rounds steps-per-round threads
-    timeout apart peak-flops empirical-peak-flops measure-peak model architecture layers hidden heads kv-heads ffn vocab
-    seq norm no-bias tied dropout
+    peer grid layout overlap checkpoint-activations batch-size precision device label out jobs rounds
+    steps-per-round threads timeout apart peak-flops empirical-peak-flops measure-peak model architecture layers
+    hidden heads kv-heads ffn vocab seq norm no-bias tied dropout
 """
 UNSET_BY_OPTIONS = {"beta1", "beta2", "eps", "final_fraction"}
 ODD_WORDS = {

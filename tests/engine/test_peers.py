@@ -33,8 +33,8 @@ MODEL = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=
 CASE = Case(MODEL, sequences=4, optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=2, steps=1)
 LLAMA = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
 
-ALWAYS_HERE = [name for name in CONTESTS if name not in ("compile", "transformers")]
-"""The others take a compiler or a package, and are in test_single_device.py."""
+ALWAYS_HERE = [name for name, one in CONTESTS.items() if name not in ("compile", "transformers") and not one.library]
+"""The others take a compiler, a package or an environment: test_single_device.py, test_guests.py."""
 
 # Steps small enough that AdamW doesn't make bf16's roundings large.
 RATES: dict[PrecisionName, float] = {"fp64": 1e-2, "fp32": 1e-2, "bf16": 1e-3}

@@ -46,7 +46,7 @@ def test_contests_that_cannot_be_read_are_listed_with_their_reason(tmp_path: Pat
     for name, change in (("newer", {"version": 99}), ("odd", {"comparisons": 3})):
         (tmp_path / f"{name}.json").write_text(json.dumps(record(contests()) | change))
     newer, odd = load([tmp_path]).skipped
-    assert "reads up to 3: update Par4D" in newer.reason
+    assert "reads up to 4: update Par4D" in newer.reason
     assert "is not a valid contest with peers: at comparisons" in odd.reason
 
 

@@ -1,0 +1,111 @@
+"""A side in another Python, whose libraries contradict ours: a process beside each rank, that a baton passes to.
+
+A rank that waits, ours or the peer's, blocks on a pipe and leaves its core to the other. The peer's ranks meet among
+themselves. What they write goes into a file, whose end is told when one fails.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from engine.comm.funnel import Comm
+from engine.comm.launch import Launch
+from engine.errors import RunError
+from engine.peers.contest import Case, Contest, Unavailable
+from engine.peers.environments import python_of
+from engine.peers.guests.order import Order
+from engine.peers.peer import Values
+from engine.result.peers import Side
+
+log = logging.getLogger(__name__)
+
+ROOT = Path(__file__).parents[2]
+LEAVE_S = 10.0
+LINES = 20
+"""Of what a peer wrote, told when it fails."""
+
+
+class Away:
+    """See Turns. Collective: every rank has its own. To be closed, which ends the process."""
+
+    def __init__(self, contest: Contest, case: Case, comm: Comm, launch: Launch) -> None:
+        assert contest.library is not None
+        self._name, self._timeout_s = contest.name, case.timeout_s
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        here, there = Pipe()
+        words = [str(python_of(contest.library)), "-P", "-m", "engine.peers.guests", str(there.fileno())]
+        own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(case.threads), "PYTHONUNBUFFERED": "1"}
+        self._process = subprocess.Popen(
+            words,
+            pass_fds=(there.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=self._said,
+            stderr=subprocess.STDOUT,
+            env=os.environ | own,
+            start_new_session=True,  # an interrupt is ours to handle: the pipe tells it
+        )
+        there.close()
+        self._pipe: Connection = here
+        try:
+            self._pipe.send(Order(contest, case, launch, comm.grid.size))
+            port = self._answer() if launch.rank == 0 else 0
+            self._pipe.send(int(comm.everyone(torch.tensor([port], dtype=torch.float64))[0]))
+            self.values: Sequence[Values] = self._answer()
+        except BaseException:
+            self.close()
+            raise
+
+    def take(self, steps: int) -> None:
+        """See Turns.take."""
+        self._pipe.send(steps)
+        self._answer()
+
+    def measured(self) -> Side:
+        """See Turns.measured."""
+        self._pipe.send(None)
+        side: Side = self._answer()
+        return side
+
+    def close(self) -> None:
+        """End the process: it ends by itself when nobody holds the pipe any more."""
+        self._pipe.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(LEAVE_S)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # what it may have started, too
+        self._process.wait()
+        self._said.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _answer(self) -> Any:
+        """What it sent. Raises RunError, Unavailable."""
+        if not self._pipe.poll(self._timeout_s):
+            raise RunError(f"{self._name} did not answer within {self._timeout_s:g} s: raise --timeout.")
+        try:
+            answer = self._pipe.recv()
+        except EOFError:
+            answer = RunError(f"A rank of {self._name} died: is memory short for two models?")
+        if isinstance(answer, Unavailable):
+            raise answer
+        if isinstance(answer, Exception):
+            log.error("The last that %s wrote:\n%s", self._name, self._last_lines())
+            raise answer
+        return answer
+
+    def _last_lines(self) -> str:
+        self._said.seek(0)
+        return "\n".join(self._said.read().decode(errors="replace").splitlines()[-LINES:])

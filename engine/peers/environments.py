@@ -1,0 +1,30 @@
+"""Environments of peers whose pins contradict ours: .venv-peers/LIBRARY, made by ci/peers. No torch."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from engine.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / ".venv-peers"
+
+
+def python_of(library: str) -> Path:
+    """Its Python, which may not be there."""
+    return FOLDER / library / "bin" / "python"
+
+
+def lacking(library: str) -> str | None:
+    """What to do where an environment isn't there, or isn't whole; None where it is."""
+    if (FOLDER / library / "par4d-installed").exists() and python_of(library).exists():
+        return None
+    with suppress(OSError):
+        why = (FOLDER / f"{library}.failed").read_text().strip()
+        return f"{library} couldn't be installed here: {why}"
+    return f"{library} has no environment here: make it by ci/peers {library}."
+
+
+def check(library: str | None) -> None:
+    """Raises UsageError where a peer's environment isn't there. None is ours."""
+    if library is not None and (reason := lacking(library)):
+        raise UsageError(reason)

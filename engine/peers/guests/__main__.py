@@ -1,0 +1,137 @@
+"""One rank of a peer in its own environment: python -m engine.peers.guests DESCRIPTOR, started by away.py.
+
+It is sent an order, meets the others, warms up and answers with losses and norms; then takes steps whenever it is told
+to. When nobody holds the other end of its pipe it ends, whatever it is doing.
+"""
+
+import logging
+import math
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from importlib import import_module
+from importlib.metadata import version
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any
+
+from engine.errors import EngineError, RunError
+from engine.loading import loading
+from engine.peers.contest import Unavailable
+from engine.peers.guests.order import Order
+
+with loading():
+    import torch
+    import torch.distributed as dist
+
+    from engine.comm.launch import choose_device, init_process_group
+    from engine.data.dataset import Synthetic
+    from engine.data.sampler import batch
+    from engine.measure.memory import keep_freed_memory
+    from engine.peers.guests.guest import Guest
+    from engine.peers.peer import Values
+    from engine.peers.turns import Here, Step
+
+TIMEOUT = timedelta(minutes=5)
+
+
+def main() -> None:
+    """See the file's head."""
+    pipe = Connection(int(sys.argv[1]))
+    told: SimpleQueue[Any] = SimpleQueue()
+    threading.Thread(target=_listen, args=(pipe, told), daemon=True).start()
+    order: Order = told.get()
+    try:
+        for answer in _life(order, told, pipe):
+            pipe.send(answer)
+    except Unavailable as error:
+        pipe.send(error)
+    except EngineError as error:
+        pipe.send(RunError(str(error)))
+    except Exception as error:
+        logging.exception("Rank %d failed.", order.launch.rank)
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        pipe.send(RunError(f"Rank {order.launch.rank} of {order.contest.name} failed: {first}"))
+    told.get()  # until the pipe is closed, which ends the process
+
+
+def _listen(pipe: Connection, told: "SimpleQueue[Any]") -> None:
+    while True:
+        try:
+            told.put(pipe.recv())
+        except (EOFError, OSError):
+            os._exit(0)
+
+
+def _life(order: Order, told: "SimpleQueue[Any]", pipe: Connection) -> Iterator[Any]:
+    """What it answers."""
+    case, launch = order.case, order.launch
+    device = choose_device(case.device, launch.local_rank)
+    torch.set_num_threads(case.threads)
+    if device.type == "cpu":
+        keep_freed_memory()  # as `engine train` does
+    host, store = launch.master_addr, None
+    if launch.rank == 0:
+        store = dist.TCPStore(host, 0, order.ranks, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
+        yield store.port
+    port = told.get()
+    store = store or dist.TCPStore(host, port, order.ranks, is_master=False, wait_for_workers=False, timeout=TIMEOUT)
+    place: dict[str, object] = {"RANK": launch.rank, "WORLD_SIZE": order.ranks, "LOCAL_RANK": launch.local_rank}
+    place |= {"MASTER_ADDR": host, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in place.items()})
+    init_process_group(launch, device, TIMEOUT, store)
+    turns = Here(lambda: _step(order, device), device, case.warmup)
+    turns.values = _of_all(turns.values)
+    yield turns.values
+    while (steps := told.get()) is not None:
+        dist.barrier()
+        turns.take(steps)
+        yield None
+    library = order.contest.library or "torch"
+    versions = {name: version(name) for name in ("torch", library)}
+    yield turns.measured().model_copy(update={"versions": versions})
+
+
+def _step(order: Order, device: torch.device) -> Step:
+    contest, case = order.contest, order.case
+    assert contest.layout is not None
+    module, _, constructor = contest.built_by.partition(":")
+    layout = contest.layout.for_batch(case.sequences)
+    guest: Guest = getattr(import_module(module), constructor)(case, layout, device)
+    dataset, rows, done = Synthetic(case.model.vocabulary), layout.rows(guest.data_rank, case.sequences), 0
+
+    def step() -> Values:
+        nonlocal done
+        tokens_BS, targets_BS = batch(
+            dataset,
+            seed=case.seed,
+            step=done,
+            batch_size=case.sequences,
+            rows=rows,
+            sequence_length=case.model.sequence,
+        )
+        done += 1
+        return guest.step(torch.from_numpy(tokens_BS).to(device), torch.from_numpy(targets_BS).to(device))
+
+    return step
+
+
+def _of_all(values: Sequence[Values]) -> list[Values]:
+    """Losses are means of what ranks know. Every data rank has as many of them that know."""
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, [tuple(value) for value in values])
+    mean = [
+        [_mean([pair[kind] for pair in pairs if not math.isnan(pair[kind])]) for kind in (0, 1)]
+        for pairs in zip(*everyone, strict=True)
+    ]
+    return [Values(loss, norm) for loss, norm in mean]
+
+
+def _mean(known: list[float]) -> float:
+    return sum(known) / len(known) if known else math.nan
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""DeepSpeed: the serial model under ZeRO, or cut into the stages of its pipeline, with its own optimizer loop.
+
+Both split the vocabulary and the activations by nothing but the batch. Clipping is by the norm over all ranks.
+"""
+
+import math
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed.pipe import PipelineModule
+from torch import Tensor, nn
+
+from engine.peers.contest import Case
+from engine.peers.layout import Layout
+from engine.peers.names import parts_of
+from engine.peers.peer import Values, decaying, mean_loss, serial_model
+from engine.peers.stages import cut
+from engine.precision import at_least_fp32
+
+
+class _ZeRO:
+    stage: int
+
+    def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
+        self.data_rank = torch.distributed.get_rank()
+        self._model = serial_model(case, device)
+        config = _config(case, layout, device, self.stage)
+        self._engine, *_ = deepspeed.initialize(
+            model=self._model, model_parameters=decaying(case.optim, self._model.parameters()), config=config
+        )
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """See guest.Guest."""
+        loss = mean_loss(self._model, self._engine, tokens_BS, targets_BS)
+        self._engine.backward(loss)
+        self._engine.step()
+        return Values(loss.item(), float(self._engine.get_global_grad_norm()))
+
+
+class ZeRO1(_ZeRO):
+    """Optimizer states are split."""
+
+    stage = 1
+
+
+class ZeRO2(_ZeRO):
+    """Gradients, too."""
+
+    stage = 2
+
+
+class ZeRO3(_ZeRO):
+    """Weights, too."""
+
+    stage = 3
+
+
+class Pipeline:
+    """One forward, one backward (1F1B), over stages that are cut by their parameters, with ZeRO-1."""
+
+    def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
+        deepspeed.init_distributed()
+        layers = cut(serial_model(case, device))
+        stages = PipelineModule(layers=layers, num_stages=layout.pipeline, loss_fn=_loss, partition_method="parameters")
+        self._parts = layout.micro_batches
+        self._engine, *_ = deepspeed.initialize(
+            model=stages,
+            model_parameters=decaying(case.optim, stages.parameters()),
+            config=_config(case, layout, device, 1),
+        )
+        self.data_rank = self._engine.grid.get_data_parallel_rank()
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """See guest.Guest."""
+        loss = self._engine.train_batch(parts_of(tokens_BS, targets_BS, self._parts))
+        return Values(loss.item(), float(self._engine.get_global_grad_norm() or math.nan))
+
+
+def _loss(logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(at_least_fp32(logits_BSV).flatten(0, 1), targets_BS.flatten())
+
+
+def _config(case: Case, layout: Layout, device: torch.device, stage: int) -> dict[str, Any]:
+    optim = case.optim
+    return {
+        "train_micro_batch_size_per_gpu": case.sequences // layout.data // layout.micro_batches,
+        "gradient_accumulation_steps": layout.micro_batches,
+        "gradient_clipping": optim.clip,
+        "zero_optimization": {"stage": stage},
+        "zero_allow_untested_optimizer": True,
+        "bf16": {"enabled": case.precision == "bf16"},
+        "optimizer": {
+            "type": "AdamW",
+            "params": {
+                "torch_adam": True, "lr": optim.learning_rate, "betas": [optim.beta1, optim.beta2], "eps": optim.eps,
+                "weight_decay": optim.weight_decay,
+            },
+        },
+    }  # fmt: skip

@@ -1,0 +1,211 @@
+"""Megatron-core: the network, the parallelism, the schedule, the gradients' buffers and the optimizer are all its own.
+
+Its "local" layers, which need no Transformer Engine: attention is not fused. Vocabulary, heads and feed-forward are
+split over tensor ranks, the residual stream is not (its sequence parallelism takes norms of Apex or Transformer
+Engine). Clipping is by the norm over all ranks.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, optimizer
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor
+
+from engine.models.gpt.shape import GPTShape
+from engine.models.llama.model import EPSILON
+from engine.models.llama.shape import LlamaShape
+from engine.peers.contest import Case, Unavailable
+from engine.peers.layout import Layout
+from engine.peers.names import by_halves, parts_of
+from engine.peers.peer import Values, serial_model
+
+NAMES = {
+    "tokens": "embedding.word_embeddings", "positions": "embedding.position_embeddings", "head": "output_layer",
+    "norm": "decoder.final_layernorm", "norm1": "input_layernorm", "norm2": "pre_mlp_layernorm",
+    "attention.qkv": "self_attention.linear_qkv", "attention.out": "self_attention.linear_proj",
+    "feed_forward.fc1": "mlp.linear_fc1", "feed_forward.fc2": "mlp.linear_fc2",
+    "feed_forward.gate_up": "mlp.linear_fc1", "feed_forward.down": "mlp.linear_fc2",
+}  # fmt: skip
+
+
+class MegatronCore:
+    """Its rank order: tensor ranks are neighbours, then data, then pipeline."""
+
+    def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
+        if case.precision != "fp32" and device.type == "cpu":
+            raise Unavailable("Megatron-core's optimizers of other formats than fp32 take tensors of GPUs only.")
+        if case.checkpoint_activations and device.type == "cpu":
+            raise Unavailable("Megatron-core's recomputation keeps the state of a GPU's random numbers.")
+        if device.type == "cpu":
+            without_gpu()
+        self._case, self._layout = case, layout
+        parallel_state.initialize_model_parallel(layout.tensor, layout.pipeline)
+        self.data_rank = parallel_state.get_data_parallel_rank()
+        config = _config(case, layout, device)
+        whole = dict(renamed(case, layout, serial_model(case, "cpu").state_dict()))
+        model = _model(case, config)
+        _load(model, whole, layout)
+        self._model = DistributedDataParallel(
+            config, DistributedDataParallelConfig(overlap_grad_reduce=layout.data > 1), model.to(device)
+        )
+        optim = case.optim
+        self._optimizer = get_megatron_optimizer(
+            OptimizerConfig(
+                optimizer="adam", lr=optim.learning_rate, weight_decay=optim.weight_decay, adam_beta1=optim.beta1,
+                adam_beta2=optim.beta2, adam_eps=optim.eps, clip_grad=optim.clip, bf16=case.precision == "bf16",
+            ),
+            [self._model],
+        )  # fmt: skip
+        for group in self._optimizer.param_groups:
+            group["weight_decay"] = optim.weight_decay * group["wd_mult"]  # as its scheduler does in every step
+        sequence = case.model.sequence
+        self._positions_1S = torch.arange(sequence, device=device)[None]
+        self._hidden_11SS = torch.ones(sequence, sequence, dtype=torch.bool, device=device).triu(1)[None, None]
+        self._forward_backward = get_forward_backward_func()
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """See guest.Guest."""
+        self._model.zero_grad_buffer()
+        self._optimizer.zero_grad()
+        parts = self._layout.micro_batches
+        losses = self._forward_backward(
+            forward_step_func=self._forward, data_iterator=parts_of(tokens_BS, targets_BS, parts),
+            model=[self._model], num_microbatches=parts, seq_length=self._case.model.sequence,
+            micro_batch_size=len(tokens_BS) // parts, forward_only=False,
+        )  # fmt: skip
+        _, norm, _ = self._optimizer.step()
+        loss = float(torch.stack([one["loss"] for one in losses]).mean()) if losses else float("nan")
+        return Values(loss, float(norm))
+
+    def _forward(
+        self, batches: Iterator[tuple[Tensor, Tensor]], model: Any
+    ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, dict[str, Tensor]]]]:
+        tokens_BS, targets_BS = next(batches)
+        out = model(tokens_BS, self._positions_1S.expand_as(tokens_BS), self._hidden_11SS, labels=targets_BS)
+
+        def loss(losses_BS: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            mean = losses_BS.mean()
+            return mean, {"loss": mean.detach().clone()}  # it scales the mean in place
+
+        return out, loss
+
+
+def _config(case: Case, layout: Layout, device: torch.device) -> TransformerConfig:
+    shape = case.model
+    options: dict[str, Any] = {"normalization": "LayerNorm", "activation_func": F.gelu}
+    if isinstance(shape, LlamaShape):
+        options = {"normalization": "RMSNorm", "activation_func": F.silu, "gated_linear_unit": True}
+        options |= {"num_query_groups": shape.kv_heads, "add_bias_linear": False}
+        options |= {"ffn_hidden_size": shape.ffn, "layernorm_epsilon": EPSILON}
+    elif isinstance(shape, GPTShape) and shape.norm == "layernorm":
+        options |= {"add_bias_linear": shape.bias, "ffn_hidden_size": 4 * shape.hidden, "layernorm_epsilon": 1e-5}
+    else:
+        raise Unavailable(f"Megatron-core's adapter knows no network like {shape.name}.")
+    dtype = torch.bfloat16 if case.precision == "bf16" else torch.float32
+    recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    return TransformerConfig(
+        num_layers=shape.layers, hidden_size=shape.hidden, num_attention_heads=shape.heads,
+        tensor_model_parallel_size=layout.tensor, pipeline_model_parallel_size=layout.pipeline,
+        attention_dropout=0.0, hidden_dropout=0.0, use_cpu_initialization=device.type == "cpu",
+        params_dtype=dtype, pipeline_dtype=dtype, bf16=case.precision == "bf16",
+        bias_dropout_fusion=False, bias_activation_fusion=False, masked_softmax_fusion=False,
+        gradient_accumulation_fusion=False, persist_layer_norm=False, apply_rope_fusion=False,
+        finalize_model_grads_func=finalize_model_grads, **(recompute if case.checkpoint_activations else {}), **options,
+    )  # fmt: skip
+
+
+def _model(case: Case, config: TransformerConfig) -> GPTModel:
+    shape = case.model
+    rope: dict[str, Any] = {"position_embedding_type": "learned_absolute"}
+    if isinstance(shape, LlamaShape):
+        rope = {"position_embedding_type": "rope", "rotary_base": shape.rope_theta}
+        rope |= {"rope_scaling": shape.rope_scaling != 1, "rope_scaling_factor": shape.rope_scaling}
+    normalization = config.normalization
+    return GPTModel(
+        config, get_gpt_layer_local_spec(normalization=normalization), vocab_size=shape.vocabulary,
+        max_sequence_length=shape.sequence, pre_process=parallel_state.is_pipeline_first_stage(),
+        post_process=parallel_state.is_pipeline_last_stage(),
+        share_embeddings_and_output_weights=bool(shape.ties), **rope,
+    )  # fmt: skip
+
+
+def renamed(case: Case, layout: Layout, serial: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The serial model's state under its names, ordered so that contiguous shares are those of tensor ranks."""
+    shape = case.model
+    groups = shape.kv_heads if isinstance(shape, LlamaShape) else shape.heads
+    size = shape.hidden // shape.heads
+    for name, value in serial.items():
+        owner, _, kind = name.rpartition(".")
+        before, _, part = owner.partition(".") if owner.startswith("blocks.") else ("", "", owner)
+        number, _, part = part.partition(".") if before else ("", "", part)
+        prefix = f"decoder.layers.{number}." if before else ""
+        if part == "attention.qkv":
+            q, k, v = value.split([shape.hidden, groups * size, groups * size])
+            if isinstance(shape, LlamaShape):
+                q, k = by_halves(q, size), by_halves(k, size)
+            value = torch.cat([rows.unflatten(0, (groups, -1)) for rows in (q, k, v)], 1).flatten(0, 1)
+        elif part == "feed_forward.gate_up":
+            shares = [rows.chunk(layout.tensor) for rows in value.chunk(2)]
+            value = torch.cat([half[rank] for rank in range(layout.tensor) for half in shares])
+        yield f"{prefix}{NAMES[part]}.{kind}", value
+
+
+@torch.no_grad()
+def _load(model: GPTModel, whole: Mapping[str, Tensor], layout: Layout) -> None:
+    """This rank's part of every parameter, whose attributes say how it is split."""
+    rank, stage = (
+        parallel_state.get_tensor_model_parallel_rank(),
+        parallel_state.get_pipeline_model_parallel_rank(),
+    )
+    before = stage * model.config.num_layers // layout.pipeline
+    for name, parameter in model.named_parameters():
+        words = name.split(".")
+        if words[:2] == ["decoder", "layers"]:
+            words[2] = str(int(words[2]) + before)
+        value = whole[".".join(words)]
+        if getattr(parameter, "tensor_model_parallel", False):
+            value = value.chunk(layout.tensor, parameter.partition_dim)[rank]
+        parameter.copy_(value)
+
+
+def without_gpu() -> None:
+    """What it takes for granted of a GPU, turned to the processor; nothing that it computes changes.
+
+    current_device, device="cuda", Tensor.cuda, synchronize: where it makes its tensors, and waits. fork: random numbers
+    of dropout, which is off, are a GPU's. Clipping: it insists on tensors of GPUs; torch's own does the same.
+    """
+
+    def here(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @wraps(make)
+        def made(*args: Any, **options: Any) -> Tensor:
+            if options.get("device") == "cuda":
+                options["device"] = "cpu"
+            return make(*args, **options)
+
+        return made
+
+    def clip(parameters: list[Tensor], max_norm: float, total_norm: float, **_: object) -> None:
+        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, torch.tensor(total_norm))
+
+    for name in ("zeros", "ones", "tensor", "empty", "arange"):
+        setattr(torch, name, here(getattr(torch, name)))
+    replaced: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+        (torch.cuda, "current_device", lambda: torch.device("cpu")),
+        (torch.cuda, "synchronize", lambda *_: None),
+        (torch.Tensor, "cuda", lambda self, *_, **__: self),
+        (CudaRNGStatesTracker, "fork", lambda *_, **__: nullcontext()),
+        (optimizer, "clip_grad_by_total_norm_fp32", clip),
+    )
+    for owner, name, other in replaced:
+        setattr(owner, name, other)

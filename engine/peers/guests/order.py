@@ -1,0 +1,16 @@
+"""What a rank of a peer is told first. No torch."""
+
+from dataclasses import dataclass
+
+from engine.comm.launch import Launch
+from engine.peers.contest import Case, Contest
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """launch: of the rank beside which it runs, and whose place it takes among `ranks` of its own."""
+
+    contest: Contest
+    case: Case
+    launch: Launch
+    ranks: int

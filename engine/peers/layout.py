@@ -1,0 +1,115 @@
+"""How a peer splits a network and a batch over ranks where its ways aren't the axes of a grid. No torch in it."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from math import prod
+from typing import Literal, get_args
+
+from engine.errors import UsageError, divisors
+from engine.models.architecture import Architecture
+from engine.planning import grids
+
+Split = Literal["tensor", "pipeline", "data"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+PER_STAGE = 4
+"""Micro-batches a pipeline stage has by default: its bubble is then at most a fifth of the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """tensor, pipeline, data: ranks of each kind of parallelism. micro_batches: of a data rank in a step, in turn."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    micro_batches: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> "Layout":
+        """Read "tensor=2,pipeline=2,micro_batches=8"; what isn't named is 1. Raises UsageError."""
+        pairs = [re.fullmatch(r"(\w+)=([1-9]\d{0,6})", word) for word in text.split(",")]
+        names = [pair[1] for pair in pairs if pair]
+        known = [field.name for field in fields(cls)]
+        if len(names) < len(pairs) or len(set(names)) < len(names) or not set(names) <= set(known):
+            raise UsageError(
+                f"A layout names some of {', '.join(known)} with a number each, such as tensor=2,data=4, but {text!r} "
+                "was given."
+            )
+        return cls(**{pair[1]: int(pair[2]) for pair in pairs if pair})
+
+    @property
+    def size(self) -> int:
+        """Ranks."""
+        return prod(getattr(self, name) for name in SPLITS)
+
+    def __str__(self) -> str:
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        return ",".join(f"{name}={number}" for name, number in named.items() if number > 1) or "tensor=1"
+
+    def check(self, model: Architecture, sequences: int) -> None:
+        """Raises UsageError if it doesn't divide a network or a batch of so many sequences."""
+        heads = getattr(model, "kv_heads", model.heads)
+        rules = (
+            ("tensor", self.tensor, f"its {heads} heads", heads),
+            ("tensor", self.tensor, f"its vocabulary of {model.vocabulary}", model.vocabulary),
+            ("pipeline", self.pipeline, f"its {model.layers} layers", model.layers),
+            ("data times micro_batches", self.data * self.micro_batches, f"{sequences} sequences", sequences),
+        )
+        for what, number, of, whole in rules:
+            if whole % number:
+                raise UsageError(
+                    f"The layout {self} doesn't fit {model.name}: {what} is {number}, which doesn't divide {of}; "
+                    f"{divisors(whole)} do."
+                )
+
+    def for_batch(self, sequences: int) -> "Layout":
+        """The same with micro-batches where it is a pipeline and none were named: as many as divide a data rank's
+        share, up to PER_STAGE a stage.
+        """
+        if self.pipeline == 1 or self.micro_batches > 1 or sequences % self.data:
+            return self
+        fitting = [count for count in grids.divisors(sequences // self.data) if count <= PER_STAGE * self.pipeline]
+        return replace(self, micro_batches=fitting[-1])
+
+    def rows(self, index: int, sequences: int) -> range:
+        """The sequences of the data rank of that index."""
+        share = sequences // self.data
+        return range(index * share, (index + 1) * share)
+
+
+def usual(ranks: int, splits: Sequence[Split]) -> Layout:
+    """Of so many ranks: their prime factors, the smallest first, are given to the splits in turn."""
+    layout = Layout()
+    for place, factor in enumerate(_primes(ranks)):
+        split = splits[place % len(splits)]
+        layout = replace(layout, **{split: getattr(layout, split) * factor})
+    return layout
+
+
+def every(ranks: int, splits: Sequence[Split], model: Architecture, sequences: int) -> list[Layout]:
+    """All that fit, of so many ranks."""
+    found = [Layout()]
+    for name in splits:
+        found = [
+            replace(layout, **{name: number}) for layout in found for number in grids.divisors(ranks // layout.size)
+        ]
+    return [layout for layout in found if layout.size == ranks and _fits(layout, model, sequences)]
+
+
+def _fits(layout: Layout, model: Architecture, sequences: int) -> bool:
+    try:
+        layout.check(model, sequences)
+    except UsageError:
+        return False
+    return True
+
+
+def _primes(number: int) -> list[int]:
+    factor, found = 2, []
+    while number > 1:
+        while number % factor == 0:
+            found.append(factor)
+            number //= factor
+        factor += 1
+    return found

@@ -1,0 +1,61 @@
+"""The serial model as a row of modules, each of which takes what the one before gives: what pipelines cut."""
+
+import torch
+from torch import Tensor, nn
+
+from engine.models.gpt.model import GPT
+from engine.models.llama.model import Llama, rotation
+from engine.models.serial import SerialModel
+from engine.peers.contest import Unavailable
+
+
+class Begin(nn.Module):
+    """Tokens [B, S] -> [B, S, h]."""
+
+    def __init__(self, model: SerialModel) -> None:
+        super().__init__()
+        self.tokens = model.tokens
+        self.positions = model.positions if isinstance(model, GPT) else None
+
+    def forward(self, tokens_BS: Tensor) -> Tensor:
+        """The table's rows, with those of the positions where they are learnt."""
+        x_BSH = self.tokens(tokens_BS)
+        if self.positions is None:
+            return x_BSH
+        return x_BSH + self.positions(torch.arange(tokens_BS.shape[1], device=tokens_BS.device))
+
+
+class Middle(nn.Module):
+    """A block, [B, S, h] -> [B, S, h]."""
+
+    def __init__(self, model: SerialModel, place: int) -> None:
+        super().__init__()
+        self.block = model.blocks[place]
+        self._shape = model.shape if isinstance(model, Llama) else None
+        self._run = [model.run_block]  # not a submodule: it would have all other blocks as well
+
+    def forward(self, x_BSH: Tensor) -> Tensor:
+        """Recomputed in the backward where the model is."""
+        if self._shape is None:
+            return self._run[0](self.block, x_BSH, None)
+        dtype = torch.promote_types(x_BSH.dtype, torch.float32)
+        return self._run[0](self.block, x_BSH, rotation(self._shape, x_BSH.shape[1], x_BSH.device, dtype))
+
+
+class End(nn.Module):
+    """[B, S, h] -> logits [B, S, V]."""
+
+    def __init__(self, model: SerialModel) -> None:
+        super().__init__()
+        self.norm, self.head = model.norm, model.head
+
+    def forward(self, x_BSH: Tensor) -> Tensor:
+        """The head of the norm."""
+        return self.head(self.norm(x_BSH))
+
+
+def cut(model: SerialModel) -> list[nn.Module]:
+    """All of them in order. Raises Unavailable for a network whose first and last would share a table."""
+    if model.head.weight is model.tokens.weight:
+        raise Unavailable("A tied table would be two in a pipeline: compare a network that isn't tied.")
+    return [Begin(model), *(Middle(model, place) for place in range(len(model.blocks))), End(model)]

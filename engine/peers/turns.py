@@ -1,0 +1,69 @@
+"""One side of a contest: its steps, warmed up and timed, a few at a time."""
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Protocol
+
+import torch
+
+from engine.measure.allocated import Allocated
+from engine.measure.clock import HostClock
+from engine.peers.peer import Values
+from engine.result.peers import Side
+
+Step = Callable[[], Values]
+
+
+class Turns(Protocol):
+    """A side that is built and warmed up. values: of the steps of the warm-up."""
+
+    values: Sequence[Values]
+
+    def take(self, steps: int) -> None:
+        """So many steps, timed. Returns when the device has done all of them."""
+        ...
+
+    def measured(self) -> Side:
+        """All of it."""
+        ...
+
+
+class Here:
+    """A side in this process. A step has ended when the device has done all of it.
+
+    The last step of the warm-up is not watched by what counts its memory.
+    """
+
+    def __init__(self, build: Callable[[], Step], device: torch.device, warmup: int) -> None:
+        self._clock = HostClock(device)
+        watched = max(warmup - 1, 1)
+        with Allocated(device) as self._memory:
+            self._step = build()
+            self.values: Sequence[Values] = [self._step()]
+            if watched > 1:
+                self._memory.forget_peak()  # a compiler has tried its kernels in the first step
+            self.values = [*self.values, *(self._step() for _ in range(watched - 1))]
+        self.values = [*self.values, *(self._step() for _ in range(warmup - watched))]
+        self._wall_s: list[tuple[float, ...]] = []
+        self._cpu_s: list[tuple[float, ...]] = []
+
+    def take(self, steps: int) -> None:
+        """See Turns.take."""
+        wall, cpu = [self._clock.stamp_end()], [time.process_time()]
+        for _ in range(steps):
+            self._step()
+            wall.append(self._clock.stamp_end())
+            cpu.append(time.process_time())
+        self._wall_s.append(tuple(self._clock.seconds(start, end) for start, end in pairwise(wall)))
+        self._cpu_s.append(tuple(end - start for start, end in pairwise(cpu)))
+
+    def measured(self) -> Side:
+        """See Turns.measured."""
+        return Side(
+            losses=tuple(v.loss for v in self.values),
+            gradient_norms=tuple(v.gradient_norm for v in self.values),
+            wall_s=tuple(self._wall_s),
+            cpu_s=tuple(self._cpu_s),
+            peak_bytes=self._memory.peak_bytes,
+        )

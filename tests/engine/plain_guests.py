@@ -1,0 +1,70 @@
+"""Guests that need no library but torch, and ones that go wrong."""
+
+import os
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from engine.peers.contest import Case, Unavailable
+from engine.peers.layout import Layout
+from engine.peers.peer import Values, adamw, mean_loss, serial_model
+
+
+class PlainGuest:
+    """torch's DDP. It writes to standard output, as libraries do."""
+
+    def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
+        print("a guest is here")  # noqa: T201
+        assert torch.distributed.get_world_size() == layout.size == int(os.environ["WORLD_SIZE"])
+        self.data_rank = torch.distributed.get_rank()
+        self._case, self._model = case, serial_model(case, device)
+        self._parallel = DistributedDataParallel(self._model)
+        self._optimizer = adamw(case.optim, self._model.parameters())
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """See guest.Guest."""
+        self._optimizer.zero_grad()
+        loss = mean_loss(self._model, self._parallel, tokens_BS, targets_BS)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._case.optim.clip)
+        self._optimizer.step()
+        return Values(loss.item(), norm.item())
+
+
+class SilentHalf(PlainGuest):
+    """Its first rank knows no loss, as a pipeline's first stage, and both take the same rows."""
+
+    def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
+        super().__init__(case, layout, device)
+        self.data_rank = 0
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """See guest.Guest."""
+        loss, norm = super().step(tokens_BS, targets_BS)
+        return Values(loss if torch.distributed.get_rank() else float("nan"), norm)
+
+
+class Fails(PlainGuest):
+    """The second rank, in its first step."""
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """See guest.Guest."""
+        if self.data_rank == 1:
+            raise ValueError("this can't\nbe computed")
+        return super().step(tokens_BS, targets_BS)
+
+
+class Dies(PlainGuest):
+    """At once."""
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """See guest.Guest."""
+        os._exit(9)
+
+
+class Lacks(PlainGuest):
+    """What it needs."""
+
+    def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
+        raise Unavailable("there is no such kernel")

@@ -1,0 +1,214 @@
+"""Peers in another Python, beside the ranks: the baton, what is told when one fails, and the libraries themselves."""
+
+import math
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_ranks import run_processes
+
+from engine.cli.main import main
+from engine.comm.funnel import Comm
+from engine.comm.launch import Launch
+from engine.errors import RunError
+from engine.grid import Grid
+from engine.models.gpt.config import GPTConfig
+from engine.models.llama.config import LlamaConfig
+from engine.peers import away, environments
+from engine.peers.alternate import measure
+from engine.peers.contest import CONTESTS, Case, Contest, Unavailable
+from engine.peers.layout import Layout
+from engine.result.peers import Measured
+from engine.training.config import OptimConfig
+
+GPT = GPTConfig("tiny", layers=4, hidden=32, heads=4, vocabulary=64, sequence=16)
+LLAMA = LlamaConfig("tiny", layers=4, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
+CASE = Case(GPT, sequences=8, optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=2, steps=2, timeout_s=120)
+PAIR = Layout(data=2)
+
+
+def guest(name: str, layout: Layout = PAIR) -> Contest:
+    """One of plain_guests, in this Python."""
+    built_by = f"tests.engine.plain_guests:{name}"
+    return Contest(
+        "guest", "a guest", Grid(data=2), None, built_by, (), library="torch", splits=("data",), layout=layout
+    )
+
+
+def hold(comm: Comm, contest: Contest, case: Case) -> Measured | str:
+    """On every rank, in its own Python where the library is torch alone; or what was told instead."""
+    if contest.library == "torch":
+        away.python_of = lambda library: Path(sys.executable)  # type: ignore[attr-defined]
+    launch = Launch(comm.rank, comm.grid.size, comm.rank, "test", "127.0.0.1", 0)
+    try:
+        return measure(comm, contest, case, launch=launch)
+    except (RunError, Unavailable) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize("name", ["PlainGuest", "SilentHalf"])
+def test_a_guest_has_the_engines_losses_and_takes_turns_with_it(name: str) -> None:
+    case = CASE if name == "PlainGuest" else replace(CASE, sequences=4)
+    contest = guest(name)
+    if name == "SilentHalf":  # both ranks take what one data rank has
+        contest = replace(contest, layout=Layout(tensor=2), splits=("tensor",), grid=Grid(x=2))
+    for found in run_processes(contest.grid, hold, contest, case):
+        assert isinstance(found, Measured), found
+        assert found.peer.losses == pytest.approx(found.ours.losses, rel=1e-5)
+        assert found.peer.gradient_norms == pytest.approx(found.ours.gradient_norms, rel=1e-5)
+        assert len(set(found.peer.losses)) == 3
+        assert [len(times) for times in found.peer.wall_s] == [2, 2]
+        assert all(second > 0 for times in found.peer.wall_s for second in times)
+        assert found.peer.peak_bytes
+        assert set(found.peer.versions) == {"torch"}
+        assert found.ours.versions == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Fails", "RunError: Rank 1 of guest failed: this can't"),
+        ("Dies", "RunError: A rank of guest died: is memory short for two models?"),
+        ("Lacks", "Unavailable: there is no such kernel"),
+    ],
+)
+def test_why_a_guest_fails_is_told(name: str, told: str) -> None:
+    found = run_processes(Grid(data=2), hold, guest(name), replace(CASE, timeout_s=60))
+    assert told in found, found
+
+
+def test_sides_that_train_other_things_are_not_timed() -> None:
+    """A layout whose ranks should take other rows than they do."""
+    found = run_processes(Grid(data=2), hold, replace(guest("SilentHalf"), layout=Layout(data=2)), CASE)
+    assert all("don't do the same" in one for one in found), found
+
+
+def test_a_guest_ends_with_the_rank_beside_it(tmp_path: Path) -> None:
+    """Even when that is killed, and whatever it does."""
+    script = tmp_path / "rank.py"
+    script.write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from engine.comm.funnel import Comm\n"
+        "from engine.comm.launch import Launch\n"
+        "from engine.grid import Grid\n"
+        "from engine.peers import away\n"
+        "from tests.engine.test_guests import CASE, guest\n"
+        "from engine.peers.layout import Layout\n"
+        "away.python_of = lambda library: Path(sys.executable)\n"
+        "launch = Launch(0, 1, 0, 'test', '127.0.0.1', 0)\n"
+        "beside = away.Away(guest('PlainGuest', Layout()), CASE, Comm(Grid()), launch)\n"
+        "print(beside._process.pid, flush=True)\n"
+        "beside._pipe.send(10**9)\n"
+        "beside._process.wait()\n"
+    )
+    paths = os.pathsep.join([str(environments.ROOT), str(environments.ROOT / "tests" / "engine")])
+    rank = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": paths}
+    )
+    assert rank.stdout is not None
+    other = int(rank.stdout.readline())
+    rank.kill()
+    rank.wait()
+    deadline = time.monotonic() + 30
+    while _runs(other) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(other)
+
+
+def _runs(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+TINY = [*("--layers", "2", "--hidden", "16", "--heads", "2", "--vocab", "32", "--seq", "8", "--batch-size", "4")]
+SAYS = [
+    (["--peer", "megatron-core"], "megatron-core has no environment here: make it by ci/peers megatron-core."),
+    (["--peer", "megatron"], "No peer is called 'megatron': did you mean megatron-core"),
+    (["--peer", "ddp", "--layout", "data=2"], "ddp splits ranks as the grid does: leave --layout out."),
+    (["--peer", "all", "--layout", "tensor=two"], "A layout names some of tensor, pipeline, data, micro_batches with"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), SAYS)
+def test_what_cannot_be_is_said_before_ranks_start(
+    words: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments, "FOLDER", tmp_path)
+    assert main(["bench", "peers", *TINY, *words, "--out", str(tmp_path / "peers.json")]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "peers.json").exists()
+
+
+def environment(folder: Path, library: str) -> None:
+    """One that looks whole."""
+    (folder / library / "bin").mkdir(parents=True)
+    for name in ("bin/python", "par4d-installed"):
+        (folder / library / name).touch()
+
+
+@pytest.mark.parametrize(
+    ("peer", "layout", "sentence"),
+    [
+        ("megatron-core", "tensor=4", "tensor is 4, which doesn't divide its 2 heads; 1, 2 do."),
+        ("megatron-core", "pipeline=4", "pipeline is 4, which doesn't divide its 2 layers; 1, 2 do."),
+        ("megatron-core", "data=2,micro_batches=4", "data times micro_batches is 8, which doesn't divide 4 sequences"),
+        ("deepspeed-zero1", "tensor=2", "deepspeed-zero1 has no tensor ranks, but the layout tensor=2 was given"),
+    ],
+)
+def test_a_layout_that_does_not_fit_is_told(
+    peer: str, layout: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(environments, "FOLDER", tmp_path)
+    environment(tmp_path, str(CONTESTS[peer].library))
+    words = ["--peer", peer, "--layout", layout, "--grid", f"1x1x1x{Layout.parse(layout).size}"]
+    assert main(["bench", "peers", *TINY, *words, "--out", str(tmp_path / "peers.json")]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_an_environment_that_could_not_be_made_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "FOLDER", tmp_path)
+    (tmp_path / "deepspeed.failed").write_text("ERROR: no matching distribution\n")
+    assert environments.lacking("deepspeed") == "deepspeed couldn't be installed here: ERROR: no matching distribution"
+    environment(tmp_path, "deepspeed")
+    assert environments.lacking("deepspeed") is None
+
+
+AWAY = [
+    (name, layout)
+    for name, layouts in {
+        "megatron-core": ("tensor=2", "pipeline=2,micro_batches=4", "data=2"),
+        "deepspeed-zero1": ("data=2",),
+        "deepspeed-zero2": ("data=2",),
+        "deepspeed-zero3": ("data=2",),
+        "deepspeed-pipeline": ("pipeline=2",),
+    }.items()
+    for layout in layouts
+]
+
+
+def both(comm: Comm, contest: Contest) -> list[Any]:
+    """Both families."""
+    return [hold(comm, contest, replace(CASE, model=model)) for model in (GPT, LLAMA)]
+
+
+@pytest.mark.parametrize(("name", "layout"), AWAY)
+def test_a_library_trains_what_the_engine_trains(name: str, layout: str) -> None:
+    contest = CONTESTS[name].on(Grid(data=2)).laid_out(Layout.parse(layout))
+    if reason := environments.lacking(str(contest.library)):
+        pytest.skip(reason)
+    for ranks in run_processes(Grid(data=2), both, contest):
+        for found in ranks:
+            assert isinstance(found, Measured), found
+            assert found.peer.losses == pytest.approx(found.ours.losses, rel=1e-5)
+            assert found.peer.gradient_norms == pytest.approx(found.ours.gradient_norms, rel=1e-5)
+            assert not any(math.isnan(loss) for loss in found.peer.losses)
