@@ -74,7 +74,7 @@ def measure(
     with ExitStack() as processes:
 
         def theirs() -> Turns:
-            if contest.library is not None:
+            if contest.splits:
                 return processes.enter_context(Away(contest, case, comm, launch))
             module, _, constructor = contest.built_by.partition(":")
             peer = getattr(import_module(module), constructor)

@@ -38,7 +38,6 @@ class Away:
     """See Turns. Collective: every rank has its own. To be closed, which ends the process."""
 
     def __init__(self, contest: Contest, case: Case, comm: Comm, launch: Launch) -> None:
-        assert contest.library is not None
         self._name, self._timeout_s = contest.name, case.timeout_s
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         here, there = Pipe()

@@ -83,6 +83,8 @@ class Contest:
         return replace(self, grid=grid, layout=layout)
 
 
+WHOLE = "vocabulary and activations whole on each rank, clipped by the norm over all ranks"
+
 CONTESTS = {
     contest.name: contest
     for contest in (
@@ -110,6 +112,35 @@ CONTESTS = {
             ties=False,
         ),
         Contest(
+            "tensor-parallel-sp",
+            "DTensor tensor and sequence parallelism",
+            Grid(x=2),
+            0.95,
+            "engine.peers.tensor_parallel:SequenceParallelToo",
+            ("x",),
+            ties=False,
+        ),
+        *(
+            Contest(
+                f"pipeline-{name}",
+                f"torch.distributed.pipelining, {what}",
+                Grid(z=2),
+                0.95,
+                f"engine.peers.guests.pipelining:{built}",
+                (),
+                ties=False,
+                splits=("pipeline",),
+                layout=Layout(pipeline=2),
+                does=WHOLE,
+            )
+            for name, what, built in (
+                ("gpipe", "GPipe", "GPipe"),
+                ("1f1b", "1F1B", "OneForwardOneBackward"),
+                ("interleaved", "interleaved 1F1B", "Interleaved"),
+                ("zero-bubble", "interleaved zero bubble", "ZeroBubble"),
+            )
+        ),
+        Contest(
             "megatron-core",
             "Megatron-core",
             Grid(x=2),
@@ -132,7 +163,7 @@ CONTESTS = {
                 library="deepspeed",
                 splits=("data",),
                 layout=Layout(data=2),
-                does="vocabulary and activations whole on each rank, clipped by the norm over all ranks",
+                does=WHOLE,
             )
             for stage in (1, 2, 3)
         ),
@@ -143,10 +174,11 @@ CONTESTS = {
             0.95,
             "engine.peers.guests.deepspeed:Pipeline",
             (),
+            ties=False,
             library="deepspeed",
             splits=("pipeline", "data"),
             layout=Layout(pipeline=2),
-            does="vocabulary and activations whole on each rank, clipped by the norm over all ranks",
+            does=WHOLE,
         ),
     )
 }

@@ -1,5 +1,6 @@
 """Environments of peers whose pins contradict ours: .venv-peers/LIBRARY, made by ci/peers. No torch."""
 
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,8 +10,10 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".venv-peers"
 
 
-def python_of(library: str) -> Path:
-    """Its Python, which may not be there."""
+def python_of(library: str | None) -> Path:
+    """Its Python, which may not be there. None is ours."""
+    if library is None:
+        return Path(sys.executable)
     return FOLDER / library / "bin" / "python"
 
 

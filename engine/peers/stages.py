@@ -1,12 +1,14 @@
 """The serial model as a row of modules, each of which takes what the one before gives: what pipelines cut."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.models.gpt.model import GPT
 from engine.models.llama.model import Llama, rotation
 from engine.models.serial import SerialModel
 from engine.peers.contest import Unavailable
+from engine.precision import at_least_fp32
 
 
 class Begin(nn.Module):
@@ -52,6 +54,11 @@ class End(nn.Module):
     def forward(self, x_BSH: Tensor) -> Tensor:
         """The head of the norm."""
         return self.head(self.norm(x_BSH))
+
+
+def mean_cross_entropy(logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
+    """Of a micro-batch, never below fp32."""
+    return F.cross_entropy(at_least_fp32(logits_BSV).flatten(0, 1), targets_BS.flatten())
 
 
 def cut(model: SerialModel) -> list[nn.Module]:

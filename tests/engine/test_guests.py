@@ -19,7 +19,7 @@ from engine.errors import RunError
 from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
-from engine.peers import away, environments
+from engine.peers import environments
 from engine.peers.alternate import measure
 from engine.peers.contest import CONTESTS, Case, Contest, Unavailable
 from engine.peers.layout import Layout
@@ -35,15 +35,11 @@ PAIR = Layout(data=2)
 def guest(name: str, layout: Layout = PAIR) -> Contest:
     """One of plain_guests, in this Python."""
     built_by = f"tests.engine.plain_guests:{name}"
-    return Contest(
-        "guest", "a guest", Grid(data=2), None, built_by, (), library="torch", splits=("data",), layout=layout
-    )
+    return Contest("guest", "a guest", Grid(data=2), None, built_by, (), splits=("data",), layout=layout)
 
 
 def hold(comm: Comm, contest: Contest, case: Case) -> Measured | str:
-    """On every rank, in its own Python where the library is torch alone; or what was told instead."""
-    if contest.library == "torch":
-        away.python_of = lambda library: Path(sys.executable)  # type: ignore[attr-defined]
+    """On every rank; or what was told instead."""
     launch = Launch(comm.rank, comm.grid.size, comm.rank, "test", "127.0.0.1", 0)
     try:
         return measure(comm, contest, case, launch=launch)
@@ -65,8 +61,6 @@ def test_a_guest_has_the_engines_losses_and_takes_turns_with_it(name: str) -> No
         assert [len(times) for times in found.peer.wall_s] == [2, 2]
         assert all(second > 0 for times in found.peer.wall_s for second in times)
         assert found.peer.peak_bytes
-        assert set(found.peer.versions) == {"torch"}
-        assert found.ours.versions == {}
 
 
 @pytest.mark.parametrize(
@@ -93,14 +87,12 @@ def test_a_guest_ends_with_the_rank_beside_it(tmp_path: Path) -> None:
     script = tmp_path / "rank.py"
     script.write_text(
         "import sys\n"
-        "from pathlib import Path\n"
         "from engine.comm.funnel import Comm\n"
         "from engine.comm.launch import Launch\n"
         "from engine.grid import Grid\n"
         "from engine.peers import away\n"
         "from tests.engine.test_guests import CASE, guest\n"
         "from engine.peers.layout import Layout\n"
-        "away.python_of = lambda library: Path(sys.executable)\n"
         "launch = Launch(0, 1, 0, 'test', '127.0.0.1', 0)\n"
         "beside = away.Away(guest('PlainGuest', Layout()), CASE, Comm(Grid()), launch)\n"
         "print(beside._process.pid, flush=True)\n"
@@ -186,6 +178,10 @@ def test_an_environment_that_could_not_be_made_says_why(tmp_path: Path, monkeypa
 AWAY = [
     (name, layout)
     for name, layouts in {
+        "pipeline-gpipe": ("pipeline=2,micro_batches=4",),
+        "pipeline-1f1b": ("pipeline=2",),
+        "pipeline-interleaved": ("pipeline=2",),
+        "pipeline-zero-bubble": ("pipeline=2",),
         "megatron-core": ("tensor=2", "pipeline=2,micro_batches=4", "data=2"),
         "deepspeed-zero1": ("data=2",),
         "deepspeed-zero2": ("data=2",),
@@ -203,12 +199,14 @@ def both(comm: Comm, contest: Contest) -> list[Any]:
 
 @pytest.mark.parametrize(("name", "layout"), AWAY)
 def test_a_library_trains_what_the_engine_trains(name: str, layout: str) -> None:
-    contest = CONTESTS[name].on(Grid(data=2)).laid_out(Layout.parse(layout))
-    if reason := environments.lacking(str(contest.library)):
+    contest = CONTESTS[name].laid_out(Layout.parse(layout), Grid(data=2))
+    if contest.library and (reason := environments.lacking(contest.library)):
         pytest.skip(reason)
     for ranks in run_processes(Grid(data=2), both, contest):
         for found in ranks:
             assert isinstance(found, Measured), found
             assert found.peer.losses == pytest.approx(found.ours.losses, rel=1e-5)
             assert found.peer.gradient_norms == pytest.approx(found.ours.gradient_norms, rel=1e-5)
+            assert set(found.peer.versions) == ({"torch", contest.library} if contest.library else set())
+            assert found.ours.versions == {}
             assert not any(math.isnan(loss) for loss in found.peer.losses)

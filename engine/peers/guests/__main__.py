@@ -89,8 +89,8 @@ def _life(order: Order, told: "SimpleQueue[Any]", pipe: Connection) -> Iterator[
         dist.barrier()
         turns.take(steps)
         yield None
-    library = order.contest.library or "torch"
-    versions = {name: version(name) for name in ("torch", library)}
+    library = order.contest.library
+    versions = {name: version(name) for name in ("torch", library)} if library else {}
     yield turns.measured().model_copy(update={"versions": versions})
 
 

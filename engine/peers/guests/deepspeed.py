@@ -9,14 +9,13 @@ from typing import Any
 import deepspeed
 import torch
 from deepspeed.pipe import PipelineModule
-from torch import Tensor, nn
+from torch import Tensor
 
 from engine.peers.contest import Case
 from engine.peers.layout import Layout
 from engine.peers.names import parts_of
 from engine.peers.peer import Values, decaying, mean_loss, serial_model
-from engine.peers.stages import cut
-from engine.precision import at_least_fp32
+from engine.peers.stages import cut, mean_cross_entropy
 
 
 class _ZeRO:
@@ -62,7 +61,9 @@ class Pipeline:
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
         deepspeed.init_distributed()
         layers = cut(serial_model(case, device))
-        stages = PipelineModule(layers=layers, num_stages=layout.pipeline, loss_fn=_loss, partition_method="parameters")
+        stages = PipelineModule(
+            layers=layers, num_stages=layout.pipeline, loss_fn=mean_cross_entropy, partition_method="parameters"
+        )
         self._parts = layout.micro_batches
         self._engine, *_ = deepspeed.initialize(
             model=stages,
@@ -75,10 +76,6 @@ class Pipeline:
         """See guest.Guest."""
         loss = self._engine.train_batch(parts_of(tokens_BS, targets_BS, self._parts))
         return Values(loss.item(), float(self._engine.get_global_grad_norm() or math.nan))
-
-
-def _loss(logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(at_least_fp32(logits_BSV).flatten(0, 1), targets_BS.flatten())
 
 
 def _config(case: Case, layout: Layout, device: torch.device, stage: int) -> dict[str, Any]:

@@ -1,0 +1,95 @@
+"""torch.distributed.pipelining: the serial model cut into equal stages, one or two a rank, under PyTorch's schedules.
+
+Vocabulary and activations are whole on each rank. Every stage holds its own part of the network only, and clips by the
+norm over all of them.
+"""
+
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import (
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+)
+
+from engine.peers.contest import Case, Unavailable
+from engine.peers.layout import Layout
+from engine.peers.peer import Values, adamw, autocast, serial_model
+from engine.peers.stages import cut, mean_cross_entropy
+
+
+class _Pipelining:
+    schedule: ClassVar[type]
+    stages_a_rank: ClassVar[int] = 1
+
+    def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
+        self.data_rank = 0
+        self._case, self._device = case, device
+        rank, ranks = dist.get_rank(), layout.pipeline
+        count = ranks * self.stages_a_rank
+        if case.model.layers % count:
+            raise Unavailable(f"{case.model.layers} layers can't be cut into {count} equal stages.")
+        layers, a_stage = cut(serial_model(case, device)), case.model.layers // count
+        places = range(rank, count, ranks)
+        parts = [
+            nn.Sequential(
+                *(layers[:1] if place == 0 else ()),
+                *layers[1 + place * a_stage : 1 + (place + 1) * a_stage],
+                *(layers[-1:] if place == count - 1 else ()),
+            )
+            for place in places
+        ]
+        self._first, self._last = rank == 0, rank == ranks - 1
+        self._parameters = [parameter for part in parts for parameter in part.parameters()]
+        stages = [PipelineStage(part, place, count, device) for part, place in zip(parts, places, strict=True)]
+        self._schedule = self.schedule(
+            stages if self.stages_a_rank > 1 else stages[0], layout.micro_batches, loss_fn=mean_cross_entropy
+        )
+        self._optimizer = adamw(case.optim, self._parameters)
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """See guest.Guest."""
+        self._optimizer.zero_grad()
+        losses: list[Tensor] = []
+        with autocast(self._case, self._device):
+            self._schedule.step(
+                *((tokens_BS,) if self._first else ()),
+                **({"target": targets_BS, "losses": losses} if self._last else {}),
+            )
+        norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None]) ** 2
+        dist.all_reduce(norm)
+        norm = norm.sqrt()
+        nn.utils.clip_grads_with_norm_(self._parameters, self._case.optim.clip, norm)
+        self._optimizer.step()
+        return Values(torch.stack(losses).mean().item() if self._last else float("nan"), norm.item())
+
+
+class GPipe(_Pipelining):
+    """All forwards, then all backwards."""
+
+    schedule = ScheduleGPipe
+
+
+class OneForwardOneBackward(_Pipelining):
+    """1F1B."""
+
+    schedule = Schedule1F1B
+
+
+class Interleaved(_Pipelining):
+    """1F1B over two stages a rank."""
+
+    schedule = ScheduleInterleaved1F1B
+    stages_a_rank = 2
+
+
+class ZeroBubble(_Pipelining):
+    """The same, with gradients of weights computed in what would be the bubble."""
+
+    schedule = ScheduleInterleavedZeroBubble
+    stages_a_rank = 2
