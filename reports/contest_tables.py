@@ -19,6 +19,7 @@ def contests_table(name: str, rows: pd.DataFrame) -> Table:
         *([Column("Model", "model", numeric=False, missing="unknown")] if rows["model"].nunique() > 1 else []),
         Column("Peer", "peer", numeric=False),
         Column("which is", "peer_is", numeric=False),
+        Column("Its layout", "layout", numeric=False, missing="the grid's"),
         Column("Grid", "grid", numeric=False),
         Column("Outcome", "verdict", numeric=False),
         Column("Paired ratio", "ratio", text.ratio, figure="paired_ratio"),

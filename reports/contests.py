@@ -33,7 +33,19 @@ from reports.tunings import changed
 # held the same contest again: their jobs count together.
 SERIES = ["system", "partition", "series", "model", "dtype", "device", "devices", "torch"]
 CONTEST = [
-    *(*SERIES, "peer", "grid", "ranks", "sequences", "sequence", "checkpointing", "threads", "overlap", "apart"),
+    *(
+        *SERIES,
+        "peer",
+        "layout",
+        "grid",
+        "ranks",
+        "sequences",
+        "sequence",
+        "checkpointing",
+        "threads",
+        "overlap",
+        "apart",
+    ),
     *("target", "network"),
 ]
 TOLERANCE_OF_VERSION_1 = 1e-4
@@ -46,7 +58,7 @@ FEWEST_ROUNDS = 6
 COLUMNS = [
     *CONTEST, "peer_is", "status", "reason", "study", "measured", "compared", "losses", "norms", "tolerance",
     "memory_max", "load", "warmup", "steps_per_round", "versions", "hosts", "launcher", "commit", "dirty", "start",
-    "end", "source", "transport", "remark", "work", "peaks",
+    "end", "source", "transport", "remark", "work", "peaks", "does", "peer_versions",
 ]  # fmt: skip
 
 
@@ -124,6 +136,9 @@ def _asked(contest: Asked) -> dict[str, Any]:
     return {
         "peer": clean(contest.peer, 60),
         "peer_is": clean(contest.peer_is),
+        "layout": clean(contest.layout or "", 60),
+        "does": clean(contest.does),
+        "peer_versions": "",
         "grid": clean(contest.grid),
         "ranks": contest.ranks,
         "target": "" if contest.target is None else f"{contest.target:.4g}",
@@ -156,9 +171,14 @@ def _held(contest: Comparison) -> dict[str, Any]:
         "reason": "",
         "measured": contest.measured,
         **dict(zip(("compared", "losses", "norms", "tolerance"), equal, strict=True)),
+        "peer_versions": ", ".join(dict.fromkeys(_versions(job) for job in contest.measured)),
         "memory_max": max(memory.peak_bytes_per_rank, default=math.nan) if memory else math.nan,
         "load": contest.load,
     }
+
+
+def _versions(job: Measured) -> str:
+    return ", ".join(f"{clean(name, 40)} {clean(version, 40)}" for name, version in sorted(job.peer.versions.items()))
 
 
 def _losses(job: Measured) -> float:
@@ -180,6 +200,8 @@ def points(table: pd.DataFrame) -> pd.DataFrame:
         *CONTEST,
         *_FIGURES,
         "peer_is",
+        "does",
+        "peer_versions",
         "reason",
         "losses",
         "norms",
@@ -201,14 +223,16 @@ _FIGURES = (
 )  # fmt: skip
 
 
-_SPEEDS = tuple(f"{side}_{name}" for side in ("ours", "peer") for name in ("tokens_per_s", "mfu", "of_empirical"))
+_SPEEDS = tuple(
+    f"{side}_{name}" for side in ("ours", "peer") for name in ("tokens_per_s", "mfu", "hfu", "of_empirical")
+)
 _BYTES = ("ours_bytes", "peer_bytes", "memory_ratio")
 
 
 def _point(rows: pd.DataFrame) -> dict[str, Any]:
     last = rows.sort_values("end", kind="stable").iloc[-1]
     jobs = [job for measured in rows["measured"] for job in measured]
-    known = {key: last[key] for key in (*CONTEST, "peer_is", "tolerance")}
+    known = {key: last[key] for key in (*CONTEST, "peer_is", "tolerance", "does", "peer_versions")}
     known |= {key: rows[key].max() for key in ("losses", "norms", "memory_max")} | {"compared": rows["compared"].min()}
     known["failed"] = int((rows["status"] == "failed").sum())
     known["reason"] = "; ".join(sorted(set(rows["reason"]) - {""}))
@@ -230,7 +254,8 @@ def _speeds(rows: pd.DataFrame, point: Mapping[str, Any]) -> dict[str, Any]:
     )
     for side in ("ours", "peer"):
         found = speed(works[-1], best, point["ranks"], point[f"{side}_s"])
-        shares = {"tokens_per_s": found.tokens_per_s, "mfu": found.mfu, "of_empirical": found.of_empirical}
+        shares = {"tokens_per_s": found.tokens_per_s, "mfu": found.mfu, "hfu": found.hfu}
+        shares |= {"of_empirical": found.of_empirical}
         told |= {f"{side}_{name}": math.nan if value is None else value for name, value in shares.items()}
     return told
 

@@ -28,6 +28,8 @@ from suites.training import Refused
 
 def no_match(name: str, grid: str, model: str) -> str | None:
     """Why that peer can't be compared on that grid with that network; None if it can. Raises Refused."""
+    if CONTESTS[name].splits:
+        return f"{name} splits ranks in ways that no grid has: suites/baselines.py compares it"
     try:
         network = lookup(model)
     except UsageError as error:

@@ -11,12 +11,13 @@ from cyclopts import Parameter
 
 from engine.cli.place import take_place
 from engine.errors import UsageError
+from engine.grid import Grid
 from engine.loading import loading
 from engine.models.choice import ModelChoice
 from engine.options import Device, Grids, Labels, Out, words
 from engine.overlap.flags import ALL
 from engine.peers.contest import CONTESTS, Case, Sampling
-from engine.peers.layout import Layout
+from engine.peers.layout import Layout, parse
 from engine.result.names import UNTUNED
 from engine.training.config import MODEL, OverlapFlags, PrecisionOption
 
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 SHAPE: dict[str, Any] = {"layers": 6, "hidden": 512, "heads": 8, "vocab": 8192, "seq": 128}
 """What isn't given of a shape."""
 PEER_HELP = f"{', '.join(CONTESTS)}, all of these, or {UNTUNED} (ourselves, where ours is tuned); repeatable"
-LAYOUT_HELP = "of a peer that splits ranks its own way, such as tensor=2,pipeline=2; repeatable"
+LAYOUT_HELP = "of the peer, where it isn't our grid's: another grid, or such as tensor=2,pipeline=2; repeatable"
 GRID_HELP = "instead of the peer's usual one; repeatable. Under a launcher such as srun, its ranks take part"
 
 
@@ -33,7 +34,7 @@ def peers(
     *,
     peer: Annotated[tuple[str, ...], Parameter(metavar="NAME", help=PEER_HELP)] = (),
     grid: Annotated[Grids, Parameter(help=GRID_HELP)] = (),
-    layout: Annotated[tuple[Layout, ...], words(Layout.parse, "LAYOUT"), Parameter(help=LAYOUT_HELP)] = (),
+    layout: Annotated[tuple[Layout | Grid, ...], words(parse, "LAYOUT"), Parameter(help=LAYOUT_HELP)] = (),
     overlap: Annotated[OverlapFlags, Parameter(help="as in train")] = ALL,
     checkpoint_activations: Annotated[bool, Parameter(help="both sides")] = False,
     batch_size: Annotated[int, Parameter(metavar="SEQS", help="sequences of a step, all ranks together")] = 8,

@@ -4,6 +4,7 @@ are in another environment has a process beside it (away.py).
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import timedelta
 from importlib import import_module
 from types import MappingProxyType
 
@@ -12,6 +13,7 @@ from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
 from engine.data.dataset import open_dataset
 from engine.data.sampler import batch
+from engine.grid import Grid
 from engine.layers.matmul import Kernels
 from engine.peers.away import Away
 from engine.peers.contest import TOLERANCES, Case, Contest
@@ -23,6 +25,7 @@ from engine.result.peers import NOTHING, SIDES, Measured, SideName
 from engine.training.run import tuned
 from engine.training.trainer import to_device
 
+COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 ALONE = Launch(0, 1, 0, "none", "127.0.0.1", 0)
 
 
@@ -78,7 +81,10 @@ def measure(
                 return processes.enter_context(Away(contest, case, comm, launch))
             module, _, constructor = contest.built_by.partition(":")
             peer = getattr(import_module(module), constructor)
-            return Here(lambda: peer_side(case, comm, peer(case, comm)), comm.device, case.warmup)
+            own = comm
+            if isinstance(contest.layout, Grid) and contest.layout != contest.grid:
+                own = Comm(contest.layout, timeout=COLLECTIVE_TIMEOUT, device=comm.device)
+            return Here(lambda: peer_side(case, own, peer(case, own)), comm.device, case.warmup)
 
         build: dict[SideName, Callable[[], Turns]] = {
             "ours": lambda: Here(lambda: our_side(case, comm, kernels), comm.device, case.warmup),

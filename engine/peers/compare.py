@@ -45,7 +45,7 @@ DeviceKind = Literal["cpu", "cuda"]
 log = logging.getLogger(__name__)
 
 
-def chosen(names: Sequence[str], grids: Sequence[Grid] = (), layouts: Sequence[Layout] = ()) -> list[Contest]:
+def chosen(names: Sequence[str], grids: Sequence[Grid] = (), layouts: Sequence[Layout | Grid] = ()) -> list[Contest]:
     """The contests of those names, or every one for "all", each on each of the grids or on its own; in each layout, of
     those that have one.
 
@@ -108,7 +108,9 @@ def check_contests(case: Case, contests: Sequence[Contest], ranks: int) -> None:
         raise UsageError(f"--apart takes an even number of --jobs, as each side goes first in half, not {case.jobs}.")
     for contest in contests:
         contest.check(case.model)
-        if contest.layout is not None:
+        if isinstance(contest.layout, Grid):
+            check_grid(case.model, contest.layout, Batch(case.sequences))
+        elif contest.layout is not None:
             contest.layout.for_batch(case.sequences).check(case.model, case.sequences)
         check_grid(case.model, contest.grid, Batch(case.sequences))
         if ranks > 1 and contest.grid.size != ranks:

@@ -29,7 +29,8 @@ class Contest:
     axes: those that may be larger than 1, as the peer has nothing like the others. ties: whether it keeps one table
     for token embedding and head where the network has one. tunes: whether the engine's side is tuned (--tune-matmul).
     library: in whose environment (environments.py) the peer runs, if not in ours. splits: of ranks, where a peer splits
-    them its own way, by layout; any grid of as many ranks is a match then. does: what of the work it does how.
+    them its own way; any grid of as many ranks is a match then. layout: how the peer splits its ranks, on a grid of its
+    own where it has no splits; None where it does what our grid does. does: what of the work it does how.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Contest:
     tunes: bool = False
     library: str | None = None
     splits: tuple[Split, ...] = ()
-    layout: Layout | None = None
+    layout: Layout | Grid | None = None
     does: str = ""
 
     def check(self, model: Architecture) -> None:
@@ -64,21 +65,24 @@ class Contest:
             )
         return replace(self, grid=grid)
 
-    def laid_out(self, layout: Layout, grid: Grid) -> "Contest":
+    def laid_out(self, layout: Layout | Grid, grid: Grid) -> "Contest":
         """The same contest with another layout of the peer against a grid of as many ranks. Raises UsageError if the
         peer can't do that.
         """
-        if not self.splits:
-            raise UsageError(f"{self.name} splits ranks as the grid does: leave --layout out.")
-        if beyond := [name for name in SPLITS if getattr(layout, name) > 1 and name not in self.splits]:
-            raise UsageError(
-                f"{self.name} has no {' and no '.join(beyond)} ranks, but the layout {layout} was given: it splits by "
-                f"{' and '.join(self.splits)}."
-            )
+        if isinstance(layout, Grid) is bool(self.splits):
+            takes = f"some of {', '.join(self.splits)}" if self.splits else "a grid"
+            raise UsageError(f"The layout of {self.name} is {takes}, but {layout} was given.")
         if layout.size != grid.size:
             raise UsageError(
                 f"The layout {layout} has {layout.size} ranks, but the grid {grid} has {grid.size}: both sides take as "
                 "many."
+            )
+        if isinstance(layout, Grid):
+            return replace(self.on(layout), grid=grid, layout=layout)
+        if beyond := [name for name in SPLITS if getattr(layout, name) > 1 and name not in self.splits]:
+            raise UsageError(
+                f"{self.name} has no {' and no '.join(beyond)} ranks, but the layout {layout} was given: it splits by "
+                f"{' and '.join(self.splits)}."
             )
         return replace(self, grid=grid, layout=layout)
 

@@ -7,6 +7,7 @@ from math import prod
 from typing import Literal, get_args
 
 from engine.errors import UsageError, divisors
+from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.planning import grids
 
@@ -76,6 +77,11 @@ class Layout:
         """The sequences of the data rank of that index."""
         share = sequences // self.data
         return range(index * share, (index + 1) * share)
+
+
+def parse(text: str) -> Layout | Grid:
+    """Either, as a command line has it. Raises UsageError."""
+    return Grid.parse(text) if re.fullmatch(r"\d+(x\d+)*", text) else Layout.parse(text)
 
 
 def usual(ranks: int, splits: Sequence[Split]) -> Layout:

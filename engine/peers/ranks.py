@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import TYPE_CHECKING, Final
@@ -32,7 +31,6 @@ OWN: Final = "spawn"
 memory alike.
 """
 LEAVE_S = 10
-COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ def take_part(
         from engine.measure.clock import stamp_promptly
         from engine.measure.memory import forget_peak, keep_freed_memory
         from engine.measure.recorder import Recorder
-        from engine.peers.alternate import measure
+        from engine.peers.alternate import COLLECTIVE_TIMEOUT, measure
         from engine.precision import DTYPES
         from engine.training.gathered import everyones, joint_peak
 

@@ -51,7 +51,9 @@ def build(table: pd.DataFrame) -> Page:
     return Page(TITLE, LEAD, tuple(sections), _headline(contests))
 
 
-STUDY = ContestStudy("peers", TITLE, SUMMARY, 7, lambda held: held["ranks"] > 1, build)
+STUDY = ContestStudy(
+    "peers", TITLE, SUMMARY, 7, lambda held: (held["ranks"] > 1) & (held["study"] != "baselines"), build
+)
 
 
 def _title(row: "pd.Series[Any]") -> str:

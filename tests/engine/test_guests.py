@@ -125,7 +125,10 @@ TINY = [*("--layers", "2", "--hidden", "16", "--heads", "2", "--vocab", "32", "-
 SAYS = [
     (["--peer", "megatron-core"], "megatron-core has no environment here: make it by ci/peers megatron-core."),
     (["--peer", "megatron"], "No peer is called 'megatron': did you mean megatron-core"),
-    (["--peer", "ddp", "--layout", "data=2"], "ddp splits ranks as the grid does: leave --layout out."),
+    (["--peer", "ddp", "--layout", "data=2"], "The layout of ddp is a grid, but data=2 was given."),
+    (["--peer", "ddp", "--layout", "2x1x1x1"], "ddp is no match for grid 2x1x1x1: only data may be larger than 1"),
+    (["--peer", "pipeline-1f1b", "--layout", "1x1x1x2"], "is some of pipeline, but 1x1x1x2 was given."),
+    (["--peer", "ddp", "--layout", "1x1x1x2", "--grid", "1x1x1x1"], "has 2 ranks, but the grid 1x1x1x1 has 1"),
     (["--peer", "all", "--layout", "tensor=two"], "A layout names some of tensor, pipeline, data, micro_batches with"),
 ]
 

@@ -31,6 +31,7 @@ with loading():
     from engine.data.sampler import batch
     from engine.measure.memory import keep_freed_memory
     from engine.peers.guests.guest import Guest
+    from engine.peers.layout import Layout
     from engine.peers.peer import Values
     from engine.peers.turns import Here, Step
 
@@ -96,7 +97,7 @@ def _life(order: Order, told: "SimpleQueue[Any]", pipe: Connection) -> Iterator[
 
 def _step(order: Order, device: torch.device) -> Step:
     contest, case = order.contest, order.case
-    assert contest.layout is not None
+    assert isinstance(contest.layout, Layout)
     module, _, constructor = contest.built_by.partition(":")
     layout = contest.layout.for_batch(case.sequences)
     guest: Guest = getattr(import_module(module), constructor)(case, layout, device)

@@ -1,0 +1,194 @@
+"""Baselines: time per batch of the engine and of other people's trainers, each on its best layout."""
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from engine.result import metrics
+from reports import bars, published, text
+from reports.bars import Bar, Bars
+from reports.contest_tables import contests_table, failures, missing, provenance
+from reports.contests import SERIES, points
+from reports.derived import by_row
+from reports.methods import TOO_NARROW
+from reports.page import Block, Column, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
+from reports.study import ContestStudy
+
+TITLE = "Baselines"
+SUMMARY = "Time per batch beside Megatron-core, DeepSpeed, PyTorch's own ways and others, each side on its best layout."
+LEAD = (
+    "The engine trains a network on the grid that it chooses for the job, and others train the same network from the "
+    "same weights on the same batches, on as many devices, each on the layout that suits it best. Both take turns, "
+    "round by round, so that whatever disturbs the machine disturbs both; libraries that contradict each other run in "
+    "environments of their own. Before anything is timed both sides must have the same losses and gradient norms."
+)
+HOW = (
+    "Of a peer every layout that was measured stands in the table of all contests; its row elsewhere is the layout on "
+    "which it stood best against the engine, by the paired ratio: the median over rounds of the engine's time by the "
+    "peer's, with an interval (confidence 0.95) bootstrapped over jobs and rounds. Time saved is what the engine takes "
+    "less than the peer, as the papers print their gains. " + TOO_NARROW
+)
+RUN = "reframe -c suites/baselines.py --system local"
+TRAINED = [*SERIES, "sequences", "sequence", "checkpointing", "threads", "ranks"]
+PAPERS = {"megatron-core": "Megatron-LM", "deepspeed-3d": "DeepSpeed-3D", "deepspeed-pipeline": "DeepSpeed-3D"}
+"""What the papers compare with under another name, or in an older form."""
+
+
+def build(table: pd.DataFrame) -> Page:
+    """The page; without contests it says what to run."""
+    if table.empty:
+        return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
+    contests = points(table)
+    groups = [_best(rows) for _, rows in contests.groupby(TRAINED, dropna=False, sort=True)]
+    titles = [_title(rows.iloc[0]) for rows in groups]
+    sections = [_section(*one) for one in zip(text.slugs(titles), titles, groups, strict=True)]
+    first = Section("Who is faster", tuple(Paragraph(_standing(rows)) for rows in groups))
+    details: tuple[Block, ...] = (Paragraph(HOW), contests_table("all", contests), *failures(table), *missing(table))
+    last = Section("Details", (*details, provenance(table)))
+    return Page(TITLE, LEAD, (first, *sections, _published(), last), _headline(groups))
+
+
+STUDY = ContestStudy("baselines", TITLE, SUMMARY, 6, lambda held: held["study"] == "baselines", build)
+
+
+def _best(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of each peer the layout on which it stood best, the toughest peer first; peers without any contest last."""
+    ordered = rows.sort_values("ratio", ascending=False, na_position="last", kind="stable")
+    return ordered.drop_duplicates("peer").assign(saved=lambda best: by_row(metrics.saved, 1.0, best["ratio"]))
+
+
+def _title(row: "pd.Series[Any]") -> str:
+    devices = text.plural(int(row["ranks"]), "rank")
+    words = (row["system"] or "unnamed system", row["partition"], row["model"], row["dtype"], devices)
+    return text.clean(", ".join(word for word in words if word), 120)
+
+
+def _who(row: "pd.Series[Any]") -> str:
+    return f"{row['peer_is']} ({row['layout'] or row['grid']})"
+
+
+def _standing(rows: pd.DataFrame) -> str:
+    """Who beats the engine, in words; where nobody does, by how much it leads."""
+    held, where = rows[rows["jobs"] > 0], _title(rows.iloc[0])
+    if held.empty:
+        return f"{where}: no contest ended well."
+    lost = held[held["verdict"] == "lost"]
+    if len(lost):
+        told = "; ".join(
+            f"{_who(row)} takes {text.percent(1 / row['ratio'])} of the engine's time" for _, row in lost.iterrows()
+        )
+        return f"{where}: the engine is not the fastest. {told}."
+    best = held.iloc[0]
+    span = f"{text.ratio(best['low'])} to {text.ratio(best['high'])}"
+    undecided = held[held["verdict"] == "undecided"]
+    if len(undecided):
+        return (
+            f"{where}: nobody is faster than the engine for certain, and {text.plural(len(undecided), 'peer')} may be; "
+            f"against the best of them, {_who(best)}, it takes {text.ratio(best['ratio'])} times as long ({span})."
+        )
+    return (
+        f"{where}: the engine is faster than {text.plural(len(held), 'peer')}. Of the best of them, {_who(best)}, it "
+        f"takes {text.ratio(best['ratio'])} of the time ({span})."
+    )
+
+
+def _headline(groups: list[pd.DataFrame]) -> str:
+    held = [rows[rows["jobs"] > 0] for rows in groups]
+    won = sum((rows["verdict"] == "won").all() for rows in held if len(rows))
+    return f"fastest of all in {won:,} of {text.plural(sum(map(bool, map(len, held))), 'job')}"
+
+
+def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
+    if not (rows["jobs"] > 0).any():
+        return Section(title, (Paragraph("Not measured: no contest of this job ended well."),), f"job-{name}")
+    return Section(
+        title, (Figures((_bars(name, rows),), wide=True), _against(name, rows), _equal(name, rows)), f"job-{name}"
+    )
+
+
+def _bars(name: str, rows: pd.DataFrame) -> Figure:
+    """Time per batch: the engine's, and each peer's."""
+    held = rows[rows["jobs"] > 0]
+    ours_s = float(held["ours_s"].median())
+    times = [ours_s, *held["peer_s"]]
+    colours = [
+        Bars("the engine", [ours_s] + [0.0] * len(held), "blue"),
+        Bars("a peer", [0.0, *held["peer_s"]], "muted"),
+    ]
+    drawn = [Bar("the engine", notes=(str(held.iloc[0]["grid"]), text.seconds(ours_s), ""))]
+    drawn += [
+        Bar(row["peer"], notes=(row["layout"] or row["grid"], text.seconds(row["peer_s"]), text.ratio(row["ratio"])))
+        for _, row in held.iterrows()
+    ]
+    told = "; ".join(f"{bar.label} {text.seconds(time_s)}" for bar, time_s in zip(drawn, times, strict=True))
+    title = "Time per batch"
+    caption = (
+        "Medians over all steps; the engine's over all contests. Which side is faster is told by the ratio, of steps "
+        "that took turns, and not by bars, which were measured one after the other."
+    )
+    svg = bars.stacked(
+        colours, drawn, "seconds per batch", name=f"{name}-times", title=title, description=f"{told}. {caption}",
+        columns=("layout", "batch", "engine's\nby its"), width=900,
+    )  # fmt: skip
+    keys = ["peer", "layout", "grid", "ours_s", "peer_s", "ratio", "low", "high"]
+    return Figure(title, caption, svg, held[keys], f"{name}-times")
+
+
+def _against(name: str, rows: pd.DataFrame) -> Table:
+    columns = (
+        Column("Peer", "peer", numeric=False),
+        Column("which is", "peer_is", numeric=False),
+        Column("Its layout", "layout", numeric=False, missing="the engine's grid"),
+        Column("Our grid", "grid", numeric=False),
+        Column("Outcome", "verdict", numeric=False),
+        Column("Our batch by its", "ratio", text.ratio, figure="paired_ratio", spread=("low", "high"), level=1.0),
+        Column("Time saved", "saved", text.gain, figure="saved"),
+        Column("Our batch", "ours_s", text.seconds),
+        Column("Its batch", "peer_s", text.seconds),
+        Column("HFU, ours", "ours_hfu", text.percent, missing="no peak known", figure="utilisation"),
+        Column("its", "peer_hfu", text.percent, missing="no peak known", figure="utilisation"),
+        Column(
+            "Of empirical peak, ours", "ours_of_empirical", text.percent, missing="no peak known", figure="utilisation"
+        ),
+        Column("its", "peer_of_empirical", text.percent, missing="no peak known", figure="utilisation"),
+        Column("Memory, ours", "ours_bytes", text.memory),
+        Column("its", "peer_bytes", text.memory),
+        Column("Why not", "reason", numeric=False, missing="", wide=True),
+    )
+    return Table("Against each peer", columns, rows, f"{name}-peers")
+
+
+def _equal(name: str, rows: pd.DataFrame) -> Table:
+    columns = (
+        Column("Peer", "peer", numeric=False),
+        Column("Versions", "peer_versions", numeric=False, missing="the engine's torch"),
+        Column("Losses differ", "losses", _tiny, figure="relative_difference"),
+        Column("Gradient norms differ", "norms", _tiny, figure="relative_difference"),
+        Column("Allowed", "tolerance", _tiny),
+        Column("Steps compared", "compared", text.count),
+        Column("Laid out", "does", numeric=False, missing="as the engine's grid does", wide=True),
+    )
+    note = "Same initial weights, tokens and optimizer; of the steps before those that were timed."
+    return Table("Equal work?", columns, rows[rows["jobs"] > 0], f"{name}-equal", note)
+
+
+def _tiny(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.1e}"
+
+
+def _published() -> Section:
+    rows = published.gains()
+    columns = (
+        Column("System", "system", numeric=False),
+        Column("Framework", "framework", numeric=False),
+        Column("Model", "model", numeric=False),
+        Column("Devices", "devices", text.count),
+        Column("Over", "over", numeric=False),
+        Column("Time saved", "value", text.gain, figure="saved"),
+        Column("Source", "source", numeric=False),
+        Column("Remark", "note", numeric=False, missing="", wide=True),
+    )
+    others = {name.split("-3D")[0] for name in PAPERS.values()}
+    own = rows[rows["over"].str.split("-3D").str[0].isin(others)]
+    return Section("Published gains", (Table("Over other frameworks, as published", columns, own, "published-gains"),))

@@ -1,0 +1,121 @@
+"""The engine against the papers' baselines and today's trainers, each side on its best layout, in turns.
+
+    reframe -c suites/baselines.py --system local -r                       every peer that is installed, two ranks
+    reframe -c suites/baselines.py --system vcluster -n 'wide' -r          one shape of network
+    reframe -c suites/baselines.py --system local -n 'peer=megatron' -r    one peer
+    reframe -c suites/baselines.py --system frontier -t nightly            what fits a small allocation
+
+Peers with libraries of their own take environments of their own: ci/peers all makes them; one that isn't there is
+skipped and says so. Our side takes the grid that the engine chooses for the job. A peer is measured on every layout of
+few devices that fits, and on the one that its users would take of many (engine/peers/candidates.py); the report takes
+the fastest of a peer, and of all.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import reframe as rfm
+from reframe.core.builtins import parameter, run_before, variable
+from reframe.core.exceptions import SanityError
+
+from engine.grid import Grid
+from engine.models.catalogue import lookup
+from engine.peers.candidates import candidates
+from engine.peers.contest import CONTESTS
+from engine.peers.environments import lacking
+from engine.peers.layout import Layout
+from suites.point_training import SYSTEM, PointTraining
+from suites.series import Point, points
+
+ALONE = ("plain", "compile", "transformers")
+"""Peers of one device: suites/single_device.py."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A peer on one of its layouts."""
+
+    point: Point
+    peer: str
+    layout: Layout | Grid
+
+    def __str__(self) -> str:
+        return f"{self.point}-{self.peer}-{self.layout}"
+
+
+def matches() -> Iterator[Match]:
+    """Of every point with every peer that can train its network."""
+    per_node = SYSTEM.node.devices.value if SYSTEM.node.devices else None
+    memory = SYSTEM.device.memory_bytes.value if SYSTEM.device.memory_bytes else None
+    for point in points("baselines", SYSTEM.name):
+        network = lookup(point.model)
+        for name in sorted(set(CONTESTS) - set(ALONE)):
+            own = per_node or point.devices
+            for layout in candidates(CONTESTS[name], point.devices, own, network, point.sequences, memory):
+                yield Match(point, name, layout)
+
+
+@rfm.simple_test
+class Baseline(PointTraining):
+    """One contest. jobs, rounds: those of the series, unless set."""
+
+    descr = "step time against a peer, each on its best layout"
+    study = "baselines"
+    match = parameter(list(matches()), fmt=lambda match: str(match), loggable=True)
+    jobs = variable(int, value=0)
+    rounds = variable(int, value=0)
+    steps_per_round = variable(int, value=2)
+    breakdown = False
+    checkpoint_activations = SYSTEM.device.kind == "cuda"
+
+    @property
+    def point(self) -> Point:  # type: ignore[override]
+        """Of the match."""
+        point: Point = self.match.point
+        return point
+
+    def own_options(self) -> list[str]:
+        return []
+
+    @run_before("setup")
+    def leave_out_what_is_not_installed(self) -> None:
+        library = CONTESTS[self.match.peer].library
+        if library and not self.is_dry_run() and (reason := lacking(library)):
+            self.skip(reason)
+
+    def options(self) -> list[str]:
+        series = self.point.series
+        words = ["bench", "peers", "--peer", self.match.peer, "--layout", str(self.match.layout), "--grid", self.grid]
+        words += ["--model", self.model, "--batch-size", str(self.sequences), "--precision", self.precision]
+        words += ["--device", self.device, "--jobs", str(self.jobs or series.jobs), *self.recompute_options]
+        words += ["--rounds", str(self.rounds or series.rounds), "--steps-per-round", str(self.steps_per_round)]
+        return [*words, *self.peak_options(self.precision)]
+
+    def judge(self) -> None:
+        """The engine has found both sides' losses equal before it timed them. Raises SanityError without a contest."""
+        if len(self.record["comparisons"]) != 1:
+            raise SanityError(f"no contest could be held: {self.record['contests'][0]['missing']}")
+
+    @property
+    def contest(self) -> dict[str, Any]:
+        """What the engine says of it."""
+        (contest,) = self.record["comparisons"]
+        return dict(contest)
+
+    @run_before("performance")
+    def choose_figures(self) -> None:
+        """A dry run measures nothing."""
+        self.perf_variables.clear()
+        if not self.is_dry_run():
+            ratio, own = self.contest["paired"], self.contest
+            self.add_figures(
+                {
+                    "ratio": (own["ratio"], "x"),
+                    "paired_ratio": (ratio["ratio"], "x"),
+                    "paired_ratio_low": (ratio["low"], "x"),
+                    "paired_ratio_high": (ratio["high"], "x"),
+                    "engine_step": (own["ours_median_s"], "s"),
+                    "peer_step": (own["peer_median_s"], "s"),
+                }
+            )
