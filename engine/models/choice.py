@@ -1,9 +1,11 @@
 """Which network a command line asks for: a published size by its name, or a shape. No torch in it."""
 
 from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from engine.errors import UsageError, nearest
+from engine.models.adapters.folder import SCHEME, Pretrained, open_pretrained
 from engine.models.architecture import Architecture
 from engine.models.catalogue import FAMILIES, lookup
 
@@ -17,7 +19,7 @@ class ModelChoice:
     """A published size, or a shape. What isn't given is as the size, or the family, has it."""
 
     model: str | None = None
-    """a published size, such as gpt-5b"""
+    """a published size, such as gpt-5b, or hf:DIR, a folder with config.json and safetensors of transformers"""
     architecture: str | None = None
     """the family of a shape: gpt (default) or llama"""
     layers: int | None = None
@@ -43,8 +45,20 @@ class ModelChoice:
     dropout: float | None = None
     """probability of dropping an activation (gpt; default 0)"""
 
+    def pretrained(self) -> Pretrained | None:
+        """The folder that hf:DIR names, if one is named. Raises UsageError for one that can't be trained."""
+        if self.model is None or not self.model.startswith(SCHEME):
+            return None
+        given = self._given()
+        if self.architecture is not None or given.keys() - {"sequence", "dropout"}:
+            raise UsageError(f"The network of {self.model} is as its config.json says: give only --seq and --dropout.")
+        folder = Path(self.model.removeprefix(SCHEME))
+        return open_pretrained(folder, sequence=given.get("sequence"), dropout=given.get("dropout"))
+
     def resolve(self) -> Architecture:
         """The network. Raises UsageError for a name that isn't known, and for a shape that is not whole or can't be."""
+        if (pretrained := self.pretrained()) is not None:
+            return pretrained.architecture
         if self.architecture is not None and self.architecture not in FAMILIES:
             raise UsageError(f"No architecture is called {self.architecture!r}: {nearest(self.architecture, FAMILIES)}")
         given = self._given()

@@ -4,8 +4,8 @@ A library's configuration becomes an Architecture, and Stored says where the lib
 adapter doesn't know, an option, a module, a tensor, is refused by name: nothing is run wrong.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from engine.models.adapters.options import Options
 from engine.models.adapters.stored import Stored
@@ -21,7 +21,8 @@ class Adapter:
 
     attention: its class, whose place the engine's own takes. modules: classes of all others beside torch's own Linear,
     Embedding, Dropout, LayerNorm and containers. prefix: of names, which files of a network without its head leave out.
-    constants: ends of the names of stored tensors that are no weights, such as masks.
+    in_files: names of tensors that are others in files, and theirs in the network. constants: ends of the names of
+    stored tensors that are no weights, such as masks.
     """
 
     package: str
@@ -32,6 +33,7 @@ class Adapter:
     read: Read
     stored: Callable[[Architecture], Stored]
     prefix: str = ""
+    in_files: Mapping[str, str] = field(default_factory=dict)
     constants: tuple[str, ...] = ()
 
     @property

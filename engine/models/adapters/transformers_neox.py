@@ -69,5 +69,6 @@ NEOX = Adapter(
     read=neox,
     stored=neox_stored,
     prefix="gpt_neox.",
+    in_files={"embed_out.weight": "lm_head.weight"},
     constants=(".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"),
 )
