@@ -1,16 +1,27 @@
-"""Networks of transformers, unmodified, train on every grid as they do alone: loss and every gradient, in float64."""
+"""Networks of libraries, unmodified, train on every grid as they do alone: loss and every gradient, in float64.
 
+What no adapter knows of a network is refused by name.
+"""
+
+import json
+from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
-from library_models import CONFIGS, SEQUENCES, build, loss_and_gradients, tokens
+import torch.nn.functional as F
+from engine_command import train
+from library_models import CONFIGS, SEQUENCE, SEQUENCES, VOCABULARY, build, loss_and_gradients, tokens
 from test_parity import TOLERANCE
 from torch import Tensor, nn
 from training import error, grid_id
 from virtual_ranks import factorisations, run_ranks
 
 from engine.comm.funnel import Comm
+from engine.data.dataset import Synthetic
+from engine.data.sampler import batch
+from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.adapters.library import understand
 from engine.models.adapters.values import library_state
@@ -20,8 +31,9 @@ from engine.precision import Precision
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[peers]'")
 
-FAMILIES = ("llama", "gpt2", "qwen3", "neox")
-SOME = (Grid(2, 2, 2, 1), Grid(1, 1, 4, 2), Grid(8, 1, 1, 1))
+SMALL_GRIDS = [*factorisations((1, 2, 4)), Grid(2, 2, 2, 1)]
+GRIDS = {"llama": factorisations(), "gpt2": factorisations(), "qwen3": SMALL_GRIDS, "neox": SMALL_GRIDS}
+FP32, FP64 = Precision.named("fp32"), Precision.named("fp64")
 
 
 @cache
@@ -32,13 +44,13 @@ def reference(name: str) -> tuple[nn.Module, float, dict[str, Tensor]]:
 
 def step(model: nn.Module, comm: Comm) -> tuple[float, dict[str, Tensor]]:
     """Loss of the whole batch, and rank 0's gradients by their serial names."""
-    parallel = parallelize(model, comm, precision=Precision.named("fp64"), seed=0)
+    parallel = parallelize(model, comm, precision=FP64, seed=0)
     share = SEQUENCES // comm.grid.batch_split
     first = (comm.coords.data * comm.grid.z + comm.coords.z) * share
     whole = tokens()
-    batch = whole[first : first + share]
+    own = whole[first : first + share]
     parallel.start_step()
-    loss = parallel.loss(batch[:, :-1], batch[:, 1:], divisor=whole[:, 1:].numel())
+    loss = parallel.loss(own[:, :-1], own[:, 1:], divisor=whole[:, 1:].numel())
     loss.backward()
     parallel.finish_step()
     return parallel.sum_over_batch(loss.detach().clone()).item(), full_gradients(parallel)
@@ -46,7 +58,7 @@ def step(model: nn.Module, comm: Comm) -> tuple[float, dict[str, Tensor]]:
 
 @pytest.mark.parametrize(
     ("name", "grid"),
-    [(name, grid) for name in CONFIGS for grid in (factorisations() if name in FAMILIES else SOME)],
+    [(name, grid) for name in CONFIGS for grid in GRIDS.get(name, (Grid(2, 2, 2, 1), Grid(1, 1, 4, 2)))],
     ids=lambda value: value if isinstance(value, str) else grid_id(value),
 )
 def test_a_librarys_network_trains_on_every_grid_as_it_does_alone(name: str, grid: Grid) -> None:
@@ -58,3 +70,98 @@ def test_a_librarys_network_trains_on_every_grid_as_it_does_alone(name: str, gri
     for tensor, gradient in gradients.items():
         assert gradient.abs().max() > 1e-5, "a gradient that vanishes compares nothing"
         assert error(found[tensor], gradient) < TOLERANCE, tensor
+
+
+class LlamaMLP(nn.Linear):
+    """Called like the library's own."""
+
+
+def with_layer(name: str, layer: nn.Module) -> nn.Module:
+    model = build("llama")
+    model.set_submodule(name, layer)
+    return model
+
+
+def with_hook(model: nn.Module) -> nn.Module:
+    model.get_submodule("model.norm").register_forward_hook(lambda *call: None)
+    return model
+
+
+def with_forward(model: nn.Module) -> nn.Module:
+    model.get_submodule("lm_head").forward = lambda x: x  # type: ignore[method-assign]
+    return model
+
+
+def frozen(model: nn.Module) -> nn.Module:
+    model.get_parameter("model.norm.weight").requires_grad = False
+    return model
+
+
+MLP = "model.layers.0.mlp"
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "network": (lambda: nn.Linear(2, 2), "No adapter knows the network Linear of torch: known are transformers' GPT2L"),
+    "own class": (
+        lambda: with_layer(MLP, LlamaMLP(64, 64)),
+        f"{MLP} of transformers' LlamaForCausalLM is a LlamaMLP, ",
+    ),
+    "other norm": (
+        lambda: with_layer("model.norm", nn.RMSNorm(64)),
+        "model.norm of .* is a RMSNorm, which the adapter",
+    ),
+    "hook": (lambda: with_hook(build("llama")), "model.norm of .* has a forward or hooks of its own, which would not"),
+    "forward": (lambda: with_forward(build("llama")), "lm_head of .* has a forward or hooks of its own"),
+    "frozen": (lambda: frozen(build("llama")), "model.norm.weight of .* asks for no gradient, but all is trained"),
+    "dropout": (lambda: build("gpt2-narrow").train(), "embd_pdrop=0.1, .* but dropout here is the same everywhere"),
+    "option": (lambda: build("llama", mlp_bias=True), "mlp_bias=True, which can't be trained here: only False can"),
+    "window": (lambda: build("qwen2", use_sliding_window=True), "use_sliding_window=True, which can't be trained"),
+    "new option": (lambda: build("llama", logit_scale=2.0), "logit_scale=2.0, an option that no adapter knows"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_no_adapter_knows_is_refused_by_name(what: str) -> None:
+    make, said = REFUSED[what]
+    model = make()
+    with pytest.raises(UsageError, match=said):
+        parallelize(model, Comm(Grid()), precision=FP32, seed=0)
+
+
+def test_ranks_that_built_different_weights_are_refused() -> None:
+    def own(comm: Comm) -> None:
+        model = build("llama")
+        with torch.no_grad():
+            model.get_parameter("model.norm.weight")[3] += 1e-9 * comm.rank
+        parallelize(model, comm, precision=FP32, seed=0)
+
+    with pytest.raises(UsageError, match="The ranks built networks of different weights: seed them alike before"):
+        run_ranks(Grid(data=2), own)
+
+
+def test_a_network_on_the_meta_device_starts_from_the_engines_own_weights() -> None:
+    model = build("llama").to("meta")
+    ours = parallelize(model, Comm(Grid()), precision=FP32, seed=3)
+    alone = parallelize(understand(model).architecture, Comm(Grid()), precision=FP32, seed=3)
+    for name, parameter in alone.local_parameters().items():
+        assert torch.equal(parameter, ours.local_parameters()[name])
+
+
+@pytest.mark.parametrize("name", ["llama-tied", "gpt2", "neox"])
+def test_transformers_finds_our_loss_in_what_was_trained_and_written(name: str, tmp_path: Path) -> None:
+    """Two ranks train and write; what one rank finds of that is what transformers does."""
+    given, trained, result = tmp_path / "given", tmp_path / "trained", tmp_path / "result.json"
+    build(name).float().save_pretrained(given, max_shard_size="20KB")  # type: ignore[operator]
+    run = ("--batch-size", "8", "--data", "synthetic", "--warmup", "0", "--learning-rate", "0.01", "--out", str(result))
+    both = (*run, "--grid", "2x1x1x1", "--iterations", "2", "--export", str(trained))
+    assert train(2, "--model", f"hf:{given}", *both)[0] == [0, 0]
+    assert train(1, "--model", f"hf:{trained}", *run, "--iterations", "1")[0] == [0]
+    (iteration,) = json.loads(result.read_text())["iterations"]
+    inputs, targets = batch(
+        Synthetic(VOCABULARY), seed=0, step=0, batch_size=8, rows=range(8), sequence_length=SEQUENCE
+    )
+    losses = {}
+    for folder in (given, trained):
+        model = type(build(name)).from_pretrained(folder).eval()  # type: ignore[attr-defined]
+        logits = model(torch.from_numpy(inputs)).logits.flatten(0, 1)
+        losses[folder] = F.cross_entropy(logits, torch.from_numpy(targets).flatten()).item()
+    assert iteration["loss"] == pytest.approx(losses[trained], rel=1e-5)
+    assert abs(losses[trained] - losses[given]) > 1e-3, "it has learnt something"
