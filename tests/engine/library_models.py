@@ -54,25 +54,35 @@ def _wide(value: Any) -> Any:
     return torch.float64 if value is torch.float32 else value
 
 
-def config(name: str, **changed: Any) -> Any:
-    import transformers
-
-    kind, options = CONFIGS[name]
-    return getattr(transformers, f"{kind}Config")(**(options | changed))
+LITGPT: dict[str, dict[str, Any]] = {
+    "litgpt-llama": {"norm_class_name": "RMSNorm", "mlp_class_name": "LLaMAMLP", "bias": False, "attn_bias": True}
+    | {"n_query_groups": 4, "parallel_residual": False, "rotary_percentage": 1.0, "norm_qk": True, "head_size": 6},
+    "litgpt-neox": {"rotary_percentage": 0.5, "gelu_approximate": "tanh"},
+}  # fmt: skip
+SHAPE = {"n_layer": 1, "n_embd": 64, "n_head": 8, "intermediate_size": 40, "block_size": SEQUENCE}
 
 
 def build(name: str, **changed: Any) -> nn.Module:
-    """In eval mode, so that GPT-2's dropout is none, with weights that no norm or bias is left out by."""
-    import transformers
-
-    kind = {"GPT2": "GPT2LMHeadModel"}.get(CONFIGS[name][0], f"{CONFIGS[name][0]}ForCausalLM")
+    """In eval mode, so that GPT-2's dropout is none, with drawn weights."""
     torch.set_default_dtype(torch.float64)
     try:
         with WideAlone():
-            model = getattr(transformers, kind)(config(name, **changed)).eval()
+            model = _built(name, changed).eval()
     finally:
         torch.set_default_dtype(torch.float32)
     return drawn(model)
+
+
+def _built(name: str, changed: dict[str, Any]) -> nn.Module:
+    if name in LITGPT:
+        from litgpt import GPT, Config
+
+        return GPT(Config(padded_vocab_size=VOCABULARY, **(SHAPE | LITGPT[name] | changed)))
+    import transformers
+
+    kind, options = CONFIGS[name]
+    network = {"GPT2": "GPT2LMHeadModel"}.get(kind, f"{kind}ForCausalLM")
+    return getattr(transformers, network)(getattr(transformers, f"{kind}Config")(**(options | changed)))
 
 
 def drawn(model: nn.Module) -> nn.Module:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from engine.models.adapters.known import ADAPTERS
+from engine.models.adapters.known import IN_FILES
 from engine.models.adapters.options import Options
 
 LLAMA: dict[str, Any] = {
@@ -28,7 +28,7 @@ NEOX: dict[str, Any] = {
 
 def write(folder: Path, config: dict[str, Any], *, dtype: torch.dtype = torch.float32, files: int = 1) -> Path:
     """Constants and a second copy of a tied table are there too, as in files of old."""
-    adapter = next(one for one in ADAPTERS if one.model_type == config["model_type"])
+    adapter = next(one for one in IN_FILES if one.model_type == config["model_type"])
     stored = adapter.stored(adapter.read(Options("a test", config), "test", None, 0.0))
     generator = torch.Generator().manual_seed(1)
     in_files = {network: name for name, network in adapter.in_files.items()}

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from engine_command import train
-from library_models import CONFIGS, SEQUENCE, SEQUENCES, VOCABULARY, build, loss_and_gradients, tokens
+from library_models import CONFIGS, LITGPT, SEQUENCE, SEQUENCES, VOCABULARY, build, loss_and_gradients, tokens
 from test_parity import TOLERANCE
 from torch import Tensor, nn
 from training import error, grid_id
@@ -58,10 +58,12 @@ def step(model: nn.Module, comm: Comm) -> tuple[float, dict[str, Tensor]]:
 
 @pytest.mark.parametrize(
     ("name", "grid"),
-    [(name, grid) for name in CONFIGS for grid in GRIDS.get(name, (Grid(2, 2, 2, 1), Grid(1, 1, 4, 2)))],
+    [(name, grid) for name in (*CONFIGS, *LITGPT) for grid in GRIDS.get(name, (Grid(2, 2, 2, 1), Grid(1, 1, 4, 2)))],
     ids=lambda value: value if isinstance(value, str) else grid_id(value),
 )
 def test_a_librarys_network_trains_on_every_grid_as_it_does_alone(name: str, grid: Grid) -> None:
+    if name in LITGPT:
+        pytest.importorskip("litgpt", reason="litgpt is not installed: pip install litgpt==0.5.13")
     model, loss, gradients = reference(name)
     ours, serial = run_ranks(grid, lambda comm: step(model, comm))[0]
     assert error(torch.tensor(ours), torch.tensor(loss)) < TOLERANCE
@@ -79,6 +81,17 @@ class LlamaMLP(nn.Linear):
 def with_layer(name: str, layer: nn.Module) -> nn.Module:
     model = build("llama")
     model.set_submodule(name, layer)
+    return model
+
+
+def other_norm() -> nn.Module:
+    return build("llama", rms_norm_eps=0.5).get_submodule("model.norm")
+
+
+def untied() -> nn.Module:
+    model = build("llama-tied")
+    head = model.get_submodule("lm_head")
+    head.weight = nn.Parameter(model.get_parameter("lm_head.weight").clone())  # type: ignore[assignment]
     return model
 
 
@@ -108,6 +121,12 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: with_layer("model.norm", nn.RMSNorm(64)),
         "model.norm of .* is a RMSNorm, which the adapter",
     ),
+    "activation": (
+        lambda: with_layer(f"{MLP}.act_fn", nn.Identity()),
+        "act_fn of .* is a Identity.*, but the config",
+    ),
+    "eps": (lambda: with_layer("model.norm", other_norm()), r"norm of .*eps=0.5\), but .*says LlamaRMSNorm.*eps=0.001"),
+    "untied": (untied, "lm_head.weight of .* are one tensor or two, but not as the configuration"),
     "hook": (lambda: with_hook(build("llama")), "model.norm of .* has a forward or hooks of its own, which would not"),
     "forward": (lambda: with_forward(build("llama")), "lm_head of .* has a forward or hooks of its own"),
     "frozen": (lambda: frozen(build("llama")), "model.norm.weight of .* asks for no gradient, but all is trained"),

@@ -19,10 +19,9 @@ Read = Callable[[Options, str, int | None, float | None], Architecture]
 class Adapter:
     """package, network: the class that is adapted. model_type: what a config.json calls it.
 
-    attention: its class, whose place the engine's own takes. modules: classes of all others beside torch's own Linear,
-    Embedding, Dropout, LayerNorm and containers. prefix: of names, which files of a network without its head leave out.
-    in_files: names of tensors that are others in files, and theirs in the network. constants: ends of the names of
-    stored tensors that are no weights, such as masks.
+    attention: its class, whose place the engine's own takes. modules: classes of all others beside torch's own. prefix:
+    of names, which files of a network without its head leave out. in_files: names of tensors that are others in files,
+    and theirs in the network. constants: ends of the names of stored tensors that are no weights, such as masks.
     """
 
     package: str

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from engine.errors import UsageError
 from engine.models.adapters.adapter import Adapter
-from engine.models.adapters.known import ADAPTERS
+from engine.models.adapters.known import IN_FILES
 from engine.models.adapters.options import Options
 from engine.models.adapters.safetensors import BYTES, StoredTensor, read_folder, read_json
 from engine.models.adapters.stored import Stored
@@ -62,7 +62,7 @@ def open_pretrained(folder: Path, *, sequence: int | None = None, dropout: float
 
 
 def _adapter(model_type: object, folder: Path) -> Adapter:
-    known = {adapter.model_type: adapter for adapter in ADAPTERS}
+    known = {adapter.model_type: adapter for adapter in IN_FILES}
     if model_type not in known:
         raise UsageError(f"No adapter knows the model_type {model_type!r} of {folder}: known are {', '.join(known)}.")
     return known[str(model_type)]

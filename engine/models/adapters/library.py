@@ -15,7 +15,7 @@ from engine.models.adapters.stored import Stored
 from engine.models.adapters.values import Values, values_of
 from engine.models.architecture import Architecture
 
-PLAIN = (nn.Linear, nn.Embedding, nn.Dropout, nn.LayerNorm, nn.ModuleList, nn.ModuleDict)
+PLAIN = (nn.Linear, nn.Embedding, nn.Dropout, nn.LayerNorm, nn.ModuleList, nn.ModuleDict, nn.Identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,9 @@ def understand(model: nn.Module) -> Understood:
     _check_modules(model, adapter)
     stored = adapter.stored(architecture)
     stored.check({name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}, adapter.title)
-    return Understood(adapter, architecture, stored)
+    found = Understood(adapter, architecture, stored)
+    _check_parameters(model, found)
+    return found
 
 
 def adapt(model: nn.Module, comm: Comm) -> tuple[Architecture, Values | None]:
@@ -62,21 +64,39 @@ def _adapter(model: nn.Module) -> Adapter:
 
 
 def _check_modules(model: nn.Module, adapter: Adapter) -> None:
-    """Raises UsageError for a module of a kind that the adapter doesn't know, or one that was altered."""
+    """Raises UsageError for a module that the adapter doesn't know, or that isn't as the configuration builds it."""
+    own = {adapter.network, adapter.attention, *adapter.modules}
+    with torch.device("meta"):
+        built = {name: _told(module) for name, module in type(model)(model.config).named_modules()}
     for name, module in model.named_modules():
         kind, title = type(module), f"{name or 'The network'} of {adapter.title}"
-        own = _package(kind) == adapter.package and kind.__name__ in {
-            adapter.network,
-            adapter.attention,
-            *adapter.modules,
-        }
-        if not own and kind not in PLAIN:
+        if kind not in PLAIN and (_package(kind) != adapter.package or kind.__name__ not in own):
             raise UsageError(f"{title} is a {kind.__name__}, which the adapter doesn't know: build it without.")
+        if built.get(name) != _told(module):
+            raise UsageError(
+                f"{title} is a {_told(module)}, but the configuration says {built.get(name, 'nothing of it')}: change "
+                "that instead."
+            )
         if "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks:
             raise UsageError(f"{title} has a forward or hooks of its own, which would not run: remove them.")
-    for name, parameter in model.named_parameters():
+
+
+def _check_parameters(model: nn.Module, found: Understood) -> None:
+    """Raises UsageError for a parameter that isn't trained, or shared otherwise than the configuration says."""
+    title, first_names = found.adapter.title, {parameter: name for name, parameter in model.named_parameters()}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
         if not parameter.requires_grad:
-            raise UsageError(f"{name} of {adapter.title} asks for no gradient, but all is trained: unfreeze it.")
+            raise UsageError(f"{name} of {title} asks for no gradient, but all is trained: unfreeze it.")
+        if first_names[parameter] != found.stored.aliases.get(name, name):
+            raise UsageError(
+                f"{name} of {title} and {first_names[parameter]} are one tensor or two, but not as the configuration "
+                "says: build the network by it."
+            )
+
+
+def _told(module: nn.Module) -> str:
+    """Its class and what it says of itself, such as sizes, eps and dropout."""
+    return f"{type(module).__name__}({module.extra_repr()})"
 
 
 def _check_alike(tensors: Iterable[Tensor], comm: Comm) -> None:
