@@ -2,16 +2,21 @@
 
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from engine.errors import UsageError, nearest
-from engine.models.adapters.folder import SCHEME, Pretrained, open_pretrained
 from engine.models.architecture import Architecture
 from engine.models.catalogue import FAMILIES, lookup
+
+if TYPE_CHECKING:
+    from engine.models.adapters.folder import Pretrained
 
 VOCABULARY, SEQUENCE = 51200, 2048  # axonn-ipdps22 VI-C, axonn-sc24 VI-A
 FIELDS = {"vocab": "vocabulary", "seq": "sequence"}
 """Options whose name is not the field's."""
+
+
+FOLDER = "hf:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +24,7 @@ class ModelChoice:
     """A published size, or a shape. What isn't given is as the size, or the family, has it."""
 
     model: str | None = None
-    """a published size, such as gpt-5b, or hf:DIR, a folder with config.json and safetensors of transformers"""
+    """a published size, such as gpt-5b, or hf:DIR, a folder as transformers saves it"""
     architecture: str | None = None
     """the family of a shape: gpt (default) or llama"""
     layers: int | None = None
@@ -45,14 +50,16 @@ class ModelChoice:
     dropout: float | None = None
     """probability of dropping an activation (gpt; default 0)"""
 
-    def pretrained(self) -> Pretrained | None:
+    def pretrained(self) -> "Pretrained | None":
         """The folder that hf:DIR names, if one is named. Raises UsageError for one that can't be trained."""
-        if self.model is None or not self.model.startswith(SCHEME):
+        if self.model is None or not self.model.startswith(FOLDER):
             return None
         given = self._given()
         if self.architecture is not None or given.keys() - {"sequence", "dropout"}:
             raise UsageError(f"The network of {self.model} is as its config.json says: give only --seq and --dropout.")
-        folder = Path(self.model.removeprefix(SCHEME))
+        from engine.models.adapters.folder import open_pretrained  # loads numpy
+
+        folder = Path(self.model.removeprefix(FOLDER))
         return open_pretrained(folder, sequence=given.get("sequence"), dropout=given.get("dropout"))
 
     def resolve(self) -> Architecture:

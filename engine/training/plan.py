@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from engine.data.dataset import Dataset, open_dataset
 from engine.errors import UsageError
 from engine.grid import Grid
-from engine.models.adapters.folder import Pretrained
 from engine.models.architecture import Architecture
 from engine.options import check_file, check_folder
 from engine.overlap.bucket import bucket_bytes
@@ -21,6 +20,7 @@ from engine.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from engine.checkpoint.manifest import Saved
+    from engine.models.adapters.folder import Pretrained
 
 LONGEST_TIMEOUT_S = 31_536_000  # a year
 CLIPPED = (
@@ -42,7 +42,7 @@ class Plan:
     grid: Grid
     dataset: Dataset
     saved: "Saved | None" = None
-    pretrained: Pretrained | None = None
+    pretrained: "Pretrained | None" = None
 
     @property
     def overlaps(self) -> tuple[Overlap, ...]:
@@ -217,7 +217,7 @@ def _check_profile(config: TrainConfig, ranks: int) -> None:
         raise UsageError(f"--profile-ranks names rank {strange[0]}, but there are {ranks}: they count from 0.")
 
 
-def _check_pretrained(config: TrainConfig, pretrained: Pretrained | None) -> None:
+def _check_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> None:
     """Raises UsageError unless what reads weights is there, a format to write them in, and a folder that is empty."""
     if pretrained is not None and find_spec("safetensors") is None:
         raise UsageError(

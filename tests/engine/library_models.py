@@ -26,7 +26,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "qwen2": ("Qwen2", GROUPED),
     "qwen3": ("Qwen3", GROUPED | {"head_dim": 6}),
-    "neox": ("GPTNeoX", WIDTHS | {"num_attention_heads": 8, "max_position_embeddings": SEQUENCE}),
+    "neox": ("GPTNeoX", WIDTHS | {"num_attention_heads": 8, "max_position_embeddings": SEQUENCE, "rotary_pct": 0.5}),
     "neox-serial": (
         "GPTNeoX",
         WIDTHS | {"num_attention_heads": 8, "max_position_embeddings": SEQUENCE, "use_parallel_residual": False}

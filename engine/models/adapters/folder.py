@@ -12,8 +12,6 @@ from engine.models.adapters.safetensors import BYTES, StoredTensor, read_folder,
 from engine.models.adapters.stored import Stored
 from engine.models.architecture import Architecture
 
-SCHEME = "hf:"
-
 
 @dataclass(frozen=True, slots=True)
 class Pretrained:

@@ -15,6 +15,13 @@ from engine.models.adapters.stored import Stored
 from engine.models.adapters.values import Values, values_of
 from engine.models.architecture import Architecture
 
+WHOLE = {
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}
+"""Numbers with as many bits."""
 PLAIN = (nn.Linear, nn.Embedding, nn.Dropout, nn.LayerNorm, nn.ModuleList, nn.ModuleDict, nn.Identity)
 
 
@@ -87,6 +94,8 @@ def _check_parameters(model: nn.Module, found: Understood) -> None:
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if not parameter.requires_grad:
             raise UsageError(f"{name} of {title} asks for no gradient, but all is trained: unfreeze it.")
+        if parameter.dtype not in WHOLE:
+            raise UsageError(f"{name} of {title} is in {parameter.dtype}, which can't be trained: cast the network.")
         if first_names[parameter] != found.stored.aliases.get(name, name):
             raise UsageError(
                 f"{name} of {title} and {first_names[parameter]} are one tensor or two, but not as the configuration "
@@ -101,10 +110,9 @@ def _told(module: nn.Module) -> str:
 
 def _check_alike(tensors: Iterable[Tensor], comm: Comm) -> None:
     """Raises UsageError unless all ranks hold the same weights: their bits as whole numbers have the same sum."""
-    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}
     total = torch.zeros(1, dtype=torch.int64)
     for number, tensor in enumerate(tensors, start=1):
-        bits = tensor.contiguous().view(whole[tensor.element_size()])
+        bits = tensor.contiguous().view(WHOLE[tensor.dtype])
         total += number * bits.sum(dtype=torch.int64).cpu()
     if len(comm.everyone(total).unique()) > 1:
         raise UsageError(
