@@ -38,6 +38,8 @@ VARIANTS = {
     "llama-as-many-keys-as-queries": Case(replace(LLAMA, kv_heads=48)),
     "llama-checkpoint": Case(LLAMA, checkpoint=True),
     "llama-micro-batches": Case(LLAMA, sequences=16, micro_batches=4),
+    "qwen3": replace(EVERYTHING, config=replace(LLAMA, qkv_bias=True, qk_norm=True, head_features=4)),
+    "neox": replace(EVERYTHING, config=replace(SMALL, heads=12, rotary=2, parallel_residual=True, ffn=72, dropout=0.2)),
 }
 ALL_AXES = [Grid(2, 2, 2, 1), Grid(2, 1, 2, 2), Grid(1, 2, 2, 2), Grid(4, 2, 1, 1)]
 

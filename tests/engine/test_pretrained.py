@@ -15,7 +15,7 @@ from training import grid_id
 from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Comm
-from engine.errors import UsageError
+from engine.errors import RunError, UsageError
 from engine.grid import Grid
 from engine.models.adapters.files import export, weights_of
 from engine.models.adapters.folder import Pretrained, open_pretrained
@@ -47,6 +47,13 @@ def test_what_is_read_on_a_grid_is_written_back_bit_for_bit(kind: str, grid: Gri
     pretrained = open_pretrained(write(tmp_path / "in", config, dtype=dtype, files=files))
     run_ranks(grid, lambda comm: export(pretrained, read(pretrained, comm), tmp_path / "out"))
     assert contents(tmp_path / "out") == contents(tmp_path / "in")
+
+
+def test_weights_that_can_not_be_written_say_where(tmp_path: Path) -> None:
+    pretrained = open_pretrained(write(tmp_path / "in", LLAMA))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"The weights could not be written to .*/file/out: .*Not a directory"):
+        export(pretrained, read(pretrained, Comm(Grid())), tmp_path / "file" / "out")
 
 
 def test_a_rank_reads_as_many_elements_as_it_stores(tmp_path: Path) -> None:
