@@ -15,8 +15,8 @@ VOCABULARY, SEQUENCE = 51200, 2048  # axonn-ipdps22 VI-C, axonn-sc24 VI-A
 FIELDS = {"vocab": "vocabulary", "seq": "sequence"}
 """Options whose name is not the field's."""
 
-
 FOLDER = "hf:"
+"""What comes before the folder of a network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

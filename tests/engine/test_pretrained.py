@@ -98,6 +98,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "dropout": (lambda f: altered(f, attention_dropout=0.1), "has attention_dropout=0.1, but dropout here .*eval mode"),
     "size": (lambda f: altered(f, hidden_size="gone"), "says nothing of hidden_size"),
     "type": (lambda f: altered(f, vocab_size="many"), "vocab_size='many', but that is to be of type int"),
+    "theta": (lambda f: altered(f, rope_parameters={"rope_theta": "high"}), "describes no network .could not"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "neither model.safetensors nor model.*index"),
     "weights cut": (lambda f: cut(f, 5000), "is cut short: it has 5000 bytes, .* ends at [0-9]+; copy it again"),
     "header cut": (lambda f: cut(f, 100), "cut short or no safetensors: its header can't be read"),

@@ -40,7 +40,10 @@ def open_pretrained(folder: Path, *, sequence: int | None = None, dropout: float
     if networks != [adapter.network]:
         raise UsageError(f"{folder} is a {networks[0]}, but only {adapter.network} of {adapter.package} is known.")
     options = Options(str(folder / "config.json"), config)
-    architecture = adapter.read(options, folder.absolute().name, sequence, dropout)
+    try:
+        architecture = adapter.read(options, folder.absolute().name, sequence, dropout)
+    except (ValueError, TypeError, ZeroDivisionError) as error:
+        raise UsageError(f"{folder / 'config.json'} describes no network ({error}): copy it again.") from error
     stored = adapter.stored(architecture)
     tensors: dict[str, StoredTensor] = {}
     others: list[StoredTensor] = []

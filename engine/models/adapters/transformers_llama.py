@@ -27,7 +27,8 @@ def llama(
     options.require("is_encoder_decoder", False, default=False)
     options.require("use_sliding_window", False, default=False)
     options.require("layer_types", [FULL] * layers, default=[FULL] * layers)
-    options.forget("sliding_window", "max_window_layers", "rope_interleaved")
+    options.require("rope_interleaved", False, default=False)
+    options.forget("sliding_window", "max_window_layers")
     if options.dropout([], ["attention_dropout"], 0.0, dropout):
         raise options.refusal(f"dropout {dropout}", "none")
     longest: int = options.take("max_position_embeddings", 2048)
