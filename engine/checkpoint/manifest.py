@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -73,12 +73,14 @@ def read_manifest(folder: Path, model: Architecture) -> Manifest:
                 f"The checkpoint {folder} is cut short: {name} has {actual} of {size} bytes; resume another one."
             )
     wanted = model.shape
-    if wanted.keys() != manifest.model.keys():
+    usual = {field.name: field.default for field in fields(model) if field.name in wanted}  # type: ignore[arg-type]
+    saved = {name: value for name, value in usual.items() if value is not MISSING} | manifest.model  # also of before
+    if wanted.keys() != saved.keys():
         raise UsageError(f"The checkpoint {folder} is of a network of another architecture than {model.name}.")
     for key in sorted(wanted):
-        if wanted[key] != manifest.model[key]:
+        if wanted[key] != saved[key]:
             raise UsageError(
-                f"The checkpoint {folder} is of another model: its {key} is {manifest.model[key]}, the model asked "
+                f"The checkpoint {folder} is of another model: its {key} is {saved[key]}, the model asked "
                 f"for has {wanted[key]}."
             )
     return manifest

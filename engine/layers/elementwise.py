@@ -11,11 +11,18 @@ from torch import Tensor, nn
 class Rotate(nn.Module):
     """Turns neighbouring features of each head as pairs in the plane (Su et al. 2021).
 
-    rotation_2SP: cosine and sine of each position's angles, in float32 or float64.
+    rotation_2SP: cosine and sine of each position's angles, in float32 or float64. Features beyond the first 2 P stay.
     """
 
     def forward(self, x_BNSD: Tensor, rotation_2SP: Tensor) -> Tensor:
         """The same shape and dtype."""
+        turned = 2 * rotation_2SP.shape[2]
+        if turned == x_BNSD.shape[3]:
+            return self.turn(x_BNSD, rotation_2SP)
+        return torch.cat([self.turn(x_BNSD[..., :turned], rotation_2SP), x_BNSD[..., turned:]], dim=3)
+
+    def turn(self, x_BNSD: Tensor, rotation_2SP: Tensor) -> Tensor:
+        """Of all features: D = 2 P."""
         cos_SP, sin_SP = rotation_2SP
         even_BNSP, odd_BNSP = x_BNSD.unflatten(3, (-1, 2)).unbind(4)
         turned = (even_BNSP * cos_SP - odd_BNSP * sin_SP, even_BNSP * sin_SP + odd_BNSP * cos_SP)
@@ -25,8 +32,8 @@ class Rotate(nn.Module):
 class FusedRotate(Rotate):
     """The same as one product of complex numbers, forward and backward."""
 
-    def forward(self, x_BNSD: Tensor, rotation_2SP: Tensor) -> Tensor:
-        """The same shape and dtype."""
+    def turn(self, x_BNSD: Tensor, rotation_2SP: Tensor) -> Tensor:
+        """Of all features: D = 2 P."""
         wide_BNSP2 = x_BNSD.to(rotation_2SP.dtype).unflatten(3, (-1, 2))
         turned_BNSP = torch.view_as_complex(wide_BNSP2) * torch.complex(*rotation_2SP)
         return torch.view_as_real(turned_BNSP).flatten(3).to(x_BNSD.dtype)

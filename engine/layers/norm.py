@@ -41,27 +41,37 @@ class _Normalise(torch.autograd.Function):
 
 
 class _RMSNorm(torch.autograd.Function):
-    """x [M, H] / rms over all features of y's ranks * weight [H], in fewer passes than autograd's own."""
+    """x [M, H] / rms over all features * weight [H], in fewer passes than autograd's own.
+
+    axis: y where it splits the features; x where it splits rows, each rank having all features of its own heads.
+    """
 
     @staticmethod
-    def forward(ctx, x_MH: Tensor, weight_H: Tensor, comm: Comm, eps: float) -> Tensor:  # type: ignore[no-untyped-def]
-        wide = at_least_fp32(x_MH)
-        squares = comm.run(Kind.ALL_REDUCE, Axis.Y, torch.linalg.vector_norm(wide, dim=1).square_())
-        rstd_M1 = (squares / (comm.grid.y * x_MH.shape[1]) + eps).rsqrt_().unsqueeze(1)
+    def forward(ctx, x_MH: Tensor, weight_H: Tensor, comm: Comm, axis: Axis, eps: float) -> Tensor:  # type: ignore[no-untyped-def]
+        wide, features = at_least_fp32(x_MH), x_MH.shape[1]
+        squares = torch.linalg.vector_norm(wide, dim=1).square_()
+        if axis is Axis.Y:
+            squares, features = comm.run(Kind.ALL_REDUCE, Axis.Y, squares), comm.grid.y * features
+        rstd_M1 = (squares / features + eps).rsqrt_().unsqueeze(1)
         ctx.save_for_backward(x_MH, weight_H, rstd_M1)
-        ctx.comm = comm
+        ctx.comm, ctx.axis, ctx.features = comm, axis, features
         return (wide * rstd_M1).mul_(weight_H).to(x_MH.dtype)
 
     @staticmethod
-    def backward(ctx, g_MH: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx, g_MH: Tensor) -> tuple[Tensor, Tensor, None, None, None]:  # type: ignore[no-untyped-def]
         x_MH, weight_H, rstd_M1 = ctx.saved_tensors
         comm: Comm = ctx.comm
         wide = at_least_fp32(g_MH)
         normal_MH = x_MH * rstd_M1
         both_MH = wide * normal_MH
-        shares = comm.run(Kind.ALL_REDUCE, Axis.Y, torch.mv(both_MH, weight_H)) / (comm.grid.y * g_MH.shape[1])
+        shares, dweight_H = torch.mv(both_MH, weight_H), both_MH.sum(0)
+        if ctx.axis is Axis.Y:
+            shares = comm.run(Kind.ALL_REDUCE, Axis.Y, shares)
+        else:
+            dweight_H = comm.run(Kind.ALL_REDUCE, Axis.X, dweight_H)
+        shares /= ctx.features
         dx_MH = (wide * weight_H).addcmul_(normal_MH, shares.unsqueeze(1), value=-1).mul_(rstd_M1)
-        return dx_MH.to(x_MH.dtype), both_MH.sum(0), None, None
+        return dx_MH.to(x_MH.dtype), dweight_H, None, None, None
 
 
 class LayerNorm(nn.Module):
@@ -91,4 +101,23 @@ class RMSNorm(nn.Module):
         """Normalise and scale."""
         if self.comm.grid.y == 1 and x.is_cuda:  # elsewhere PyTorch's own is no kernel but many
             return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
-        return _RMSNorm.apply(x.flatten(0, -2), self.weight, self.comm, self.eps).unflatten(0, x.shape[:-1])
+        return _rms_norm(x, self.weight, self.comm, Axis.Y, self.eps)
+
+
+class HeadNorm(nn.Module):
+    """Heads [..., heads / Gx, S, D] -> the same, each divided by the root of the mean square of its own features.
+
+    weight [D] is that of all heads, so its gradient is summed over x.
+    """
+
+    def __init__(self, comm: Comm, weight: nn.Parameter, eps: float) -> None:
+        super().__init__()
+        self.comm, self.weight, self.eps = comm, weight, eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise and scale."""
+        return _rms_norm(x, self.weight, self.comm, Axis.X, self.eps)
+
+
+def _rms_norm(x: Tensor, weight: Tensor, comm: Comm, axis: Axis, eps: float) -> Tensor:
+    return _RMSNorm.apply(x.flatten(0, -2), weight, comm, axis, eps).unflatten(0, x.shape[:-1])

@@ -1,15 +1,22 @@
 """Which network a command line asks for: a published size by its name, or a shape. No torch in it."""
 
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from engine.errors import UsageError, nearest
 from engine.models.architecture import Architecture
 from engine.models.catalogue import FAMILIES, lookup
 
+if TYPE_CHECKING:
+    from engine.models.adapters.folder import Pretrained
+
 VOCABULARY, SEQUENCE = 51200, 2048  # axonn-ipdps22 VI-C, axonn-sc24 VI-A
 FIELDS = {"vocab": "vocabulary", "seq": "sequence"}
 """Options whose name is not the field's."""
+
+FOLDER = "hf:"
+"""What comes before the folder of a network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +24,7 @@ class ModelChoice:
     """A published size, or a shape. What isn't given is as the size, or the family, has it."""
 
     model: str | None = None
-    """a published size, such as gpt-5b"""
+    """a published size, such as gpt-5b, or hf:DIR, a folder as transformers saves it"""
     architecture: str | None = None
     """the family of a shape: gpt (default) or llama"""
     layers: int | None = None
@@ -43,8 +50,22 @@ class ModelChoice:
     dropout: float | None = None
     """probability of dropping an activation (gpt; default 0)"""
 
+    def pretrained(self) -> "Pretrained | None":
+        """The folder that hf:DIR names, if one is named. Raises UsageError for one that can't be trained."""
+        if self.model is None or not self.model.startswith(FOLDER):
+            return None
+        given = self._given()
+        if self.architecture is not None or given.keys() - {"sequence", "dropout"}:
+            raise UsageError(f"The network of {self.model} is as its config.json says: give only --seq and --dropout.")
+        from engine.models.adapters.folder import open_pretrained  # loads numpy
+
+        folder = Path(self.model.removeprefix(FOLDER))
+        return open_pretrained(folder, sequence=given.get("sequence"), dropout=given.get("dropout"))
+
     def resolve(self) -> Architecture:
         """The network. Raises UsageError for a name that isn't known, and for a shape that is not whole or can't be."""
+        if (pretrained := self.pretrained()) is not None:
+            return pretrained.architecture
         if self.architecture is not None and self.architecture not in FAMILIES:
             raise UsageError(f"No architecture is called {self.architecture!r}: {nearest(self.architecture, FAMILIES)}")
         given = self._given()

@@ -45,6 +45,10 @@ class Layout:
         if bias:
             self._add(f"{name}.bias", (self._hidden,), (Axis.Y,), Constant(0.0))
 
+    def head_norm(self, name: str, features: int) -> None:
+        """Of each head's features, the same for all heads and on all ranks."""
+        self._add(f"{name}.weight", (features,), (None,), Constant(1.0))
+
     def _linear(
         self,
         name: str,

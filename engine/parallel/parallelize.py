@@ -12,13 +12,16 @@ import torch
 from torch import nn
 
 from engine.comm.funnel import Comm
+from engine.grid import Axis
 from engine.layers.dropout import Dropout
 from engine.layers.elementwise import FusedRotate, FusedSwiGLU, Rotate, SwiGLU
 from engine.layers.embedding import PositionEmbedding, TokenEmbedding
 from engine.layers.linear import Linear
 from engine.layers.loss import CrossEntropy
 from engine.layers.matmul import PLAIN, Kernels
-from engine.layers.norm import LayerNorm, RMSNorm
+from engine.layers.norm import HeadNorm, LayerNorm, RMSNorm
+from engine.models.adapters.library import adapt
+from engine.models.adapters.values import Values
 from engine.models.architecture import Architecture
 from engine.models.serial import SerialCrossEntropy, without_values
 from engine.overlap.flags import ALL, Overlap
@@ -30,7 +33,7 @@ from engine.precision import Precision
 
 
 def parallelize(
-    architecture: Architecture,
+    network: Architecture | nn.Module,
     comm: Comm,
     *,
     precision: Precision,
@@ -39,15 +42,18 @@ def parallelize(
     checkpoint_activations: bool = False,
     device: torch.device | str = "cpu",
     kernels: Mapping[str, Kernels] = MappingProxyType({}),
+    values: Values | None = None,
 ) -> ParallelModel:
     """This rank's part of a network on the 4D grid, with its initial weights.
 
-    The same seed gives the same global weights on every grid, whatever the precision; on the meta device there are
-    none. kernels: how linear layers multiply, by the name of the layer. Of the overlap, cache="auto" is left to whoever
-    knows the memory (ParallelModel.cache_blocks). Raises UsageError if the grid doesn't divide the network, ValueError
-    for a layer that there is none of on the grid.
+    network: an architecture, or a network of transformers or litgpt, whose weights are taken unless it is on the meta
+    device. The same seed gives the same global weights on every grid, whatever the precision; on the meta device there
+    are none. values: weights to take instead. kernels: how linear layers multiply, by the name of the layer. Of the
+    overlap, cache="auto" is left to whoever knows the memory (ParallelModel.cache_blocks). Raises UsageError if the
+    grid doesn't divide the network or no adapter knows it, ValueError for a layer that there is none of on the grid.
     """
     grid, coords = comm.grid, comm.coords
+    architecture, values = adapt(network, comm) if isinstance(network, nn.Module) else (network, values)
     architecture.check(grid)
     model = without_values(architecture, checkpoint_activations=checkpoint_activations)
     ties = architecture.ties
@@ -59,7 +65,10 @@ def parallelize(
     parameters: dict[str, nn.Parameter] = {}
     weights: dict[str, ShardedWeight] = {}
     for name, placement in placements.items():
-        local = initial(placement, grid, coords, seed, device).to(precision.master)
+        if values is None:
+            local = initial(placement, grid, coords, seed, device).to(precision.master)
+        else:
+            local = values(placement, grid, coords, precision.master).to(device)
         tile = placement.tile_shape(grid)
         parameters[name] = nn.Parameter(local if placement.sharded else local.view(tile))
         if placement.sharded:
@@ -82,7 +91,8 @@ def parallelize(
                 return LayerNorm(comm, parameters[weight], bias, layer.eps)
             case nn.RMSNorm():
                 assert layer.eps is not None
-                return RMSNorm(comm, parameters[weight], layer.eps)
+                kind = RMSNorm if placements[weight].split == (Axis.Y,) else HeadNorm
+                return kind(comm, parameters[weight], layer.eps)
             case Dropout():
                 return Dropout(layer.p, layer.site, part=coords.y)
             case nn.Dropout():

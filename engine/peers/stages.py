@@ -5,7 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.models.gpt.model import GPT
-from engine.models.llama.model import Llama, rotation
+from engine.models.llama.model import Llama
+from engine.models.rotary import rotation
 from engine.models.serial import SerialModel
 from engine.peers.contest import Unavailable
 from engine.precision import at_least_fp32
@@ -33,15 +34,17 @@ class Middle(nn.Module):
     def __init__(self, model: SerialModel, place: int) -> None:
         super().__init__()
         self.block = model.blocks[place]
-        self._shape = model.shape if isinstance(model, Llama) else None
+        assert isinstance(model, GPT | Llama)
+        self._shape = model.shape
+        self._others = () if isinstance(model, Llama) else (None,)  # no dropout asks for rows
         self._run = [model.run_block]  # not a submodule: it would have all other blocks as well
 
     def forward(self, x_BSH: Tensor) -> Tensor:
         """Recomputed in the backward where the model is."""
-        if self._shape is None:
-            return self._run[0](self.block, x_BSH, None)
-        dtype = torch.promote_types(x_BSH.dtype, torch.float32)
-        return self._run[0](self.block, x_BSH, rotation(self._shape, x_BSH.shape[1], x_BSH.device, dtype))
+        turn = None
+        if self._shape.rotary_features:
+            turn = rotation(self._shape, x_BSH.shape[1], x_BSH.device, x_BSH.dtype)
+        return self._run[0](self.block, x_BSH, *self._others, turn)
 
 
 class End(nn.Module):

@@ -105,7 +105,9 @@ def checked_ablation(run: RunConfig, full: Overlap, asked: Sequence[Overlap], tu
     variants = comparable(wanted, plan.grid, checkpointed=run.checkpoint_activations)
     warmup = len(variants) * turns.warmup
     config = replace(plan.config, warmup=warmup, iterations=warmup + len(variants) * turns.rounds * turns.steps)
-    return AblationPlan(config, plan.model, plan.grid, plan.dataset, turns=turns, variants=variants)
+    return AblationPlan(
+        config, plan.model, plan.grid, plan.dataset, pretrained=plan.pretrained, turns=turns, variants=variants
+    )
 
 
 def ablation_notices(plan: AblationPlan, asked: Sequence[Overlap]) -> list[str]:

@@ -144,6 +144,8 @@ class TrainConfig(RunConfig):
     """after every N-th step"""
     resume: Annotated[Folder | None, Parameter(group=CHECKPOINTS)] = None
     """go on from the latest checkpoint below DIR"""
+    export: Annotated[Folder | None, Parameter(group=CHECKPOINTS)] = None
+    """after the last step write the weights of --model hf:... into DIR, in the format that they came in"""
 
     profile: Annotated[Folder | None, Parameter(group=PROFILE)] = None
     """write a trace of torch.profiler a rank into DIR; par4d breakdown reads it"""

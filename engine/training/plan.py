@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -19,6 +20,7 @@ from engine.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from engine.checkpoint.manifest import Saved
+    from engine.models.adapters.folder import Pretrained
 
 LONGEST_TIMEOUT_S = 31_536_000  # a year
 CLIPPED = (
@@ -31,7 +33,7 @@ CLIPPED = (
 class Plan:
     """A run that has passed every check that needs no process: what was asked for, and what it came to.
 
-    saved: the checkpoint that it resumes.
+    saved: the checkpoint that it resumes. pretrained: the folder of --model hf:DIR.
     """
 
     kind: ClassVar[Literal["train", "ablation"]] = "train"
@@ -40,6 +42,7 @@ class Plan:
     grid: Grid
     dataset: Dataset
     saved: "Saved | None" = None
+    pretrained: "Pretrained | None" = None
 
     @property
     def overlaps(self) -> tuple[Overlap, ...]:
@@ -72,7 +75,9 @@ def checked(config: TrainConfig, ranks: int) -> Plan:
     _check_numbers(config)
     _check_places(config)
     _check_profile(config, ranks)
-    model = config.model.resolve()
+    pretrained = config.model.pretrained()
+    model = pretrained.architecture if pretrained is not None else config.model.resolve()
+    _check_pretrained(config, pretrained)
     check_cache(config.overlap, model)
     if (config.save is None) != (config.save_every == 0) or config.save_every < 0:
         raise UsageError("Saving needs both --save DIR and --save-every N with N at least 1.")
@@ -97,7 +102,7 @@ def checked(config: TrainConfig, ranks: int) -> Plan:
     if config.overlap.bucket_bytes is None:
         bucket = bucket_bytes(grid.data, config.link_bytes_per_s, config.devices_per_node)
         config = replace(config, overlap=replace(config.overlap, bucket_bytes=bucket))
-    return Plan(config, model, grid, dataset, saved)
+    return Plan(config, model, grid, dataset, saved, pretrained)
 
 
 def _bandwidths(config: TrainConfig) -> Bandwidths | None:
@@ -210,6 +215,21 @@ def _check_profile(config: TrainConfig, ranks: int) -> None:
         )
     if strange := [rank for rank in config.profile_ranks if rank >= ranks]:
         raise UsageError(f"--profile-ranks names rank {strange[0]}, but there are {ranks}: they count from 0.")
+
+
+def _check_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> None:
+    """Raises UsageError unless what reads weights is there, a format to write them in, and a folder that is empty."""
+    if pretrained is not None and find_spec("safetensors") is None:
+        raise UsageError(
+            "The weights of --model hf:DIR are read by safetensors, which isn't installed: pip install it."
+        )
+    if config.export is None:
+        return
+    if pretrained is None:
+        raise UsageError("--export DIR writes the network of --model hf:DIR in its format: give that, or --save DIR.")
+    check_folder("--export", config.export.absolute().parent)
+    if config.export.exists() and (not config.export.is_dir() or any(config.export.iterdir())):
+        raise UsageError(f"--export {config.export} is not empty: name a new folder, nothing is written over.")
 
 
 def _check_places(config: TrainConfig) -> None:

@@ -69,6 +69,7 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
             request = Request(config.profile, config.profiled_iterations, config.profile_ranks)
             profiling = Profiling(request, comm, trainer.model, recorder)
         run_iterations(trainer, outcome.measurements, energy.meter, profiling)
+        trainer.export()
         if profiling is not None:
             profiling.write(overlap=str(config.overlap))
             profiled = profile(comm, profiling)

@@ -21,6 +21,7 @@ from engine.layers.dropout import BatchRows
 from engine.layers.matmul import Kernels
 from engine.measure.memory import free_bytes
 from engine.measure.recorder import Recorder, Recording
+from engine.models.adapters.files import export, weights_of
 from engine.models.architecture import hardware_flops
 from engine.overlap.flags import AUTO, Overlap
 from engine.parallel.model import ParallelModel
@@ -74,16 +75,19 @@ class Trainer:
     ) -> None:
         self.plan, self.comm, self.recorder = plan, comm, recorder
         config = plan.config
-        self.model: ParallelModel = parallelize(
-            plan.model,
-            comm,
-            precision=Precision.named(config.precision, config.reduce_dtype),
-            seed=config.seed,
-            overlap=config.overlap,
-            checkpoint_activations=config.checkpoint_activations,
-            device=comm.device,
-            kernels=kernels,
-        )
+        fresh = plan.pretrained if plan.saved is None else None
+        with weights_of(fresh) if fresh is not None else nullcontext() as values:
+            self.model: ParallelModel = parallelize(
+                plan.model,
+                comm,
+                precision=Precision.named(config.precision, config.reduce_dtype),
+                seed=config.seed,
+                overlap=config.overlap,
+                checkpoint_activations=config.checkpoint_activations,
+                device=comm.device,
+                kernels=kernels,
+                values=values,
+            )
         self.optimizer = AdamW(self.model.local_parameters(), self.model.placements, config.optim)
         self._auto_blocks: int | None = None
         """What cache="auto" comes out as, once a step has shown how much memory training takes."""
@@ -188,6 +192,13 @@ class Trainer:
         )
         path = store.save(config.save, manifest, self.model, self.optimizer.state)
         log.info("saved %s", path)
+
+    def export(self) -> None:
+        """Write the weights as they came, if that is asked for."""
+        config = self.plan.config
+        if config.export is not None and self.plan.pretrained is not None:
+            export(self.plan.pretrained, self.model, config.export)
+            log.info("wrote %s", config.export)
 
 
 def to_device(device: torch.device, array: Ints) -> Tensor:

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
 from training import grid_id
 
 from engine.batch import Batch
-from engine.checkpoint.manifest import find, read_manifest
+from engine.checkpoint.manifest import Manifest, find, read_manifest, write_manifest
 from engine.checkpoint.store import _Unpickler
 from engine.comm.funnel import Comm
 from engine.errors import UsageError
@@ -156,3 +156,12 @@ def test_a_step_can_be_saved_again_even_after_a_save_that_was_killed_between_its
     run_processes(Grid(), _save_twice, _config(tmp_path, Grid(), save=tmp_path, save_every=1))
     assert [folder.name for folder in tmp_path.iterdir()] == ["step-1"]
     assert find(tmp_path) == tmp_path / "step-1"
+
+
+def test_a_manifest_of_before_a_field_was_there_fits_what_has_its_usual_value(tmp_path: Path) -> None:
+    model = LLAMA.resolve()
+    before = {key: value for key, value in model.shape.items() if key not in ("norm_eps", "qk_norm", "head_features")}
+    write_manifest(Manifest(step=1, seed=0, batch_size=8, dtype="fp32", model=before, files={}), tmp_path)
+    assert read_manifest(tmp_path, model).step == 1
+    with pytest.raises(UsageError, match="its qk_norm is False, the model asked for has True"):
+        read_manifest(tmp_path, replace(model, qk_norm=True))  # type: ignore[type-var]

@@ -28,10 +28,10 @@ OF_TRAIN = """
     device timeout devices-per-node device-memory peak-flops empirical-peak-flops energy measure-peak link-bytes-per-s
     intra-node-bytes-per-s breakdown tune-matmul label out overlap prefetch-depth reduce-window bucket-bytes cache-bytes
     timeline learning-rate profile profile-iterations profile-ranks weight-decay clip lr-warmup-steps lr-decay-steps
-    save save-every resume
+    save save-every export resume
 """
 OF_NO_ABLATION = """
-    iterations peak-flops empirical-peak-flops measure-peak energy timeline save save-every resume
+    iterations peak-flops empirical-peak-flops measure-peak energy timeline save save-every export resume
     profile profile-iterations profile-ranks
 """
 OF_TURNS = "variant rounds steps-per-round end-within"

@@ -78,6 +78,8 @@ def counted(model: Architecture, batch: int, *, checkpoint: bool) -> int:
         replace(TOY, tied=True, bias=False),
         LLAMA_TOY,
         replace(LLAMA_TOY, tied=True),
+        replace(LLAMA_TOY, name="qwen3", qk_norm=True, head_features=6),
+        replace(TOY, name="neox", rotary=2, parallel_residual=True, ffn=20),
         replace(lookup("gpt-5b"), layers=2),
         replace(lookup("llama-3.1-8b"), layers=2),  # type: ignore[type-var]
     ],
@@ -87,7 +89,7 @@ def test_torchs_own_count_of_the_serial_model_is_the_same_to_the_last_flop(model
     batch = 3
     assert counted(model, batch, checkpoint=False) == model_flops(model, batch)
     # A recomputation stops at the last activation that the backward needs: before the block's last product.
-    width = model.ffn if isinstance(model, LlamaConfig) else 4 * model.hidden
+    width = model.ffn if isinstance(model, LlamaConfig) else model.wide  # type: ignore[attr-defined]
     spared = multiplication(batch * model.sequence, width, model.hidden) * model.layers
     assert counted(model, batch, checkpoint=True) == hardware_flops(model, batch, recompute=True) - spared
 

@@ -72,6 +72,20 @@ def test_a_step_allocates_what_is_counted(
     assert needs(config).total == pytest.approx(real, rel=0.05)
 
 
+EXTENDED = {
+    "qwen3": replace(LLAMA.resolve(), qk_norm=True, qkv_bias=True, head_features=24),  # type: ignore[type-var]
+    "neox": replace(DEEP.resolve(), rotary=16, parallel_residual=True, ffn=320),  # type: ignore[type-var]
+}
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("name", EXTENDED)
+def test_a_step_of_an_adapted_network_allocates_what_is_counted(name: str, checkpoint: bool) -> None:
+    config = _config(LLAMA if name == "qwen3" else DEEP, "2x2x1x1", Batch(8, 4), "fp32", checkpoint, "oar")
+    plan = replace(checked(config, 4), model=EXTENDED[name])
+    assert Footprint(plan.model, config.workload).on(plan.grid).total == pytest.approx(peak_of_steps(plan), rel=0.05)
+
+
 def test_sums_over_data_travel_in_copies_while_blocks_are_still_in_the_backward() -> None:
     config = _config(DEEP, "1x1x1x4", Batch(32), "bf16", True, "data")
     config = replace(config, overlap=replace(config.overlap, bucket_bytes=1e5))

@@ -15,7 +15,8 @@ from engine.models.catalogue import lookup, published
 from engine.models.choice import ModelChoice
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
-from engine.models.llama.model import Attention, rotary_frequencies, rotation
+from engine.models.llama.model import Attention
+from engine.models.rotary import rotary_frequencies, rotation
 from engine.parallel.initial import initialise_serial
 
 GPT_TEST, LLAMA_TEST = lookup("gpt-test"), lookup("llama-test")

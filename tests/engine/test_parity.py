@@ -39,6 +39,10 @@ VARIANTS = {
     "llama-checkpoint": Case(LLAMA, checkpoint=True),
     "llama-micro-batches": Case(LLAMA, sequences=16, micro_batches=4),
 }
+ADAPTED = {
+    "qwen3": replace(EVERYTHING, config=replace(LLAMA, qkv_bias=True, qk_norm=True, head_features=4)),
+    "neox": replace(EVERYTHING, config=replace(SMALL, heads=12, rotary=2, parallel_residual=True, ffn=72, dropout=0.2)),
+}
 ALL_AXES = [Grid(2, 2, 2, 1), Grid(2, 1, 2, 2), Grid(1, 2, 2, 2), Grid(4, 2, 1, 1)]
 
 
@@ -58,4 +62,11 @@ def test_every_grid_trains_like_the_serial_model(case: Case, grid: Grid) -> None
 @pytest.mark.parametrize("case", VARIANTS.values(), ids=VARIANTS.keys())
 def test_each_option_alone_trains_like_the_serial_model(case: Case, grid: Grid) -> None:
     ours = run_ranks(grid, lambda comm: train_parallel(case, comm))[0]
+    assert worst_error(ours, serial(case)) < TOLERANCE
+
+
+@pytest.mark.parametrize("case", ADAPTED.values(), ids=ADAPTED.keys())
+def test_the_shapes_of_other_peoples_networks_train_like_the_serial_model(case: Case) -> None:
+    """What they add is compared with their libraries on every grid; here with everything on."""
+    ours = run_ranks(Grid(2, 2, 2, 1), lambda comm: train_parallel(case, comm))[0]
     assert worst_error(ours, serial(case)) < TOLERANCE

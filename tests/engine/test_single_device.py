@@ -20,7 +20,7 @@ from engine.grid import Grid
 from engine.measure.allocated import Allocated
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
-from engine.models.llama.model import rotary_frequencies
+from engine.models.rotary import rotary_frequencies
 from engine.peers.alternate import measure
 from engine.peers.compare import check_contests
 from engine.peers.contest import CONTESTS, TOLERANCES, Case, Unavailable

@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GPTConfig(GPTShape, Architecture):
-    """Splits attention heads and the vocabulary over x."""
+    """Splits attention heads, the feed-forward's width and the vocabulary over x."""
 
     @property
     def family(self) -> str:
         return "gpt"
 
     def check(self, grid: Grid) -> None:
-        check_splits(self, grid, over_x={"attention heads": self.heads})
+        parts = {"attention heads": self.heads}
+        if self.ffn is not None:
+            parts["feed-forward's features"] = self.ffn
+        check_splits(self, grid, over_x=parts)
 
     def placements(self) -> dict[str, Placement]:
         return gpt_placements(self)
@@ -37,12 +40,19 @@ class GPTConfig(GPTShape, Architecture):
         return gpt_forward_flops(self, sequences)
 
     def kept_features(self) -> KeptFeatures:
-        """Over x: query, key and value, attention's result, and the feed-forward's width before and after GELU. Over y:
-        both norms' results. GELU's backward makes one gradient of another while its input is kept.
+        """Over x: query, key and value, the first two once more where positions turn them, attention's result, and the
+        feed-forward's width before and after GELU. Over y: both norms' results. GELU's backward makes one gradient of
+        another while its input is kept. Turned queries and keys each keep the rotation of every position.
         """
-        h, wide = self.hidden, 4 * self.hidden
+        h, wide, turned = self.hidden, self.wide, 0 if self.rotary is None else 2 * self.hidden
         feed_forward = FeedForwardFeatures(kept=2 * wide, last=wide, bend=3 * wide, first=wide)
-        return KeptFeatures((3 + 1) * h + 2 * wide, over_y=2 * h, norm=self.norm, feed_forward=feed_forward)
+        return KeptFeatures(
+            over_x=(3 + 1) * h + turned + 2 * wide,
+            over_y=2 * h,
+            norm=self.norm,
+            feed_forward=feed_forward,
+            angles=2 * self.sequence * self.rotary_features,
+        )
 
     def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
         from engine.models.gpt.model import GPT  # loads torch

@@ -1,9 +1,9 @@
 """Floating-point operations of a GPT, counted as Narayanan et al. do (axonn-sc24 VI-C, axonn-ipdps22 Eq. 3).
 
 For B sequences of s tokens, l layers, hidden size h and vocabulary V, a layer's forward pass is 24 B s h^2 (QKV,
-projection and feed-forward) + 4 B s^2 h (scores and values, the causal half that kernels skip included), and the
-logits are 2 B s h V. Backward costs twice the forward. With full activation checkpointing each layer, but not the
-logits, runs forward once more:
+projection and feed-forward; 8 B s h^2 + 4 B s h f where the feed-forward's width f is not 4 h) + 4 B s^2 h (scores and
+values, the causal half that kernels skip included), and the logits are 2 B s h V. Backward costs twice the forward.
+With full activation checkpointing each layer, but not the logits, runs forward once more:
 
     hardware flops  = 96 B s l h^2 (1 + s / 6h + V / 16 l h)     the papers' number, which they call model flops
     model flops     = 72 B s l h^2 (1 + s / 6h + V / 12 l h)     the same without the second forward
@@ -25,7 +25,7 @@ def gpt_forward_flops(shape: GPTShape, sequences: int) -> ForwardFlops:
     h, s, tokens = shape.hidden, shape.sequence, sequences * shape.sequence
     attention = 4 * tokens * s * h * shape.layers
     return ForwardFlops(
-        blocks=24 * tokens * h**2 * shape.layers + attention,
+        blocks=(8 * h**2 + 4 * h * shape.wide) * tokens * shape.layers + attention,
         rest=2 * tokens * h * shape.vocabulary,
         repeated_over_y=attention,
     )

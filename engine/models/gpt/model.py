@@ -1,7 +1,7 @@
-"""A serial GPT in plain PyTorch: pre-norm blocks of causal attention and a 4h feed-forward, learnt positions.
+"""A serial GPT in plain PyTorch: pre-norm blocks of causal attention and a feed-forward, learnt positions.
 
-It knows nothing of grids. Only its dropout comes from the engine, because a mask that can be reproduced on every grid
-must be a hash.
+GPT-NeoX (Black et al. 2022) has rotary positions instead, and attention beside the feed-forward. It knows nothing of
+grids. Only its dropout comes from the engine, because a mask that can be reproduced on every grid must be a hash.
 """
 
 import torch
@@ -9,12 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.layers.dropout import BatchRows, Dropout
+from engine.layers.elementwise import Rotate
 from engine.models.gpt.shape import GPTShape
+from engine.models.rotary import rotation
 from engine.models.serial import SerialModel
 
 
 def _norm(shape: GPTShape) -> nn.Module:
-    return nn.LayerNorm(shape.hidden) if shape.norm == "layernorm" else nn.RMSNorm(shape.hidden, eps=1e-5)
+    kind = nn.LayerNorm if shape.norm == "layernorm" else nn.RMSNorm
+    return kind(shape.hidden, eps=shape.norm_eps)
 
 
 class Attention(nn.Module):
@@ -22,31 +25,35 @@ class Attention(nn.Module):
 
     def __init__(self, shape: GPTShape) -> None:
         super().__init__()
-        self.head_size = shape.hidden // shape.heads
+        self.head_size = shape.head_size
         self.qkv = nn.Linear(shape.hidden, 3 * shape.hidden, bias=shape.bias)
+        self.rotate = Rotate()
         self.out = nn.Linear(shape.hidden, shape.hidden, bias=shape.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The number of heads follows from the width of qkv's output."""
+    def forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
+        """The number of heads follows from the width of qkv's output. rotation: see Rotate."""
         q, k, v = self.qkv(x).unflatten(2, (3, -1, self.head_size)).permute(2, 0, 3, 1, 4)
+        if rotation is not None:
+            q, k = self.rotate(q, rotation), self.rotate(k, rotation)
         return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
 
 
 class FeedForward(nn.Module):
-    """[B, S, h] -> [B, S, 4h] -> [B, S, h] with GELU between."""
+    """[B, S, h] -> wide, 4h unless it is given -> [B, S, h] with GELU between."""
 
     def __init__(self, shape: GPTShape) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(shape.hidden, 4 * shape.hidden, bias=shape.bias)
-        self.fc2 = nn.Linear(4 * shape.hidden, shape.hidden, bias=shape.bias)
+        self.fc1 = nn.Linear(shape.hidden, shape.wide, bias=shape.bias)
+        self.approximate = "tanh" if shape.activation == "gelu_tanh" else "none"
+        self.fc2 = nn.Linear(shape.wide, shape.hidden, bias=shape.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Widen, bend, narrow."""
-        return self.fc2(F.gelu(self.fc1(x)))
+        return self.fc2(F.gelu(self.fc1(x), approximate=self.approximate))
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + feed_forward(norm(x))."""
+    """x + attention(norm(x)), then x + feed_forward(norm(x)); or both of the same x."""
 
     def __init__(self, shape: GPTShape, layer: int) -> None:
         super().__init__()
@@ -56,11 +63,13 @@ class Block(nn.Module):
         self.norm2 = _norm(shape)
         self.feed_forward = FeedForward(shape)
         self.dropout2 = Dropout(shape.dropout, 2 * layer + 2)
+        self.parallel_residual = shape.parallel_residual
 
-    def forward(self, x: Tensor, rows: BatchRows | None) -> Tensor:
+    def forward(self, x: Tensor, rows: BatchRows | None, rotation: Tensor | None) -> Tensor:
         """[B, S, h] -> [B, S, h]."""
-        x = x + self.dropout1(self.attention(self.norm1(x)), rows)
-        return x + self.dropout2(self.feed_forward(self.norm2(x)), rows)
+        attended = x + self.dropout1(self.attention(self.norm1(x), rotation), rows)
+        read = x if self.parallel_residual else attended
+        return attended + self.dropout2(self.feed_forward(self.norm2(read)), rows)
 
 
 class GPT(SerialModel):
@@ -68,8 +77,9 @@ class GPT(SerialModel):
 
     def __init__(self, shape: GPTShape, *, checkpoint_activations: bool = False) -> None:
         super().__init__(checkpoint_activations=checkpoint_activations)
+        self.shape = shape
         self.tokens = nn.Embedding(shape.vocabulary, shape.hidden)
-        self.positions = nn.Embedding(shape.sequence, shape.hidden)
+        self.positions = nn.Embedding(shape.rows_of_positions, shape.hidden) if shape.rotary is None else None
         self.dropout = Dropout(shape.dropout, 0)
         self.blocks = nn.ModuleList(Block(shape, i) for i in range(shape.layers))
         self.norm = _norm(shape)
@@ -79,8 +89,12 @@ class GPT(SerialModel):
 
     def forward(self, tokens_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
         """Logits of the next token at every position."""
-        positions = torch.arange(tokens_BS.shape[1], device=tokens_BS.device)
-        x = self.dropout(self.tokens(tokens_BS) + self.positions(positions), rows)
+        x, turn = self.tokens(tokens_BS), None
+        if self.positions is not None:
+            x = x + self.positions(torch.arange(tokens_BS.shape[1], device=tokens_BS.device))
+        else:
+            turn = rotation(self.shape, tokens_BS.shape[1], x.device, x.dtype)
+        x = self.dropout(x, rows)
         for block in self.blocks:
-            x = self.run_block(block, x, rows)
+            x = self.run_block(block, x, rows, turn)
         return self.head(self.norm(x))

@@ -8,7 +8,13 @@ from engine.models.architecture import check_multiple_of_heads, check_positive
 
 @dataclass(frozen=True, slots=True)
 class GPTShape:
-    """hidden must be a multiple of heads; the feed-forward's width is 4 * hidden."""
+    """hidden must be a multiple of heads.
+
+    activation: gelu, or gelu_tanh, its approximation. ffn: the width of the feed-forward (default 4 * hidden).
+    positions: rows of the table of positions, where there are more than a sequence has. rotary: features of each head
+    that positions turn, instead of such a table; rope_theta: base of their frequencies. parallel_residual: attention
+    and feed-forward both read the block's input (GPT-NeoX).
+    """
 
     name: str
     layers: int
@@ -20,6 +26,13 @@ class GPTShape:
     tied: bool = False
     norm: str = "layernorm"
     dropout: float = 0.0
+    norm_eps: float = 1e-5
+    activation: str = "gelu"
+    ffn: int | None = None
+    positions: int | None = None
+    rotary: int | None = None
+    rope_theta: float = 1e4
+    parallel_residual: bool = False
     nominal: float | None = None
     source: str = "given by the user"
 
@@ -28,5 +41,42 @@ class GPTShape:
         check_multiple_of_heads(self.hidden, self.heads)
         if self.norm not in ("layernorm", "rmsnorm"):
             raise UsageError(f"A model's norm is layernorm or rmsnorm, but {self.norm!r} was given.")
+        if self.activation not in ("gelu", "gelu_tanh"):
+            raise UsageError(f"A model's activation is gelu or gelu_tanh, but {self.activation!r} was given.")
         if not 0 <= self.dropout < 1:
             raise UsageError(f"Dropout is a probability from 0 to below 1, but {self.dropout} was given.")
+        if self.rotary is not None and (self.rotary % 2 or self.rotary > self.head_size):
+            raise UsageError(
+                f"Rotary positions turn pairs of features, but {self.rotary} of a head's {self.head_size} were given: "
+                "an even number up to that is possible."
+            )
+        if self.rows_of_positions < self.sequence:
+            raise UsageError(
+                f"A sequence of {self.sequence} tokens is longer than the table of {self.positions} positions: use "
+                f"sequences of {self.positions} or fewer."
+            )
+
+    @property
+    def head_size(self) -> int:
+        """Features of a head."""
+        return self.hidden // self.heads
+
+    @property
+    def wide(self) -> int:
+        """The width of the feed-forward."""
+        return self.ffn or 4 * self.hidden
+
+    @property
+    def rows_of_positions(self) -> int:
+        """Of the table of positions."""
+        return self.positions or self.sequence
+
+    @property
+    def rotary_features(self) -> int:
+        """Those of a head that positions turn."""
+        return self.rotary or 0
+
+    @property
+    def rope_scaling(self) -> float:
+        """No frequency is slowed."""
+        return 1.0

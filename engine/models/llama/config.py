@@ -38,13 +38,13 @@ class LlamaConfig(LlamaShape, Architecture):
         return llama_forward_flops(self, sequences)
 
     def kept_features(self) -> KeptFeatures:
-        """Over x: query, key and value, the first two once more after their rotation, attention's result, gate and up,
-        the bent gate, and its product with up. Over y: both norms' results. SwiGLU's backward makes the gradients of
-        gate and up, and one product on the way, of another gradient while gate, up and the bent gate are kept.
-        Queries and keys each keep the rotation of every position.
+        """Over x: query, key and value, the first two once more after their rotation, and before it where they are
+        normed, attention's result, gate and up, the bent gate, and its product with up. Over y: both norms' results.
+        SwiGLU's backward makes the gradients of gate and up, and one product on the way, of another gradient while
+        gate, up and the bent gate are kept. Queries and keys each keep the rotation of every position.
         """
-        keys = self.kv_heads * self.head_size
-        attention = (self.hidden + 2 * keys) + (self.hidden + keys) + self.hidden
+        turned = (2 if self.qk_norm else 1) * (self.attended + self.keys)
+        attention = (self.attended + 2 * self.keys) + turned + self.attended
         feed_forward = FeedForwardFeatures(kept=4 * self.ffn, last=self.ffn, bend=7 * self.ffn, first=2 * self.ffn)
         return KeptFeatures(
             over_x=attention + 4 * self.ffn,

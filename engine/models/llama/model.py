@@ -1,44 +1,20 @@
 """A serial Llama in plain PyTorch (Touvron et al. 2023; Llama 3: Grattafiori et al. 2024).
 
 Pre-norm blocks of causal attention, whose key and value heads each serve a group of query heads, and a SwiGLU
-feed-forward; RMSNorm, rotary positions, no biases. It knows nothing of grids.
+feed-forward; RMSNorm, rotary positions, no biases. Qwen2 (Yang et al. 2024) adds biases of queries, keys and values,
+Qwen3 (Yang et al. 2025) norms of queries and keys. It knows nothing of grids.
 
 Shape suffixes: B sequences, S positions, H features, N heads, D features of a head, P = D / 2 pairs of them.
 """
 
-import math
-
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.layers.dropout import BatchRows
 from engine.layers.elementwise import Rotate, SwiGLU
 from engine.models.llama.shape import LlamaShape
+from engine.models.rotary import rotation
 from engine.models.serial import SerialModel
-
-EPSILON = 1e-5
-# Llama 3.1's scaling of rotary frequencies: wavelengths below the first are kept, above the second slowed in full.
-UNSCALED_SEQUENCE = 8192
-KEPT_BELOW, SLOWED_ABOVE = UNSCALED_SEQUENCE / 4, float(UNSCALED_SEQUENCE)
-
-
-def rotary_frequencies(shape: LlamaShape, device: torch.device) -> Tensor:
-    """Radians a position for each pair of features of a head: [P] in float64."""
-    exponents_P = torch.arange(0, shape.head_size, 2, dtype=torch.float64, device=device) / shape.head_size
-    frequencies_P = shape.rope_theta**-exponents_P
-    if shape.rope_scaling == 1:
-        return frequencies_P
-    wavelengths_P = 2 * math.pi / frequencies_P
-    kept_P = ((UNSCALED_SEQUENCE / wavelengths_P - 1) / (SLOWED_ABOVE / KEPT_BELOW - 1)).clamp(0, 1)
-    return frequencies_P * (kept_P + (1 - kept_P) / shape.rope_scaling)
-
-
-def rotation(shape: LlamaShape, length: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Cosine and sine of the angle by which each position turns each pair: [2, S, P]."""
-    positions_S = torch.arange(length, dtype=torch.float64, device=device)
-    angles_SP = positions_S.unsqueeze(1) * rotary_frequencies(shape, device)
-    return torch.stack([angles_SP.cos(), angles_SP.sin()]).to(dtype)
 
 
 class Attention(nn.Module):
@@ -48,16 +24,19 @@ class Attention(nn.Module):
         super().__init__()
         self.head_size = shape.head_size
         self.queries_per_key = shape.heads // shape.kv_heads
-        self.qkv = nn.Linear(shape.hidden, shape.hidden + 2 * shape.kv_heads * shape.head_size, bias=False)
+        self.qkv = nn.Linear(shape.hidden, shape.attended + 2 * shape.keys, bias=shape.qkv_bias)
+        self.norm_q = nn.RMSNorm(self.head_size, eps=shape.norm_eps) if shape.qk_norm else nn.Identity()
+        self.norm_k = nn.RMSNorm(self.head_size, eps=shape.norm_eps) if shape.qk_norm else nn.Identity()
         self.rotate = Rotate()
-        self.out = nn.Linear(shape.hidden, shape.hidden, bias=False)
+        self.out = nn.Linear(shape.attended, shape.hidden, bias=False)
 
     def forward(self, x_BSH: Tensor, rotation_2SP: Tensor) -> Tensor:
         """The number of heads follows from the width of qkv's output."""
         heads_BNSD = self.qkv(x_BSH).unflatten(2, (-1, self.head_size)).transpose(1, 2)
         keys = heads_BNSD.shape[1] // (self.queries_per_key + 2)
         q_BNSD, k_BNSD, v_BNSD = heads_BNSD.split([keys * self.queries_per_key, keys, keys], dim=1)
-        q_BNSD, k_BNSD = self.rotate(q_BNSD, rotation_2SP), self.rotate(k_BNSD, rotation_2SP)
+        q_BNSD = self.rotate(self.norm_q(q_BNSD), rotation_2SP)
+        k_BNSD = self.rotate(self.norm_k(k_BNSD), rotation_2SP)
         o_BNSD = F.scaled_dot_product_attention(q_BNSD, k_BNSD, v_BNSD, is_causal=True, enable_gqa=True)
         return self.out(o_BNSD.transpose(1, 2).flatten(2))
 
@@ -81,9 +60,9 @@ class Block(nn.Module):
 
     def __init__(self, shape: LlamaShape) -> None:
         super().__init__()
-        self.norm1 = nn.RMSNorm(shape.hidden, eps=EPSILON)
+        self.norm1 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
         self.attention = Attention(shape)
-        self.norm2 = nn.RMSNorm(shape.hidden, eps=EPSILON)
+        self.norm2 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
         self.feed_forward = FeedForward(shape)
 
     def forward(self, x_BSH: Tensor, rotation_2SP: Tensor) -> Tensor:
@@ -100,7 +79,7 @@ class Llama(SerialModel):
         self.shape = shape
         self.tokens = nn.Embedding(shape.vocabulary, shape.hidden)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.norm = nn.RMSNorm(shape.hidden, eps=EPSILON)
+        self.norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
         self.head = nn.Linear(shape.hidden, shape.vocabulary, bias=False)
         if shape.tied:
             self.head.weight = self.tokens.weight
@@ -108,8 +87,7 @@ class Llama(SerialModel):
     def forward(self, tokens_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
         """Logits of the next token at every position."""
         x_BSH = self.tokens(tokens_BS)
-        dtype = torch.promote_types(x_BSH.dtype, torch.float32)
-        rotation_2SP = rotation(self.shape, tokens_BS.shape[1], x_BSH.device, dtype)
+        rotation_2SP = rotation(self.shape, tokens_BS.shape[1], x_BSH.device, x_BSH.dtype)
         for block in self.blocks:
             x_BSH = self.run_block(block, x_BSH, rotation_2SP)
         return self.head(self.norm(x_BSH))

@@ -23,7 +23,6 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from engine.models.gpt.shape import GPTShape
-from engine.models.llama.model import EPSILON
 from engine.models.llama.shape import LlamaShape
 from engine.peers.contest import Case, Unavailable
 from engine.peers.layout import Layout
@@ -102,15 +101,18 @@ class MegatronCore:
 
 
 def _config(case: Case, layout: Layout, device: torch.device) -> TransformerConfig:
-    shape = case.model
+    shape, known = case.model, False
     options: dict[str, Any] = {"normalization": "LayerNorm", "activation_func": F.gelu}
     if isinstance(shape, LlamaShape):
         options = {"normalization": "RMSNorm", "activation_func": F.silu, "gated_linear_unit": True}
         options |= {"num_query_groups": shape.kv_heads, "add_bias_linear": False}
-        options |= {"ffn_hidden_size": shape.ffn, "layernorm_epsilon": EPSILON}
-    elif isinstance(shape, GPTShape) and shape.norm == "layernorm":
-        options |= {"add_bias_linear": shape.bias, "ffn_hidden_size": 4 * shape.hidden, "layernorm_epsilon": 1e-5}
-    else:
+        options |= {"ffn_hidden_size": shape.ffn, "layernorm_epsilon": shape.norm_eps}
+        known = not (shape.qkv_bias or shape.qk_norm or shape.head_features)
+    elif isinstance(shape, GPTShape):
+        known = shape.norm == "layernorm" and shape.activation == "gelu" and shape.positions is None
+        known = known and shape.rotary is None and not shape.parallel_residual
+        options |= {"add_bias_linear": shape.bias, "ffn_hidden_size": shape.wide, "layernorm_epsilon": shape.norm_eps}
+    if not known:
         raise Unavailable(f"Megatron-core's adapter knows no network like {shape.name}.")
     dtype = torch.bfloat16 if case.precision == "bf16" else torch.float32
     recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}

@@ -1,0 +1,135 @@
+"""Each rank reads from safetensors, and writes into them, only what it stores: no tensor is whole on any rank."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.comm.funnel import Comm
+from engine.errors import RunError
+from engine.grid import Axis
+from engine.models.adapters.folder import Pretrained
+from engine.models.adapters.safetensors import BYTES, LENGTH_BYTES, StoredTensor
+from engine.models.adapters.values import Values, values_of
+from engine.parallel.model import ParallelModel
+from engine.placement import Placement
+
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+BESIDE = ("*.json", "tokenizer*", "vocab*", "merges.txt", "*.model", "*.jinja", "*.md", "LICENSE*")
+"""Of the folder, what is copied as it is."""
+
+
+@contextmanager
+def weights_of(pretrained: Pretrained) -> Iterator[Values]:
+    """What a rank stores, read from the folder's files while they are open."""
+    from safetensors import safe_open  # an extra: Plan has looked for it
+
+    with ExitStack() as stack:
+        opened: dict[Path, Any] = {}
+
+        def fetch(name: str, region: tuple[slice, ...]) -> Tensor:
+            tensor = pretrained.tensors[name]
+            if tensor.file not in opened:
+                opened[tensor.file] = stack.enter_context(safe_open(tensor.file, framework="pt"))
+            part: Tensor = opened[tensor.file].get_slice(tensor.name)[region]
+            return part
+
+        yield values_of(pretrained.stored, fetch)
+
+
+def export(pretrained: Pretrained, model: ParallelModel, folder: Path) -> None:
+    """Write the weights as they came: the same files, tensors and dtypes. All ranks together, on one file system.
+
+    Each rank writes its own part. The folder is there once it is whole. Raises RunError if it can't be written.
+    """
+    comm, temporary = model.comm, folder.with_name(f".{folder.name}.part")
+    try:
+        if comm.rank == 0:
+            _prepare(pretrained, temporary)
+        comm.barrier()
+        with _Files(temporary) as files:
+            for name, parameter in model.local_parameters().items():
+                if _holds_first(model.placements[name], comm):
+                    _write(pretrained, model.placements[name], parameter.detach(), comm, files)
+        comm.barrier()
+        if comm.rank == 0:
+            if folder.is_dir():
+                folder.rmdir()  # an empty one: another is refused before the run
+            temporary.rename(folder)
+    except OSError as error:
+        raise RunError(f"The weights could not be written to {folder}: {error}.") from error
+    comm.barrier()
+
+
+class _Files:
+    """The files of a folder, each opened when it is first written."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._opened: dict[str, int] = {}
+
+    def __enter__(self) -> "_Files":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for descriptor in self._opened.values():
+            os.fsync(descriptor)
+            os.close(descriptor)
+
+    def put(self, tensor: StoredTensor, region: tuple[slice, ...], values: Tensor) -> None:
+        """Whole rows at once; of a part of their columns row by row."""
+        item = BYTES[tensor.dtype]
+        raw = values.to(DTYPES[tensor.dtype]).contiguous().view(torch.uint8).numpy()
+        width = prod(tensor.shape[1:]) * item
+        first = tensor.start + region[0].start * width
+        if region[1:] == tuple(slice(0, size) for size in tensor.shape[1:]):
+            self._write(tensor.file.name, raw.reshape(-1).data, first)
+            return
+        for number, row in enumerate(raw):
+            self._write(tensor.file.name, row.data, first + number * width + region[1].start * item)
+
+    def _write(self, name: str, content: memoryview, offset: int) -> None:
+        if name not in self._opened:
+            self._opened[name] = os.open(self._folder / name, os.O_WRONLY)
+        while content:
+            written = os.pwrite(self._opened[name], content, offset)
+            content, offset = content[written:], offset + written
+
+
+def _write(pretrained: Pretrained, placement: Placement, local: Tensor, comm: Comm, files: _Files) -> None:
+    for rectangle in placement.rectangles(comm.grid, comm.coords):
+        values = rectangle.of(local)
+        for run in pretrained.stored.runs(placement.name, rectangle.region):
+            rows = values[torch.from_numpy(run.rows).to(values.device)].cpu()
+            for tensor in pretrained.copies(run.tensor):
+                files.put(tensor, run.region, rows.t() if run.transposed else rows)
+
+
+def _holds_first(placement: Placement, comm: Comm) -> bool:
+    """Whether no rank before this one stores the same elements."""
+    spread = {axis for axis in placement.split if axis} | ({Axis.Z} if placement.sharded else set())
+    return all(axis in spread or comm.coords[axis] == 0 for axis in Axis)
+
+
+def _prepare(pretrained: Pretrained, folder: Path) -> None:
+    """All files, with their headers and what isn't trained; weights are holes."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for file in (file for pattern in BESIDE for file in pretrained.folder.glob(pattern) if file.is_file()):
+        shutil.copyfile(file, folder / file.name)
+    for source in {tensor.file for tensor in pretrained.tensors.values()}:
+        with source.open("rb") as old, (folder / source.name).open("wb") as new:
+            length = old.read(LENGTH_BYTES)
+            new.write(length + old.read(int.from_bytes(length, "little")))
+            for tensor in pretrained.others:
+                if tensor.file == source:
+                    old.seek(tensor.start)
+                    new.seek(tensor.start)
+                    new.write(old.read(tensor.stop - tensor.start))
+            new.truncate(source.stat().st_size)

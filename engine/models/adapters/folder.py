@@ -1,0 +1,69 @@
+"""A network in a folder as transformers saves it: config.json and safetensors. No torch, and no transformers either."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import UsageError
+from engine.models.adapters.adapter import Adapter
+from engine.models.adapters.known import IN_FILES
+from engine.models.adapters.options import Options
+from engine.models.adapters.safetensors import BYTES, StoredTensor, read_folder, read_json
+from engine.models.adapters.stored import Stored
+from engine.models.architecture import Architecture
+
+
+@dataclass(frozen=True, slots=True)
+class Pretrained:
+    """A folder that has passed every check. tensors: by the library's names; others are kept as they are."""
+
+    folder: Path
+    architecture: Architecture
+    stored: Stored
+    tensors: Mapping[str, StoredTensor]
+    others: tuple[StoredTensor, ...]
+
+    def copies(self, tensor: str) -> list[StoredTensor]:
+        """Where it is in the files: twice where a tied tensor was written under both of its names."""
+        names = [tensor, *(second for second, first in self.stored.aliases.items() if first == tensor)]
+        return [self.tensors[name] for name in names if name in self.tensors]
+
+
+def open_pretrained(folder: Path, *, sequence: int | None = None, dropout: float | None = None) -> Pretrained:
+    """Raises UsageError, naming it, for whatever of the folder no adapter knows, is missing or of another shape.
+
+    sequence, dropout: other than configured.
+    """
+    config = read_json(folder / "config.json")
+    adapter = _adapter(config.get("model_type"), folder)
+    networks = config.get("architectures") or [adapter.network]
+    if networks != [adapter.network]:
+        raise UsageError(f"{folder} is a {networks[0]}, but only {adapter.network} of {adapter.package} is known.")
+    options = Options(str(folder / "config.json"), config)
+    try:
+        architecture = adapter.read(options, folder.absolute().name, sequence, dropout)
+    except (ValueError, TypeError, ZeroDivisionError) as error:
+        raise UsageError(f"{folder / 'config.json'} describes no network ({error}): copy it again.") from error
+    stored = adapter.stored(architecture)
+    tensors: dict[str, StoredTensor] = {}
+    others: list[StoredTensor] = []
+    known = stored.shapes.keys() | stored.aliases.keys()
+    for in_file, tensor in read_folder(folder).items():
+        name = adapter.in_files.get(in_file, in_file)
+        if name not in known and f"{adapter.prefix}{name}" in known:
+            name = f"{adapter.prefix}{name}"
+        if name not in known and name.endswith(adapter.constants or ("/",)):
+            others.append(tensor)
+        elif tensor.dtype not in BYTES:
+            raise UsageError(f"{tensor.file} has {name} in {tensor.dtype}, but only {', '.join(BYTES)} can be trained.")
+        else:
+            tensors[name] = tensor
+    stored.check({name: tensor.shape for name, tensor in tensors.items()}, str(folder))
+    return Pretrained(folder, architecture, stored, tensors, tuple(others))
+
+
+def _adapter(model_type: object, folder: Path) -> Adapter:
+    known = {adapter.model_type: adapter for adapter in IN_FILES}
+    if model_type not in known:
+        raise UsageError(f"No adapter knows the model_type {model_type!r} of {folder}: known are {', '.join(known)}.")
+    return known[str(model_type)]

@@ -1,0 +1,125 @@
+"""A library's network, as it was built: what the engine trains instead of it, and with which weights."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from engine.comm.funnel import Comm
+from engine.errors import UsageError
+from engine.models.adapters.adapter import Adapter
+from engine.models.adapters.known import ADAPTERS
+from engine.models.adapters.options import Options
+from engine.models.adapters.stored import Stored
+from engine.models.adapters.values import Values, values_of
+from engine.models.architecture import Architecture
+
+WHOLE = {
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}
+"""Numbers with as many bits."""
+PLAIN = (nn.Linear, nn.Embedding, nn.Dropout, nn.LayerNorm, nn.ModuleList, nn.ModuleDict, nn.Identity)
+
+
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """What a library's network is."""
+
+    adapter: Adapter
+    architecture: Architecture
+    stored: Stored
+
+
+def understand(model: nn.Module) -> Understood:
+    """Raises UsageError, naming it, for whatever of the network no adapter knows. In eval mode it has no dropout."""
+    adapter, config = _adapter(model), model.config
+    given = config.to_dict() if hasattr(config, "to_dict") else vars(config)  # type: ignore[operator]
+    options = Options(adapter.title, given)
+    architecture = adapter.read(options, adapter.model_type, None, None if model.training else 0.0)
+    _check_modules(model, adapter)
+    stored = adapter.stored(architecture)
+    stored.check({name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}, adapter.title)
+    found = Understood(adapter, architecture, stored)
+    _check_parameters(model, found)
+    return found
+
+
+def adapt(model: nn.Module, comm: Comm) -> tuple[Architecture, Values | None]:
+    """The network that equals a library's, and its weights; None where it is on the meta device. Collective.
+
+    Raises UsageError as understand() does, and if ranks hold different weights.
+    """
+    found = understand(model)
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    if any(tensor.is_meta for tensor in state.values()):
+        return found.architecture, None
+    _check_alike(state.values(), comm)
+    return found.architecture, values_of(found.stored, lambda name, region: state[name][region])
+
+
+def _adapter(model: nn.Module) -> Adapter:
+    kind = type(model)
+    for adapter in ADAPTERS:
+        if (_package(kind), kind.__name__) == (adapter.package, adapter.network):
+            return adapter
+    known = ", ".join(adapter.title for adapter in ADAPTERS)
+    raise UsageError(f"No adapter knows the network {kind.__name__} of {_package(kind)}: known are {known}.")
+
+
+def _check_modules(model: nn.Module, adapter: Adapter) -> None:
+    """Raises UsageError for a module that the adapter doesn't know, or that isn't as the configuration builds it."""
+    own = {adapter.network, adapter.attention, *adapter.modules}
+    with torch.device("meta"):
+        built = {name: _told(module) for name, module in type(model)(model.config).named_modules()}
+    for name, module in model.named_modules():
+        kind, title = type(module), f"{name or 'The network'} of {adapter.title}"
+        if kind not in PLAIN and (_package(kind) != adapter.package or kind.__name__ not in own):
+            raise UsageError(f"{title} is a {kind.__name__}, which the adapter doesn't know: build it without.")
+        if built.get(name) != _told(module):
+            raise UsageError(
+                f"{title} is a {_told(module)}, but the configuration says {built.get(name, 'nothing of it')}: change "
+                "that instead."
+            )
+        if "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks:
+            raise UsageError(f"{title} has a forward or hooks of its own, which would not run: remove them.")
+
+
+def _check_parameters(model: nn.Module, found: Understood) -> None:
+    """Raises UsageError for a parameter that isn't trained, or shared otherwise than the configuration says."""
+    title, first_names = found.adapter.title, {parameter: name for name, parameter in model.named_parameters()}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if not parameter.requires_grad:
+            raise UsageError(f"{name} of {title} asks for no gradient, but all is trained: unfreeze it.")
+        if parameter.dtype not in WHOLE:
+            raise UsageError(f"{name} of {title} is in {parameter.dtype}, which can't be trained: cast the network.")
+        if first_names[parameter] != found.stored.aliases.get(name, name):
+            raise UsageError(
+                f"{name} of {title} and {first_names[parameter]} are one tensor or two, but not as the configuration "
+                "says: build the network by it."
+            )
+
+
+def _told(module: nn.Module) -> str:
+    """Its class and what it says of itself, such as sizes, eps and dropout."""
+    return f"{type(module).__name__}({module.extra_repr()})"
+
+
+def _check_alike(tensors: Iterable[Tensor], comm: Comm) -> None:
+    """Raises UsageError unless all ranks hold the same weights: their bits as whole numbers have the same sum."""
+    total = torch.zeros(1, dtype=torch.int64)
+    for number, tensor in enumerate(tensors, start=1):
+        bits = tensor.contiguous().view(WHOLE[tensor.dtype])
+        total += number * bits.sum(dtype=torch.int64).cpu()
+    if len(comm.everyone(total).unique()) > 1:
+        raise UsageError(
+            "The ranks built networks of different weights: seed them alike before (torch.manual_seed), or build them "
+            "on the meta device for the engine's own initial values."
+        )
+
+
+def _package(kind: type) -> str:
+    return kind.__module__.partition(".")[0]

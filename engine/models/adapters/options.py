@@ -1,0 +1,101 @@
+"""A library's configuration, read option by option: what no adapter asks for is refused by name. No torch."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
+
+from engine.errors import UsageError
+
+T = TypeVar("T", int, float, bool, str)
+
+NO_MATTER = frozenset(
+    {
+        *("model_type", "architectures", "transformers_version", "_name_or_path", "dtype", "torch_dtype", "auto_map"),
+        *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "tokenizer_class"),
+        *("id2label", "label2id", "num_labels", "problem_type", "classifier_dropout", "task_specific_params"),
+        *("use_cache", "return_dict", "output_attentions", "output_hidden_states", "torchscript", "pretraining_tp"),
+        *("initializer_range", "chunk_size_feed_forward", "is_decoder", "pruned_heads", "use_bfloat16"),
+    }
+)
+"""Options of transformers that change nothing of a training step's numbers."""
+
+
+class Options:
+    """of: whose they are, for sentences. given: by name; None is as good as not given."""
+
+    def __init__(self, of: str, given: Mapping[str, Any], *, no_matter: Collection[str] = NO_MATTER) -> None:
+        self._of = of
+        self._left = {name: value for name, value in given.items() if value is not None and name not in no_matter}
+
+    def take(self, name: str, default: T | None = None) -> T:
+        """Its value. Raises UsageError if it isn't given and has no default, or is of another type."""
+        value: Any = self._left.pop(name, default)
+        if value is None:
+            raise UsageError(f"{self._of} says nothing of {name}: complete its configuration.")
+        if isinstance(default, float) and type(value) is int:
+            value = float(value)
+        kind = int if default is None else type(default)
+        if not _is(value, kind):
+            raise UsageError(f"{self._of} has {name}={value!r}, but that is to be of type {kind.__name__}: correct it.")
+        return value
+
+    def one_of(self, name: str, known: Mapping[str, str], default: str) -> str:
+        """What a word means. Raises UsageError for one that isn't known."""
+        self.require(name, *known, default=default, keep=True)
+        return known[self.take(name, default)]
+
+    def maybe(self, name: str) -> int | None:
+        """A number, or None where it isn't given."""
+        return self.take(name, 1) if name in self._left else None
+
+    def group(self, name: str) -> dict[str, Any]:
+        """Options that are told together, without those that are None."""
+        value = self._left.pop(name, {})
+        if not isinstance(value, Mapping):
+            raise UsageError(f"{self._of} has {name}={value!r}, but that is to be a mapping: correct it.")
+        return {key: one for key, one in value.items() if one is not None}
+
+    def require(self, name: str, *allowed: object, default: object, keep: bool = False) -> None:
+        """Raises UsageError unless it has one of these values."""
+        value = self._left.get(name, default) if keep else self._left.pop(name, default)
+        if value not in allowed:
+            raise self.refusal(f"{name}={value!r}", " or ".join(f"{one!r}" for one in allowed))
+
+    def forget(self, *names: str) -> None:
+        """These change nothing, whatever they are."""
+        for name in names:
+            self._left.pop(name, None)
+
+    def refusal(self, what: str, known: str) -> UsageError:
+        """The error of an option whose value isn't known."""
+        return UsageError(f"{self._of} has {what}, which can't be trained here: only {known} can.")
+
+    def finish(self) -> None:
+        """Raises UsageError if there are options that nobody has asked for."""
+        for name, value in self._left.items():
+            raise UsageError(
+                f"{self._of} has {name}={value!r}, an option that no adapter knows and that might change the network: "
+                "remove it if it doesn't."
+            )
+
+    def dropout(self, names: Collection[str], inside: Collection[str], default: float, override: float | None) -> float:
+        """Dropout of embedding and projections, which must be alike, and none inside (of attention).
+
+        override: what to take instead, whatever is configured.
+        """
+        rates = {name: self.take(name, default) for name in (*names, *inside)}
+        if override is not None:
+            return override
+        within = {name: rate for name, rate in rates.items() if name in inside and rate}
+        others = {rates[name] for name in names}
+        if within or len(others) > 1:
+            told = ", ".join(f"{name}={rate:g}" for name, rate in rates.items())
+            raise UsageError(
+                f"{self._of} has {told}, but dropout here is the same everywhere and never inside attention: set "
+                "them so, train what is in eval mode, or give --dropout."
+            )
+        return others.pop() if others else 0.0
+
+
+def _is(value: object, kind: type) -> bool:
+    """Of this very type: True is no number here."""
+    return type(value) is kind

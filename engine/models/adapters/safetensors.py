@@ -1,0 +1,88 @@
+"""What a folder of safetensors holds: names, shapes, and where in which file. No torch: known before anything starts.
+
+A file is eight bytes with the length of a header, the header, which is JSON, and the tensors' bytes, row by row
+(https://huggingface.co/docs/safetensors). Of several files model.safetensors.index.json says which tensor is where.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from engine.errors import UsageError
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+LENGTH_BYTES = 8
+LONGEST_HEADER = 100_000_000
+BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """dtype: as the format names it. start, stop: its first byte in the file, and the one after its last."""
+
+    name: str
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+def read_folder(folder: Path) -> dict[str, StoredTensor]:
+    """Every tensor of a folder by name. Raises UsageError, naming the file, if one is missing, cut short or no such."""
+    if (folder / SINGLE).is_file():
+        return read_header(folder / SINGLE)
+    if not (folder / INDEX).is_file():
+        raise UsageError(f"{folder} has neither {SINGLE} nor {INDEX}: save the network there as safetensors.")
+    index = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(index, Mapping) or not all(isinstance(file, str) for file in index.values()):
+        raise UsageError(f"{folder / INDEX} has no weight_map from tensors to files: save the network again.")
+    found: dict[str, StoredTensor] = {}
+    for file in sorted(set(index.values())):
+        if Path(file).name != file or not (folder / file).is_file():
+            raise UsageError(f"{folder / INDEX} names {file}, which isn't in {folder}: copy all of its files.")
+        found |= read_header(folder / file)
+    if missing := sorted(index.keys() - found.keys()):
+        raise UsageError(f"{folder / INDEX} places {missing[0]} in {index[missing[0]]}, which doesn't have it.")
+    return found
+
+
+def read_header(file: Path) -> dict[str, StoredTensor]:
+    """Every tensor of one file by name. Raises UsageError if the file is cut short, or holds what isn't trained."""
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
+        text = opened.read(length) if length <= min(size, LONGEST_HEADER) else b""
+    first, found = LENGTH_BYTES + length, {}
+    try:
+        entries: dict[str, Any] = json.loads(text)
+        entries.pop("__metadata__", None)
+        for name, entry in entries.items():
+            shape, (start, stop) = tuple(map(int, entry["shape"])), entry["data_offsets"]
+            tensor = StoredTensor(name, file, str(entry["dtype"]), shape, first + start, first + stop)
+            if size < tensor.stop:
+                raise UsageError(
+                    f"{file} is cut short: it has {size} bytes, {name} ends at {tensor.stop}; copy it again."
+                )
+            if tensor.dtype in BYTES and prod(shape) * BYTES[tensor.dtype] != stop - start:
+                raise ValueError(name)
+            found[name] = tensor
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise UsageError(f"{file} is cut short or no safetensors: its header can't be read; copy it again.") from None
+    return found
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """An object. Raises UsageError if the file isn't one."""
+    try:
+        found = json.loads(file.read_text())
+    except FileNotFoundError:
+        raise UsageError(f"{file} isn't there: give the folder of a network that save_pretrained() wrote.") from None
+    except (OSError, ValueError):
+        raise UsageError(f"{file} can't be read as JSON: copy it again.") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{file} holds no JSON object: copy it again.")
+    return found

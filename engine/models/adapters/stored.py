@@ -1,0 +1,118 @@
+"""Where a library stores the engine's parameters: index maps, read one way to load and the other way to save. No torch.
+
+A serial parameter's rows lie in one tensor of the library or in several (query, key and value on their own), in an
+order of their own (the halves of rotary pairs), and sometimes as columns.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import UsageError
+from engine.models.architecture import Architecture
+
+Index = npt.NDArray[np.int64]
+Names = Mapping[str, str | Sequence[tuple[str, Index]]]
+"""By the serial name of a layer, the library's; or several with the rows of theirs that the serial one's rows are."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Neighbouring rows of a serial parameter: rows `index` of a library's tensor, columns where it is transposed."""
+
+    tensor: str
+    index: Index
+    transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A region of a library's tensor, and which rows of a rectangle its rows (columns, if transposed) are."""
+
+    tensor: str
+    region: tuple[slice, ...]
+    rows: Index
+    transposed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A network's parameters as a library stores them. aliases: second names of tied ones, and the first."""
+
+    parts: Mapping[str, tuple[Part, ...]]
+    shapes: Mapping[str, tuple[int, ...]]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def runs(self, parameter: str, region: tuple[slice, ...]) -> Iterator[Run]:
+        """What a rectangle of a serial parameter is made of, in as few regions as can be."""
+        rows, *others = region
+        parts = self.parts[parameter]
+        for part, end in zip(parts, accumulate(len(part.index) for part in parts), strict=True):
+            begin = end - len(part.index)
+            low, high = max(rows.start, begin), min(rows.stop, end)
+            if low >= high:
+                continue
+            index = part.index[low - begin : high - begin]
+            order = np.argsort(index)
+            for some in np.split(order, np.flatnonzero(np.diff(index[order]) != 1) + 1):
+                span = slice(int(index[some[0]]), int(index[some[-1]]) + 1)
+                whole = (*others, span) if part.transposed else (span, *others)
+                yield Run(part.tensor, whole, some + (low - rows.start), part.transposed)
+
+    def check(self, given: Mapping[str, tuple[int, ...]], of: str) -> None:
+        """Raises UsageError unless these are the tensors, by shape. of: whose they are."""
+        for name, shape in self.shapes.items():
+            if name not in given:
+                raise UsageError(f"{of} has no {name}, which its configuration asks for: complete it.")
+            if given[name] != shape:
+                raise UsageError(
+                    f"{of} has {name} of shape {list(given[name])}, but its configuration asks for {list(shape)}: give "
+                    "the configuration that it was written with."
+                )
+        for name, shape in given.items():
+            if name not in self.shapes and (name not in self.aliases or shape != self.shapes[self.aliases[name]]):
+                raise UsageError(f"{of} has {name}, which no adapter knows: remove it, or train without the adapter.")
+
+
+def stored(architecture: Architecture, names: Names, *, transposed_blocks: bool = False) -> Stored:
+    """By the names of layers. transposed_blocks: matrices of blocks are stored [k, n]."""
+    parts: dict[str, tuple[Part, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, placement in architecture.placements().items():
+        layer, _, kind = name.rpartition(".")
+        prefix = ""
+        if layer.startswith("blocks."):
+            _, number, layer = layer.split(".", 2)
+            prefix = f"{names['blocks']}.{number}."
+        rows, *others = placement.shape
+        transposed = transposed_blocks and prefix != "" and others != []
+        where = names[layer]
+        found = [(where, np.arange(rows))] if isinstance(where, str) else where
+        parts[name] = tuple(Part(f"{prefix}{path}.{kind}", index, transposed) for path, index in found)
+        for part in parts[name]:
+            before = shapes.get(part.tensor, (0,))[-1 if transposed else 0]
+            whole = (before + len(part.index), *others)
+            shapes[part.tensor] = whole[::-1] if transposed else whole
+    aliases = {}
+    for second, first in architecture.ties.items():
+        layer, _, kind = second.rpartition(".")
+        aliases[f"{names[layer]}.{kind}"] = parts[first][0].tensor
+    return Stored(parts, shapes, aliases)
+
+
+def halves(heads: int, size: int, turned: int | None = None, *, apart: int | None = None) -> Index:
+    """Rows of heads whose rotary pairs are neighbours, where the library has all first halves before the second ones.
+
+    turned: features of a head that have pairs (default all). apart: rows from head to head (default size).
+
+    >>> halves(2, 4).tolist()
+    [0, 2, 1, 3, 4, 6, 5, 7]
+    """
+    within = np.arange(size)
+    turned = size if turned is None else turned
+    within[:turned] = np.arange(turned).reshape(2, turned // 2).T.ravel()
+    first = np.arange(heads) * (size if apart is None else apart)
+    return (first[:, None] + within).ravel()

@@ -1,0 +1,58 @@
+"""Folders as transformers writes them, small and without it: config.json and safetensors with drawn weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from engine.models.adapters.known import IN_FILES
+from engine.models.adapters.options import Options
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 24,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 24, "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 16, "tie_word_embeddings": True, "rope_theta": 500.0, "torch_dtype": "bfloat16",
+}  # fmt: skip
+GPT2: dict[str, Any] = {
+    "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 32, "n_layer": 2, "n_head": 4,
+    "n_positions": 16, "n_ctx": 16, "vocab_size": 24, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0,
+}  # fmt: skip
+NEOX: dict[str, Any] = {
+    "model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"], "hidden_size": 32, "intermediate_size": 24,
+    "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 24, "max_position_embeddings": 16,
+    "rotary_pct": 0.5, "rotary_emb_base": 10000, "use_parallel_residual": True,
+}  # fmt: skip
+
+
+def write(folder: Path, config: dict[str, Any], *, dtype: torch.dtype = torch.float32, files: int = 1) -> Path:
+    """Constants and a second copy of a tied table are there too, as in files of old."""
+    adapter = next(one for one in IN_FILES if one.model_type == config["model_type"])
+    stored = adapter.stored(adapter.read(Options("a test", config), "test", None, 0.0))
+    generator = torch.Generator().manual_seed(1)
+    in_files = {network: name for name, network in adapter.in_files.items()}
+    tensors = {
+        in_files.get(name, name): torch.randn(shape, generator=generator).mul(0.1).to(dtype)
+        for name, shape in stored.shapes.items()
+    }
+    tensors |= {second: tensors[first].clone() for second, first in stored.aliases.items()}
+    if config["model_type"] == "gpt2":
+        tensors = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+        tensors["h.0.attn.bias"] = torch.ones(1, 1, 16, 16, dtype=torch.bool).tril()
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text("{}")
+    if files == 1:
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        return folder
+    names = sorted(tensors)
+    where = {name: f"model-{i % files + 1:05}-of-{files:05}.safetensors" for i, name in enumerate(names)}
+    for file in set(where.values()):
+        save_file({name: tensors[name] for name in names if where[name] == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}

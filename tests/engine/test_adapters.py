@@ -1,0 +1,209 @@
+"""Networks of libraries, unmodified, train on every grid as they do alone: loss and every gradient, in float64.
+
+What no adapter knows of a network is refused by name.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from engine_command import train
+from library_models import CONFIGS, LITGPT, SEQUENCE, SEQUENCES, VOCABULARY, build, loss_and_gradients, tokens
+from test_parity import TOLERANCE
+from torch import Tensor, nn
+from training import grid_id
+from virtual_ranks import factorisations, run_ranks
+
+from engine.comm.funnel import Comm
+from engine.data.dataset import Synthetic
+from engine.data.sampler import batch
+from engine.errors import UsageError
+from engine.grid import Grid
+from engine.models.adapters.library import adapt, understand
+from engine.models.adapters.stored import Stored
+from engine.models.adapters.values import Values, values_of
+from engine.models.architecture import Architecture
+from engine.parallel.parallelize import parallelize
+from engine.precision import Precision
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[peers]'")
+
+SMALL_GRIDS = [*factorisations((1, 2, 4)), Grid(2, 2, 2, 1)]
+GRIDS = {"llama": factorisations(), "gpt2": factorisations(), "qwen3": SMALL_GRIDS, "neox": SMALL_GRIDS}
+FP32, FP64 = Precision.named("fp32"), Precision.named("fp64")
+
+
+@dataclass
+class Reference:
+    """A network and what its library finds."""
+
+    model: nn.Module
+    architecture: Architecture
+    stored: Stored
+    values: Values | None
+    loss: float
+    gradients: dict[str, Tensor]
+
+
+@cache
+def reference(name: str) -> Reference:
+    model = build(name)
+    architecture, values = adapt(model, Comm(Grid()))
+    return Reference(model, architecture, understand(model).stored, values, *loss_and_gradients(model))
+
+
+def errors(known: Reference, comm: Comm) -> dict[str, float]:
+    """Of the loss, and of this rank's elements of each gradient relative to the largest of that tensor's."""
+    if comm.grid.size <= 4:
+        parallel = parallelize(known.model, comm, precision=FP64, seed=0)
+    else:  # what that comes to, which takes half of the time
+        parallel = parallelize(known.architecture, comm, precision=FP64, seed=0, values=known.values)
+    share = SEQUENCES // comm.grid.batch_split
+    first = (comm.coords.data * comm.grid.z + comm.coords.z) * share
+    whole = tokens()
+    own = whole[first : first + share]
+    parallel.start_step()
+    loss = parallel.loss(own[:, :-1], own[:, 1:], divisor=whole[:, 1:].numel())
+    loss.backward()
+    parallel.finish_step()
+    total = parallel.sum_over_batch(loss.detach().clone()).item()
+    found = {"loss": abs(total - known.loss) / known.loss}
+    gradient_of = values_of(known.stored, lambda name, region: known.gradients[name][region])
+    for name, parameter in parallel.local_parameters().items():
+        assert parameter.grad is not None
+        expected = gradient_of(parallel.placements[name], comm.grid, comm.coords, torch.float64)
+        least = min(known.gradients[part.tensor].abs().max().item() for part in known.stored.parts[name])
+        assert least > 1e-5, "a gradient that vanishes compares nothing"
+        found[name] = (parameter.grad.flatten() - expected).abs().max().item() / least
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "grid"),
+    [(name, grid) for name in (*CONFIGS, *LITGPT) for grid in GRIDS.get(name, (Grid(2, 2, 2, 1), Grid(1, 1, 4, 2)))],
+    ids=lambda value: value if isinstance(value, str) else grid_id(value),
+)
+def test_a_librarys_network_trains_on_every_grid_as_it_does_alone(name: str, grid: Grid) -> None:
+    if name in LITGPT:
+        pytest.importorskip("litgpt", reason="litgpt is not installed: pip install litgpt==0.5.13")
+    known = reference(name)
+    assert known.stored.shapes.keys() == known.gradients.keys()
+    for found in run_ranks(grid, lambda comm: errors(known, comm)):
+        assert all(error < TOLERANCE for error in found.values()), found  # also false where one is no number
+
+
+class LlamaMLP(nn.Linear):
+    """Called like the library's own."""
+
+
+def with_layer(name: str, layer: nn.Module) -> nn.Module:
+    model = build("llama")
+    model.set_submodule(name, layer)
+    return model
+
+
+def other_norm() -> nn.Module:
+    return build("llama", rms_norm_eps=0.5).get_submodule("model.norm")
+
+
+def untied() -> nn.Module:
+    model = build("llama-tied")
+    head = model.get_submodule("lm_head")
+    head.weight = nn.Parameter(model.get_parameter("lm_head.weight").clone())  # type: ignore[assignment]
+    return model
+
+
+def with_hook(model: nn.Module) -> nn.Module:
+    model.get_submodule("model.norm").register_forward_hook(lambda *call: None)
+    return model
+
+
+def with_forward(model: nn.Module) -> nn.Module:
+    model.get_submodule("lm_head").forward = lambda x: x  # type: ignore[method-assign]
+    return model
+
+
+def frozen(model: nn.Module) -> nn.Module:
+    model.get_parameter("model.norm.weight").requires_grad = False
+    return model
+
+
+MLP = "model.layers.0.mlp"
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "network": (lambda: nn.Linear(2, 2), "No adapter knows the network Linear of torch: known are transformers' GPT2L"),
+    "own class": (
+        lambda: with_layer(MLP, LlamaMLP(64, 64)),
+        f"{MLP} of transformers' LlamaForCausalLM is a LlamaMLP, ",
+    ),
+    "other norm": (
+        lambda: with_layer("model.norm", nn.RMSNorm(64)),
+        "model.norm of .* is a RMSNorm, which the adapter",
+    ),
+    "activation": (
+        lambda: with_layer(f"{MLP}.act_fn", nn.Identity()),
+        "act_fn of .* is a Identity.*, but the config",
+    ),
+    "eps": (lambda: with_layer("model.norm", other_norm()), r"norm of .*eps=0.5\), but .*says LlamaRMSNorm.*eps=0.001"),
+    "untied": (untied, "lm_head.weight of .* are one tensor or two, but not as the configuration"),
+    "hook": (lambda: with_hook(build("llama")), "model.norm of .* has a forward or hooks of its own, which would not"),
+    "forward": (lambda: with_forward(build("llama")), "lm_head of .* has a forward or hooks of its own"),
+    "frozen": (lambda: frozen(build("llama")), "model.norm.weight of .* asks for no gradient, but all is trained"),
+    "dropout": (lambda: build("gpt2-narrow").train(), "embd_pdrop=0.1, .* but dropout here is the same everywhere"),
+    "option": (lambda: build("llama", mlp_bias=True), "mlp_bias=True, which can't be trained here: only False can"),
+    "window": (lambda: build("qwen2", use_sliding_window=True), "use_sliding_window=True, which can't be trained"),
+    "new option": (lambda: build("llama", logit_scale=2.0), "logit_scale=2.0, an option that no adapter knows"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_no_adapter_knows_is_refused_by_name(what: str) -> None:
+    make, said = REFUSED[what]
+    model = make()
+    with pytest.raises(UsageError, match=said):
+        parallelize(model, Comm(Grid()), precision=FP32, seed=0)
+
+
+def test_ranks_that_built_different_weights_are_refused() -> None:
+    def own(comm: Comm) -> None:
+        model = build("llama")
+        with torch.no_grad():
+            model.get_parameter("model.norm.weight")[3] += 1e-9 * comm.rank
+        parallelize(model, comm, precision=FP32, seed=0)
+
+    with pytest.raises(UsageError, match="The ranks built networks of different weights: seed them alike before"):
+        run_ranks(Grid(data=2), own)
+
+
+def test_a_network_on_the_meta_device_starts_from_the_engines_own_weights() -> None:
+    model = build("llama").to("meta")
+    ours = parallelize(model, Comm(Grid()), precision=FP32, seed=3)
+    alone = parallelize(understand(model).architecture, Comm(Grid()), precision=FP32, seed=3)
+    for name, parameter in alone.local_parameters().items():
+        assert torch.equal(parameter, ours.local_parameters()[name])
+
+
+@pytest.mark.parametrize("name", ["llama-tied", "gpt2", "neox"])
+def test_transformers_finds_our_loss_in_what_was_trained_and_written(name: str, tmp_path: Path) -> None:
+    """Two ranks train and write; what one rank finds of that is what transformers does."""
+    given, trained, result = tmp_path / "given", tmp_path / "trained", tmp_path / "result.json"
+    build(name).float().save_pretrained(given, max_shard_size="20KB")  # type: ignore[operator]
+    run = ("--batch-size", "8", "--data", "synthetic", "--warmup", "0", "--learning-rate", "0.01", "--out", str(result))
+    both = (*run, "--grid", "2x1x1x1", "--iterations", "2", "--export", str(trained))
+    assert train(2, "--model", f"hf:{given}", *both)[0] == [0, 0]
+    assert train(1, "--model", f"hf:{trained}", *run, "--iterations", "1")[0] == [0]
+    (iteration,) = json.loads(result.read_text())["iterations"]
+    inputs, targets = batch(
+        Synthetic(VOCABULARY), seed=0, step=0, batch_size=8, rows=range(8), sequence_length=SEQUENCE
+    )
+    losses = {}
+    for folder in (given, trained):
+        model = type(build(name)).from_pretrained(folder).eval()  # type: ignore[attr-defined]
+        logits = model(torch.from_numpy(inputs)).logits.flatten(0, 1)
+        losses[folder] = F.cross_entropy(logits, torch.from_numpy(targets).flatten()).item()
+    assert iteration["loss"] == pytest.approx(losses[trained], rel=1e-5)
+    assert abs(losses[trained] - losses[given]) > 1e-3, "it has learnt something"

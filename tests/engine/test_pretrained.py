@@ -1,0 +1,160 @@
+"""Networks in folders: each rank reads its own part, what is written back is bit for bit what was read, and what can't
+be trained is refused before anything starts.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_command import train
+from pretrained_folders import GPT2, LLAMA, NEOX, contents, write
+from safetensors.torch import load_file, save_file
+from training import grid_id
+from virtual_ranks import run_ranks
+
+from engine.comm.funnel import Comm
+from engine.errors import RunError, UsageError
+from engine.grid import Grid
+from engine.models.adapters.files import export, weights_of
+from engine.models.adapters.folder import Pretrained, open_pretrained
+from engine.models.choice import ModelChoice
+from engine.overlap.flags import Overlap
+from engine.parallel.model import ParallelModel
+from engine.parallel.parallelize import parallelize
+from engine.precision import Precision
+
+KINDS = {
+    "llama-bf16": (LLAMA, torch.bfloat16, 1),
+    "gpt2-masks": (GPT2, torch.float32, 1),
+    "neox-files": (NEOX, torch.float32, 3),
+}
+ONE = ("--batch-size", "4", "--data", "synthetic", "--iterations", "1", "--warmup", "0")
+
+
+def read(pretrained: Pretrained, comm: Comm) -> ParallelModel:
+    with weights_of(pretrained) as values:
+        return parallelize(
+            pretrained.architecture, comm, precision=Precision.named("fp32"), seed=0, values=values, overlap=Overlap()
+        )
+
+
+@pytest.mark.parametrize("grid", [Grid(), Grid(2, 2, 1, 1), Grid(1, 2, 2, 2), Grid(2, 1, 4, 1)], ids=grid_id)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_read_on_a_grid_is_written_back_bit_for_bit(kind: str, grid: Grid, tmp_path: Path) -> None:
+    config, dtype, files = KINDS[kind]
+    pretrained = open_pretrained(write(tmp_path / "in", config, dtype=dtype, files=files))
+    run_ranks(grid, lambda comm: export(pretrained, read(pretrained, comm), tmp_path / "out"))
+    assert contents(tmp_path / "out") == contents(tmp_path / "in")
+
+
+def test_weights_that_can_not_be_written_say_where(tmp_path: Path) -> None:
+    pretrained = open_pretrained(write(tmp_path / "in", LLAMA))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"The weights could not be written to .*/file/out: .*Not a directory"):
+        export(pretrained, read(pretrained, Comm(Grid())), tmp_path / "file" / "out")
+
+
+def test_a_rank_reads_as_many_elements_as_it_stores(tmp_path: Path) -> None:
+    grid = Grid(2, 2, 2, 1)
+    pretrained = open_pretrained(write(tmp_path / "in", LLAMA))
+    for name, placement in pretrained.architecture.placements().items():
+        for rank in range(grid.size):
+            rectangles = placement.rectangles(grid, grid.coords(rank))
+            runs = [run for one in rectangles for run in pretrained.stored.runs(name, one.region)]
+            sizes = [torch.Size(part.stop - part.start for part in run.region).numel() for run in runs]
+            assert sum(sizes) == placement.local_numel(grid)
+
+
+def altered(folder: Path, **changed: Any) -> None:
+    config = json.loads((folder / "config.json").read_text()) | changed
+    (folder / "config.json").write_text(json.dumps({key: one for key, one in config.items() if one != "gone"}))
+
+
+def with_tensors(folder: Path, changed: dict[str, torch.Tensor | None]) -> None:
+    tensors = load_file(folder / "model.safetensors") | changed
+    save_file({name: one for name, one in tensors.items() if one is not None}, folder / "model.safetensors")
+
+
+def cut(folder: Path, length: int) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:length])
+
+
+NORM = "model.norm.weight"
+WRONG: dict[str, tuple[Any, str]] = {
+    "no config": (lambda f: (f / "config.json").unlink(), "config.json isn't there: give the folder of a network"),
+    "config cut": (lambda f: (f / "config.json").write_text("{"), "config.json can't be read as JSON"),
+    "architecture": (lambda f: altered(f, model_type="mamba"), "knows the model_type 'mamba' of .*: known are gpt2,"),
+    "head": (lambda f: altered(f, architectures=["LlamaForTokenClassification"]), "is a LlamaForTokenClassification"),
+    "option": (lambda f: altered(f, logit_scale=3.0), "has logit_scale=3.0, an option that no adapter knows"),
+    "quantised": (lambda f: altered(f, quantization_config={"bits": 4}), "has quantization_config={'bits': 4}"),
+    "activation": (lambda f: altered(f, hidden_act="relu"), "has hidden_act='relu', which .*: only 'silu' can"),
+    "positions": (
+        lambda f: altered(f, rope_scaling={"type": "dynamic", "factor": 2.0}),
+        "rotary positions of .*'dynamic'.*: only the default kind, and llama3 with",
+    ),
+    "dropout": (lambda f: altered(f, attention_dropout=0.1), "has attention_dropout=0.1, but dropout here .*eval mode"),
+    "size": (lambda f: altered(f, hidden_size="gone"), "says nothing of hidden_size"),
+    "type": (lambda f: altered(f, vocab_size="many"), "vocab_size='many', but that is to be of type int"),
+    "theta": (lambda f: altered(f, rope_parameters={"rope_theta": "high"}), "describes no network .could not"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "neither model.safetensors nor model.*index"),
+    "weights cut": (lambda f: cut(f, 5000), "is cut short: it has 5000 bytes, .* ends at [0-9]+; copy it again"),
+    "header cut": (lambda f: cut(f, 100), "cut short or no safetensors: its header can't be read"),
+    "missing": (lambda f: with_tensors(f, {NORM: None}), "has no model.norm.weight, which its configuration asks for"),
+    "shape": (lambda f: with_tensors(f, {NORM: torch.ones(31)}), r"shape \[31\], but its configuration asks \w+ \[32"),
+    "unknown": (lambda f: with_tensors(f, {"lora": torch.ones(2)}), "has lora, which no adapter knows"),
+    "integers": (lambda f: with_tensors(f, {NORM: torch.ones(32).int()}), "model.norm.weight in I32, but only F64, F"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_folder_that_can_not_be_trained_says_why(what: str, tmp_path: Path) -> None:
+    spoil, said = WRONG[what]
+    folder = write(tmp_path / "in", LLAMA)
+    ModelChoice(model=f"hf:{folder}").resolve()
+    spoil(folder)
+    with pytest.raises(UsageError, match=said):
+        ModelChoice(model=f"hf:{folder}").resolve()
+
+
+def test_an_index_whose_files_are_not_all_there_says_which(tmp_path: Path) -> None:
+    folder = write(tmp_path / "in", NEOX, files=3)
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    index["weight_map"]["lm_head.weight"] = index["weight_map"].pop("embed_out.weight")
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UsageError, match=r"places lm_head.weight in model-00001-of-00003.safetensors, which doesn't"):
+        open_pretrained(folder)
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(UsageError, match=r"names model-00002-of-00003.safetensors, which isn't in"):
+        open_pretrained(folder)
+
+
+def test_options_that_a_folder_has_of_its_own_are_not_given_twice(tmp_path: Path) -> None:
+    folder = write(tmp_path / "in", GPT2 | {"attn_pdrop": 0.1})
+    with pytest.raises(UsageError, match=r"is as its config.json says: give only --seq and --dropout\."):
+        ModelChoice(model=f"hf:{folder}", layers=1).resolve()
+    with pytest.raises(UsageError, match=r"attn_pdrop=0.1, but dropout here is the same everywhere.*give --dropout"):
+        ModelChoice(model=f"hf:{folder}").resolve()
+    shorter = ModelChoice(model=f"hf:{folder}", seq=8, dropout=0.2).resolve()
+    assert (shorter.sequence, shorter.shape["positions"], shorter.options["dropout"]) == (8, 16, 0.2)
+    with pytest.raises(UsageError, match="A sequence of 17 tokens is longer than the table of 16 positions"):
+        ModelChoice(model=f"hf:{folder}", seq=17, dropout=0.0).resolve()
+
+
+def test_the_command_refuses_a_folder_before_anything_starts(tmp_path: Path) -> None:
+    folder = write(tmp_path / "in", LLAMA)
+    options = ("--model", f"hf:{folder}", *ONE, "--out", str(tmp_path / "result.json"))
+    codes, said = train(1, *options, "--export", str(folder))
+    assert codes == [2]
+    assert said[0].endswith("is not empty: name a new folder, nothing is written over.\n")
+    codes, said = train(1, "--model", "gpt-test", *options[2:], "--export", str(tmp_path / "new"))
+    assert codes == [2]
+    assert said == ["--export DIR writes the network of --model hf:DIR in its format: give that, or --save DIR.\n"]
+    cut(folder, 5000)
+    codes, said = train(1, *options)
+    assert codes == [2]
+    assert "is cut short" in said[0]
+    assert said[0].count("\n") == 1
+    assert not (tmp_path / "result.json").exists()
