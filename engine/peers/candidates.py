@@ -2,7 +2,7 @@
 
 Of a few devices all that fit, with tensor parallelism within a node. Of more, one, by what its users do: tensor ranks
 fill a node, there are as few pipeline stages as the memory allows, and data ranks are what is left (Narayanan et al.
-2021, takeaways 1 to 3).
+2021, takeaways 1 to 3); hybrid shards fill a node, too.
 """
 
 from engine.batch import Batch
@@ -27,7 +27,8 @@ def candidates(
     """Layouts of the contest's peer, each of which fits; none where nothing does. memory_bytes: of a device."""
     if not contest.splits:
         grids = [grid for grid in factorisations(ranks) if _uses(contest, grid) and grid.x <= per_node]
-        return [grid for grid in grids if _fits(grid, model, sequences)]
+        of_nodes = [grid for grid in grids if grid.z == per_node] if ranks > FEW and len(grids) > 1 else grids
+        return [grid for grid in of_nodes or grids if _fits(grid, model, sequences)]
     fitting = [one for one in every(ranks, contest.splits, model, sequences) if one.tensor <= per_node]
     if ranks <= FEW or not fitting:
         return list(fitting)

@@ -10,10 +10,15 @@ from engine.result.peers import Measured
 def check_equal(
     name: str, ours: Sequence[tuple[float, float]], peer: Sequence[tuple[float, float]], tolerance: float
 ) -> None:
-    """Raises RunError unless both sides had the same losses and gradient norms, a pair a step, up to the tolerance."""
+    """Raises RunError unless both sides had the same losses, a pair a step, and the same first gradient norm, up to the
+    tolerance.
+
+    Later norms are only told: on processors PyTorch's norm of 4 million fp32 elements is off by 2e-5, another way to
+    sum them is not, and clipping by it hands the difference on (1e-4 in the third step, while losses differed by 1e-7).
+    """
     for step, (a, b) in enumerate(zip(ours, peer, strict=True)):
         for what, x, y in zip(("loss", "gradient norm"), a, b, strict=True):
-            if not relative_difference(x, y) <= tolerance:
+            if (step == 0 or what == "loss") and not relative_difference(x, y) <= tolerance:
                 raise RunError(
                     f"The engine and {name} don't do the same: in step {step} the engine's {what} was {x:.7g} and "
                     f"that of {name} {y:.7g}, more than {tolerance:g} apart, so their times can't be compared."

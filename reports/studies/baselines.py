@@ -183,7 +183,7 @@ def _published() -> Section:
         Column("System", "system", numeric=False),
         Column("Framework", "framework", numeric=False),
         Column("Model", "model", numeric=False),
-        Column("Devices", "devices", text.count),
+        Column("Devices", "devices", numeric=False),
         Column("Over", "over", numeric=False),
         Column("Time saved", "value", text.gain, figure="saved"),
         Column("Source", "source", numeric=False),

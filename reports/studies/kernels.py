@@ -58,7 +58,7 @@ def build(mine: Frames, everything: Frames) -> Page:
     return Page(TITLE, LEAD, tuple(sections), _headline(shapes), empty=not groups and tuned.empty)
 
 
-STUDY = Study("kernels", TITLE, SUMMARY, 8, lambda runs: runs["kind"] == "matmul", build)
+STUDY = Study("kernels", TITLE, SUMMARY, 9, lambda runs: runs["kind"] == "matmul", build)
 
 
 def with_figures(mine: Frames) -> pd.DataFrame:

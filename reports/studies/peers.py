@@ -52,7 +52,7 @@ def build(table: pd.DataFrame) -> Page:
 
 
 STUDY = ContestStudy(
-    "peers", TITLE, SUMMARY, 7, lambda held: (held["ranks"] > 1) & (held["study"] != "baselines"), build
+    "peers", TITLE, SUMMARY, 8, lambda held: (held["ranks"] > 1) & (held["study"] != "baselines"), build
 )
 
 

@@ -71,7 +71,7 @@ def build(table: pd.DataFrame) -> Page:
     return Page(TITLE, LEAD, tuple(sections), _headline(contests))
 
 
-STUDY = ContestStudy("single_device", TITLE, SUMMARY, 6, lambda held: held["ranks"] == 1, build)
+STUDY = ContestStudy("single_device", TITLE, SUMMARY, 7, lambda held: held["ranks"] == 1, build)
 
 
 def _title(row: "pd.Series[Any]") -> str:

@@ -150,9 +150,16 @@ def test_of_the_engine_and_itself_untuned_one_side_is_tuned(monkeypatch: pytest.
 @pytest.mark.parametrize("other", [Values(2.001, 1.0), Values(2.0, 1.001), Values(math.nan, 1.0)])
 def test_a_loss_or_gradient_norm_that_differs_is_an_error(other: Values) -> None:
     same = Values(2.0, 1.0)
-    check_equal("ddp", [same, same], [same, Values(2.00001, 1.00001)], 1e-4)
-    with pytest.raises(RunError, match="in step 1 "):
-        check_equal("ddp", [same, same], [same, other], 1e-4)
+    check_equal("ddp", [same, same], [Values(2.00001, 1.00001), Values(2.00001, 1.1)], 1e-4)
+    with pytest.raises(RunError, match="in step 0 "):
+        check_equal("ddp", [same, same], [other, same], 1e-4)
+
+
+def test_a_loss_that_differs_later_is_an_error_and_a_norm_is_told() -> None:
+    same = Values(2.0, 1.0)
+    check_equal("ddp", [same, same], [same, Values(2.0, 1.001)], 1e-4)
+    with pytest.raises(RunError, match="in step 1 the engine's loss"):
+        check_equal("ddp", [same, same], [same, Values(2.001, 1.0)], 1e-4)
 
 
 def test_the_rows_of_a_fused_projection_are_reordered_by_rank() -> None:

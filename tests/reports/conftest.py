@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from sample_ablation import OWN_CORES, SHARED, ablation
 from sample_checks import check, save_checks
-from sample_contests import ONE_DEVICE, RATIOS, contests, one_device, save_contests
+from sample_contests import ONE_DEVICE, RATIOS, baseline, baselines, contests, one_device, save_contests
 from sample_devices import latency, links, memory
 from sample_predictions import hostile_predictions, plan, save_predictions
 from sample_predictions import validation as validated
 from sample_results import ALL, energy, gemm, save, series, strong, train, validation
 from sample_tuning import EVEN, tuning, untuned
 
+from engine.peers.layout import Layout
 from engine.result.peers import Peaks, PeersResult
 from engine.result.schema import Variant
 from reports.site import build
@@ -62,6 +63,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     paths = save(made, folder)
     own = [untuned(products, job=8), untuned(even, ratio=1.004, job=9)]
     held = [*own, contests(), contests(("fsdp2",), failure="rank 1 of hsdp died", job=7)]
+    held += [baselines(baseline(1.2, Layout(tensor=2)), baseline(0.9, Layout(data=2)), job=30)]
     held += [one_device(job=20), one_device("llama-local", job=21, missing=True)]
     held.append(
         one_device(
@@ -97,7 +99,9 @@ def hostile_lanes(variant: Variant, name: str) -> Variant:
     return variant.model_copy(update={"breakdown": changed, "timeline": timeline})
 
 
-def hostile_contests(name: str, job: int, peers: tuple[str, str] = ("ddp", "fsdp2")) -> PeersResult:
+def hostile_contests(
+    name: str, job: int, peers: tuple[str, str] = ("ddp", "fsdp2"), study: str = "peers"
+) -> PeersResult:
     """A command whose free texts are all this name, with times that no clock shows."""
     environment = {"hosts": (name,), "launcher": name, "versions": {"torch": name, name: name}, "devices": (name,)}
     known = {"system": name, "series": name, "model": name, "failure": name, "environment": environment}
@@ -109,7 +113,13 @@ def hostile_contests(name: str, job: int, peers: tuple[str, str] = ("ddp", "fsdp
     asked = tuple(asked.model_copy(update={"peer": name, "peer_is": name}) for asked in found.contests)
     second = second.model_copy(update={"measured": measured, "target": 1e300})
     case = found.case | {"sequences": name, "threads": name, "overlap": name}
-    return found.model_copy(update={"comparisons": (first, second), "contests": asked, "case": case})
+    theirs = {"layout": name, "does": name, "peer": name}
+    versions = first.measured[0].peer.model_copy(update={"versions": {name: name}})
+    told = (first.measured[0].model_copy(update={"peer": versions}), *first.measured[1:])
+    first = first.model_copy(update=theirs | {"measured": told})
+    asked = tuple(one.model_copy(update=theirs) for one in asked)
+    labels = found.labels | {"study": study}
+    return found.model_copy(update={"comparisons": (first, second), "contests": asked, "case": case, "labels": labels})
 
 
 @pytest.fixture(scope="session")
@@ -140,6 +150,7 @@ def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(results, folder)
     odd = [hostile_contests(name, n) for n, name in enumerate(names)]
     odd += [hostile_contests(name, 20 + n, ("plain", "compile")) for n, name in enumerate(names)]
+    odd += [hostile_contests(name, 40 + n, study="baselines") for n, name in enumerate(names)]
     products = [tuning(name=name, system=name, series=name, model="gpt-test", grid="1x1x1x1") for name in names]
     save(products, folder / "products")
     own = [untuned(result, job=n) for n, result in enumerate(products)]

@@ -2,14 +2,17 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sample_results import provenance
 
+from engine.grid import Grid
 from engine.peers.account import told
 from engine.peers.compare import comparison
 from engine.peers.contest import CONTESTS, OWN_CONTEST, TOLERANCES
+from engine.peers.layout import Layout
 from engine.peers.ranks import Job
 from engine.result.peers import Asked, Comparison, Measured, Peaks, PeersResult, Side, Work
 from engine.result.schema import Memory
@@ -81,6 +84,24 @@ def one_device(model: str = "gpt-local-1", *, missing: bool = False, **known: An
     reason = "transformers is not installed here: pip install '.[peers]'." if missing else None
     empirical = Peaks(empirical=1e11, measured=True)
     return contests(names, model=model, ratios=ONE_DEVICE, **({"missing": reason, "peaks": empirical} | known))
+
+
+def baseline(ratio: float, layout: Layout) -> Comparison:
+    """A contest with Megatron-core in an environment of its own."""
+    contest = replace(CONTESTS["megatron-core"].laid_out(layout, Grid(z=layout.size)), target=None)
+    found = held("megatron-core", ratio=ratio, seed=layout.tensor)
+    versions = {"versions": {"megatron-core": "0.16.1"}}
+    jobs = [job.model_copy(update={"peer": job.peer.model_copy(update=versions)}) for job in found.measured]
+    return found.model_copy(update=told(contest) | {"measured": tuple(jobs)})
+
+
+def baselines(*more: Comparison, job: int = 0) -> PeersResult:
+    """What the suite of baselines leaves, and these."""
+    ratios = {"ddp": 0.93, "fsdp2": 0.8}
+    every = contests(tuple(ratios), ratios=ratios, model="gpt-pair", job=job)
+    asked = tuple(Asked.model_validate(one.model_dump(include=set(Asked.model_fields))) for one in more)
+    own = {"comparisons": (*every.comparisons, *more), "contests": (*every.contests, *asked)}
+    return every.model_copy(update={"labels": every.labels | {"study": "baselines"}} | own)
 
 
 def version_1(result: PeersResult) -> dict[str, Any]:

@@ -269,6 +269,7 @@ def test_every_study_has_its_own_name_and_place() -> None:
         "overlap",
         "validation",
         "peak",
+        "baselines",
         "single_device",
         "peers",
         "kernels",

@@ -1,0 +1,57 @@
+"""The page of baselines: who is faster in words, each peer on its best layout, and whether the work was equal."""
+
+import re
+from html import unescape
+from pathlib import Path
+
+from sample_contests import baseline, baselines, save_contests
+
+from engine.peers.layout import Layout
+from engine.result.peers import Comparison
+from reports.site import build
+
+
+def page(folder: Path, *more: Comparison) -> str:
+    save_contests([baselines(*more)], folder / "r")
+    build([folder / "r"], folder / "site")
+    return (folder / "site" / "baselines.html").read_text()
+
+
+def words(html: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
+
+
+def test_who_beats_the_engine_stands_at_the_top(tmp_path: Path) -> None:
+    html = page(tmp_path, baseline(1.2, Layout(tensor=2)), baseline(0.9, Layout(data=2)))
+    top = words(html.split("Time per batch")[0])
+    assert "the engine is not the fastest" in top
+    assert re.search(r"Megatron-core \(tensor=2\) takes 8\d\.\d % of the engine's time", top), top
+
+
+def test_where_nobody_does_the_lead_over_the_best_of_them_is_told(tmp_path: Path) -> None:
+    html = page(tmp_path, baseline(0.9, Layout(tensor=2)))
+    top = words(html.split("Time per batch")[0])
+    assert "the engine is faster than" in top
+    assert "not the fastest" not in top
+
+
+def test_of_a_peer_the_layout_on_which_it_stood_best_is_drawn_and_all_are_listed(tmp_path: Path) -> None:
+    html = page(tmp_path, baseline(0.7, Layout(tensor=2)), baseline(0.9, Layout(data=2)))
+    against = words(html.split("Against each peer")[1].split("Equal work?")[0])
+    assert "data=2" in against
+    assert "tensor=2" not in against
+    assert "tensor=2" in words(html.split("Equal work?")[1])
+
+
+def test_the_work_is_shown_to_be_equal_row_by_row_and_published_gains_stand_beside(tmp_path: Path) -> None:
+    html = words(page(tmp_path, baseline(0.9, Layout(tensor=2))).split("Equal work?")[1])
+    assert "megatron-core 0.16.1" in html
+    assert "vocabulary split over tensor ranks" in html
+    assert re.search(r"Perlmutter Par4D/AxoNN GPT-80B 1024 Megatron-LM 25\.0 %", html)
+
+
+def test_the_page_of_peers_leaves_them_out(tmp_path: Path) -> None:
+    page(tmp_path, baseline(0.9, Layout(tensor=2)))
+    peers = words((tmp_path / "site" / "peers.html").read_text())
+    assert "Megatron-core" not in peers.split("nothing")[0]
+    assert "reframe -c suites/peers.py --system local" in peers

@@ -1,0 +1,72 @@
+"""Baselines as tests: which layouts of which peer run where, what is left out, and what is kept."""
+
+from pathlib import Path
+
+import pytest
+from running import figures, option, reframe
+
+from engine.grid import Grid
+from engine.models.catalogue import lookup
+from engine.peers import environments
+from engine.peers.candidates import candidates
+from engine.peers.contest import CONTESTS
+from engine.peers.layout import Layout
+from reports.load import load
+
+LOCAL = ["-c", "suites/baselines.py", "--system", "local", "-S", "model=gpt-test", "-S", "jobs=1"]
+LOCAL += ["-S", "rounds=1", "-S", "steps_per_round=1"]
+
+
+def of(name: str, ranks: int, per_node: int, model: str, memory_bytes: float | None = None) -> list[Layout | Grid]:
+    return candidates(CONTESTS[name], ranks, per_node, lookup(model), 16, memory_bytes)
+
+
+def test_of_a_few_ranks_every_layout_that_fits_is_a_candidate_with_tensor_ranks_within_a_node() -> None:
+    assert of("ddp", 8, 2, "gpt-vcluster-deep") == [Grid(data=8)]
+    assert of("hsdp", 8, 2, "gpt-vcluster-deep") == [Grid(z=2, data=4), Grid(z=4, data=2)]
+    assert of("tensor-parallel", 8, 2, "gpt-vcluster-deep") == []
+    assert of("tensor-parallel", 2, 2, "gpt-vcluster-deep") == [Grid(x=2)]
+    megatron = of("megatron-core", 8, 2, "gpt-vcluster-deep")
+    assert Layout(pipeline=8) in megatron
+    assert Layout(tensor=2, pipeline=2, data=2) in megatron
+    assert all(isinstance(one, Layout) and one.tensor <= 2 for one in megatron)
+    assert Layout(pipeline=4, data=2) not in of("megatron-core", 8, 2, "gpt-vcluster-small"), "it has two blocks"
+
+
+def test_of_many_ranks_tensor_ranks_fill_a_node_and_stages_are_as_few_as_the_memory_allows() -> None:
+    network = lookup("gpt-20b")
+    (small,) = candidates(CONTESTS["megatron-core"], 1024, 4, network, 8192, 1e15)
+    assert small == Layout(tensor=4, data=256)
+    (large,) = candidates(CONTESTS["megatron-core"], 1024, 4, network, 8192, 40e9)
+    assert isinstance(large, Layout)
+    assert large.tensor == 4
+    assert large.pipeline > 1
+    assert 18 * network.parameters / large.tensor / large.pipeline < 28e9
+    assert candidates(CONTESTS["hsdp"], 1024, 4, network, 8192, None) == [Grid(z=4, data=256)]
+
+
+def test_a_job_is_told_both_sides_layouts(tmp_path: Path) -> None:
+    words = ["-c", "suites/baselines.py", "--system", "frontier", "-n", "gpt-5b-megatron"]
+    done = reframe(tmp_path, *words, PAR4D_ACCOUNT="abc123")
+    assert done.code == 0, done.out
+    (script,) = [file.read_text() for file in tmp_path.glob("stage/**/rfm_job.sh")]
+    wanted = {"--peer": "megatron-core", "--layout": "tensor=8,data=64", "--device": "cuda", "--precision": "bf16"}
+    for name, value in wanted.items():
+        assert option(script, name) == value
+    assert Grid.parse(option(script, "--grid")).size == 512
+    assert "--checkpoint-activations" in script
+    assert "--label study=baselines" in script
+
+
+@pytest.mark.slow
+def test_what_has_no_environment_is_skipped_and_the_rest_is_kept(tmp_path: Path) -> None:
+    done = reframe(tmp_path, *LOCAL, "-n", "gpt-pair-(ddp|megatron-core-tensor)", "-S", "warmup=1")
+    assert done.code == 0, done.out
+    if reason := environments.lacking("megatron-core"):
+        assert reason in done.out
+    kept = {one.result.comparisons[0].peer: one for one in load([tmp_path / "results"]).contests}
+    assert "ddp" in kept
+    assert kept["ddp"].result.labels["study"] == "baselines"
+    assert kept["ddp"].result.comparisons[0].layout == "1x1x1x2"
+    case = next(case for case in done.cases() if case["record"] and "ddp" in case["display_name"])
+    assert figures(case)["ratio"] == pytest.approx(kept["ddp"].result.comparisons[0].ratio)
