@@ -32,19 +32,6 @@ class PlainGuest:
         return Values(loss.item(), norm.item())
 
 
-class SilentHalf(PlainGuest):
-    """Its first rank knows no loss, as a pipeline's first stage, and both take the same rows."""
-
-    def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
-        super().__init__(case, layout, device)
-        self.data_rank = 0
-
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See guest.Guest."""
-        loss, norm = super().step(tokens_BS, targets_BS)
-        return Values(loss if torch.distributed.get_rank() else float("nan"), norm)
-
-
 class Fails(PlainGuest):
     """The second rank, in its first step."""
 

@@ -22,7 +22,8 @@ from reports.study import CheckStudy, ContestStudy, all_studies
 
 SAMPLES: dict[str, Any] = {
     "times_s": [1.0, 2.0, 6.0], "rounds": [(2.0, 4.0), (3.0, 4.0), (9.0, 10.0)], "work": 12.0, "time_s": 1.6,
-    "base_s": 2.5, "flops_per_s": 7e12, "devices": 8, "peak_flops_per_s": 3e12, "size": 512, "multiplications": 3, "nn_flops_per_s": 8e12,
+    "base_s": 2.5, "flops_per_s": 7e12, "devices": 8, "peak_flops_per_s": 3e12, "size": 512, "multiplications": 3,
+    "nn_flops_per_s": 8e12,
     "per_device_flops_per_s": 3.0, "smallest_per_device_flops_per_s": 4.0, "tokens": 1e9, "tokens_per_s": 3e3,
     "ours": 0.4, "published": 0.5, "loss": 3.1, "reference": -3.5, "hidden_s": 0.3, "exposed_s": 0.9, "compute_s": 1.1,
     "lane_s": 1.3, "processor_s": 3.0, "cores": 2, "link_s": 0.4, "step_s": 2.1, "bound_s": 1.4, "none_s": 2.6,

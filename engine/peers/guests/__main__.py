@@ -83,8 +83,8 @@ def _life(order: Order, told: "SimpleQueue[Any]", pipe: Connection) -> Iterator[
     place |= {"MASTER_ADDR": host, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in place.items()})
     init_process_group(launch, device, TIMEOUT, store)
-    turns = Here(lambda: _step(order, device), device, case.warmup)
-    turns.values = _of_all(turns.values)
+    turns = Here(lambda: guest_step(order, device), device, case.warmup)
+    turns.values = of_all(turns.values)
     yield turns.values
     while (steps := told.get()) is not None:
         dist.barrier()
@@ -95,7 +95,8 @@ def _life(order: Order, told: "SimpleQueue[Any]", pipe: Connection) -> Iterator[
     yield turns.measured().model_copy(update={"versions": versions})
 
 
-def _step(order: Order, device: torch.device) -> Step:
+def guest_step(order: Order, device: torch.device) -> Step:
+    """The peer's next step on this rank's rows, after its ranks have met."""
     contest, case = order.contest, order.case
     assert isinstance(contest.layout, Layout)
     module, _, constructor = contest.built_by.partition(":")
@@ -119,7 +120,7 @@ def _step(order: Order, device: torch.device) -> Step:
     return step
 
 
-def _of_all(values: Sequence[Values]) -> list[Values]:
+def of_all(values: Sequence[Values]) -> list[Values]:
     """Losses are means of what ranks know. Every data rank has as many of them that know."""
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, [tuple(value) for value in values])
