@@ -2,13 +2,13 @@
 
     reframe -c suites/baselines.py --system local -r                       every peer that is installed, two ranks
     reframe -c suites/baselines.py --system vcluster -n 'wide' -r          one shape of network
-    reframe -c suites/baselines.py --system local -n 'peer=megatron' -r    one peer
+    reframe -c suites/baselines.py --system local -n megatron -r           one peer
     reframe -c suites/baselines.py --system frontier -t nightly            what fits a small allocation
 
 Peers with libraries of their own take environments of their own: ci/peers all makes them; one that isn't there is
-skipped and says so. Our side takes the grid that the engine chooses for the job. A peer is measured on every layout of
-few devices that fits, and on the one that its users would take of many (engine/peers/candidates.py); the report takes
-the fastest of a peer, and of all.
+skipped and says so. Our side takes the grid that par4d plan finds the fastest, or where it lacks facts of the machine
+the one that the engine chooses. A peer is measured on every layout of few devices that fits, and on the one that its
+users would take of many (engine/peers/candidates.py); the report takes the fastest of a peer, and of all.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,8 @@ from engine.peers.contest import CONTESTS
 from engine.peers.environments import lacking
 from engine.peers.layout import Layout
 from suites.point_training import SYSTEM, PointTraining
-from suites.series import Point, points
+from suites.series import AUTO, Point, points
+from suites.training import planned_grid
 
 ALONE = ("plain", "compile", "transformers")
 """Peers of one device: suites/single_device.py."""
@@ -77,6 +78,15 @@ class Baseline(PointTraining):
 
     def own_options(self) -> list[str]:
         return []
+
+    @run_before("setup")
+    def take_the_planners_grid(self) -> None:
+        """Where it knows the machine; else the engine's own choice, as in other suites."""
+        if self.grid == AUTO:
+            words = ["--system", self.system.name, "--model", self.model, "--gpus", str(self.num_tasks)]
+            words += ["--batch-size", str(self.sequences), "--precision", self.precision]
+            words.append("--checkpoint-activations" if self.checkpoint_activations else "--keep-activations")
+            self.grid = planned_grid(tuple(words)) or AUTO
 
     @run_before("setup")
     def leave_out_what_is_not_installed(self) -> None:
