@@ -184,6 +184,25 @@ CONTESTS = {
             layout=Layout(pipeline=2),
             does=WHOLE,
         ),
+        *(
+            Contest(
+                f"torchtitan{suffix}",
+                f"torchtitan{what}",
+                Grid(x=2),
+                0.95,
+                f"engine.peers.guests.torchtitan:{built}",
+                (),
+                library="torchtitan",
+                splits=("tensor", "pipeline", "data"),
+                layout=Layout(tensor=2),
+                does=f"vocabulary split over tensor ranks, {activations}, weights over data ranks (FSDP), clipped by "
+                "the norm over all ranks",
+            )
+            for suffix, what, built, activations in (
+                ("", "", "TorchTitan", "activations whole on each"),
+                ("-sp", ", sequence parallel", "SequenceParallel", "activations by positions"),
+            )
+        ),
     )
 }
 

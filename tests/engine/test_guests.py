@@ -17,11 +17,13 @@ from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
 from engine.errors import RunError
 from engine.grid import Grid
+from engine.models.adapters.stored import stored
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers import environments
 from engine.peers.alternate import measure
 from engine.peers.contest import CONTESTS, Case, Contest, Unavailable
+from engine.peers.guests import torchtitan
 from engine.peers.layout import Layout
 from engine.result.peers import Measured
 from engine.training.config import OptimConfig
@@ -178,6 +180,11 @@ def test_an_environment_that_could_not_be_made_says_why(tmp_path: Path, monkeypa
     assert environments.lacking("deepspeed") is None
 
 
+def test_torchtitan_keeps_each_key_head_between_its_queries_and_its_value() -> None:
+    (part,) = stored(LLAMA, torchtitan.names(LLAMA)).parts["blocks.0.attention.qkv.weight"]
+    assert (part.index[:: LLAMA.head_size] // LLAMA.head_size).tolist() == [0, 1, 4, 5, 2, 6, 3, 7]
+
+
 AWAY = [
     (name, layout)
     for name, layouts in {
@@ -190,9 +197,13 @@ AWAY = [
         "deepspeed-zero2": ("data=2",),
         "deepspeed-zero3": ("data=2",),
         "deepspeed-pipeline": ("pipeline=2",),
+        "torchtitan": ("tensor=2", "pipeline=2,micro_batches=4", "data=2"),
+        "torchtitan-sp": ("tensor=2",),
     }.items()
     for layout in layouts
 ]
+NO_GPT = {"torchtitan": "torchtitan has no GPT with learnt positions: compare a Llama."}
+"""By library."""
 
 
 def both(comm: Comm, contest: Contest) -> list[Any]:
@@ -202,10 +213,13 @@ def both(comm: Comm, contest: Contest) -> list[Any]:
 
 @pytest.mark.parametrize(("name", "layout"), AWAY)
 def test_a_library_trains_what_the_engine_trains(name: str, layout: str) -> None:
-    contest = CONTESTS[name].laid_out(Layout.parse(layout), Grid(data=2))
+    grid = Grid(data=Layout.parse(layout).size)
+    contest = CONTESTS[name].laid_out(Layout.parse(layout), grid)
     if contest.library and (reason := environments.lacking(contest.library)):
         pytest.skip(reason)
-    for ranks in run_processes(Grid(data=2), both, contest):
+    for ranks in run_processes(grid, both, contest):
+        if lacks := NO_GPT.get(contest.library or ""):
+            assert ranks.pop(0) == f"Unavailable: {lacks}"
         for found in ranks:
             assert isinstance(found, Measured), found
             assert found.peer.losses == pytest.approx(found.ours.losses, rel=1e-5)
