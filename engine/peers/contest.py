@@ -203,6 +203,18 @@ CONTESTS = {
                 ("-sp", ", sequence parallel", "SequenceParallel", "activations by positions"),
             )
         ),
+        Contest(
+            "transformers-tp",
+            "transformers' own tensor parallelism",
+            Grid(x=2),
+            0.95,
+            "engine.peers.guests.transformers_tp:TransformersTP",
+            (),
+            splits=("tensor", "data"),
+            layout=Layout(tensor=2),
+            does="vocabulary split over tensor ranks and logits gathered, activations whole on each, weights split "
+            "over data ranks (FSDP), clipped by the norm over all ranks",
+        ),
     )
 }
 

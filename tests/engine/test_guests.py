@@ -199,6 +199,7 @@ AWAY = [
         "deepspeed-pipeline": ("pipeline=2",),
         "torchtitan": ("tensor=2", "pipeline=2,micro_batches=4", "data=2"),
         "torchtitan-sp": ("tensor=2",),
+        "transformers-tp": ("tensor=2", "data=2"),
     }.items()
     for layout in layouts
 ]
