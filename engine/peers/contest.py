@@ -215,6 +215,26 @@ CONTESTS = {
             does="vocabulary split over tensor ranks and logits gathered, activations whole on each, weights split "
             "over data ranks (FSDP), clipped by the norm over all ranks",
         ),
+        *(
+            Contest(
+                f"axonn{suffix}",
+                f"AxoNN, rows and {what}",
+                Grid(x=2),
+                0.95,
+                f"engine.peers.guests.axonn:{built}",
+                (),
+                ties=False,
+                library="axonn",
+                splits=("tensor", "data"),
+                layout=layout,
+                does=f"table whole, head split over tensor ranks and logits gathered, activations whole on each, "
+                f"{weights}, clipped by the norm over all ranks",
+            )
+            for suffix, what, built, layout, weights in (
+                ("", "data", "AxoNN", Layout(tensor=2), "gradients summed after the backward"),
+                ("-depth", "depth", "Depth", Layout(data=2), "weights split over data ranks"),
+            )
+        ),
     )
 }
 

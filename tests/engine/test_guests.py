@@ -200,6 +200,8 @@ AWAY = [
         "torchtitan": ("tensor=2", "pipeline=2,micro_batches=4", "data=2"),
         "torchtitan-sp": ("tensor=2",),
         "transformers-tp": ("tensor=2", "data=2"),
+        "axonn": ("tensor=2", "data=2"),
+        "axonn-depth": ("data=2",),
     }.items()
     for layout in layouts
 ]
