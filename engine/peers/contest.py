@@ -235,6 +235,18 @@ CONTESTS = {
                 ("-depth", "depth", "Depth", Layout(data=2), "weights split over data ranks"),
             )
         ),
+        Contest(
+            "litgpt",
+            "litgpt through Fabric, DDP",
+            Grid(data=2),
+            0.95,
+            "engine.peers.guests.litgpt:LitGPT",
+            (),
+            library="litgpt",
+            splits=("data",),
+            layout=Layout(data=2),
+            does=WHOLE,
+        ),
     )
 }
 

@@ -202,6 +202,7 @@ AWAY = [
         "transformers-tp": ("tensor=2", "data=2"),
         "axonn": ("tensor=2", "data=2"),
         "axonn-depth": ("data=2",),
+        "litgpt": ("data=1", "data=2"),
     }.items()
     for layout in layouts
 ]
