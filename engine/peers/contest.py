@@ -215,6 +215,18 @@ CONTESTS = {
             does="vocabulary split over tensor ranks and logits gathered, activations whole on each, weights split "
             "over data ranks (FSDP), clipped by the norm over all ranks",
         ),
+        Contest(
+            "colossalai",
+            "Colossal-AI",
+            Grid(x=2),
+            0.95,
+            "engine.peers.guests.colossalai:ColossalAI",
+            (),
+            library="colossalai",
+            splits=("tensor", "pipeline", "data"),
+            layout=Layout(tensor=2),
+            does="vocabulary split over tensor ranks, activations whole on each, clipped by the norm over all ranks",
+        ),
         *(
             Contest(
                 f"axonn{suffix}",

@@ -200,6 +200,7 @@ AWAY = [
         "torchtitan": ("tensor=2", "pipeline=2,micro_batches=4", "data=2"),
         "torchtitan-sp": ("tensor=2",),
         "transformers-tp": ("tensor=2", "data=2"),
+        "colossalai": ("tensor=2", "pipeline=2,micro_batches=4", "data=2"),
         "axonn": ("tensor=2", "data=2"),
         "axonn-depth": ("data=2",),
         "litgpt": ("data=1", "data=2"),
