@@ -227,25 +227,33 @@ CONTESTS = {
             layout=Layout(tensor=2),
             does="vocabulary split over tensor ranks, activations whole on each, clipped by the norm over all ranks",
         ),
-        *(
-            Contest(
-                f"axonn{suffix}",
-                f"AxoNN, rows and {what}",
-                Grid(x=2),
-                0.95,
-                f"engine.peers.guests.axonn:{built}",
-                (),
-                ties=False,
-                library="axonn",
-                splits=("tensor", "data"),
-                layout=layout,
-                does=f"table whole, head split over tensor ranks and logits gathered, activations whole on each, "
-                f"{weights}, clipped by the norm over all ranks",
-            )
-            for suffix, what, built, layout, weights in (
-                ("", "data", "AxoNN", Layout(tensor=2), "gradients summed after the backward"),
-                ("-depth", "depth", "Depth", Layout(data=2), "weights split over data ranks"),
-            )
+        Contest(
+            "axonn",
+            "AxoNN, rows and data",
+            Grid(x=2),
+            0.95,
+            "engine.peers.guests.axonn:AxoNN",
+            (),
+            ties=False,
+            library="axonn",
+            splits=("tensor", "data"),
+            layout=Layout(tensor=2),
+            does="head split over tensor ranks and logits gathered, table and activations whole on each, clipped by "
+            "the norm over all ranks",
+        ),
+        Contest(
+            "axonn-depth",
+            "AxoNN, depth and rows",
+            Grid(z=2),
+            0.95,
+            "engine.peers.guests.axonn:Depth",
+            (),
+            ties=False,
+            library="axonn",
+            splits=("data", "tensor"),
+            layout=Layout(data=2),
+            does="head split over tensor ranks and logits gathered, table and activations whole on each, weights "
+            "split over data ranks, clipped by the norm over all ranks",
         ),
         Contest(
             "litgpt",
