@@ -184,6 +184,89 @@ CONTESTS = {
             layout=Layout(pipeline=2),
             does=WHOLE,
         ),
+        *(
+            Contest(
+                f"torchtitan{suffix}",
+                f"torchtitan{what}",
+                Grid(x=2),
+                0.95,
+                f"engine.peers.guests.torchtitan:{built}",
+                (),
+                library="torchtitan",
+                splits=("tensor", "pipeline", "data"),
+                layout=Layout(tensor=2),
+                does=f"vocabulary split over tensor ranks, {activations}, weights over data ranks (FSDP), clipped by "
+                "the norm over all ranks",
+            )
+            for suffix, what, built, activations in (
+                ("", "", "TorchTitan", "activations whole on each"),
+                ("-sp", ", sequence parallel", "SequenceParallel", "activations by positions"),
+            )
+        ),
+        Contest(
+            "transformers-tp",
+            "transformers' own tensor parallelism",
+            Grid(x=2),
+            0.95,
+            "engine.peers.guests.transformers_tp:TransformersTP",
+            (),
+            splits=("tensor", "data"),
+            layout=Layout(tensor=2),
+            does="vocabulary split over tensor ranks and logits gathered, activations whole on each, weights split "
+            "over data ranks (FSDP), clipped by the norm over all ranks",
+        ),
+        Contest(
+            "colossalai",
+            "Colossal-AI",
+            Grid(x=2),
+            0.95,
+            "engine.peers.guests.colossalai:ColossalAI",
+            (),
+            library="colossalai",
+            splits=("tensor", "pipeline", "data"),
+            layout=Layout(tensor=2),
+            does="vocabulary split over tensor ranks, activations whole on each, clipped by the norm over all ranks",
+        ),
+        Contest(
+            "axonn",
+            "AxoNN, rows and data",
+            Grid(x=2),
+            0.95,
+            "engine.peers.guests.axonn:AxoNN",
+            (),
+            ties=False,
+            library="axonn",
+            splits=("tensor", "data"),
+            layout=Layout(tensor=2),
+            does="head split over tensor ranks and logits gathered, table and activations whole on each, clipped by "
+            "the norm over all ranks",
+        ),
+        Contest(
+            "axonn-depth",
+            "AxoNN, depth and rows",
+            Grid(z=2),
+            0.95,
+            "engine.peers.guests.axonn:Depth",
+            (),
+            ties=False,
+            library="axonn",
+            splits=("data", "tensor"),
+            layout=Layout(data=2),
+            does="head split over tensor ranks and logits gathered, table and activations whole on each, weights "
+            "split over data ranks, clipped by the norm over all ranks",
+        ),
+        Contest(
+            "litgpt",
+            "litgpt through Fabric, DDP",
+            Grid(data=2),
+            0.95,
+            "engine.peers.guests.litgpt:LitGPT",
+            (),
+            library="litgpt",
+            splits=("data",),
+            layout=Layout(data=2),
+            does=WHOLE,
+        ),
     )
 }
 

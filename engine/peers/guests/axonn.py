@@ -1,0 +1,157 @@
+"""AxoNN, whose algorithm the engine's is: the serial model with its parallel layers in place of the linear ones.
+
+This is what it calls expert mode: tensor ranks are its rows (G_intra_r), which split heads, the feed-forward's width
+and the vocabulary; logits are gathered for the loss, norms and the residual stream are whole on each. Data ranks are
+copies (G_data), or its depth (G_intra_d), which splits weights as FSDP does. Communication is overlapped by its own
+options, but for reduce-scatters of what is recomputed, whose sums would be lost. Clipping is its own, by the norm over
+all ranks. Not offered: its columns (G_intra_c), which a layout has no name for, its pipeline, which takes MPI, and its
+easy mode, whose gradients of biases are wrong on rows and columns.
+"""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from axonn import axonn
+from axonn.intra_layer import (
+    Gather,
+    Linear,
+    clip_grad_norm_,
+    fully_connected,
+    optimize_communication,
+    overlap_communication,
+    sync_gradients,
+)
+from torch import Tensor, nn
+
+from engine.models.serial import SerialModel
+from engine.peers.contest import Case, Unavailable
+from engine.peers.layout import Layout
+from engine.peers.peer import Values, autocast, mean_loss, serial_model
+from engine.peers.tensor_parallel import regroup_parts
+from engine.placement import NORMAL, Placement
+
+
+class AxoNN:
+    """Its rank order: tensor ranks are neighbours, then depth, then data."""
+
+    depth = False
+
+    def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
+        if case.precision == "bf16" and device.type == "cpu":
+            raise Unavailable("AxoNN's layers compute in bf16 on GPUs only: compare in fp32 or fp64.")
+        if device.type == "cpu":
+            without_gpu()
+        self._case, self._device = case, device
+        copies, depth = (1, layout.data) if self.depth else (layout.data, 1)
+        own = layout.size if device.type == "cpu" else None
+        axonn.init(G_data=copies, G_intra_r=layout.tensor, G_intra_d=depth, gpus_per_node=own)
+        places = axonn.config.data_parallel_rank, axonn.config.intra_layer_depth_parallel_rank
+        self.data_rank = places[1] if self.depth else places[0]
+        model, placements = serial_model(case, "cpu"), case.model.placements()
+        regroup_parts(model, placements, layout.tensor)
+        put_layers(model, placements)
+        self._model = model.to(device)
+        self._optimizer = _adamw(case, self._model)
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """See guest.Guest."""
+        self._optimizer.zero_grad()
+        with optimize_communication(
+            overlap_all_reduce=True, overlap_reduce_scatter=not self._case.checkpoint_activations,
+            overlap_all_gather=self.depth,
+            model_object_for_overlapping_allgathers=self._model,
+        ):  # fmt: skip
+            loss = mean_loss(self._model, self._forward, tokens_BS, targets_BS)
+            loss.backward()
+        sync_gradients(self._model, mean=True, expert_mode=True)
+        norm = clip_grad_norm_(self._model.parameters(), self._case.optim.clip)
+        self._optimizer.step()
+        return Values(loss.item(), norm.item())
+
+    def _forward(self, tokens_BS: Tensor) -> Tensor:
+        with autocast(self._case, self._device):
+            return self._model(tokens_BS)
+
+
+class Depth(AxoNN):
+    """Data ranks split weights, too, which are gathered ahead of their use."""
+
+    depth = True
+
+
+class _Gathered(nn.Module):
+    """The head: its rows' share of the logits, gathered."""
+
+    def __init__(self, layer: Linear) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x_BSH: Tensor) -> Tensor:
+        logits_BSV: Tensor = Gather.apply(self.layer(x_BSH), self.layer.outer_group)
+        return logits_BSV
+
+
+def put_layers(model: SerialModel, placements: Mapping[str, Placement]) -> None:
+    """Its layers in place of the linear ones, with their weights. Of each pair the second is transposed."""
+    for name, layer in list(model.named_modules()):
+        if not isinstance(layer, nn.Linear):
+            continue
+        second = layer is not model.head and placements[f"{name}.weight"].split != NORMAL
+        theirs = Linear(
+            layer.in_features, layer.out_features, bias=layer.bias is not None, transpose=second, expert_mode=True
+        ).to(layer.weight.dtype)
+        theirs.load_state_dict(layer.state_dict())
+        if theirs.bias is not None:
+            theirs.bias.needs_gradient_sync = True  # else its biases' gradients aren't summed over depth
+        owner, _, last = name.rpartition(".")
+        setattr(model.get_submodule(owner), last, _Gathered(theirs) if layer is model.head else theirs)
+
+
+def _adamw(case: Case, model: nn.Module) -> torch.optim.AdamW:
+    """See peer.adamw: its matrices are stored as vectors, and decay all the same."""
+    optim, parameters = case.optim, list(model.parameters())
+    flat = {id(module.weight) for module in model.modules() if isinstance(module, Linear)}
+    matrices = [parameter for parameter in parameters if parameter.ndim > 1 or id(parameter) in flat]
+    others = [parameter for parameter in parameters if parameter.ndim == 1 and id(parameter) not in flat]
+    groups = [{"params": matrices, "weight_decay": optim.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(
+        groups, lr=optim.learning_rate, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True
+    )
+
+
+def without_gpu() -> None:
+    """What it takes for granted of GPUs and of NCCL; nothing that it computes changes.
+
+    set_device, synchronize, current_device, init_device: where it makes its tensors, and waits. new_group: each of its
+    groups is one of NCCL. clear_handles: it drops what isn't done yet, as a GPU's streams would wait for it. dist: gloo
+    writes into what is gathered when it is waited for, within autograd, which must know of it.
+    """
+
+    def group_of(ranks: list[int], **_: object) -> Any:
+        return make_group(ranks=[int(rank) for rank in ranks])
+
+    def wait() -> None:
+        for handle in overlap_communication.handles:
+            handle.wait()
+        overlap_communication.handles = []
+
+    def gather(out: Tensor, part: Tensor, **options: Any) -> Any:
+        with torch.enable_grad():
+            return dist.all_gather_into_tensor(out, part.detach(), **options)
+
+    make_group = dist.new_group
+    known = SimpleNamespace(get_world_size=dist.get_world_size, all_gather_into_tensor=gather)
+    replaced: tuple[tuple[Any, str, Any], ...] = (
+        (torch.cuda, "set_device", lambda *_: None),
+        (torch.cuda, "synchronize", lambda *_: None),
+        (torch.cuda, "current_device", lambda: torch.device("cpu")),
+        (fully_connected.initialize_params.__wrapped__, "__defaults__", ("cpu",)),
+        (dist, "new_group", group_of),
+        (overlap_communication, "clear_handles", wait),
+        (overlap_communication, "dist", known),
+    )
+    for owner, name, other in replaced:
+        setattr(owner, name, other)

@@ -1,0 +1,163 @@
+"""Colossal-AI: transformers' Llama and GPT-2, sharded by its HybridParallelPlugin, which clips and steps, too.
+
+Vocabulary, heads and feed-forward are split over tensor ranks, the residual stream is whole on each; the loss is its
+own, over the split vocabulary. A pipeline is 1F1B. GPT-2's attention is transformers' eager one, as its forward hands
+torch's fused one no causal mask. Its sequence parallelism isn't offered: in some of its modes gradients are left
+unsummed; nor is ZeRO, which takes no fp32.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import colossalai.booster.plugin.hybrid_parallel_plugin as hybrid
+import colossalai.shardformer.modeling.gpt2 as their_gpt2
+import colossalai.shardformer.modeling.llama as their_llama
+import torch
+import torch.distributed as dist
+from colossalai.accelerator.cpu_accelerator import CpuAccelerator
+from colossalai.booster import Booster
+from colossalai.shardformer.layer.loss import cross_entropy_1d
+from colossalai.tensor.d_tensor.api import is_customized_distributed_tensor
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from engine.models.adapters.rope import LLAMA3
+from engine.models.adapters.transformers_gpt2 import GPT2
+from engine.models.adapters.transformers_llama import LLAMA
+from engine.models.adapters.values import library_state
+from engine.models.gpt.shape import GPTShape
+from engine.models.llama.shape import UNSCALED_SEQUENCE, LlamaShape
+from engine.peers.contest import Case, Unavailable
+from engine.peers.layout import Layout
+from engine.peers.peer import Values, adamw, serial_model
+from engine.peers.stages import mean_cross_entropy
+from engine.precision import at_least_fp32
+
+
+class ColossalAI:
+    """Its rank order: tensor ranks are neighbours, then pipeline, then data."""
+
+    def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
+        if case.precision == "fp64" or (case.precision != "fp32" and device.type == "cpu"):
+            raise Unavailable("Colossal-AI trains in fp32 on processors, and in bf16 on GPUs: compare in these.")
+        if device.type == "cpu":
+            without_gpu()
+        with_norms()
+        model = _model(case)
+        model.load_state_dict(_renamed(case))
+        if case.checkpoint_activations:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        plugin = hybrid.HybridParallelPlugin(
+            tp_size=layout.tensor, pp_size=layout.pipeline, zero_stage=0, precision=case.precision,
+            max_norm=case.optim.clip, num_microbatches=layout.micro_batches if layout.pipeline > 1 else None,
+            enable_all_optimization=False, parallel_output=True, make_vocab_size_divisible_by=1,
+        )  # fmt: skip
+        self.data_rank = dist.get_rank(plugin.dp_group)
+        with_loss(case.model.vocabulary, plugin.tp_group)
+        self._booster, self._pipeline = Booster(plugin=plugin), layout.pipeline > 1
+        model = model.to(device).train()
+        optimizer = adamw(case.optim, model.parameters())
+        # A Llama that it doesn't cut keeps transformers' forward, which shifts the targets; its GPT-2's fails without.
+        self._targets = layout.tensor * layout.pipeline > 1 or isinstance(case.model, GPTShape)
+        self._model, self._optimizer, *_ = self._booster.boost(model, optimizer, criterion=_its_loss)
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """See guest.Guest."""
+        self._optimizer.zero_grad()
+        batch = {"input_ids": tokens_BS, "attention_mask": torch.ones_like(tokens_BS)}
+        batch |= {"labels": targets_BS} if self._targets else {}
+        if self._pipeline:
+            found = self._booster.execute_pipeline(
+                iter([batch]), self._model, _its_loss, self._optimizer, return_loss=True
+            )["loss"]
+            loss = math.nan if found is None else found.item()
+        else:
+            outputs = self._model(**batch)
+            mean = outputs.loss if self._targets else mean_cross_entropy(outputs.logits, targets_BS)
+            self._booster.backward(mean, self._optimizer)
+            loss = mean.item()
+        self._optimizer.step()
+        return Values(loss, float(self._optimizer.get_grad_norm() or math.nan))
+
+
+def _its_loss(outputs: Any, _: object) -> Tensor:
+    loss: Tensor = outputs.loss
+    return loss
+
+
+def _model(case: Case) -> Any:
+    """transformers' network of the case's shape, of before version 5. Raises Unavailable where it has none."""
+    shape = case.model
+    common: dict[str, Any] = {
+        "tie_word_embeddings": bool(shape.ties),
+        "use_cache": False,
+        "vocab_size": shape.vocabulary,
+    }
+    common |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    if isinstance(shape, LlamaShape) and not (shape.qkv_bias or shape.qk_norm or shape.head_features):
+        scaling = {"rope_type": "llama3", "factor": shape.rope_scaling} | LLAMA3 if shape.rope_scaling != 1 else None
+        return LlamaForCausalLM(
+            LlamaConfig(
+                hidden_size=shape.hidden, intermediate_size=shape.ffn, num_hidden_layers=shape.layers,
+                num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, rms_norm_eps=shape.norm_eps,
+                max_position_embeddings=max(shape.sequence, int(UNSCALED_SEQUENCE * shape.rope_scaling)),
+                rope_theta=shape.rope_theta, rope_scaling=scaling, attn_implementation="sdpa", **common,
+            )
+        )  # fmt: skip
+    learnt = isinstance(shape, GPTShape) and shape.rotary is None and not shape.parallel_residual
+    if isinstance(shape, GPTShape) and learnt and shape.norm == "layernorm" and shape.bias:
+        return GPT2LMHeadModel(
+            GPT2Config(
+                n_positions=shape.rows_of_positions, n_embd=shape.hidden, n_layer=shape.layers, n_head=shape.heads,
+                n_inner=shape.wide, layer_norm_epsilon=shape.norm_eps,
+                activation_function="gelu" if shape.activation == "gelu" else "gelu_new",
+                resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, attn_implementation="eager", **common,
+            )
+        )  # fmt: skip
+    raise Unavailable(f"transformers has no network like {shape.name} that Colossal-AI shards.")
+
+
+def _renamed(case: Case) -> dict[str, Tensor]:
+    """The serial model's state under transformers' names, whole: what is loaded before it is sharded."""
+    places = (LLAMA if isinstance(case.model, LlamaShape) else GPT2).stored(case.model)
+    serial = serial_model(case, "cpu").state_dict()
+    whole = library_state(places, {name: value for name, value in serial.items() if name in places.parts})
+    return whole | {second: whole[first] for second, first in places.aliases.items()}
+
+
+def with_loss(vocabulary: int, tensor_ranks: dist.ProcessGroup) -> None:
+    """The mean over all positions in place of its models' own, which shift the targets and leave the last one out."""
+
+    def mean(labels: Tensor, logits: Tensor, *others: object, **options: object) -> Tensor:
+        if logits.shape[-1] == vocabulary:
+            return mean_cross_entropy(logits, labels)
+        logits_MV = at_least_fp32(logits).flatten(0, 1)
+        loss: Tensor = cross_entropy_1d(
+            logits_MV, labels.flatten(), process_group=tensor_ranks, vocab_size=vocabulary, dtype=logits_MV.dtype
+        )
+        return loss
+
+    their_gpt2.dist_cross_entropy = their_llama.dist_cross_entropy = mean
+
+
+def with_norms() -> None:
+    """GPT-2's fused projections are shards of another class, whose norms it takes for those of copies."""
+    before = hybrid.is_distributed_tensor
+    hybrid.is_distributed_tensor = lambda value: before(value) or is_customized_distributed_tensor(value)
+
+
+def without_gpu() -> None:
+    """What its processor lacks beside a GPU; nothing that it computes changes.
+
+    Random numbers, of dropout, which is off: it hands torch a device that torch doesn't take, and can't be seeded.
+    set_device: in each of GPT-2's forwards. is_hccl_available: asked of every PyTorch, only Ascend's has it.
+    """
+    replaced: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+        (CpuAccelerator, "get_rng_state", lambda self, *_: torch.get_rng_state()),
+        (CpuAccelerator, "manual_seed", lambda self, seed: torch.manual_seed(seed)),
+        (torch.cuda, "set_device", lambda *_: None),
+        (dist, "is_hccl_available", lambda: False),
+    )
+    for owner, name, other in replaced:
+        setattr(owner, name, other)

@@ -1,0 +1,110 @@
+"""litgpt: its GPT, trained through Lightning's Fabric on one rank, or on several by its ddp.
+
+Fabric's FSDP, which litgpt's own pretraining takes on several devices, is for GPUs only, and so not offered.
+Vocabulary and activations are whole on each rank; the loss is its own, in chunks of tokens. It knows rotary positions
+only: of a network that learns them, a table is added to its tokens.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning import Fabric
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
+from litgpt import GPT, Config
+from litgpt.utils import chunked_cross_entropy
+from torch import Tensor, nn
+
+from engine.models.adapters.litgpt import LITGPT
+from engine.models.adapters.rope import LLAMA3
+from engine.models.adapters.values import library_state
+from engine.models.gpt.config import GPTConfig
+from engine.models.llama.config import LlamaConfig
+from engine.peers.contest import Case, Unavailable
+from engine.peers.layout import Layout
+from engine.peers.peer import Values, adamw, serial_model
+
+PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed"}
+
+
+class LitGPT:
+    """Ranks are data ranks."""
+
+    def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
+        if case.precision not in PRECISIONS:
+            raise Unavailable("litgpt computes parts of a network in fp32 at most: compare in fp32 or bf16.")
+        if case.checkpoint_activations:
+            raise Unavailable("litgpt recomputes activations by Fabric's FSDP only, which is for GPUs.")
+        self._case = case
+        here = min(layout.data, torch.cuda.device_count()) if device.type == "cuda" else layout.data
+        self._fabric = Fabric(
+            accelerator=device.type, devices=here, num_nodes=layout.data // here, precision=PRECISIONS[case.precision],
+            strategy="ddp" if layout.data > 1 else "auto", plugins=[TorchElasticEnvironment()],
+        )  # fmt: skip
+        self._fabric.launch()
+        self.data_rank = dist.get_rank()
+        model = GPT(_config(case))
+        _load(model, case)
+        optimizer = adamw(case.optim, model.parameters())
+        self._model, self._optimizer = self._fabric.setup(model, optimizer)
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """See guest.Guest."""
+        loss = chunked_cross_entropy(self._model(tokens_BS), targets_BS)
+        self._fabric.backward(loss)
+        norm = self._fabric.clip_gradients(self._model, self._optimizer, max_norm=self._case.optim.clip)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return Values(loss.item(), norm.item())
+
+
+def _config(case: Case) -> Config:
+    shape = case.model
+    if not isinstance(shape, GPTConfig | LlamaConfig):
+        raise Unavailable(f"litgpt has no network like {shape.name}.")
+    options: dict[str, Any] = {
+        "block_size": shape.sequence, "n_layer": shape.layers, "n_embd": shape.hidden, "n_head": shape.heads,
+        "vocab_size": shape.vocabulary, "padded_vocab_size": shape.vocabulary, "norm_eps": shape.norm_eps,
+        "rope_base": shape.rope_theta,
+    }  # fmt: skip
+    if isinstance(shape, LlamaConfig):
+        options |= {
+            "norm_class_name": "RMSNorm", "mlp_class_name": "LLaMAMLP", "bias": False, "parallel_residual": False,
+            "n_query_groups": shape.kv_heads, "intermediate_size": shape.ffn, "head_size": shape.head_size,
+            "rotary_percentage": 1.0, "attn_bias": shape.qkv_bias, "norm_qk": shape.qk_norm,
+        }  # fmt: skip
+        if shape.rope_scaling != 1:
+            own = {"original_max_seq_len" if "original" in name else name: value for name, value in LLAMA3.items()}
+            options["rope_adjustments"] = {"factor": shape.rope_scaling} | own
+        return Config(**options)
+    if shape.norm != "layernorm" or not shape.bias:
+        raise Unavailable(f"litgpt has no network like {shape.name}: its GPT takes LayerNorm and biases.")
+    return Config(
+        norm_class_name="LayerNorm", mlp_class_name="GptNeoxMLP", bias=True, intermediate_size=shape.wide,
+        parallel_residual=shape.parallel_residual, rotary_percentage=shape.rotary_features / shape.head_size,
+        gelu_approximate="tanh" if shape.activation == "gelu_tanh" else "none", **options,
+    )  # fmt: skip
+
+
+def _load(model: GPT, case: Case) -> None:
+    """The serial model's weights, under its names; of learnt positions, a table that it didn't have."""
+    shape, serial = case.model, serial_model(case, "cpu").state_dict()
+    learnt = serial.pop("positions.weight", None)
+    if isinstance(shape, GPTConfig) and learnt is not None:
+        shape = replace(shape, rotary=2)  # the network without a table: of one pair no row moves
+    places = LITGPT.stored(shape)
+    whole = library_state(places, {name: value for name, value in serial.items() if name in places.parts})
+    model.load_state_dict(whole | {second: whole[first] for second, first in places.aliases.items()})
+    if shape.ties:
+        model.lm_head.weight = model.transformer.wte.weight
+    if learnt is not None:
+        model.positions = nn.Embedding.from_pretrained(learnt, freeze=False)
+        model.transformer.wte.register_forward_hook(_add_positions(model.positions))
+
+
+def _add_positions(table: nn.Embedding) -> Any:
+    def add(_: nn.Module, tokens: tuple[Tensor, ...], rows_BSH: Tensor) -> Tensor:
+        return rows_BSH + table(torch.arange(rows_BSH.shape[1], device=rows_BSH.device))
+
+    return add

@@ -1,0 +1,226 @@
+"""torchtitan: its Llama, with its own parallelism, losses, pipeline schedule and clipping, as its trainer calls them.
+
+Vocabulary, heads and feed-forward are split over tensor ranks, the residual stream too with sequence parallelism;
+weights over data ranks (FSDP2, which gathers a block's twice unless there is a pipeline). Every parameter is a DTensor
+on one mesh ("full_dtensor"): its default backend takes a later PyTorch. Attention is torch's fused one, which takes no
+compiler. Its context parallelism is not offered: this attention can't be split so.
+"""
+
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from engine.models.adapters.stored import Names, stored
+from engine.models.adapters.values import library_state
+from engine.models.llama.shape import LlamaShape
+from engine.peers.contest import Case, Unavailable
+from engine.peers.layout import Layout
+from engine.peers.peer import Values, adamw, serial_model
+from engine.precision import Precision
+
+ANY = {"weight": nn.init.ones_, "bias": nn.init.zeros_}
+"""How parameters start before they are loaded."""
+
+
+class TorchTitan:
+    """Its rank order: tensor ranks are neighbours, then data, then pipeline."""
+
+    sequence_parallel = False
+
+    def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
+        shape = checked(case, layout)
+        without_triton()
+        if device.type == "cpu":
+            without_gpu()
+        from torchtitan.components.loss import CrossEntropyLoss
+        from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+        from torchtitan.distributed import ParallelDims, utils
+        from torchtitan.distributed.activation_checkpoint import FullAC
+        from torchtitan.distributed.full_dtensor import parallelize_inputs
+        from torchtitan.models.llama3 import parallelize_llama, pipeline_llm
+        from torchtitan.models.llama3.sharding import set_llama3_sharding_config
+
+        self._case, self._pipeline = case, layout.pipeline > 1
+        share = case.sequences // layout.data
+        parallelism = ParallelismConfig(
+            data_parallel_shard_degree=layout.data, tensor_parallel_degree=layout.tensor,
+            pipeline_parallel_degree=layout.pipeline, enable_sequence_parallel=self.sequence_parallel,
+            pipeline_parallel_schedule="1F1B", pipeline_parallel_microbatch_size=share // layout.micro_batches,
+            pipeline_parallel_first_stage_less_layers=0, pipeline_parallel_last_stage_less_layers=0,
+            spmd_backend="full_dtensor",
+        )  # fmt: skip
+        self._dims = ParallelDims.from_config(parallelism, dist.get_world_size())
+        self._dims.build_mesh()
+        self.data_rank = self._dims.get_mesh("batch").get_local_rank() if self._dims.dp_enabled else 0
+        utils.set_spmd_backend("full_dtensor")
+        config = _config(shape)
+        set_llama3_sharding_config(config, enable_sp=self.sequence_parallel)
+        with torch.device("meta"):
+            model = config.build()
+        compiler = CompileConfig()
+        self._loss = CrossEntropyLoss.Config(global_vocab_size=case.model.vocabulary).build(compile_config=compiler)
+        precision = str(Precision.named(case.precision).compute).removeprefix("torch.")
+        options: dict[str, Any] = {
+            "parallel_dims": self._dims, "parallelism": parallelism, "compile_config": compiler, "dump_folder": "",
+            "training": TrainingConfig(local_batch_size=share, seq_len=case.model.sequence,
+                                       mixed_precision_param=precision, disable_cuda_graphs=True),
+            "ac_config": FullAC.Config() if case.checkpoint_activations else None,
+        }  # fmt: skip
+        self._first = self._last = True
+        if self._pipeline:
+            self._schedule, self._parts, self._first, self._last = pipeline_llm(
+                model, device=device, model_config=config, parallelize_fn=parallelize_llama, loss_fn=self._loss,
+                **options,
+            )  # fmt: skip
+        else:
+            self._parts = [parallelize_llama(model, **options)]
+        whole = _renamed(case)
+        for part in self._parts:
+            _load(part, whole, device)
+        self._parameters = [parameter for part in self._parts for parameter in part.parameters()]
+        self._optimizer = adamw(case.optim, self._parameters)
+        self._inputs, self._clip = parallelize_inputs, utils.clip_grad_norm_
+        self._tokens = torch.tensor(case.sequences * case.model.sequence, device=device)
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """See guest.Guest. Each rank's loss is a sum over its rows, divided by the tokens of all."""
+        self._optimizer.zero_grad()
+        tokens, targets, _ = self._inputs(self._dims, tokens_BS, targets_BS, {})
+        if self._pipeline:
+            losses: list[Tensor] = []
+            self._schedule.step(
+                *((tokens,) if self._first else ()), target=targets if self._last else None,
+                losses=losses if self._last else None, loss_kwargs={"global_valid_tokens": self._tokens},
+                return_outputs=False,
+            )  # fmt: skip
+            loss = torch.stack(losses).sum() if self._last else torch.tensor(torch.nan)
+        else:
+            loss, _ = self._loss(self._parts[0](tokens), targets, self._tokens)
+            loss.backward()
+        norm = self._clip(
+            self._parameters, self._case.optim.clip, foreach=True, pp_mesh=self._dims.get_optional_mesh("pp")
+        )
+        self._optimizer.step()
+        loss = loss.detach()
+        return Values((loss.full_tensor() if isinstance(loss, DTensor) else loss).item(), norm.item())
+
+
+class SequenceParallel(TorchTitan):
+    """The same with the residual stream and norms split by positions over tensor ranks, which is its default."""
+
+    sequence_parallel = True
+
+
+def checked(case: Case, layout: Layout) -> LlamaShape:
+    """The shape of the network. Raises Unavailable for what it has nothing like."""
+    shape = case.model
+    if not isinstance(shape, LlamaShape):
+        raise Unavailable("torchtitan has no GPT with learnt positions: compare a Llama.")
+    if shape.qkv_bias or shape.qk_norm or shape.head_features:
+        raise Unavailable(f"torchtitan's Llama has no network like {shape.name}.")
+    if case.precision == "fp64":
+        raise Unavailable("torchtitan trains in fp32 at most: compare in fp32 or bf16.")
+    if shape.tied and layout.pipeline > 1:
+        raise Unavailable("torchtitan keeps no tied table in a pipeline: compare a network that isn't tied.")
+    return shape
+
+
+def _config(shape: LlamaShape) -> Any:
+    from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
+    from torchtitan.models.common.attention import ScaledDotProductAttention
+    from torchtitan.models.common.config_utils import make_ffn_config, make_gqa_config
+    from torchtitan.models.common.param_init import skip_param_init
+    from torchtitan.models.llama3 import Llama3Model
+    from torchtitan.models.llama3.model import Llama3TransformerBlock
+
+    rope = ComplexRoPE.Config(
+        dim=shape.head_size, max_seq_len=shape.sequence, theta=shape.rope_theta,
+        scaling="none" if shape.rope_scaling == 1 else "llama", scaling_factor=shape.rope_scaling,
+    )  # fmt: skip
+
+    def norm() -> Any:
+        return RMSNorm.Config(normalized_shape=shape.hidden, eps=shape.norm_eps, param_init=ANY)
+
+    layers = [
+        Llama3TransformerBlock.Config(
+            attention_norm=norm(), ffn_norm=norm(),
+            attention=make_gqa_config(
+                dim=shape.hidden, n_heads=shape.heads, n_kv_heads=shape.kv_heads, wqkv_param_init=ANY,
+                wo_param_init=ANY, inner_attention=ScaledDotProductAttention.Config(), fuse_qkv=True, rope=rope,
+            ),
+            feed_forward=make_ffn_config(
+                dim=shape.hidden, hidden_dim=shape.ffn, w1_param_init=ANY, w2w3_param_init=ANY
+            ),
+        )
+        for _ in range(shape.layers)
+    ]  # fmt: skip
+    table = {"weight": skip_param_init} if shape.tied else ANY
+    return Llama3Model.Config(
+        dim=shape.hidden, vocab_size=shape.vocabulary, enable_weight_tying=shape.tied, norm=norm(), layers=layers,
+        tok_embeddings=Embedding.Config(
+            num_embeddings=shape.vocabulary, embedding_dim=shape.hidden, param_init=table
+        ),
+        lm_head=Linear.Config(in_features=shape.hidden, out_features=shape.vocabulary, param_init=ANY),
+    )  # fmt: skip
+
+
+def names(shape: LlamaShape) -> Names:
+    """Of its layers. Rows of the fused projection: of each key head its query heads, the key, the value; rotary pairs
+    are neighbours, as the serial model has them.
+    """
+    queries = shape.heads // shape.kv_heads
+    rows = np.arange(shape.attended + 2 * shape.keys).reshape(shape.kv_heads, queries + 2, shape.head_size)
+    fused = np.concatenate([rows[:, :queries].ravel(), rows[:, queries].ravel(), rows[:, queries + 1].ravel()])
+    ffn = np.arange(shape.ffn)
+    return {
+        "tokens": "tok_embeddings", "blocks": "layers", "norm1": "attention_norm",
+        "attention.qkv": [("attention.qkv_linear.wqkv", fused)], "attention.out": "attention.wo",
+        "norm2": "ffn_norm", "feed_forward.gate_up": [("feed_forward.w1", ffn), ("feed_forward.w3", ffn)],
+        "feed_forward.down": "feed_forward.w2", "norm": "norm", "head": "lm_head",
+    }  # fmt: skip
+
+
+def _renamed(case: Case) -> dict[str, Tensor]:
+    """The serial model's state under its names, whole."""
+    assert isinstance(case.model, LlamaShape)
+    places = stored(case.model, names(case.model))
+    serial = serial_model(case, "cpu").state_dict()
+    whole = library_state(places, {name: value for name, value in serial.items() if name in places.parts})
+    return whole | {second: whole[first] for second, first in places.aliases.items()}
+
+
+@torch.no_grad()
+def _load(part: Any, whole: Mapping[str, Tensor], device: torch.device) -> None:
+    """This rank's part of every parameter of a model, or of a stage of its pipeline, made on the meta device."""
+    part.to_empty(device=device)
+    part.init_weights(buffer_device=None)
+    part.train()
+    for name, parameter in part.named_parameters():
+        value = whole[name.replace("_checkpoint_wrapped_module.", "")].to(device)
+        if isinstance(parameter, DTensor):
+            value = distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+        parameter.copy_(value)
+    if device.type == "cpu":
+        for module in part.modules():
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)  # gloo has no sum with a factor
+
+
+def without_triton() -> None:
+    """Its layers load kernels of mixtures of experts, which take Triton; there are no experts here."""
+    kernels = ModuleType("torchtitan.distributed.minimal_async_ep.kernels")
+    kernels.__getattr__ = lambda name: None  # type: ignore[method-assign]
+    sys.modules.setdefault(kernels.__name__, kernels)
+
+
+def without_gpu() -> None:
+    """It takes "cuda" where PyTorch names no accelerator; nothing that it computes changes."""
+    torch._utils._get_available_device_type = lambda: "cpu"

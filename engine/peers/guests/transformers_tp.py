@@ -1,0 +1,150 @@
+"""transformers' own tensor parallelism, and its FSDP over data ranks: the network is sharded as it is made.
+
+Its plan for Llama: the table and the head are split by the vocabulary, logits gathered, the residual stream whole on
+each rank. Its GPT-2 has no plan and can't have one, as its layers are no nn.Linear: a GPT is its OPT, which is the same
+network, with the like plan. Attention is torch's fused one, bf16 is by autocast, clipping is by the norm over all
+ranks. Its pipeline is not offered: nothing flows back through it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from engine.models.adapters.stored import Names, Stored, stored
+from engine.models.adapters.transformers_llama import LLAMA
+from engine.models.adapters.values import library_state
+from engine.models.gpt.shape import GPTShape
+from engine.models.llama.shape import LlamaShape
+from engine.peers.contest import Case, Unavailable
+from engine.peers.hugging_face import build
+from engine.peers.layout import Layout
+from engine.peers.peer import Values, adamw, autocast, serial_model
+from engine.precision import at_least_fp32
+
+try:
+    from transformers import OPTConfig, OPTForCausalLM
+    from transformers.distributed import DistributedConfig
+except ImportError:
+    raise Unavailable("This transformers has no parallelism of its own: pip install 'transformers>=5.23'.") from None
+
+LAYER = "model.decoder.layers.*"
+PLAN = {f"{LAYER}.self_attn.{one}_proj": "colwise" for one in "qkv"} | {
+    f"{LAYER}.self_attn.out_proj": "rowwise", f"{LAYER}.fc1": "colwise", f"{LAYER}.fc2": "rowwise",
+    "model.decoder.embed_tokens": "embedding_rowwise", "lm_head": "colwise_gather_output",
+}  # fmt: skip
+"""Of OPT, by its Llama's."""
+SHARDED = dict.fromkeys([LAYER, "model.decoder.embed_tokens", "model.decoder.embed_positions"], "free_full_weight")
+"""Over data ranks, likewise."""
+BEFORE = 2
+"""Rows of OPT's table of positions that come before the first one."""
+
+
+class TransformersTP:
+    """Its rank order: tensor ranks are neighbours, then data."""
+
+    def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
+        if case.precision == "fp64":
+            raise Unavailable("transformers computes parts of a network in fp32 at most: compare in fp32 or bf16.")
+        self._case, self._device = case, device
+        self.data_rank = dist.get_rank() // layout.tensor
+        shape = case.model
+        llama = isinstance(shape, LlamaShape)
+        with torch.device("meta"):
+            # A tied head is one parameter under two names, of which its plan finds one: they are tied afterwards.
+            model: Any = (
+                build(replace(case, model=replace(shape, tied=False))) if isinstance(shape, LlamaShape) else opt(case)
+            )
+        places = LLAMA.stored(case.model) if llama else opt_stored(case)
+        config, _, mesh = type(model).prepare_distribute_model(
+            DistributedConfig(
+                tp_size=layout.tensor, fsdp_size=layout.data,
+                tp_plan=None if llama else PLAN, fsdp_plan=None if llama else SHARDED,
+            )
+        )  # fmt: skip
+        model = type(model).maybe_distribute_model(model, config, mesh)
+        model.to_empty(device=device)
+        if llama:
+            model.model.rotary_emb = type(model.model.rotary_emb)(model.config).to(device)  # its angles aren't loaded
+        else:
+            for layer in model.model.decoder.layers:
+                layer.self_attn.num_heads //= layout.tensor  # it counts on all heads, its Llama on what is there
+        _load(model, case, places, device)
+        if case.model.ties:
+            model.lm_head.weight = model.get_input_embeddings().weight
+        if case.checkpoint_activations:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.train()
+        self._model, self._kinds = model, list(_kinds(list(model.parameters())))
+        self._optimizer = adamw(case.optim, *self._kinds)
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """See guest.Guest."""
+        self._optimizer.zero_grad()
+        with autocast(self._case, self._device):
+            logits_BSV = self._model(tokens_BS, use_cache=False).logits
+        loss = F.cross_entropy(at_least_fp32(logits_BSV).flatten(0, 1), targets_BS.flatten())
+        loss.backward()
+        norms = [nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None]) for kind in self._kinds]
+        norm = torch.linalg.vector_norm(
+            torch.stack([one.full_tensor() if isinstance(one, DTensor) else one for one in norms])
+        )
+        for kind in self._kinds:
+            nn.utils.clip_grads_with_norm_(kind, self._case.optim.clip, norm)
+        self._optimizer.step()
+        return Values(loss.item(), norm.item())
+
+
+def opt(case: Case) -> "OPTForCausalLM":
+    """The network of the case as an OPT. Raises Unavailable for a shape that it isn't."""
+    shape = case.model
+    known = isinstance(shape, GPTShape) and shape.rotary is None and not shape.parallel_residual and shape.bias
+    if not isinstance(shape, GPTShape) or not known or shape.norm != "layernorm" or shape.norm_eps != 1e-5:
+        raise Unavailable(f"transformers has no network like {shape.name} that its parallelism splits.")
+    return OPTForCausalLM(
+        OPTConfig(
+            vocab_size=shape.vocabulary, hidden_size=shape.hidden, num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads, ffn_dim=shape.wide, max_position_embeddings=shape.rows_of_positions,
+            activation_function="gelu" if shape.activation == "gelu" else "gelu_new", dropout=0.0,
+            attention_dropout=0.0, layerdrop=0.0, do_layer_norm_before=True, attn_implementation="sdpa",
+            tie_word_embeddings=False, use_cache=False, bos_token_id=None, eos_token_id=None, pad_token_id=None,
+        )
+    )  # fmt: skip
+
+
+def opt_stored(case: Case) -> Stored:
+    """Where it keeps its parameters, but for the rows before the first position."""
+    decoder, rows = "model.decoder", np.arange(case.model.hidden)
+    names: Names = {
+        "tokens": f"{decoder}.embed_tokens", "positions": f"{decoder}.embed_positions", "blocks": f"{decoder}.layers",
+        "norm1": "self_attn_layer_norm", "attention.qkv": [(f"self_attn.{one}_proj", rows) for one in "qkv"],
+        "attention.out": "self_attn.out_proj", "norm2": "final_layer_norm", "feed_forward.fc1": "fc1",
+        "feed_forward.fc2": "fc2", "norm": f"{decoder}.final_layer_norm", "head": "lm_head",
+    }  # fmt: skip
+    return stored(case.model, names)
+
+
+@torch.no_grad()
+def _load(model: Any, case: Case, places: Stored, device: torch.device) -> None:
+    """This rank's part of every parameter."""
+    serial = serial_model(case, device).state_dict()
+    whole = library_state(places, {name: value for name, value in serial.items() if name in places.parts})
+    whole |= {second: whole[first] for second, first in places.aliases.items()}
+    for name, parameter in model.named_parameters():
+        value = F.pad(whole[name], (0, 0, BEFORE, 0)) if name.endswith("embed_positions.weight") else whole[name]
+        if isinstance(parameter, DTensor):
+            value = distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+        parameter.copy_(value)
+
+
+def _kinds(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Those of a mesh each, and those of none: one fused call can't mix them."""
+    meshes = [parameter.device_mesh if isinstance(parameter, DTensor) else None for parameter in parameters]
+    for mesh in dict.fromkeys(meshes):
+        yield [parameter for parameter, its in zip(parameters, meshes, strict=True) if its == mesh]
