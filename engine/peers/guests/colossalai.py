@@ -40,7 +40,7 @@ class ColossalAI:
 
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
         if case.precision == "fp64" or (case.precision != "fp32" and device.type == "cpu"):
-            raise Unavailable("Colossal-AI trains in fp32 on processors, and in bf16 on GPUs: compare in these.")
+            raise Unavailable("Colossal-AI is compared in fp32, and on GPUs in bf16, too.")
         if device.type == "cpu":
             without_gpu()
         with_norms()
