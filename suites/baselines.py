@@ -103,9 +103,12 @@ class Baseline(PointTraining):
         return [*words, *self.peak_options(self.precision)]
 
     def judge(self) -> None:
-        """The engine has found both sides' losses equal before it timed them. Raises SanityError without a contest."""
-        if len(self.record["comparisons"]) != 1:
-            raise SanityError(f"no contest could be held: {self.record['contests'][0]['missing']}")
+        """The engine has found both sides' losses equal before it timed them. A contest that can't be held with that
+        network or number format is kept with the reason, and has no figures.
+        """
+        missing = [asked for asked in self.record["contests"] if asked["missing"]]
+        if len(self.record["comparisons"]) + len(missing) != 1:
+            raise SanityError(f"the result has {len(self.record['comparisons'])} contests instead of one")
 
     @property
     def contest(self) -> dict[str, Any]:
@@ -117,7 +120,7 @@ class Baseline(PointTraining):
     def choose_figures(self) -> None:
         """A dry run measures nothing."""
         self.perf_variables.clear()
-        if not self.is_dry_run():
+        if not self.is_dry_run() and self.record["comparisons"]:
             ratio, own = self.contest["paired"], self.contest
             self.add_figures(
                 {
