@@ -6,8 +6,8 @@
     reframe -c suites/baselines.py --system frontier -t nightly            what fits a small allocation
 
 Peers with libraries of their own take environments of their own: ci/peers all makes them; one that isn't there is
-skipped and says so. Our side takes the grid that par4d plan finds the fastest, or where it lacks facts of the machine
-the one that the engine chooses. A peer is measured on every layout of few devices that fits, and on the one that its
+skipped and says so. Our side takes the grid that par4d plan finds the fastest, where the machine was calibrated, or the
+one that the engine chooses. A peer is measured on every layout of few devices that fits, and on the one that its
 users would take of many (engine/peers/candidates.py); the report takes the fastest of a peer, and of all.
 """
 
@@ -19,6 +19,7 @@ import reframe as rfm
 from reframe.core.builtins import parameter, run_before, variable
 from reframe.core.exceptions import SanityError
 
+import systems
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.peers.candidates import candidates
@@ -81,8 +82,9 @@ class Baseline(PointTraining):
 
     @run_before("setup")
     def take_the_planners_grid(self) -> None:
-        """Where it knows the machine; else the engine's own choice, as in other suites."""
-        if self.grid == AUTO:
+        """On a calibrated machine; else the engine's own choice, as in other suites."""
+        measured = systems.measured(self.system.name)
+        if self.grid == AUTO and measured and measured.performance:
             words = ["--system", self.system.name, "--model", self.model, "--gpus", str(self.num_tasks)]
             words += ["--batch-size", str(self.sequences), "--precision", self.precision]
             words.append("--checkpoint-activations" if self.checkpoint_activations else "--keep-activations")

@@ -45,6 +45,15 @@ def test_of_many_ranks_tensor_ranks_fill_a_node_and_stages_are_as_few_as_the_mem
     assert candidates(CONTESTS["hsdp"], 1024, 4, network, 8192, None) == [Grid(z=4, data=256)]
 
 
+def test_on_a_calibrated_machine_our_grid_is_the_planners(tmp_path: Path) -> None:
+    words = ["-c", "suites/baselines.py", "--system", "vcluster", "-n", "wide.*ddp", "--dry-run"]
+    done = reframe(tmp_path, *words)
+    assert done.code == 0, done.out
+    (script,) = [file.read_text() for file in tmp_path.glob("stage/**/rfm_job.sh")]
+    assert option(script, "--grid") == "8x1x1x1", "which was the fastest of 20 when it was measured, too"
+    assert option(script, "--layout") == "1x1x1x8"
+
+
 def test_a_job_is_told_both_sides_layouts(tmp_path: Path) -> None:
     words = ["-c", "suites/baselines.py", "--system", "frontier", "-n", "gpt-5b-megatron"]
     done = reframe(tmp_path, *words, PAR4D_ACCOUNT="abc123")
