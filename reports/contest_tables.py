@@ -9,7 +9,8 @@ from reports.page import Column, Table
 from reports.provenance import MACHINES, ORIGIN, START_AND_END
 
 
-def _tiny(value: float) -> str:
+def tiny(value: float) -> str:
+    """A relative difference."""
     return f"{value:.1e}"
 
 
@@ -34,9 +35,9 @@ def contests_table(name: str, rows: pd.DataFrame) -> Table:
         Column("Peer's step", "peer_s", text.seconds),
         Column("Jobs", "jobs", text.count),
         Column("Rounds", "rounds", text.count),
-        Column("Losses differ", "losses", _tiny, figure="relative_difference"),
-        Column("Gradient norms differ", "norms", _tiny, missing="not kept", figure="relative_difference"),
-        Column("Tolerance", "tolerance", _tiny),
+        Column("Losses differ", "losses", tiny, figure="relative_difference"),
+        Column("Gradient norms differ", "norms", tiny, missing="not kept", figure="relative_difference"),
+        Column("Tolerance", "tolerance", tiny),
         Column("Steps compared", "compared", text.count),
         Column("Sequences", "sequences", numeric=False, missing="unknown"),
         Column("of tokens", "sequence", numeric=False, missing="unknown"),

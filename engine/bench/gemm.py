@@ -83,26 +83,28 @@ def by_mode(
 
     Nothing where none fits, or where a mode can't be measured.
     """
-    found: dict[Mode, list[GemmPoint]] = {mode: [] for mode in MODES}
-    for point in sorted(points, key=lambda point: -point.size):
+
+    def in_time(point: GemmPoint) -> bool:
         if point.median_time_s is None:
-            continue
+            return False
         predicted_s = TURNS * len(MODES) * (WINDOW_S + 5 * point.median_time_s)
-        if ranks.obstacle(_late(predicted_s, left_s)):
-            continue
-        with full_precision(tf32=form == TF32):
-            for _ in range(TURNS):
-                for mode in MODES:
-                    found[mode].append(_measure(point.size, FORMATS[form], device, WINDOW_S, ranks, mode))
-        break
-    rows = []
-    for mode, measured in found.items():
-        if any(point.skipped for point in measured) or not measured:
-            return ()
-        middle = sorted(measured, key=lambda point: point.flops_per_s or 0.0)[TURNS // 2]
-        log.info("%s, %d x %d: %s", mode, middle.size, middle.size, _told(middle))
-        rows.append(middle)
-    return tuple(rows)
+        return ranks.obstacle(_late(predicted_s, left_s)) is None
+
+    fits = (point.size for point in sorted(points, key=lambda point: -point.size) if in_time(point))
+    size = next(fits, None)
+    if size is None:
+        return ()
+    found: dict[Mode, list[GemmPoint]] = {mode: [] for mode in MODES}
+    with full_precision(tf32=form == TF32):
+        for _ in range(TURNS):
+            for mode in MODES:
+                found[mode].append(_measure(size, FORMATS[form], device, WINDOW_S, ranks, mode))
+    if any(point.skipped for measured in found.values() for point in measured):
+        return ()
+    middle = [sorted(of, key=lambda point: point.flops_per_s or 0.0)[TURNS // 2] for of in found.values()]
+    for point in middle:
+        log.info("%s, %d x %d: %s", point.mode, size, size, _told(point))
+    return tuple(middle)
 
 
 def run_gemm(

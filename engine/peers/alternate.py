@@ -11,8 +11,6 @@ from types import MappingProxyType
 from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
-from engine.data.dataset import open_dataset
-from engine.data.sampler import batch
 from engine.grid import Grid
 from engine.layers.matmul import Kernels
 from engine.peers.away import Away
@@ -20,10 +18,9 @@ from engine.peers.contest import TOLERANCES, Case, Contest
 from engine.peers.equality import check_equal
 from engine.peers.ours import plan, trainer
 from engine.peers.peer import Peer, Values
-from engine.peers.turns import Here, Step, Turns
+from engine.peers.turns import Here, Step, Turns, on_batches
 from engine.result.peers import NOTHING, SIDES, Measured, SideName
 from engine.training.run import tuned
-from engine.training.trainer import to_device
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 ALONE = Launch(0, 1, 0, "none", "127.0.0.1", 0)
@@ -42,24 +39,7 @@ def our_side(case: Case, comm: Comm, kernels: Mapping[str, Kernels] = MappingPro
 
 def peer_side(case: Case, comm: Comm, peer: Peer) -> Step:
     """The peer on the same rows of the same batches."""
-    dataset = open_dataset("synthetic", vocabulary=case.model.vocabulary, sequence_length=case.model.sequence)
-    share = Batch(case.sequences).rows(comm.grid, comm.coords)
-    done = 0
-
-    def step() -> Values:
-        nonlocal done
-        tokens_BS, targets_BS = batch(
-            dataset,
-            seed=case.seed,
-            step=done,
-            batch_size=case.sequences,
-            rows=share,
-            sequence_length=case.model.sequence,
-        )
-        done += 1
-        return peer.step(to_device(comm.device, tokens_BS), to_device(comm.device, targets_BS))
-
-    return step
+    return on_batches(peer, case, Batch(case.sequences).rows(comm.grid, comm.coords), comm.device)
 
 
 def measure(
@@ -68,10 +48,8 @@ def measure(
     """Warm the sides up, check that they train alike, and time them in turns; before, tune ours where the contest asks
     for it. Collective.
 
-    names: of the sides; of one that is left out nothing is measured. launch: this rank's.
-
-    Raises RunError if losses or gradient norms of the
-    warm-up steps differ, Unavailable for a peer that can't be held here.
+    names: of the sides; of one that is left out nothing is measured. launch: this rank's. Raises RunError if losses or
+    gradient norms of the warm-up steps differ, Unavailable for a peer that can't be held here.
     """
     kernels, tuning = tuned(plan(case, comm, tune=contest.tunes and "ours" in names), comm)
     with ExitStack() as processes:

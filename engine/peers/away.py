@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -21,14 +20,13 @@ from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
 from engine.errors import RunError
 from engine.peers.contest import Case, Contest, Unavailable
-from engine.peers.environments import python_of
+from engine.peers.environments import ROOT, python_of
 from engine.peers.guests.order import Order
 from engine.peers.peer import Values
 from engine.result.peers import Side
 
 log = logging.getLogger(__name__)
 
-ROOT = Path(__file__).parents[2]
 LEAVE_S = 10.0
 LINES = 20
 """Of what a peer wrote, told when it fails."""
@@ -55,7 +53,7 @@ class Away:
         there.close()
         self._pipe: Connection = here
         try:
-            self._pipe.send(Order(contest, case, launch, comm.grid.size))
+            self._pipe.send(Order(contest, case, launch))
             port = self._answer() if launch.rank == 0 else 0
             self._pipe.send(int(comm.everyone(torch.tensor([port], dtype=torch.float64))[0]))
             self.values: Sequence[Values] = self._answer()

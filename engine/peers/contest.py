@@ -134,7 +134,6 @@ CONTESTS = {
                 (),
                 ties=False,
                 splits=("pipeline",),
-                layout=Layout(pipeline=2),
                 does=WHOLE,
             )
             for name, what, built in (
@@ -153,7 +152,6 @@ CONTESTS = {
             (),
             library="megatron-core",
             splits=("tensor", "pipeline", "data"),
-            layout=Layout(tensor=2),
             does="vocabulary split over tensor ranks, activations whole on each, clipped by the norm over all ranks",
         ),
         *(
@@ -166,7 +164,6 @@ CONTESTS = {
                 (),
                 library="deepspeed",
                 splits=("data",),
-                layout=Layout(data=2),
                 does=WHOLE,
             )
             for stage in (1, 2, 3)
@@ -181,7 +178,6 @@ CONTESTS = {
             ties=False,
             library="deepspeed",
             splits=("pipeline", "data"),
-            layout=Layout(pipeline=2),
             does=WHOLE,
         ),
         *(
@@ -194,7 +190,6 @@ CONTESTS = {
                 (),
                 library="torchtitan",
                 splits=("tensor", "pipeline", "data"),
-                layout=Layout(tensor=2),
                 does=f"vocabulary split over tensor ranks, {activations}, weights over data ranks (FSDP), clipped by "
                 "the norm over all ranks",
             )
@@ -211,7 +206,6 @@ CONTESTS = {
             "engine.peers.guests.transformers_tp:TransformersTP",
             (),
             splits=("tensor", "data"),
-            layout=Layout(tensor=2),
             does="vocabulary split over tensor ranks and logits gathered, activations whole on each, weights split "
             "over data ranks (FSDP), clipped by the norm over all ranks",
         ),
@@ -224,7 +218,6 @@ CONTESTS = {
             (),
             library="colossalai",
             splits=("tensor", "pipeline", "data"),
-            layout=Layout(tensor=2),
             does="vocabulary split over tensor ranks, activations whole on each, clipped by the norm over all ranks",
         ),
         Contest(
@@ -237,7 +230,6 @@ CONTESTS = {
             ties=False,
             library="axonn",
             splits=("tensor", "data"),
-            layout=Layout(tensor=2),
             does="head split over tensor ranks and logits gathered, table and activations whole on each, clipped by "
             "the norm over all ranks",
         ),
@@ -251,7 +243,6 @@ CONTESTS = {
             ties=False,
             library="axonn",
             splits=("data", "tensor"),
-            layout=Layout(data=2),
             does="head split over tensor ranks and logits gathered, table and activations whole on each, weights "
             "split over data ranks, clipped by the norm over all ranks",
         ),
@@ -264,7 +255,6 @@ CONTESTS = {
             (),
             library="litgpt",
             splits=("data",),
-            layout=Layout(data=2),
             does=WHOLE,
         ),
     )

@@ -31,19 +31,21 @@ from engine.placement import NORMAL, Placement
 class TensorParallel:
     """Clipping and AdamW treat DTensors and plain parameters apart, as one fused call can't mix them."""
 
-    styles = staticmethod(lambda model, placements: plan(model, placements))
-
     def __init__(self, case: Case, comm: Comm) -> None:
         self._case, self._device = case, comm.device
         model, placements = serial_model(case, comm.device), case.model.placements()
         regroup_parts(model, placements, comm.grid.size)
         mesh = init_device_mesh(comm.device.type, (comm.grid.size,))
-        parallelize_module(model, mesh, self.styles(model, placements))
+        parallelize_module(model, mesh, self.plan(model, placements))
         self._model = model
         parameters = list(self._model.parameters())
         self._kinds = [[p for p in parameters if isinstance(p, DTensor) is wanted] for wanted in (True, False)]
         self._optimizer = adamw(case.optim, *self._kinds)
         self._clip = case.optim.clip
+
+    def plan(self, model: SerialModel, placements: Mapping[str, Placement]) -> dict[str, ParallelStyle]:
+        """The style of each layer."""
+        return plan(model, placements)
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer."""
@@ -69,7 +71,9 @@ class TensorParallel:
 class SequenceParallelToo(TensorParallel):
     """The same with activations split by positions between the products."""
 
-    styles = staticmethod(lambda model, placements: sequence_plan(model, placements))
+    def plan(self, model: SerialModel, placements: Mapping[str, Placement]) -> dict[str, ParallelStyle]:
+        """See TensorParallel.plan."""
+        return sequence_plan(model, placements)
 
 
 def _whole(tensor: Tensor) -> Tensor:

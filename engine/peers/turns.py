@@ -6,13 +6,46 @@ from itertools import pairwise
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
+from engine.data.dataset import Synthetic
+from engine.data.device import to_device
+from engine.data.sampler import batch
 from engine.measure.allocated import Allocated
 from engine.measure.clock import HostClock
+from engine.peers.contest import Case
 from engine.peers.peer import Values
 from engine.result.peers import Side
 
 Step = Callable[[], Values]
+
+
+class Steps(Protocol):
+    """A peer or a guest, once it is built."""
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """See peer.Peer."""
+        ...
+
+
+def on_batches(side: Steps, case: Case, rows: range, device: torch.device) -> Step:
+    """Its steps, on those rows of one global batch after the other."""
+    dataset, done = Synthetic(case.model.vocabulary), 0
+
+    def step() -> Values:
+        nonlocal done
+        tokens_BS, targets_BS = batch(
+            dataset,
+            seed=case.seed,
+            step=done,
+            batch_size=case.sequences,
+            rows=rows,
+            sequence_length=case.model.sequence,
+        )
+        done += 1
+        return side.step(to_device(device, tokens_BS), to_device(device, targets_BS))
+
+    return step
 
 
 class Turns(Protocol):

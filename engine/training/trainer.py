@@ -13,8 +13,8 @@ from torch import Tensor
 
 from engine.checkpoint.manifest import Manifest
 from engine.comm.funnel import Comm
+from engine.data.device import to_device
 from engine.data.sampler import batch
-from engine.data.shuffle import Ints
 from engine.energy.meter import Meter
 from engine.errors import RunError
 from engine.layers.dropout import BatchRows
@@ -199,12 +199,6 @@ class Trainer:
         if config.export is not None and self.plan.pretrained is not None:
             export(self.plan.pretrained, self.model, config.export)
             log.info("wrote %s", config.export)
-
-
-def to_device(device: torch.device, array: Ints) -> Tensor:
-    """A copy that the host doesn't wait for."""
-    host = torch.from_numpy(array)
-    return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
 
 
 def take_iteration(trainer: Trainer, index: int, *, warmup: bool, profiled: bool = False) -> Iteration:

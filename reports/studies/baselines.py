@@ -1,6 +1,5 @@
 """Baselines: time per batch of the engine and of other people's trainers, each on its best layout."""
 
-import math
 from typing import Any
 
 import pandas as pd
@@ -8,7 +7,7 @@ import pandas as pd
 from engine.result import metrics
 from reports import bars, published, text
 from reports.bars import Bar, Bars
-from reports.contest_tables import contests_table, failures, missing, provenance
+from reports.contest_tables import contests_table, failures, missing, provenance, tiny
 from reports.contests import SERIES, points
 from reports.derived import by_row
 from reports.methods import TOO_NARROW
@@ -31,8 +30,8 @@ HOW = (
 )
 RUN = "reframe -c suites/baselines.py --system local"
 TRAINED = [*SERIES, "sequences", "sequence", "checkpointing", "threads", "ranks"]
-PAPERS = {"megatron-core": "Megatron-LM", "deepspeed-3d": "DeepSpeed-3D", "deepspeed-pipeline": "DeepSpeed-3D"}
-"""What the papers compare with under another name, or in an older form."""
+PAPERS = ("Megatron-LM", "DeepSpeed", "DeepSpeed-3D")
+"""What they compare with."""
 
 
 def build(table: pd.DataFrame) -> Page:
@@ -163,18 +162,14 @@ def _equal(name: str, rows: pd.DataFrame) -> Table:
     columns = (
         Column("Peer", "peer", numeric=False),
         Column("Versions", "peer_versions", numeric=False, missing="the engine's torch"),
-        Column("Losses differ", "losses", _tiny, figure="relative_difference"),
-        Column("Gradient norms differ", "norms", _tiny, figure="relative_difference"),
-        Column("Allowed", "tolerance", _tiny),
+        Column("Losses differ", "losses", tiny, figure="relative_difference"),
+        Column("Gradient norms differ", "norms", tiny, figure="relative_difference"),
+        Column("Allowed", "tolerance", tiny),
         Column("Steps compared", "compared", text.count),
         Column("Laid out", "does", numeric=False, missing="as the engine's grid does", wide=True),
     )
     note = "Same initial weights, tokens and optimizer; of the steps before those that were timed."
     return Table("Equal work?", columns, rows[rows["jobs"] > 0], f"{name}-equal", note)
-
-
-def _tiny(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.1e}"
 
 
 def _published() -> Section:
@@ -189,6 +184,5 @@ def _published() -> Section:
         Column("Source", "source", numeric=False),
         Column("Remark", "note", numeric=False, missing="", wide=True),
     )
-    others = {name.split("-3D")[0] for name in PAPERS.values()}
-    own = rows[rows["over"].str.split("-3D").str[0].isin(others)]
+    own = rows[rows["over"].isin(PAPERS)]
     return Section("Published gains", (Table("Over other frameworks, as published", columns, own, "published-gains"),))

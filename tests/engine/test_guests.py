@@ -70,7 +70,7 @@ def in_turn(comm: Comm, contest: Contest, model: GPTConfig | LlamaConfig) -> tup
     os.environ |= {"RANK": str(comm.rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(comm.rank)}
     case = replace(CASE, model=model)
     ours = our_side(case, comm)
-    theirs = guest_step(Order(contest, case, Launch(comm.rank, comm.grid.size, comm.rank, "test", "", 0), 2), CPU)
+    theirs = guest_step(Order(contest, case, Launch(comm.rank, comm.grid.size, comm.rank, "test", "", 0)), CPU)
     return [ours() for _ in range(3)], of_all([theirs() for _ in range(3)])
 
 

@@ -27,13 +27,11 @@ with loading():
     import torch.distributed as dist
 
     from engine.comm.launch import choose_device, init_process_group
-    from engine.data.dataset import Synthetic
-    from engine.data.sampler import batch
     from engine.measure.memory import keep_freed_memory
     from engine.peers.guests.guest import Guest
     from engine.peers.layout import Layout
     from engine.peers.peer import Values
-    from engine.peers.turns import Here, Step
+    from engine.peers.turns import Here, Step, on_batches
 
 TIMEOUT = timedelta(minutes=5)
 
@@ -45,7 +43,7 @@ def main() -> None:
     threading.Thread(target=_listen, args=(pipe, told), daemon=True).start()
     order: Order = told.get()
     try:
-        for answer in _life(order, told, pipe):
+        for answer in _life(order, told):
             pipe.send(answer)
     except Unavailable as error:
         pipe.send(error)
@@ -66,7 +64,7 @@ def _listen(pipe: Connection, told: "SimpleQueue[Any]") -> None:
             os._exit(0)
 
 
-def _life(order: Order, told: "SimpleQueue[Any]", pipe: Connection) -> Iterator[Any]:
+def _life(order: Order, told: "SimpleQueue[Any]") -> Iterator[Any]:
     """What it answers."""
     case, launch = order.case, order.launch
     device = choose_device(case.device, launch.local_rank)
@@ -75,11 +73,13 @@ def _life(order: Order, told: "SimpleQueue[Any]", pipe: Connection) -> Iterator[
         keep_freed_memory()  # as `engine train` does
     host, store = launch.master_addr, None
     if launch.rank == 0:
-        store = dist.TCPStore(host, 0, order.ranks, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
+        store = dist.TCPStore(host, 0, launch.world_size, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
         yield store.port
     port = told.get()
-    store = store or dist.TCPStore(host, port, order.ranks, is_master=False, wait_for_workers=False, timeout=TIMEOUT)
-    place: dict[str, object] = {"RANK": launch.rank, "WORLD_SIZE": order.ranks, "LOCAL_RANK": launch.local_rank}
+    store = store or dist.TCPStore(
+        host, port, launch.world_size, is_master=False, wait_for_workers=False, timeout=TIMEOUT
+    )
+    place: dict[str, object] = {"RANK": launch.rank, "WORLD_SIZE": launch.world_size, "LOCAL_RANK": launch.local_rank}
     place |= {"MASTER_ADDR": host, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in place.items()})
     init_process_group(launch, device, TIMEOUT, store)
@@ -102,22 +102,7 @@ def guest_step(order: Order, device: torch.device) -> Step:
     module, _, constructor = contest.built_by.partition(":")
     layout = contest.layout.for_batch(case.sequences)
     guest: Guest = getattr(import_module(module), constructor)(case, layout, device)
-    dataset, rows, done = Synthetic(case.model.vocabulary), layout.rows(guest.data_rank, case.sequences), 0
-
-    def step() -> Values:
-        nonlocal done
-        tokens_BS, targets_BS = batch(
-            dataset,
-            seed=case.seed,
-            step=done,
-            batch_size=case.sequences,
-            rows=rows,
-            sequence_length=case.model.sequence,
-        )
-        done += 1
-        return guest.step(torch.from_numpy(tokens_BS).to(device), torch.from_numpy(targets_BS).to(device))
-
-    return step
+    return on_batches(guest, case, layout.rows(guest.data_rank, case.sequences), device)
 
 
 def of_all(values: Sequence[Values]) -> list[Values]:

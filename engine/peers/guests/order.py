@@ -8,9 +8,8 @@ from engine.peers.contest import Case, Contest
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """launch: of the rank beside which it runs, and whose place it takes among `ranks` of its own."""
+    """launch: of the rank beside which it runs, and whose place it takes among as many of its own."""
 
     contest: Contest
     case: Case
     launch: Launch
-    ranks: int
