@@ -11,7 +11,7 @@ from engine.grid import Axis
 from engine.measure.recorder import Flight
 
 # Renamed in torch 2.13; clusters run older ones.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
@@ -45,7 +45,7 @@ def launch(
 ) -> dist.Work | None:
     """Hand it to torch.distributed. SEND and RECV are always asynchronous."""
     if kind is Kind.ALL_GATHER:
-        return _all_gather(target, source, group=group, async_op=async_op)
+        return all_gather(target, source, group=group, async_op=async_op)
     if kind is Kind.REDUCE_SCATTER:
         return _reduce_scatter(target, source, group=group, async_op=async_op)
     if kind is Kind.SEND:

@@ -12,6 +12,7 @@ from engine.comm.contact import Line
 from engine.comm.fake import FakeChannel
 from engine.comm.gloo import GlooChannel
 from engine.comm.nccl import CudaStreams, NcclChannel, group_options
+from engine.comm.shared_memory import shared_or
 from engine.errors import RunError
 from engine.grid import Axis, Grid
 
@@ -60,4 +61,6 @@ class ProcessGroups:
         assert group is not None
         if name == "nccl":
             return NcclChannel(group, CudaStreams(self._device), line)
-        return GlooChannel(group, line) if name == "gloo" else FakeChannel(group)
+        if name == "fake":
+            return FakeChannel(group)
+        return shared_or(GlooChannel(group, line), group, line, self._timeout)

@@ -20,7 +20,10 @@ NO_IDLE = (
     "A trace of CPUs can't tell idle from Python: what is outside operators is the interpreter's own time, autograd's "
     "between two operators, and other processes' turns on the core."
 )
-NO_GLOO = "This trace has no events of gloo: collectives count as in flight until they are waited for."
+NO_GLOO = (
+    "This trace has no events of gloo, as where ranks share memory: a collective ended when the run's own "
+    "clock says so, and where that says nothing, when it was waited for."
+)
 
 
 def ran(step: Step) -> Ran:
@@ -45,24 +48,33 @@ def ran(step: Step) -> Ran:
 
 
 def _as_noted(step: Step, flights: list[Flown]) -> list[Flown]:
-    """The same with the ends that the run noted itself, which are in the trace too, in the order of their issue."""
-    own = sorted(step.of("collective"), key=lambda event: float(event.args["issued_us"]))
+    """The same with the ends that the run noted itself, which are in the trace too."""
+    own = _noted(step)
     if len(own) != len(flights):
         return []
     return [replace(f, done=min(max(noted.end, f.done), f.resumed)) for f, noted in zip(flights, own, strict=True)]
 
 
+def _noted(step: Step) -> list[Event]:
+    """The collectives as the run noted them itself, in the order of their issue."""
+    return sorted(step.of("collective"), key=lambda event: float(event.args["issued_us"]))
+
+
 def _flights(step: Step, waits: dict[str, Event]) -> tuple[list[Flown], list[str]]:
     """As the recorder has them: from when each was issued, or the one before it on its lane ended, to gloo's end of it.
 
-    gloo's events don't say whose they are: of each sort the first that begins after an issue is taken to be its.
+    gloo's events don't say whose they are: of each sort the first that begins after an issue is taken to be its. One
+    that gloo has no event of ended when the run noted it.
     """
     carried: dict[str, deque[Event]] = defaultdict(deque)
     for event in step.of("user_annotation"):
         carried[event.name].append(event)
     flights, lane_free = [], dict[str, float]()
     missing = False
-    for what, issue in step.regions(Region.ISSUE):
+    issues = list(step.regions(Region.ISSUE))
+    noted = [event.end for event in _noted(step)]
+    ends = noted if len(noted) == len(issues) else [step.region.end] * len(issues)
+    for (what, issue), end in zip(issues, ends, strict=True):
         kind, lane = kind_and_lane(what)
         left = carried[GLOO.get(kind, "")]
         while left and left[0].start < issue.start:
@@ -70,7 +82,7 @@ def _flights(step: Step, waits: dict[str, Event]) -> tuple[list[Flown], list[str
         wait = waits.get(what)
         waited, resumed = (wait.start, wait.end) if wait is not None else (step.region.end, step.region.end)
         missing |= kind in GLOO and not left
-        done = min(left.popleft().end, resumed) if left else resumed
+        done = min(left.popleft().end if left else end, resumed)
         start = min(done, max(issue.start, lane_free.get(lane, issue.start)))
         lane_free[lane] = done
         flights.append(Flown(what, start, done, waited, resumed))

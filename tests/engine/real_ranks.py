@@ -1,7 +1,8 @@
-"""Real gloo processes for tests: forked from a clean server that has torch loaded, each with a time-out."""
+"""Real processes for tests: forked from a clean server that has torch loaded, each with a time-out."""
 
 import gc
 import multiprocessing
+import os
 import pickle
 import tempfile
 import traceback
@@ -29,7 +30,10 @@ def _send(pipe: Connection, status: str, value: Any) -> None:
     pipe.send_bytes(pickle.dumps((status, value)))
 
 
-def _rank(pipe: Connection, store: str, grid: Grid, rank: int, work: Callable[..., Any], args: tuple) -> None:
+def _rank(
+    pipe: Connection, store: str, grid: Grid, rank: int, work: Callable[..., Any], args: tuple, shared: bool
+) -> None:
+    os.environ["PAR4D_SHARED_MEMORY"] = str(int(shared))
     gc.freeze()  # what the server has loaded: to look for garbage in it would copy it
     import torch
     import torch.distributed as dist
@@ -50,14 +54,17 @@ def _rank(pipe: Connection, store: str, grid: Grid, rank: int, work: Callable[..
         _send(pipe, "error", traceback.format_exc())
 
 
-def run_processes(grid: Grid, work: Callable[..., Any], *args: Any) -> list[Any]:
-    """work(comm, *args) in one process a rank, all picklable; what each returned, in rank order."""
+def run_processes(grid: Grid, work: Callable[..., Any], *args: Any, shared: bool = True) -> list[Any]:
+    """work(comm, *args) in one process a rank, all picklable; what each returned, in rank order.
+
+    shared: whether they may share memory, or gloo does it all.
+    """
     with tempfile.TemporaryDirectory() as folder:
         pipes, processes = [], []
         for rank in range(grid.size):
             here, there = CONTEXT.Pipe(duplex=False)
             process = CONTEXT.Process(
-                target=_rank, args=(there, str(Path(folder) / "store"), grid, rank, work, args), daemon=True
+                target=_rank, args=(there, str(Path(folder) / "store"), grid, rank, work, args, shared), daemon=True
             )
             process.start()
             there.close()

@@ -2,6 +2,7 @@
 
 import resource
 from datetime import timedelta
+from functools import partial
 
 import pytest
 import torch
@@ -18,7 +19,8 @@ from engine.errors import RunError
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
 
-BOTH = pytest.mark.parametrize("run", [run_processes, run_ranks], ids=["gloo", "virtual"])
+GLOO = partial(run_processes, shared=False)
+ALL = pytest.mark.parametrize("run", [run_processes, GLOO, run_ranks], ids=["shared memory", "gloo", "virtual"])
 
 
 def test_an_axis_of_one_rank_returns_its_input_and_records_nothing() -> None:
@@ -50,7 +52,7 @@ def _collectives(comm: Comm) -> dict[str, torch.Tensor]:
     }
 
 
-@BOTH
+@ALL
 def test_collectives_act_along_their_axis_only(run) -> None:  # type: ignore[no-untyped-def]
     results = run(Grid(2, 1, 1, 2), _collectives)
     for rank, got in enumerate(results):
@@ -71,7 +73,7 @@ def _in_place(comm: Comm) -> tuple[bool, torch.Size]:
     return result is table and bool((table == 2).all()), comm.run(Kind.ALL_GATHER, Axis.X, table).shape
 
 
-@BOTH
+@ALL
 def test_an_all_reduce_returns_its_own_buffer_and_a_gather_a_flat_one(run) -> None:  # type: ignore[no-untyped-def]
     assert run(Grid(2), _in_place) == [(True, torch.Size([12]))] * 2
 
@@ -95,7 +97,7 @@ def _exchange(comm: Comm) -> tuple[list[float], dict[tuple[str, str], tuple[int,
     return [value for tensor in received for value in (tensor[0].item(), tensor[-1].item())], found
 
 
-@BOTH
+@ALL
 def test_neighbours_exchange_messages_without_an_order_between_them(run) -> None:  # type: ignore[no-untyped-def]
     for rank, (got, recorded) in enumerate(run(Grid(3, 1, 1, 2), _exchange)):
         own = rank % 3

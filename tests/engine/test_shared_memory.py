@@ -1,0 +1,115 @@
+"""The channel of ranks that share memory: against sums made by hand, and what becomes of its blocks."""
+
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+import torch
+from real_ranks import run_processes
+from torch import Tensor
+
+from engine.comm import shared_memory
+from engine.comm.collective import Kind, Lane
+from engine.comm.funnel import Comm
+from engine.comm.gloo import GlooChannel
+from engine.comm.shared_memory import SMALL_BYTES, SharedMemoryChannel
+from engine.grid import Axis, Grid
+
+SIZES = (1, 3, SMALL_BYTES // 8 + 5)
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.int64)
+
+
+def _channel(comm: Comm) -> SharedMemoryChannel:
+    channel = comm._channels[Axis.X, Lane.MAIN]
+    assert isinstance(channel, SharedMemoryChannel)
+    return channel
+
+
+def _input(rank: int, count: int, dtype: torch.dtype) -> Tensor:
+    """Small whole numbers, whose sums every type holds."""
+    return (torch.arange(count) % 7 + rank).to(dtype)
+
+
+def _all(comm: Comm) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every collective, all in flight at once: what came out, and what should have."""
+    ranks, own = comm.grid.x, comm.coords.x
+    handles = []
+    for count, dtype in product(SIZES, DTYPES):
+        inputs = [_input(rank, count * ranks, dtype) for rank in range(ranks)]
+        total = torch.stack(inputs).sum(0).to(dtype)
+        expected = {
+            Kind.ALL_GATHER: torch.cat(inputs),
+            Kind.REDUCE_SCATTER: total.chunk(ranks)[own],
+            Kind.ALL_REDUCE: total,
+            Kind.MAX_REDUCE: inputs[-1],
+        }
+        handles += [(comm.issue(kind, Axis.X, inputs[own].clone()), right) for kind, right in expected.items()]
+    return ((handle.wait(), right) for handle, right in handles)
+
+
+def _wrong(comm: Comm) -> int:
+    _channel(comm)
+    return sum(not torch.equal(came, right) for _ in range(3) for came, right in _all(comm))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_every_collective_of_every_size_and_type_is_exact(ranks: int) -> None:
+    assert run_processes(Grid(ranks), _wrong) == [0] * ranks
+
+
+def _sum_of_noise(comm: Comm) -> Tensor:
+    torch.manual_seed(comm.rank)
+    return comm.run(Kind.ALL_REDUCE, Axis.X, torch.randn(SMALL_BYTES))
+
+
+def test_all_ranks_get_the_same_sum_to_the_last_bit() -> None:
+    first, *others = run_processes(Grid(3), _sum_of_noise)
+    assert all(torch.equal(first, other) for other in others)
+
+
+def _late(comm: Comm) -> float:
+    """Rank 0 waits for its first collective last, when rank 1 has long done with it."""
+    first, second = (torch.full((1000,), 1.0 + comm.rank + 10 * turn) for turn in range(2))
+    early = comm.issue(Kind.ALL_REDUCE, Axis.X, first)
+    if comm.rank == 1:
+        early.wait()
+    comm.issue(Kind.ALL_REDUCE, Axis.X, second).wait()
+    for _ in range(4):
+        comm.run(Kind.ALL_REDUCE, Axis.X, torch.zeros(1000))
+    if comm.rank == 0:
+        early.wait()
+    return first.unique().item()
+
+
+def test_a_block_is_kept_until_its_own_rank_has_done_with_it_too() -> None:
+    assert run_processes(Grid(2), _late) == [3.0, 3.0]
+
+
+def _room(comm: Comm) -> int:
+    for _ in range(100):
+        comm.run(Kind.ALL_REDUCE, Axis.X, torch.ones(1024))
+    return _channel(comm)._memory._end
+
+
+def test_blocks_are_used_again() -> None:
+    assert max(run_processes(Grid(3), _room)) <= 3 * 4096
+
+
+def _on_different_hosts(comm: Comm) -> bool:
+    """A second Comm of the same ranks, each of which takes itself for another host's."""
+    assert isinstance(comm._channels[Axis.X, Lane.MAIN], SharedMemoryChannel)
+    shared_memory._host = lambda: comm.rank
+    return isinstance(Comm(comm.grid)._channels[Axis.X, Lane.MAIN], GlooChannel)
+
+
+def _not_reached(comm: Comm) -> bool:
+    """The same where the last rank opens no door that another finds."""
+    if comm.rank == 0:
+        shared_memory._address = lambda number: f"\0par4d-nobody-{number}"
+    shared_memory.MEETING_S = 1.0
+    return isinstance(Comm(comm.grid)._channels[Axis.X, Lane.MAIN], GlooChannel)
+
+
+@pytest.mark.parametrize("apart", [_on_different_hosts, _not_reached])
+def test_ranks_that_share_no_memory_leave_it_to_gloo(apart) -> None:  # type: ignore[no-untyped-def]
+    assert run_processes(Grid(2), apart) == [True, True]
