@@ -30,6 +30,8 @@ def candidates(
         of_nodes = [grid for grid in grids if grid.z == per_node] if ranks > FEW and len(grids) > 1 else grids
         return [grid for grid in of_nodes or grids if _fits(grid, model, sequences)]
     fitting = [one for one in every(ranks, contest.splits, model, sequences) if one.tensor <= per_node]
+    if contest.about is not None:
+        fitting = [one for one in fitting if getattr(one, contest.about) > 1]
     if ranks <= FEW or not fitting:
         return list(fitting)
     most = max(one.tensor for one in fitting)

@@ -30,7 +30,8 @@ class Contest:
     for token embedding and head where the network has one. tunes: whether the engine's side is tuned (--tune-matmul).
     library: in whose environment (environments.py) the peer runs, if not in ours. splits: of ranks, where a peer splits
     them its own way; any grid of as many ranks is a match then. layout: how the peer splits its ranks, on a grid of its
-    own where it has no splits; None where it does what our grid does. does: what of the work it does how.
+    own where it has no splits; None where it does what our grid does. does: what of the work it does how. about: the
+    split without which it is another contest of its library.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Contest:
     splits: tuple[Split, ...] = ()
     layout: Layout | Grid | None = None
     does: str = ""
+    about: Split | None = None
 
     def check(self, model: Architecture) -> None:
         """Raises UsageError if the peer can't train that network as the engine does."""
@@ -179,6 +181,7 @@ CONTESTS = {
             library="deepspeed",
             splits=("pipeline", "data"),
             does=WHOLE,
+            about="pipeline",
         ),
         *(
             Contest(
@@ -192,6 +195,7 @@ CONTESTS = {
                 splits=("tensor", "pipeline", "data"),
                 does=f"vocabulary split over tensor ranks, {activations}, weights over data ranks (FSDP), clipped by "
                 "the norm over all ranks",
+                about="tensor" if suffix else None,
             )
             for suffix, what, built, activations in (
                 ("", "", "TorchTitan", "activations whole on each"),
@@ -208,6 +212,7 @@ CONTESTS = {
             splits=("tensor", "data"),
             does="vocabulary split over tensor ranks and logits gathered, activations whole on each, weights split "
             "over data ranks (FSDP), clipped by the norm over all ranks",
+            about="tensor",
         ),
         Contest(
             "colossalai",
@@ -245,6 +250,7 @@ CONTESTS = {
             splits=("data", "tensor"),
             does="head split over tensor ranks and logits gathered, table and activations whole on each, weights "
             "split over data ranks, clipped by the norm over all ranks",
+            about="data",
         ),
         Contest(
             "litgpt",
