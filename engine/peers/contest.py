@@ -183,6 +183,20 @@ CONTESTS = {
             does=WHOLE,
             about="pipeline",
         ),
+        Contest(
+            "deepspeed-3d",
+            "DeepSpeed-3D: tensor, pipeline and data ranks, ZeRO-1",
+            Grid(x=2),
+            0.95,
+            "engine.peers.guests.deepspeed:Pipeline",
+            (),
+            ties=False,
+            library="deepspeed",
+            splits=("tensor", "pipeline", "data"),
+            does="vocabulary split over tensor ranks and logits gathered, activations whole on each, clipped by the "
+            "norm over all ranks",
+            about="tensor",
+        ),
         *(
             Contest(
                 f"torchtitan{suffix}",

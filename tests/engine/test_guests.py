@@ -220,6 +220,7 @@ AWAY = [
         "deepspeed-zero2": ("data=2",),
         "deepspeed-zero3": ("data=2",),
         "deepspeed-pipeline": ("pipeline=2",),
+        "deepspeed-3d": ("tensor=2", "tensor=2,pipeline=2,micro_batches=2"),
         "torchtitan": ("tensor=2", "pipeline=2,micro_batches=4", "data=2"),
         "torchtitan-sp": ("tensor=2",),
         "colossalai": ("tensor=2", "pipeline=2,micro_batches=4", "data=2"),

@@ -69,7 +69,7 @@ def test_a_job_is_told_both_sides_layouts(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_has_no_environment_is_skipped_and_the_rest_is_kept(tmp_path: Path) -> None:
-    done = reframe(tmp_path, *LOCAL, "-n", "gpt-pair-(ddp|megatron-core-tensor)")
+    done = reframe(tmp_path, *LOCAL, "-n", "gpt-pair-2x1x1x1-(ddp|megatron-core-tensor)")
     assert done.code == 0, done.out
     if reason := environments.lacking("megatron-core"):
         assert reason in done.out

@@ -1,6 +1,7 @@
 """DeepSpeed: the serial model under ZeRO, or cut into the stages of its pipeline, with its own optimizer loop.
 
-Both split the vocabulary and the activations by nothing but the batch. Clipping is by the norm over all ranks.
+Activations are split by nothing but the batch, and the vocabulary by nothing but the tensor ranks of DeepSpeed-3D.
+Clipping is by the norm over all ranks.
 """
 
 import math
@@ -8,14 +9,19 @@ from typing import Any
 
 import deepspeed
 import torch
+from deepspeed.module_inject.layers import LinearAllreduce, LinearLayer, set_autotp_mode
 from deepspeed.pipe import PipelineModule
-from torch import Tensor
+from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+from torch import Tensor, nn
 
+from engine.models.serial import SerialModel
 from engine.peers.contest import Case
 from engine.peers.layout import Layout
 from engine.peers.names import parts_of
 from engine.peers.peer import Values, decaying, mean_loss, serial_model
 from engine.peers.stages import cut, mean_cross_entropy
+from engine.peers.tensor_parallel import regroup_parts
+from engine.placement import NORMAL
 
 
 class _ZeRO:
@@ -56,14 +62,22 @@ class ZeRO3(_ZeRO):
 
 
 class Pipeline:
-    """One forward, one backward (1F1B), over stages that are cut by their parameters, with ZeRO-1."""
+    """One forward, one backward (1F1B), over stages that are cut by their parameters, with ZeRO-1.
+
+    With tensor ranks, which are neighbours, the papers' DeepSpeed-3D; the layers that split are DeepSpeed's own.
+    """
 
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
         deepspeed.init_distributed()
-        layers = cut(serial_model(case, device))
+        model = serial_model(case, device)
+        topology = None
+        if layout.tensor > 1:
+            split_layers(model, case, layout.tensor)
+            topology = PipeModelDataParallelTopology(layout.pipeline, layout.tensor, layout.data)
         stages = PipelineModule(
-            layers=layers, num_stages=layout.pipeline, loss_fn=mean_cross_entropy, partition_method="parameters"
-        )
+            layers=cut(model), num_stages=layout.pipeline, topology=topology, loss_fn=mean_cross_entropy,
+            partition_method="parameters",
+        )  # fmt: skip
         self._parts = layout.micro_batches
         self._engine, *_ = deepspeed.initialize(
             model=stages,
@@ -76,6 +90,19 @@ class Pipeline:
         """See guest.Guest."""
         loss = self._engine.train_batch(parts_of(tokens_BS, targets_BS, self._parts))
         return Values(loss.item(), float(self._engine.get_global_grad_norm() or math.nan))
+
+
+def split_layers(model: SerialModel, case: Case, tensor: int) -> None:
+    """Every linear layer becomes one of DeepSpeed's, in place, with this rank's share; logits are gathered."""
+    placements = case.model.placements()
+    regroup_parts(model, placements, tensor)
+    group, _ = torch.distributed.new_subgroups(tensor)
+    set_autotp_mode(training=True)
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, nn.Linear):
+            column = placements[f"{name}.weight"].split == NORMAL
+            kind, words = (LinearLayer, {"gather_output": layer is model.head}) if column else (LinearAllreduce, {})
+            model.set_submodule(name, kind(layer, group, name=name, **words))
 
 
 def _config(case: Case, layout: Layout, device: torch.device, stage: int) -> dict[str, Any]:
