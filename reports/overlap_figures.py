@@ -86,8 +86,7 @@ def _unsure(row: "pd.Series[Any]", place: int) -> bool:
 
 def _published(system: str) -> pd.DataFrame:
     """The gains that a paper has from this system, else those of par4d's running example."""
-    gains = published.gains()
-    gains = gains[gains["study"] == "overlap"]
+    gains = published.gains("overlap")
     here = gains[gains["system"].str.lower() == system.lower()]
     return here if len(here) else gains[gains["paper"] == "par4d"]
 

@@ -58,13 +58,15 @@ def peaks() -> pd.DataFrame:
 
 
 @cache
-def gains() -> pd.DataFrame:
-    """One row a published gain: paper, source, system, framework, model, devices, study, gained, over, value, highest.
+def gains(study: str = "") -> pd.DataFrame:
+    """One row a published gain, of one study or of all.
 
-    value: the part of the time per batch that is saved, highest: the end of the range where one is printed, else NaN.
+    paper, source, system, framework, model, devices, study, gained, over, value, highest. value: the part of the time
+    per batch that is saved, highest: the end of the range where one is printed, else NaN.
     gained, over: for overlaps flags as the engine writes them, the cache without its size.
     """
-    return _read("gains.csv")
+    rows = _read("gains.csv")
+    return rows[rows["study"] == study] if study else rows
 
 
 @cache

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from reports import breakdowns, published, text
+from reports import breakdowns, text
 from reports.frame import Frames
 from reports.overlaps import short
 from reports.page import NOT_TOLD, Block, Column, Paragraph, Section, Table, flops_column
@@ -181,10 +181,8 @@ def details(table: pd.DataFrame, frames: Frames) -> Section:
     return Section("Details", (budget, collectives, provenance(frames.runs)))
 
 
-def published_gains(study: str) -> Table:
-    """What the papers say that an optimisation, or a framework, gains."""
-    table = published.gains()
-    table = table[table["study"] == study]
+def published_gains(table: pd.DataFrame) -> Table:
+    """What the papers say that an optimisation, or a framework, gains; of published.gains() some rows."""
     saved = [
         f"{100 * low:g} to {100 * high:g} %" if high == high else f"{100 * low:g} %"
         for low, high in zip(table["value"], table["highest"], strict=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from reports import overlap_figures, overlap_tables, text
+from reports import overlap_figures, overlap_tables, published, text
 from reports.ablation import GREATEST, Setting, most_exposed, settings
 from reports.breakdowns import no_core_left, take_turns
 from reports.frame import SETTING, Frames, series_title
@@ -45,7 +45,7 @@ def build(mine: Frames, everything: Frames) -> Page:
         shown = pd.concat([setting.runs for setting in drawn])
         rest = mine.runs.drop(runs_of(mine.runs, shown, SETTING).index)
         sections.append(Section("Details", (*failures(rest, "further"), provenance(mine.runs))))
-    sections.append(Section("Published figures", (published_gains("overlap"),)))
+    sections.append(Section("Published figures", (published_gains(published.gains("overlap")),)))
     return Page(TITLE, LEAD, tuple(sections), _headline(found), empty=not found)
 
 

@@ -185,4 +185,4 @@ def _published() -> Section:
     )
     note = "Published figures, not measured here; extrapolated by the paper from the time of an iteration."
     solutions = Table("Published time to solution", columns, table, "published", note)
-    return Section("Published figures", (solutions, published_gains("strong_scaling")))
+    return Section("Published figures", (solutions, published_gains(published.gains("strong_scaling"))))

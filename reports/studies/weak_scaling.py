@@ -68,8 +68,8 @@ KIND = ScalingKind(tuple(SERIES), series_title, _draw)
 
 def _figure_7(series: MeasuredSeries) -> str:
     """What the paper says of the same series."""
-    gains = published.gains()
-    of_overlap = gains[(gains["study"] == "weak_scaling") & (gains["over"] == "none")]
+    gains = published.gains("weak_scaling")
+    of_overlap = gains[gains["over"] == "none"]
     theirs = series.published.merge(of_overlap, on=["paper", "system", "model"])
     return "".join(
         f" Published ({row['source']}): overlap saves {100 * row['value']:g} % for {row['model']} on "
@@ -123,4 +123,4 @@ def _published() -> Section:
         "printed flop/s or HFU and the formula of Narayanan et al. with a vocabulary of 51,200."
     )
     weak = Table("Published weak scaling", columns, table, "published", note)
-    return Section("Published figures", (weak, published_gains("weak_scaling")))
+    return Section("Published figures", (weak, published_gains(published.gains("weak_scaling"))))

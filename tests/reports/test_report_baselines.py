@@ -47,7 +47,9 @@ def test_the_work_is_shown_to_be_equal_row_by_row_and_published_gains_stand_besi
     html = words(page(tmp_path, baseline(0.9, Layout(tensor=2))).split("Equal work?")[1])
     assert "megatron-core 0.16.1" in html
     assert "vocabulary split over tensor ranks" in html
-    assert re.search(r"Perlmutter Par4D/AxoNN GPT-80B 1024 Megatron-LM 25\.0 %", html)
+    assert "GPT-5B to GPT-80B 64 to 1024 Par4D/AxoNN Megatron-LM 25 to 45 %" in html
+    assert "Par4D/AxoNN ZeRO-3" in html
+    assert re.search(r"Perlmutter GPT-80B 1,?024 38\.0 % 42\.0 % 57\.0 % 27\.0 %", html), "HFU by framework"
 
 
 def test_the_page_of_peers_leaves_them_out(tmp_path: Path) -> None:

@@ -59,10 +59,10 @@ def test_a_job_is_told_both_sides_layouts(tmp_path: Path) -> None:
     done = reframe(tmp_path, *words, PAR4D_ACCOUNT="abc123")
     assert done.code == 0, done.out
     (script,) = [file.read_text() for file in tmp_path.glob("stage/**/rfm_job.sh")]
-    wanted = {"--peer": "megatron-core", "--layout": "tensor=8,data=64", "--device": "cuda", "--precision": "bf16"}
+    wanted = {"--peer": "megatron-core", "--layout": "tensor=8,data=8", "--device": "cuda", "--precision": "bf16"}
     for name, value in wanted.items():
         assert option(script, name) == value
-    assert Grid.parse(option(script, "--grid")).size == 512
+    assert Grid.parse(option(script, "--grid")).size == 64
     assert "--checkpoint-activations" in script
     assert "--label study=baselines" in script
 
