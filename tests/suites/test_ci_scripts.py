@@ -48,6 +48,18 @@ def test_without_a_new_enough_python_setup_says_what_to_install(clone: Path) -> 
     )
 
 
+def test_setup_leaves_the_environment_of_another_copy_alone(
+    clone: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    (other / "par4d-installed").write_text("/somewhere/else\n")
+    (clone / ".venv").symlink_to(other)
+    done = bash("ci/setup", clone)
+    assert done.returncode == 1
+    assert "is a link to the environment of another copy, which would be lost: remove the link." in done.stderr
+    assert (other / "par4d-installed").exists()
+
+
 def test_sourcing_a_broken_environment_fails_and_leaves_the_shell_alive(clone: Path) -> None:
     done = bash(". ci/env.sh; echo status $?, alive", clone, PAR4D_PYTHON="/bin/false")
     assert done.stdout.strip() == "status 1, alive"
