@@ -41,7 +41,7 @@ class _Seen:
 
 def own_row() -> Row:
     """What this process says of itself. Two hosts are one if their ranks see each other's processes."""
-    host = "/".join([socket.gethostname(), _text("/proc/sys/kernel/random/boot_id"), _link("/proc/self/ns/pid")])
+    host = "/".join([socket.gethostname(), _text("/proc/sys/kernel/random/boot_id"), link("/proc/self/ns/pid")])
     identity = int.from_bytes(blake2b(host.encode(), digest_size=8).digest(), "little", signed=True)
     seen = _look(os.getpid())
     return identity, os.getpid(), seen.started if seen and _own_proc() else 0
@@ -112,7 +112,7 @@ def _address(process: int, started: int) -> str:
 
 def _own_proc() -> bool:
     """Whether /proc numbers processes as this one does. That of another namespace shows others by these numbers."""
-    return _link("/proc/self") == str(os.getpid())
+    return link("/proc/self") == str(os.getpid())
 
 
 def _look(process: int) -> _Seen | None:
@@ -130,7 +130,8 @@ def _text(path: str) -> str:
     return ""
 
 
-def _link(path: str) -> str:
+def link(path: str) -> str:
+    """What it points to; nothing where that can't be read."""
     with suppress(OSError):
         return str(Path(path).readlink())
     return ""

@@ -8,7 +8,7 @@ import torch
 from real_ranks import run_processes
 from torch import Tensor
 
-from engine.comm import shared_memory
+from engine.comm import neighbours, shared_memory
 from engine.comm.collective import Kind, Lane
 from engine.comm.funnel import Comm
 from engine.comm.gloo import GlooChannel
@@ -98,15 +98,15 @@ def test_blocks_are_used_again() -> None:
 def _on_different_hosts(comm: Comm) -> bool:
     """A second Comm of the same ranks, each of which takes itself for another host's."""
     assert isinstance(comm._channels[Axis.X, Lane.MAIN], SharedMemoryChannel)
-    shared_memory._host = lambda: comm.rank
+    shared_memory.host = lambda: comm.rank
     return isinstance(Comm(comm.grid)._channels[Axis.X, Lane.MAIN], GlooChannel)
 
 
 def _not_reached(comm: Comm) -> bool:
     """The same where the last rank opens no door that another finds."""
     if comm.rank == 0:
-        shared_memory._address = lambda number: f"\0par4d-nobody-{number}"
-    shared_memory.MEETING_S = 1.0
+        neighbours._address = lambda number: f"\0par4d-nobody-{number}"
+    neighbours.MEETING_S = 1.0
     return isinstance(Comm(comm.grid)._channels[Axis.X, Lane.MAIN], GlooChannel)
 
 

@@ -1,0 +1,188 @@
+"""The other ranks of a host: memory that each gives the others to read, a pipe each way, and how they meet. Linux's."""
+
+import mmap
+import os
+import secrets
+import select
+import socket
+import struct
+import time
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from contextlib import ExitStack
+from hashlib import blake2b
+
+import torch
+from torch import Tensor
+
+from engine.comm.roster import link, own_row
+
+MOST_RANKS = 16
+"""That are neighbours: every two of them have two pipes."""
+LEAST_BLOCK = 4096
+MEETING_S = 10.0
+MESSAGE = struct.Struct("=QQQd")
+"""A collective's number and stage, how many collectives its sender has done with, where its input is, and when it was
+written."""
+
+
+class Mapped:
+    """Memory of one rank, mapped by this one. It takes room where it is written to, not before."""
+
+    SIZE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def __init__(self, file: int) -> None:
+        self._map = mmap.mmap(file, self.SIZE)
+
+    def view(self, place: int, like: Tensor) -> Tensor:
+        """As many elements from there on."""
+        return torch.frombuffer(self._map, dtype=like.dtype, count=like.numel(), offset=place)
+
+
+class Own(Mapped):
+    """This rank's own, in blocks, each in use until all others have done with what was written to it."""
+
+    def __init__(self, file: int) -> None:
+        os.ftruncate(file, self.SIZE)
+        super().__init__(file)
+        self._end = 0
+        self._free: dict[int, list[int]] = defaultdict(list)
+        self._used: deque[tuple[int, int, int]] = deque()
+
+    def take(self, number: int, num_bytes: int) -> int:
+        """The place of a free block for the collective of this number. Raises RuntimeError if there is none."""
+        size = max(LEAST_BLOCK, 1 << (num_bytes - 1).bit_length())
+        free = self._free[size]
+        if not free:
+            if self._end + size > self.SIZE:
+                raise RuntimeError(f"no room for {num_bytes} bytes in memory that ranks share")
+            free.append(self._end)
+            self._end += size
+        place = free.pop()
+        self._used.append((number, size, place))
+        return place
+
+    def free(self, before: int) -> None:
+        """The blocks of collectives of smaller numbers."""
+        while self._used and self._used[0][0] < before:
+            _, size, place = self._used.popleft()
+            self._free[size].append(place)
+
+
+class Neighbour:
+    """Another rank: its memory, and a pipe each way. done_with: how many of its collectives it has finished reading."""
+
+    def __init__(self, memory: Mapped, listening: int, speaking: int, timeout_s: float) -> None:
+        self.memory, self._listening, self._speaking, self._timeout_s = memory, listening, speaking, timeout_s
+        os.set_blocking(speaking, False)
+        self._heard, self._room = select.poll(), select.poll()
+        self._heard.register(listening, select.POLLIN)
+        self._room.register(speaking, select.POLLOUT)
+        self.done_with = 0
+        self._told: dict[int, tuple[int, float]] = {}
+
+    def tell(self, message: bytes) -> None:
+        """Raises RuntimeError if the other has ended, or has not listened for too long."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                os.write(self._speaking, message)
+                return
+            except BlockingIOError:
+                self._await(self._room, deadline)
+            except OSError as error:
+                raise RuntimeError("the other end is closed") from error
+
+    def hear(self) -> None:
+        """Take in what it has said so far."""
+        while self._heard.poll(0) and self._read():
+            pass
+
+    def wait_for(self, key: int) -> tuple[int, float]:
+        """Where it has written this, and when. Raises RuntimeError if it has ended, or doesn't answer in time."""
+        deadline = time.monotonic() + self._timeout_s
+        while key not in self._told:
+            self._await(self._heard, deadline)
+            if not self._read():
+                raise RuntimeError("the other end is closed")
+        return self._told.pop(key)
+
+    def _await(self, something: select.poll, deadline: float) -> None:
+        if not something.poll(max(0.0, deadline - time.monotonic()) * 1e3):
+            raise RuntimeError(f"no answer within {self._timeout_s:g} s")
+
+    def _read(self) -> bool:
+        """False at the end of the pipe. A message is written as a whole, so as many are read."""
+        said = os.read(self._listening, 1024 * MESSAGE.size)
+        for key, done_with, place, when in MESSAGE.iter_unpack(said):
+            self._told[key] = place, when
+            self.done_with = max(self.done_with, done_with)
+        return bool(said)
+
+    def __del__(self) -> None:
+        os.close(self._listening)
+        os.close(self._speaking)
+
+
+class Door:
+    """Where a rank is found by the others of its host while they meet: a socket that leaves nothing behind."""
+
+    def __init__(self) -> None:
+        self.number = secrets.randbits(62)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(_address(self.number))
+        self._socket.listen(MOST_RANKS)
+        self._socket.settimeout(MEETING_S)
+
+    def __enter__(self) -> "Door":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def meet(self, doors: Sequence[int], own: int, timeout_s: float) -> tuple[Own, list[Neighbour]]:
+        """This rank's memory and the others, in order. Raises OSError if one isn't reached.
+
+        doors: of all ranks. timeout_s: for what is asked of them later.
+        """
+        with ExitStack() as stack:
+            file = os.memfd_create("par4d")
+            stack.callback(os.close, file)
+            memory = Own(file)
+            calls: dict[int, socket.socket] = {}
+            for rank, door in enumerate(doors[:own]):
+                calls[rank] = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                calls[rank].settimeout(MEETING_S)
+                calls[rank].connect(_address(door))
+                calls[rank].send(bytes([own]))
+            while len(calls) < len(doors) - 1:
+                call, _ = self._socket.accept()
+                stack.enter_context(call).settimeout(MEETING_S)
+                if struct.unpack("3i", call.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1] == os.getuid():
+                    calls[call.recv(1)[0]] = call
+            return memory, [_exchange(calls[rank], file, timeout_s) for rank in sorted(calls)]
+
+
+def _exchange(call: socket.socket, memory: int, timeout_s: float) -> Neighbour:
+    """Each gives the other its memory and the end of a pipe."""
+    theirs, speaking = os.pipe()
+    try:
+        socket.send_fds(call, [b"\0"], [memory, theirs])
+    finally:
+        os.close(theirs)
+    _, (file, listening), *_ = socket.recv_fds(call, 1, 2)
+    try:
+        return Neighbour(Mapped(file), listening, speaking, timeout_s)
+    finally:
+        os.close(file)
+
+
+def _address(number: int) -> str:
+    """In Linux's abstract namespace."""
+    return f"\0par4d-memory-{number:x}"
+
+
+def host() -> int:
+    """Of a rank's host and of its network: containers may share one and not the other."""
+    words = f"{own_row()[0]} {link('/proc/self/ns/net')}"
+    return int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "little", signed=True)
