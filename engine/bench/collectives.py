@@ -45,8 +45,8 @@ SMALLEST = 4096
 LARGEST = 2**40
 EACH_TIME = 8
 """From one size of messages to the next."""
-BUFFERS = 3
-"""Of the largest message, that a rank may hold at once."""
+BUFFERS = 6
+"""Of the largest message, that a rank may hold at once: its own, a collective's, and what ranks of a host share."""
 
 
 class Unmeasurable(Exception):

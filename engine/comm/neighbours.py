@@ -21,9 +21,9 @@ MOST_RANKS = 16
 """That are neighbours: every two of them have two pipes."""
 LEAST_BLOCK = 4096
 MEETING_S = 10.0
-MESSAGE = struct.Struct("=QQQd")
-"""A collective's number and stage, how many collectives its sender has done with, where its input is, and when it was
-written."""
+MESSAGE = struct.Struct("=QQQQ")
+"""A collective's number and stage, how many collectives its sender has done with, where its input is, and of which
+sort it is."""
 
 
 class Mapped:
@@ -33,6 +33,8 @@ class Mapped:
 
     def __init__(self, file: int) -> None:
         self._map = mmap.mmap(file, self.SIZE)
+        self._map.madvise(mmap.MADV_DONTDUMP)  # a core dump would make all of its pages
+        self._map.madvise(mmap.MADV_DONTFORK)
 
     def view(self, place: int, like: Tensor) -> Tensor:
         """As many elements from there on."""
@@ -79,7 +81,7 @@ class Neighbour:
         self._heard.register(listening, select.POLLIN)
         self._room.register(speaking, select.POLLOUT)
         self.done_with = 0
-        self._told: dict[int, tuple[int, float]] = {}
+        self._told: dict[int, tuple[int, int]] = {}
 
     def tell(self, message: bytes) -> None:
         """Raises RuntimeError if the other has ended, or has not listened for too long."""
@@ -98,8 +100,8 @@ class Neighbour:
         while self._heard.poll(0) and self._read():
             pass
 
-    def wait_for(self, key: int) -> tuple[int, float]:
-        """Where it has written this, and when. Raises RuntimeError if it has ended, or doesn't answer in time."""
+    def wait_for(self, key: int) -> tuple[int, int]:
+        """Where it has written this, and of which sort. Raises RuntimeError if it has ended, or takes too long."""
         deadline = time.monotonic() + self._timeout_s
         while key not in self._told:
             self._await(self._heard, deadline)
@@ -114,8 +116,8 @@ class Neighbour:
     def _read(self) -> bool:
         """False at the end of the pipe. A message is written as a whole, so as many are read."""
         said = os.read(self._listening, 1024 * MESSAGE.size)
-        for key, done_with, place, when in MESSAGE.iter_unpack(said):
-            self._told[key] = place, when
+        for key, done_with, place, sort in MESSAGE.iter_unpack(said):
+            self._told[key] = place, sort
             self.done_with = max(self.done_with, done_with)
         return bool(said)
 
@@ -159,7 +161,7 @@ class Door:
                 call, _ = self._socket.accept()
                 stack.enter_context(call).settimeout(MEETING_S)
                 if struct.unpack("3i", call.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1] == os.getuid():
-                    calls[call.recv(1)[0]] = call
+                    calls.update((rank, call) for rank in call.recv(1))
             return memory, [_exchange(calls[rank], file, timeout_s) for rank in sorted(calls)]
 
 

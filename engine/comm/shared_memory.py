@@ -6,8 +6,8 @@ thread, and what lies between is the rank's own. A message through a pipe says t
 it sleeps, and notices when the writer has ended.
 """
 
+import logging
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -22,6 +22,7 @@ from engine.comm.contact import Line
 from engine.comm.neighbours import MESSAGE, MOST_RANKS, Door, Neighbour, Own, host
 from engine.measure.recorder import Flight
 
+log = logging.getLogger(__name__)
 SWITCH = "PAR4D_SHARED_MEMORY"
 """An environment variable of all ranks: with 0 they leave everything to gloo."""
 SMALL_BYTES = 16384
@@ -45,7 +46,8 @@ def shared_or(gloo: Channel, group: dist.ProcessGroup, line: Line, timeout: time
         met = torch.ones(1)
         try:
             memory, neighbours = door.meet(doors, own, timeout.total_seconds())
-        except OSError:
+        except (OSError, ValueError) as error:
+            log.warning("rank %d shares no memory with its neighbours, gloo sends instead: %s", line.rank, error)
             met.zero_()
         dist.all_reduce(met, op=dist.ReduceOp.MIN, group=group)
     if not met.item():
@@ -54,7 +56,11 @@ def shared_or(gloo: Channel, group: dist.ProcessGroup, line: Line, timeout: time
 
 
 class SharedMemoryChannel:
-    """Ranks of one host. All of them begin their collectives in one order, and wait for them in one order."""
+    """Ranks of one host. All of them begin their collectives in one order, and wait for them in one order.
+
+    Writing and reading are the rank's own work. Nothing is on its way meanwhile: what a recorder sees in flight is the
+    wait for ranks that are late, and the reading.
+    """
 
     def __init__(self, gloo: Channel, memory: Own, neighbours: Sequence[Neighbour], own: int, line: Line) -> None:
         """neighbours: the other ranks of the group, in order. gloo: for what passes between two of them."""
@@ -77,15 +83,15 @@ class SharedMemoryChannel:
             self._memory.free(min(self._done_with(), *(neighbour.done_with for neighbour in self._neighbours)))
             place = self._memory.take(number, source.numel() * source.element_size())
             self._memory.view(place, source).copy_(source)
-            wrote = self._tell(number, 0, place)
+            self._tell(number, 0, kind, source, place)
 
         def finish() -> None:
-            asked = time.perf_counter()
+            if flight is not None:
+                flight.begin()
             with self._line.held():
-                last, inputs = self._written(number, 0, place, source)
-                if flight is not None and last < asked:  # else it ends with its result, which is made here
-                    flight.end(max(wrote, last))
-                self._carry_out(kind, number, place, inputs, target)
+                self._carry_out(kind, number, place, self._written(number, 0, kind, source, place), target)
+            if flight is not None:
+                flight.end()
             del self._unfinished[number]
 
         return finish
@@ -105,33 +111,43 @@ class SharedMemoryChannel:
             mine = [whole.tensor_split(self._ranks)[self._own] for whole in inputs]
             _add(mine, combine, pieces[self._own])
             mine[self._own].copy_(pieces[self._own])
-            self._tell(number, 1, place)
-            _, sums = self._written(number, 1, place, target)
+            self._tell(number, 1, kind, target, place)
+            sums = self._written(number, 1, kind, target, place)
             for rank, piece in enumerate(pieces):
                 piece.copy_(sums[rank].tensor_split(self._ranks)[rank])
 
-    def _tell(self, number: int, stage: int, place: int) -> float:
-        """That an input is written; returns since when."""
-        now = time.perf_counter()
-        message = MESSAGE.pack(2 * number + stage, self._done_with(), place, now)
+    def _tell(self, number: int, stage: int, kind: Kind, what: Tensor, place: int) -> None:
+        """That it is written there."""
+        message = MESSAGE.pack(2 * number + stage, self._done_with(), place, _sort(kind, what))
         for neighbour in self._neighbours:
             neighbour.tell(message)
-        return now
 
     def _done_with(self) -> int:
         """How many collectives this rank has finished, up to the first that it has not."""
         return next(iter(self._unfinished), self._begun)
 
-    def _written(self, number: int, stage: int, place: int, like: Tensor) -> tuple[float, list[Tensor]]:
-        """What each rank has written, in their order, once all have; and when the last of the others had."""
+    def _written(self, number: int, stage: int, kind: Kind, like: Tensor, place: int) -> list[Tensor]:
+        """What each rank has written, in their order, once all have. Raises ValueError if one is at something else."""
         told = [neighbour.wait_for(2 * number + stage) for neighbour in self._neighbours]
+        if any(sort != _sort(kind, like) for _, sort in told):
+            raise ValueError(f"{kind} of {like.numel()} {like.dtype} met another collective of its group.")
         views = [one.memory.view(where, like) for one, (where, _) in zip(self._neighbours, told, strict=True)]
         views.insert(self._own, self._memory.view(place, like))
-        return max(when for _, when in told), views
+        return views
+
+
+def _sort(kind: Kind, what: Tensor) -> int:
+    """Equal for collectives that belong together."""
+    return tuple(Kind).index(kind) + len(Kind) * what.numel() * what.element_size()
 
 
 def _add(parts: Sequence[Tensor], combine: Callable[..., Tensor], out: Tensor) -> None:
-    """In the order of the ranks, so that all that do it get the same."""
+    """In the order of the ranks, so that all that do it get the same; a sum of several is rounded to bf16 once."""
+    if len(parts) > 2 and out.is_floating_point() and out.itemsize < torch.float32.itemsize:
+        total = out.float()
+        _add([part.float() for part in parts], combine, total)
+        out.copy_(total)
+        return
     combine(parts[0], parts[1], out=out)
     for part in parts[2:]:
         combine(out, part, out=out)

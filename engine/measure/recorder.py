@@ -73,9 +73,9 @@ class Flight:
         """Its lane comes to it."""
         self.began = self.clock.stamp()
 
-    def end(self, at: Stamp | None = None) -> None:
-        """Its result is there, now or since a moment that another rank of this host stamped by the same clock."""
-        self.done = self.clock.stamp() if at is None else at
+    def end(self) -> None:
+        """Its result is there."""
+        self.done = self.clock.stamp()
 
     def wait(self, *, unavoidable: bool) -> None:
         """The rank stands still for it from now on, or from the beginning if nothing was to be done meanwhile."""

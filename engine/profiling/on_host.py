@@ -21,8 +21,8 @@ NO_IDLE = (
     "between two operators, and other processes' turns on the core."
 )
 NO_GLOO = (
-    "This trace has no events of gloo, as where ranks share memory: a collective ended when the run's own "
-    "clock says so, and where that says nothing, when it was waited for."
+    "This trace has no events of gloo, as where ranks share memory: when a collective began and ended is "
+    "what the run's own clock says."
 )
 
 
@@ -64,26 +64,26 @@ def _flights(step: Step, waits: dict[str, Event]) -> tuple[list[Flown], list[str
     """As the recorder has them: from when each was issued, or the one before it on its lane ended, to gloo's end of it.
 
     gloo's events don't say whose they are: of each sort the first that begins after an issue is taken to be its. One
-    that gloo has no event of ended when the run noted it.
+    that gloo has no event of began and ended when the run noted it.
     """
     carried: dict[str, deque[Event]] = defaultdict(deque)
     for event in step.of("user_annotation"):
         carried[event.name].append(event)
     flights, lane_free = [], dict[str, float]()
     missing = False
-    issues = list(step.regions(Region.ISSUE))
-    noted = [event.end for event in _noted(step)]
-    ends = noted if len(noted) == len(issues) else [step.region.end] * len(issues)
-    for (what, issue), end in zip(issues, ends, strict=True):
+    issues, noted = list(step.regions(Region.ISSUE)), _noted(step)
+    own = noted if len(noted) == len(issues) else [step.region] * len(issues)
+    for (what, issue), by_run in zip(issues, own, strict=True):
         kind, lane = kind_and_lane(what)
         left = carried[GLOO.get(kind, "")]
         while left and left[0].start < issue.start:
             left.popleft()
         wait = waits.get(what)
         waited, resumed = (wait.start, wait.end) if wait is not None else (step.region.end, step.region.end)
-        missing |= kind in GLOO and not left
-        done = min(left.popleft().end if left else end, resumed)
-        start = min(done, max(issue.start, lane_free.get(lane, issue.start)))
+        gloos = left.popleft() if left and left[0].start <= resumed else None
+        missing |= kind in GLOO and gloos is None
+        done = min((gloos or by_run).end, resumed)
+        start = min(done, max(issue.start if gloos else by_run.start, lane_free.get(lane, issue.start)))
         lane_free[lane] = done
         flights.append(Flown(what, start, done, waited, resumed))
     return flights, [NO_GLOO] * missing

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.profiler import record_function
 
-from engine.measure.clock import Stamp
 from engine.measure.recorder import Flight, Recorder
 from engine.profiling.names import Region, collective
 
@@ -54,9 +53,9 @@ class NamedFlight(Flight):
         self._begin_region(Region.LAUNCH)
         Flight.begin(self)
 
-    def end(self, at: Stamp | None = None) -> None:
+    def end(self) -> None:
         """See Flight.end; of gloo a thread of its own calls it, for which there is no region."""
-        Flight.end(self, at)
+        Flight.end(self)
         self._end_region(Region.LAUNCH)
 
     def wait(self, *, unavoidable: bool) -> None:

@@ -122,7 +122,7 @@ def test_messages_beyond_the_memory_are_a_failure_with_its_reason(tmp_path: Path
     result = schema.read(out)
     assert (result.status, result.links) == ("failed", None)
     assert result.reason is not None
-    assert "No bandwidth could be measured: messages of 1e+03 GB take 3e+03 GB of memory and" in result.reason
+    assert "No bandwidth could be measured: messages of 1e+03 GB take 6e+03 GB of memory and" in result.reason
     assert result.reason in said[0]
 
 

@@ -86,7 +86,8 @@ def _unanswered(comm: Comm) -> str:
     return ""
 
 
-def test_a_collective_that_is_not_answered_ends_after_the_time_given() -> None:
-    told = run_processes(Grid(2), _unanswered)[0]
-    assert told.startswith("Rank 0 lost contact with rank 1 on axis x (gloo: ")
-    assert "Timed out" in told
+@pytest.mark.parametrize(("shared", "words"), [(False, "(gloo: "), (True, "(shared memory: no answer within 8 s)")])
+def test_a_collective_that_is_not_answered_ends_after_the_time_given(shared: bool, words: str) -> None:
+    told = run_processes(Grid(2), _unanswered, shared=shared)[0]
+    assert told.startswith(f"Rank 0 lost contact with rank 1 on axis x {words}")
+    assert shared or "Timed out" in told

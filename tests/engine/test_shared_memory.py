@@ -57,6 +57,17 @@ def test_every_collective_of_every_size_and_type_is_exact(ranks: int) -> None:
     assert run_processes(Grid(ranks), _wrong) == [0] * ranks
 
 
+def _odd(comm: Comm) -> bool:
+    """In two stages, of a size that the ranks don't divide, in bf16, whose sum is to be rounded once."""
+    inputs = [torch.linspace(-1, 1 + rank, SMALL_BYTES + 1).bfloat16() for rank in range(comm.grid.x)]
+    total = torch.stack(inputs).float().sum(0).bfloat16()
+    return torch.equal(comm.run(Kind.ALL_REDUCE, Axis.X, inputs[comm.rank]), total)
+
+
+def test_a_sum_in_few_digits_is_rounded_once() -> None:
+    assert run_processes(Grid(3), _odd) == [True] * 3
+
+
 def _sum_of_noise(comm: Comm) -> Tensor:
     torch.manual_seed(comm.rank)
     return comm.run(Kind.ALL_REDUCE, Axis.X, torch.randn(SMALL_BYTES))
@@ -83,6 +94,16 @@ def _late(comm: Comm) -> float:
 
 def test_a_block_is_kept_until_its_own_rank_has_done_with_it_too() -> None:
     assert run_processes(Grid(2), _late) == [3.0, 3.0]
+
+
+def _apart(comm: Comm) -> str:
+    with pytest.raises(ValueError, match="met another collective of its group"):
+        comm.run(Kind.ALL_REDUCE, Axis.X, torch.ones(5 + comm.rank))
+    return "told"
+
+
+def test_collectives_that_do_not_belong_together_are_told() -> None:
+    assert run_processes(Grid(2), _apart) == ["told"] * 2
 
 
 def _room(comm: Comm) -> int:
