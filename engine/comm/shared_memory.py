@@ -35,7 +35,7 @@ def shared_or(gloo: Channel, group: dist.ProcessGroup, line: Line, timeout: time
     timeout: of every wait for another rank.
     """
     ranks, own = dist.get_world_size(group), dist.get_rank(group)
-    if ranks > MOST_RANKS or not hasattr(os, "memfd_create") or os.environ.get(SWITCH) == "0":
+    if not 1 < ranks <= MOST_RANKS or not hasattr(os, "memfd_create") or os.environ.get(SWITCH) == "0":
         return gloo
     with Door() as door, line.held():
         rows = torch.empty(ranks, 2, dtype=torch.int64)

@@ -93,4 +93,4 @@ def test_on_this_machine_the_time_to_solution_follows_from_the_time_of_an_iterat
         assert case["record"]["summary"]["empirical_peak_measured"] is True
         assert figures(case)["percent_of_empirical_peak"] > 0
     assert "communication_hidden" not in figures(one)
-    assert 0 < figures(two)["communication_hidden"] <= 100
+    assert 0 <= figures(two)["communication_hidden"] <= 100
