@@ -10,12 +10,11 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import ExitStack
-from hashlib import blake2b
 
 import torch
 from torch import Tensor
 
-from engine.comm.roster import link, own_row
+from engine.comm.roster import hashed, link, own_row
 
 MOST_RANKS = 16
 """That are neighbours: every two of them have two pipes."""
@@ -186,5 +185,4 @@ def _address(number: int) -> str:
 
 def host() -> int:
     """Of a rank's host and of its network: containers may share one and not the other."""
-    words = f"{own_row()[0]} {link('/proc/self/ns/net')}"
-    return int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "little", signed=True)
+    return hashed(f"{own_row()[0]} {link('/proc/self/ns/net')}")

@@ -42,9 +42,8 @@ class _Seen:
 def own_row() -> Row:
     """What this process says of itself. Two hosts are one if their ranks see each other's processes."""
     host = "/".join([socket.gethostname(), _text("/proc/sys/kernel/random/boot_id"), link("/proc/self/ns/pid")])
-    identity = int.from_bytes(blake2b(host.encode(), digest_size=8).digest(), "little", signed=True)
     seen = _look(os.getpid())
-    return identity, os.getpid(), seen.started if seen and _own_proc() else 0
+    return hashed(host), os.getpid(), seen.started if seen and _own_proc() else 0
 
 
 class Roster:
@@ -128,6 +127,11 @@ def _text(path: str) -> str:
     with suppress(OSError):
         return Path(path).read_text().strip()
     return ""
+
+
+def hashed(words: str) -> int:
+    """A 64-bit integer that ranks can exchange."""
+    return int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def link(path: str) -> str:
