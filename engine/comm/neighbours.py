@@ -9,7 +9,7 @@ import struct
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import torch
 from torch import Tensor
@@ -126,14 +126,17 @@ class Neighbour:
 
 
 class Door:
-    """Where a rank is found by the others of its host while they meet: a socket that leaves nothing behind."""
+    """Where a rank is found by the others of its host while they meet: a socket that leaves nothing behind.
+
+    One that can't be opened is found by nobody, so that the meeting fails for all.
+    """
 
     def __init__(self) -> None:
         self.number = secrets.randbits(62)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(_address(self.number))
-        self._socket.listen(MOST_RANKS)
-        self._socket.settimeout(MEETING_S)
+        with suppress(OSError):
+            self._socket.bind(_address(self.number))
+            self._socket.listen(MOST_RANKS)
 
     def __enter__(self) -> "Door":
         return self
@@ -142,10 +145,11 @@ class Door:
         self._socket.close()
 
     def meet(self, doors: Sequence[int], own: int, timeout_s: float) -> tuple[Own, list[Neighbour]]:
-        """This rank's memory and the others, in order. Raises OSError if one isn't reached.
+        """This rank's memory and the others, in order. Raises OSError if one isn't reached within MEETING_S.
 
         doors: of all ranks. timeout_s: for what is asked of them later.
         """
+        deadline = time.monotonic() + MEETING_S
         with ExitStack() as stack:
             file = os.memfd_create("par4d")
             stack.callback(os.close, file)
@@ -157,6 +161,7 @@ class Door:
                 calls[rank].connect(_address(door))
                 calls[rank].send(bytes([own]))
             while len(calls) < len(doors) - 1:
+                self._socket.settimeout(max(0.001, deadline - time.monotonic()))
                 call, _ = self._socket.accept()
                 stack.enter_context(call).settimeout(MEETING_S)
                 if struct.unpack("3i", call.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1] == os.getuid():

@@ -37,21 +37,22 @@ def shared_or(gloo: Channel, group: dist.ProcessGroup, line: Line, timeout: time
     ranks, own = dist.get_world_size(group), dist.get_rank(group)
     if not 1 < ranks <= MOST_RANKS or not hasattr(os, "memfd_create") or os.environ.get(SWITCH) == "0":
         return gloo
+    met = None
     with Door() as door, line.held():
         rows = torch.empty(ranks, 2, dtype=torch.int64)
         all_gather(rows, torch.tensor([[host(), door.number]]), group=group)
         hosts, doors = rows.t().tolist()
         if len(set(hosts)) > 1:
             return gloo
-        met = torch.ones(1)
         try:
-            memory, neighbours = door.meet(doors, own, timeout.total_seconds())
+            met = door.meet(doors, own, timeout.total_seconds())
         except (OSError, ValueError) as error:
             log.warning("rank %d shares no memory with its neighbours, gloo sends instead: %s", line.rank, error)
-            met.zero_()
-        dist.all_reduce(met, op=dist.ReduceOp.MIN, group=group)
-    if not met.item():
+        all_met = torch.tensor([met is not None], dtype=torch.int64)
+        dist.all_reduce(all_met, op=dist.ReduceOp.MIN, group=group)
+    if met is None or not all_met.item():
         return gloo
+    memory, neighbours = met
     return SharedMemoryChannel(gloo, memory, neighbours, own, replace(line, backend="shared memory"))
 
 

@@ -131,6 +131,13 @@ def _not_reached(comm: Comm) -> bool:
     return isinstance(Comm(comm.grid)._channels[Axis.X, Lane.MAIN], GlooChannel)
 
 
-@pytest.mark.parametrize("apart", [_on_different_hosts, _not_reached])
+def _not_opened(comm: Comm) -> bool:
+    """The same where its door can't be opened."""
+    if comm.rank == 0:
+        neighbours._address = lambda number: f"/par4d/no/such/folder/{number}"
+    return isinstance(Comm(comm.grid)._channels[Axis.X, Lane.MAIN], GlooChannel)
+
+
+@pytest.mark.parametrize("apart", [_on_different_hosts, _not_reached, _not_opened])
 def test_ranks_that_share_no_memory_leave_it_to_gloo(apart) -> None:  # type: ignore[no-untyped-def]
     assert run_processes(Grid(2), apart) == [True, True]
