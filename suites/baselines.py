@@ -6,9 +6,10 @@
     reframe -c suites/baselines.py --system frontier -t nightly            what fits a small allocation
 
 Peers with libraries of their own take environments of their own: ci/peers all makes them; one that isn't there is
-skipped and says so. Our side takes the grid that par4d plan finds the fastest, where the machine was calibrated, or the
-one that the engine chooses. A peer is measured on every layout of few devices that fits, and on the one that its
-users would take of many (engine/peers/candidates.py); the report takes the fastest of a peer, and of all.
+skipped and says so. Our side takes the grid of its series, where several were measured; else the one that par4d plan
+finds the fastest, where the machine was calibrated, or that the engine chooses. A peer is measured on every layout of
+few devices that fits, and on the one that its users would take of many (engine/peers/candidates.py); the report takes
+the fastest of a peer, and of all.
 """
 
 from collections.abc import Iterator

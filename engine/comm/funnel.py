@@ -17,6 +17,7 @@ from engine.comm.backend import Backend, Channel
 from engine.comm.collective import IN_PLACE, LANES, POINT_TO_POINT, Kind, Lane, lane_name
 from engine.comm.groups import ProcessGroups
 from engine.comm.handle import Handle
+from engine.comm.shared_memory import SharedMemoryChannel
 from engine.errors import ContactError
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
@@ -143,6 +144,11 @@ class Comm:
         """How many ranks compute in this rank's memory: those on its host, or itself alone on a device. Collective."""
         owner = zlib.crc32(socket.gethostname().encode()) if self.device.type == "cpu" else self.rank
         return int(self.everyone(torch.tensor([owner])).eq(owner).sum().item())
+
+    @property
+    def through_memory(self) -> tuple[bool, ...]:
+        """Of each channel, whether its collectives go through memory that its ranks share."""
+        return tuple(isinstance(channel, SharedMemoryChannel) for channel in self._channels.values())
 
     def _check_peer(self, kind: Kind, axis: Axis, size: int, peer: int | None) -> None:
         if kind not in POINT_TO_POINT:

@@ -135,11 +135,12 @@ class Variant(Record):
 
 
 class Network(Record):
-    """What so many ranks say alike of the network between nodes; None where it wasn't said.
+    """What so many ranks say alike of the network between them; None where it wasn't said.
 
-    name: as the library's log calls it, such as Socket, IB or AWS Libfabric; unread says why there is none. interfaces:
-    those of TCP. provider: libfabric's, such as cxi. gpu_direct_ranks: those that say that network devices access
-    device memory themselves. host: of the first of these ranks.
+    name: as the library's log calls it, such as Socket, IB or AWS Libfabric; of gloo tcp, shared memory where the ranks
+    of a host exchange through theirs, or "tcp and shared memory"; unread says why there is none. interfaces: those of
+    TCP. provider: libfabric's, such as cxi. gpu_direct_ranks: those that say that network devices access device memory
+    themselves. host: of the first of these ranks.
     """
 
     name: str | None = None

@@ -21,7 +21,7 @@ from engine.result import metrics, provenance
 from engine.result.profile import Profile, ProfileTrace
 from engine.result.schema import Iteration, Memory, Transport
 from engine.result.step import AxisTime, Bound, Breakdown, Collective, LaneTime, Machine, Phase, Span, Timeline
-from engine.training.network import grouped
+from engine.training.network import grouped, with_memory
 
 NAME_BYTES, NETWORK_BYTES = 256, 600
 
@@ -44,7 +44,8 @@ def everyones(comm: Comm, heard: Callable[[], Heard] | None = None) -> Ranks:
     devices = texts(comm, provenance.device_name(comm.device))
     transport = None
     if heard is not None:
-        said = [Heard.from_text(text) for text in texts(comm, heard().to_text(), NETWORK_BYTES)]
+        own = with_memory(heard(), comm.through_memory)
+        said = [Heard.from_text(text) for text in texts(comm, own.to_text(), NETWORK_BYTES)]
         transport = grouped(backend_of(comm.device), said, hosts)
     return Ranks(Memory(kind=kind, peak_bytes_per_rank=tuple(peaks)), hosts, devices, transport)
 

@@ -13,7 +13,7 @@ from engine.comm.contact import LostContact
 from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
 
-BOTH = pytest.mark.parametrize("run", [run_processes, run_ranks], ids=["gloo", "virtual"])
+BOTH = pytest.mark.parametrize("run", [run_processes, run_ranks], ids=["processes", "virtual"])
 
 
 def _handles(comm: Comm) -> tuple[int, int, int]:

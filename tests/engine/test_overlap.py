@@ -233,7 +233,7 @@ def _interrupted(comm: Comm, case: Case) -> tuple[float, float]:
     return losses[0], losses[1]
 
 
-@pytest.mark.parametrize("run", [run_processes, run_ranks], ids=["gloo", "virtual"])
+@pytest.mark.parametrize("run", [run_processes, run_ranks], ids=["processes", "virtual"])
 def test_an_exception_in_a_step_leaves_nothing_in_flight(run, case: Case) -> None:  # type: ignore[no-untyped-def]
     for undisturbed, repeated in run(Z_AND_DATA, partial(_interrupted, case=case)):
         assert undisturbed == repeated

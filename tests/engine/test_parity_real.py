@@ -1,4 +1,4 @@
-"""The same equality with real processes over gloo, where asynchrony is real."""
+"""The same equality with real processes, through memory that they share and over gloo, where asynchrony is real."""
 
 from dataclasses import replace
 
@@ -15,11 +15,12 @@ def _train(comm: Comm, case: Case) -> Outcome:
     return train_parallel(case, comm)
 
 
-@pytest.mark.parametrize("grid", [Grid(2, 1, 1, 1), Grid(1, 1, 2, 2), Grid(2, 2, 2, 1), Grid(1, 2, 2, 2)], ids=grid_id)
+@pytest.mark.parametrize("shared", [True, False], ids=["shared memory", "gloo"])
+@pytest.mark.parametrize("grid", [Grid(1, 1, 2, 2), Grid(2, 2, 2, 1), Grid(1, 2, 2, 2)], ids=grid_id)
 @pytest.mark.parametrize("name", ["everything", "llama-everything"])
-def test_gloo_processes_train_like_the_serial_model(name: str, grid: Grid) -> None:
+def test_processes_train_like_the_serial_model(name: str, grid: Grid, shared: bool) -> None:
     case = CASES[name]
-    assert worst_error(run_processes(grid, _train, case)[0], train_serial(case)) < TOLERANCE
+    assert worst_error(run_processes(grid, _train, case, shared=shared)[0], train_serial(case)) < TOLERANCE
 
 
 def _largest_difference(ours: Outcome, reference: Outcome) -> float:

@@ -110,7 +110,9 @@ def test_every_point_is_measured_on_real_text(run: Run) -> None:
         assert measured["compute"] + exposed == pytest.approx(measured["time_per_iteration"])
         assert case["record"]["config"]["data"].endswith("corpus")
         transport = case["record"]["transport"] or {"networks": []}
-        assert [(network["name"], network["ranks"]) for network in transport["networks"]] == [("tcp", 2)] * (not alone)
+        assert [(network["name"], network["ranks"]) for network in transport["networks"]] == [("shared memory", 2)] * (
+            not alone
+        )
 
 
 def test_validation_passes_where_the_curves_agree(run: Run) -> None:
