@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from engine.checkpoint.manifest import Manifest
-from engine.comm.funnel import Comm, Kind
+from engine.comm.funnel import Comm
 from engine.data.device import to_device
 from engine.data.sampler import batch
 from engine.energy.meter import Meter
 from engine.errors import RunError
-from engine.grid import Axis
 from engine.layers.dropout import BatchRows
 from engine.layers.matmul import Kernels
 from engine.measure.memory import free_bytes
@@ -136,21 +135,18 @@ class Trainer:
             loss_sum += loss.detach()
         self.optimizer.learning_rate = learning_rate(config.optim, self.done)
         recorder.mark("reduce")
-        over_z = self.comm.issue(Kind.ALL_REDUCE, Axis.Z, loss_sum)
         if config.optim.clip:  # by the norm of all gradients, so nothing can be stepped before they are all there
             model.finish_step()
             recorder.mark("optimizer")
-            over_batch = self.comm.issue(Kind.ALL_REDUCE, Axis.DATA, over_z.wait())
             norm = gradient_norm(model)
             clip_gradients(model, norm, config.optim.clip)
             self.optimizer.step()
         else:
             model.finish_step(self.optimizer.step)
             recorder.mark("optimizer")
-            over_batch = self.comm.issue(Kind.ALL_REDUCE, Axis.DATA, over_z.wait())
             norm = gradient_norm(model)
         self.done += 1
-        return over_batch.wait(), norm.double()
+        return model.sum_over_batch(loss_sum), norm.double()
 
     def _size_cache(self) -> None:
         """Settle cache="auto", once a step has shown how much memory training takes. Collective."""
