@@ -16,7 +16,7 @@ def _train(comm: Comm, case: Case) -> Outcome:
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared memory", "gloo"])
-@pytest.mark.parametrize("grid", [Grid(1, 1, 2, 2), Grid(2, 2, 2, 1), Grid(1, 2, 2, 2)], ids=grid_id)
+@pytest.mark.parametrize("grid", [Grid(2, 1, 1, 1), Grid(1, 1, 2, 2), Grid(2, 2, 2, 1), Grid(1, 2, 2, 2)], ids=grid_id)
 @pytest.mark.parametrize("name", ["everything", "llama-everything"])
 def test_processes_train_like_the_serial_model(name: str, grid: Grid, shared: bool) -> None:
     case = CASES[name]
