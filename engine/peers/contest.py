@@ -145,16 +145,23 @@ CONTESTS = {
                 ("zero-bubble", "interleaved zero bubble", "ZeroBubble"),
             )
         ),
-        Contest(
-            "megatron-core",
-            "Megatron-core",
-            Grid(x=2),
-            0.95,
-            "engine.peers.guests.megatron_core:MegatronCore",
-            (),
-            library="megatron-core",
-            splits=("tensor", "pipeline", "data"),
-            does="vocabulary split over tensor ranks, activations whole on each, clipped by the norm over all ranks",
+        *(
+            Contest(
+                f"megatron-core{suffix}",
+                f"Megatron-core{what}",
+                Grid(x=2),
+                0.95,
+                f"engine.peers.guests.megatron_core:{built}",
+                (),
+                library="megatron-core",
+                splits=("tensor", "pipeline", "data"),
+                does=f"vocabulary split over tensor ranks, {activations}, clipped by the norm over all ranks",
+                about="tensor" if suffix else None,
+            )
+            for suffix, what, built, activations in (
+                ("", "", "MegatronCore", "activations whole on each"),
+                ("-sp", ", sequence parallel", "SequenceParallel", "activations by positions"),
+            )
         ),
         *(
             Contest(

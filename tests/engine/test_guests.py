@@ -216,6 +216,7 @@ AWAY = [
     (name, layout)
     for name, layouts in {
         "megatron-core": ("tensor=2", "pipeline=2,micro_batches=4", "data=2"),
+        "megatron-core-sp": ("tensor=2", "tensor=2,pipeline=2,micro_batches=2"),
         "deepspeed-zero1": ("data=2",),
         "deepspeed-zero2": ("data=2",),
         "deepspeed-zero3": ("data=2",),

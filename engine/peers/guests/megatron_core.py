@@ -1,8 +1,7 @@
 """Megatron-core: the network, the parallelism, the schedule, the gradients' buffers and the optimizer are all its own.
 
 Its "local" layers, which need no Transformer Engine: attention is not fused. Vocabulary, heads and feed-forward are
-split over tensor ranks, the residual stream is not (its sequence parallelism takes norms of Apex or Transformer
-Engine). Clipping is by the norm over all ranks.
+split over tensor ranks, the residual stream too with its sequence parallelism. Clipping is by the norm over all ranks.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,8 +18,9 @@ from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
-from torch import Tensor
+from torch import Tensor, nn
 
 from engine.models.gpt.shape import GPTShape
 from engine.models.llama.shape import LlamaShape
@@ -41,6 +41,8 @@ NAMES = {
 class MegatronCore:
     """Its rank order: tensor ranks are neighbours, then data, then pipeline."""
 
+    sequence_parallel = False
+
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
         if case.precision != "fp32" and device.type == "cpu":
             raise Unavailable("Megatron-core's optimizers of other formats than fp32 take tensors of GPUs only.")
@@ -51,7 +53,7 @@ class MegatronCore:
         self._case, self._layout = case, layout
         parallel_state.initialize_model_parallel(layout.tensor, layout.pipeline)
         self.data_rank = parallel_state.get_data_parallel_rank()
-        config = _config(case, layout, device)
+        config = _config(case, layout, device, sequence_parallel=self.sequence_parallel)
         whole = dict(renamed(case, layout, serial_model(case, "cpu").state_dict()))
         model = _model(case, config)
         _load(model, whole, layout)
@@ -100,7 +102,13 @@ class MegatronCore:
         return out, loss
 
 
-def _config(case: Case, layout: Layout, device: torch.device) -> TransformerConfig:
+class SequenceParallel(MegatronCore):
+    """The same with the residual stream and norms split by positions over tensor ranks."""
+
+    sequence_parallel = True
+
+
+def _config(case: Case, layout: Layout, device: torch.device, *, sequence_parallel: bool) -> TransformerConfig:
     shape, known = case.model, False
     options: dict[str, Any] = {"normalization": "LayerNorm", "activation_func": F.gelu}
     if isinstance(shape, LlamaShape):
@@ -119,7 +127,8 @@ def _config(case: Case, layout: Layout, device: torch.device) -> TransformerConf
     return TransformerConfig(
         num_layers=shape.layers, hidden_size=shape.hidden, num_attention_heads=shape.heads,
         tensor_model_parallel_size=layout.tensor, pipeline_model_parallel_size=layout.pipeline,
-        attention_dropout=0.0, hidden_dropout=0.0, use_cpu_initialization=device.type == "cpu",
+        sequence_parallel=sequence_parallel, attention_dropout=0.0, hidden_dropout=0.0,
+        use_cpu_initialization=device.type == "cpu",
         params_dtype=dtype, pipeline_dtype=dtype, bf16=case.precision == "bf16",
         bias_dropout_fusion=False, bias_activation_fusion=False, masked_softmax_fusion=False,
         gradient_accumulation_fusion=False, persist_layer_norm=False, apply_rope_fusion=False,
@@ -133,13 +142,31 @@ def _model(case: Case, config: TransformerConfig) -> GPTModel:
     if isinstance(shape, LlamaShape):
         rope = {"position_embedding_type": "rope", "rotary_base": shape.rope_theta}
         rope |= {"rope_scaling": shape.rope_scaling != 1, "rope_scaling_factor": shape.rope_scaling}
-    normalization = config.normalization
     return GPTModel(
-        config, get_gpt_layer_local_spec(normalization=normalization), vocab_size=shape.vocabulary,
+        config, _layers(config), vocab_size=shape.vocabulary,
         max_sequence_length=shape.sequence, pre_process=parallel_state.is_pipeline_first_stage(),
         post_process=parallel_state.is_pipeline_last_stage(),
         share_embeddings_and_output_weights=bool(shape.ties), **rope,
     )  # fmt: skip
+
+
+def _layers(config: TransformerConfig) -> Any:
+    """Its own; but with sequence parallelism their norms are those of Apex or Transformer Engine: hence _Norm."""
+    layer = get_gpt_layer_local_spec(normalization=config.normalization)
+    if not config.sequence_parallel:
+        return layer
+    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = _Norm
+    return TransformerBlockSubmodules([layer] * get_num_layers_to_build(config), _Norm)
+
+
+class _Norm:
+    """torch's, whose parameters say that a tensor rank's gradients are of its own positions, as theirs do."""
+
+    def __new__(cls, config: TransformerConfig, hidden_size: int, eps: float) -> nn.Module:  # type: ignore[misc]
+        norm = {"LayerNorm": nn.LayerNorm, "RMSNorm": nn.RMSNorm}[config.normalization](hidden_size, eps)
+        for parameter in norm.parameters():
+            parameter.sequence_parallel = True
+        return norm
 
 
 def renamed(case: Case, layout: Layout, serial: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
