@@ -51,12 +51,12 @@ class Own(Mapped):
         self._used: deque[tuple[int, int, int]] = deque()
 
     def take(self, number: int, num_bytes: int) -> int:
-        """The place of a free block for the collective of this number. Raises RuntimeError if there is none."""
+        """The place of a free block for the collective of this number. Raises MemoryError if there is none."""
         size = max(LEAST_BLOCK, 1 << (num_bytes - 1).bit_length())
         free = self._free[size]
         if not free:
             if self._end + size > self.SIZE:
-                raise RuntimeError(f"no room for {num_bytes} bytes in memory that ranks share")
+                raise MemoryError(f"no room for {num_bytes} bytes in memory that ranks share")
             free.append(self._end)
             self._end += size
         place = free.pop()
@@ -71,7 +71,10 @@ class Own(Mapped):
 
 
 class Neighbour:
-    """Another rank: its memory, and a pipe each way. done_with: how many of its collectives it has finished reading."""
+    """Another rank: its memory, and a pipe each way. done_with: how many of its collectives it has finished reading.
+
+    One that has ended or kept this rank waiting for too long is lost: nobody waits for it again.
+    """
 
     def __init__(self, memory: Mapped, listening: int, speaking: int, timeout_s: float) -> None:
         self.memory, self._listening, self._speaking, self._timeout_s = memory, listening, speaking, timeout_s
@@ -81,6 +84,7 @@ class Neighbour:
         self._room.register(speaking, select.POLLOUT)
         self.done_with = 0
         self._told: dict[int, tuple[int, int]] = {}
+        self._lost = ""
 
     def tell(self, message: bytes) -> None:
         """Raises RuntimeError if the other has ended, or has not listened for too long."""
@@ -92,7 +96,7 @@ class Neighbour:
             except BlockingIOError:
                 self._await(self._room, deadline)
             except OSError as error:
-                raise RuntimeError("the other end is closed") from error
+                raise self._gone("the other end is closed") from error
 
     def hear(self) -> None:
         """Take in what it has said so far."""
@@ -105,12 +109,16 @@ class Neighbour:
         while key not in self._told:
             self._await(self._heard, deadline)
             if not self._read():
-                raise RuntimeError("the other end is closed")
+                raise self._gone("the other end is closed")
         return self._told.pop(key)
 
     def _await(self, something: select.poll, deadline: float) -> None:
-        if not something.poll(max(0.0, deadline - time.monotonic()) * 1e3):
-            raise RuntimeError(f"no answer within {self._timeout_s:g} s")
+        if self._lost or not something.poll(max(0.0, deadline - time.monotonic()) * 1e3):
+            raise self._gone(self._lost or f"no answer within {self._timeout_s:g} s")
+
+    def _gone(self, why: str) -> RuntimeError:
+        self._lost = why
+        return RuntimeError(why)
 
     def _read(self) -> bool:
         """False at the end of the pipe. A message is written as a whole, so as many are read."""

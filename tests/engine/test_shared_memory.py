@@ -1,5 +1,6 @@
 """The channel of ranks that share memory: against sums made by hand, and what becomes of its blocks."""
 
+import os
 from collections.abc import Iterator
 from itertools import product
 
@@ -110,6 +111,24 @@ def _room(comm: Comm) -> int:
     for _ in range(100):
         comm.run(Kind.ALL_REDUCE, Axis.X, torch.ones(1024))
     return _channel(comm)._memory._end
+
+
+def test_a_neighbour_that_is_lost_is_waited_for_once_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    file, (listening, _), (_, speaking) = os.memfd_create("test"), os.pipe(), os.pipe()
+    os.ftruncate(file, neighbours.Mapped.SIZE)
+    silent = neighbours.Neighbour(neighbours.Mapped(file), listening, speaking, timeout_s=0.01)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"no answer within 0\.01 s"):
+            silent.wait_for(0)
+        monkeypatch.setattr(silent, "_heard", None)  # whatever listens now fails otherwise
+
+
+def test_memory_that_is_full_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours.Mapped, "SIZE", 2 * neighbours.LEAST_BLOCK)
+    memory = neighbours.Own(os.memfd_create("test"))
+    assert [memory.take(number, 1) for number in range(2)] == [0, neighbours.LEAST_BLOCK]
+    with pytest.raises(MemoryError, match="no room for 1 bytes in memory that ranks share"):
+        memory.take(2, 1)
 
 
 def test_blocks_are_used_again() -> None:
