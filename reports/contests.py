@@ -26,8 +26,9 @@ from engine.result.peers import (
 from reports.load import Contests
 from reports.peaks import facts
 from reports.text import clean
-from reports.transports import network, with_networks, words
+from reports.transports import network, words
 from reports.tunings import changed
+from reports.untold import as_others
 
 # What tells one series of contests from another, and one contest of it from another. Commands that agree in all of it
 # held the same contest again: their jobs count together.
@@ -68,7 +69,8 @@ def frame(found: Sequence[Contests]) -> pd.DataFrame:
     status: ok, failed, or missing for one that can't be held on that machine; the reason says why.
     """
     table = pd.DataFrame([row for one in found for row in _rows(one)], columns=COLUMNS)
-    table = with_networks(table, [key for key in CONTEST if key != "network"])
+    table = as_others(table, "devices", [key for key in SERIES if key != "devices"])
+    table = as_others(table, "network", [key for key in CONTEST if key != "network"])
     for column in ("start", "end"):
         table[column] = pd.to_datetime(table[column], errors="coerce", utc=True, format="ISO8601")
     return table

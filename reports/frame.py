@@ -20,8 +20,9 @@ from reports.load import Contests, Run
 from reports.predictions import Predictions
 from reports.rings import rings
 from reports.text import clean, number, positive
-from reports.transports import network, with_networks, words
+from reports.transports import network, words
 from reports.tunings import Tunings, tunings
+from reports.untold import as_others
 from reports.variants import Variants, variants
 
 # What tells one series from another: the same machine, number format, list of points and variant of the study.
@@ -100,7 +101,7 @@ def frames(
 ) -> Frames:  # fmt: skip
     """All results as frames, contests and predictions."""
     runs = pd.DataFrame([_run(run) for run in loaded], columns=RUN_COLUMNS)
-    runs = with_networks(runs, ["kind", "study", *(key for key in SETTING if key != "network")])
+    runs = as_others(runs, "network", ["kind", "study", *(key for key in SETTING if key != "network")])
     for column in ("start", "end"):
         runs[column] = pd.to_datetime(runs[column], errors="coerce", utc=True, format="ISO8601")
     results = [run.result for run in loaded]

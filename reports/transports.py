@@ -1,9 +1,5 @@
 """Which network carried a job's collectives, in words: what tells points from another, and what provenance says."""
 
-from collections.abc import Sequence
-
-import pandas as pd
-
 from engine.result.schema import Network, Transport
 from reports.text import clean
 
@@ -22,18 +18,6 @@ def words(transport: Transport | None) -> str:
         return ""
     told = (transport.backend, transport.library, transport.plugin)
     return clean(f"{', '.join(word for word in told if word)}: {network(transport)}", 200)
-
-
-def with_networks(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """The table with the column network filled for jobs that failed before they told it.
-
-    They count with the jobs that ended well and agree in these keys, where those all had the same.
-    """
-    ok = table["status"] == "ok"
-    known = table.assign(network=table["network"].where(ok)).groupby(list(keys), dropna=False)["network"]
-    only = known.transform("first").where(known.transform("nunique") == 1)
-    lost = ~ok & (table["network"] == "") & only.notna()
-    return table.assign(network=table["network"].mask(lost, only))
 
 
 def _name(one: Network) -> str:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from sample_contests import baseline, baselines, save_contests
 
+from engine.peers.account import told
+from engine.peers.contest import CONTESTS
 from engine.peers.layout import Layout
-from engine.result.peers import Comparison
+from engine.result.peers import Asked, Comparison
 from reports.site import build
 
 
@@ -50,6 +52,20 @@ def test_the_work_is_shown_to_be_equal_row_by_row_and_published_gains_stand_besi
     assert "GPT-5B to GPT-80B 64 to 1024 Par4D/AxoNN Megatron-LM 25 to 45 %" in html
     assert "Par4D/AxoNN ZeRO-3" in html
     assert re.search(r"Perlmutter GPT-80B 1,?024 38\.0 % 42\.0 % 57\.0 % 27\.0 %", html), "HFU by framework"
+
+
+def test_contests_that_were_not_held_stand_with_the_job_that_they_are_of(tmp_path: Path) -> None:
+    """Their ranks never told on what device they were."""
+    every = baselines(job=1)
+    asked = (Asked(**told(CONTESTS["torchtitan"]), missing="torchtitan has no such network"),)
+    untold = every.provenance.model_copy(update={"devices": ()})
+    none = every.model_copy(update={"comparisons": (), "contests": asked, "provenance": untold})
+    save_contests([baselines(), none], tmp_path / "r")
+    build([tmp_path / "r"], tmp_path / "site")
+    html = (tmp_path / "site" / "baselines.html").read_text()
+    assert len(re.findall(r"<h2[^>]*>local, cpu, gpt-pair", html)) == 1
+    assert "no contest" not in words(html.split("Time per batch")[0])
+    assert "torchtitan has no such network" in words(html)
 
 
 def test_the_page_of_peers_leaves_them_out(tmp_path: Path) -> None:
