@@ -36,8 +36,7 @@ class AdamW:
 
     Whether a parameter is a matrix, which decays, is read from its serial shape. state: of each parameter that has been
     stepped, under the names that torch.optim.AdamW gives it. That class itself would load torch's compiler, a third of
-    the processor time in which a rank starts. On the meta device, where there is no fused kernel, the form of one
-    kernel for many tensors.
+    the processor time in which a rank starts.
     """
 
     def __init__(
@@ -47,7 +46,6 @@ class AdamW:
         self.state: dict[nn.Parameter, dict[str, Tensor]] = {}
         self._config = config
         self._decays = {p: len(placements[name].shape) > 1 for name, p in parameters.items()}
-        self._meta = any(p.is_meta for p in parameters.values())
 
     @torch.no_grad()
     def step(self, parameters: Iterable[nn.Parameter] | None = None) -> None:
@@ -129,4 +127,6 @@ def gradient_norm(model: ParallelModel) -> Tensor:
 @torch.no_grad()
 def clip_gradients(model: ParallelModel, norm: Tensor, limit: float) -> None:
     """Scale the gradients so that a norm above the limit becomes the limit; no host synchronisation."""
-    model.flat_gradients.mul_((limit / (norm + 1e-6)).clamp(max=1.0))
+    scale = (limit / (norm + 1e-6)).clamp(max=1.0)
+    if not scale.is_cpu or scale != 1:  # a host knows its own, and needn't touch them all for nothing
+        model.flat_gradients.mul_(scale)
