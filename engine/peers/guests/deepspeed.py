@@ -5,6 +5,7 @@ Clipping is by the norm over all ranks.
 """
 
 import math
+import sys
 from typing import Any
 
 import deepspeed
@@ -28,6 +29,7 @@ class _ZeRO:
     stage: int
 
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
+        without_building()
         self.data_rank = torch.distributed.get_rank()
         self._model = serial_model(case, device)
         config = _config(case, layout, device, self.stage)
@@ -68,6 +70,7 @@ class Pipeline:
     """
 
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
+        without_building()
         deepspeed.init_distributed()
         model = serial_model(case, device)
         topology = None
@@ -90,6 +93,14 @@ class Pipeline:
         """See guest.Guest."""
         loss = self._engine.train_batch(parts_of(tokens_BS, targets_BS, self._parts))
         return Values(loss.item(), float(self._engine.get_global_grad_norm() or math.nan))
+
+
+def without_building() -> None:
+    """On processors it compiles a sum by shared memory when it starts, for inference only, in a folder that all its
+    environments share: it takes minutes beside other work, and a rank that is ended in it leaves a lock for which the
+    next ones wait without end.
+    """
+    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]  # not .torch itself
 
 
 def split_layers(model: SerialModel, case: Case, tensor: int) -> None:
@@ -117,8 +128,8 @@ def _config(case: Case, layout: Layout, device: torch.device, stage: int) -> dic
         "optimizer": {
             "type": "AdamW",
             "params": {
-                "torch_adam": True, "lr": optim.learning_rate, "betas": [optim.beta1, optim.beta2], "eps": optim.eps,
-                "weight_decay": optim.weight_decay,
+                "torch_adam": True, "fused": True, "lr": optim.learning_rate, "betas": [optim.beta1, optim.beta2],
+                "eps": optim.eps, "weight_decay": optim.weight_decay,
             },
         },
     }  # fmt: skip

@@ -70,6 +70,7 @@ class MegatronCore:
         )  # fmt: skip
         for group in self._optimizer.param_groups:
             group["weight_decay"] = optim.weight_decay * group["wd_mult"]  # as its scheduler does in every step
+            group["fused"] = True  # of torch's AdamW, which it takes without Apex and Transformer Engine
         sequence = case.model.sequence
         self._positions_1S = torch.arange(sequence, device=device)[None]
         self._hidden_11SS = torch.ones(sequence, sequence, dtype=torch.bool, device=device).triu(1)[None, None]
