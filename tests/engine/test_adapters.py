@@ -179,6 +179,13 @@ def test_ranks_that_built_different_weights_are_refused() -> None:
         run_ranks(Grid(data=2), own)
 
 
+def test_a_network_that_is_half_made_is_refused() -> None:
+    model = build("llama")
+    model.model.norm.to("meta")
+    with pytest.raises(UsageError, match=r"model\.norm\.weight is on the meta device and others aren't"):
+        parallelize(model, Comm(Grid()), precision=FP64, seed=0)
+
+
 def test_a_network_on_the_meta_device_starts_from_the_engines_own_weights() -> None:
     model = build("llama").to("meta")
     ours = parallelize(model, Comm(Grid()), precision=FP32, seed=3)

@@ -77,6 +77,11 @@ def with_tensors(folder: Path, changed: dict[str, torch.Tensor | None]) -> None:
     save_file({name: one for name, one in tensors.items() if one is not None}, folder / "model.safetensors")
 
 
+def longer(folder: Path) -> None:
+    with (folder / "model.safetensors").open("ab") as file:
+        file.write(b"more")
+
+
 def cut(folder: Path, length: int) -> None:
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:length])
@@ -102,6 +107,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "neither model.safetensors nor model.*index"),
     "weights cut": (lambda f: cut(f, 5000), "is cut short: it has 5000 bytes, .* ends at [0-9]+; copy it again"),
     "header cut": (lambda f: cut(f, 100), "cut short or no safetensors: its header can't be read"),
+    "bytes too many": (lambda f: longer(f), r"has [0-9]+ bytes, but its last tensor ends at [0-9]+: copy it again"),
     "missing": (lambda f: with_tensors(f, {NORM: None}), "has no model.norm.weight, which its configuration asks for"),
     "shape": (lambda f: with_tensors(f, {NORM: torch.ones(31)}), r"shape \[31\], but its configuration asks \w+ \[32"),
     "unknown": (lambda f: with_tensors(f, {"lora": torch.ones(2)}), "has lora, which no adapter knows"),

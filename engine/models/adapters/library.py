@@ -55,7 +55,9 @@ def adapt(model: nn.Module, comm: Comm) -> tuple[Architecture, Values | None]:
     """
     found = understand(model)
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-    if any(tensor.is_meta for tensor in state.values()):
+    if unmade := [name for name, tensor in state.items() if tensor.is_meta]:
+        if len(unmade) < len(state):
+            raise UsageError(f"{unmade[0]} is on the meta device and others aren't: load all weights, or none.")
         return found.architecture, None
     _check_alike(state.values(), comm)
     return found.architecture, values_of(found.stored, lambda name, region: state[name][region])

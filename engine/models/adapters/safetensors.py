@@ -56,7 +56,7 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
         text = opened.read(length) if length <= min(size, LONGEST_HEADER) else b""
-    first, found = LENGTH_BYTES + length, {}
+    first, found = LENGTH_BYTES + length, dict[str, StoredTensor]()
     try:
         entries: dict[str, Any] = json.loads(text)
         entries.pop("__metadata__", None)
@@ -70,6 +70,9 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
             if tensor.dtype in BYTES and prod(shape) * BYTES[tensor.dtype] != stop - start:
                 raise ValueError(name)
             found[name] = tensor
+        last = max((tensor.stop for tensor in found.values()), default=first)
+        if last < size:
+            raise UsageError(f"{file} has {size} bytes, but its last tensor ends at {last}: copy it again.")
     except (ValueError, TypeError, KeyError, AttributeError):
         raise UsageError(f"{file} is cut short or no safetensors: its header can't be read; copy it again.") from None
     return found
