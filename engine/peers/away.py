@@ -53,9 +53,9 @@ class Away:
         there.close()
         self._pipe: Connection = here
         try:
-            self._pipe.send(Order(contest, case, launch))
+            self._tell(Order(contest, case, launch))
             port = self._answer() if launch.rank == 0 else 0
-            self._pipe.send(int(comm.everyone(torch.tensor([port], dtype=torch.float64))[0]))
+            self._tell(int(comm.everyone(torch.tensor([port], dtype=torch.float64))[0]))
             self.values: Sequence[Values] = self._answer()
         except BaseException:
             self.close()
@@ -63,12 +63,12 @@ class Away:
 
     def take(self, steps: int) -> None:
         """See Turns.take."""
-        self._pipe.send(steps)
+        self._tell(steps)
         self._answer()
 
     def measured(self) -> Side:
         """See Turns.measured."""
-        self._pipe.send(None)
+        self._tell(None)
         side: Side = self._answer()
         return side
 
@@ -88,13 +88,18 @@ class Away:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _tell(self, what: Any) -> None:
+        """One that has died says so when it is to answer."""
+        with suppress(OSError):
+            self._pipe.send(what)
+
     def _answer(self) -> Any:
         """What it sent. Raises RunError, Unavailable."""
         if not self._pipe.poll(self._timeout_s):
             raise RunError(f"{self._name} did not answer within {self._timeout_s:g} s: raise --timeout.")
         try:
             answer = self._pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             answer = RunError(f"A rank of {self._name} died: is memory short for two models?")
         if isinstance(answer, Unavailable):
             raise answer

@@ -16,7 +16,9 @@ from engine.planning.grids import factorisations
 
 FEW = 16
 BYTES = 18
-"""A parameter takes so many in mixed precision: two for it, four each for gradient, master and AdamW's two."""
+"""A parameter takes so many in mixed precision: two for it, four each for gradient, master and AdamW's two. Data ranks
+divide all of them (FSDP, ZeRO-3), all but the weight's (ZeRO-2), those of master and AdamW (ZeRO-1), or none.
+"""
 FILLED = 0.7
 """Of a device's memory, by these; the rest is for activations."""
 
@@ -58,5 +60,6 @@ def _fits(grid: Grid, model: Architecture, sequences: int) -> bool:
 
 
 def _held(layout: Layout, contest: Contest, model: Architecture, memory_bytes: float | None) -> bool:
-    copies = layout.tensor * layout.pipeline * (layout.data if contest.name.endswith("zero3") else 1)
-    return memory_bytes is None or BYTES * model.parameters / copies <= FILLED * memory_bytes
+    each = BYTES - contest.shared + contest.shared / layout.data
+    needed = each * model.parameters / (layout.tensor * layout.pipeline)
+    return memory_bytes is None or needed <= FILLED * memory_bytes

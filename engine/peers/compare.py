@@ -6,7 +6,7 @@ A command that starts its ranks on processors doesn't load torch, which takes lo
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -135,14 +135,19 @@ def compare(
         case = replace(case, jobs=1)  # the processes are the launcher's
     account, result = Account(case, device, contests, dict(labels), launch, out), None
     account.begin()
-    joined = take_part(launch, contests, case, met=account.meet) if launch.world_size > 1 else None
+    lacking_by_peer = {contest.name: environments.lacking(contest.library) for contest in contests}
+    here = [contest for contest in contests if lacking_by_peer[contest.name] is None]
+    joined = take_part(launch, here, case, met=account.meet) if launch.world_size > 1 else None
     for contest in contests:
         load = os.getloadavg()[0]
         try:
-            jobs = [_job(contest, case, number) for number in range(case.jobs)] if joined is None else [next(joined)]
+            if reason := lacking_by_peer[contest.name]:
+                raise Unavailable(reason)
+            jobs = [_job(contest, case, number) for number in range(case.jobs)] if joined is None else [_next(joined)]
         except Unavailable as lacking:
-            log.info("%s is not held: %s", contest.name, lacking)
-            result = account.missing(contest, str(lacking))
+            if launch.rank == 0:
+                log.info("%s is not held: %s", contest.name, lacking)
+                result = account.missing(contest, str(lacking))
             continue
         except Exception as error:
             account.fail(error, contest)
@@ -156,6 +161,14 @@ def compare(
     if joined is not None:
         next(joined, None)
     return result
+
+
+def _next(joined: Iterator[Job | Unavailable]) -> Job:
+    """Raises what it is instead of a job."""
+    job = next(joined)
+    if isinstance(job, Unavailable):
+        raise job
+    return job
 
 
 def _job(contest: Contest, case: Case, number: int) -> Job:

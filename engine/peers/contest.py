@@ -31,7 +31,8 @@ class Contest:
     library: in whose environment (environments.py) the peer runs, if not in ours. splits: of ranks, where a peer splits
     them its own way; any grid of as many ranks is a match then. layout: how the peer splits its ranks, on a grid of its
     own where it has no splits; None where it does what our grid does. does: what of the work it does how. about: the
-    split without which it is another contest of its library.
+    split without which it is another contest of its library. shared: of the BYTES that a parameter takes
+    (candidates.py), those that data ranks divide among them.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Contest:
     layout: Layout | Grid | None = None
     does: str = ""
     about: Split | None = None
+    shared: int = 0
 
     def check(self, model: Architecture) -> None:
         """Raises UsageError if the peer can't train that network as the engine does."""
@@ -155,7 +157,8 @@ CONTESTS = {
                 (),
                 library="megatron-core",
                 splits=("tensor", "pipeline", "data"),
-                does=f"vocabulary split over tensor ranks, {activations}, clipped by the norm over all ranks",
+                does=f"vocabulary split over tensor ranks, {activations}, attention in parts (its local layers), "
+                "clipped by the norm over all ranks",
                 about="tensor" if suffix else None,
             )
             for suffix, what, built, activations in (
@@ -174,8 +177,9 @@ CONTESTS = {
                 library="deepspeed",
                 splits=("data",),
                 does=WHOLE,
+                shared=shared,
             )
-            for stage in (1, 2, 3)
+            for stage, shared in ((1, 12), (2, 16), (3, 18))
         ),
         Contest(
             "deepspeed-pipeline",
@@ -189,6 +193,7 @@ CONTESTS = {
             splits=("pipeline", "data"),
             does=WHOLE,
             about="pipeline",
+            shared=12,
         ),
         Contest(
             "deepspeed-3d",
@@ -203,6 +208,7 @@ CONTESTS = {
             does="vocabulary split over tensor ranks and logits gathered, activations whole on each, clipped by the "
             "norm over all ranks",
             about="tensor",
+            shared=12,
         ),
         *(
             Contest(
@@ -217,6 +223,7 @@ CONTESTS = {
                 does=f"vocabulary split over tensor ranks, {activations}, weights over data ranks (FSDP), clipped by "
                 "the norm over all ranks",
                 about="tensor" if suffix else None,
+                shared=18,
             )
             for suffix, what, built, activations in (
                 ("", "", "TorchTitan", "activations whole on each"),
@@ -234,6 +241,7 @@ CONTESTS = {
             does="vocabulary split over tensor ranks and logits gathered, activations whole on each, weights split "
             "over data ranks (FSDP), clipped by the norm over all ranks",
             about="tensor",
+            shared=18,
         ),
         Contest(
             "colossalai",
@@ -244,7 +252,8 @@ CONTESTS = {
             (),
             library="colossalai",
             splits=("tensor", "pipeline", "data"),
-            does="vocabulary split over tensor ranks, activations whole on each, clipped by the norm over all ranks",
+            does="vocabulary split over tensor ranks, activations whole on each, GPT-2's attention in parts, clipped "
+            "by the norm over all ranks",
         ),
         Contest(
             "axonn",
@@ -272,6 +281,7 @@ CONTESTS = {
             does="head split over tensor ranks and logits gathered, table and activations whole on each, weights "
             "split over data ranks, clipped by the norm over all ranks",
             about="data",
+            shared=18,
         ),
         Contest(
             "litgpt",
@@ -287,6 +297,9 @@ CONTESTS = {
     )
 }
 
+
+ALONE = ("plain", "compile", "transformers")
+"""Peers of one device."""
 
 OWN_CONTEST = Contest(
     UNTUNED,

@@ -17,9 +17,9 @@ def python_of(library: str | None) -> Path:
     return FOLDER / library / "bin" / "python"
 
 
-def lacking(library: str) -> str | None:
-    """What to do where an environment isn't there, or isn't whole; None where it is."""
-    if (FOLDER / library / "par4d-installed").exists() and python_of(library).exists():
+def lacking(library: str | None) -> str | None:
+    """What to do where an environment isn't there, or isn't whole; None where it is. None is ours."""
+    if library is None or ((FOLDER / library / "par4d-installed").exists() and python_of(library).exists()):
         return None
     with suppress(OSError):
         why = (FOLDER / f"{library}.failed").read_text().strip()
@@ -29,5 +29,5 @@ def lacking(library: str) -> str | None:
 
 def check(library: str | None) -> None:
     """Raises UsageError where a peer's environment isn't there. None is ours."""
-    if library is not None and (reason := lacking(library)):
+    if reason := lacking(library):
         raise UsageError(reason)

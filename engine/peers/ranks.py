@@ -55,7 +55,7 @@ def take_part(
     store: "dist.Store | None" = None,
     met: Callable[[], None] = lambda: None,
     names: Sequence[SideName] = SIDES,
-) -> Iterator[Job]:
+) -> Iterator[Job | Unavailable]:
     """Take part in each contest as one of the ranks of a launch, who meet first and part at the end.
 
     store: where they meet, instead of at the master. met: called when they have. names: of the sides to measure. What
@@ -89,8 +89,13 @@ def take_part(
         asked = case.measure_peak and contest is contests[0]
         peak = joint_peak(comm, DTYPES[case.precision]) if asked else None
         forget_peak(device)
-        measured, ranks = measure(comm, contest, case, names, launch), everyones(comm, heard)
-        yield Job(measured, ranks.memory, tuple(ranks.hosts), tuple(ranks.devices), ranks.transport, peak)
+        try:
+            measured = measure(comm, contest, case, names, launch)
+        except Unavailable as lacking:
+            yield lacking
+        else:
+            ranks = everyones(comm, heard)
+            yield Job(measured, ranks.memory, tuple(ranks.hosts), tuple(ranks.devices), ranks.transport, peak)
         comm.barrier()
     dist.destroy_process_group()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from real_ranks import run_processes
 
 from engine.cli.main import main
@@ -21,14 +22,16 @@ from engine.grid import Grid
 from engine.models.adapters.stored import stored
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
-from engine.peers import environments
+from engine.peers import away, environments
 from engine.peers.alternate import measure, our_side
+from engine.peers.compare import compare
 from engine.peers.contest import CONTESTS, Case, Contest, Unavailable
 from engine.peers.guests import torchtitan
 from engine.peers.guests.__main__ import guest_step, of_all
 from engine.peers.guests.order import Order
 from engine.peers.layout import Layout
 from engine.peers.peer import Values
+from engine.peers.ranks import take_part
 from engine.result.peers import Measured
 from engine.training.config import OptimConfig
 
@@ -109,6 +112,47 @@ def test_why_a_guest_fails_is_told(name: str, told: str) -> None:
     contest = replace(guest(name), layout=Layout(data=grid.size), grid=grid)
     found = run_processes(grid, hold, contest, replace(CASE, timeout_s=60))
     assert told in found, found
+
+
+def test_a_guest_that_died_between_its_turns_is_told() -> None:
+    launch = Launch(0, 1, 0, "test", "127.0.0.1", 0)
+    with away.Away(guest("PlainGuest", Layout()), CASE, Comm(Grid()), launch) as beside:
+        beside.take(1)
+        beside._process.kill()
+        beside._process.wait()
+        with pytest.raises(RunError, match="A rank of guest died: is memory short for two models"):
+            beside.take(1)
+
+
+class LacksHere:
+    """A peer that can't be held."""
+
+    def __init__(self, case: Case, comm: Comm) -> None:
+        raise Unavailable("there is no such kernel")
+
+
+def two_contests(comm: Comm) -> list[str]:
+    """As ranks of a launcher, of which the first can't be held."""
+    contests = [replace(CONTESTS["ddp"], built_by="tests.engine.test_guests:LacksHere"), CONTESTS["ddp"]]
+    launch = Launch(comm.rank, 2, comm.rank, "test", "127.0.0.1", 0)
+    store = dist.distributed_c10d._get_default_store()
+    dist.destroy_process_group()
+    return [type(job).__name__ for job in take_part(launch, contests, CASE, store=dist.PrefixStore("again", store))]
+
+
+def test_under_a_launcher_contests_go_on_after_one_that_can_not_be_held() -> None:
+    assert run_processes(Grid(data=2), two_contests) == [["Unavailable", "Job"]] * 2
+
+
+def test_without_its_environment_a_peer_of_all_is_a_row_that_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments, "FOLDER", tmp_path)
+    contest = CONTESTS["megatron-core"].laid_out(Layout(), Grid())
+    found = compare([contest], CASE, tmp_path / "out.json", Launch(0, 1, 0, "none", "127.0.0.1", 0))
+    assert found is not None
+    assert found.status == "ok"
+    assert found.contests[0].missing == "megatron-core has no environment here: make it by ci/peers megatron-core."
 
 
 def test_a_guest_ends_with_the_rank_beside_it(tmp_path: Path) -> None:

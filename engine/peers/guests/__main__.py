@@ -27,6 +27,7 @@ with loading():
     import torch.distributed as dist
 
     from engine.comm.launch import choose_device, init_process_group
+    from engine.measure.clock import stamp_promptly
     from engine.measure.memory import keep_freed_memory
     from engine.peers.guests.guest import Guest
     from engine.peers.layout import Layout
@@ -71,6 +72,7 @@ def _life(order: Order, told: "SimpleQueue[Any]") -> Iterator[Any]:
     torch.set_num_threads(case.threads)
     if device.type == "cpu":
         keep_freed_memory()  # as `engine train` does
+        stamp_promptly()
     host, store = launch.master_addr, None
     if launch.rank == 0:
         store = dist.TCPStore(host, 0, launch.world_size, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
