@@ -9,7 +9,8 @@ Peers with libraries of their own take environments of their own: ci/peers all m
 skipped and says so. Our side takes the grid of its series, where several were measured; else the one that par4d plan
 finds the fastest, where the machine was calibrated, or that the engine chooses. A peer is measured on every layout of
 few devices that fits, and on the one that its users would take of many (engine/peers/candidates.py); the report takes
-the fastest of a peer, and of all.
+the fastest of a peer, and of all. A job is one set of processes, which may happen to be 1 % faster or slower for one
+side: --repeat 2 or more decide who is faster, also of several nights.
 """
 
 from collections.abc import Iterator
@@ -24,15 +25,12 @@ import systems
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.peers.candidates import candidates
-from engine.peers.contest import CONTESTS
+from engine.peers.contest import ALONE, CONTESTS
 from engine.peers.environments import lacking
 from engine.peers.layout import Layout
 from suites.point_training import SYSTEM, PointTraining
 from suites.series import AUTO, Point, points
 from suites.training import planned_grid
-
-ALONE = ("plain", "compile", "transformers")
-"""Peers of one device: suites/single_device.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +59,11 @@ def matches() -> Iterator[Match]:
 
 @rfm.simple_test
 class Baseline(PointTraining):
-    """One contest. jobs, rounds: those of the series, unless set."""
+    """One contest. rounds: those of the series, unless set."""
 
     descr = "step time against a peer, each on its best layout"
     study = "baselines"
     match = parameter(list(matches()), fmt=lambda match: str(match), loggable=True)
-    jobs = variable(int, value=0)
     rounds = variable(int, value=0)
     steps_per_round = variable(int, value=2)
     breakdown = False
@@ -101,7 +98,7 @@ class Baseline(PointTraining):
         series = self.point.series
         words = ["bench", "peers", "--peer", self.match.peer, "--layout", str(self.match.layout), "--grid", self.grid]
         words += ["--model", self.model, "--batch-size", str(self.sequences), "--precision", self.precision]
-        words += ["--device", self.device, "--jobs", str(self.jobs or series.jobs), *self.recompute_options]
+        words += ["--device", self.device, *self.recompute_options]
         words += ["--rounds", str(self.rounds or series.rounds), "--steps-per-round", str(self.steps_per_round)]
         return [*words, *self.peak_options(self.precision)]
 

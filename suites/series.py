@@ -42,8 +42,8 @@ class Series(Record):
     "auto" is the engine's choice, and that of a model that isn't named where it says model -> grids; "every" stands for
     all that par4d plan finds for it, activations recomputed, with the micro-batches that it takes. cache: blocks
     whose gathered weights a study of overlap keeps. rounds: in which what is compared takes turns; jobs: how often a
-    contest starts processes; apart: for each of its sides. ranks_per_node: at most. time_limit: of a job, where the
-    partition's doesn't do. token_budget: tokens of the training whose time to solution is asked for.
+    contest on one device starts processes; apart: for each of its sides. ranks_per_node: at most. time_limit: of a job,
+    where the partition's doesn't do. token_budget: tokens of the training whose time to solution is asked for.
     """
 
     name: str = Field(min_length=1)

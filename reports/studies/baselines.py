@@ -4,11 +4,12 @@ from typing import Any
 
 import pandas as pd
 
+from engine.peers.contest import ALONE, CONTESTS
 from engine.result import metrics
 from reports import bars, published, text
 from reports.bars import Bar, Bars
 from reports.contest_tables import contests_table, failures, missing, provenance, tiny
-from reports.contests import SERIES, points
+from reports.contests import FEWEST_JOBS, SERIES, points
 from reports.derived import by_row
 from reports.methods import TOO_NARROW
 from reports.page import Block, Column, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
@@ -31,6 +32,10 @@ HOW = (
 )
 RUN = "reframe -c suites/baselines.py --system local"
 TRAINED = [*SERIES, "sequences", "sequence", "checkpointing", "threads", "ranks"]
+ABSENT = (
+    "There was no contest with these, for want of an environment (ci/peers makes them), of a layout of theirs that "
+    "fits these ranks, or of time:"
+)
 PAPERS = ("Megatron-LM", "DeepSpeed", "DeepSpeed-3D", "ZeRO-3")
 """What they compare with."""
 
@@ -53,9 +58,14 @@ STUDY = ContestStudy("baselines", TITLE, SUMMARY, 6, lambda held: held["study"] 
 
 
 def _best(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of each peer the layout on which it stood best, the toughest peer first; peers without any contest last."""
-    ordered = rows.sort_values("ratio", ascending=False, na_position="last", kind="stable")
-    return ordered.drop_duplicates("peer").assign(saved=lambda best: by_row(metrics.saved, 1.0, best["ratio"]))
+    """Of each peer the layout on which it stood best, the toughest peer first: those on which the engine lost for
+    certain come before others; peers without any contest last. saved, and from saved_low to saved_high.
+    """
+    lost = rows.assign(lost=rows["verdict"] == "lost")
+    ordered = lost.sort_values(["lost", "ratio"], ascending=False, na_position="last", kind="stable")
+    best = ordered.drop_duplicates("peer")
+    ends = {"saved": "ratio", "saved_low": "high", "saved_high": "low"}
+    return best.assign(**{name: by_row(metrics.saved, 1.0, best[ratio]) for name, ratio in ends.items()})
 
 
 def _title(row: "pd.Series[Any]") -> str:
@@ -83,9 +93,12 @@ def _standing(rows: pd.DataFrame) -> str:
     span = f"{text.ratio(best['low'])} to {text.ratio(best['high'])}"
     undecided = held[held["verdict"] == "undecided"]
     if len(undecided):
+        ahead = "" if best["ratio"] <= 1 else f" {_who(best)} was ahead of it, though."
+        few = " One job decides nothing: --repeat them." if (undecided["jobs"] < FEWEST_JOBS).all() else ""
         return (
-            f"{where}: nobody is faster than the engine for certain, and {text.plural(len(undecided), 'peer')} may be; "
-            f"against the best of them, {_who(best)}, it takes {text.ratio(best['ratio'])} times as long ({span})."
+            f"{where}: nobody is faster than the engine for certain, and {text.plural(len(undecided), 'peer')} may be."
+            f"{ahead} Against {_who(best)}, the best of them, it takes {text.ratio(best['ratio'])} times as long "
+            f"({span}).{few}"
         )
     return (
         f"{where}: the engine is faster than {text.plural(len(held), 'peer')}. Of the best of them, {_who(best)}, it "
@@ -102,9 +115,10 @@ def _headline(groups: list[pd.DataFrame]) -> str:
 def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
     if not (rows["jobs"] > 0).any():
         return Section(title, (Paragraph("Not measured: no contest of this job ended well."),), f"job-{name}")
-    return Section(
-        title, (Figures((_bars(name, rows),), wide=True), _against(name, rows), _equal(name, rows)), f"job-{name}"
-    )
+    others = sorted(set(CONTESTS) - set(ALONE) - set(rows["peer"]))
+    absent = (Paragraph(f"{ABSENT} {text.clean(', '.join(others), 400)}."),) if others else ()
+    blocks = (Figures((_bars(name, rows),), wide=True), _against(name, rows), *absent, _equal(name, rows))
+    return Section(title, blocks, f"job-{name}")
 
 
 def _bars(name: str, rows: pd.DataFrame) -> Figure:
@@ -143,7 +157,7 @@ def _against(name: str, rows: pd.DataFrame) -> Table:
         Column("Our grid", "grid", numeric=False),
         Column("Outcome", "verdict", numeric=False),
         Column("Our batch by its", "ratio", text.ratio, figure="paired_ratio", spread=("low", "high"), level=1.0),
-        Column("Time saved", "saved", text.gain, figure="saved"),
+        Column("Time saved", "saved", text.gain, figure="saved", spread=("saved_low", "saved_high"), level=0.0),
         Column("Our batch", "ours_s", text.seconds),
         Column("Its batch", "peer_s", text.seconds),
         Column("HFU, ours", "ours_hfu", text.percent, missing="no peak known", figure="utilisation"),

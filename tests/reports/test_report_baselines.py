@@ -37,6 +37,31 @@ def test_where_nobody_does_the_lead_over_the_best_of_them_is_told(tmp_path: Path
     assert "not the fastest" not in top
 
 
+def test_a_loss_that_is_certain_is_not_hidden_by_a_wilder_one_of_the_same_peer(tmp_path: Path) -> None:
+    wild = baseline(1.3, Layout(tensor=2))
+    one_job = wild.model_copy(update={"measured": wild.measured[:1], "rounds_by_job": wild.rounds_by_job[:1]})
+    html = page(tmp_path, one_job, baseline(1.2, Layout(data=2)))
+    assert re.search(r"Megatron-core \(data=2\) takes 8\d\.\d %", words(html.split("Time per batch")[0]))
+
+
+def test_of_one_job_each_who_was_ahead_is_told_and_that_it_decides_nothing(tmp_path: Path) -> None:
+    ahead = baseline(1.2, Layout(tensor=2))
+    result = baselines(ahead)
+    single = [one.model_copy(update={"measured": one.measured[:1]}) for one in result.comparisons]
+    save_contests([result.model_copy(update={"comparisons": tuple(single)})], tmp_path / "r")
+    build([tmp_path / "r"], tmp_path / "site")
+    top = words((tmp_path / "site" / "baselines.html").read_text().split("Time per batch")[0])
+    assert "Megatron-core (tensor=2) was ahead of it, though" in top
+    assert "One job decides nothing" in top
+
+
+def test_peers_without_a_contest_are_named_and_the_time_saved_has_its_interval(tmp_path: Path) -> None:
+    html = words(page(tmp_path, baseline(0.9, Layout(tensor=2))))
+    assert re.search(r"There was no contest with these.*: .*litgpt", html)
+    assert "megatron-core," not in html.split("There was no contest with these")[1].split("Equal work?")[0]
+    assert re.search(r"\d+\.\d % \(\d+\.\d % to \d+\.\d %\)", html)
+
+
 def test_of_a_peer_the_layout_on_which_it_stood_best_is_drawn_and_all_are_listed(tmp_path: Path) -> None:
     html = page(tmp_path, baseline(0.7, Layout(tensor=2)), baseline(0.9, Layout(data=2)))
     against = words(html.split("Against each peer")[1].split("Equal work?")[0])

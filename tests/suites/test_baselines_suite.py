@@ -13,7 +13,7 @@ from engine.peers.contest import CONTESTS
 from engine.peers.layout import Layout
 from reports.load import load
 
-LOCAL = ["-c", "suites/baselines.py", "--system", "local", "-S", "model=gpt-test", "-S", "jobs=1"]
+LOCAL = ["-c", "suites/baselines.py", "--system", "local", "-S", "model=gpt-test"]
 LOCAL += ["-S", "rounds=1", "-S", "steps_per_round=1"]
 
 
@@ -42,6 +42,9 @@ def test_of_many_ranks_tensor_ranks_fill_a_node_and_stages_are_as_few_as_the_mem
     assert large.tensor == 4
     assert large.pipeline > 1
     assert 18 * network.parameters / large.tensor / large.pipeline < 28e9
+    (zero,) = candidates(CONTESTS["deepspeed-3d"], 1024, 4, network, 8192, 40e9)
+    assert isinstance(zero, Layout)
+    assert zero.pipeline < large.pipeline, "its optimizer's state is divided among data ranks"
     assert candidates(CONTESTS["hsdp"], 1024, 4, network, 8192, None) == [Grid(z=4, data=256)]
 
 
