@@ -20,6 +20,7 @@ from typing import Any
 import reframe as rfm
 from reframe.core.builtins import parameter, run_before, variable
 from reframe.core.exceptions import SanityError
+from reframe.utility import typecheck as typ
 
 import systems
 from engine.grid import Grid
@@ -59,12 +60,15 @@ def matches() -> Iterator[Match]:
 
 @rfm.simple_test
 class Baseline(PointTraining):
-    """One contest. rounds: those of the series, unless set."""
+    """One contest. rounds: those of the series, unless set. apart: one side after the other, where a device can't hold
+    both; a series may say so, too.
+    """
 
     descr = "step time against a peer, each on its best layout"
     study = "baselines"
     match = parameter(list(matches()), fmt=lambda match: str(match), loggable=True)
     rounds = variable(int, value=0)
+    apart = variable(typ.Bool, value=False)
     steps_per_round = variable(int, value=2)
     breakdown = False
     checkpoint_activations = SYSTEM.device.kind == "cuda"
@@ -100,6 +104,7 @@ class Baseline(PointTraining):
         words += ["--model", self.model, "--batch-size", str(self.sequences), "--precision", self.precision]
         words += ["--device", self.device, *self.recompute_options]
         words += ["--rounds", str(self.rounds or series.rounds), "--steps-per-round", str(self.steps_per_round)]
+        words += ["--apart"] if self.apart or series.apart else []
         return [*words, *self.peak_options(self.precision)]
 
     def judge(self) -> None:

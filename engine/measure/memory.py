@@ -1,6 +1,7 @@
 """The host's memory: how much a rank has used at most, and what becomes of what it frees."""
 
 import ctypes
+import gc
 import os
 import re
 import resource
@@ -22,6 +23,13 @@ def peak_bytes(device: torch.device) -> tuple[Literal["resident", "allocated"], 
         return "allocated", torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
     return "resident", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def give_memory_back(device: torch.device) -> None:
+    """What nobody uses any more: a CUDA device's, for other processes on it. A host gets it by itself."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def forget_peak(device: torch.device) -> None:

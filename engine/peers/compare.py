@@ -21,9 +21,8 @@ from engine.grid import Grid
 from engine.peers import environments
 from engine.peers.account import Account, told
 from engine.peers.contest import CONTESTS, OWN_CONTEST, TOLERANCES, Case, Contest, Unavailable
-from engine.peers.equality import check_apart
 from engine.peers.layout import Layout
-from engine.peers.ranks import Job, run_ranks, take_part
+from engine.peers.ranks import Job, put_together, run_ranks, take_part
 from engine.planning.fit import check_grid
 from engine.result.metrics import paired_ratio, ratio_of_medians
 from engine.result.peers import (
@@ -31,7 +30,6 @@ from engine.result.peers import (
     Asked,
     Comparison,
     Equality,
-    Measured,
     PeersResult,
     difference,
     paired,
@@ -102,9 +100,7 @@ def check_contests(case: Case, contests: Sequence[Contest], ranks: int) -> None:
     for option, rate in {"--peak-flops": case.peak_flops, "--empirical-peak-flops": case.empirical_peak_flops}.items():
         if rate is not None and not 0 < rate < math.inf:
             raise UsageError(f"{option} is a positive number of flop/s, but {rate:g} was given.")
-    if case.apart and ranks > 1:
-        raise UsageError("--apart starts processes of its own: take it without a launcher.")
-    if case.apart and case.jobs % 2:
+    if case.apart and case.jobs % 2 and ranks == 1:
         raise UsageError(f"--apart takes an even number of --jobs, as each side goes first in half, not {case.jobs}.")
     for contest in contests:
         contest.check(case.model)
@@ -184,8 +180,7 @@ def _job(contest: Contest, case: Case, number: int) -> Job:
         for name in (SIDES if number % 2 == 0 else SIDES[::-1])
     }
     ours, peer = (halves[name] for name in SIDES)
-    measured = Measured(ours=ours.measured.ours, peer=peer.measured.peer, tuning=ours.measured.tuning)
-    check_apart(contest.name, measured, TOLERANCES[case.precision])
+    measured = put_together(contest, case, ours.measured, peer.measured)
     peaks = zip(ours.memory.peak_bytes_per_rank, peer.memory.peak_bytes_per_rank, strict=True)
     memory = ours.memory.model_copy(update={"peak_bytes_per_rank": tuple(map(max, peaks))})
     return replace(ours, measured=measured, memory=memory)

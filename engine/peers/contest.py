@@ -333,7 +333,8 @@ class Sampling:
     timeout_s: Annotated[float, Parameter(name="--timeout", metavar="SECONDS")] = 1800.0
     """for one job"""
     apart: bool = False
-    """each side of a job in processes of its own, one after the other: where a device can't hold both"""
+    """each side of a job in processes of its own, one after the other: where a device can't hold both; of a launcher's
+    processes, the engine's first"""
     peak_flops: Annotated[float | None, Parameter(metavar="FLOPS")] = None
     """advertised peak of one device, for MFU"""
     empirical_peak_flops: Annotated[float | None, Parameter(metavar="FLOPS")] = None

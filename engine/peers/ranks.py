@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 from engine.comm.launch import Launch
 from engine.errors import EngineError, RunError
 from engine.loading import loading
-from engine.peers.contest import Case, Contest, Unavailable
+from engine.peers.contest import TOLERANCES, Case, Contest, Unavailable
+from engine.peers.equality import check_apart
 from engine.progress import log_to_stderr
 from engine.result.peers import SIDES, Measured, SideName
 from engine.result.schema import Memory, Transport
@@ -58,8 +59,8 @@ def take_part(
 ) -> Iterator[Job | Unavailable]:
     """Take part in each contest as one of the ranks of a launch, who meet first and part at the end.
 
-    store: where they meet, instead of at the master. met: called when they have. names: of the sides to measure. What
-    matrix products reach is measured before the first contest.
+    store: where they meet, instead of at the master. met: called when they have. names: of the sides to measure, apart
+    one after the other. What matrix products reach is measured before the first contest.
     """
     with loading():
         import torch
@@ -69,7 +70,7 @@ def take_part(
         from engine.comm.launch import choose_device, init_process_group
         from engine.comm.transport import backend_of, listen
         from engine.measure.clock import stamp_promptly
-        from engine.measure.memory import forget_peak, keep_freed_memory
+        from engine.measure.memory import forget_peak, give_memory_back, keep_freed_memory
         from engine.measure.recorder import Recorder
         from engine.peers.alternate import COLLECTIVE_TIMEOUT, measure
         from engine.precision import DTYPES
@@ -90,7 +91,11 @@ def take_part(
         peak = joint_peak(comm, DTYPES[case.precision]) if asked else None
         forget_peak(device)
         try:
-            measured = measure(comm, contest, case, names, launch)
+            parts: list[Measured] = []
+            for some in [(name,) for name in names] if case.apart else [names]:
+                parts.append(measure(comm, contest, case, some, launch))
+                give_memory_back(device)
+            measured = parts[0] if len(parts) == 1 else put_together(contest, case, *parts)
         except Unavailable as lacking:
             yield lacking
         else:
@@ -98,6 +103,13 @@ def take_part(
             yield Job(measured, ranks.memory, tuple(ranks.hosts), tuple(ranks.devices), ranks.transport, peak)
         comm.barrier()
     dist.destroy_process_group()
+
+
+def put_together(contest: Contest, case: Case, ours: Measured, peer: Measured) -> Measured:
+    """Of two sides that were apart. Raises RunError if their losses or gradient norms differ."""
+    measured = Measured(ours=ours.ours, peer=peer.peer, tuning=ours.tuning)
+    check_apart(contest.name, measured, TOLERANCES[case.precision])
+    return measured
 
 
 def run_ranks(contest: Contest, case: Case, names: Sequence[SideName] = SIDES) -> Job:
