@@ -93,6 +93,22 @@ class Contest:
 
 WHOLE = "vocabulary and activations whole on each rank, clipped by the norm over all ranks"
 
+STREAM_WHOLE, STREAM_BY_POSITIONS = "activations whole on each", "activations by positions"
+
+
+def _and_by_positions(contest: Contest) -> tuple[Contest, Contest]:
+    """A library's tensor parallelism, and its module's SequenceParallel, which splits the residual stream, too."""
+    module, _, _ = contest.built_by.partition(":")
+    return contest, replace(
+        contest,
+        name=f"{contest.name}-sp",
+        peer=f"{contest.peer}, sequence parallel",
+        built_by=f"{module}:SequenceParallel",
+        does=contest.does.replace(STREAM_WHOLE, STREAM_BY_POSITIONS),
+        about="tensor",
+    )
+
+
 CONTESTS = {
     contest.name: contest
     for contest in (
@@ -147,23 +163,18 @@ CONTESTS = {
                 ("zero-bubble", "interleaved zero bubble", "ZeroBubble"),
             )
         ),
-        *(
+        *_and_by_positions(
             Contest(
-                f"megatron-core{suffix}",
-                f"Megatron-core{what}",
+                "megatron-core",
+                "Megatron-core",
                 Grid(x=2),
                 0.95,
-                f"engine.peers.guests.megatron_core:{built}",
+                "engine.peers.guests.megatron_core:MegatronCore",
                 (),
                 library="megatron-core",
                 splits=("tensor", "pipeline", "data"),
-                does=f"vocabulary split over tensor ranks, {activations}, attention in parts (its local layers), "
+                does=f"vocabulary split over tensor ranks, {STREAM_WHOLE}, attention in parts (its local layers), "
                 "clipped by the norm over all ranks",
-                about="tensor" if suffix else None,
-            )
-            for suffix, what, built, activations in (
-                ("", "", "MegatronCore", "activations whole on each"),
-                ("-sp", ", sequence parallel", "SequenceParallel", "activations by positions"),
             )
         ),
         *(
@@ -210,24 +221,19 @@ CONTESTS = {
             about="tensor",
             shared=12,
         ),
-        *(
+        *_and_by_positions(
             Contest(
-                f"torchtitan{suffix}",
-                f"torchtitan{what}",
+                "torchtitan",
+                "torchtitan",
                 Grid(x=2),
                 0.95,
-                f"engine.peers.guests.torchtitan:{built}",
+                "engine.peers.guests.torchtitan:TorchTitan",
                 (),
                 library="torchtitan",
                 splits=("tensor", "pipeline", "data"),
-                does=f"vocabulary split over tensor ranks, {activations}, weights over data ranks (FSDP), clipped by "
+                does=f"vocabulary split over tensor ranks, {STREAM_WHOLE}, weights over data ranks (FSDP), clipped by "
                 "the norm over all ranks",
-                about="tensor" if suffix else None,
                 shared=18,
-            )
-            for suffix, what, built, activations in (
-                ("", "", "TorchTitan", "activations whole on each"),
-                ("-sp", ", sequence parallel", "SequenceParallel", "activations by positions"),
             )
         ),
         Contest(
