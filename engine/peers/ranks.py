@@ -93,8 +93,9 @@ def take_part(
         try:
             parts: list[Measured] = []
             for some in [(name,) for name in names] if case.apart else [names]:
+                if parts:
+                    give_memory_back(device)  # the other side's
                 parts.append(measure(comm, contest, case, some, launch))
-                give_memory_back(device)
             measured = parts[0] if len(parts) == 1 else put_together(contest, case, *parts)
         except Unavailable as lacking:
             yield lacking
