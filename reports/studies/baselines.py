@@ -116,7 +116,7 @@ def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
     if not (rows["jobs"] > 0).any():
         return Section(title, (Paragraph("Not measured: no contest of this job ended well."),), f"job-{name}")
     others = sorted(set(CONTESTS) - set(ALONE) - set(rows["peer"]))
-    absent = (Paragraph(f"{ABSENT} {text.clean(', '.join(others), 400)}."),) if others else ()
+    absent = (Paragraph(f"{ABSENT} {', '.join(others)}."),) if others else ()
     blocks = (Figures((_bars(name, rows),), wide=True), _against(name, rows), *absent, _equal(name, rows))
     return Section(title, blocks, f"job-{name}")
 
