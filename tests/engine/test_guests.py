@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from real_ranks import run_processes
+from real_ranks import run_processes, take_part_again
 
 from engine.cli.main import main
 from engine.comm.funnel import Comm
@@ -31,7 +30,6 @@ from engine.peers.guests.__main__ import guest_step, of_all
 from engine.peers.guests.order import Order
 from engine.peers.layout import Layout
 from engine.peers.peer import Values
-from engine.peers.ranks import take_part
 from engine.result.peers import Measured
 from engine.training.config import OptimConfig
 
@@ -134,10 +132,7 @@ class LacksHere:
 def two_contests(comm: Comm) -> list[str]:
     """As ranks of a launcher, of which the first can't be held."""
     contests = [replace(CONTESTS["ddp"], built_by="tests.engine.test_guests:LacksHere"), CONTESTS["ddp"]]
-    launch = Launch(comm.rank, 2, comm.rank, "test", "127.0.0.1", 0)
-    store = dist.distributed_c10d._get_default_store()
-    dist.destroy_process_group()
-    return [type(job).__name__ for job in take_part(launch, contests, CASE, store=dist.PrefixStore("again", store))]
+    return [type(job).__name__ for job in take_part_again(comm, contests, CASE)]
 
 
 def test_under_a_launcher_contests_go_on_after_one_that_can_not_be_held() -> None:

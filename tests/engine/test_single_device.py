@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-from real_ranks import run_processes
+from real_ranks import run_processes, take_part_again
 
 from engine.cli.main import main
 from engine.comm.funnel import Comm
-from engine.comm.launch import Launch
 from engine.errors import RunError, UsageError
 from engine.grid import Grid
 from engine.measure.allocated import Allocated
@@ -27,7 +25,7 @@ from engine.peers.alternate import measure
 from engine.peers.compare import check_contests
 from engine.peers.contest import CONTESTS, TOLERANCES, Case, Unavailable
 from engine.peers.equality import check_apart
-from engine.peers.ranks import Job, take_part
+from engine.peers.ranks import Job
 from engine.result.peers import Measured, Peaks, PeersResult, Side, Work, parse, peak_bytes, speed
 from engine.training.config import OptimConfig
 
@@ -119,11 +117,7 @@ def test_a_peak_that_is_none_is_refused(change: dict[str, float], sentence: str)
 
 def _apart(comm: Comm) -> tuple[int, int]:
     """As ranks of a launcher, with so many timed steps of each side."""
-    store = dist.distributed_c10d._get_default_store()
-    dist.destroy_process_group()
-    launch = Launch(comm.rank, 2, comm.rank, "test", "127.0.0.1", 0)
-    case = replace(CASE, apart=True, rounds=2, steps=2)
-    (job,) = take_part(launch, [CONTESTS["ddp"]], case, store=dist.PrefixStore("again", store))
+    (job,) = take_part_again(comm, [CONTESTS["ddp"]], replace(CASE, apart=True, rounds=2, steps=2))
     assert isinstance(job, Job)
     return sum(map(len, job.measured.ours.wall_s)), sum(map(len, job.measured.peer.wall_s))
 
