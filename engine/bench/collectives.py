@@ -178,8 +178,15 @@ def run_collectives(
 
 
 def _provenance(start: str, launch: Launch, device: torch.device, everyone: Ranks | None) -> provenance.Provenance:
-    hosts, devices = (everyone.hosts, everyone.devices) if everyone else ([], [provenance.device_name(device)])
-    return provenance.collect(start=start, launcher=launch.launcher, hosts=hosts, devices=devices)
+    if everyone is None:
+        return provenance.collect(start=start, launcher=launch.launcher, devices=[provenance.device_name(device)])
+    return provenance.collect(
+        start=start,
+        launcher=launch.launcher,
+        hosts=everyone.hosts,
+        devices=everyone.devices,
+        clocks=everyone.clocks,
+    )
 
 
 def _allocated(ranks: AtOnce, device: torch.device, message_bytes: int | None) -> tuple[torch.Tensor, torch.Tensor]:

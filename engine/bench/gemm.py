@@ -146,7 +146,12 @@ def run_gemm(
         gemm=tuple(points),
         gemm_modes=modes,
         best_flops_per_s=max(rates, default=None),
-        provenance=provenance.collect(start=start, launcher=launch.launcher, devices=[provenance.device_name(target)]),
+        provenance=provenance.collect(
+            start=start,
+            launcher=launch.launcher,
+            devices=[provenance.device_name(target)],
+            clocks=() if reason else provenance.own_clock(target),
+        ),
     )
     if launch.rank == 0:
         write(result, out)

@@ -49,7 +49,12 @@ def run_latency(launch: Launch, *, device: str, samples: int = SAMPLES, labels: 
         ranks=launch.world_size,
         dtype="fp32",
         launches=tuple(found),
-        provenance=provenance.collect(start=start, launcher=launch.launcher, devices=[provenance.device_name(target)]),
+        provenance=provenance.collect(
+            start=start,
+            launcher=launch.launcher,
+            devices=[provenance.device_name(target)],
+            clocks=() if reason else provenance.own_clock(target),
+        ),
     )
     if launch.rank == 0:
         write(result, out)

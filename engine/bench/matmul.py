@@ -73,7 +73,12 @@ def run_matmul(launch: Launch, asked: Asked, device: str, labels: dict[str, str]
         model=recorded(asked.model, asked.grid),
         dtype=asked.precision,
         tuning=tuning,
-        provenance=provenance.collect(start=start, launcher=launch.launcher, devices=[provenance.device_name(target)]),
+        provenance=provenance.collect(
+            start=start,
+            launcher=launch.launcher,
+            devices=[provenance.device_name(target)],
+            clocks=provenance.own_clock(target) if timed else (),
+        ),
     )
     if launch.rank == 0:
         write(result, out)

@@ -105,7 +105,12 @@ def run_memory(
         ranks=launch.world_size,
         dtype=NAME,
         stream=found,
-        provenance=provenance.collect(start=start, launcher=launch.launcher, devices=[provenance.device_name(target)]),
+        provenance=provenance.collect(
+            start=start,
+            launcher=launch.launcher,
+            devices=[provenance.device_name(target)],
+            clocks=() if reason else provenance.own_clock(target),
+        ),
     )
     if launch.rank == 0:
         write(result, out)

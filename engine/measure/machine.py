@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 
 LOOPBACK = "lo"
+SYSFS = "PAR4D_SYSFS"
+"""The variable that says where sysfs is, if not at /sys: in a container, and in tests."""
 
 
 def machine_name() -> str:
@@ -45,6 +47,11 @@ def control_groups() -> tuple[Path, ...]:
     own = read_or_nothing(Path("/proc/self/cgroup")).partition("::")[2].strip().lstrip("/")
     group = Path("/sys/fs/cgroup", own)
     return group, *group.parents
+
+
+def sysfs() -> Path:
+    """The folder of the kernel's files on devices."""
+    return Path(os.environ.get(SYSFS) or "/sys")
 
 
 def read_or_nothing(file: Path) -> str:

@@ -39,6 +39,7 @@ class Account:
         self._held: list[Comparison] = []
         self._hosts: list[str] = []
         self._devices: list[str] = []
+        self._clocks: list[tuple[str, float]] = []
         self._transport: Transport | None = None
         self._peak_flops_per_s: float | None = None
         self._start = provenance.now()
@@ -58,6 +59,7 @@ class Account:
         self._held.append(comparison)
         self._hosts += [host for job in jobs for host in job.hosts]
         self._devices += [device for job in jobs for device in job.devices]
+        self._clocks += [clock for job in jobs for clock in job.clocks]
         self._transport = jobs[-1].transport
         rates = [job.peak_flops_per_s for job in jobs if job.peak_flops_per_s is not None]
         self._peak_flops_per_s = max([*rates, self._peak_flops_per_s or 0.0]) or None
@@ -105,6 +107,7 @@ class Account:
                 launcher=self._launch.launcher if self._launch.world_size > 1 else OWN,
                 hosts=self._hosts,
                 devices=self._devices,
+                clocks=self._clocks,
             ),
         )
 

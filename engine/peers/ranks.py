@@ -36,8 +36,8 @@ LEAVE_S = 10
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What rank 0 knows of one job. memory, hosts, devices, transport: of all ranks. peak_flops_per_s: what matrix
-    products reached on each rank, all at once, where that was asked for.
+    """What rank 0 knows of one job. memory, hosts, devices, transport, clocks: of all ranks. peak_flops_per_s: what
+    matrix products reached on each rank, all at once, where that was asked for.
     """
 
     measured: Measured
@@ -46,6 +46,7 @@ class Job:
     devices: tuple[str, ...]
     transport: Transport | None
     peak_flops_per_s: float | None = None
+    clocks: tuple[tuple[str, float], ...] = ()
 
 
 def take_part(
@@ -101,7 +102,8 @@ def take_part(
             yield lacking
         else:
             ranks = everyones(comm, heard)
-            yield Job(measured, ranks.memory, tuple(ranks.hosts), tuple(ranks.devices), ranks.transport, peak)
+            hosts, devices, clocks = tuple(ranks.hosts), tuple(ranks.devices), tuple(ranks.clocks)
+            yield Job(measured, ranks.memory, hosts, devices, ranks.transport, peak, clocks)
         comm.barrier()
     dist.destroy_process_group()
 

@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.measure.clock_rate import clock_hz
 from engine.result.schema import Provenance
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ VARIABLES = re.compile(
     r"|MPICH|PAR4D)_\w+|LD_PRELOAD|(SLURM_(JOB|STEP)_(ID|PARTITION|NODELIST)|SLURM_CPU_BIND|SLURM_CPUS_PER_TASK)"
     r"|LSB_JOBID|PBS_JOBID|FLUX_JOB_ID"
 )
+MODULES = "LOADEDMODULES"
+"""The variable in which Environment Modules and Lmod list what is loaded."""
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 
 
@@ -43,12 +46,13 @@ def collect(
     launcher: str,
     hosts: Iterable[str] = (),
     devices: Iterable[str] = (),
+    clocks: Iterable[tuple[str, float]] = (),
     environ: Mapping[str, str] = os.environ,
 ) -> Provenance:
     """What can be known on this rank at the end of a run, which is now.
 
     start: as `now` gave it. hosts, devices: of all ranks, in any number; each is kept once, in the order of
-    first appearance, and without any this machine's name stands alone.
+    first appearance, and without any this machine's name stands alone. clocks: as own_clock() gave them, of any ranks.
     """
     commit, dirty = git_state(CHECKOUT)
     return Provenance(
@@ -58,6 +62,8 @@ def collect(
         hosts=tuple(dict.fromkeys(hosts)) or (socket.gethostname(),),
         devices=tuple(dict.fromkeys(devices)),
         environment=relevant(environ),
+        modules=tuple(filter(None, environ.get(MODULES, "").split(":"))),
+        clocks_hz=least(clocks),
         launcher=launcher,
         start=start,
         end=now(),
@@ -116,6 +122,20 @@ def _driver() -> str | None:
 def relevant(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that can change a measurement, by name in order; never a secret."""
     return {name: environ[name] for name in sorted(environ) if VARIABLES.fullmatch(name) and not SECRET.search(name)}
+
+
+def own_clock(device: "torch.device") -> list[tuple[str, float]]:
+    """This rank's host and the clock of the device that it computes on, in Hz; nothing where that can't be read."""
+    rate = clock_hz(device)
+    return [] if rate is None else [(socket.gethostname(), rate)]
+
+
+def least(clocks: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Of the ranks of each host, in the order of first appearance."""
+    found: dict[str, float] = {}
+    for host, rate in clocks:
+        found[host] = min(rate, found.get(host, rate))
+    return found
 
 
 def device_name(device: "torch.device") -> str:

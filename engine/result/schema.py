@@ -22,7 +22,7 @@ from engine.result.step import Breakdown, Collective, Timeline
 from engine.schema import Record, first_problem
 
 SCHEMA: Literal["par4d.result"] = "par4d.result"
-VERSION: Literal[4] = 4
+VERSION: Literal[5] = 5
 
 _Kind = TypeVar("_Kind", bound=Record)
 
@@ -162,7 +162,11 @@ class Transport(Record):
 
 
 class Provenance(Record):
-    """Where a number comes from."""
+    """Where a number comes from.
+
+    modules: of the environment, as they were loaded. clocks_hz: by host, of what its ranks compute on, busy at the end
+    of the run, the least of them; hosts that can't tell are left out.
+    """
 
     git_commit: str | None
     git_dirty: bool | None
@@ -170,6 +174,8 @@ class Provenance(Record):
     hosts: tuple[str, ...]
     devices: tuple[str, ...]
     environment: dict[str, str]
+    modules: tuple[str, ...] = ()
+    clocks_hz: dict[str, float] = {}
     launcher: str
     start: str
     end: str
@@ -186,11 +192,11 @@ class Result(Record):
     lost others, it isn't known why) or the cause.
     energy: absent where it was not asked for, as in an ablation, and in results that are older than it.
     Version 1 had no axes, phases and timeline; version 2 no lanes, machine, bound, variants and measured peak;
-    version 3 no energy, profile and tuning.
+    version 3 no energy, profile and tuning; version 4 no hosts in a breakdown, and no modules and clocks.
     """
 
     schema_: Literal["par4d.result"] = Field(default=SCHEMA, alias="schema")
-    version: Literal[1, 2, 3, 4] = VERSION
+    version: Literal[1, 2, 3, 4, 5] = VERSION
     kind: Literal["train", "ablation", "gemm", "matmul", "memory", "latency", "collectives"]
     status: Literal["ok", "failed"]
     reason: str | None = None

@@ -81,6 +81,16 @@ class Bound(Record):
     step_by_bound: float
 
 
+class HostTime(Record):
+    """Seconds of one counted iteration in which the ranks of a host compute, averaged over them: all that isn't exposed
+    communication. Where one host is slow it has more of them than the others, which wait for it.
+    """
+
+    host: str
+    ranks: int
+    compute_s: float
+
+
 class Breakdown(Record):
     """Mean seconds of one counted iteration on rank 0; compute_s + collectives_s is the iteration.
 
@@ -88,6 +98,7 @@ class Breakdown(Record):
     for slower ranks included: the sum of exposed_s over axes, and of blocking_s and exposed_s over phases.
     compute_s is the rest of the iteration, hidden_s what of it has a collective in flight. share_hidden, bound: as
     metrics.py defines them; machine: where ranks compute on processors. Up to version 2 there were none of these.
+    hosts: of all ranks, in the order of the first rank of each.
     """
 
     compute_s: float
@@ -99,6 +110,7 @@ class Breakdown(Record):
     lanes: tuple[LaneTime, ...] = ()
     machine: Machine | None = None
     bound: Bound | None = None
+    hosts: tuple[HostTime, ...] = ()
 
 
 class Span(Record):

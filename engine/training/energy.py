@@ -2,11 +2,9 @@
 
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import torch
 
@@ -14,7 +12,7 @@ from engine.comm.funnel import Comm
 from engine.energy import meter as metering
 from engine.energy.counter import Found
 from engine.energy.meter import Meter, Reading
-from engine.measure.machine import kernel_name
+from engine.measure.machine import kernel_name, sysfs
 from engine.result import metrics
 from engine.result.energy import COMPONENTS, Component, ComponentEnergy, Energy
 from engine.training.config import EnergyOption
@@ -22,8 +20,6 @@ from engine.training.gathered import texts
 
 log = logging.getLogger(__name__)
 
-ROOT = "PAR4D_SYSFS"
-"""The variable that says where sysfs is, if not at /sys: in a container, and in tests."""
 OFF = "it was turned off by --energy off"
 READING_BYTES, REASON_LETTERS = 800, 240
 _NAMES = {"device": "devices", "processor": "processors", "memory": "memory", "node": "nodes"}
@@ -55,7 +51,7 @@ class JobMeter:
         mine = self._machines[comm.rank], devices[comm.rank]
         earlier = list(zip(self._machines, devices, strict=True))[: comm.rank]
         return metering.find(
-            Path(os.environ.get(ROOT) or "/sys"),
+            sysfs(),
             metering.Device(index, uuid) if on_devices and mine not in earlier else None,
             of_machine=mine[0] not in self._machines[: comm.rank],
             on_devices=on_devices,

@@ -202,8 +202,11 @@ class Account:
         *,
         hosts: Sequence[str] = (),
         devices: Sequence[str] = (),
+        clocks: Sequence[tuple[str, float]] = (),
     ) -> Result:
-        """What every result of this run holds. hosts, devices: of all ranks; without any, of this one."""
+        """What every result of this run holds. hosts, devices, clocks: of all ranks; without them the first two are
+        this rank's.
+        """
         plan, config = self._plan, self._plan.config
         return Result(
             kind=plan.kind,
@@ -222,5 +225,6 @@ class Account:
                 launcher=self._launch.launcher,
                 hosts=hosts or [socket.gethostname()],
                 devices=devices or self.devices,
+                clocks=clocks,
             ),
         )

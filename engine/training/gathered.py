@@ -1,7 +1,7 @@
 """What every rank says of itself at the end, and the figures that take all of them."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -12,6 +12,7 @@ from engine.comm.funnel import Comm
 from engine.comm.roster import Roster, own_row
 from engine.comm.transport import Heard, backend_of
 from engine.grid import Axis, Grid
+from engine.measure.clock_rate import clock_hz
 from engine.measure.gemm import JOINT_SIZES, joint
 from engine.measure.machine import core_limit, cores, machine_name
 from engine.measure.memory import peak_bytes
@@ -20,7 +21,18 @@ from engine.profiling.session import Profiling
 from engine.result import metrics, provenance
 from engine.result.profile import Profile, ProfileTrace
 from engine.result.schema import Iteration, Memory, Transport
-from engine.result.step import AxisTime, Bound, Breakdown, Collective, LaneTime, Machine, Phase, Span, Timeline
+from engine.result.step import (
+    AxisTime,
+    Bound,
+    Breakdown,
+    Collective,
+    HostTime,
+    LaneTime,
+    Machine,
+    Phase,
+    Span,
+    Timeline,
+)
 from engine.training.network import grouped, with_memory
 
 NAME_BYTES, NETWORK_BYTES = 256, 600
@@ -28,18 +40,23 @@ NAME_BYTES, NETWORK_BYTES = 256, 600
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """What every rank says of itself, in rank order."""
+    """What every rank says of itself, in rank order. clocks: of those that can tell, in Hz with the host."""
 
     memory: Memory
     hosts: list[str]
     devices: list[str]
     transport: Transport | None
+    clocks: list[tuple[str, float]]
 
 
 def everyones(comm: Comm, heard: Callable[[], Heard] | None = None) -> Ranks:
-    """Ask every rank for its peak memory, host, device and, if heard is what listen() gave, network. Collective."""
+    """Ask every rank for its peak memory, clock, host, device and, if heard is what listen() gave, network.
+
+    Collective.
+    """
     kind, peak = peak_bytes(comm.device)
-    peaks = comm.everyone(torch.tensor([peak], dtype=torch.int64)).flatten().tolist()
+    numbers = [peak, int(clock_hz(comm.device) or 0)]
+    peaks, rates = comm.everyone(torch.tensor(numbers, dtype=torch.int64)).T.tolist()
     hosts = texts(comm, socket.gethostname())
     devices = texts(comm, provenance.device_name(comm.device))
     transport = None
@@ -47,7 +64,8 @@ def everyones(comm: Comm, heard: Callable[[], Heard] | None = None) -> Ranks:
         own = with_memory(heard(), comm.through_memory)
         said = [Heard.from_text(text) for text in texts(comm, own.to_text(), NETWORK_BYTES)]
         transport = grouped(backend_of(comm.device), said, hosts)
-    return Ranks(Memory(kind=kind, peak_bytes_per_rank=tuple(peaks)), hosts, devices, transport)
+    clocks = [(host, float(rate)) for host, rate in zip(hosts, rates, strict=True) if rate]
+    return Ranks(Memory(kind=kind, peak_bytes_per_rank=tuple(peaks)), hosts, devices, transport, clocks)
 
 
 def joint_peak(comm: Comm, dtype: torch.dtype) -> float:
@@ -83,16 +101,20 @@ def breakdown(comm: Comm, recording: Recording, link_bytes_per_s: float | None) 
     link_bytes_per_s: of a node's network, one way, where it is known.
     """
     steps = recording.steps
+    exposed_s = sum(axis.exposed_s for axis in recording.axes.values())
     lanes = [recording.lanes.get(name, 0.0) for name in AXIS_OF_LANE]
-    taken = [recording.processor_s, float(recording.received_bytes), float(recording.sent_bytes), *lanes]
-    rows = comm.everyone(torch.tensor(taken, dtype=torch.float64).div(steps)).cpu()
-    machine = _machine(comm, rows[:, :3].tolist(), link_bytes_per_s)
+    taken = [recording.processor_s, float(recording.received_bytes), float(recording.sent_bytes)]
+    own = [*taken, recording.time_s - exposed_s, *lanes]
+    rows = comm.everyone(torch.tensor(own, dtype=torch.float64).div(steps)).cpu()
+    said = texts(comm, f"{machine_name()} {socket.gethostname()}")
+    machines, hosts = zip(*(text.split(" ") for text in said), strict=True)
+    machine = _machine(comm, machines, rows[:, :3].tolist(), link_bytes_per_s)
     if not recording.timed:
         return None
-    exposed_s = sum(axis.exposed_s for axis in recording.axes.values()) / steps
+    exposed_s /= steps
     hidden_s = sum(phase.hidden_s for phase in recording.phases.values()) / steps
     step_s = recording.time_s / steps
-    busy = _busiest(comm.grid, rows[:, 3:])
+    busy = _busiest(comm.grid, rows[:, 4:])
 
     def means(times: PhaseSeconds | AxisSeconds) -> dict[str, float]:
         return {name: value / steps for name, value in asdict(times).items()}
@@ -107,7 +129,16 @@ def breakdown(comm: Comm, recording: Recording, link_bytes_per_s: float | None) 
         lanes=busy,
         machine=machine,
         bound=_bound(step_s, step_s - exposed_s, busy, machine),
+        hosts=_by_host(hosts, rows[:, 3].tolist()),
     )
+
+
+def _by_host(hosts: Sequence[str], compute_s: Sequence[float]) -> tuple[HostTime, ...]:
+    """The mean of the ranks of each host. hosts, compute_s: of every rank."""
+    found: dict[str, list[float]] = {}
+    for host, seconds in zip(hosts, compute_s, strict=True):
+        found.setdefault(host, []).append(seconds)
+    return tuple(HostTime(host=host, ranks=len(of), compute_s=sum(of) / len(of)) for host, of in found.items())
 
 
 def _busiest(grid: Grid, seconds: Tensor) -> tuple[LaneTime, ...]:
@@ -142,12 +173,14 @@ def link_seconds(machine: Machine) -> float:
     return machine.link_bytes / machine.link_bytes_per_s if machine.link_bytes_per_s else 0.0
 
 
-def _machine(comm: Comm, taken: list[list[float]], link_bytes_per_s: float | None) -> Machine | None:
-    """The machine with the longest bound; None for a job on accelerators. taken: what each rank took in a step.
+def _machine(
+    comm: Comm, names: Sequence[str], taken: list[list[float]], link_bytes_per_s: float | None
+) -> Machine | None:
+    """The machine with the longest bound; None for a job on accelerators. names: the machine of each rank; taken: what
+    it took in a step.
 
     The ranks of one host name read the same counters of its network, so the most that one has read is what it carried.
     """
-    names = texts(comm, machine_name())
     allowed = [text.split() for text in texts(comm, f"{sum(1 << core for core in cores()):x} {core_limit()}")]
     if comm.device.type != "cpu":
         return None

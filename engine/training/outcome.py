@@ -32,7 +32,7 @@ class Outcome:
                 "cache_bytes": measurements.cache_bytes,
             }
         )
-        return self._account.result("ok", None, None, hosts=ranks.hosts, devices=ranks.devices).model_copy(
+        return self._well(ranks).model_copy(
             update={
                 "summary": self._summary(),
                 "memory": memory,
@@ -47,8 +47,13 @@ class Outcome:
 
     def compared(self, ranks: Ranks, variants: tuple[Variant, ...]) -> Result:
         """The result of a whole ablation."""
-        result = self._account.result("ok", None, None, hosts=ranks.hosts, devices=ranks.devices)
-        return result.model_copy(update={"memory": ranks.memory, "transport": ranks.transport, "variants": variants})
+        update = {"memory": ranks.memory, "transport": ranks.transport, "variants": variants}
+        return self._well(ranks).model_copy(update=update)
+
+    def _well(self, ranks: Ranks) -> Result:
+        """What every result of a whole run holds."""
+        hosts, devices, clocks = ranks.hosts, ranks.devices, ranks.clocks
+        return self._account.result("ok", None, None, hosts=hosts, devices=devices, clocks=clocks)
 
     def _timeline(self) -> Timeline:
         """The last counted iteration; written as a Chrome trace too."""

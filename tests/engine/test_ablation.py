@@ -1,6 +1,7 @@
 """`bench overlap` as a user meets it: real ranks, one result with every variant, one sentence if it can't work."""
 
 import math
+import socket
 from pathlib import Path
 from statistics import median
 
@@ -89,6 +90,7 @@ def test_what_is_recorded_is_each_variants_own(run: tuple[Result, list[str]]) ->
     assert [name for name, variant in found.items() if variant.cache_bytes] == ["oag,cache=1", "cache=1"]
     for variant in result.variants:
         assert variant.breakdown is not None
+        assert [(host.host, host.ranks) for host in variant.breakdown.hosts] == [(socket.gethostname(), 2)]
         whole = variant.breakdown.compute_s + variant.breakdown.collectives_s
         assert whole == pytest.approx(variant.time_per_iteration_s)
 

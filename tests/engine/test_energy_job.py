@@ -16,6 +16,7 @@ from engine.comm.funnel import Comm
 from engine.energy.counter import Counter, Found
 from engine.energy.meter import Meter
 from engine.grid import Grid
+from engine.measure.machine import SYSFS
 from engine.result.energy import Component, ComponentEnergy, Energy
 from engine.result.schema import read
 from engine.training import energy
@@ -30,7 +31,7 @@ def metered(comm: Comm, roots: list[Path], machines: list[str]) -> str:
     """The energy of four iterations of 100 tokens in which rank 0 lets every root's counters go on: by 30 J and 50 J of
     packages, 7 J of memory. roots, machines: of each rank.
     """
-    os.environ[energy.ROOT] = str(roots[comm.rank])
+    os.environ[SYSFS] = str(roots[comm.rank])
     energy.kernel_name = lambda: machines[comm.rank]  # type: ignore[assignment]
     job = energy.JobMeter(comm, "auto", seconds())
     comm.barrier()
@@ -100,7 +101,7 @@ def test_the_warm_up_and_checkpoints_do_not_count(tmp_path: Path) -> None:
 
 
 def test_without_a_counter_a_run_says_not_measured_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(energy.ROOT, str(tmp_path))
+    monkeypatch.setenv(SYSFS, str(tmp_path))
     codes, said = train(1, *SMALL, "--iterations", "3", "--out", str(tmp_path / "result.json"))
     assert codes == [0]
     assert "Energy" not in said[0]
@@ -134,7 +135,7 @@ def test_a_counter_of_root_is_told_in_one_sentence_and_training_goes_on(
     rapl(tmp_path, memory=())
     for file in tmp_path.rglob("energy_uj"):
         file.chmod(0)
-    monkeypatch.setenv(energy.ROOT, str(tmp_path))
+    monkeypatch.setenv(SYSFS, str(tmp_path))
     out = str(tmp_path / "result.json")
     options = (*SMALL, "--grid", "1x1x2x1", "--iterations", "3", "--out", out)
     codes, said = finish(start(2, "train", *options, under=without_rights()))

@@ -2,6 +2,8 @@
 
 import math
 import os
+import socket
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,21 +11,23 @@ import pytest
 import torch
 from real_ranks import run_processes
 
-from engine.comm.collective import AXIS_OF_LANE
+from engine.comm.collective import AXIS_OF_LANE, Kind
 from engine.comm.funnel import Comm
-from engine.grid import Grid
+from engine.grid import Axis, Grid
 from engine.measure import machine
 from engine.measure.machine import cores, counted, link_bytes
 from engine.measure.recorder import Recording
 from engine.result.step import Breakdown, LaneTime, Machine
-from engine.training.gathered import _bound, _busiest, breakdown, joint_peak
+from engine.training.gathered import _bound, _busiest, _by_host, breakdown, joint_peak
 
 
-def told(comm: Comm, busy: list[float]) -> str:
-    """The breakdown of a recording whose z lane was busy for so long on each rank, on two cores a rank."""
+def told(comm: Comm, busy: list[float], hosts: tuple[str, ...] = ("n0", "n0")) -> str:
+    """The breakdown of a recording whose z lane was busy for so long on each rank, which waited for half of that."""
     os.sched_setaffinity(0, {0})
+    socket.gethostname = lambda: hosts[comm.rank]
     recording = Recording(steps=2, time_s=8.0, processor_s=3.0 + comm.rank, received_bytes=10 * comm.rank, sent_bytes=4)
     recording.lanes["z"] = busy[comm.rank]
+    recording.axes["z"].exposed_s = busy[comm.rank] / 2
     found = breakdown(comm, recording, 1.0)
     assert found is not None
     return found.model_dump_json()
@@ -41,6 +45,47 @@ def test_ranks_that_share_a_core_are_bound_by_its_seconds_and_by_the_wire() -> N
         assert found.bound is not None
         assert (found.bound.by, found.bound.bound_s) == ("link", pytest.approx(5.0))
         assert found.bound.step_by_bound == pytest.approx(4.0 / 5.0)
+        assert [(host.host, host.ranks, host.compute_s) for host in found.hosts] == [("n0", 2, pytest.approx(3.375))]
+
+
+def test_every_rank_tells_what_each_host_computed() -> None:
+    every = [Breakdown.model_validate_json(text) for text in run_processes(Grid(z=2), told, [3.0, 2.0], ("b", "a"))]
+    for rank, found in enumerate(every):
+        assert {host.host: host.compute_s for host in found.hosts} == pytest.approx({"b": 3.25, "a": 3.5})
+        assert [host.host for host in found.hosts] == ["b", "a"]
+        assert found.hosts[rank].compute_s == pytest.approx(found.compute_s)
+
+
+def one_is_late(comm: Comm, late_s: float) -> list[tuple[str, float]]:
+    """What each host computes in a step in which rank 1 takes so long before it joins a collective."""
+    socket.gethostname = lambda: f"n{comm.rank}"
+    recorder = comm.recorder
+    assert recorder is not None
+    for step in ("the first", "late"):
+        comm.barrier()
+        recorder.clear()
+        recorder.start_step("all")
+        if step == "late" and comm.rank == 1:
+            time.sleep(late_s)
+        comm.run(Kind.ALL_REDUCE, Axis.Z, torch.zeros(5))
+        recorder.end_step()
+    found = breakdown(comm, recorder.total, None)
+    assert found is not None
+    return [(host.host, host.compute_s) for host in found.hosts]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_host_that_is_late_computes_and_the_others_wait_for_it(shared: bool) -> None:
+    for found in run_processes(Grid(z=2), one_is_late, 0.4, shared=shared):
+        (first, waits_s), (second, late_s) = found
+        assert (first, second) == ("n0", "n1")
+        assert late_s >= 0.4
+        assert waits_s < 0.2
+
+
+def test_a_host_computes_as_long_as_its_ranks_do_on_average() -> None:
+    found = _by_host(["n1", "n0", "n1", "n1"], [1.0, 7.0, 2.0, 6.0])
+    assert [(of.host, of.ranks, of.compute_s) for of in found] == [("n1", 3, 3.0), ("n0", 1, 7.0)]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,8 @@ def side(scale: float = 1.0, *rounds: tuple[float, ...], losses: tuple[float, ..
 
 def job(ours: Side, peer: Side, peak: int = 5) -> Job:
     memory = Memory(kind="resident", peak_bytes_per_rank=(peak, 10 - peak))
-    return Job(Measured(ours=ours, peer=peer), memory, ("n0", "n1"), ("a core",), None)
+    clocks = (("n1", 1e8 * peak), ("n0", 2e9))
+    return Job(Measured(ours=ours, peer=peer), memory, ("n0", "n1"), ("a core",), None, clocks=clocks)
 
 
 JOBS = [
@@ -147,6 +148,7 @@ def test_a_command_that_is_killed_has_said_so_and_keeps_the_contests_it_held(tmp
     found = written(tmp_path / "a.json")
     assert (found.status, found.reason, len(found.comparisons)) == ("ok", None, 2)
     assert found.provenance.hosts == ("n0", "n1")
+    assert found.provenance.clocks_hz == {"n0": 2e9, "n1": 4e8}
     assert found.provenance.launcher == "srun"
 
 

@@ -87,5 +87,22 @@ def test_a_record_has_versions_times_and_each_host_once() -> None:
     assert record.start.endswith("+00:00")
 
 
+def test_the_modules_that_were_loaded_are_told_in_their_order() -> None:
+    def loaded(**environ: str) -> tuple[str, ...]:
+        return collect(start=provenance.now(), launcher="none", environ=environ).modules
+
+    assert loaded(LOADEDMODULES="craype/2.7.31:rocm/6.2.4::PrgEnv-gnu/8.5.0:") == (
+        *("craype/2.7.31", "rocm/6.2.4", "PrgEnv-gnu/8.5.0"),
+    )
+    assert loaded(LOADEDMODULES="") == loaded() == ()
+
+
+def test_of_the_clocks_of_a_hosts_ranks_the_least_is_told() -> None:
+    clocks = [("n1", 2.1e9), ("n0", 1.9e9), ("n1", 1.2e9), ("n1", 2.4e9)]
+    record = collect(start=provenance.now(), launcher="none", hosts=["n1", "n0", "n2"], clocks=clocks)
+    assert record.clocks_hz == {"n1": 1.2e9, "n0": 1.9e9}
+    assert collect(start=provenance.now(), launcher="none").clocks_hz == {}
+
+
 def test_a_processor_has_a_name() -> None:
     assert provenance.device_name(torch.device("cpu")).strip()

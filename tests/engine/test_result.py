@@ -33,7 +33,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"version": 5}, "schema version 5, but this Par4D reads up to 4: update"),
+        ({"version": 6}, "schema version 6, but this Par4D reads up to 5: update"),
         ({"schema": "other"}, "'schema' is not 'par4d.result'"),
         ({"ranks": "two"}, "at ranks: "),
         ({"grid": "2x1"}, "four positive numbers"),
@@ -45,6 +45,16 @@ def test_a_wrong_document_names_the_key(change: dict[str, object], said: str) ->
     data = json.loads(_result().to_json()) | change
     with pytest.raises((ResultError, UsageError), match=said):
         parse(data, "result.json")
+
+
+def test_a_result_that_is_older_than_a_field_is_read_without_it() -> None:
+    old = json.loads(_result().to_json()) | {"version": 4}
+    del old["provenance"]["modules"], old["provenance"]["clocks_hz"]
+    old["breakdown"] = {"compute_s": 2.0, "collectives_s": 1.0}
+    found = parse(old, "old.json")
+    assert (found.version, found.provenance.modules, found.provenance.clocks_hz) == (4, (), {})
+    assert found.breakdown is not None
+    assert found.breakdown.hosts == ()
 
 
 def test_a_file_cut_short_or_missing_is_said(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,15 +10,21 @@ from pathlib import Path
 import pytest
 import torch
 from engine_command import SMALL, TIMEOUT_S, train
+from test_clock_rate import frequency
 
 from engine.cli.main import main
 from engine.grid import Grid
+from engine.measure.machine import cores
 from engine.models.catalogue import lookup
 from engine.result.schema import read
 
 
 def test_four_ranks_write_one_result_with_everything_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAR4D_SHARED_MEMORY", "0")  # through memory nothing is hidden
+    monkeypatch.setenv("PAR4D_SYSFS", str(tmp_path))
+    monkeypatch.setenv("LOADEDMODULES", "gcc/13:rocm/6.2")
+    for core in cores():
+        frequency(tmp_path, core, "2450000")
     out = tmp_path / "deep" / "result.json"
     options = ["--grid", "2x1x2x1", "--out", str(out), "--peak-flops", "1e12", "--label", "study=a"]
     codes, said = train(4, *SMALL, *options, "--iterations", "5", "--warmup", "2", "--checkpoint-activations")
@@ -56,6 +63,11 @@ def test_four_ranks_write_one_result_with_everything_in_it(tmp_path: Path, monke
     assert where.machine is not None
     assert (where.machine.ranks, where.machine.threads_per_rank) == (4, 1)
     assert where.machine.processor_s > where.compute_s
+    (host,) = where.hosts
+    assert (host.host, host.ranks) == (socket.gethostname(), 4)
+    assert 0 < host.compute_s < result.summary.time_per_iteration_s
+    assert result.provenance.modules == ("gcc/13", "rocm/6.2")
+    assert result.provenance.clocks_hz == {host.host: 2.45e9}
     assert result.model is not None
     assert result.model.parameters == lookup("gpt-test").parameters
     assert result.provenance.launcher == "environment"

@@ -77,7 +77,7 @@ def train(
     environment: dict[str, Any] | None = None,
     overlap: str = ALL,
     tuning: dict[str, Any] | None = None,
-    version: Literal[1, 2, 3, 4] = 4,
+    version: Literal[1, 2, 3, 4, 5] = 5,
     step: Step | None = None,
     empirical: float | None = None,
     energy: Energy | None = None,
