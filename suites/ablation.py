@@ -17,7 +17,6 @@ from engine.result import metrics
 from engine.training.ablation import candidates, comparable
 from suites.point_training import PointTraining
 from suites.training import Refused
-from systems import seconds
 
 LEARNING_RATE = 1e-6
 """So small that no step changes the network much: without clipping a long ablation might diverge otherwise, which would
@@ -68,8 +67,7 @@ class Ablation(PointTraining):
         for variant in self.variants():
             words += ["--variant", variant]
         words += ["--rounds", str(self.rounds), "--steps-per-round", str(self.steps_per_round)]
-        limit_s = seconds(self.partition.time_limit) if self.time_limit is None else float(self.time_limit)
-        return [*words, "--end-within", f"{OF_THE_LIMIT * limit_s:.0f}"]
+        return [*words, "--end-within", f"{OF_THE_LIMIT * self.time_limit_s:.0f}"]
 
     def judge(self) -> None:
         losses = [step["loss"] for step in self.record["iterations"]]

@@ -19,7 +19,8 @@ from engine.result.links import Links
 from engine.result.schema import Result, parse
 from suites.engine_test import EngineTest
 from suites.kept import links_of, superseded
-from suites.point_training import FEWEST_CORES, ON_THIS_MACHINE
+from suites.night import NIGHTLY, Worth
+from suites.point_training import FEWEST_CORES, ON_THIS_MACHINE, SYSTEM
 from suites.series import CALIBRATION
 from systems import store
 
@@ -36,12 +37,13 @@ class Bandwidth(EngineTest):
 
     descr = "bandwidth within a node and between nodes"
     study = "bandwidth"
-    tags = {"bandwidth", "nightly", CALIBRATION}
-    nodes = variable(int, value=1 if ON_THIS_MACHINE else 4, loggable=True)
+    worth = Worth.LINKS
+    tags = {"bandwidth", NIGHTLY, CALIBRATION}
+    nodes = 1 if ON_THIS_MACHINE else 4
     message_bytes = variable(int, value=0)
-    time_budget_s = variable(float, value=120.0)
+    time_budget_s = variable(float, value=90.0)
     keep = variable(typ.Bool, value=True)
-    time_limit = "10m"
+    time_limit = {"cuda": "5m", "cpu": "3m"}[SYSTEM.device.kind]
 
     @run_after("init")
     def take_whole_nodes(self) -> None:

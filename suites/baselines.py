@@ -3,7 +3,7 @@
     reframe -c suites/baselines.py --system local -r                       every peer that is installed, two ranks
     reframe -c suites/baselines.py --system vcluster -n 'wide' -r          one shape of network
     reframe -c suites/baselines.py --system local -n megatron -r           one peer
-    reframe -c suites/baselines.py --system frontier -t nightly            what fits a small allocation
+    reframe -c suites/baselines.py --system frontier -n node               what takes one node
 
 Peers with libraries of their own take environments of their own: ci/peers all makes them; one that isn't there is
 skipped and says so. Our side takes the grid of its series, where several were measured; else the one that par4d plan

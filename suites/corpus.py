@@ -9,11 +9,14 @@ import reframe as rfm
 import reframe.utility.sanity as sn
 from reframe.core.builtins import run_before, sanity_function, variable
 
+from suites.allocation import Allocation
+from suites.point_training import SYSTEM
+
 FOLDER = "corpus"
 
 
-class Corpus(rfm.RunOnlyRegressionTest):
-    """A fixture: `engine data prepare` as a job of its own.
+class Corpus(Allocation, rfm.RunOnlyRegressionTest):
+    """A fixture: `engine data prepare` as a job of its own; beside ReFrame where a job would take a node of GPUs.
 
     vocabulary: tokens, at most as many as the model knows. most_bytes: of text that is read.
     """
@@ -22,7 +25,8 @@ class Corpus(rfm.RunOnlyRegressionTest):
     most_bytes = variable(int, value=8_000_000)
     python = variable(str, value=sys.executable)
     num_tasks = 1
-    time_limit = "10m"
+    local = SYSTEM.device.kind == "cuda"
+    time_limit = "2m"
 
     @property
     def folder(self) -> str:

@@ -6,14 +6,18 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import reframe as rfm
 from reframe.core.builtins import run_after, run_before, sanity_function, variable
 from reframe.core.exceptions import SanityError
+from reframe.core.logging import getlogger
 from reframe.utility.sanity import make_performance_function
 
-import systems
+from suites.allocation import Allocation
+from suites.night import Worth
 from suites.transport import mismatch
+from systems import SystemFileError, references
 
 RESULT = "result.json"
 ENDED_BY_THE_SCHEDULER = {"BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"}
@@ -38,11 +42,12 @@ def scheduler_says(state: str | None, stderr: str) -> str | None:
     return state if state in ENDED_BY_THE_SCHEDULER else None
 
 
-class EngineTest(rfm.RunOnlyRegressionTest):
+class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
     """Runs `python -m engine ...` with one rank a device. A subclass gives the study's name and the options.
 
     device: cpu or cuda; unless set, what the system's devices are. ranks_per_node: at most, unless its devices are
-    fewer. record: the whole result, so that ReFrame's run report and database suffice to rebuild a report.
+    fewer. record: the whole result, so that ReFrame's run report and database suffice to rebuild a report. worth: to a
+    night, as suites/night.py has it.
     """
 
     valid_systems = ["*"]
@@ -51,18 +56,10 @@ class EngineTest(rfm.RunOnlyRegressionTest):
     device = variable(str, value="")
     ranks_per_node = variable(int, type(None), value=None)
     record = variable(dict, value={}, loggable=True)
+    worth = variable(int, value=Worth.NOTHING, loggable=True)
     keep_files = [RESULT]
     study = ""
-
-    @property
-    def system(self) -> systems.System:
-        """The machine that the test runs on."""
-        return systems.load(self.current_system.name)
-
-    @property
-    def partition(self) -> systems.Partition:
-        """The part of the machine that the test runs on."""
-        return next(own for own in self.system.partitions if own.name == self.current_partition.name)
+    reference: dict[str, Any]
 
     @run_after("init")
     def take_the_systems_device(self) -> None:
@@ -133,6 +130,25 @@ class EngineTest(rfm.RunOnlyRegressionTest):
             raise SanityError(wrong)
         self.judge()
         return True
+
+    @run_before("performance", always_last=True)
+    def take_references(self) -> None:
+        """What these jobs usually measure on this machine, where that is known, in place of published targets."""
+        try:
+            known = references.references(self.system.name)
+        except SystemFileError as error:
+            getlogger().warning(f"{error} Until then nothing is compared.")
+            return
+        key = references.key_of(
+            partition=self.partition.name,
+            display_name=self.display_name,
+            words=self.executable_opts,
+            record=self.record,
+        )
+        series = known.by_key().get(key) if known else None
+        if series:
+            usual = {name: one.as_reframe() for name, one in series.figures.items() if name in self.perf_variables}
+            self.reference = {f"{self.system.name}:{self.partition.name}": usual}
 
     def add_figures(self, found: Mapping[str, tuple[float | None, str]]) -> None:
         """Add (value, unit) by name to what the test measures; None is not measured, and absent."""

@@ -4,6 +4,7 @@
 
 runs there; on any other machine it says so and makes a dry run. All options are ReFrame's own, and an action that is
 given (-r, -l, --dry-run ...) is respected. A selection that matches no test is an error, which ReFrame calls a pass.
+A list (-l, -L) ends with what its tests cost at most.
 
 ci/bin/reframe starts it, and ci/env.sh puts that before ReFrame's own script on PATH.
 """
@@ -14,7 +15,7 @@ import re
 import socket
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +30,7 @@ ACTIONS = (
     *("--list-stored-sessions", "--list-stored-testcases", "--describe-stored-sessions", "--describe-stored-testcases"),
     *("--delete-stored-sessions", "--performance-compare", "--detect-host-topology", "--version", "--help"),
 )
+TOLD_OF_A_FIXTURE = ("unique_name", "nodes", "time_limit_s", "node_hours")
 SHORT_ACTION = re.compile(r"-[Rvq]*[hlLrV]")
 
 
@@ -43,6 +45,7 @@ def main() -> None:
     from reframe.frontend import cli  # after the configuration is chosen, and not for a mistyped system
 
     _refuse_no_tests(cli)
+    _tell_allocations(cli)
     _skip_unseen_warnings()
     cli.main()
 
@@ -124,6 +127,51 @@ def _refuse_no_tests(cli: Any) -> None:
         list_checks(testcases, *arguments)
 
     cli.Runner, cli.list_checks = Runner, list_some
+
+
+def _tell_allocations(cli: Any) -> None:
+    """Make ReFrame's lists end with what their tests cost at most, and tests described name the jobs of their fixtures,
+    which ReFrame leaves out.
+    """
+    list_checks, describe_checks = cli.list_checks, cli.describe_checks
+
+    def list_all(testcases: Sequence[Any], printer: Any, *arguments: Any) -> None:
+        list_checks(testcases, printer, *arguments)
+        if told := allocation([case.check for case in testcases]):
+            printer.info(f"{told}\n")
+
+    def describe_all(testcases: Sequence[Any], printer: Any) -> None:
+        for case in testcases:
+            for check in _ours([case.check]):
+                needed = sorted(_ours(_needed(case)), key=lambda one: str(one.unique_name))
+                fixtures = [one for one in needed if one.is_fixture()]
+                check.fixture_jobs = [{name: getattr(one, name) for name in TOLD_OF_A_FIXTURE} for one in fixtures]
+        describe_checks(testcases, printer)
+
+    cli.list_checks, cli.describe_checks = list_all, describe_all
+
+
+def allocation(checks: Iterable[Any]) -> str | None:
+    """What these tests and fixtures take together, in a sentence; None if none of them is ours."""
+    jobs = [check for check in _ours(checks) if check.nodes]
+    if not jobs:
+        return None
+    tests, nodes = sum(not job.is_fixture() for job in jobs), max(job.nodes for job in jobs)
+    hours, minutes = sum(job.node_hours for job in jobs), sum(job.time_limit_s for job in jobs) / 60
+    return (
+        f"{tests} test{'s' * (tests != 1)}, at most {hours:.1f} node-hours: up to {nodes} node{'s' * (nodes != 1)}, "
+        f"{minutes:.0f} minutes one after the other"
+    )
+
+
+def _ours(checks: Iterable[Any]) -> list[Any]:
+    """Those that tell what they take of an allocation (suites/allocation.py)."""
+    return [check for check in checks if hasattr(check, "node_hours")]
+
+
+def _needed(case: Any) -> set[Any]:
+    """All tests and fixtures that come before one."""
+    return {check for other in case.deps for check in (other.check, *_needed(other))}
 
 
 def _skip_unseen_warnings() -> None:

@@ -2,7 +2,7 @@
 
     reframe -c suites/overlap_ablation.py --system perlmutter                  one job a point, all variants in turns
     reframe -c suites/overlap_ablation.py --system frontier -n gpt-20b         one model
-    reframe -c suites/overlap_ablation.py --system alps -t nightly -S grid=4x1x4x1 -S rounds=20
+    reframe -c suites/overlap_ablation.py --system alps -S grid=4x1x4x1 -S rounds=20
     reframe -c suites/overlap_ablation.py --system vcluster -n two-nodes -S overlap=oar,oag -r    some of the flags
 
 `cache` keeps as many blocks as the series says. A flag that has nothing to hide on the grid, such as data where that
@@ -13,6 +13,7 @@ import reframe as rfm
 from reframe.core.builtins import parameter
 
 from suites.ablation import Ablation
+from suites.night import Worth
 from suites.point_training import SYSTEM
 from suites.series import points
 
@@ -23,4 +24,5 @@ class OverlapAblation(Ablation):
 
     descr = "gain of each overlap of communication with compute"
     study = "overlap_ablation"
+    worth = Worth.OVERLAPS
     point = parameter(points("overlap_ablation", SYSTEM.name), fmt=lambda point: str(point), loggable=True)

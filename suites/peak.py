@@ -12,11 +12,14 @@ from reframe.core.builtins import parameter, performance_function, run_after, ru
 from reframe.utility import typecheck as typ
 
 from suites.engine_test import EngineTest
+from suites.night import NIGHTLY, Worth
 from suites.point_training import SYSTEM, too_many_ranks
 from suites.series import CALIBRATION, points
 
 SIZES = {"cuda": "1024..65536", "cpu": "256..4096"}
-TIME_BUDGET_S = {"cuda": 120, "cpu": 12}
+TIME_BUDGET_S = {"cuda": 90, "cpu": 12}
+SHORT = {"cuda": "3m", "cpu": "2m"}
+"""The time limit of what takes seconds: most of it is for a cold file system, or for others on the processors."""
 RANKS = sorted({point.devices for point in points("weak_scaling", SYSTEM.name)}) if SYSTEM.device.kind == "cpu" else [1]
 CALIBRATED = points(CALIBRATION, SYSTEM.name)[0]
 DTYPES = [
@@ -29,24 +32,26 @@ DTYPES = [
 class DeviceTest(EngineTest):
     """One of `engine bench`'s measurements of a device, on so many ranks at once.
 
-    time_budget_s: what would take longer is left out; unless set, what the device takes for the largest matrices.
+    time_budget_s: what would take longer is left out; unless set, what the device takes for the largest matrices. Of
+    several numbers of ranks and formats the one that a training takes is measured every night.
     """
 
     study = "peak"
-    tags = {"peak", "nightly"}
+    tags = {"peak"}
+    tags_of_the_usual = {NIGHTLY, CALIBRATION}
     ranks = parameter(RANKS, type=int, loggable=True)
     oversubscribe = variable(typ.Bool, value=False)
     time_budget_s = variable(float, type(None), value=None)
-    time_limit = "10m"
+    time_limit = SHORT[SYSTEM.device.kind]
 
     @run_after("init")
     def take_ranks(self) -> None:
         self.num_tasks = self.ranks
-        if self.calibrates():
-            self.tags = self.tags | {CALIBRATION}
+        if self.is_usual():
+            self.tags = self.tags | self.tags_of_the_usual
 
-    def calibrates(self) -> bool:
-        """Whether the performance model takes figures of so many ranks."""
+    def is_usual(self) -> bool:
+        """Whether trainings are, whose figures the performance model takes, too."""
         return self.device == "cuda" or self.ranks == CALIBRATED.devices
 
     @run_before("setup")
@@ -70,10 +75,12 @@ class Peak(DeviceTest):
     """`engine bench gemm`. dtype: every one that the device has a peak of; TF32 only where -P asks for it."""
 
     descr = "GEMM peak of one device"
+    worth = Worth.PRODUCTS
+    time_limit = {"cuda": "4m", "cpu": "2m"}[SYSTEM.device.kind]
     dtype = parameter(DTYPES, type=str, loggable=True)
 
-    def calibrates(self) -> bool:
-        return super().calibrates() and self.dtype == CALIBRATED.series.precision
+    def is_usual(self) -> bool:
+        return super().is_usual() and self.dtype == CALIBRATED.series.precision
 
     def options(self) -> list[str]:
         words = ["bench", "gemm", "--dtype", self.dtype, "--sizes", SIZES[self.device], "--device", self.device]
@@ -89,6 +96,7 @@ class MemoryBandwidth(DeviceTest):
     """`engine bench memory`: of each kernel of STREAM the best repeat. array_bytes: 0 is the engine's default."""
 
     descr = "memory bandwidth of one device"
+    worth = Worth.MEMORY
     array_bytes = variable(int, value=0)
 
     def options(self) -> list[str]:
@@ -122,9 +130,8 @@ class LaunchLatency(DeviceTest):
     """`engine bench latency`: seconds of a tiny operator, the median."""
 
     descr = "launch latency of one device"
-
-    def calibrates(self) -> bool:
-        return False
+    worth = Worth.LAUNCHES
+    tags_of_the_usual = {NIGHTLY}
 
     def options(self) -> list[str]:
         return ["bench", "latency", "--device", self.device]

@@ -10,6 +10,7 @@ from reframe.core.exceptions import ReframeError
 from reframe.utility import typecheck as typ
 
 from engine.cli.main import main as engine
+from engine.result import metrics
 from suites.engine_test import EngineTest
 
 COLLECTIVE_TIMEOUT_S = 300
@@ -143,6 +144,12 @@ class Training(EngineTest):
     @performance_function("s")
     def time_per_iteration(self) -> float:
         return float(self.record["summary"]["time_per_iteration_s"])
+
+    @performance_function("s")
+    def fastest_iteration(self) -> float:
+        """What tells one night from another best, as others on the machine only make steps longer."""
+        counted = [step for step in self.record["iterations"] if not (step["warmup"] or step.get("profiled"))]
+        return metrics.fastest_iteration([float(step["time_s"]) for step in counted])
 
     @performance_function("flop/s")
     def hardware_flops_per_s(self) -> float:

@@ -1,7 +1,7 @@
 """Weak scaling: the published series of this system (axonn-sc24 Table III), or tiny models on one machine.
 
     reframe -c suites/weak_scaling.py --system frontier              all points of the system
-    reframe -c suites/weak_scaling.py --system frontier -t nightly   what fits a small allocation
+    reframe -c suites/weak_scaling.py --system frontier -t nightly   what runs every night, on four nodes
     reframe -c suites/weak_scaling.py --system frontier -S grid=8x1x8x8 -S data=/path/to/corpus -n 512
     reframe -c suites/weak_scaling.py --system frontier -S overlap=none    without hiding communication
     reframe -c suites/weak_scaling.py --system frontier -S model=llama-3.1-8b -n 512    another network there
@@ -14,6 +14,7 @@ import reframe as rfm
 from reframe.core.builtins import fixture, parameter
 
 from suites.corpus import Corpus
+from suites.night import Worth
 from suites.point_training import SYSTEM, PointTraining
 from suites.series import points
 from suites.training import SYNTHETIC
@@ -28,8 +29,9 @@ class WeakScaling(PointTraining):
 
     descr = "weak scaling of training"
     study = "weak_scaling"
+    worth = Worth.TRAINING
     point = parameter(POINTS, fmt=lambda point: str(point), loggable=True)
-    reference = {"$ref": "references.yaml"}
+    reference = {"$ref": "targets.yaml"}
     if ON_TEXT:
         text = fixture(Corpus, scope="session")
 

@@ -21,6 +21,17 @@ def read_as(kind: type[_Kind], path: Path, *, what: str, holds: str, **given: st
 
     Raises SystemFileError.
     """
+    data = read_data(path, what=what, holds=holds)
+    try:
+        return kind.model_validate(given | data)
+    except ValidationError as error:
+        raise SystemFileError(
+            f"{path} is not a valid {what.split(maxsplit=1)[1]} file: {first_problem(error)}"
+        ) from None
+
+
+def read_data(path: Path, *, what: str, holds: str) -> dict[str, Any]:
+    """The keys of a file, whatever they are; the words are as of read_as. Raises SystemFileError."""
     try:
         data: Any = yaml.safe_load(path.read_text())
     except OSError as error:
@@ -29,9 +40,4 @@ def read_as(kind: type[_Kind], path: Path, *, what: str, holds: str, **given: st
         raise SystemFileError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(data, dict):
         raise SystemFileError(f"{path} should hold the keys of {what}, such as {holds}.")
-    try:
-        return kind.model_validate(given | data)
-    except ValidationError as error:
-        raise SystemFileError(
-            f"{path} is not a valid {what.split(maxsplit=1)[1]} file: {first_problem(error)}"
-        ) from None
+    return data

@@ -62,13 +62,15 @@ def test_ranks_are_spread_over_whole_nodes_one_rank_a_device(run: tuple[str, Run
 def test_account_time_limit_and_queue_are_asked_for(run: tuple[str, Run]) -> None:
     name, done = run
     asked = {
-        "alps": ["#SBATCH --account=abc123", "#SBATCH --time=0:30:0", "#SBATCH --partition=normal"],
-        "frontier": ["#SBATCH --account=abc123", "#SBATCH --time=0:30:0", "#SBATCH --partition=batch"],
-        "perlmutter": ["#SBATCH --account=abc123", "#SBATCH --time=0:30:0", "#SBATCH --qos=regular"],
-        "summit": ["#BSUB -P abc123", "#BSUB -W 30"],
+        "alps": ["#SBATCH --account=abc123", "#SBATCH --time=0:{minutes}:0", "#SBATCH --partition=normal"],
+        "frontier": ["#SBATCH --account=abc123", "#SBATCH --time=0:{minutes}:0", "#SBATCH --partition=batch"],
+        "perlmutter": ["#SBATCH --account=abc123", "#SBATCH --time=0:{minutes}:0", "#SBATCH --qos=regular"],
+        "summit": ["#BSUB -P abc123", "#BSUB -W {minutes}"],
     }
     for script in done.scripts.values():
-        assert [line for line in asked[name] if line not in script.splitlines()] == []
+        minutes = 5 if "--label series=night " in script else 30
+        lines = [line.format(minutes=minutes) for line in asked[name]]
+        assert [line for line in lines if line not in script.splitlines()] == []
 
 
 def test_the_launch_line_starts_with_the_systems_launcher(run: tuple[str, Run]) -> None:
@@ -105,10 +107,11 @@ def test_peak_and_validation_ask_for_whole_nodes_or_one_device(tmp_path: Path) -
     every = [file.read_text() for file in tmp_path.glob("stage/**/rfm_job.sh")]
     gemm = done.jobs("bench gemm")
     assert {option(script, "--dtype") for script in gemm} == {"bf16", "fp32", "fp64"}
-    assert all("--sizes 1024..65536 --device cuda --time-budget 120" in script for script in gemm)
+    assert all("--sizes 1024..65536 --device cuda --time-budget 90" in script for script in gemm)
     assert len(done.jobs("bench memory")) == len(done.jobs("bench latency")) == 1
     assert all(option(script, "--gpus-per-node") == "1" for script in done.jobs("bench"))
-    assert all("#SBATCH --time=" in script for script in every)
+    (text,) = done.jobs("data prepare")
+    assert [script for script in every if "#SBATCH --time=" not in script] == [text], "it takes no node"
     assert all(ranks(script) in (1, 16) for script in every)
 
 

@@ -118,8 +118,9 @@ def test_a_selection_that_matches_no_test_is_an_error(tmp_path: Path, action: li
 def test_listing_lists_and_runs_nothing(tmp_path: Path) -> None:
     run = reframe(tmp_path, "-c", "suites/weak_scaling.py", "--system", "frontier", "-t", "nightly", "-l")
     assert run.code == 0
-    assert "par4d-64-gpt-5b" in run.out
+    assert "night-32-gpt-5b" in run.out
     assert "Found 1 check(s)" in run.out
+    assert "1 test, at most 0.3 node-hours: up to 4 nodes, 5 minutes one after the other\n" in run.out
     assert not (tmp_path / "stage").exists()
 
 

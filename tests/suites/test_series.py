@@ -46,12 +46,12 @@ def test_the_series_of_the_paper_is_table_3_with_nothing_left_out() -> None:
     assert ours == set(table_3())
 
 
-def test_the_references_are_the_published_rates_and_every_published_rate_is_one() -> None:
-    references = yaml.safe_load((ROOT / "suites" / "references.yaml").read_text())["WeakScaling"]
-    assert references.pop("$index") == ["$system", "series", "num_tasks"]
+def test_the_targets_are_the_published_rates_and_every_published_rate_is_one() -> None:
+    targets = yaml.safe_load((ROOT / "suites" / "targets.yaml").read_text())["WeakScaling"]
+    assert targets.pop("$index") == ["$system", "series", "num_tasks"]
     ours = {
         (system, devices): figures["hardware_flops_per_s"][0]
-        for system, by_series in references.items()
+        for system, by_series in targets.items()
         for devices, figures in by_series["axonn-sc24"].items()
     }
     assert ours == {(system, devices): pytest.approx(rate) for (system, devices, _), rate in table_3().items()}
@@ -68,21 +68,9 @@ def test_every_system_has_points_of_every_study_with_names_of_their_own_and_mode
     assert {point.model for point in points} <= set(published())
 
 
-@pytest.mark.parametrize("study", STUDIES)
-@pytest.mark.parametrize("name", systems.names())
-def test_what_runs_every_night_fits_a_small_allocation(study: str, name: str) -> None:
-    nightly = [point for point in series.points(study, name) if "nightly" in point.series.tags]
-    assert all(point.devices <= 64 for point in nightly)
-
-
-@pytest.mark.parametrize("name", ["perlmutter", "frontier", "alps", "local", "vcluster"])
-def test_weak_scaling_runs_every_night(name: str) -> None:
-    assert any("nightly" in point.series.tags for point in series.points("weak_scaling", name))
-
-
 def test_a_system_named_nowhere_runs_the_series_of_any_other() -> None:
     devices = [point.devices for point in series.points("weak_scaling", "brandnew")]
-    assert devices == [512, 1024, 2048, 4096, 8192, 64]
+    assert devices == [512, 1024, 2048, 4096, 8192, 64, 16]
 
 
 def test_a_small_cluster_runs_nothing_larger_than_its_eight_ranks() -> None:
@@ -101,7 +89,7 @@ def test_strong_scaling_keeps_the_model_and_on_all_but_the_oldest_series_the_bat
 
 
 def test_the_micro_batches_of_the_oldest_series_are_those_of_its_table_2() -> None:
-    points = series.points("weak_scaling", "summit")
+    points = [point for point in series.points("weak_scaling", "summit") if point.series.name == "axonn-ipdps22"]
     assert [(point.model, point.micro_batch) for point in points] == [
         *(("gpt-12b", 8), ("gpt-24b", 4), ("gpt-50b", 4), ("gpt-100b", 2)),
     ]

@@ -1,0 +1,52 @@
+"""What a test's job takes of an allocation: nodes, and for how long at most."""
+
+import reframe as rfm
+from reframe.core.builtins import loggable, run_after, run_before, variable
+from reframe.utility import typecheck as typ
+
+import systems
+
+
+class Allocation(rfm.RegressionTestPlugin):
+    """A test whose job is one of a system.
+
+    nodes: as many as its ranks fill, and none for what runs beside ReFrame; a test may take it for what it is to fill.
+    fixture_jobs: what its fixtures take, filled where --describe tells all of a test (launcher.py).
+    """
+
+    nodes = variable(int, value=0, loggable=True)
+    fixture_jobs = variable(typ.List[dict], value=[], loggable=False)
+
+    @property
+    def system(self) -> systems.System:
+        """The machine that the test runs on."""
+        return systems.load(self.current_system.name)
+
+    @property
+    def partition(self) -> systems.Partition:
+        """The part of the machine that the test runs on; the first one until its setup."""
+        every, current = self.system.partitions, self.current_partition
+        return next(own for own in every if current is None or own.name == current.name)
+
+    @property
+    def ranks_of_a_node(self) -> int | None:
+        """None for all of them."""
+        return None
+
+    @run_after("init", always_last=True)
+    @run_before("run")
+    def count_nodes(self) -> None:
+        """Before the run again: what a test's setup asks for may have fewer ranks."""
+        self.nodes = 0 if self.local else -(-self.num_tasks // (self.ranks_of_a_node or self.num_tasks))
+
+    @loggable  # type: ignore[prop-decorator]
+    @property
+    def time_limit_s(self) -> float:
+        """Of the job: its own, or that of the partition."""
+        return float(systems.seconds(self.partition.time_limit) if self.time_limit is None else self.time_limit)
+
+    @loggable  # type: ignore[prop-decorator]
+    @property
+    def node_hours(self) -> float:
+        """At most."""
+        return self.nodes * self.time_limit_s / 3600

@@ -1,0 +1,22 @@
+"""What a night is for: did last night's update slow this machine down, and what of it?
+
+reframe -c suites -R --system frontier -t nightly -l    # the tests of a night, and what they can cost
+
+On every system they take at most 4 nodes, 2 node-hours, and 30 minutes one after the other.
+"""
+
+NIGHTLY = "nightly"
+"""The tag of these tests."""
+
+
+class Worth:
+    """How much a night loses without a test of that kind: one of more is dropped later. ReFrame copies no enum."""
+
+    NOTHING = 0
+    LAUNCHES = 1
+    MEMORY = 2
+    OVERLAPS = 3
+    PRODUCTS = 4
+    LINKS = 5
+    CORRECTNESS = 6
+    TRAINING = 7

@@ -1,0 +1,209 @@
+"""What a system's tests usually measure: references/NAME.yaml, which `par4d reference make` writes and nobody types.
+
+A suite takes ReFrame's references from there, and `par4d verdict` judges a night by them. Published figures are not
+here: they are targets (suites/targets.yaml).
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+import yaml
+from pydantic import Field, model_validator
+
+from engine.files import write_text
+from engine.schema import Record
+from systems.files import SystemFileError, read_as, read_data
+
+FOLDER = Path(os.environ.get("PAR4D_REFERENCES") or Path(__file__).parent / "references")
+"""PAR4D_REFERENCES names another one, for who may not write into the project."""
+SCHEMA: Literal["par4d.references"] = "par4d.references"
+VERSION: Literal[1] = 1
+FEWEST_JOBS = 20
+"""With fewer nothing is known of how a figure varies."""
+
+LEAST = 0.02
+"""The least change that counts, as a fraction."""
+MADS = 5
+
+NOTICE = "# Made by `par4d reference make --system {name}` from the results of its jobs: make it anew, don't edit it.\n"
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Key(NamedTuple):
+    """What jobs have to have in common to be compared. options: of the command, what only tells of the machine or of
+    where files are left out.
+    """
+
+    partition: str
+    test: str
+    point: str
+    grid: str
+    precision: str
+    options: str
+
+
+_OF_THE_MACHINE = frozenset(
+    {"--label", "--out", "--timeout", "--peak-flops", "--empirical-peak-flops", "--link-bytes-per-s"}
+    | {"--intra-node-bytes-per-s", "--device-memory", "--devices-per-node"}
+)
+"""Options, with the word behind each: where a result goes, and facts of the machine, which change no work."""
+_PATHS = frozenset({"--data"})
+
+
+def key_of(*, partition: str, display_name: str, words: Iterable[str], record: Mapping[str, Any]) -> Key:
+    """Of a test case: its name as ReFrame shows it, the words of its launch line and its result, {} if it has none."""
+    test, _, point = display_name.partition(" ")
+    config = record.get("config")
+    known = list(words)
+    precision = record.get("dtype") or (config.get("precision") if isinstance(config, dict) else None)
+    return Key(
+        partition=partition,
+        test=test,
+        point=point.replace("%", ""),
+        grid=str(record.get("grid") or _value(known, "--grid")),
+        precision=str(precision or _value(known, "--precision") or _value(known, "--dtype")),
+        options=" ".join(_work(known)),
+    )
+
+
+def _value(words: list[str], option: str) -> str:
+    return next((value for name, value in pairwise(words) if name == option), "")
+
+
+def _work(words: Iterable[str]) -> Iterator[str]:
+    """Of a launch line the words that say what is computed."""
+    given = iter(words)
+    for word in given:
+        if word in _OF_THE_MACHINE:
+            next(given, None)
+        elif word in _PATHS:
+            yield f"{word} {Path(next(given, '')).name}"
+        else:
+            yield word
+
+
+LOWER_IS_BETTER = frozenset({"s", "x", "B"})
+HIGHER_IS_BETTER = frozenset({"flop/s", "tokens/s", "B/s", "token/J"})
+
+
+def worse_by(unit: str) -> int:
+    """+1 where a larger number of this unit is worse, -1 where it is better, 0 where neither can be said."""
+    return 1 if unit in LOWER_IS_BETTER else -1 if unit in HIGHER_IS_BETTER else 0
+
+
+class Usual(Record):
+    """A figure: the median of its jobs, and the median of their absolute deviations from it."""
+
+    unit: str = Field(min_length=1)
+    median: Positive
+    mad: Annotated[Number, Field(ge=0)]
+    jobs: int = Field(ge=FEWEST_JOBS)
+
+    def as_reframe(self) -> tuple[float, float | None, float | None, str]:
+        """ReFrame's reference: what a job alone fails that is worse by LEAST, and by so many MADS."""
+        most = max(LEAST, MADS * self.mad / self.median)
+        worse = worse_by(self.unit)
+        lower, upper = -min(most, 1.0) if worse < 0 else None, most if worse > 0 else None
+        return self.median, lower, upper, self.unit
+
+
+class Series(Record):
+    """The jobs of one key. first, last: when they ended; versions, commits, devices: each that they had."""
+
+    partition: str
+    test: str = Field(min_length=1)
+    point: str
+    grid: str
+    precision: str
+    options: str
+    nights: int = Field(gt=0)
+    first: str
+    last: str
+    versions: dict[str, tuple[str, ...]] = {}
+    commits: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    figures: dict[str, Usual] = Field(min_length=1)
+
+    @property
+    def key(self) -> Key:
+        """What its jobs have in common."""
+        return Key(self.partition, self.test, self.point, self.grid, self.precision, self.options)
+
+
+class References(Record):
+    """A system's file. made: when; commit: of this project then; digest: of all the series, so that an edit shows."""
+
+    schema_: Literal["par4d.references"] = Field(default=SCHEMA, alias="schema")
+    version: Literal[1] = VERSION
+    system: str
+    made: str
+    commit: str | None = None
+    digest: str
+    series: tuple[Series, ...]
+
+    @model_validator(mode="after")
+    def _is_as_it_was_made(self) -> Self:
+        if self.digest != digest(self.series):
+            raise ValueError("it was edited since it was made")
+        return self
+
+    def by_key(self) -> Mapping[Key, Series]:
+        """Its series by what their jobs have in common."""
+        return {series.key: series for series in self.series}
+
+
+def digest(series: Iterable[Series]) -> str:
+    """Of the numbers and words of some series."""
+    text = json.dumps([one.model_dump(mode="json") for one in series], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def path_of(name: str) -> Path:
+    """A system's file, whether it is there or not."""
+    return FOLDER / f"{name}.yaml"
+
+
+def references(name: str) -> References | None:
+    """A system's; None where none were made. Raises SystemFileError for a file that can't be used."""
+    return read(path_of(name), name) if path_of(name).exists() else None
+
+
+@cache
+def _once(path: Path, changed_ns: int, name: str) -> References:
+    data = read_data(path, what="references", holds="schema, system and series")
+    remedy = f"make it anew by `par4d reference make --system {name}`"
+    if data.get("schema") != SCHEMA or data.get("version") != VERSION:
+        raise SystemFileError(
+            f"{path} is {data.get('schema')!r} of version {data.get('version')!r}, and this Par4D reads {SCHEMA} of "
+            f"version {VERSION}: {remedy}."
+        )
+    try:
+        found = read_as(References, path, what="a references", holds="schema, system and series")
+    except SystemFileError as error:
+        raise SystemFileError(f"{str(error).rstrip('.')}: {remedy}.") from None
+    if found.system != name:
+        raise SystemFileError(f"{path} holds references of {found.system!r}, not of {name}: {remedy}.")
+    return found
+
+
+def read(path: Path, name: str) -> References:
+    """A file of a system's references. Raises SystemFileError for one of another schema or system, or edited."""
+    return _once(path, path.stat().st_mtime_ns, name)
+
+
+def keep(name: str, made: str, commit: str | None, series: Iterable[Series]) -> Path:
+    """Write a system's file in place of what was there, in one step. Raises OSError where it can't be written."""
+    ordered = tuple(sorted(series, key=lambda one: one.key))
+    found = References(system=name, made=made, commit=commit, digest=digest(ordered), series=ordered)
+    data = found.model_dump(mode="json", by_alias=True)
+    body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+    path = path_of(name)
+    write_text(path, NOTICE.format(name=name) + body)
+    return path
