@@ -1,4 +1,4 @@
-"""The program `par4d`: the engine's commands, with `report` and `calibrate` beside them.
+"""The program `par4d`: the engine's commands, with `report`, `calibrate`, `reference` and `verdict` beside them.
 
 It has its home here because the engine knows nothing of reports and suites, while they read what the engine writes.
 """
@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from engine.cli.main import commands, run
 from engine.progress import log_to_stderr
+from reports.nights.commands import reference, verdict
 
 
 def report(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
@@ -53,5 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     app = commands("par4d")
     app.command(calibrate)
+    app.command(reference())
+    app.command(verdict)
     app.command(report, help_flags=())  # --help is for the report's own command line
     return run(app, argv)

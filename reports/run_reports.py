@@ -6,7 +6,7 @@ rebuild ours. Format: ReFrame 4.10, run report data version 4.2.
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,9 @@ from reports.text import clean
 RECORD = "record"
 SCHEMAS = (SCHEMA, peers.SCHEMA, gpu_check.SCHEMA)
 """What a record can be."""
+DATA_VERSION = 4
+"""The newest major version of ReFrame's report data that is known."""
+LOCK_TIMEOUT_S = 10
 AFTER_SANITY = ("performance", "cleanup", "finalize")
 """The stages of a test case that come once its result has been found good."""
 
@@ -79,16 +82,16 @@ def _stored_results(report: dict[str, Any], source: str) -> Iterator[StoredResul
             data = case[RECORD]
             if isinstance(data, dict) and data.get("schema", SCHEMA) not in SCHEMAS:
                 continue
-            failure, phase = _failure(case)
+            reason, phase = failure(case)
             if not isinstance(data, dict) or not data:
-                yield StoredResult(where, None, failure if case.get("result") == "fail" else None)
+                yield StoredResult(where, None, reason if case.get("result") == "fail" else None)
             elif phase in AFTER_SANITY:
-                yield StoredResult(where, data, remark=failure or "")
+                yield StoredResult(where, data, remark=reason or "")
             else:
-                yield StoredResult(where, data, failure)
+                yield StoredResult(where, data, reason)
 
 
-def _failure(case: dict[str, Any]) -> tuple[str | None, str]:
+def failure(case: Mapping[str, Any]) -> tuple[str | None, str]:
     """Why a test case failed, on one line, None if it did not; and the stage in which it did, "" if it isn't told."""
     if case.get("result") not in ("fail", "abort"):
         return None, ""
@@ -101,21 +104,56 @@ def from_database(path: Path) -> list[StoredResult]:
 
     Raises ResultError if the file can't be read as a database.
     """
-    try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=10)) as connection:
-            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-            if "sessions" not in tables:
-                return []
-            rows = connection.execute("SELECT uuid, json_blob FROM sessions ORDER BY session_start_unix").fetchall()
-    except sqlite3.Error as error:
-        raise ResultError(f"{path} can't be read as a results database: {error}.") from None
     found: list[StoredResult] = []
-    for uuid, blob in rows:
-        try:
-            report = json.loads(blob)
-        except (TypeError, ValueError, RecursionError):
+    for uuid, report in sessions(path):
+        if report is None:
             found.append(StoredResult(f"{path}, session {uuid}", None, "the session is cut short or is not JSON"))
-            continue
-        if is_run_report(report):
+        else:
             found.extend(_stored_results(report, f"{path}, session {uuid}"))
     return found
+
+
+def sessions(path: Path) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Every session of a results database with its run report, None for one that isn't JSON, in the order in which they
+    were stored; none if it is another database. The file is opened read-only.
+
+    Raises ResultError if it can't be read as a database, or is of a ReFrame whose format is newer than this.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=LOCK_TIMEOUT_S)) as opened:
+            tables = {name for (name,) in opened.execute("SELECT name FROM sqlite_master")}
+            if "sessions" not in tables:
+                return
+            for uuid, blob in opened.execute("SELECT uuid, json_blob FROM sessions ORDER BY rowid"):
+                try:
+                    report = json.loads(blob)
+                except (TypeError, ValueError, RecursionError):
+                    yield uuid, None
+                    continue
+                if is_run_report(report):
+                    _refuse_newer(report, path)
+                    yield uuid, report
+    except sqlite3.Error as error:
+        raise ResultError(f"{path} can't be read as a results database: {_remedy(error)}.") from None
+
+
+def _remedy(error: sqlite3.Error) -> str:
+    """What went wrong, and what to do where that is known."""
+    if "locked" in str(error):
+        return f"another program has had it locked for {LOCK_TIMEOUT_S} s, wait until that has ended"
+    if "malformed" in str(error) or "not a database" in str(error):
+        return f"{error}, it was cut short or is damaged; put a copy of it back, or move it away to begin a new one"
+    return str(error)
+
+
+def _refuse_newer(report: dict[str, Any], path: Path) -> None:
+    """Raises ResultError for a session in a format that didn't exist when this was written."""
+    info = report["session_info"]
+    version = str(info.get("data_version") or "") if isinstance(info, dict) else ""
+    major = version.partition(".")[0]
+    if major.isdecimal() and int(major) > DATA_VERSION:
+        by = f"ReFrame {info.get('version')}, which is newer" if isinstance(info, dict) else "a newer ReFrame"
+        raise ResultError(
+            f"{path} can't be read as a results database: it was written by {by} than this Par4D knows (report data "
+            f"version {version}, known up to {DATA_VERSION}): update Par4D."
+        )

@@ -1,0 +1,76 @@
+"""Where a figure's history changes its level, and what of the machine changed in that night.
+
+The points are those of least squares with a penalty for each (Killick, Fearnhead and Eckley 2012), found by ruptures,
+on values whose outliers were drawn in, so that a job that is off by itself makes no level.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import ruptures
+
+from reports.nights import evidence
+from reports.nights.evidence import Floats
+
+FEWEST_NIGHTS = 3
+"""Of a level."""
+DRAWN_IN = 3.0
+PENALTY = 4.0
+"""Of a change, in scales squared times the logarithm of the number of nights: twice what the Schwarz criterion takes,
+as noise is neither normal nor independent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A night from which on a figure has another level. at: its position; change: of the level, as a fraction."""
+
+    at: int
+    change: float
+
+
+def changes(values: Sequence[float]) -> list[Change]:
+    """Of a figure's nights, oldest first, those with which another level begins that differs by LEAST or more."""
+    if len(values) < 2 * FEWEST_NIGHTS:
+        return []
+    logs = np.log(np.asarray(values, dtype=np.float64))
+    scale = _scale(logs)
+    tame = _drawn_in(logs, scale)
+    search = ruptures.KernelCPD(kernel="linear", min_size=FEWEST_NIGHTS).fit((tame / scale).reshape(-1, 1))
+    ends = search.predict(pen=PENALTY * math.log(len(logs)))
+    starts = [0, *ends[:-1]]
+    levels = [float(np.median(logs[start:end])) for start, end in zip(starts, ends, strict=True)]
+    found, level = list[Change](), levels[0]
+    for start, other in zip(starts[1:], levels[1:], strict=True):
+        if abs(math.expm1(other - level)) >= evidence.LEAST:
+            found.append(Change(start, math.expm1(other - level)))
+            level = other
+    return found
+
+
+def _scale(logs: Floats) -> float:
+    """Of the noise from night to night, which a change of level hardly touches."""
+    steps = np.diff(logs)
+    return max(evidence.SCALE_OF_MAD * float(np.median(np.abs(steps))) / math.sqrt(2), evidence.LEAST_SCALE)
+
+
+def _drawn_in(logs: Floats, scale: float) -> Floats:
+    """What lies far from the median of the nights around it, at the distance that still counts."""
+    reach = FEWEST_NIGHTS
+    padded = np.pad(logs, reach, mode="edge")
+    around = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1), axis=1)
+    return np.clip(logs, around - DRAWN_IN * scale, around + DRAWN_IN * scale)
+
+
+def what_changed(before: Sequence[Mapping[str, str]], since: Sequence[Mapping[str, str]]) -> list[str]:
+    """How the state of jobs differs from that of jobs before, in words: torch 2.9 -> 2.10. What had varied before is
+    no change.
+    """
+    told = []
+    for name in dict.fromkeys(name for state in [*before, *since] for name in state):
+        old = {state.get(name, "") for state in before}
+        new = {state.get(name, "") for state in since}
+        if old and new and not old & new:
+            told.append(f"{name} {' or '.join(sorted(old)) or 'unset'} -> {' or '.join(sorted(new)) or 'unset'}")
+    return told

@@ -1,0 +1,201 @@
+"""A figure through the nights, as inline SVG: a dot a night, reference and band, changes, and what was updated below.
+
+Dots are strokes without a length, of which one path holds all: a page has many charts of many nights.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from reports import text
+from reports.bars import write
+from reports.charts import LETTER, WIDTH, canvas, plain
+from reports.nights.evidence import LOOK_BACK, Floats
+from reports.svg import COLOURS, inline, style
+
+HEIGHT, TOP, BOTTOM, RIGHT = 214.0, 40.0, 44.0, 12.0
+MOST_NIGHTS = 365
+"""Of a chart, the last ones."""
+MOST_TITLED = 60
+"""Quiet ticks of a chart; of more none has a title of its own."""
+FAR = 3.0
+"""What lies beyond the usual range by so many times its width stands at the edge, unless it is of the last nights."""
+DENSE = 100
+"""With more nights dots are smaller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened with a night. at: its position; words: what, as a title; label: beside it, if any.
+
+    kind: a change for the worse or for the better, or something of the machine that was updated; quiet is what changes
+    from night to night, such as nodes.
+    """
+
+    at: int
+    words: str
+    kind: Literal["worse", "better", "update", "quiet"]
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """A figure through the nights. nights: the names of all of the system; at: the positions of those with a value.
+
+    least, most: of the night's jobs; alarms: the positions of those with an alarm. usual, low, high: the reference and
+    its band, NaN where there is none.
+    """
+
+    nights: Sequence[str]
+    unit: str
+    at: Sequence[int]
+    values: Sequence[float]
+    least: Sequence[float]
+    most: Sequence[float]
+    alarms: frozenset[int]
+    usual: float
+    low: float
+    high: float
+    marks: Sequence[Mark]
+
+
+def chart(track: Track, *, name: str, title: str, description: str) -> Markup:
+    """The last MOST_NIGHTS nights. title, description: plain text."""
+    first = max(0, len(track.nights) - MOST_NIGHTS)
+    factor, unit = scale(track.unit, track.values)
+    rows = np.array([track.at, track.values, track.least, track.most], dtype=float)[:, np.array(track.at) >= first]
+    rows[1:] /= factor
+    usual, band = track.usual / factor, [end / factor for end in (track.low, track.high) if math.isfinite(end)]
+    low, high = _limits(rows[1], [*rows[2:, -LOOK_BACK:].flat, *band])
+    with style():
+        left = 12 + LETTER * max(len(plain(tick)) for tick in MaxNLocator(4).tick_values(low, high))
+        figure, axes = canvas(WIDTH, HEIGHT, left=left, right=RIGHT, top=TOP, bottom=BOTTOM)
+        axes.set_xlim(first - 0.5, len(track.nights) - 0.5)
+        axes.set_ylim(low, high)
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="y", color=COLOURS["rule"], linewidth=0.8)
+        _name_nights(axes, track.nights, first)
+        if math.isfinite(usual):
+            axes.axhspan(band[0], band[1], facecolor=COLOURS["muted"], alpha=0.16, linewidth=0)
+            axes.axhline(usual, color=COLOURS["muted"], linewidth=1.0)
+        _draw_dots(axes, rows, track.alarms, low, high)
+        titles = dict(_draw_marks(axes, [mark for mark in track.marks if mark.at >= first], name))
+        write(figure, 1, 12, unit, "muted", "left")
+        return inline(figure, name=name, title=title, description=description, titles=titles)
+
+
+def scale(unit: str, values: Sequence[float]) -> tuple[float, str]:
+    """What values are divided by, and the unit that they then have."""
+    middle = float(np.median(values))
+    if unit == "B":
+        return (2.0**30, "GiB") if middle >= 2**30 else (2.0**20, "MiB")
+    if unit == "x" or (unit == "s" and middle >= 1):
+        return 1.0, {"x": "times", "s": "seconds"}[unit]
+    factor, letter = text.prefix(middle)
+    return factor, f"{letter}{unit}"
+
+
+def _limits(values: Floats, always: Iterable[float]) -> tuple[float, float]:
+    """Of the scale: all values but those far off the others, and what is to be seen in any case."""
+    start, end = np.quantile(values, (0.05, 0.95))
+    reach = FAR * max(end - start, 0.005 * abs(end))
+    seen = [*values[(values >= start - reach) & (values <= end + reach)], *always]
+    pad = 0.08 * (max(seen) - min(seen)) or 0.01 * abs(max(seen)) or 1.0
+    return min(seen) - pad, max(seen) + pad
+
+
+def _name_nights(axes: Axes, nights: Sequence[str], first: int) -> None:
+    """As many as there is room for."""
+    names = [text.clean(night, 17) for night in nights]
+    short = [night[:10] for night in names]
+    if len(set(short)) == len(short):  # dates alone tell them apart
+        names = short
+    room = axes.bbox.width / (LETTER * max(map(len, names[first:])) + 14)
+    last = len(names) - 1
+    ticks = np.unique(np.linspace(first, last, max(2, min(int(room), last - first + 1))).round().astype(int))
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: names[round(at)]))
+    axes.tick_params(axis="x", length=0, pad=18)
+    for label, tick in zip(axes.get_xticklabels(), ticks, strict=True):
+        label.set_horizontalalignment("left" if tick == first else "right" if tick == last else "center")
+
+
+def _draw_dots(axes: Axes, rows: Floats, alarms: frozenset[int], low: float, high: float) -> None:
+    """A dot a night, red and square in those with an alarm; a triangle at the edge for what lies beyond."""
+    width = 3.0 if rows.shape[1] > DENSE else 4.5
+    inside = (rows[1] >= low) & (rows[1] <= high)
+    alarm = np.isin(rows[0], list(alarms))
+    several = rows[:, rows[3] > rows[2]]
+    _strokes(axes, several[0], several[2].clip(low, high), several[3].clip(low, high), "blue", 1.3, alpha=0.4)
+    for chosen, colour, wide, cap in ((~alarm, "blue", width, "round"), (alarm, "red", width + 1, "projecting")):
+        at, value = rows[:2, chosen & inside]
+        _strokes(axes, at, value, value, colour, wide, cap=cap)
+        for beyond, edge, marker in ((rows[1] > high, high, 6), (rows[1] < low, low, 7)):  # carets, tip at the edge
+            out = rows[0, chosen & beyond]
+            if len(out):
+                axes.plot(
+                    out, [edge] * len(out), linestyle="none", marker=marker, markersize=6, color=COLOURS[colour],
+                    markeredgewidth=0, clip_on=False,
+                )  # fmt: skip
+
+
+def _strokes(
+    axes: Axes, at: Floats, start: Floats, end: Floats, colour: str, width: float, *,
+    cap: Literal["round", "projecting", "butt"] = "butt", alpha: float = 1.0, below: bool = False, gid: str = "",
+) -> None:  # fmt: skip
+    """Upright strokes as one path. below: start and end are pixels above the horizontal scale, not values."""
+    if not len(at):
+        return
+    corners = np.stack([at, start, at, end], axis=1).reshape(-1, 2)
+    path = Path(corners, [Path.MOVETO, Path.LINETO] * len(at))
+    path.should_simplify = False
+    patch = PathPatch(path, fill=False, edgecolor=COLOURS[colour], linewidth=width, capstyle=cap, alpha=alpha, zorder=3)
+    if below:
+        patch.set(transform=axes.get_xaxis_transform(), clip_on=False)
+    axes.add_artist(patch)
+    if gid:
+        patch.set_gid(gid)
+
+
+def _draw_marks(axes: Axes, marks: Sequence[Mark], name: str) -> Iterator[tuple[str, str]]:
+    """Changes as dashes from top to bottom, updates as ticks below the scale; yields the title of each by its name."""
+    end = 0.0
+    for mark in marks:
+        if mark.kind in ("worse", "better"):
+            colour = "red" if mark.kind == "worse" else "green"
+            gid = f"{name}-change{mark.at}"
+            axes.axvline(mark.at - 0.5, color=COLOURS[colour], linewidth=1.6, linestyle=(0, (3, 2)), gid=gid)
+            end = _label(axes, mark.at - 0.5, mark.label, colour, end)
+            yield gid, mark.words
+    quiet = [mark for mark in marks if mark.kind == "quiet"]
+    ticks = [([mark], mark.words) for mark in marks if mark.kind == "update" or (mark.kind == "quiet" and len(quiet) <= MOST_TITLED)]
+    if len(quiet) > MOST_TITLED:
+        ticks.append((quiet, f"commit or nodes differ in {len(quiet)} nights from those before: the CSV says how"))
+    for group, words in ticks:
+        loud = group[0].kind == "update"
+        gid = f"{name}-tick{group[0].at}"
+        at = np.array([mark.at for mark in group], dtype=float)
+        ends = (np.full(len(at), pixels / axes.bbox.height) for pixels in ((-16, -3) if loud else (-9, -3)))
+        _strokes(axes, at, *ends, "ink" if loud else "muted", 2.5 if loud else 1.5, below=True, gid=gid)
+        yield gid, words
+
+
+def _label(axes: Axes, at: float, words: str, colour: str, end: float) -> float:
+    """Above a change, unless the one before it ends too far right; returns where this one ends, in pixels."""
+    half = LETTER * len(words) / 2
+    x = min(max(float(axes.transData.transform((at, 0))[0]), half + 2), WIDTH - half - 2)
+    if x - half < end:
+        return end
+    write(axes.figure, x, TOP - 12, words, colour, "center", weight="bold")
+    return x + half + 6

@@ -1,0 +1,123 @@
+"""`par4d reference make` and `par4d verdict`."""
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+import systems
+from engine.errors import RunError, UsageError
+from systems.references import FEWEST_JOBS, Key
+
+DATABASE = Path("results/reframe/results.db")
+
+System = Annotated[str | None, Parameter(metavar="NAME", help="of which system (default: this machine)")]
+Database = Annotated[Path, Parameter(metavar="FILE", help="ReFrame's results database, which is only read")]
+
+
+def make(
+    *,
+    system: System = None,
+    since: Annotated[
+        str | None, Parameter(metavar="DATE", help="leave out what began before, such as 2026-11-01")
+    ] = None,
+    min_jobs: Annotated[
+        int, Parameter(metavar="N", help="of a test, so that its figures get a reference")
+    ] = FEWEST_JOBS,
+    database: Database = DATABASE,
+) -> int:
+    """Make a system's references of the jobs in ReFrame's database: median and spread of every figure.
+
+      par4d reference make --system perlmutter --since 2026-11-01
+
+    They are kept in systems/references/NAME.yaml, with dates, versions and commits, in place of those that were there;
+    from then on ReFrame itself fails what is far off them, and `par4d verdict` judges by them. Make them anew after an
+    update that is meant to stay, and every few months.
+    """
+    from reports.nights.history import history
+    from reports.nights.reference import make as make_references
+
+    if min_jobs < FEWEST_JOBS:
+        raise UsageError(f"--min-jobs is at least {FEWEST_JOBS}: fewer don't tell how a figure varies.")
+    name = _name(system)
+    found = history(database, name, since=_date(since))
+    _say(found.remarks)
+    try:
+        path, series, short = make_references(found, min_jobs)
+    except OSError as error:
+        raise RunError(f"The references can't be written: {error.strerror or error}.") from None
+    figures = sum(len(one.figures) for one in series)
+    _say([f"{len(series)} tests have references now, of {figures} figures.", *map(_night, series), *_few(short)])
+    sys.stdout.write(f"{path}\n")
+    return 0
+
+
+def verdict(
+    *,
+    system: System = None,
+    last: Annotated[int, Parameter(metavar="N", help="so many nights")] = 1,
+    json: Annotated[bool, Parameter(help="for programs", negative=())] = False,
+    database: Database = DATABASE,
+) -> int:
+    """Did it get slower? Judges the figures of the last night against references and the nights before; runs nothing.
+
+      par4d verdict --system perlmutter
+      par4d verdict --system vcluster --last 30 --json
+
+    exit code: 0 fine, 1 something got worse or failed, 2 couldn't judge (of several nights: of the last).
+    """
+    from reports.nights import summary
+    from reports.nights.history import history
+    from reports.nights.told import UNKNOWN, tell
+
+    if last < 1:
+        raise UsageError(f"--last is 1 or more nights, but {last} was given.")
+    name = _name(system)
+    found = history(database, name)
+    told = tell(found, systems.references.references(name), last=last)
+    if json:
+        sys.stdout.write(summary.as_json(told) + "\n")
+    else:
+        sys.stdout.write("\n".join(summary.as_text(night) for night in told))
+    if not told:
+        _say([*found.remarks, f"{database} has no night of {name}: run ci/nightly --system {name}."])
+        return UNKNOWN
+    return told[-1].code
+
+
+def reference() -> App:
+    """The command line of `par4d reference`."""
+    app = App(name="reference", help="What a system's tests usually measure.")
+    app.command(make)
+    return app
+
+
+def _name(system: str | None) -> str:
+    return (systems.load(system) if system else systems.here()).name
+
+
+def _date(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"--since is a date such as 2026-11-01, but {text!r} was given.") from None
+    return read if read.tzinfo else read.replace(tzinfo=UTC)
+
+
+def _night(series: "systems.references.Series") -> str:
+    one = next(iter(series.figures.values()))
+    words = f"  {series.test} {series.point}: {one.jobs} jobs of {series.nights} night{'s' * (series.nights > 1)}"
+    return words if series.nights > 4 else f"{words}, which tell little of how nights differ"
+
+
+def _few(short: dict[Key, int]) -> list[str]:
+    return [f"  {key.test} {key.point}: none, as there are {jobs} jobs only" for key, jobs in short.items()]
+
+
+def _say(lines: Sequence[str]) -> None:
+    sys.stderr.write("".join(f"{line}\n" for line in lines))

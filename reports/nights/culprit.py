@@ -1,0 +1,99 @@
+"""What of a test got worse, as a clause: compute, communication along an axis, matrix products, a link, or one node.
+
+Compares the parts of the night's results (history.Job.parts) with those of the nights before. One slow node is looked
+for first, because the others then wait for it, which looks like slow communication.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+
+from reports.nights.history import Job
+from reports.text import gain, signed
+
+NODE_APART = 0.1
+"""A node whose compute takes longer than before by so much more than the others' is the slow one."""
+COUNTS = 0.03
+
+Parts = Mapping[tuple[str, str], float]
+
+
+def usual_parts(jobs: Iterable[Job]) -> dict[tuple[str, str], float]:
+    """The median of each part."""
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for job in jobs:
+        for part, value in job.parts.items():
+            found[part].append(value)
+    return {part: median(values) for part, values in found.items()}
+
+
+def culprit(test: str, tonight: Sequence[Job], before: Sequence[Job]) -> str:
+    """A clause that says what of a test got slower, "" where nothing tells. before: jobs from before it did."""
+    now, then = usual_parts(tonight), usual_parts(before)
+    if node := _slow_node(now, then):
+        return node
+    if test in OF_ONE_THING:
+        return OF_ONE_THING[test]
+    growth = {
+        part: now[part] - then[part]
+        for part in now
+        if part in then and part[0] in ("compute", "exposed") and now[part] > then[part]
+    }
+    whole = then.get(("compute", ""), 0.0) + sum(value for part, value in then.items() if part[0] == "exposed")
+    if not growth or max(growth.values()) < COUNTS * whole:
+        return ""
+    kind, axis = max(growth, key=lambda part: growth[part])
+    more = signed(growth[kind, axis] / whole)
+    if kind == "compute":
+        return f"compute: it takes {more} of a step longer{_peak(now, then)}{_clock(now, then, _hosts(now))}"
+    rate = _fell(now.get(("rate", axis)), then.get(("rate", axis)))
+    link = f", and what the link carries along it fell by {rate}" if rate else ""
+    return f"the link: exposed communication along axis {axis} takes {more} of a step longer{link}"
+
+
+OF_ONE_THING = {
+    "Peak": "compute: matrix products alone got slower",
+    "MemoryBandwidth": "memory: copying alone got slower",
+    "LaunchLatency": "the processor: launching an operator alone got slower",
+    "Bandwidth": "the link: collectives alone got slower",
+}
+"""Of tests that measure nothing else."""
+
+
+def _slow_node(now: Parts, then: Parts) -> str:
+    """The node whose compute got slower than the others'."""
+    by_host = {
+        host: now[kind, host] / then[kind, host] - 1
+        for kind, host in now
+        if kind == "host" and then.get((kind, host), 0.0) > 0
+    }
+    if len(by_host) < 2:
+        return ""
+    worst = max(by_host, key=lambda host: by_host[host])
+    others = median(more for host, more in by_host.items() if host != worst)
+    if by_host[worst] - others < NODE_APART or by_host[worst] < 2 * others:
+        return ""
+    clock = _clock(now, then, [worst])
+    return f"one node: {worst} computes {signed(by_host[worst])} longer than before, the others {signed(others)}{clock}"
+
+
+def _hosts(now: Parts) -> list[str]:
+    return [host for kind, host in now if kind == "clock"]
+
+
+def _clock(now: Parts, then: Parts, hosts: Iterable[str]) -> str:
+    """What became of the clocks there."""
+    both = [
+        (now["clock", host], then["clock", host]) for host in hosts if {("clock", host)} <= now.keys() & then.keys()
+    ]
+    fell = _fell(median(one for one, _ in both), median(other for _, other in both)) if both else ""
+    return f", at a clock that fell by {fell}" if fell else ""
+
+
+def _peak(now: Parts, then: Parts) -> str:
+    fell = _fell(now.get(("peak", "")), then.get(("peak", "")))
+    return f", as do matrix products alone, whose rate fell by {fell}" if fell else ""
+
+
+def _fell(now: float | None, then: float | None) -> str:
+    return gain(1 - now / then) if now and then and now < (1 - COUNTS) * then else ""

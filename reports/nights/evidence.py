@@ -1,0 +1,190 @@
+"""How sure one can be that a figure got worse: from its nights alone, whatever the figure is.
+
+The model of a night without any change: its expected level, which may drift, and noise of the scale that the nights
+before it had, with one job in twenty that is off for a reason of its own. So one bad job proves nothing, however bad:
+that the test is run again in the same night, and is slow again, does; and so does the next night.
+
+Evidence of a change that began w nights ago is that k of these w nights, more than half of them, are above a level.
+The chance of that without a change is at most
+
+    C(w, k) * mean of product over these k nights of (normal tail of the level + chance that its jobs are all off)
+
+where the mean is over what level and scale may really be, which are known from so many nights only. The alarm's limit
+follows from how many figures a system has and how many false alarms it may have a year.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import chdtri, comb, ndtr, stdtr, stdtrit
+
+from systems.references import LEAST
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+OFF = 0.05
+"""Of jobs, those that are off for a reason of their own."""
+FALSE_ALARMS_A_YEAR = 0.5
+"""Of all figures of a system together."""
+NIGHTS_A_YEAR = 365
+LOOK_BACK = 12
+"""The most nights ago that a change can have begun to be found."""
+BASELINE = 90
+"""So many nights before it tell what is usual."""
+FEWEST = 20
+SCALE_OF_MAD = 1.4826
+"""Of a normal distribution the standard deviation by the median absolute deviation."""
+EFFICIENCY_OF_MAD = 0.37
+"""A scale from the MAD of n values is as uncertain as a standard deviation of so many times n (normal values)."""
+VARIANCE_OF_MEDIAN = math.pi / 2
+"""Of a median of n values by that of their mean, for large n (normal values)."""
+LEAST_SCALE = 1e-3
+"""A figure that never varies still may by so much."""
+MOST_DRIFT = 0.0005
+"""A night: 1.5 % a month. What goes faster is no drift."""
+
+
+LEAST_EFFECT = math.log1p(LEAST)
+WILD = 2.0
+"""Scales from the line beyond which a night counts only so far for it (Huber's)."""
+SUSPICIOUS = 1.645
+"""Scales above the level: one night in twenty."""
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
+_SCALES = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What is expected of a night, as the natural logarithm of the figure by its reference, upwards worse.
+
+    scale: of one night's noise; error: how uncertain the level is, in the same unit; freedom: degrees of the scale's.
+    """
+
+    level: float
+    scale: float
+    error: float
+    freedom: float
+
+    def cases(self) -> tuple[Floats, Floats, Floats]:
+        """What may really be: by how much the level is higher, the scale, and how likely that is."""
+        quantiles = (np.arange(_SCALES) + 0.5) / _SCALES
+        scales = self.scale * np.sqrt(self.freedom / chdtri(self.freedom, quantiles))
+        shifts = np.repeat(self.error * _NODES, _SCALES)
+        weights = np.repeat(_WEIGHTS / _WEIGHTS.sum(), _SCALES) / _SCALES
+        return shifts, np.tile(scales, len(_NODES)), weights
+
+
+def from_reference(mad: float, median: float, jobs: int) -> Usual:
+    """By the numbers of a reference alone."""
+    scale = max(SCALE_OF_MAD * mad / median, LEAST_SCALE)
+    return Usual(0.0, scale, scale * math.sqrt(VARIANCE_OF_MEDIAN / jobs), EFFICIENCY_OF_MAD * jobs)
+
+
+def from_nights(before: Floats, ahead: float) -> Usual:
+    """By at least FEWEST nights, oldest first. ahead: nights from the last of them to the one expected.
+
+    A drift is taken out by a line of least squares, for which a wild night counts as far as WILD scales only.
+    """
+    values = before[-BASELINE:]
+    count = len(values)
+    median = float(np.median(values))
+    reach = WILD * max(SCALE_OF_MAD * float(np.median(np.abs(values - median))), LEAST_SCALE)
+    tame = np.clip(values, median - reach, median + reach)
+    place = np.arange(count) - (count - 1) / 2
+    spread = float(place @ place)
+    slope = max(-MOST_DRIFT, min(MOST_DRIFT, float(place @ tame) / spread))
+    flat = values - slope * place
+    level = float(np.median(flat))
+    scale = max(SCALE_OF_MAD * float(np.median(np.abs(flat - level))), LEAST_SCALE)
+    further = (count - 1) / 2 + ahead
+    of_slope = min(scale / math.sqrt(spread), MOST_DRIFT)
+    error = math.hypot(scale * math.sqrt(VARIANCE_OF_MEDIAN / count), of_slope * further)
+    return Usual(level + slope * further, scale, error, EFFICIENCY_OF_MAD * count)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """That a figure got worse. chance: of as much without a change; nights: since how many; effect: its median."""
+
+    chance: float
+    nights: int
+    effect: float
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """By how much several nights are above their expected level at least, as so many of their jobs agree: a value and
+    the chance that these jobs are all off for reasons of their own, a night each.
+    """
+
+    above: Floats
+    off: Floats
+
+
+def agreed(nights: Sequence[Sequence[float]]) -> tuple[Agreed, Agreed]:
+    """Of the jobs of each night: all of them, and more than half of them."""
+    jobs = np.array([len(night) for night in nights])
+    more = jobs // 2 + 1
+    every = Agreed(np.array([min(night) for night in nights]), OFF ** jobs.astype(float))
+    most = np.array([sorted(night)[-count] for night, count in zip(nights, more, strict=True)])
+    return every, Agreed(most, comb(jobs, more) * OFF ** more.astype(float))
+
+
+def strongest(nights: Sequence[Sequence[float]], usual: Usual) -> Evidence:
+    """Of the last LOOK_BACK nights at most, oldest first, the last being tonight: by how much each job is above its
+    reference.
+    """
+    best = Evidence(1.0, 0, 0.0)
+    middle = np.array([np.median(night) for night in nights]) - usual.level
+    for count in range(1, len(nights) + 1):
+        effect = float(np.median(middle[-count:]))
+        if effect >= LEAST_EFFECT:
+            chance = min(_chance(of, usual) for of in agreed(nights[-count:]))
+            if chance < best.chance:
+                best = Evidence(chance, count, effect)
+    return best
+
+
+def _chance(nights: Agreed, usual: Usual) -> float:
+    """Of the evidence that is the strongest, for any number of these nights that is more than half of them."""
+    shifts, scales, weights = usual.cases()
+    count = len(nights.above)
+    order = np.argsort(-nights.above, kind="stable")
+    least = 1.0
+    for above in range(count // 2 + 1, count + 1):
+        level = float(nights.above[order[above - 1]]) - usual.level
+        if level <= 0:
+            break
+        each = ndtr((shifts - level) / scales)[:, None] + nights.off[order[:above]]
+        least = min(least, math.comb(count, above) * float(weights @ np.minimum(each, 1.0).prod(1)))
+    return least
+
+
+def looks_worse(above_reference: float, usual: Usual) -> bool:
+    """Whether it is worth another job the same night."""
+    above = above_reference - usual.level
+    return above >= LEAST_EFFECT and above > SUSPICIOUS * math.hypot(usual.scale, usual.error)
+
+
+def _error(usual: Usual, jobs: int) -> float:
+    """Of the median of so many jobs of one night, against the level."""
+    return math.hypot(usual.scale * math.sqrt((VARIANCE_OF_MEDIAN if jobs > 2 else 1.0) / jobs), usual.error)
+
+
+def interval(usual: Usual, jobs: int) -> float:
+    """Half the width of the interval of confidence 0.95 of a night's median of so many jobs."""
+    return float(stdtrit(usual.freedom, 0.975)) * _error(usual, jobs)
+
+
+def visible(usual: Usual, jobs: int) -> float:
+    """The change that so many jobs of a night show in four nights of five."""
+    return float(stdtrit(usual.freedom, 0.975) + stdtrit(usual.freedom, 0.8)) * _error(usual, jobs)
+
+
+def two_sided(usual: Usual, jobs: int, effect: float) -> float:
+    """The chance of a night's median at least so far from the level."""
+    return float(2 * stdtr(usual.freedom, -abs(effect - usual.level) / _error(usual, jobs)))

@@ -1,0 +1,23 @@
+"""Which figures of a test are judged, and which way is worse.
+
+A figure that follows from another one of the same job by arithmetic would only count a slowdown twice. Parts of a step
+are not judged but say, where the step got slower, what did (culprit.py).
+"""
+
+from systems.references import worse_by
+
+PARTS = frozenset({"compute", "exposed_communication", "step_by_bound"})
+FOLLOW = {"hardware_flops_per_s": "time_per_iteration"}
+"""A figure, and the one that it follows from."""
+ENDS = ("_low", "_high")
+"""Of an interval."""
+
+
+def is_judged(figure: str, unit: str, beside: frozenset[str]) -> bool:
+    """Whether a figure of a test is. beside: all figures of the job."""
+    return (
+        worse_by(unit) != 0
+        and figure not in PARTS
+        and not figure.endswith(ENDS)
+        and FOLLOW.get(figure, figure) not in beside - {figure}
+    )

@@ -1,0 +1,203 @@
+"""What ReFrame's results database tells of a system's nights: its jobs, what they measured and how the machine was.
+
+The database is ReFrame's and is opened read-only. A night is what one run of ci/nightly has started; of sessions that
+it didn't start, those of one day. Only jobs whose result was good carry figures: one that failed only its references is
+among them, as references without the slow jobs would be wrong. Format: as run_reports.py says.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from reports.run_reports import AFTER_SANITY, RECORD, failure, sessions
+from systems.references import Key, key_of
+
+NIGHT = "par4d_night"
+"""What ci/nightly adds to the information of its sessions: the night's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A test case of a night. reason: why it failed, "" where it didn't. figures: (value, unit) by name; none of a job
+    that failed or was skipped. state: what can change from night to night, in words, by name. parts: numbers that tell
+    what of a step got slower, by (what, which): seconds, bytes/s, flop/s or Hz.
+    """
+
+    key: Key
+    night: str
+    began: datetime
+    reason: str
+    skipped: bool
+    figures: Mapping[str, tuple[float, str]]
+    state: Mapping[str, str]
+    parts: Mapping[tuple[str, str], float]
+    devices: tuple[str, ...]
+    node_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """All jobs of a night, in the order in which they were stored."""
+
+    name: str
+    began: datetime
+    jobs: tuple[Job, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A system's nights in the order in which they were stored. remarks: what is odd about the database."""
+
+    system: str
+    nights: tuple[Night, ...]
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def jobs(self) -> Iterator[Job]:
+        """Of all nights."""
+        return (job for night in self.nights for job in night.jobs)
+
+
+def systems_in(database: Path) -> tuple[str, ...]:
+    """The systems that have results there, in alphabetical order. Raises ResultError."""
+    found = {case.get("system") for _, report in sessions(database) if report for case in _cases(report)}
+    return tuple(sorted(name for name in found if isinstance(name, str) and name))
+
+
+def history(database: Path, system: str, *, since: datetime | None = None) -> History:
+    """A system's nights, none where there is no such file. since: what began before it is left out.
+
+    Raises ResultError for a file that can't be read as a database of this ReFrame's.
+    """
+    if not database.exists():
+        return History(system, (), (f"There is no database of results at {database}.",))
+    remarks: list[str] = []
+    jobs: dict[str, list[Job]] = {}
+    broken = 0
+    starts: list[datetime] = []
+    for _, report in sessions(database):
+        if report is None:
+            broken += 1
+            continue
+        info = _dict(report["session_info"])
+        began = _moment(info.get("time_start_unix"))
+        if began is None:
+            broken += 1
+            continue
+        own = [case for case in _cases(report) if case.get("system") == system]
+        if not own or (since and began < since):
+            continue
+        starts.append(began)
+        night = str(info.get(NIGHT) or f"{began:%Y-%m-%d}")
+        jobs.setdefault(night, []).extend(_job(case, night, began) for case in own if RECORD in case)
+    if broken:
+        remarks.append(f"{broken} session{'s' * (broken > 1)} of {database} can't be read and were left out.")
+    if back := sum(later < earlier for earlier, later in pairwise(starts)):
+        remarks.append(
+            f"The clock ran backwards before {back} session{'s' * (back > 1)} of {database}: nights are taken in the "
+            "order in which they were stored."
+        )
+    nights = tuple(Night(name, found[0].began, tuple(found)) for name, found in jobs.items() if found)
+    return History(system, nights, tuple(remarks))
+
+
+def _cases(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for run in report["runs"]:
+        cases = run.get("testcases") if isinstance(run, dict) else None
+        yield from (case for case in (cases if isinstance(cases, list) else ()) if isinstance(case, dict))
+
+
+def _moment(seconds: object) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(float(seconds), UTC)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, OSError):
+        return None
+
+
+def _job(case: Mapping[str, Any], night: str, began: datetime) -> Job:
+    record = _dict(case.get(RECORD))
+    reason, stage = failure(case)
+    good = case.get("result") == "pass" or (reason is not None and stage in AFTER_SANITY)
+    origin = _dict(record.get("provenance"))
+    return Job(
+        key=key_of(
+            partition=str(case.get("partition") or ""),
+            display_name=str(case.get("display_name") or case.get("name") or ""),
+            words=[str(word) for word in _list(case.get("executable_opts"))],
+            record=record,
+        ),
+        night=night,
+        began=began,
+        reason="" if good else reason or "",
+        skipped=not good and reason is None,
+        figures=dict(_figures(case)) if good and record.get("status") == "ok" else {},
+        state=dict(_state(origin, record)),
+        parts=dict(_parts(origin, record)) if good else {},
+        devices=tuple(map(str, origin.get("devices") or ())),
+        node_seconds=_number(case.get("nodes") or 1) * max(0.0, _number(case.get("time_run"))),
+    )
+
+
+def _figures(case: Mapping[str, Any]) -> Iterator[tuple[str, tuple[float, str]]]:
+    for name, told in _dict(case.get("perfvalues")).items():
+        if isinstance(told, list) and len(told) >= 5 and 0 < (value := _number(told[0])) < math.inf:
+            yield str(name).rpartition(":")[2], (value, str(told[4]))
+
+
+def _state(origin: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What an update of a machine changes, in words. Of a job's own numbers nothing."""
+    if commit := origin.get("git_commit"):
+        yield "commit", f"{str(commit)[:12]}{', modified' if origin.get('git_dirty') else ''}"
+    for name, version in _dict(origin.get("versions")).items():
+        yield str(name), str(version)
+    for name, value in _dict(origin.get("environment")).items():
+        if not str(name).startswith(("SLURM_JOB_", "SLURM_STEP_", "LSB_JOBID", "PBS_JOBID", "FLUX_JOB_ID")):
+            yield str(name), str(value)
+    if hosts := origin.get("hosts"):
+        yield "nodes", ", ".join(map(str, hosts))
+    if devices := origin.get("devices"):
+        yield "device", ", ".join(map(str, devices))
+    if modules := origin.get("modules"):
+        yield "modules", ", ".join(map(str, modules))
+    if network := _dict(record.get("transport")):
+        yield "network library", str(network.get("library") or network.get("backend"))
+        names = {str(one.get("name")) for one in network.get("networks") or () if isinstance(one, dict)}
+        yield "network", ", ".join(sorted(names))
+
+
+def _parts(origin: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], float]]:
+    """What of a step got slower, where the result tells."""
+    if told := _dict(record.get("breakdown")):
+        yield ("compute", ""), _number(told.get("compute_s"))
+        for axis in told.get("axes") or ():
+            yield ("exposed", str(axis.get("axis"))), _number(axis.get("exposed_s"))
+        for host in told.get("hosts") or ():
+            yield ("host", str(host.get("host"))), _number(host.get("compute_s"))
+    summary = _dict(record.get("summary"))
+    if summary.get("empirical_peak_measured"):
+        yield ("peak", ""), _number(summary.get("empirical_peak_flops_per_device"))
+    for host, clock_hz in _dict(origin.get("clocks_hz")).items():
+        yield ("clock", str(host)), _number(clock_hz)
+    for sent in record.get("collectives") or ():
+        if isinstance(sent, dict) and _number(sent.get("time_s")) > 0:
+            yield ("rate", str(sent.get("axis"))), _number(sent.get("bytes")) / _number(sent.get("time_s"))
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: object) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+    return number if math.isfinite(number) else 0.0

@@ -1,0 +1,133 @@
+"""A night's summary: as text, as Markdown for a ticket, and as JUnit for a pipeline; and as JSON."""
+
+import json
+import math
+from collections.abc import Iterable
+from xml.etree import ElementTree
+
+from reports import text
+from reports.nights.judge import Verdict
+from reports.nights.told import Told, named
+
+UNITS = {"s": text.seconds, "flop/s": text.flops, "B": text.memory, "x": text.times}
+
+
+def amount(value: float, unit: str) -> str:
+    """A figure with its unit."""
+    return UNITS[unit](value) if unit in UNITS else text.si(value, unit)
+
+
+def as_text(told: Told) -> str:
+    """For a terminal and a mail."""
+    lines = [told.headline]
+    lines += [f"  {raised.sentence}" for raised in told.alarms]
+    rows = [_row(verdict) for verdict in told.verdicts]
+    if rows:
+        head = ("", "test", "figure", "tonight", "reference", "change (95 % interval)", "smallest seen", "jobs")
+        widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+        lines.append("")
+        lines += ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+                  for row in (head, *rows)]  # fmt: skip
+    lines += ["", told.chance, *told.remarks]
+    return "\n".join(lines) + "\n"
+
+
+def as_markdown(told: Told) -> str:
+    """For a ticket or a merge request."""
+    lines = [f"**{_marked(told.headline)}**", ""]
+    lines += [f"* {_marked(raised.sentence)}" for raised in told.alarms]
+    head = ("verdict", "test", "figure", "tonight", "reference", "change (95 % interval)", "smallest seen", "jobs")
+    lines += ["", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    lines += [f"| {' | '.join(map(_marked, _row(verdict)))} |" for verdict in told.verdicts]
+    lines += ["", *(_marked(line) for line in (told.chance, *told.remarks))]
+    return "\n".join(lines) + "\n"
+
+
+def as_junit(told: Told) -> str:
+    """For a pipeline: a test case a figure. An alarm and a failed test are failures, an unknown figure is skipped."""
+    counts = told.counts
+    suite = ElementTree.Element(
+        "testsuite",
+        name=f"par4d {told.system}",
+        timestamp=told.began.isoformat(timespec="seconds"),
+        tests=str(len(told.verdicts)),
+        failures=str(len(told.alarms) + counts["failed"]),
+        skipped=str(counts["unknown"]),
+        errors="0",
+    )
+    alarms = {id(raised.verdict): raised.sentence for raised in told.alarms}
+    for verdict in told.verdicts:
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=_xml(named(verdict.key)), name=_xml(verdict.figure or "run")
+        )
+        if sentence := alarms.get(id(verdict)):
+            ElementTree.SubElement(case, "failure", message=_xml(sentence))
+        elif verdict.word == "failed":
+            ElementTree.SubElement(case, "failure", message=_xml(verdict.reason))
+        elif verdict.word == "unknown":
+            ElementTree.SubElement(case, "skipped", message=_xml(verdict.reason))
+        else:
+            ElementTree.SubElement(case, "system-out").text = _xml("; ".join(_row(verdict)))
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def as_json(several: Iterable[Told]) -> str:
+    """For programs."""
+    return json.dumps([_data(told) for told in several], indent=1)
+
+
+def _data(told: Told) -> dict[str, object]:
+    return {
+        "system": told.system,
+        "night": told.night,
+        "began": told.began.isoformat(timespec="seconds"),
+        "code": told.code,
+        "headline": told.headline,
+        "counts": told.counts,
+        "alarms": [
+            {"test": named(one.verdict.key), "figure": one.verdict.figure, "culprit": one.culprit,
+             "changed": list(one.changed), "sentence": one.sentence} for one in told.alarms
+        ],
+        "verdicts": [_verdict(verdict) for verdict in told.verdicts],
+        "remarks": list(told.remarks),
+    }  # fmt: skip
+
+
+def _verdict(verdict: Verdict) -> dict[str, object]:
+    numbers = {name: getattr(verdict, name) for name in ("value", "usual", "change", "low", "high", "least")}
+    alarm = verdict.alarm
+    return {
+        **verdict.key._asdict(),
+        "figure": verdict.figure,
+        "unit": verdict.unit,
+        "verdict": verdict.word,
+        "jobs": verdict.jobs,
+        **{name: None if math.isnan(value) else value for name, value in numbers.items()},
+        "reason": verdict.reason,
+        "alarm": alarm and {"since": alarm.night, "new": alarm.new, "effect": alarm.effect, "chance": alarm.chance},
+    }
+
+
+def _row(verdict: Verdict) -> tuple[str, ...]:
+    word = f"{verdict.word}, ALARM" if verdict.alarm else verdict.word
+    if verdict.word == "failed":
+        return word, named(verdict.key), text.clean(verdict.reason, 100), "", "", "", "", ""
+    value = amount(verdict.value, verdict.unit)
+    if verdict.word == "unknown":
+        return word, named(verdict.key), verdict.figure, value, verdict.reason, "", "", str(verdict.jobs)
+    ends = f"{text.signed(verdict.change)} ({text.signed(verdict.low)} to {text.signed(verdict.high)})"
+    least = text.percent(verdict.least)
+    usual = amount(verdict.usual, verdict.unit)
+    return word, named(verdict.key), verdict.figure, value, usual, ends, least, str(verdict.jobs)
+
+
+def _marked(words: str) -> str:
+    """Words that a Markdown table and a line of it take as they are."""
+    for special in ("\\", "|", "*", "_", "`", "<", "[", "&"):
+        words = words.replace(special, f"\\{special}" if special not in "<&" else {"<": "&lt;", "&": "&amp;"}[special])
+    return text.clean(words, 2000)
+
+
+def _xml(words: str) -> str:
+    """Without what XML can't have."""
+    return text.clean(words, 2000)

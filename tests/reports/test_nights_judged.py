@@ -1,0 +1,206 @@
+"""The judging of nights on series whose truth is known."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from simulate_nights import Series, follow
+
+from reports.nights import evidence
+from reports.nights.changes import changes, what_changed
+from reports.nights.culprit import culprit
+from reports.nights.evidence import Usual, from_nights, from_reference, strongest
+from reports.nights.figures import is_judged
+from reports.nights.history import Job
+from reports.nights.judge import Watch, alarm_limit
+from systems.references import Key, worse_by
+
+LIMIT = alarm_limit(200)
+
+
+def noise(scale: float, nights: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, scale, nights)
+
+
+def watch(scale: float = 0.01, quiet: int = 60, seed: int = 0) -> Watch:
+    """After so many quiet nights of a job each."""
+    found = Watch(Usual(0.0, scale, scale / 4, 8.0), LIMIT)
+    for value in noise(scale, quiet, seed):
+        found.add([float(value)])
+    return found
+
+
+def test_one_bad_job_is_no_alarm_however_bad():
+    assert watch().add([1.0]) is None
+
+
+def test_a_bad_job_is_worth_another_one_and_a_usual_one_is_not():
+    following = watch()
+    assert following.looks_worse([0.2])
+    assert not following.looks_worse([0.005])
+    assert not following.looks_worse([0.2, 0.0, 0.0])
+
+
+def test_a_bad_night_whose_jobs_all_agree_is_an_alarm():
+    following = watch()
+    alarm = following.add([0.2, 0.21, 0.19, 0.2, 0.2])
+    assert alarm is not None
+    since, new, effect, chance = alarm
+    assert (since, new) == (60, True)
+    assert effect == pytest.approx(math.expm1(0.2), rel=0.05)
+    assert chance < LIMIT
+
+
+def test_two_bad_nights_of_three_jobs_are_an_alarm_that_begins_with_the_first_of_them():
+    following = watch()
+    assert following.add([0.05, 0.05, 0.05]) is None
+    alarm = following.add([0.05, 0.05, 0.05])
+    assert alarm is not None
+    assert alarm[:2] == (60, True)
+
+
+def test_an_alarm_stays_until_two_nights_are_fine_again_and_can_come_again():
+    following = watch()
+    following.add([0.2] * 5)
+    assert following.add([0.2])[:2] == (60, False)
+    assert following.add([0.0])[:2] == (60, False)
+    assert following.add([0.0]) is None
+    following.add([0.0])
+    assert following.add([0.2] * 5)[1]
+
+
+def test_what_is_better_is_no_alarm():
+    following = watch()
+    assert [following.add([-0.3] * 5) for _ in range(5)] == [None] * 5
+
+
+def test_a_change_below_two_per_cent_is_no_alarm_however_sure():
+    following = watch(scale=0.0005)
+    assert [following.add([0.015] * 5) for _ in range(12)] == [None] * 12
+
+
+def test_the_limit_falls_with_the_number_of_figures():
+    assert alarm_limit(200) == pytest.approx(0.5 / 365 / 200)
+    assert alarm_limit(0) == alarm_limit(1)
+
+
+def test_a_drift_is_taken_out_of_what_is_expected():
+    drifting = 0.0003 * np.arange(90) + noise(0.005, 90)
+    usual = from_nights(drifting, 12)
+    assert usual.level == pytest.approx(0.0003 * (89 + 12), abs=3 * usual.error)
+    assert usual.scale == pytest.approx(0.005, rel=0.4)
+
+
+def test_outliers_and_a_step_faster_than_any_drift_move_the_expectation_little():
+    values = noise(0.005, 60)
+    values[[5, 23, 41, 58]] += 0.5
+    assert from_nights(values, 1).level == pytest.approx(0, abs=0.006)
+    slope = from_nights(np.array([0.1 * night for night in range(60)]), 1).level - 0.1 * 29.5
+    assert slope == pytest.approx(evidence.MOST_DRIFT * 30.5, rel=0.05)
+
+
+def test_the_chance_of_evidence_is_a_bound_on_what_noise_gives():
+    """Of nights without a change, with outliers, so small a chance is reported at most about as often as it says."""
+    random = np.random.default_rng(3)
+    usual, trials, least = Usual(0.0, 0.02, 0.0, 1e6), 4000, 1e-2
+    hits = 0
+    for _ in range(trials):
+        nights = random.normal(0, 0.02, (6, 1)) + np.where(random.random((6, 1)) < evidence.OFF, 0.3, 0)
+        hits += strongest(nights.tolist(), usual).chance < least
+    assert 0 < hits < 6 * least * trials  # at most six windows
+
+
+def test_more_jobs_make_the_interval_and_the_smallest_visible_change_smaller():
+    usual = from_reference(0.01, 1.0, 40)
+    assert evidence.interval(usual, 9) < evidence.interval(usual, 3) < evidence.interval(usual, 1)
+    assert evidence.visible(usual, 9) < evidence.visible(usual, 1)
+    assert evidence.visible(usual, 1) > evidence.interval(usual, 1)
+
+
+@pytest.mark.slow
+def test_simulated_years_have_few_false_alarms_and_slowdowns_are_found():
+    """A part of what simulate_nights.py proves at length: 40 figures for 200 nights, and slowdowns on 40 more."""
+    scales = (0.003, 0.006, 0.01)
+    series = [Series(noise(scale, 5000, seed=index), np.random.default_rng([1, index]))
+              for index, scale in enumerate(scales * 13)]  # fmt: skip
+    quiet = sum(len(follow(one, 220, 1, LIMIT)[0]) for one in series)
+    assert quiet <= 1
+    for step, within, least in ((0.05, 3, 0.9), (0.02, 10, 0.4)):
+        found = [
+            any(night >= 60 for night in follow(replace(one, step=step, since=60), 60 + within, 3, LIMIT)[0])
+            for one in series
+        ]
+        assert sum(found) >= least * len(found)
+
+
+def test_change_points_are_found_with_their_size_and_outliers_are_none():
+    values = np.exp(noise(0.01, 120, seed=2))
+    values[[10, 30, 31, 90]] *= 1.6
+    values[70:] *= 1.08
+    (one,) = changes(list(values))
+    assert abs(one.at - 70) <= 1
+    assert one.change == pytest.approx(0.08, abs=0.01)
+    assert changes(list(np.exp(noise(0.01, 120, seed=4)))) == []
+    assert changes([1.0] * 5) == []
+
+
+def test_what_changed_is_what_was_never_so_before():
+    before = [{"torch": "2.9", "nodes": "a"}, {"torch": "2.9", "nodes": "b"}]
+    since = [{"torch": "2.10", "nodes": "b", "modules": "nccl"}]
+    assert what_changed(before, since) == ["torch 2.9 -> 2.10", "modules unset -> nccl"]
+    assert what_changed([], since) == []
+
+
+def a_job(**parts: float) -> Job:
+    """parts: what__which, as history.Job.parts has it."""
+    told = {tuple(name.split("__")) if "__" in name else (name, ""): value for name, value in parts.items()}
+    key = Key("cpu", "WeakScaling", "", "2x1x1x1", "fp32", "")
+    return Job(key, "n", None, "", False, {}, {}, told, (), 0.0)  # type: ignore[arg-type]
+
+
+USUAL = {"compute": 1.0, "exposed__x": 0.2, "exposed__data": 0.1, "host__n0": 1.0, "host__n1": 1.0, "rate__x": 1e8}
+
+
+@pytest.mark.parametrize(
+    ("now", "named"),
+    [
+        ({"compute": 1.3}, "compute: it takes +23.1 % of a step longer"),
+        ({"compute": 1.3, "peak": 5e10}, "matrix products alone, whose rate fell by 50.0 %"),
+        ({"exposed__x": 0.35, "compute": 1.01}, "the link: exposed communication along axis x"),
+        ({"exposed__x": 0.35, "rate__x": 8e7}, "what the link carries along it fell by 20.0 %"),
+        ({"exposed__data": 0.4}, "along axis data"),
+        ({"host__n1": 1.6, "exposed__x": 0.8}, "one node: n1 computes +60.0 % longer"),
+        ({"host__n0": 1.5, "host__n1": 1.5, "compute": 1.5}, "compute"),
+        ({}, ""),
+    ],
+)
+def test_the_culprit_is_named(now, named):
+    before = [a_job(**USUAL, peak=1e11)] * 3
+    found = culprit("WeakScaling", [a_job(**({**USUAL, "peak": 1e11} | now))], before)
+    assert named in found if named else not found
+
+
+def test_a_test_of_one_thing_names_it():
+    assert "the link" in culprit("Bandwidth", [a_job()], [a_job()])
+    assert "compute" in culprit("Peak", [a_job()], [a_job()])
+
+
+@pytest.mark.parametrize(
+    ("figure", "unit", "judged"),
+    [
+        ("time_per_iteration", "s", True),
+        ("hardware_flops_per_s", "flop/s", False),
+        ("best_flops_per_s", "flop/s", True),
+        ("compute", "s", False),
+        ("paired_ratio_low", "x", False),
+        ("paired_ratio", "x", True),
+        ("communication_hidden", "%", False),
+    ],
+)
+def test_figures_are_judged_once_each(figure, unit, judged):
+    assert is_judged(figure, unit, frozenset({figure, "time_per_iteration"})) == judged
+
+
+def test_which_way_is_worse():
+    assert (worse_by("s"), worse_by("flop/s"), worse_by("%")) == (1, -1, 0)
