@@ -1,6 +1,7 @@
 """A virtual cluster on one Linux machine: nodes with slow links between them, and Slurm over them.
 
     ci/cluster up [--nodes 4] [--ranks-per-node 2] [--link 1gbit]
+    ci/cluster link 900mbit        # another rate for the links of the cluster that is up
     ci/cluster status
     ci/cluster down
 
@@ -20,12 +21,13 @@ import fcntl
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from virtual_cluster import cluster, machine, network, slurm
 from virtual_cluster.messages import Misuse, Problem, say
-from virtual_cluster.record import STATE, Shape, load
+from virtual_cluster.record import HEAD, STATE, Shape, load, save
 
 MOST = 64  # nodes, and ranks a node
 
@@ -46,7 +48,9 @@ def main(words: Sequence[str]) -> int:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise Problem("another ci/cluster is at work: wait until it has ended.") from None
-            return up(wanted.nodes, wanted.ranks_per_node, wanted.link) if wanted.command == "up" else down()
+            if wanted.command == "up":
+                return up(wanted.nodes, wanted.ranks_per_node, wanted.link)
+            return link(wanted.rate) if wanted.command == "link" else down()
     except Problem as problem:
         say(str(problem))
         return problem.code
@@ -65,11 +69,13 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         return int(text)
 
     parser = Parser("ci/cluster", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", metavar="up|status|down", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="up|link|status|down", required=True)
     make = commands.add_parser("up", help="make the cluster and start Slurm on it")
     make.add_argument("--nodes", type=number, default=4, help=f"1 to {MOST}, called n0, n1 ... (default: 4)")
     make.add_argument("--ranks-per-node", type=number, default=2, help="tasks that fit on a node (default: 2)")
     make.add_argument("--link", default="1gbit", help="rate of each node's link, as tc writes it (default: 1gbit)")
+    other = commands.add_parser("link", help="give the links of the cluster that is up another rate")
+    other.add_argument("rate", metavar="RATE", help="as tc writes it, such as 900mbit")
     commands.add_parser("status", help="say what is up; exit 0 if all of it works, else 1")
     commands.add_parser("down", help="end all that runs on the cluster, and the cluster")
     return parser.parse_args(words)
@@ -84,6 +90,19 @@ def up(nodes: int, ranks_per_node: int, link: str) -> int:
     cluster.make(shape)
     last, tasks = f"n{nodes - 1}", nodes * ranks_per_node
     say(f"n0 to {last} are up, {ranks_per_node} ranks each, links of {link}: try `srun -N{nodes} -n{tasks} hostname`.")
+    return 0
+
+
+def link(wanted: str) -> int:
+    """Change the rate of a running cluster's links. Raises Problem where there is none that works."""
+    there = load()
+    if there is None or cluster.faults(there):
+        raise Problem("no cluster is up that works: run `ci/cluster up` first.")
+    rate = network.rate(wanted)
+    names = [name for name in there.processes if name != HEAD]
+    network.change({name: process.pid for name, process in there.processes.items()}, names, rate)
+    save(replace(there, shape=replace(there.shape, rate=rate, link=wanted)))
+    say(f"the links of {len(names)} nodes are of {wanted} now.")
     return 0
 
 

@@ -5,6 +5,7 @@ import ipaddress
 import json
 import socket
 import subprocess
+from collections.abc import Iterable
 from ipaddress import IPv4Address
 
 from virtual_cluster.machine import COMMAND_TIMEOUT_S, last_line, run
@@ -59,13 +60,23 @@ def join(pids: dict[str, int], nodes: dict[str, IPv4Address], bytes_per_s: int) 
     at(head, "ip", "link", "set", "outside", "master", "bridge", "up")
     for name, address in nodes.items():
         at(head, "ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(pids[name]))
-        for pid, end in ((head, name), (pids[name], "eth0")):  # what the node receives, and what it sends
-            at(pid, "tc", "qdisc", "add", "dev", end, "root", "tbf", "rate", f"{bytes_per_s}bps", *QUEUE)
+        _limit("add", head, name, pids[name], bytes_per_s)
         at(head, "ip", "link", "set", name, "master", "bridge", "up")
         at(pids[name], "ip", "address", "add", f"{address}/24", "dev", "eth0")
         at(pids[name], "ip", "link", "set", "eth0", "up")
     for pid in pids.values():
         at(pid, "ip", "link", "set", "lo", "up")
+
+
+def change(pids: dict[str, int], nodes: Iterable[str], bytes_per_s: int) -> None:
+    """Give the links of a running cluster another rate. Raises Problem."""
+    for name in nodes:
+        _limit("change", pids[HEAD], name, pids[name], bytes_per_s)
+
+
+def _limit(how: str, head: int, name: str, pid: int, bytes_per_s: int) -> None:
+    for first, end in ((head, name), (pid, "eth0")):  # what the node receives, and what it sends
+        at(first, "tc", "qdisc", how, "dev", end, "root", "tbf", "rate", f"{bytes_per_s}bps", *QUEUE)
 
 
 def has_link() -> bool:

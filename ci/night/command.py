@@ -1,0 +1,105 @@
+"""Did last night's update slow us down? Selects, runs, judges and reports.
+
+    ci/nightly --system perlmutter --node-hours 4
+    ci/nightly --system vcluster --node-hours 2 --time-limit 1h -- -S iterations=20
+    ci/nightly --demo                  the whole of it on a virtual cluster, with three faults, in 15 minutes
+
+Of the tests with the tag nightly it runs the most valuable ones whose node-hours, by earlier runs or else by their time
+limits, fit the budget, and names what was left out. What is left of the budget goes into more jobs of each, which make
+small changes visible, and into those that look worse: a job alone proves nothing. Then every figure is judged against
+systems/references/NAME.yaml and the nights before (par4d verdict), and a summary is written as text, Markdown and JUnit
+to results/nights/NAME/, and the report to site/. Words after -- are ReFrame's.
+
+exit code: 0 fine, 1 something got worse or failed, 2 couldn't judge.
+"""
+
+import argparse
+import fcntl
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO
+
+import systems
+from engine.errors import EngineError, UsageError
+from night.procedure import MOST_JOBS, report, run, say
+from night.session import ROOT, Night, night_name
+from reports.nights.told import UNKNOWN
+
+EXAMPLE = "4h or 1h30m"
+
+
+def main(words: Sequence[str]) -> int:
+    """Do what the command line says; returns the exit code."""
+    words, given = list(words), list[str]()
+    if "--" in words:
+        words, given = words[: words.index("--")], words[words.index("--") + 1 :]
+    options = parser().parse_args(words)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNKNOWN))  # so that jobs are cancelled, as by an interrupt
+    try:
+        if options.demo:
+            from night.demo import demo
+
+            return demo()
+        name = (systems.load(options.system) if options.system else systems.here()).name
+        limit_s = seconds(options.time_limit)
+        if not options.node_hours > 0 or not 1 <= options.jobs <= MOST_JOBS:
+            raise UsageError(f"--node-hours is more than 0, and --jobs is 1 to {MOST_JOBS}.")
+        folder = options.dir.resolve()
+        with _locked(folder, name):
+            night = Night(night_name(), name, folder, time.monotonic() + limit_s, tuple(given))
+            told = run(night, options.node_hours, options.jobs)
+            report(night)
+        return told.code
+    except (EngineError, OSError) as error:
+        say(str(error))
+        return UNKNOWN
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    found = argparse.ArgumentParser(
+        "ci/nightly", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    found.add_argument("--system", metavar="NAME", help="which (default: this machine)")
+    found.add_argument("--node-hours", metavar="N", type=float, default=2.0,
+                       help="to spend at most, by estimate (default: 2, four nodes for half an hour)")  # fmt: skip
+    found.add_argument("--jobs", metavar="N", type=int, default=3,
+                       help="of each test, as far as the budget goes (default: 3)")  # fmt: skip
+    found.add_argument("--time-limit", metavar="TIME", default="4h",
+                       help=f"of the whole, waiting in queues included, such as {EXAMPLE} (default: 4h)")  # fmt: skip
+    found.add_argument("--dir", metavar="DIR", type=Path, default=ROOT,
+                       help="where to run, with results/ and site/ (default: the project's folder)")  # fmt: skip
+    found.add_argument("--demo", action="store_true", help="on a virtual cluster of its own, as root on Linux")
+    return found
+
+
+def seconds(limit: str) -> int:
+    """Of a time limit. Raises UsageError."""
+    with suppress(AttributeError):
+        if (found := systems.seconds(limit)) > 0:
+            return found
+    raise UsageError(f"--time-limit is a time such as {EXAMPLE}, but {limit!r} was given.")
+
+
+def _locked(folder: Path, system: str) -> IO[str]:
+    """A lock on the system's nights for as long as it is open. Raises UsageError where another run has it."""
+    file = folder / "results" / "nights" / f"{system}.lock"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lock = file.open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        who = lock.read().strip() or "another ci/nightly"
+        lock.close()
+        raise UsageError(f"The nightly tests of {system} are being run by {who}: wait until that has ended.") from None
+    lock.truncate(0)
+    lock.write(f"process {os.getpid()} since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
+    lock.flush()
+    return lock

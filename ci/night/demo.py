@@ -1,0 +1,195 @@
+"""The demo, which is also the proof: 40 nights of nothing changed on a virtual cluster, then three faults.
+
+No night may raise an alarm before the first fault. Each fault has to be found, and its culprit named: a link of 900
+instead of 1000 Mbit/s, a thread count that was halved, one node slowed by other work. A night is short here: one job
+each of two trainings, and more of what looks worse. Only the machine is small: the jobs are real ones of Slurm, and
+the judging is that of any night.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engine.errors import RunError, UsageError
+from night.procedure import judge_night, report, say
+from night.selection import Test, tests
+from night.session import ROOT, Night, night_name
+from reports import text
+from reports.nights.history import history
+from reports.nights.reference import make
+from reports.nights.told import FINE, WORSE, Told
+from systems import references
+from virtual_cluster import record
+
+SYSTEM = "vcluster"
+QUIET_NIGHTS = 20
+MOST_NIGHTS = 4
+"""Of a fault, to be found in."""
+TIME_LIMIT_S = 900.0
+COMMAND_TIMEOUT_S = 300
+SLOWED = "n1"
+LINK, NODE = "Link", "Node"
+OTHER_WORK = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that gets worse. shown_by: the test that runs; named: what the sentence about the culprit says."""
+
+    title: str
+    shown_by: str
+    named: str
+
+
+FAULTS = {
+    "link": Fault("the link at 900 instead of 1000 Mbit/s", LINK, "the link"),
+    "threads": Fault("one thread instead of two", NODE, "compute"),
+    "load": Fault(f"other work on {SLOWED}", LINK, f"one node: {SLOWED}"),
+}
+
+
+@dataclass(slots=True)
+class Found:
+    """What became of a fault."""
+
+    fault: Fault
+    nights: int = 0
+    sentences: list[str] = field(default_factory=list)
+
+    @property
+    def rightly(self) -> bool:
+        """Whether an alarm named the culprit."""
+        return any(self.fault.named in sentence for sentence in self.sentences)
+
+
+def demo() -> int:
+    """All of it. The exit code is 0 if no night was blamed wrongly and every fault was found. Raises UsageError."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        raise UsageError("The demo makes a virtual cluster, which takes Linux and root.")
+    if record.STATE.exists():
+        raise UsageError("A virtual cluster is up already, and the demo makes its own: run `ci/cluster down` first.")
+    began = time.monotonic()
+    folder = ROOT / "results" / f"nightly-demo-{night_name()}"
+    folder.mkdir(parents=True)
+    references.FOLDER = folder / "references"
+    os.environ["PAR4D_REFERENCES"] = str(references.FOLDER)  # for ReFrame
+    cluster("up", "--nodes", "2", "--ranks-per-node", "1")
+    try:
+        pin(SLOWED)
+        blamed, found = nights(folder, began)
+    finally:
+        cluster("down")
+    lines = [f"{'no alarm' if not blamed else 'FALSE ALARMS: ' + ', '.join(blamed)} in {QUIET_NIGHTS} quiet nights"]
+    for one in found:
+        word = "found" if one.rightly else "found, but blamed on something else" if one.sentences else "NOT FOUND"
+        lines.append(f"{one.fault.title}: {word} after {text.plural(one.nights, 'night')}")
+        lines += [f"    {sentence}" for sentence in one.sentences]
+    lines.append(f"{time.monotonic() - began:.0f} s; all nights are in {folder}")
+    sys.stdout.write("\n".join(["", *lines]) + "\n")
+    return FINE if not blamed and all(one.rightly for one in found) else WORSE
+
+
+def nights(folder: Path, began: float) -> tuple[list[str], list[Found]]:
+    """The quiet nights that raised an alarm, and what became of the faults."""
+    night = a_night(folder)
+    every = {test.name: test for test in tests(night.describe(), history(night.database, SYSTEM))}
+    both = [every[LINK], every[NODE]]
+    for number in range(QUIET_NIGHTS):
+        say(f"demo, {time.monotonic() - began:.0f} s: night {number + 1} of {QUIET_NIGHTS} for the references")
+        quietly(a_night(folder), both)
+    make(history(night.database, SYSTEM))
+    blamed = []
+    for number in range(QUIET_NIGHTS):
+        told = judged(a_night(folder), both)
+        say(f"demo, {time.monotonic() - began:.0f} s: quiet night {number + 1} of {QUIET_NIGHTS}: {told.headline}")
+        if told.alarms:
+            blamed.append(told.night)
+    found = []
+    for name, fault in FAULTS.items():
+        one = Found(fault)
+        with broken(name) as options:
+            while one.nights < MOST_NIGHTS and not one.rightly:
+                one.nights += 1
+                told = judged(a_night(folder, *options), [every[fault.shown_by]])
+                one.sentences = [raised.sentence for raised in told.alarms]
+                say(f"demo, {time.monotonic() - began:.0f} s: {fault.title}, night {one.nights}: {told.headline}")
+        found.append(one)
+        if fault.shown_by == LINK and name != list(FAULTS)[-1]:
+            for _ in range(2):  # the alarm ends
+                judged(a_night(folder), [every[LINK]])
+    report(night)
+    return blamed, found
+
+
+def a_night(folder: Path, *options: str) -> Night:
+    """A new one of the demo's tests."""
+    checks = ("--checkpath", str(Path(__file__).with_name("demo_tests.py")))
+    ends = time.monotonic() + TIME_LIMIT_S
+    return Night(night_name(), SYSTEM, folder, ends, options, checks, folder / "reframe.out")
+
+
+def quietly(night: Night, chosen: list[Test]) -> None:
+    """One job of each test. Raises RunError."""
+    if not night.run(test.hashcode for test in chosen):
+        raise RunError(f"A night of the demo took longer than {TIME_LIMIT_S:g} s.")
+
+
+def judged(night: Night, chosen: list[Test]) -> Told:
+    """The same with verdicts, and more jobs of what looks worse."""
+    quietly(night, chosen)
+    return judge_night(night, chosen)
+
+
+@contextmanager
+def broken(name: str) -> Iterator[tuple[str, ...]]:
+    """The machine with that fault, and then without it; what ReFrame is told for it."""
+    if name == "link":
+        cluster("link", "900mbit")
+        try:
+            yield ()
+        finally:
+            cluster("link", "1gbit")
+    elif name == "threads":
+        yield ("--setvar", f"{NODE}.env_vars=OMP_NUM_THREADS:1")
+    else:
+        there = ("nsenter", "--target", str(first_process(SLOWED)), "--net", "--uts")
+        load = subprocess.Popen([*there, sys.executable, "-c", OTHER_WORK, str(last_processor())])
+        try:
+            yield ()
+        finally:
+            load.kill()
+            load.wait(COMMAND_TIMEOUT_S)
+
+
+def pin(name: str) -> None:
+    """Give a node the last processor alone, so that other work there is not in the way of the other node."""
+    space = Path(f"/proc/{first_process(name)}/ns/pid").readlink()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            if (process / "ns/pid").readlink() == space:
+                for thread in (process / "task").iterdir():
+                    os.sched_setaffinity(int(thread.name), {last_processor()})
+
+
+def last_processor() -> int:
+    """Of those that this process may use."""
+    return max(os.sched_getaffinity(0))
+
+
+def first_process(name: str) -> int:
+    """Of a node of the cluster that is up."""
+    there = record.load()
+    assert there is not None
+    return there.processes[name].pid
+
+
+def cluster(*words: str) -> None:
+    """ci/cluster. Raises RunError."""
+    done = subprocess.run([str(ROOT / "ci" / "cluster"), *words], timeout=COMMAND_TIMEOUT_S, check=False)
+    if done.returncode:
+        raise RunError(f"`ci/cluster {' '.join(words)}` failed: its own words are above.")
