@@ -4,9 +4,7 @@ All tests of the tag run one after the other, by ReFrame; the model is fitted to
 what was measured is written anew.
 """
 
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -29,11 +27,11 @@ from engine.result.provenance import processor, processor_name
 from engine.result.schema import Result, read
 from suites.kept import links_of, short
 from suites.series import CALIBRATION
+from suites.submission import check_here
 from systems import Cores, Dtype, Fact, Measured, Performance, System, store
 
 ROOT = Path(__file__).parents[1]
 SUITES = ("bandwidth", "peak", "calibration")
-SUBMITS = {"slurm": "sbatch", "squeue": "sbatch", "lsf": "bsub"}
 PATIENCE_S = 30.0
 """For ReFrame to cancel its jobs."""
 
@@ -48,7 +46,7 @@ def calibrated(name: str | None, *, timeout_s: float, results: Path | None = Non
     """
     system = systems.load(name) if name else systems.here()
     if results is None:
-        _check_here(system)
+        check_here(system, "calibrated")
         results = Path("results", f"{CALIBRATION}-{system.name}-{datetime.now():%Y%m%dT%H%M%S}").absolute()
         with _writing(results):
             results.mkdir(parents=True)
@@ -127,18 +125,6 @@ def _source(command: str, result: Result) -> str:
 def _with(measured: Measured, **told: object) -> Measured:
     assert measured.performance is not None
     return measured.model_copy(update={"performance": measured.performance.model_copy(update=told)})
-
-
-def _check_here(system: System) -> None:
-    """Raises UsageError where no job of the system can be submitted."""
-    if not system.may_be_here():
-        raise UsageError(
-            f"{system.name} is calibrated on {system.name}, and this machine, {socket.gethostname()}, isn't."
-        )
-    for partition in system.partitions:
-        program = SUBMITS.get(partition.scheduler)
-        if program and shutil.which(program) is None:
-            raise UsageError(f"{system.name} takes jobs by {program}, which this machine doesn't have: is it up?")
 
 
 @contextmanager

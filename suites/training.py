@@ -146,10 +146,10 @@ class Training(EngineTest):
         return float(self.record["summary"]["time_per_iteration_s"])
 
     @performance_function("s")
-    def fastest_iteration(self) -> float:
-        """What tells one night from another best, as others on the machine only make steps longer."""
+    def faster_half(self) -> float:
+        """Of the steps, on average: what tells one night from another, as other work on the machine hardly moves it."""
         counted = [step for step in self.record["iterations"] if not (step["warmup"] or step.get("profiled"))]
-        return metrics.fastest_iteration([float(step["time_s"]) for step in counted])
+        return metrics.faster_half([float(step["time_s"]) for step in counted])
 
     @performance_function("flop/s")
     def hardware_flops_per_s(self) -> float:

@@ -30,6 +30,7 @@ from engine.errors import EngineError, UsageError
 from night.procedure import MOST_JOBS, report, run, say
 from night.session import ROOT, Night, night_name
 from reports.nights.told import UNKNOWN
+from suites.submission import check_here
 
 EXAMPLE = "4h or 1h30m"
 
@@ -46,7 +47,9 @@ def main(words: Sequence[str]) -> int:
             from night.demo import demo
 
             return demo()
-        name = (systems.load(options.system) if options.system else systems.here()).name
+        system = systems.load(options.system) if options.system else systems.here()
+        check_here(system, "measured")
+        name = system.name
         limit_s = seconds(options.time_limit)
         if not options.node_hours > 0 or not 1 <= options.jobs <= MOST_JOBS:
             raise UsageError(f"--node-hours is more than 0, and --jobs is 1 to {MOST_JOBS}.")

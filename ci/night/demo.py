@@ -2,7 +2,7 @@
 
 No night may raise an alarm before the first fault. Each fault has to be found, and its culprit named: a link of 900
 instead of 1000 Mbit/s, a thread count that was halved, one node slowed by other work. A night is short here: one job
-each of two trainings, and more of what looks worse. Only the machine is small: the jobs are real ones of Slurm, and
+each of three tests, and more of what looks worse. Only the machine is small: the jobs are real ones of Slurm, and
 the judging is that of any night.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from engine.errors import RunError, UsageError
 from night.procedure import judge_night, report, say
-from night.selection import Test, tests
+from night.selection import Candidate, candidates
 from night.session import ROOT, Night, night_name
 from reports import text
 from reports.nights.history import history
@@ -33,7 +33,7 @@ MOST_NIGHTS = 4
 TIME_LIMIT_S = 900.0
 COMMAND_TIMEOUT_S = 300
 SLOWED = "n1"
-LINK, NODE = "Link", "Node"
+LINK, PAIR, NODE = "Bandwidth", "TwoNodes", "OneNode"
 OTHER_WORK = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
 
 
@@ -49,7 +49,7 @@ class Fault:
 FAULTS = {
     "link": Fault("the link at 900 instead of 1000 Mbit/s", LINK, "the link"),
     "threads": Fault("one thread instead of two", NODE, "compute"),
-    "load": Fault(f"other work on {SLOWED}", LINK, f"one node: {SLOWED}"),
+    "load": Fault(f"other work on {SLOWED}", PAIR, f"one node: {SLOWED}"),
 }
 
 
@@ -97,15 +97,15 @@ def demo() -> int:
 def nights(folder: Path, began: float) -> tuple[list[str], list[Found]]:
     """The quiet nights that raised an alarm, and what became of the faults."""
     night = a_night(folder)
-    every = {test.name: test for test in tests(night.describe(), history(night.database, SYSTEM))}
-    both = [every[LINK], every[NODE]]
+    every = {test.name: test for test in candidates(night.describe(), history(night.database, SYSTEM))}
+    all_tests = list(every.values())
     for number in range(QUIET_NIGHTS):
         say(f"demo, {time.monotonic() - began:.0f} s: night {number + 1} of {QUIET_NIGHTS} for the references")
-        quietly(a_night(folder), both)
+        quietly(a_night(folder), all_tests)
     make(history(night.database, SYSTEM))
     blamed = []
     for number in range(QUIET_NIGHTS):
-        told = judged(a_night(folder), both)
+        told = judged(a_night(folder), all_tests)
         say(f"demo, {time.monotonic() - began:.0f} s: quiet night {number + 1} of {QUIET_NIGHTS}: {told.headline}")
         if told.alarms:
             blamed.append(told.night)
@@ -119,9 +119,6 @@ def nights(folder: Path, began: float) -> tuple[list[str], list[Found]]:
                 one.sentences = [raised.sentence for raised in told.alarms]
                 say(f"demo, {time.monotonic() - began:.0f} s: {fault.title}, night {one.nights}: {told.headline}")
         found.append(one)
-        if fault.shown_by == LINK and name != list(FAULTS)[-1]:
-            for _ in range(2):  # the alarm ends
-                judged(a_night(folder), [every[LINK]])
     report(night)
     return blamed, found
 
@@ -133,13 +130,13 @@ def a_night(folder: Path, *options: str) -> Night:
     return Night(night_name(), SYSTEM, folder, ends, options, checks, folder / "reframe.out")
 
 
-def quietly(night: Night, chosen: list[Test]) -> None:
+def quietly(night: Night, chosen: list[Candidate]) -> None:
     """One job of each test. Raises RunError."""
     if not night.run(test.hashcode for test in chosen):
         raise RunError(f"A night of the demo took longer than {TIME_LIMIT_S:g} s.")
 
 
-def judged(night: Night, chosen: list[Test]) -> Told:
+def judged(night: Night, chosen: list[Candidate]) -> Told:
     """The same with verdicts, and more jobs of what looks worse."""
     quietly(night, chosen)
     return judge_night(night, chosen)

@@ -1,33 +1,46 @@
-"""What the demo runs every night: a training over a link, and one on two cores of a node, as short as can be."""
+"""What the demo runs every night: a link alone, a training on two nodes and one on two cores, as short as can be."""
 
 import reframe as rfm
+from reframe.core.builtins import run_after
 
+from suites import bandwidth
 from suites.training import Training
 
 
-class Demo(Training):
+@rfm.simple_test
+class Bandwidth(bandwidth.Bandwidth):
+    """A ring of two nodes, a rank each."""
+
+    ranks_per_node, keep = 1, False
+    message_bytes, time_budget_s = 2_000_000, 2.0
+
+    @run_after("init")
+    def take_whole_nodes(self) -> None:
+        self.num_tasks = 2
+
+
+class Steps(Training):
     """A training whose steps take a tenth of a second. No peak is measured: that takes longer than all of it."""
 
     study = "nightly_demo"
     model, precision = "gpt-local-1", "fp32"
     checkpoint_activations = False
-    iterations = 24
-    valid_systems = ["vcluster"]
+    iterations = 12
 
     def peak_options(self, precision: str) -> list[str]:
         return []
 
 
 @rfm.simple_test
-class Link(Demo):
-    """Two nodes that send each other all gradients of few tokens: two thirds of a step are communication."""
+class TwoNodes(Steps):
+    """A rank on each of two nodes."""
 
-    descr = "a training over a link"
+    descr = "a training on two nodes"
     num_tasks, ranks_per_node, grid, sequences = 2, 1, "1x1x1x2", 2
 
 
 @rfm.simple_test
-class Node(Demo):
+class OneNode(Steps):
     """One rank of two threads."""
 
     descr = "a training on one node"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from engine.errors import EngineError, RunError, UsageError
 from engine.files import write_text
-from night.selection import HOUR_S, Selection, Test, name_of, select, tests
+from night.selection import HOUR_S, Candidate, Selection, candidates, name_of, select
 from night.session import Night
 from reports import site
 from reports.nights import summary
@@ -27,7 +27,7 @@ def run(night: Night, node_hours: float, jobs: int) -> Told:
     Raises UsageError for a budget without room, RunError where there are no results.
     """
     references(night.system)  # a bad file is told before anything is spent
-    every = tests(night.describe(), history(night.database, night.system))
+    every = candidates(night.describe(), history(night.database, night.system))
     selection = select(every, node_hours)
     if not selection.chosen:
         least = min(every, key=lambda test: test.node_hours)
@@ -50,7 +50,7 @@ def run(night: Night, node_hours: float, jobs: int) -> Told:
     return told
 
 
-def judge_night(night: Night, chosen: Sequence[Test], node_hours: float = math.inf) -> Told:
+def judge_night(night: Night, chosen: Sequence[Candidate], node_hours: float = math.inf) -> Told:
     """What a night tells, with more jobs of those of its tests that look worse. Raises RunError without results."""
     known, found = references(night.system), history(night.database, night.system)
     by_name = {name_of(test.name): test for test in chosen}
@@ -113,7 +113,7 @@ def _say_selection(night: Night, selection: Selection, node_hours: float) -> Non
         say(f"  left out: {test.name}, {test.node_hours:.2g} node-hours {test.by}")
 
 
-def _affordable(several: Iterable[Test], node_hours: float) -> list[Test]:
+def _affordable(several: Iterable[Candidate], node_hours: float) -> list[Candidate]:
     return list(select(list(several), node_hours).chosen)
 
 

@@ -13,9 +13,9 @@ MARGIN = 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Test:
-    """A test as `reframe --describe` has it. node_hours: what a job of it takes, with those of its fixtures, by earlier
-    runs or at most; worth: as suites/night.py has it.
+class Candidate:
+    """A test as `reframe --describe` has it. node_hours: what a job of it takes, by earlier runs or at most; worth: as
+    suites/night.py has it; fixtures: the node-hours of the jobs that it needs besides, by name, which tests may share.
     """
 
     name: str
@@ -24,22 +24,19 @@ class Test:
     node_hours: float
     by: str
     worth: int
+    fixtures: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """chosen: in the order of their worth; left_out: what the budget has no room for."""
+    """chosen: in the order of their worth; left_out: what the budget has no room for; node_hours: of a job of each."""
 
-    chosen: tuple[Test, ...]
-    left_out: tuple[Test, ...]
-
-    @property
-    def node_hours(self) -> float:
-        """Of one job of each."""
-        return sum(test.node_hours for test in self.chosen)
+    chosen: tuple[Candidate, ...]
+    left_out: tuple[Candidate, ...]
+    node_hours: float
 
 
-def tests(described: Iterable[Mapping[str, Any]], history: History) -> list[Test]:
+def candidates(described: Iterable[Mapping[str, Any]], history: History) -> list[Candidate]:
     """What ReFrame describes, with the cost that earlier runs tell."""
     earlier: dict[str, list[float]] = {}
     for job in history.jobs:
@@ -49,25 +46,29 @@ def tests(described: Iterable[Mapping[str, Any]], history: History) -> list[Test
     for test in described:
         name = str(test["display_name"])
         runs = earlier.get(name_of(name))
-        fixtures = sum(float(one["node_hours"]) for one in test.get("fixture_jobs") or ())
+        fixtures = {str(one["unique_name"]): float(one["node_hours"]) for one in test["fixture_jobs"]}
         if runs:
             hours, by = MARGIN * median(runs) / HOUR_S, f"by {len(runs)} earlier job{'s' * (len(runs) > 1)}"
         else:
             hours, by = float(test["node_hours"]), "by its time limit"
-        found.append(Test(name, str(test["hashcode"]), int(test["nodes"]), hours + fixtures, by, int(test["worth"])))
+        found.append(
+            Candidate(name, str(test["hashcode"]), int(test["nodes"]), hours, by, int(test["worth"]), fixtures)
+        )
     return found
 
 
-def select(every: Sequence[Test], node_hours: float) -> Selection:
+def select(every: Sequence[Candidate], node_hours: float) -> Selection:
     """The most valuable tests that fit together, of equal ones the cheapest."""
-    chosen, left_out, left = list[Test](), list[Test](), node_hours
+    chosen, left_out, taken, shared = list[Candidate](), list[Candidate](), 0.0, dict[str, float]()
     for test in sorted(every, key=lambda one: (-one.worth, one.node_hours, one.name)):
-        if test.node_hours <= left:
+        cost = test.node_hours + sum(hours for name, hours in test.fixtures.items() if name not in shared)
+        if taken + cost <= node_hours:
             chosen.append(test)
-            left -= test.node_hours
+            taken += cost
+            shared |= test.fixtures
         else:
             left_out.append(test)
-    return Selection(tuple(chosen), tuple(left_out))
+    return Selection(tuple(chosen), tuple(left_out), taken)
 
 
 def name_of(display_name: str) -> str:

@@ -1,7 +1,8 @@
 """Which figures of a test are judged, and which way is worse.
 
 A figure that follows from another one of the same job by arithmetic would only count a slowdown twice. Parts of a step
-are not judged but say, where the step got slower, what did (culprit.py).
+are not judged but say, where the step got slower, what did (culprit.py). The mean of all steps, which other work on the
+machine moves for minutes, is judged but raises no alarm where the faster half of the steps is there to do so.
 """
 
 from systems.references import worse_by
@@ -9,6 +10,10 @@ from systems.references import worse_by
 PARTS = frozenset({"compute", "exposed_communication", "step_by_bound"})
 FOLLOW = {"hardware_flops_per_s": "time_per_iteration"}
 """A figure, and the one that it follows from."""
+MOVED_BY_OTHERS = {"time_per_iteration": "faster_half"}
+"""A figure, and the one that raises alarms in its place."""
+FITTED = frozenset({"link", "step", "half_size"})
+"""Numbers of a fit through what is judged."""
 ENDS = ("_low", "_high")
 """Of an interval."""
 
@@ -17,7 +22,12 @@ def is_judged(figure: str, unit: str, beside: frozenset[str]) -> bool:
     """Whether a figure of a test is. beside: all figures of the job."""
     return (
         worse_by(unit) != 0
-        and figure not in PARTS
+        and figure not in PARTS | FITTED
         and not figure.endswith(ENDS)
         and FOLLOW.get(figure, figure) not in beside - {figure}
     )
+
+
+def raises_alarms(figure: str, beside: frozenset[str]) -> bool:
+    """Whether a judged figure does."""
+    return MOVED_BY_OTHERS.get(figure) not in beside

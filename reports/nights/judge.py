@@ -17,7 +17,7 @@ import numpy as np
 
 from reports.nights import evidence
 from reports.nights.evidence import BASELINE, FEWEST, LOOK_BACK, Usual
-from reports.nights.figures import is_judged
+from reports.nights.figures import is_judged, raises_alarms
 from reports.nights.history import History, Job, Night
 from systems import references
 from systems.references import Key, References, worse_by
@@ -75,11 +75,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Of:
-    """A figure through the nights: of each that has it, the values of its jobs, in the order of the nights."""
+    """A figure through the nights: of each that has it, the values of its jobs, in the order of the nights. alarms:
+    whether it raises any.
+    """
 
     key: Key
     figure: str
     unit: str
+    alarms: bool
     nights: list[int]
     values: list[list[float]]
 
@@ -93,7 +96,8 @@ def figures(nights: Sequence[Night]) -> list[Of]:
             for name, (value, unit) in job.figures.items():
                 if not is_judged(name, unit, names):
                     continue
-                one = found.setdefault((job.key, name), Of(job.key, name, unit, [], []))
+                alarms = raises_alarms(name, names)
+                one = found.setdefault((job.key, name), Of(job.key, name, unit, alarms, [], []))
                 if one.nights and one.nights[-1] == position:
                     one.values[-1].append(value)
                 else:
@@ -108,8 +112,7 @@ def judge(history: History, known: References | None, *, last: int = 1) -> list[
     wanted = range(max(0, len(history.nights) - last), len(history.nights))
     found: list[list[Verdict]] = [list(_without_figures(history.nights[position])) for position in wanted]
     every = figures(history.nights)
-    judged = sum(one.key in by_key and one.figure in by_key[one.key].figures for one in every)
-    limit = alarm_limit(judged)
+    limit = alarm_limit(sum(one.alarms and one.key in by_key for one in every))
     for one in every:
         series = by_key.get(one.key)
         usual = series.figures.get(one.figure) if series else None
@@ -164,7 +167,7 @@ def _of_figure(
             continue
         logs = [sign * math.log(value / usual.median) for value in values]
         followed.append(position)
-        alarm = watch.add(logs)
+        alarm = watch.add(logs) if one.alarms else None
         yield (
             position,
             replace(
@@ -263,14 +266,13 @@ def suspects(history: History, known: References | None, tonight: Mapping[Key, S
         series = by_key.get(key)
         for name, usual in (series.figures if series else {}).items():
             values = [job.figures[name][0] for job in jobs if name in job.figures]
-            sign = worse_by(usual.unit)
-            if not values or not series or not sign:
+            sign, one = worse_by(usual.unit), before.get((key, name))
+            if not (values and series and sign and raises_alarms(name, frozenset(series.figures))):
                 continue
-            since, one = datetime.fromisoformat(series.first), before.get((key, name))
             past = [
                 sign * math.log(median(of) / usual.median)
                 for position, of in (zip(one.nights, one.values, strict=True) if one else ())
-                if history.nights[position].began >= since
+                if history.nights[position].began >= datetime.fromisoformat(series.first)
             ]
             watch = Watch(evidence.from_reference(usual.mad, usual.median, usual.jobs), 0.0)
             for night in past:

@@ -1,9 +1,10 @@
 """How often the judging of nights raises a false alarm, and how soon it finds a slowdown, on series with known truth.
 
-    python tests/reports/simulate_nights.py                         the noise that was measured on local and vcluster
-    python tests/reports/simulate_nights.py --figures 40 --nights 120 --quick
+    python tests/reports/simulate_nights.py                      200 figures, 3 years; about ten minutes
+    python tests/reports/simulate_nights.py --figures 40 --years 1 --normal 0.005 0.01
+    python tests/reports/simulate_nights.py --write results/reframe/results.db    the noise of other jobs from now on
 
-Noise: the residuals of measured.csv drawn at random, each about its own figure's median; of these jobs 5 % are slower
+Noise: the jobs of measured_noise.csv drawn at random, each about its own figure's median; of these jobs 5 % are slower
 besides, by 15 % on average (exponential), and every figure gets 1 % slower a month. A figure has a reference of its
 first 20 nights. A night is --jobs jobs, and as many more up to five as ci/nightly would run, as it looks worse.
 Beside ours stands the rule of thumb that one often finds: slower on two nights in a row, or one night beyond 5 MAD.
@@ -21,7 +22,9 @@ from statistics import median
 import numpy as np
 
 from reports.nights import evidence
-from reports.nights.judge import Watch, alarm_limit
+from reports.nights.history import history, systems_in
+from reports.nights.judge import Watch, alarm_limit, figures
+from reports.nights.told import named
 
 MEASURED = Path(__file__).with_name("measured_noise.csv")
 DRIFT_A_NIGHT = 0.01 / 30
@@ -38,6 +41,22 @@ def residuals(path: Path = MEASURED) -> dict[str, np.ndarray]:
         for row in csv.DictReader(line for line in file if not line.startswith("#")):
             found.setdefault(row["figure"], []).append(math.log(float(row["value"])))
     return {name: np.array(logs) - median(logs) for name, logs in found.items()}
+
+
+def write(databases: list[Path], path: Path) -> None:
+    """Every judged figure that raises alarms and has 20 jobs or more."""
+    rows, devices = [], set()
+    for database in databases:
+        for system in systems_in(database):
+            nights = history(database, system).nights
+            devices |= {device for night in nights for job in night.jobs for device in job.devices}
+            for one in figures(nights):
+                values = [value for night in one.values for value in night]
+                if one.alarms and len(values) >= REFERENCE:
+                    rows += [(f"{system} {named(one.key)} {one.figure}", f"{value:.6g}") for value in values]
+    with path.open("w") as file:
+        file.write(f"# Jobs of nothing changed on {' and '.join(sorted(devices))}, by simulate_nights.py --write.\n")
+        csv.writer(file, lineterminator="\n").writerows([("figure", "value"), *rows])
 
 
 @dataclass
@@ -104,50 +123,60 @@ def main() -> None:
     options.add_argument("--years", type=int, default=3, help="of so many nights, each with other noise")
     options.add_argument("--jobs", type=int, nargs="+", default=[1, 3], help="a night")
     options.add_argument("--noise", type=Path, default=MEASURED)
+    options.add_argument("--write", type=Path, nargs="+", metavar="DATABASE",
+                         help="take the noise from these results databases, and do nothing else")  # fmt: skip
     options.add_argument("--normal", type=float, nargs="*", help="normal noise of such scales instead")
     given = options.parse_args()
-    named = residuals(given.noise) if not given.normal else {}
+    if given.write:
+        write(given.write, given.noise)
+        return
     if given.normal:
         draws = np.random.default_rng(5)
-        named = {f"normal {scale:g}": draws.normal(0, scale, 100_000) for scale in given.normal}
+        noises = {f"normal, {one:g}": draws.normal(0, one, 100_000) for one in given.normal}
+    else:
+        noises = residuals(given.noise)
     limit = alarm_limit(given.figures)
     for jobs in given.jobs:
-        report(named, given.figures, given.nights, given.years, jobs, limit)
+        report(noises, given.figures, given.nights, given.years, jobs, limit)
 
 
-def report(named: dict[str, np.ndarray], figures: int, nights: int, years: int, jobs: int, limit: float) -> None:
-    say = sys.stdout.write
-    names = list(named)
-    began = time.monotonic()
-    say(f"== {jobs} job(s) a night, {figures} figures like {len(names)} measured ones\n")
-    counts = np.zeros(2)
-    run = 0
+def report(noises: dict[str, np.ndarray], count: int, nights: int, years: int, jobs: int, limit: float) -> None:
+    """Print what is found of so many jobs a night, on so many figures."""
+    names, began, alarms, run = list(noises), time.monotonic(), np.zeros(2), 0
+    say(f"== {jobs} job(s) a night, {count} figures with the noise of {len(names)}")
     for year in range(years):
-        for number in range(figures):
-            series = Series(named[names[number % len(names)]], np.random.default_rng([year, number]))
+        for number in range(count):
+            series = Series(noises[names[number % len(names)]], np.random.default_rng([year, number]))
             ours, thumbs, more = follow(series, REFERENCE + nights, jobs, limit)
-            counts += len(ours), len(thumbs)
+            alarms += len(ours), len(thumbs)
             run += more
-    scale = 365 / nights / years
-    say(f"false alarms a year and system: {counts[0] * scale:.2f} (of {counts[0]:.0f} seen in {years} x {nights} "
-        f"nights), by the rule of thumb {counts[1] * scale:.0f}; jobs a night and figure "
-        f"{run / figures / nights / years:.2f}; {time.monotonic() - began:.0f} s\n")  # fmt: skip
+    ours_a_year, thumbs_a_year = alarms * evidence.NIGHTS_A_YEAR / nights / years
+    say(f"false alarms a year and system: {ours_a_year:.2f}, of {alarms[0]:.0f} in {years} times {nights} nights; "
+        f"by the rule of thumb {thumbs_a_year:.0f}")  # fmt: skip
+    say(f"jobs a night and figure: {run / count / nights / years:.2f}; {time.monotonic() - began:.0f} s")
     for step, within in ((0.05, 3), (0.02, 10)):
         shares = {}
         for index, name in enumerate(names):
-            hits = total = 0
-            for number in range(max(20, figures // len(names))):
-                since = REFERENCE + SETTLED
-                series = Series(named[name], np.random.default_rng([99, index, number]), step, since)
-                ours, _, _ = follow(series, since + within, jobs, limit)
-                total += 1
-                hits += any(since <= night for night in ours)
-            shares[name] = hits / total
-        mean = sum(shares.values()) / len(shares)
-        say(f"{step:.0%} slower, found within {within} nights: {mean:.0%} of all\n")
-        for name, share in shares.items():
-            mad = evidence.SCALE_OF_MAD * float(np.median(np.abs(named[name])))
-            say(f"    {share:4.0%}  {name} (scale {mad:.2%})\n")
+            since, trials = REFERENCE + SETTLED, max(20, count // len(names))
+            found = [
+                follow(Series(noises[name], np.random.default_rng([99, index, trial]), step, since),
+                       since + within, jobs, limit)[0]
+                for trial in range(trials)
+            ]  # fmt: skip
+            shares[name] = sum(any(since <= night for night in one) for one in found) / trials
+        say(f"{step:.0%} slower, found within {within} nights: {sum(shares.values()) / len(shares):.0%}")
+        for name, share in sorted(shares.items(), key=lambda one: scale(noises[one[0]])):
+            say(f"    {share:4.0%}  {name}, whose jobs vary by {scale(noises[name]):.2%}")
+
+
+def scale(noise: np.ndarray) -> float:
+    """Of the jobs' noise, by its median absolute deviation."""
+    return evidence.SCALE_OF_MAD * float(np.median(np.abs(noise)))
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -193,6 +193,7 @@ def test_a_test_of_one_thing_names_it():
         ("hardware_flops_per_s", "flop/s", False),
         ("best_flops_per_s", "flop/s", True),
         ("compute", "s", False),
+        ("half_size", "B", False),
         ("paired_ratio_low", "x", False),
         ("paired_ratio", "x", True),
         ("communication_hidden", "%", False),

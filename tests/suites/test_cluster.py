@@ -223,6 +223,19 @@ def test_each_direction_of_a_link_has_its_rate(before: Machine, tmp_path: Path) 
     assert measured["eth0"] > 120e6
 
 
+def test_the_links_of_a_running_cluster_take_another_rate(before: Machine, tmp_path: Path) -> None:
+    try:
+        done = run(CLUSTER, "link", "500mbit")
+        assert (done.returncode, told(done)) == (0, "cluster: the links of 4 nodes are of 500mbit now.")
+        assert run(CLUSTER, "status").stdout.splitlines()[0] == "4 nodes of 2 ranks with links of 500mbit"
+        measured = exchange(tmp_path, "-N4", "-n4")
+        assert measured["in_s"] > 0.95 * 60e6 / 62.5e6
+        assert measured["out_s"] > 0.95 * 60e6 / 62.5e6
+        assert "tc refuses" in told(run(CLUSTER, "link", "fast"))
+    finally:
+        assert run(CLUSTER, "link", "1gbit").returncode == 0
+
+
 def test_ranks_of_one_node_talk_over_its_loopback(before: Machine, tmp_path: Path) -> None:
     measured = exchange(tmp_path, "-N1", "-n2", "-w", "n0")
     assert measured["lo"] > 40e6

@@ -1,0 +1,19 @@
+"""Whether jobs of a system can be submitted from this machine."""
+
+import shutil
+import socket
+
+from engine.errors import UsageError
+from systems import System
+
+SUBMITS = {"slurm": "sbatch", "squeue": "sbatch", "lsf": "bsub"}
+
+
+def check_here(system: System, done: str) -> None:
+    """Raises UsageError where no job of the system can be. done: what would be, such as "calibrated"."""
+    if not system.may_be_here():
+        raise UsageError(f"{system.name} is {done} on {system.name}, and this machine, {socket.gethostname()}, isn't.")
+    for partition in system.partitions:
+        program = SUBMITS.get(partition.scheduler)
+        if program and shutil.which(program) is None:
+            raise UsageError(f"{system.name} takes jobs by {program}, which this machine doesn't have: is it up?")

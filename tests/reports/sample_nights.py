@@ -1,0 +1,132 @@
+"""Nights as ReFrame keeps them: its database's schema, its sessions and test cases, with results of sample_results."""
+
+import json
+import random
+import sqlite3
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_results import as_record, train
+
+from reports.nights.history import history
+from reports.nights.reference import make
+from systems import references
+
+SCHEMA = (
+    "CREATE TABLE sessions(uuid TEXT PRIMARY KEY, session_start_unix REAL, session_end_unix REAL, json_blob TEXT, "
+    "report_file TEXT)",
+    "CREATE TABLE testcases(name TEXT, system TEXT, partition TEXT, environ TEXT, job_completion_time_unix REAL, "
+    "session_uuid TEXT, uuid TEXT, FOREIGN KEY(session_uuid) REFERENCES sessions(uuid) ON DELETE CASCADE)",
+    "CREATE TABLE metadata(schema_version TEXT)",
+)
+FIRST = datetime(2026, 9, 1, 2, 0, tzinfo=UTC)
+NIGHTS, SLOWER_FROM, SLOWER_BY = 45, 40, 1.08
+STEADY, SLOWED = "Steady %n=512", "Slowed %n=512"
+OLD, NEW = {"versions": {"torch": "2.9.0"}}, {"versions": {"torch": "2.10.0"}}
+
+
+def case(
+    name: str, figures: Mapping[str, tuple[float, str]], record: Mapping[str, Any], *, system: str = "frontier",
+    failure: str = "", words: Sequence[str] = ("-m", "engine", "train", "--model", "gpt-5b"),
+) -> dict[str, Any]:  # fmt: skip
+    """A test case: what it measured, as (value, unit) by name, and its result. failure: it failed, for that reason."""
+    return {
+        "name": name, "display_name": name, "system": system, "partition": "gpu", "environ": "engine",
+        "result": "fail" if failure else "pass", "fail_reason": failure or None,
+        "fail_phase": "sanity" if failure else None, "record": {} if failure else dict(record),
+        "executable_opts": list(words), "nodes": 4, "time_run": 60.0, "job_completion_time_unix": 0.0, "uuid": name,
+        "perfvalues": {
+            f"{system}:gpu:{figure}": [value, 0, None, None, unit, "pass"] for figure, (value, unit) in figures.items()
+        },
+    }  # fmt: skip
+
+
+def session(cases: Iterable[Mapping[str, Any]], began: datetime, night: str | None = None) -> dict[str, Any]:
+    """What one call of ReFrame stores. night: as ci/nightly names it; None where a person has started it."""
+    info = {
+        "data_version": "4.2", "version": "4.10.4", "hostname": "login1", "uuid": str(uuid.uuid4()),
+        "time_start_unix": began.timestamp(), "time_end_unix": began.timestamp() + 600,
+    }  # fmt: skip
+    if night is not None:
+        info["par4d_night"] = night
+    return {"session_info": info, "runs": [{"run_index": 0, "testcases": list(cases)}], "restored_cases": []}
+
+
+def store(path: Path, sessions: Iterable[Mapping[str, Any]]) -> Path:
+    """A results database that holds these."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path)
+    for statement in SCHEMA:
+        connection.execute(statement)
+    connection.execute("INSERT INTO metadata VALUES('1.0')")
+    for one in sessions:
+        info = one["session_info"]
+        row = (info["uuid"], info["time_start_unix"], info["time_end_unix"], json.dumps(one), None)
+        connection.execute("INSERT INTO sessions VALUES(?, ?, ?, ?, ?)", row)
+    connection.commit()
+    connection.close()
+    return path
+
+
+def night_name(number: int) -> str:
+    """As ci/nightly makes it."""
+    return f"{FIRST + timedelta(days=number):%Y-%m-%dT%H%M%S}"
+
+
+def timed(seconds: float, number: int, environment: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The figures and the record of a training that takes so long a step."""
+    record = as_record(train(time_s=seconds, job=number, study="nightly", environment=dict(environment)))
+    figures = {"time_per_iteration": (seconds, "s"), "hardware_flops_per_s": (3e17 / seconds, "flop/s")}
+    return figures, record
+
+
+def slowed(
+    count: int = NIGHTS, *, since: int = SLOWER_FROM, by: float = SLOWER_BY, jobs: int = 1, system: str = "frontier",
+    names: Sequence[str] = (STEADY, SLOWED),
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Nights of two tests with noise of half a per cent: the second is slower from a night on, with another torch."""
+    noise = random.Random(7)
+    made = []
+    for number in range(count):
+        cases = []
+        for _ in range(jobs):
+            for name in names:
+                factor = by if name == names[-1] and number >= since else 1.0
+                seconds = 18.0 * noise.gauss(1.0, 0.005) * factor
+                figures, record = timed(seconds, len(names) * number, NEW if number >= since else OLD)
+                cases.append(case(name, figures, record, system=system))
+        made.append(session(cases, FIRST + timedelta(days=number), night_name(number)))
+    return made
+
+
+def hostile_nights(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Of each name a system with seven nights of a test, all called so, and a failed one; times beyond any clock."""
+    made = []
+    for place, name in enumerate(names):
+        known = {"versions": {name: name}, "hosts": (name,), "environment": {name: name}, "git_commit": name}
+        for number, seconds in enumerate((1.0, 1e308, 1e-320, 2.0, 2.0, 2.0, 2.0)):
+            other = {
+                key: value if number % 2 else {} for key, value in known.items() if key in ("versions", "environment")
+            }
+            figures, record = timed(18.0, 100 * place + number, known | other)
+            figures = {name: (seconds, "s"), f"{name}2": (seconds, "x"), "rate": (seconds, "flop/s")}
+            tests = [
+                case(name, figures, record, system=name, words=(name,)),
+                case(f"Failed {name}", {}, {}, system=name, failure=name),
+            ]
+            made.append(session(tests, FIRST + timedelta(days=number), f"{number}{name}"))
+    return made
+
+
+@contextmanager
+def referred(database: Path, system: str = "frontier") -> Iterator[Path]:
+    """Within it the system has references, of all jobs in the database. Returns the database."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(references, "FOLDER", database.parent / "references")
+        make(history(database, system))
+        yield database

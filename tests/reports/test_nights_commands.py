@@ -1,0 +1,273 @@
+"""`par4d reference make` and `par4d verdict` on databases of many nights, and on bad ones."""
+
+import json
+import sqlite3
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from sample_nights import FIRST, NEW, STEADY, case, night_name, session, slowed, store, timed
+
+from reports.nights import history as nights_history
+from reports.nights import summary
+from reports.nights.told import tell
+from reports.par4d import main
+from systems import references
+
+
+@pytest.fixture(autouse=True)
+def own_references(tmp_path, monkeypatch):
+    """A folder of their own."""
+    monkeypatch.setattr(references, "FOLDER", tmp_path / "references")
+
+
+def make(database: Path, *words: str) -> int:
+    return main(["reference", "make", "--system", "frontier", "--database", str(database), *words])
+
+
+def verdict(database: Path, *words: str) -> int:
+    return main(["verdict", "--system", "frontier", "--database", str(database), *words])
+
+
+def test_a_slowdown_is_found_with_what_changed_and_the_exit_code_says_so(tmp_path, capsys):
+    quiet, slow = store(tmp_path / "quiet.db", slowed(40)), store(tmp_path / "slow.db", slowed(44))
+    assert make(quiet) == 0
+    assert verdict(quiet) == 0
+    assert "nothing got worse" in capsys.readouterr().out
+    assert verdict(slow) == 1
+    out = capsys.readouterr().out
+    assert "1 figure got worse, of Slowed n=512" in out
+    assert f"longer since the night {night_name(40)}" in out
+    assert "torch 2.9.0 -> 2.10.0" in out
+    assert verdict(slow, "--json", "--last", "6") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert [night["night"] for night in told] == [night_name(number) for number in range(38, 44)]
+    assert [night["code"] for night in told[:2]] == [0, 0]
+    (alarm,) = [one for one in told[-1]["verdicts"] if one["alarm"]]
+    assert alarm["test"] == "Slowed"
+    assert alarm["alarm"]["effect"] == pytest.approx(0.08, abs=0.01)
+    assert alarm["low"] > 0.02
+
+
+def test_references_have_median_and_mad_of_at_least_twenty_jobs_and_where_they_come_from(tmp_path, capsys):
+    assert make(store(tmp_path / "results.db", slowed(30))) == 0
+    found = references.references("frontier")
+    assert found is not None
+    steady = next(one for one in found.series if one.test == "Steady")
+    usual = steady.figures["time_per_iteration"]
+    assert usual.jobs == steady.nights == 30
+    assert usual.median == pytest.approx(18, rel=0.005)
+    assert 0.001 < usual.mad / usual.median < 0.006
+    assert steady.versions["torch"] == ("2.9.0",)
+    assert steady.commits
+    assert steady.first < steady.last
+    assert str(references.path_of("frontier")) in capsys.readouterr().out
+
+
+def test_too_few_jobs_make_no_reference_and_are_unknown(tmp_path, capsys):
+    database = store(tmp_path / "results.db", slowed(19))
+    assert make(database) == 2
+    assert "20 jobs of the same test, and the most are 19" in capsys.readouterr().err
+    assert verdict(database) == 2
+    assert "19 of the 20 jobs" in capsys.readouterr().out
+    assert make(database, "--min-jobs", "5") == 2
+    assert "at least 20" in capsys.readouterr().err
+
+
+def test_since_leaves_out_what_was_before(tmp_path, capsys):
+    database = store(tmp_path / "results.db", slowed(60, since=30, by=1.5))
+    assert make(database, "--since", night_name(30)[:10]) == 0
+    found = references.references("frontier")
+    assert found is not None
+    slow = next(one for one in found.series if one.test == "Slowed").figures["time_per_iteration"]
+    assert slow.median == pytest.approx(27, rel=0.01)
+    assert verdict(database) == 0
+    assert make(database, "--since", "soon") == 2
+    assert "--since is a date" in capsys.readouterr().err
+
+
+def test_failed_skipped_and_dry_jobs_never_enter_a_reference(tmp_path):
+    sessions = slowed(20, names=(STEADY,))
+    for number, one in enumerate(sessions):
+        _, record = timed(99.0, 500 + number, NEW)
+        bad = {"time_per_iteration": (99.0, "s")}
+        failed = case(STEADY, bad, record, failure="the loss is not a number")
+        skipped = case(STEADY, bad, record) | {"result": "skip", "record": {}}
+        dry = case(STEADY, {}, {})
+        one["runs"][0]["testcases"] += [failed, skipped, dry]
+    assert make(store(tmp_path / "results.db", sessions)) == 0
+    found = references.references("frontier")
+    assert found is not None
+    (series,) = found.series
+    assert series.figures["time_per_iteration"].jobs == 20
+    assert series.figures["time_per_iteration"].median < 19
+
+
+def test_a_job_that_failed_its_references_only_is_a_job_like_others(tmp_path):
+    sessions = slowed(20, names=(STEADY,))
+    for one in sessions[:4]:
+        one["runs"][0]["testcases"][0] |= {"result": "fail", "fail_reason": "too slow", "fail_phase": "performance"}
+    assert make(store(tmp_path / "results.db", sessions)) == 0
+
+
+def test_a_failed_test_is_told_with_its_reason(tmp_path, capsys):
+    sessions = slowed(40)
+    sessions[-1]["runs"][0]["testcases"][0] = case(STEADY, {}, {}, failure="the node was lost")
+    database = store(tmp_path / "results.db", sessions)
+    make(database)
+    assert verdict(database) == 1
+    assert "the node was lost" in capsys.readouterr().out
+
+
+def test_jobs_of_other_options_grids_and_precisions_are_not_compared(tmp_path):
+    sessions = slowed(20, names=(STEADY,))
+    for number, one in enumerate(sessions):
+        figures, record = timed(30.0, 700 + number, NEW)
+        other = case(STEADY, figures, record, words=("-m", "engine", "train", "--model", "gpt-10b", "--out", "x.json"))
+        grid = case(STEADY, figures, record | {"grid": "1x1x1x512"})
+        one["runs"][0]["testcases"] += [other, grid]
+    make(store(tmp_path / "results.db", sessions))
+    found = references.references("frontier")
+    assert found is not None
+    assert len(found.series) == 3
+
+
+def test_where_a_result_goes_and_what_a_machine_has_make_no_other_test():
+    given = [
+        "-m",
+        "engine",
+        "train",
+        "--data",
+        "/a/text-1",
+        "--peak-flops",
+        "1e12",
+        "--label",
+        "x=y",
+        "--out",
+        "r.json",
+    ]
+    other = ["-m", "engine", "train", "--data", "/b/c/text-1", "--out", "elsewhere.json"]
+    of = [references.key_of(partition="gpu", display_name="A %b=1", words=words, record={}) for words in (given, other)]
+    assert of[0] == of[1]
+    assert of[0].options == "-m engine train --data text-1"
+
+
+def test_no_database_and_no_night_are_told(tmp_path, capsys):
+    assert verdict(tmp_path / "none.db") == 2
+    assert "no database of results" in capsys.readouterr().err
+    assert verdict(store(tmp_path / "empty.db", [])) == 2
+    assert "has no night of frontier" in capsys.readouterr().err
+    assert make(tmp_path / "none.db") == 2
+
+
+def test_a_database_that_is_locked_cut_short_or_newer_is_told_in_a_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("reports.run_reports.LOCK_TIMEOUT_S", 0.2)
+    database = store(tmp_path / "results.db", slowed(20))
+    with sqlite3.connect(database, isolation_level=None) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        assert verdict(database) == 2
+        assert "locked" in capsys.readouterr().err
+        holder.execute("ROLLBACK")
+    whole = database.read_bytes()
+    for name, content in (("cut.db", whole[: len(whole) // 2]), ("text.db", b"x" * 4096)):
+        (tmp_path / name).write_bytes(content)
+        assert verdict(tmp_path / name) == 2
+        error = capsys.readouterr().err
+        assert "cut short or is damaged" in error
+        assert error.count("\n") == 1
+    sessions = slowed(20)
+    sessions[-1]["session_info"] |= {"data_version": "5.0", "version": "5.1.0"}
+    assert verdict(store(tmp_path / "newer.db", sessions)) == 2
+    assert "ReFrame 5.1.0, which is newer" in capsys.readouterr().err
+
+
+def test_sessions_that_are_no_json_are_left_out_and_counted(tmp_path, capsys):
+    database = store(tmp_path / "results.db", slowed(30))
+    with sqlite3.connect(database) as opened:
+        opened.execute("UPDATE sessions SET json_blob = substr(json_blob, 1, 100) WHERE rowid = 7")
+    assert make(database) == 0
+    assert "1 session of" in capsys.readouterr().err
+    assert verdict(database) == 0
+
+
+def test_a_clock_that_ran_backwards_is_told_and_nights_stay_in_the_order_of_their_storing(tmp_path, capsys):
+    sessions = slowed(30)
+    figures, record = timed(18.0, 900, {})
+    sessions.append(session([case(STEADY, figures, record)], FIRST.replace(year=2019), "after-all"))
+    database = store(tmp_path / "results.db", sessions)
+    found = nights_history.history(database, "frontier")
+    assert found.nights[-1].name == "after-all"
+    verdict(database)
+    assert "The clock ran backwards before 1 session" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("schema: par4d.references", "schema: other", "reads par4d.references of version 1"),
+        ("version: 1", "version: 9", "reads par4d.references of version 1"),
+        ("system: frontier", "system: alps", "holds references of 'alps'"),
+        ("unit: s", "unit: h", "edited since it was made"),
+        ("jobs: 30", "jobs: 3", "not a valid references file"),
+        ("mad: ", "mad: -", "not a valid references file"),
+        ("schema:", "{[", "is not YAML"),
+    ],
+)
+def test_references_that_were_edited_or_are_of_another_schema_are_refused_with_the_remedy(
+    tmp_path, capsys, old, new, told
+):
+    database = store(tmp_path / "results.db", slowed(30))
+    make(database)
+    file = references.path_of("frontier")
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+    capsys.readouterr()
+    assert verdict(database) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+    if "YAML" not in told:
+        assert "make it anew by `par4d reference make --system frontier`" in error
+    assert make(database) == 0  # which mends it
+    assert verdict(database) == 0
+
+
+def test_the_summary_is_text_markdown_junit_and_json(tmp_path):
+    sessions = slowed(44, names=(STEADY, "Slowed %n=<b>|*&"))
+    quiet, slow = store(tmp_path / "quiet.db", sessions[:40]), store(tmp_path / "slow.db", sessions)
+    make(quiet)
+    (told,) = tell(nights_history.history(slow, "frontier"), references.references("frontier"))
+    suite = ElementTree.fromstring(summary.as_junit(told))
+    assert suite.get("failures") == "1"
+    (failure,) = [case for case in suite.iter("testcase") if case.find("failure") is not None]
+    assert failure.get("classname") == "Slowed n=<b>|*&"
+    marked = summary.as_markdown(told)
+    assert "Slowed n=&lt;b>\\|\\*&amp;" in marked
+    rows = [line for line in marked.splitlines() if line.startswith("| ")]
+    assert {len(line.replace("\\|", "").split("|")) for line in rows} == {10}
+    assert "slower, ALARM" in summary.as_text(told)
+
+
+def test_verdicts_of_chance_alone_are_few(tmp_path):
+    """200 figures that don't change: of those called slower or faster nothing has to be true."""
+    names = [f"T{number} %n=1" for number in range(100)]
+    database = store(tmp_path / "results.db", slowed(40, names=names, since=99))
+    make(database)
+    nights = tell(nights_history.history(database, "frontier"), references.references("frontier"), last=10)
+    called = [one for night in nights for one in night.verdicts if one.word in ("slower", "faster")]
+    assert len(called) <= 1
+    assert not any(night.alarms for night in nights)
+
+
+def test_references_are_reframes_own_too():
+    usual = references.Usual(unit="s", median=2.0, mad=0.1, jobs=20)
+    assert usual.as_reframe() == (2.0, None, pytest.approx(0.25), "s")
+    rate = references.Usual(unit="flop/s", median=1e12, mad=1e9, jobs=20)
+    assert rate.as_reframe() == (1e12, -0.02, None, "flop/s")
+
+
+def test_help_teaches(capsys):
+    assert main(["verdict", "--help"]) == 0
+    assert "exit code: 0 fine" in capsys.readouterr().out
+    assert main(["reference", "make", "--help"]) == 0

@@ -1,0 +1,159 @@
+"""ci/nightly: what it selects, and a night of this machine from its shell."""
+
+import fcntl
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+from running import reframe
+
+from night.selection import Candidate, candidates, select
+from night.session import Night
+from reports.nights.history import History, history
+from systems import references
+
+ROOT = Path(__file__).parents[2]
+ONE_TEST = ("--", "--exclude", "WeakScaling|Validation|Bandwidth|Peak|Overlap")
+"""Leaves LaunchLatency, whose job takes seconds."""
+
+
+def nightly(folder: Path, *words: str, timeout: int = 300) -> subprocess.CompletedProcess[str]:
+    """As cron would: with hardly any environment."""
+    kept = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
+    return subprocess.run(
+        [str(ROOT / "ci" / "nightly"), "--system", "local", "--dir", str(folder), *words],
+        env=kept, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False,
+    )  # fmt: skip
+
+
+def candidate(name: str, worth: int, node_hours: float, **fixtures: float) -> Candidate:
+    return Candidate(name, name, 1, node_hours, "by its time limit", worth, fixtures)
+
+
+def names(found: tuple[Candidate, ...]) -> str:
+    return "".join(one.name for one in found)
+
+
+def test_the_most_valuable_tests_fill_the_budget_and_the_rest_is_named():
+    every = [candidate("a", 1, 0.5), candidate("b", 7, 1.0), candidate("c", 5, 0.7), candidate("d", 5, 0.4)]
+    selection = select(every, 2.0)
+    assert names(selection.chosen) == "bda"
+    assert names(selection.left_out) == "c"
+    assert selection.node_hours == pytest.approx(1.9)
+    assert names(select(every, 0.1).chosen) == ""
+
+
+def test_a_fixture_that_tests_share_is_paid_for_once():
+    every = [candidate("a", 2, 0.5, text=0.4), candidate("b", 1, 0.5, text=0.4)]
+    assert names(select(every, 1.4).chosen) == "ab"
+    assert select(every, 1.4).node_hours == pytest.approx(1.4)
+
+
+def test_without_earlier_runs_a_test_costs_its_nodes_for_its_time_limit():
+    described = [
+        {
+            "display_name": "A %n=1", "hashcode": "1", "nodes": 4, "node_hours": 0.4, "worth": 3,
+            "fixture_jobs": [{"unique_name": "text", "node_hours": 0.1}],
+        }
+    ]  # fmt: skip
+    (one,) = candidates(described, History("local", ()))
+    assert (one.node_hours, one.by, one.fixtures) == (0.4, "by its time limit", {"text": 0.1})
+
+
+def test_a_budget_that_fits_no_test_is_told_with_the_smallest(tmp_path):
+    done = nightly(tmp_path, "--node-hours", "0.0001", *ONE_TEST)
+    assert done.returncode == 2
+    assert "0.0001 node-hours have room for no nightly test of local: the smallest, LaunchLatency" in done.stderr
+    assert not list(tmp_path.glob("results/nights/local/*"))
+
+
+def test_two_at_once_are_refused(tmp_path):
+    lock = tmp_path / "results" / "nights" / "local.lock"
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as held:
+        held.write("process 77 since yesterday")
+        held.flush()
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = nightly(tmp_path)
+    assert done.returncode == 2
+    assert "are being run by process 77 since yesterday: wait until that has ended" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--time-limit", "soon"), "--time-limit is a time such as"),
+        (("--node-hours", "0"), "--node-hours is more than 0"),
+        (("--jobs", "9"), "--jobs is 1 to 5"),
+        (("--system", "nowhere"), "No system is called 'nowhere'"),
+        (("--system", "frontier"), "frontier is measured on frontier, and this machine"),
+    ],
+)
+def test_bad_options_are_told_in_a_sentence(tmp_path, words, told):
+    done = nightly(tmp_path, *words)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+@pytest.mark.slow
+def test_a_night_runs_is_judged_and_reported(tmp_path):
+    done = nightly(tmp_path, "--jobs", "2", "--time-limit", "20m", *ONE_TEST, timeout=900)
+    assert done.returncode == 2, done.stdout + done.stderr  # there are no references
+    assert "can't be judged" in done.stdout or "nothing could be judged" in done.stdout
+    folder = tmp_path / "results" / "nights" / "local"
+    (told,) = json.loads((folder / "latest.json").read_text())
+    assert {one["test"] for one in told["verdicts"]} == {"LaunchLatency"}
+    assert {one["jobs"] for one in told["verdicts"]} == {2}
+    assert told["verdicts"][0]["verdict"] == "unknown"
+    assert int(ElementTree.parse(folder / "latest.xml").getroot().get("skipped", "0")) == len(told["verdicts"])
+    assert (folder / f"{told['night']}.md").exists()
+    assert (tmp_path / "site" / "index.html").exists()
+
+
+def test_a_night_ends_with_its_time_limit(tmp_path):
+    night = Night("n", "local", tmp_path, time.monotonic() + 0.5)
+    began = time.monotonic()
+    assert not night.run(["12345678"])
+    assert time.monotonic() - began < 60
+    assert not night.run(["12345678"])
+    assert not (tmp_path / "results" / "reframe" / "results.db").exists()
+
+
+@pytest.mark.slow
+def test_reframe_alone_fails_what_is_far_off_its_reference(tmp_path, monkeypatch):
+    words = ("-c", "suites/peak.py", "--system", "local", "-n", "LaunchLatency", "-P", "ranks=1", "-r")
+    first = reframe(tmp_path, *words)
+    assert first.code == 0, first.out
+    (night,) = history(tmp_path / "results" / "reframe" / "results.db", "local").nights
+    (job,) = night.jobs
+    monkeypatch.setattr(references, "FOLDER", tmp_path / "references")
+    for times, code in ((10.0, 0), (0.1, 1)):
+        usual = {
+            name: references.Usual(unit=unit, median=times * value, mad=0.01 * times * value, jobs=20)
+            for name, (value, unit) in job.figures.items()
+        }
+        when = job.began.isoformat()
+        series = references.Series(**job.key._asdict(), nights=20, first=when, last=when, figures=usual)
+        references.keep("local", when, None, [series])
+        again = reframe(tmp_path, *words, PAR4D_REFERENCES=str(references.FOLDER))
+        assert again.code == code, again.out
+        assert ("failed to meet reference" in again.out) == (code == 1)
+    references.path_of("local").write_text("schema: other\n")
+    spoilt = reframe(tmp_path, *words, PAR4D_REFERENCES=str(references.FOLDER))
+    assert spoilt.code == 0
+    assert "make it anew by `par4d reference make --system local`" in spoilt.out
+
+
+def test_the_examples_of_schedules_are_what_they_say():
+    gitlab = yaml.safe_load((ROOT / "ci" / "schedules" / "gitlab-ci.yml").read_text())
+    assert gitlab["nightly"]["script"] == ["ci/nightly --system perlmutter --node-hours 2"]
+    for name in ("crontab", "scrontab"):
+        lines = (ROOT / "ci" / "schedules" / name).read_text().splitlines()
+        (line,) = [one for one in lines if one[:1].isdigit()]
+        assert line.split()[:5] == ["0", "1", "*", "*", "*"]
+        assert "/ci/nightly" in line
