@@ -22,7 +22,7 @@ EPILOG = """\
 What is read, below every folder given by --results:
   result.json files    of `python -m engine train` and `python -m engine bench`, under any name that ends in .json
   run reports          of ReFrame (run-report-*.json): each test case carries the result of its run
-  results databases    of ReFrame (*.db), opened read-only
+  results databases    of ReFrame (*.db), opened read-only; nights in them are judged, as par4d verdict does
   plans, validations   of `par4d plan --out FILE.json` and `par4d plan --validate --out FILE.json`
 A run that is found in several of them counts once. Files that are cut short or written by a newer Par4D are left out
 and listed on the index page with the reason. Other files are ignored.

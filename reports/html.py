@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from reports import text
 from reports.index import Card
-from reports.page import Block, Cell, Column, Figure, Figures, Page, Table
+from reports.page import Block, Cell, Column, Download, Figure, Figures, Notices, Page, Table
 
 _HERE = Path(__file__).parent
 
@@ -37,17 +37,18 @@ class Renderer:
         """A study's page. files: the address of the CSV of each table and figure, by its name."""
         return self._environment.get_template("study.html").render(page=page, here=name, files=files)
 
-    def index(self, page: Page, cards: Iterable[Card], files: Mapping[str, str]) -> str:
-        """The first page."""
-        return self._environment.get_template("index.html").render(page=page, here="", files=files, cards=cards)
+    def index(self, page: Page, notices: Notices, cards: Iterable[Card], files: Mapping[str, str]) -> str:
+        """The first page. notices: what stands above all."""
+        known = {"page": page, "here": "", "files": files, "cards": cards, "block": notices}
+        return self._environment.get_template("index.html").render(known)
 
 
-def data_blocks(page: Page) -> list[Table | Figure]:
-    """Every table and figure of a page: what has a CSV."""
-    found: list[Table | Figure] = []
+def data_blocks(page: Page) -> list[Table | Figure | Download]:
+    """Every table and figure of a page, and what else has a CSV."""
+    found: list[Table | Figure | Download] = []
     for section in page.sections:
         for block in section.blocks:
-            if isinstance(block, Table):
+            if isinstance(block, Table | Download):
                 found.append(block)
             elif isinstance(block, Figures):
                 found.extend(block.figures)
@@ -62,9 +63,11 @@ def _kind(block: Block) -> str:
 def _td(cell: Cell, column: Column) -> Markup:
     names = [
         name
-        for name, on in (("n", column.numeric), ("w", column.wide), ("none", cell.missing), ("q", cell.quiet))
+        for name, on in (
+            ("n", column.numeric), ("w", column.wide), ("none", cell.missing), ("q", cell.quiet), ("bad", cell.bad)
+        )
         if on
-    ]
+    ]  # fmt: skip
     classes = f' class="{" ".join(names)}"' if names else ""
     sort = "" if cell.sort is None or not column.numeric else f' data-s="{escape(cell.sort)}"'
     return Markup(f"<td{classes}{sort}>{escape(cell.text)}</td>")

@@ -21,6 +21,8 @@ from engine.planning.validation import Validation
 from engine.result import gpu_check, peers
 from engine.result.schema import Result, ResultError, checked, parse
 from reports import run_reports
+from reports.nights.gathered import histories, joined
+from reports.nights.history import History
 from reports.run_reports import StoredResult
 from reports.text import clean
 
@@ -82,7 +84,9 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """All that was found. duplicates: runs met again, without_record: test cases that measured nothing."""
+    """All that was found. duplicates: runs met again, without_record: test cases that measured nothing; histories: each
+    system's nights.
+    """
 
     folders: tuple[str, ...]
     runs: tuple[Run, ...]
@@ -94,6 +98,7 @@ class Loaded:
     checks: tuple[Checked, ...] = ()
     plans: tuple[Planned, ...] = ()
     validations: tuple[Validated, ...] = ()
+    histories: tuple[History, ...] = ()
 
     @property
     def statuses(self) -> list[str]:
@@ -116,6 +121,7 @@ def load(folders: Sequence[Path]) -> Loaded:
     skipped: list[Skipped] = []
     results: list[StoredResult] = []
     reported: list[StoredResult] = []
+    nights: list[History] = []
     files = 0
     for path in _files(folders):
         if path.suffix == ".json":
@@ -125,9 +131,10 @@ def load(folders: Sequence[Path]) -> Loaded:
             kept = results if isinstance(found, StoredResult) else reported
             kept.extend([found] if isinstance(found, StoredResult) else found)
         else:
-            kept = reported
             try:
-                kept.extend(run_reports.from_database(path))
+                with run_reports.remembered(path):
+                    reported.extend(run_reports.from_database(path))
+                    nights.extend(histories(path))
             except ResultError as error:
                 skipped.append(Skipped(str(path), str(error)))
         files += 1
@@ -171,7 +178,7 @@ def load(folders: Sequence[Path]) -> Loaded:
             seen.add(identity)
     return Loaded(
         tuple(map(str, folders)), tuple(runs), tuple(skipped), files, duplicates, without_record, tuple(contests),
-        tuple(checks), tuple(plans), tuple(validations),
+        tuple(checks), tuple(plans), tuple(validations), tuple(joined(nights)),
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 from markupsafe import Markup
@@ -23,7 +23,8 @@ class Column:
     missing: what stands where there is no value. wide: text that may wrap instead of staying on one line. figure: the
     name of the derived figure that it is (metrics.DEFINITIONS), whose definition its head leads to. spread: the keys of
     the ends of its interval, written behind it; level: the value that means no difference: what has it in its
-    interval, or has none, is written in grey. Raises ValueError for a figure that is defined nowhere.
+    interval, or has none, is written in grey. bad: values that are written as a warning. Raises ValueError for a figure
+    that is defined nowhere.
     """
 
     title: str
@@ -35,6 +36,7 @@ class Column:
     figure: str = ""
     spread: tuple[str, str] | None = None
     level: float = math.nan
+    bad: frozenset[Any] = frozenset()
 
     def __post_init__(self) -> None:
         if self.figure and self.figure not in derived.NAMES:
@@ -59,7 +61,8 @@ class Column:
         if known:
             words += f" ({self.write(ends[0])} to {self.write(ends[1])})"
         sort = value.timestamp() if isinstance(value, datetime) else value
-        return Cell(words, sort, quiet=not math.isnan(self.level) and not (known and self._tells(*ends)))
+        quiet = not math.isnan(self.level) and not (known and self._tells(*ends))
+        return Cell(words, sort, quiet=quiet, bad=value in self.bad)
 
     def _tells(self, low: float, high: float) -> bool:
         return low > self.level or high < self.level
@@ -67,12 +70,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell: its text, what it sorts by, whether there is no value, and whether it may be chance."""
+    """One cell: its text, what it sorts by, whether there is no value, whether it may be chance, whether it is bad."""
 
     text: str
     sort: object
     missing: bool = False
     quiet: bool = False
+    bad: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +161,41 @@ class Definitions:
     definitions: tuple[Definition, ...]
 
 
-Block = Table | Figures | Paragraph | Commands | Facts | Definitions
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Whether something is well, told by a sign, a colour and a word. details: sentences below it; links: (address,
+    words).
+    """
+
+    kind: Literal["worse", "fine", "unknown"]
+    word: str
+    text: str
+    details: tuple[str, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def sign(self) -> str:
+        """Which tells the kinds apart without colour."""
+        return {"worse": "\u25b2", "fine": "\u2713", "unknown": "?"}[self.kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Notices:
+    """What is to be seen first."""
+
+    notices: tuple[Notice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A CSV alone, and what is in it."""
+
+    text: str
+    csv: pd.DataFrame
+    name: str
+
+
+Block = Table | Figures | Paragraph | Commands | Facts | Definitions | Notices | Download
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ rebuild ours. Format: ReFrame 4.10, run report data version 4.2.
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,12 +113,30 @@ def from_database(path: Path) -> list[StoredResult]:
     return found
 
 
+@contextmanager
+def remembered(path: Path) -> Iterator[None]:
+    """Within it the sessions of a database, which are asked for once for its results and once for each system's nights,
+    are read and decoded once, and kept in memory. Raises ResultError.
+    """
+    _remembered[path] = list(sessions(path))
+    try:
+        yield
+    finally:
+        del _remembered[path]
+
+
+_remembered: dict[Path, list[tuple[str, dict[str, Any] | None]]] = {}
+
+
 def sessions(path: Path) -> Iterator[tuple[str, dict[str, Any] | None]]:
     """Every session of a results database with its run report, None for one that isn't JSON, in the order in which they
     were stored; none if it is another database. The file is opened read-only.
 
     Raises ResultError if it can't be read as a database, or is of a ReFrame whose format is newer than this.
     """
+    if path in _remembered:
+        yield from _remembered[path]
+        return
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=LOCK_TIMEOUT_S)) as opened:
             tables = {name for (name,) in opened.execute("SELECT name FROM sqlite_master")}

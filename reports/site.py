@@ -10,12 +10,14 @@ import pandas as pd
 
 from engine.errors import RunError, UsageError
 from engine.result.names import UNTUNED
-from reports import gpu_checks, methods
+from reports import gpu_checks, methods, text
 from reports.csvout import to_csv
 from reports.frame import frames
 from reports.html import Renderer, data_blocks
 from reports.index import card, index
 from reports.load import Loaded, load
+from reports.nights import history_page, night_page
+from reports.nights.followed import FollowedSystem, followed
 from reports.page import Page
 from reports.peaks import with_peaks
 from reports.predictions import newest_first
@@ -47,7 +49,8 @@ def pages(loaded: Loaded) -> dict[str, str]:
     runs = everything.runs
     held = everything.contests[everything.contests["peer"] != UNTUNED]
     studies = all_studies()
-    menu = [*((study.name, study.title) for study in studies), (methods.NAME, methods.TITLE)]
+    nightly = followed(loaded.histories)
+    menu = [*_nightly_menu(nightly), *((study.name, study.title) for study in studies), (methods.NAME, methods.TITLE)]
     renderer = Renderer(menu, results=len(loaded.statuses), built=datetime.now(UTC))
     files: dict[str, str] = {}
     cards = []
@@ -65,10 +68,21 @@ def pages(loaded: Loaded) -> dict[str, str]:
             shown |= selected & (not study.shared)
         files[f"{study.name}.html"] = renderer.study(study.name, page, _add_data(files, study.name, page))
         cards.append(card(study, page, rows))
+    of_nights = [(system.page, history_page.page(system)) for system in nightly]
+    if nightly:
+        of_nights.append((night_page.NAME, night_page.page(nightly)))
+    for name, page in of_nights:
+        files[f"{name}.html"] = renderer.study(name, page, _add_data(files, name, page))
     files[f"{methods.NAME}.html"] = renderer.study(methods.NAME, methods.page(), {})
     first = index(loaded, runs[~shown])
-    files["index.html"] = renderer.index(first, cards, _add_data(files, "index", first))
+    files["index.html"] = renderer.index(first, night_page.summary(nightly), cards, _add_data(files, "index", first))
     return files
+
+
+def _nightly_menu(systems: Sequence[FollowedSystem]) -> list[tuple[str, str]]:
+    """The pages of nights, where there are any, by name and title."""
+    pages = [(system.page, f"History of {text.clean(system.name, 24)}") for system in systems]
+    return [(night_page.NAME, night_page.TITLE), *pages] if systems else []
 
 
 def _add_data(files: dict[str, str], study: str, page: Page) -> dict[str, str]:

@@ -7,7 +7,9 @@ identifiers are made unique, and the picture carries a title and a description f
 import io
 import re
 import warnings
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any
 from xml.etree import ElementTree
 
@@ -58,8 +60,12 @@ def style() -> AbstractContextManager[None]:
     return matplotlib.rc_context(_STYLE)
 
 
-def inline(figure: Figure, *, name: str, title: str, description: str) -> Markup:
-    """The figure as an <svg> element. name: unique in the page; title, description: plain text."""
+def inline(
+    figure: Figure, *, name: str, title: str, description: str, titles: Mapping[str, str] = MappingProxyType({})
+) -> Markup:
+    """The figure as an <svg> element. name: unique in the page; title, description: plain text; titles: of parts of
+    it, by the names that these were drawn under (gid), which a browser shows where one points at them.
+    """
     buffer = io.StringIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the page's font draws it
@@ -67,6 +73,9 @@ def inline(figure: Figure, *, name: str, title: str, description: str) -> Markup
     root = ElementTree.fromstring(buffer.getvalue())
     _plain_names(root)
     _restyle(root)
+    for element in root.iter():
+        if words := titles.get(element.get("id", "")):
+            ElementTree.SubElement(element, "title").text = words
     _unique_ids(root, name)
     for parent in root.iter():
         for child in [child for child in parent if child.tag in ("metadata", "style")]:

@@ -6,11 +6,13 @@ Dots are strokes without a length, of which one path holds all: a page has many 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
@@ -25,11 +27,13 @@ HEIGHT, TOP, BOTTOM, RIGHT = 214.0, 40.0, 44.0, 12.0
 MOST_NIGHTS = 365
 """Of a chart, the last ones."""
 MOST_TITLED = 60
-"""Quiet ticks of a chart; of more none has a title of its own."""
+"""Ticks of one kind in a chart; of more none has a title of its own."""
 FAR = 3.0
 """What lies beyond the usual range by so many times its width stands at the edge, unless it is of the last nights."""
 DENSE = 100
 """With more nights dots are smaller."""
+LARGEST = 1e300
+"""That a scale can be made for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +76,14 @@ def chart(track: Track, *, name: str, title: str, description: str) -> Markup:
     first = max(0, len(track.nights) - MOST_NIGHTS)
     factor, unit = scale(track.unit, track.values)
     rows = np.array([track.at, track.values, track.least, track.most], dtype=float)[:, np.array(track.at) >= first]
-    rows[1:] /= factor
+    rows[1:] = (rows[1:] / factor).clip(0, LARGEST)
     usual, band = track.usual / factor, [end / factor for end in (track.low, track.high) if math.isfinite(end)]
-    low, high = _limits(rows[1], [*rows[2:, -LOOK_BACK:].flat, *band])
+    low, high = _limits(rows[1], [*rows[1, -LOOK_BACK:], *band])
     with style():
         left = 12 + LETTER * max(len(plain(tick)) for tick in MaxNLocator(4).tick_values(low, high))
         figure, axes = canvas(WIDTH, HEIGHT, left=left, right=RIGHT, top=TOP, bottom=BOTTOM)
-        axes.set_xlim(first - 0.5, len(track.nights) - 0.5)
+        room = max(0.5, 0.015 * (len(track.nights) - first))
+        axes.set_xlim(first - room, len(track.nights) - 1 + room)
         axes.set_ylim(low, high)
         axes.yaxis.set_major_locator(MaxNLocator(4))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
@@ -89,7 +94,7 @@ def chart(track: Track, *, name: str, title: str, description: str) -> Markup:
             axes.axhspan(band[0], band[1], facecolor=COLOURS["muted"], alpha=0.16, linewidth=0)
             axes.axhline(usual, color=COLOURS["muted"], linewidth=1.0)
         _draw_dots(axes, rows, track.alarms, low, high)
-        titles = dict(_draw_marks(axes, [mark for mark in track.marks if mark.at >= first], name))
+        titles = dict(_draw_marks(figure, axes, [mark for mark in track.marks if mark.at >= first], name))
         write(figure, 1, 12, unit, "muted", "left")
         return inline(figure, name=name, title=title, description=description, titles=titles)
 
@@ -123,12 +128,15 @@ def _name_nights(axes: Axes, nights: Sequence[str], first: int) -> None:
     room = axes.bbox.width / (LETTER * max(map(len, names[first:])) + 14)
     last = len(names) - 1
     ticks = np.unique(np.linspace(first, last, max(2, min(int(room), last - first + 1))).round().astype(int))
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_major_locator(FixedLocator(ticks.tolist()))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: names[round(at)]))
     axes.tick_params(axis="x", length=0, pad=18)
     for label, tick in zip(axes.get_xticklabels(), ticks, strict=True):
         label.set_horizontalalignment("left" if tick == first else "right" if tick == last else "center")
+
+
+Cap: TypeAlias = Literal["round", "projecting", "butt"]
 
 
 def _draw_dots(axes: Axes, rows: Floats, alarms: frozenset[int], low: float, high: float) -> None:
@@ -137,8 +145,11 @@ def _draw_dots(axes: Axes, rows: Floats, alarms: frozenset[int], low: float, hig
     inside = (rows[1] >= low) & (rows[1] <= high)
     alarm = np.isin(rows[0], list(alarms))
     several = rows[:, rows[3] > rows[2]]
-    _strokes(axes, several[0], several[2].clip(low, high), several[3].clip(low, high), "blue", 1.3, alpha=0.4)
-    for chosen, colour, wide, cap in ((~alarm, "blue", width, "round"), (alarm, "red", width + 1, "projecting")):
+    _strokes(axes, several[0], several[2].clip(low, high), several[3].clip(low, high), "blue", width / 3, alpha=0.35)
+    kinds: tuple[tuple[npt.NDArray[np.bool_], str, float, Cap], ...] = (
+        (~alarm, "blue", width, "round"), (alarm, "red", width + 1, "projecting")
+    )  # fmt: skip
+    for chosen, colour, wide, cap in kinds:
         at, value = rows[:2, chosen & inside]
         _strokes(axes, at, value, value, colour, wide, cap=cap)
         for beyond, edge, marker in ((rows[1] > high, high, 6), (rows[1] < low, low, 7)):  # carets, tip at the edge
@@ -152,7 +163,7 @@ def _draw_dots(axes: Axes, rows: Floats, alarms: frozenset[int], low: float, hig
 
 def _strokes(
     axes: Axes, at: Floats, start: Floats, end: Floats, colour: str, width: float, *,
-    cap: Literal["round", "projecting", "butt"] = "butt", alpha: float = 1.0, below: bool = False, gid: str = "",
+    cap: Cap = "butt", alpha: float = 1.0, below: bool = False, gid: str = "",
 ) -> None:  # fmt: skip
     """Upright strokes as one path. below: start and end are pixels above the horizontal scale, not values."""
     if not len(at):
@@ -168,34 +179,31 @@ def _strokes(
         patch.set_gid(gid)
 
 
-def _draw_marks(axes: Axes, marks: Sequence[Mark], name: str) -> Iterator[tuple[str, str]]:
+def _draw_marks(figure: Figure, axes: Axes, marks: Sequence[Mark], name: str) -> Iterator[tuple[str, str]]:
     """Changes as dashes from top to bottom, updates as ticks below the scale; yields the title of each by its name."""
-    end = 0.0
+    free = 0.0
     for mark in marks:
         if mark.kind in ("worse", "better"):
             colour = "red" if mark.kind == "worse" else "green"
             gid = f"{name}-change{mark.at}"
             axes.axvline(mark.at - 0.5, color=COLOURS[colour], linewidth=1.6, linestyle=(0, (3, 2)), gid=gid)
-            end = _label(axes, mark.at - 0.5, mark.label, colour, end)
+            free = _label(figure, axes, mark.at - 0.5, mark.label, colour, free)
             yield gid, mark.words
-    quiet = [mark for mark in marks if mark.kind == "quiet"]
-    ticks = [([mark], mark.words) for mark in marks if mark.kind == "update" or (mark.kind == "quiet" and len(quiet) <= MOST_TITLED)]
-    if len(quiet) > MOST_TITLED:
-        ticks.append((quiet, f"commit or nodes differ in {len(quiet)} nights from those before: the CSV says how"))
-    for group, words in ticks:
-        loud = group[0].kind == "update"
-        gid = f"{name}-tick{group[0].at}"
-        at = np.array([mark.at for mark in group], dtype=float)
-        ends = (np.full(len(at), pixels / axes.bbox.height) for pixels in ((-16, -3) if loud else (-9, -3)))
-        _strokes(axes, at, *ends, "ink" if loud else "muted", 2.5 if loud else 1.5, below=True, gid=gid)
-        yield gid, words
+    for kind, below, colour, width in (("update", -16, "ink", 2.5), ("quiet", -9, "muted", 1.5)):
+        same = [mark for mark in marks if mark.kind == kind]
+        for group in [[mark] for mark in same] if len(same) <= MOST_TITLED else [same]:
+            gid = f"{name}-tick{group[0].at}"
+            at = np.array([mark.at for mark in group], dtype=float)
+            start, end = (np.full(len(at), pixels / axes.bbox.height) for pixels in (below, -3))
+            _strokes(axes, at, start, end, colour, width, below=True, gid=gid)
+            yield gid, group[0].words if len(group) == 1 else f"other than before in {len(group)} nights: see the CSV"
 
 
-def _label(axes: Axes, at: float, words: str, colour: str, end: float) -> float:
-    """Above a change, unless the one before it ends too far right; returns where this one ends, in pixels."""
+def _label(figure: Figure, axes: Axes, at: float, words: str, colour: str, free: float) -> float:
+    """Above a change, if there is room: free, in pixels, is where that begins. Returns where it begins then."""
     half = LETTER * len(words) / 2
     x = min(max(float(axes.transData.transform((at, 0))[0]), half + 2), WIDTH - half - 2)
-    if x - half < end:
-        return end
-    write(axes.figure, x, TOP - 12, words, colour, "center", weight="bold")
+    if x - half < free:
+        return free
+    write(figure, x, TOP - 12, words, colour, "center", weight="bold")
     return x + half + 6

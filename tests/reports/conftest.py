@@ -10,6 +10,7 @@ from sample_ablation import OWN_CORES, SHARED, ablation
 from sample_checks import check, save_checks
 from sample_contests import ONE_DEVICE, RATIOS, baseline, baselines, contests, one_device, save_contests
 from sample_devices import latency, links, memory
+from sample_nights import hostile_nights, referred, slowed, store
 from sample_predictions import hostile_predictions, plan, save_predictions
 from sample_predictions import validation as validated
 from sample_results import ALL, energy, gemm, save, series, strong, train, validation
@@ -21,6 +22,7 @@ from engine.result.schema import Variant
 from reports.site import build
 
 HOSTILE = "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">"
+HOSTILES = (HOSTILE, "=1+1", "../../etc/passwd", "$\\frac{1}$", "x" * 500, "a\x00b\u202ec", "]]>--></svg></style>")
 
 
 def built_once(name: str, folders: Sequence[Path], factory: pytest.TempPathFactory) -> Path:
@@ -126,7 +128,7 @@ def hostile_contests(
 def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of results whose every free text tries to be markup, a formula, a path or an overlong name."""
     folder = tmp_path_factory.mktemp("hostile")
-    names = (HOSTILE, "=1+1", "../../etc/passwd", "$\\frac{1}$", "x" * 500, "a\x00b\u202ec", "]]>--></svg></style>")
+    names = HOSTILES
     results = [
         train(
             name=name, system=name, partition=name, variant=name, other=name, ranks=512 * 2**n, job=n,
@@ -157,3 +159,19 @@ def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_contests([*odd, *own], folder)
     save_predictions([made for name in names for made in hostile_predictions(name)], folder)
     return built_once("hostile_site", [folder], tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def nightly_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of nights of two tests, three jobs each, of which one got slower when torch was updated."""
+    folder = tmp_path_factory.mktemp("nights")
+    with referred(store(folder / "results.db", slowed(jobs=3))):
+        return built_once("nightly_site", [folder], tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def hostile_nightly_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of nights whose every free text tries to be something else, with numbers that no clock shows."""
+    folder = tmp_path_factory.mktemp("hostile_nights")
+    store(folder / "results.db", hostile_nights(HOSTILES))
+    return built_once("hostile_nightly_site", [folder], tmp_path_factory)

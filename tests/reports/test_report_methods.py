@@ -85,6 +85,7 @@ def test_a_formula_is_what_its_function_computes(definition: Definition) -> None
         "abs": abs,
         "sum": sum,
         "len": len,
+        "sorted": sorted,
         "__builtins__": {},
     }
     assert eval(definition.formula, known | inputs | {"__builtins__": {}}) == pytest.approx(function(**inputs))

@@ -13,7 +13,7 @@ from virtual_cluster.command import parse
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], "required: up|status|down"),
+        ([], "required: up|link|status|down"),
         (["upp"], "invalid choice: 'upp'"),
         (["up", "--noodles", "4"], "unrecognized arguments: --noodles 4"),
         (["up", "--nodes", "0"], "--nodes: it goes from 1 to 64, but '0' was given"),

@@ -1,0 +1,19 @@
+"""Numbers of many units in one column of a table."""
+
+from reports.nights.summary import amount
+
+
+class Amount(float):
+    """A number that knows its unit: it sorts and goes to a CSV as a number, and is read with the unit."""
+
+    unit: str
+
+    def __new__(cls, value: float, unit: str) -> "Amount":
+        made = super().__new__(cls, value)
+        made.unit = unit
+        return made
+
+
+def read(value: Amount) -> str:
+    """With its unit."""
+    return amount(value, value.unit)

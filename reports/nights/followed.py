@@ -1,0 +1,170 @@
+"""A system's nights with all that there is to say of each: what its pages are made of."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import pandas as pd
+
+from engine.errors import EngineError
+from reports import text
+from reports.nights import evidence
+from reports.nights.changes import Change, changes, what_changed
+from reports.nights.history import History, Night
+from reports.nights.judge import Of, Verdict, figures, judge
+from reports.nights.told import Told, named, tell
+from systems import references
+from systems.references import Key, References, Usual
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A judged figure through the nights. test: its name in a few words; verdicts, updates (what changed of the machine
+    since the night before in which the test ran): by the night's position; changes: at positions of nights.
+    """
+
+    of: Of
+    test: str
+    usual: Usual | None
+    verdicts: Mapping[int, Verdict]
+    changes: Sequence[Change]
+    updates: Mapping[int, Sequence[str]]
+
+    @property
+    def latest(self) -> Verdict | None:
+        """On the last night that has the figure; None for one before the references."""
+        return self.verdicts.get(self.of.nights[-1])
+
+    @property
+    def alarms(self) -> frozenset[int]:
+        """The positions of nights with an alarm."""
+        return frozenset(at for at, verdict in self.verdicts.items() if verdict.alarm)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedSystem:
+    """page: the name of its page of nights; told: of its last night; names: of the tests that measured something."""
+
+    page: str
+    history: History
+    told: Told
+    figures: Sequence[Followed]
+    names: Mapping[Key, str]
+
+    @property
+    def name(self) -> str:
+        """As a person may read it."""
+        return text.clean(self.history.system, 60)
+
+    @property
+    def nights(self) -> tuple[Night, ...]:
+        """All of them, oldest first."""
+        return self.history.nights
+
+
+def followed(histories: Sequence[History]) -> list[FollowedSystem]:
+    """Each system's."""
+    pages = text.slugs(history.system for history in histories)
+    return [_system(f"history-{page}", history) for page, history in zip(pages, histories, strict=True)]
+
+
+def _system(page: str, history: History) -> FollowedSystem:
+    known, why = _references(history.system)
+    verdicts: dict[tuple[Key, str], dict[int, Verdict]] = {}
+    for at, night in enumerate(judge(history, known, last=len(history.nights))):
+        for verdict in night:
+            verdicts.setdefault((verdict.key, verdict.figure), {})[at] = verdict
+    (told,) = tell(history, known)
+    every = figures(history.nights)
+    names = labels(dict.fromkeys(one.key for one in every))
+    updates = _updates(history.nights)
+    by_key = known.by_key() if known else {}
+    found = []
+    for one in every:
+        series = by_key.get(one.key)
+        moved = [Change(one.nights[change.at], change.change) for change in changes(list(map(median, one.values)))]
+        found.append(
+            Followed(
+                one, names[one.key], series.figures.get(one.figure) if series else None,
+                verdicts.get((one.key, one.figure), {}), moved, updates[one.key],
+            )
+        )  # fmt: skip
+    return FollowedSystem(page, history, replace(told, remarks=(*why, *told.remarks)), found, names)
+
+
+def _references(system: str) -> tuple[References | None, list[str]]:
+    """Those of a system, whose name may be anything; where they can't be used, why."""
+    if system not in {path.stem for path in references.FOLDER.glob("*.yaml")}:
+        return None, []
+    try:
+        return references.references(system), []
+    except (EngineError, OSError) as error:
+        return None, [str(error)]
+
+
+def labels(keys: Iterable[Key]) -> dict[Key, str]:
+    """A name for each test that no other has: with its partition, grid and precision where it takes these."""
+    plain = {key: named(key) for key in keys}
+    taken = Counter(plain.values())
+    longer = {
+        key: name if taken[name] == 1 else ", ".join(filter(None, (name, key.partition, key.grid, key.precision)))
+        for key, name in plain.items()
+    }
+    alike, seen = Counter(longer.values()), Counter[str]()
+    found = {}
+    for key, name in longer.items():
+        seen[name] += 1
+        found[key] = text.clean(name, 120) + (f", options {seen[name]}" if alike[name] > 1 else "")
+    return found
+
+
+def _updates(nights: Sequence[Night]) -> dict[Key, dict[int, list[str]]]:
+    """By test and position of a night, what of the machine differs from the night before in which the test ran."""
+    found: dict[Key, dict[int, list[str]]] = {}
+    before: dict[Key, list[Mapping[str, str]]] = {}
+    for at, night in enumerate(nights):
+        states: dict[Key, list[Mapping[str, str]]] = {}
+        for job in night.jobs:
+            if job.figures:
+                states.setdefault(job.key, []).append(job.state)
+        for key, now in states.items():
+            told = what_changed(before[key], now) if key in before else []
+            found.setdefault(key, {})
+            if told:
+                found[key][at] = [text.clean(words, 200) for words in told]
+        before |= states
+    return found
+
+
+def band(one: Followed) -> tuple[float, float, float]:
+    """The reference, and the ends of where a night of as many jobs as lately lies; NaN where there is none."""
+    if one.usual is None:
+        return (float("nan"),) * 3
+    jobs = int(median(len(values) for values in one.of.values[-evidence.LOOK_BACK :]))
+    usual = evidence.from_reference(one.usual.mad, one.usual.median, one.usual.jobs)
+    half = evidence.interval(usual, jobs)
+    middle = one.usual.median
+    return middle, middle * math.exp(-half), middle * math.exp(half)
+
+
+def frame(one: Followed, nights: Sequence[Night]) -> pd.DataFrame:
+    """Every night of a figure."""
+    usual, low, high = band(one)
+    moved = {change.at: change.change for change in one.changes}
+    rows: list[dict[str, Any]] = []
+    for at, values in zip(one.of.nights, one.of.values, strict=True):
+        verdict = one.verdicts.get(at)
+        rows.append(
+            {
+                "test": one.test, "figure": text.clean(one.of.figure, 80), "unit": one.of.unit,
+                "night": text.clean(nights[at].name, 80), "began": f"{nights[at].began:%Y-%m-%dT%H:%M:%SZ}",
+                "median": median(values), "least": min(values), "most": max(values), "jobs": len(values),
+                "reference": usual, "low": low, "high": high, "verdict": verdict.word if verdict else None,
+                "alarm_since": text.clean(verdict.alarm.night, 80) if verdict and verdict.alarm else None,
+                "change_of_level": moved.get(at), "updated": "; ".join(one.updates.get(at, ())),
+            }
+        )  # fmt: skip
+    return pd.DataFrame(rows)

@@ -1,0 +1,42 @@
+"""The nights of every system in every results database, each night once."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+
+from reports.nights.history import History, Job, Night, history, systems_in
+
+
+def histories(database: Path) -> list[History]:
+    """Of each system that has nights there. Raises ResultError."""
+    return [found for system in systems_in(database) if (found := history(database, system)).nights]
+
+
+def joined(several: Iterable[History]) -> list[History]:
+    """One of each system, in alphabetical order, from those of all databases."""
+    by_system: dict[str, list[History]] = {}
+    for one in several:
+        by_system.setdefault(one.system, []).append(one)
+    return [
+        found[0] if len(found) == 1 else History(system, _nights(found), tuple(_each_once(found)))
+        for system, found in sorted(by_system.items())
+    ]
+
+
+def _nights(several: Iterable[History]) -> tuple[Night, ...]:
+    """In the order in which they began. Jobs of a session that an earlier database holds too, as a copy does, are left
+    out: a session is told by when it began.
+    """
+    jobs: dict[str, list[Job]] = {}
+    known: set[datetime] = set()
+    for one in several:
+        new = [job for job in one.jobs if job.began not in known]
+        known.update(job.began for job in new)
+        for job in new:
+            jobs.setdefault(job.night, []).append(job)
+    nights = [Night(name, min(job.began for job in found), tuple(found)) for name, found in jobs.items()]
+    return tuple(sorted(nights, key=lambda night: night.began))
+
+
+def _each_once(several: Iterable[History]) -> dict[str, None]:
+    return dict.fromkeys(remark for one in several for remark in one.remarks)

@@ -1,0 +1,218 @@
+"""The page of a system's nights: every figure that is judged, night by night, with what changed and when."""
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Any
+
+import pandas as pd
+
+from reports import text
+from reports.nights import chart, evidence
+from reports.nights.amounts import Amount, read
+from reports.nights.chart import MOST_NIGHTS, Mark, Track
+from reports.nights.followed import Followed, FollowedSystem, band, frame
+from reports.nights.history import Night
+from reports.nights.night_page import BAD, NAME, notice, verdict_word
+from reports.nights.summary import amount
+from reports.page import Block, Column, Download, Facts, Figure, Figures, Notices, Page, Paragraph, Section, Table
+from systems.references import worse_by
+
+MOST_CHARTS = 60
+LEAD = "Every figure that is judged, night by night, the tests with a figure that got worse first."
+READING = (
+    "A dot is a night, the median of its jobs; a pale stroke spans the jobs where there are several. The line is the "
+    "reference, and 95 of 100 nights lie in the band while nothing changes. Red squares are nights with an alarm. "
+    "Dashes stand where the level changed, red for the worse and green for the better. Ticks below are nights in which "
+    "the machine differed from the night before: tall ones in versions or settings, short ones in nothing but the "
+    "commit or the nodes; pointed at, they say how. A triangle at the edge is a night farther off."
+)
+QUIET = ("commit ", "nodes ")
+"""How the words begin of what differs from night to night."""
+ALARM, SLOWER, EVENTFUL, SAME, UNKNOWN, ENDED = range(6)
+"""How much there is to see of a figure, most first."""
+
+
+def page(system: FollowedSystem) -> Page:
+    """With a chart of each figure, of the most telling ones where they are many."""
+    ranked = sorted(system.figures, key=lambda one: (interest(one, len(system.nights)), one.test, one.of.figure))
+    seen = [one for one in ranked if one.of.nights[-1] >= len(system.nights) - MOST_NIGHTS][:MOST_CHARTS]
+    frames = {id(one): frame(one, system.nights) for one in ranked}
+    sections = [_summary(system, drawn=len(seen)), _changes(system, ranked), *_charts(system, seen, frames)]
+    if ranked:
+        sections.append(_all(system, ranked, frames))
+    return Page(f"History of {system.name}", LEAD, tuple(sections), "")
+
+
+def interest(one: Followed, nights: int) -> int:
+    """How much there is to see: ALARM to ENDED. nights: of the system."""
+    latest = one.latest
+    if one.of.nights[-1] < nights - evidence.LOOK_BACK:
+        return ENDED
+    if latest and latest.alarm:
+        return ALARM
+    if latest and latest.word == "slower":
+        return SLOWER
+    if one.changes or one.alarms or (latest and latest.word == "faster"):
+        return EVENTFUL
+    return SAME if latest and latest.word == "same" else UNKNOWN
+
+
+def _summary(system: FollowedSystem, drawn: int) -> Section:
+    nights, figures = system.nights, system.figures
+    first, last = (f"{night.began:%Y-%m-%d}" for night in (nights[0], nights[-1]))
+    facts = (
+        (f"{len(nights):,}", "nights", f"{first} to {last}" if first != last else first),
+        (f"{sum(len(night.jobs) for night in nights):,}", "jobs", "of all nights"),
+        (f"{len({one.of.key for one in figures}):,}", "tests", "that measured something"),
+        (f"{len(figures):,}", "figures", "that are judged"),
+        (f"{sum(len(one.changes) for one in figures):,}", "changes of level", "of all figures"),
+    )
+    blocks: list[Block] = [
+        Notices((notice(system, links=[(f"{NAME}.html#{system.page}", "Last night")]),)),
+        Facts(facts),
+    ]
+    if drawn:
+        blocks.append(Paragraph(READING))
+    if drawn < len(figures):
+        blocks.append(
+            Paragraph(
+                f"{drawn:,} of {text.plural(len(figures), 'figure')} are drawn: first those with an alarm, a change of "
+                "level or a verdict other than same. All figures and nights are in the table and in the CSV at the end."
+            )
+        )
+    return Section("In short", tuple(blocks), "short")
+
+
+def _changes(system: FollowedSystem, ranked: Iterable[Followed]) -> Section:
+    rows = [
+        {
+            "at": change.at, "night": text.clean(system.nights[change.at].name, 40), "test": one.test,
+            "figure": text.clean(one.of.figure, 80), "change": change.change,
+            "way": _way(one, change.change), "updated": "; ".join(one.updates.get(change.at, ())),
+        }
+        for one in ranked
+        for change in one.changes
+    ]  # fmt: skip
+    if not rows:
+        return Section("Changes of level", (Paragraph("No figure has changed its level."),), "changes")
+    data = pd.DataFrame(rows).sort_values("at", ascending=False, kind="stable")
+    columns = (
+        Column("Since the night", "night", numeric=False),
+        Column("Test", "test", numeric=False, wide=True),
+        Column("Figure", "figure", numeric=False),
+        Column("Change", "change", text.signed),
+        Column("For the", "way", numeric=False, bad=frozenset({"worse"})),
+        Column("What changed then", "updated", numeric=False, missing="nothing that is recorded", wide=True),
+    )
+    note = (
+        "Nights with which another level begins that lasts, newest first, found looking back: they raise no alarm, and "
+        "may be off by a night or two."
+    )
+    return Section("Changes of level", (Table("Change points", columns, data, "changes", note),), "changes")
+
+
+def _way(one: Followed, change: float) -> str:
+    return "worse" if change * worse_by(one.of.unit) > 0 else "better"
+
+
+def _charts(system: FollowedSystem, seen: Sequence[Followed], frames: dict[int, pd.DataFrame]) -> Iterable[Section]:
+    """A section a test, with the figures of all its points."""
+    names = text.slugs(f"{one.test} {one.of.figure}" for one in seen)
+    drawn: dict[str, list[Figure]] = {}
+    for one, name in zip(seen, names, strict=True):
+        drawn.setdefault(one.of.key.test, []).append(_figure(system, one, f"figure-{name}", frames[id(one)]))
+    for (test, figures), slug in zip(drawn.items(), text.slugs(drawn), strict=True):
+        yield Section(text.clean(test, 80) or "Unnamed test", (Figures(tuple(figures)),), f"test-{slug}")
+
+
+def _figure(system: FollowedSystem, one: Followed, name: str, data: pd.DataFrame) -> Figure:
+    nights = system.nights
+    usual, low, high = band(one)
+    point = one.test.removeprefix(text.clean(one.of.key.test, 120)).strip(" ,")
+    title = ", ".join(filter(None, (point, text.clean(one.of.figure, 80))))
+    values, least, most = (data[key].tolist() for key in ("median", "least", "most"))
+    track = Track(
+        [night.name for night in nights], one.of.unit, one.of.nights, values, least, most, one.alarms, usual, low, high,
+        list(_marks(one, nights)),
+    )  # fmt: skip
+    drawn = chart.chart(track, name=name, title=f"{one.test}, {title}", description=_description(one, nights))
+    return Figure(title, _caption(one, nights), drawn, data, name)
+
+
+def _marks(one: Followed, nights: Sequence[Night]) -> Iterable[Mark]:
+    for change in one.changes:
+        way = _way(one, change.change)
+        since = f"since the night {text.clean(nights[change.at].name, 40)}"
+        words = (
+            f"{text.signed(change.change)}, {way}, {since}: {'; '.join(one.updates.get(change.at, ())) or 'no update'}"
+        )
+        yield Mark(change.at, words, "worse" if way == "worse" else "better", text.signed(change.change))
+    for at, told in one.updates.items():
+        quiet = all(words.startswith(QUIET) for words in told)
+        yield Mark(at, f"{text.clean(nights[at].name, 40)}: {'; '.join(told)}", "quiet" if quiet else "update")
+
+
+def _caption(one: Followed, nights: Sequence[Night]) -> str:
+    """The last of its nights in words."""
+    latest, at = one.latest, one.of.nights[-1]
+    when = "Last night" if at == len(nights) - 1 else f"Not run since the night {text.clean(nights[at].name, 40)}; then"
+    now = amount(median(one.of.values[-1]), one.of.unit)
+    if latest is None:
+        return f"{when} {now}, from before the references."
+    if latest.word == "unknown":
+        return f"{when} {now}: {latest.reason}."
+    ends = f"{text.signed(latest.low)} to {text.signed(latest.high)}"
+    usual = amount(latest.usual, latest.unit)
+    words = f"{when} {now}, {text.signed(latest.change)} ({ends}) against {usual}: {latest.word}"
+    alarm = f", alarm since the night {text.clean(latest.alarm.night, 40)}" if latest.alarm else ""
+    cut = f" The last {MOST_NIGHTS} of {len(nights):,} nights; the CSV has all." if len(nights) > MOST_NIGHTS else ""
+    return f"{words}{alarm}.{cut}"
+
+
+def _description(one: Followed, nights: Sequence[Night]) -> str:
+    """The chart in words."""
+    said = [f"{text.plural(len(one.of.nights), 'night')} with this figure", _caption(one, nights).rstrip(".")]
+    said.append(f"{text.plural(len(one.alarms), 'night')} with an alarm")
+    said += [
+        f"{text.signed(change.change)} since the night {text.clean(nights[change.at].name, 40)}"
+        for change in one.changes
+    ]
+    return "; ".join(said) + "."
+
+
+def _all(system: FollowedSystem, ranked: Sequence[Followed], frames: dict[int, pd.DataFrame]) -> Section:
+    columns = (
+        Column("Verdict", "verdict", numeric=False, missing="none", bad=BAD),
+        Column("Test", "test", numeric=False, wide=True),
+        Column("Figure", "figure", numeric=False),
+        Column("Nights", "nights", text.count),
+        Column("Last in the night", "last", numeric=False),
+        Column("Then", "value", read),
+        Column("Reference", "usual", read, missing="none"),
+        Column("Change (95 % interval)", "change", text.signed, missing="", spread=("low", "high"), level=0.0),
+        Column("Changes of level", "changes", text.count),
+        Column("Partition", "partition", numeric=False, missing="none"),
+        Column("Grid", "grid", numeric=False, missing="none"),
+        Column("Precision", "precision", numeric=False, missing="none"),
+        Column("Options", "options", numeric=False, missing="none", wide=True),
+    )
+    data = pd.DataFrame([_row(one, system.nights) for one in ranked], dtype=object)
+    table = Table("Figures, each by its last night", columns, data, "figures")
+    every = pd.concat([frames[id(one)] for one in ranked], ignore_index=True)
+    words = f"Every figure in every night, {len(every):,} rows, also of the figures that are not drawn:"
+    return Section("All figures", (table, Download(words, every, "nights")), "all")
+
+
+def _row(one: Followed, nights: Sequence[Night]) -> dict[str, Any]:
+    latest, key = one.latest, one.of.key
+    judged = latest is not None and latest.word != "unknown"
+    return {
+        "verdict": verdict_word(latest) if latest else None,
+        "test": one.test, "figure": text.clean(one.of.figure, 80), "nights": len(one.of.nights),
+        "last": text.clean(nights[one.of.nights[-1]].name, 40),
+        "value": Amount(median(one.of.values[-1]), one.of.unit),
+        "usual": Amount(one.usual.median, one.of.unit) if one.usual else None,
+        **{name: getattr(latest, name) if judged else None for name in ("change", "low", "high")},
+        "changes": len(one.changes), "partition": text.clean(key.partition, 80), "grid": text.clean(key.grid, 80),
+        "precision": text.clean(key.precision, 40), "options": text.clean(key.options, 300),
+    }  # fmt: skip

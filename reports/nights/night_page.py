@@ -1,0 +1,128 @@
+"""The page of the last night of every system: did anything get worse, what, through what, and what can't be said."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from reports import text
+from reports.nights import evidence
+from reports.nights.amounts import Amount, read
+from reports.nights.followed import FollowedSystem
+from reports.nights.judge import FALSE_DISCOVERIES, Verdict
+from reports.nights.told import FINE, WORSE, Told, named
+from reports.page import Block, Column, Facts, Notice, Notices, Page, Paragraph, Section, Table
+
+NAME, TITLE = "night", "Last night"
+LEAD = (
+    "Whether anything got worse, by the last nightly run of each system: every figure against its reference, and "
+    "alarms where it got worse by more than chance explains."
+)
+ALARMED = "alarm"
+BAD = frozenset({f"slower, {ALARMED}", f"same, {ALARMED}", f"faster, {ALARMED}", "failed"})
+NOT_JUDGED = ("failed", "unknown")
+TEST = (
+    Column("Test", "test", numeric=False, wide=True),
+    Column("Figure", "figure", numeric=False, missing="all"),
+)
+
+
+def page(systems: Sequence[FollowedSystem]) -> Page:
+    """A section a system."""
+    return Page(TITLE, LEAD, tuple(_section(system) for system in systems), "")
+
+
+def notice(system: FollowedSystem, details: Iterable[str] = (), links: Iterable[tuple[str, str]] = ()) -> Notice:
+    """The night in one line. details, links: as of a Notice."""
+    told = system.told
+    judged = any(told.counts[word] for word in ("slower", "same", "faster"))
+    if told.code == WORSE:
+        word = "Worse" if told.alarms else "Failed"
+    else:
+        word = "Fine" if told.code == FINE else "Not all judged" if judged else "Not judged"
+    kind = "worse" if told.code == WORSE else "fine" if told.code == FINE else "unknown"
+    words = text.clean(told.headline, 400)
+    return Notice(kind, word, words, tuple(text.clean(one, 1000) for one in details), tuple(links))  # type: ignore[arg-type]
+
+
+def summary(systems: Iterable[FollowedSystem]) -> Notices:
+    """Each system's line, for the first page."""
+    return Notices(tuple(notice(system, links=[(f"{NAME}.html#{system.page}", TITLE)]) for system in systems))
+
+
+def _section(system: FollowedSystem) -> Section:
+    told = system.told
+    line = notice(system, (one.sentence for one in told.alarms), [(f"{system.page}.html", "All nights")])
+    blocks: list[Block] = [Notices((line,)), _facts(told)]
+    judged = [_row(system, verdict) for verdict in told.verdicts if verdict.word not in NOT_JUDGED]
+    others = [_row(system, verdict) for verdict in told.verdicts if verdict.word in NOT_JUDGED]
+    if judged:
+        blocks.append(_table(f"{system.page}-verdicts", judged))
+    if others:
+        blocks.append(_not_judged(f"{system.page}-others", others))
+    if not told.verdicts:
+        blocks.append(Paragraph("None of its tests has measured anything that is judged."))
+    blocks += [Paragraph(text.clean(one, 1000)) for one in (told.chance, *told.remarks)]
+    return Section(f"{system.name}, night {text.clean(told.night, 60)}", tuple(blocks), system.page)
+
+
+def _facts(told: Told) -> Facts:
+    counts = told.counts
+    apart = f"by {text.percent(evidence.LEAST)} or more"
+    facts = (
+        (len(told.alarms), "alarms", "worse than chance explains"),
+        (counts["slower"], "slower", f"than the reference, {apart}"),
+        (counts["faster"], "faster", f"than the reference, {apart}"),
+        (counts["same"], "same", "within what is usual"),
+        (counts["unknown"], "unknown", "no reference yet"),
+        (counts["failed"], "failed", "tests, not figures"),
+    )
+    return Facts(tuple((f"{number:,}", what, remark) for number, what, remark in facts))
+
+
+def _table(name: str, rows: list[dict[str, Any]]) -> Table:
+    columns = (
+        Column("Verdict", "verdict", numeric=False, bad=BAD),
+        *TEST,
+        Column("Tonight", "value", read),
+        Column("Reference", "usual", read),
+        Column("Change (95 % interval)", "change", text.signed, spread=("low", "high"), level=0.0),
+        Column("Smallest change seen", "least", text.percent),
+        Column("Jobs", "jobs", text.count),
+    )
+    note = (
+        "A verdict compares the night's median with the reference: at most "
+        f"{text.percent(FALSE_DISCOVERIES)} of those called slower or faster are so by chance. An alarm takes more: "
+        "nights before this one count for it too."
+    )
+    return Table("Verdicts", columns, pd.DataFrame(rows, dtype=object), name, note)
+
+
+def _not_judged(name: str, rows: list[dict[str, Any]]) -> Table:
+    columns = (
+        Column("Verdict", "verdict", numeric=False, bad=BAD),
+        *TEST,
+        Column("Tonight", "value", read, missing="none"),
+        Column("Jobs", "jobs", text.count, missing="none"),
+        Column("Why", "why", numeric=False, missing="no reason given", wide=True),
+    )
+    note = "A test that failed has no figures; a figure without a reference is unknown, not the same."
+    return Table("Failed or not judged", columns, pd.DataFrame(rows, dtype=object), name, note)
+
+
+def verdict_word(verdict: Verdict) -> str:
+    """With the alarm, if there is one."""
+    return f"{verdict.word}, {ALARMED}" if verdict.alarm else verdict.word
+
+
+def _row(system: FollowedSystem, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "verdict": verdict_word(verdict),
+        "test": system.names.get(verdict.key) or text.clean(named(verdict.key), 120),
+        "figure": text.clean(verdict.figure, 80),
+        "value": Amount(verdict.value, verdict.unit),
+        "usual": Amount(verdict.usual, verdict.unit),
+        **{name: getattr(verdict, name) for name in ("change", "low", "high", "least")},
+        "jobs": verdict.jobs or None,
+        "why": text.clean(verdict.reason, 400),
+    }
