@@ -87,31 +87,33 @@ NIGHTS = (
     "same partition, with the same grid, precision and options. Times, memory and factors are worse when they grow, "
     "rates when they shrink; a figure that follows from another by arithmetic is not judged again.",
     f"The reference is the median of the jobs that `par4d reference make` took, {FEWEST_JOBS} or more, and their "
-    f"spread is {evidence.SCALE_OF_MAD} times the median absolute deviation. The interval of a change, of confidence "
-    "0.95, is Student's for the median of the night's jobs, with the error of the reference itself in it: it narrows "
-    "with the jobs of a night, but never below what the reference is known to. The band in a chart is that interval "
-    "around the reference.",
+    f"spread is {evidence.SCALE_OF_MAD} times the median absolute deviation; every night counts the same in both. The "
+    "interval of a change, of confidence 0.95, is Student's for the median of the night's jobs, with the error of the "
+    "reference itself in it. More jobs of a night narrow it as far as jobs of one night differ, which nights with "
+    "several of them tell, and not where it is the nights that do. The band in a chart is that interval around the "
+    "reference.",
     f"A verdict is slower or faster where a night's median is {text.percent(evidence.LEAST)} or more off the "
     "reference, the interval of the change doesn't hold zero, and it stays so among all figures of the night: of those "
     f"called slower or faster at most {text.percent(judge.FALSE_DISCOVERIES)} are so by chance (Benjamini and Hochberg "
     "1995). Else it is the same. A figure without a reference is unknown, never the same. The smallest change seen is "
-    "the one that so many jobs would show in four nights of five: a smaller one may be there although the verdict is "
-    "the same.",
+    "the one that so many jobs would show in four nights of five if no other figure changed: a smaller one may be "
+    "there although the verdict is the same.",
     f"An alarm takes more than a verdict: evidence that a figure is worse by {text.percent(evidence.LEAST)} or more "
     f"since a night, one of the last {evidence.LOOK_BACK}. More than half of the nights since then have to be above "
     f"what the nights before tell, up to {evidence.BASELINE} of them, or the reference while they are fewer than "
-    f"{evidence.FEWEST}; a slow drift is taken out. How likely that is without a change is computed from their noise, "
-    f"and from {text.percent(evidence.OFF)} of all jobs being off for reasons of their own, so one bad job never does. "
-    "The limit is such that all figures of a system together give a false alarm "
-    f"{evidence.FALSE_ALARMS_A_YEAR:g} times a year at most. An alarm ends with two nights in a row that are worse by "
-    f"less than {text.percent(judge.STILL_WORSE)}. "
+    f"{evidence.FEWEST_NIGHTS}; a slow drift is taken out. How likely that is without a change is computed from their "
+    f"noise, and from {text.percent(evidence.OFF)} of all jobs being off for reasons of their own, so one bad job "
+    "never does. "
+    "The limit is such that all figures of a system together give about "
+    f"{evidence.FALSE_ALARMS_A_YEAR:g} false alarms a year. An alarm ends with two nights in a row that are worse by "
+    f"less than {text.percent(judge.STILL_WORSE)} of it, or with references of nights that it is in. "
     + " ".join(f"{one} raises none where {other} is measured." for one, other in MOVED_BY_OTHERS.items()),
     "The culprit is the part of a step that grew most, set against the nights before: compute, or communication that "
     f"is waited for along an axis, where that is {text.percent(culprit.COUNTS)} of the step or more. One node whose "
     f"compute grew by {text.percent(culprit.NODE_APART)} more than the others' comes first, as the others wait for it. "
     "What changed is what the results tell of versions, settings, commit and nodes: it is no proof of a cause.",
     "A change point is a night with which another level begins, found by least squares with a penalty for each level "
-    f"(Killick, Fearnhead and Eckley 2012): levels last {changes.FEWEST_NIGHTS} nights or more and differ by "
+    f"(Killick, Fearnhead and Eckley 2012): levels last {changes.SHORTEST_LEVEL} nights or more and differ by "
     f"{text.percent(evidence.LEAST)} or more, and what is farther off than {changes.DRAWN_IN:g} times the noise counts "
     "no further. They are found looking back, for the better too, and raise no alarm.",
 )

@@ -142,6 +142,7 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
         key = references.key_of(
             partition=self.partition.name,
             display_name=self.display_name,
+            ranks=self.num_tasks,
             words=self.executable_opts,
             record=self.record,
         )

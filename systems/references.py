@@ -7,6 +7,7 @@ here: they are targets (suites/targets.yaml).
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from itertools import pairwise
@@ -45,6 +46,7 @@ class Key(NamedTuple):
     test: str
     point: str
     grid: str
+    ranks: int
     precision: str
     options: str
 
@@ -57,20 +59,31 @@ _OF_THE_MACHINE = frozenset(
 _PATHS = frozenset({"--data"})
 
 
-def key_of(*, partition: str, display_name: str, words: Iterable[str], record: Mapping[str, Any]) -> Key:
+_REPETITION = re.compile(r" %?\.repeat_no=\d+")
+"""What `reframe --repeat` adds to a test's name."""
+
+
+def key_of(*, partition: str, display_name: str, ranks: int, words: Iterable[str], record: Mapping[str, Any]) -> Key:
     """Of a test case: its name as ReFrame shows it, the words of its launch line and its result, {} if it has none."""
-    test, _, point = display_name.partition(" ")
+    test, point = name_of(display_name)
     config = record.get("config")
     known = list(words)
     precision = record.get("dtype") or (config.get("precision") if isinstance(config, dict) else None)
     return Key(
         partition=partition,
         test=test,
-        point=point.replace("%", ""),
+        point=point,
         grid=str(record.get("grid") or _value(known, "--grid")),
+        ranks=ranks,
         precision=str(precision or _value(known, "--precision") or _value(known, "--dtype")),
         options=" ".join(_work(known)),
     )
+
+
+def name_of(display_name: str) -> tuple[str, str]:
+    """A test's name and its point, the same for every repetition."""
+    test, _, point = _REPETITION.sub("", display_name).partition(" ")
+    return test, point.replace("%", "").strip()
 
 
 def _value(words: list[str], option: str) -> str:
@@ -98,12 +111,16 @@ def worse_by(unit: str) -> int:
     return 1 if unit in LOWER_IS_BETTER else -1 if unit in HIGHER_IS_BETTER else 0
 
 
-class Usual(Record):
-    """A figure: the median of its jobs, and the median of their absolute deviations from it."""
+class Reference(Record):
+    """A figure: the median of its jobs, and the median of their absolute deviations from it, each night counting the
+    same. within: what such deviations would be if nights didn't differ, only jobs of one night; None where too few
+    nights have several jobs to say.
+    """
 
     unit: str = Field(min_length=1)
     median: Positive
     mad: Annotated[Number, Field(ge=0)]
+    within: Annotated[Number, Field(ge=0)] | None = None
     jobs: int = Field(ge=FEWEST_JOBS)
 
     def as_reframe(self) -> tuple[float, float | None, float | None, str]:
@@ -115,12 +132,15 @@ class Usual(Record):
 
 
 class Series(Record):
-    """The jobs of one key. first, last: when they ended; versions, commits, devices: each that they had."""
+    """The jobs of one key. first, last: when the sessions of its first and last job began; versions, commits, devices:
+    each that they had.
+    """
 
     partition: str
     test: str = Field(min_length=1)
     point: str
     grid: str
+    ranks: int
     precision: str
     options: str
     nights: int = Field(gt=0)
@@ -129,12 +149,12 @@ class Series(Record):
     versions: dict[str, tuple[str, ...]] = {}
     commits: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
-    figures: dict[str, Usual] = Field(min_length=1)
+    figures: dict[str, Reference] = Field(min_length=1)
 
     @property
     def key(self) -> Key:
         """What its jobs have in common."""
-        return Key(self.partition, self.test, self.point, self.grid, self.precision, self.options)
+        return Key(self.partition, self.test, self.point, self.grid, self.ranks, self.precision, self.options)
 
 
 class References(Record):

@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -28,11 +29,13 @@ from typing import IO
 import systems
 from engine.errors import EngineError, UsageError
 from night.procedure import MOST_JOBS, report, run, say
-from night.session import ROOT, Night, night_name
+from night.session import ROOT, NightRun, night_name
 from reports.nights.told import UNKNOWN
 from suites.submission import check_here
 
 EXAMPLE = "4h or 1h30m"
+SELECTING = frozenset({"-n", "--name", "-c", "--checkpath", "-t", "--tag", "-r", "--run", "-l", "--list", "--system"})
+"""ReFrame's options that the night gives itself."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -41,6 +44,8 @@ def main(words: Sequence[str]) -> int:
     if "--" in words:
         words, given = words[: words.index("--")], words[words.index("--") + 1 :]
     options = parser().parse_args(words)
+    if selecting := SELECTING.intersection(word.partition("=")[0] for word in given):
+        parser().error(f"{', '.join(sorted(selecting))} behind -- would run other tests: leave some out by --exclude.")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNKNOWN))  # so that jobs are cancelled, as by an interrupt
     try:
         if options.demo:
@@ -55,13 +60,16 @@ def main(words: Sequence[str]) -> int:
             raise UsageError(f"--node-hours is more than 0, and --jobs is 1 to {MOST_JOBS}.")
         folder = options.dir.resolve()
         with _locked(folder, name):
-            night = Night(night_name(), name, folder, time.monotonic() + limit_s, tuple(given))
+            night = NightRun(night_name(), name, folder, time.monotonic() + limit_s, tuple(given))
             told = run(night, options.node_hours, options.jobs)
             report(night)
         return told.code
     except (EngineError, OSError) as error:
         say(str(error))
-        return UNKNOWN
+    except Exception:  # an exit code of 1 would blame the machine
+        traceback.print_exc()
+        say("This is an error of ci/nightly itself: nothing is known of the night.")
+    return UNKNOWN
 
 
 def parser() -> argparse.ArgumentParser:

@@ -10,15 +10,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.errors import RunError, UsageError
-from night.procedure import judge_night, report, say
+from night.procedure import confirm, judged, keep, report, say
 from night.selection import Candidate, candidates
-from night.session import ROOT, Night, night_name
+from night.session import ROOT, NightRun, night_name
 from reports import text
 from reports.nights.history import history
 from reports.nights.reference import make
@@ -39,32 +39,41 @@ OTHER_WORK = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that gets worse. shown_by: the test that runs; named: what the sentence about the culprit says."""
+    """Something that gets worse. shown_by: the test that has to find it; reaches: what it makes worse, by test, in the
+    words that the sentence about the culprit has to have.
+    """
 
     title: str
     shown_by: str
-    named: str
+    reaches: Mapping[str, str]
 
 
 FAULTS = {
-    "link": Fault("the link at 900 instead of 1000 Mbit/s", LINK, "the link"),
-    "threads": Fault("one thread instead of two", NODE, "compute"),
-    "load": Fault(f"other work on {SLOWED}", PAIR, f"one node: {SLOWED}"),
+    "link": Fault("the link at 900 instead of 1000 Mbit/s", LINK, {LINK: "the link", PAIR: "the link"}),
+    "threads": Fault("one thread instead of two", NODE, {NODE: "compute"}),
+    # Its nodes share the machine's processors, so that one of two threads on the other node is in the way as well.
+    "load": Fault(f"other work on {SLOWED}", PAIR, {PAIR: f"one node: {SLOWED}", NODE: "compute"}),
 }
 
 
 @dataclass(slots=True)
 class Found:
-    """What became of a fault."""
+    """What became of a fault. raised: the sentences of new alarms by test."""
 
     fault: Fault
     nights: int = 0
-    sentences: list[str] = field(default_factory=list)
+    raised: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def wrongly(self) -> bool:
+        """Whether an alarm is of another test, or names something else."""
+        reaches = self.fault.reaches
+        return any(test not in reaches or f"Culprit: {reaches[test]}" not in said for test, said in self.raised)
 
     @property
     def rightly(self) -> bool:
-        """Whether an alarm named the culprit."""
-        return any(self.fault.named in sentence for sentence in self.sentences)
+        """Whether the test that has to has named the culprit, and none has named another one."""
+        return not self.wrongly and any(test == self.fault.shown_by for test, _ in self.raised)
 
 
 def demo() -> int:
@@ -86,9 +95,9 @@ def demo() -> int:
         cluster("down")
     lines = [f"{'no alarm' if not blamed else 'FALSE ALARMS: ' + ', '.join(blamed)} in {QUIET_NIGHTS} quiet nights"]
     for one in found:
-        word = "found" if one.rightly else "found, but blamed on something else" if one.sentences else "NOT FOUND"
+        word = "found" if one.rightly else "FOUND, BUT BLAMED ON SOMETHING ELSE" if one.wrongly else "NOT FOUND"
         lines.append(f"{one.fault.title}: {word} after {text.plural(one.nights, 'night')}")
-        lines += [f"    {sentence}" for sentence in one.sentences]
+        lines += [f"    {sentence}" for _, sentence in one.raised]
     lines.append(f"{time.monotonic() - began:.0f} s; all nights are in {folder}")
     sys.stdout.write("\n".join(["", *lines]) + "\n")
     return FINE if not blamed and all(one.rightly for one in found) else WORSE
@@ -97,15 +106,14 @@ def demo() -> int:
 def nights(folder: Path, began: float) -> tuple[list[str], list[Found]]:
     """The quiet nights that raised an alarm, and what became of the faults."""
     night = a_night(folder)
-    every = {test.name: test for test in candidates(night.describe(), history(night.database, SYSTEM))}
-    all_tests = list(every.values())
+    all_tests = candidates(night.describe(), history(night.database, SYSTEM))
     for number in range(QUIET_NIGHTS):
         say(f"demo, {time.monotonic() - began:.0f} s: night {number + 1} of {QUIET_NIGHTS} for the references")
         quietly(a_night(folder), all_tests)
     make(history(night.database, SYSTEM))
     blamed = []
     for number in range(QUIET_NIGHTS):
-        told = judged(a_night(folder), all_tests)
+        told = a_judged(a_night(folder), all_tests)
         say(f"demo, {time.monotonic() - began:.0f} s: quiet night {number + 1} of {QUIET_NIGHTS}: {told.headline}")
         if told.alarms:
             blamed.append(told.night)
@@ -115,31 +123,35 @@ def nights(folder: Path, began: float) -> tuple[list[str], list[Found]]:
         with broken(name) as options:
             while one.nights < MOST_NIGHTS and not one.rightly:
                 one.nights += 1
-                told = judged(a_night(folder, *options), [every[fault.shown_by]])
-                one.sentences = [raised.sentence for raised in told.alarms]
+                told = a_judged(a_night(folder, *options), all_tests)
+                new = [raised for raised in told.alarms if raised.verdict.alarm and raised.verdict.alarm.new]
+                one.raised += [(raised.verdict.key.test, raised.sentence) for raised in new]
                 say(f"demo, {time.monotonic() - began:.0f} s: {fault.title}, night {one.nights}: {told.headline}")
         found.append(one)
     report(night)
     return blamed, found
 
 
-def a_night(folder: Path, *options: str) -> Night:
+def a_night(folder: Path, *options: str) -> NightRun:
     """A new one of the demo's tests."""
     checks = ("--checkpath", str(Path(__file__).with_name("demo_tests.py")))
     ends = time.monotonic() + TIME_LIMIT_S
-    return Night(night_name(), SYSTEM, folder, ends, options, checks, folder / "reframe.out")
+    return NightRun(night_name(), SYSTEM, folder, ends, options, checks, folder / "reframe.out")
 
 
-def quietly(night: Night, chosen: list[Candidate]) -> None:
+def quietly(night: NightRun, chosen: list[Candidate]) -> None:
     """One job of each test. Raises RunError."""
     if not night.run(test.hashcode for test in chosen):
         raise RunError(f"A night of the demo took longer than {TIME_LIMIT_S:g} s.")
 
 
-def judged(night: Night, chosen: list[Candidate]) -> Told:
-    """The same with verdicts, and more jobs of what looks worse."""
+def a_judged(night: NightRun, chosen: list[Candidate]) -> Told:
+    """The same with verdicts, and more jobs of what looks worse. Raises RunError."""
     quietly(night, chosen)
-    return judge_night(night, chosen)
+    confirm(night, chosen)
+    told = judged(night, chosen)
+    keep(night, told)
+    return told
 
 
 @contextmanager

@@ -12,7 +12,7 @@ class Bandwidth(bandwidth.Bandwidth):
     """A ring of two nodes, a rank each."""
 
     ranks_per_node, keep = 1, False
-    message_bytes, time_budget_s = 2_000_000, 2.0
+    message_bytes, time_budget_s = 2_000_000, 1.0
 
     @run_after("init")
     def take_whole_nodes(self) -> None:
@@ -25,7 +25,7 @@ class Steps(Training):
     study = "nightly_demo"
     model, precision = "gpt-local-1", "fp32"
     checkpoint_activations = False
-    iterations = 12
+    iterations = 10
 
     def peak_options(self, precision: str) -> list[str]:
         return []

@@ -2,29 +2,31 @@
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from engine.errors import EngineError, RunError, UsageError
 from engine.files import write_text
-from night.selection import HOUR_S, Candidate, Selection, candidates, name_of, select
-from night.session import Night
-from reports import site
+from night.selection import HOUR_S, Candidate, Selection, candidates, select
+from night.session import NightRun
+from reports import site, text
 from reports.nights import summary
 from reports.nights.history import History, Job, history
-from reports.nights.judge import suspects
+from reports.nights.judge import no_result, suspects
 from reports.nights.told import Told, tell
-from systems.references import Key, references
+from systems.references import Key, name_of, references
 
 MOST_JOBS = 5
 """Of a test in a night: that many that are slow are no chance."""
 OUT_OF_TIME = "The night's time limit was reached: what was still to be run was left out."
 
 
-def run(night: Night, node_hours: float, jobs: int) -> Told:
+def run(night: NightRun, node_hours: float, jobs: int) -> Told:
     """The whole of it; jobs: of each test, as far as the budget goes. What is judged goes to standard output.
 
-    Raises UsageError for a budget without room, RunError where there are no results.
+    What looks worse is run again before other tests get a second job. Raises UsageError for a budget without room,
+    RunError where there are no results.
     """
     references(night.system)  # a bad file is told before anything is spent
     every = candidates(night.describe(), history(night.database, night.system))
@@ -37,48 +39,69 @@ def run(night: Night, node_hours: float, jobs: int) -> Told:
         )
     _say_selection(night, selection, node_hours)
     in_time = night.run(test.hashcode for test in selection.chosen)
-    for _ in range(1, jobs):
-        more = _affordable(selection.chosen, node_hours - _spent(_of(night, history(night.database, night.system))))
-        if in_time and more:
-            say(f"There is room for another job of {len(more)} of the tests.")
+    for number in range(1, jobs + 1):
+        in_time = in_time and confirm(night, selection.chosen, node_hours)
+        if not in_time or number == jobs:
+            break
+        tonight = _of(night, history(night.database, night.system))
+        done = Counter((job.key.test, job.key.point) for job in tonight)
+        fewer = [test for test in selection.chosen if done[name_of(test.name)] <= number]
+        if more := _affordable(fewer, node_hours - _spent(tonight)):
+            say(f"There is room for another job of {text.plural(len(more), 'test')}.")
             in_time = night.run(test.hashcode for test in more)
     if not in_time:
         say(OUT_OF_TIME)
-    told = judge_night(night, selection.chosen if in_time else (), node_hours)
+    told = judged(night, selection.chosen, "" if in_time else OUT_OF_TIME)
     sys.stdout.write(summary.as_text(told))
     sys.stdout.flush()
+    keep(night, told)
     return told
 
 
-def judge_night(night: Night, chosen: Sequence[Candidate], node_hours: float = math.inf) -> Told:
-    """What a night tells, with more jobs of those of its tests that look worse. Raises RunError without results."""
-    known, found = references(night.system), history(night.database, night.system)
+def confirm(night: NightRun, chosen: Sequence[Candidate], node_hours: float = math.inf) -> bool:
+    """Run those of its tests again that look worse, up to MOST_JOBS times. Whether there was time for it."""
+    known = references(night.system)
     by_name = {name_of(test.name): test for test in chosen}
-    for _ in range(1, MOST_JOBS):
+    while True:
+        found = history(night.database, night.system)
         tonight = _of(night, found)
-        before = replace(found, nights=found.nights[:-1]) if tonight else found
+        before = replace(found, nights=tuple(one for one in found.nights if one.name != night.name))
         few = {key: of for key, of in _by_key(tonight).items() if len(of) < MOST_JOBS}
-        worse = (by_name.get(name_of(f"{key.test} {key.point}")) for key in suspects(before, known, few))
+        worse = (by_name.get((key.test, key.point)) for key in suspects(before, known, few))
         again = _affordable([test for test in worse if test], node_hours - _spent(tonight))
         if not again:
-            break
+            return True
         say(f"Looks worse, so it is run again: {', '.join(test.name for test in again)}.")
         if not night.run(test.hashcode for test in again):
-            say(OUT_OF_TIME)
-            break
-        found = history(night.database, night.system)
+            return False
+        if len(_of(night, history(night.database, night.system))) == len(tonight):
+            return True  # ReFrame has said why it ran nothing
+
+
+def judged(night: NightRun, chosen: Sequence[Candidate], missing: str = "") -> Told:
+    """What a night tells of its tests; of those without any job that they left no result, because of what is missing.
+
+    Raises RunError for a night that has left nothing at all.
+    """
+    found = history(night.database, night.system)
     if not _of(night, found):
         raise RunError("The night has left no results: ReFrame's own words say why.")
-    (told,) = tell(found, known)
-    _keep(night, told)
-    return told
+    (told,) = tell(found.until(night.name), references(night.system))
+    there = {(job.key.test, job.key.point) for job in _of(night, found)}
+    lost = [name_of(test.name) for test in chosen if name_of(test.name) not in there]
+    reason = missing or "ReFrame has kept nothing of it"
+    verdicts = [
+        no_result(found.until(night.name).nights[-1], Key("", test, point, "", 0, "", ""), reason)
+        for test, point in lost
+    ]
+    return replace(told, verdicts=(*told.verdicts, *verdicts))
 
 
-def report(night: Night) -> None:
+def report(night: NightRun) -> None:
     """Build the report of all results. What fails there is told, and no verdict on the night."""
     try:
         page, _ = site.build([night.folder / "results"], night.folder / "site")
-    except EngineError as error:
+    except (EngineError, OSError) as error:
         say(f"The report could not be built: {error}")
     else:
         say(f"The report is {page}.")
@@ -90,21 +113,28 @@ def say(sentence: str) -> None:
     sys.stderr.flush()
 
 
-def _keep(night: Night, told: Told) -> None:
-    """Write the night's summary in each form."""
+def keep(night: NightRun, told: Told) -> None:
+    """Write the night's summary in each form. A disk that is full is told, and changes no verdict."""
+    try:
+        _write(night, told)
+    except OSError as error:
+        say(f"The summary could not be written: {error}")
+
+
+def _write(night: NightRun, told: Told) -> None:
     folder = night.folder / "results" / "nights" / night.system
-    for ending, text in (
+    for ending, words in (
         ("txt", summary.as_text(told)),
         ("md", summary.as_markdown(told)),
         ("xml", summary.as_junit(told)),
         ("json", summary.as_json([told])),
     ):
         for name in (night.name, "latest"):
-            write_text(folder / f"{name}.{ending}", text)
+            write_text(folder / f"{name}.{ending}", words)
     say(f"The summary is {folder / night.name}.txt, .md, .xml (JUnit) and .json.")
 
 
-def _say_selection(night: Night, selection: Selection, node_hours: float) -> None:
+def _say_selection(night: NightRun, selection: Selection, node_hours: float) -> None:
     say(
         f"Night {night.name} of {night.system}: {len(selection.chosen)} tests, {selection.node_hours:.2g} of "
         f"{node_hours:g} node-hours."
@@ -117,9 +147,9 @@ def _affordable(several: Iterable[Candidate], node_hours: float) -> list[Candida
     return list(select(list(several), node_hours).chosen)
 
 
-def _of(night: Night, found: History) -> Sequence[Job]:
+def _of(night: NightRun, found: History) -> Sequence[Job]:
     """Its jobs so far."""
-    return found.nights[-1].jobs if found.nights and found.nights[-1].name == night.name else ()
+    return next((one.jobs for one in found.nights if one.name == night.name), ())
 
 
 def _spent(tonight: Iterable[Job]) -> float:

@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 from reports.nights.history import History
+from systems.references import name_of
 
 HOUR_S = 3600.0
 MARGIN = 1.25
@@ -38,10 +39,10 @@ class Selection:
 
 def candidates(described: Iterable[Mapping[str, Any]], history: History) -> list[Candidate]:
     """What ReFrame describes, with the cost that earlier runs tell."""
-    earlier: dict[str, list[float]] = {}
+    earlier: dict[tuple[str, str], list[float]] = {}
     for job in history.jobs:
         if job.figures:
-            earlier.setdefault(name_of(f"{job.key.test} {job.key.point}"), []).append(job.node_seconds)
+            earlier.setdefault((job.key.test, job.key.point), []).append(job.node_seconds)
     found = []
     for test in described:
         name = str(test["display_name"])
@@ -69,8 +70,3 @@ def select(every: Sequence[Candidate], node_hours: float) -> Selection:
         else:
             left_out.append(test)
     return Selection(tuple(chosen), tuple(left_out), taken)
-
-
-def name_of(display_name: str) -> str:
-    """A test's name, however it was told."""
-    return display_name.replace("%", "").strip()

@@ -13,18 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import RunError
-from reports.nights.history import NIGHT
+from reports.nights.history import DATABASE, NIGHT
 
 ROOT = Path(__file__).parents[2]
 TAG = "nightly"
 DESCRIBE_TIMEOUT_S = 600
 PATIENCE_S = 60.0
 """For ReFrame to cancel its jobs."""
-DATABASE = Path("results/reframe/results.db")
 
 
 @dataclass(slots=True)
-class Night:
+class NightRun:
     """One night. folder: where ReFrame runs, and keeps its database; ends: by time.monotonic(); reframe: its options
     besides; select: which tests; log: where its own words go, standard error unless given.
     """

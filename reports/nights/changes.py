@@ -13,10 +13,13 @@ import ruptures
 
 from reports.nights import evidence
 from reports.nights.evidence import Floats
+from reports.nights.history import NODES
 
-FEWEST_NIGHTS = 3
+SHORTEST_LEVEL = 3
 """Of a level."""
 DRAWN_IN = 3.0
+AROUND = 15
+"""So many nights on either side tell the size of a change: in more of them a drift would look like one."""
 PENALTY = 4.0
 """Of a change, in scales squared times the logarithm of the number of nights: twice what the Schwarz criterion takes,
 as noise is neither normal nor independent."""
@@ -32,20 +35,19 @@ class Change:
 
 def changes(values: Sequence[float]) -> list[Change]:
     """Of a figure's nights, oldest first, those with which another level begins that differs by LEAST or more."""
-    if len(values) < 2 * FEWEST_NIGHTS:
+    if len(values) < 2 * SHORTEST_LEVEL:
         return []
     logs = np.log(np.asarray(values, dtype=np.float64))
     scale = _scale(logs)
     tame = _drawn_in(logs, scale)
-    search = ruptures.KernelCPD(kernel="linear", min_size=FEWEST_NIGHTS).fit((tame / scale).reshape(-1, 1))
+    search = ruptures.KernelCPD(kernel="linear", min_size=SHORTEST_LEVEL).fit((tame / scale).reshape(-1, 1))
     ends = search.predict(pen=PENALTY * math.log(len(logs)))
-    starts = [0, *ends[:-1]]
-    levels = [float(np.median(logs[start:end])) for start, end in zip(starts, ends, strict=True)]
-    found, level = list[Change](), levels[0]
-    for start, other in zip(starts[1:], levels[1:], strict=True):
-        if abs(math.expm1(other - level)) >= evidence.LEAST:
-            found.append(Change(start, math.expm1(other - level)))
-            level = other
+    found = list[Change]()
+    for before, start, end in zip([0, *ends], ends[:-1], ends[1:], strict=False):
+        old, new = logs[max(before, start - AROUND) : start], logs[start : min(end, start + AROUND)]
+        change = math.expm1(evidence.median(new) - evidence.median(old))
+        if abs(change) >= evidence.LEAST:
+            found.append(Change(start, change))
     return found
 
 
@@ -57,7 +59,7 @@ def _scale(logs: Floats) -> float:
 
 def _drawn_in(logs: Floats, scale: float) -> Floats:
     """What lies far from the median of the nights around it, at the distance that still counts."""
-    reach = FEWEST_NIGHTS
+    reach = SHORTEST_LEVEL
     padded = np.pad(logs, reach, mode="edge")
     around = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1), axis=1)
     return np.clip(logs, around - DRAWN_IN * scale, around + DRAWN_IN * scale)
@@ -65,10 +67,14 @@ def _drawn_in(logs: Floats, scale: float) -> Floats:
 
 def what_changed(before: Sequence[Mapping[str, str]], since: Sequence[Mapping[str, str]]) -> list[str]:
     """How the state of jobs differs from that of jobs before, in words: torch 2.9 -> 2.10. What had varied before is
-    no change.
+    no change. Of nodes, which a queue draws anew every night, only those count that all jobs since then have had.
     """
     told = []
-    for name in dict.fromkeys(name for state in [*before, *since] for name in state):
+    nodes = [{*state.get(NODES, "").split(", ")} for state in since]
+    known = {node for state in before for node in state.get(NODES, "").split(", ")}
+    if before and since and (ours := sorted(set[str].intersection(*nodes) - known - {""})):
+        told.append(f"{NODES}: {', '.join(ours)} {'was' if len(ours) == 1 else 'were'} not among them before")
+    for name in dict.fromkeys(name for state in [*before, *since] for name in state if name != NODES):
         old = {state.get(name, "") for state in before}
         new = {state.get(name, "") for state in since}
         if old and new and not old & new:

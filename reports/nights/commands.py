@@ -10,9 +10,9 @@ from cyclopts import App, Parameter
 
 import systems
 from engine.errors import RunError, UsageError
+from reports import text
+from reports.nights.history import DATABASE
 from systems.references import FEWEST_JOBS, Key
-
-DATABASE = Path("results/reframe/results.db")
 
 System = Annotated[str | None, Parameter(metavar="NAME", help="of which system (default: this machine)")]
 Database = Annotated[Path, Parameter(metavar="FILE", help="ReFrame's results database, which is only read")]
@@ -33,9 +33,9 @@ def make(
 
       par4d reference make --system perlmutter --since 2026-11-01
 
-    They are kept in systems/references/NAME.yaml, with dates, versions and commits, in place of those that were there;
-    from then on ReFrame itself fails what is far off them, and `par4d verdict` judges by them. Make them anew after an
-    update that is meant to stay, and every few months.
+    They are kept in systems/references/NAME.yaml, with dates, versions and commits; a test that has too few jobs keeps
+    the reference that it had. From then on ReFrame itself fails what is far off them, and `par4d verdict` judges by
+    them. After an update that is meant to stay make them anew with --since that night: its alarms end with it.
     """
     from reports.nights.history import history
     from reports.nights.reference import make as make_references
@@ -46,12 +46,14 @@ def make(
     found = history(database, name, since=_date(since))
     _say(found.remarks)
     try:
-        path, series, short = make_references(found, min_jobs)
+        made = make_references(found, min_jobs)
     except OSError as error:
         raise RunError(f"The references can't be written: {error.strerror or error}.") from None
-    figures = sum(len(one.figures) for one in series)
-    _say([f"{len(series)} tests have references now, of {figures} figures.", *map(_night, series), *_few(short)])
-    sys.stdout.write(f"{path}\n")
+    figures = sum(len(one.figures) for one in made.series)
+    new, kept = text.plural(len(made.series), "test"), text.plural(len(made.kept), "other test")
+    head = f"New references: {new}, {text.plural(figures, 'figure')}.{f' Kept: {kept}.' if made.kept else ''}"
+    _say([head, *map(_night, made.series), *_few(made.short)])
+    sys.stdout.write(f"{made.path}\n")
     return 0
 
 

@@ -30,7 +30,7 @@ def usual_parts(jobs: Iterable[Job]) -> dict[tuple[str, str], float]:
 def culprit(test: str, tonight: Sequence[Job], before: Sequence[Job]) -> str:
     """A clause that says what of a test got slower, "" where nothing tells. before: jobs from before it did."""
     now, then = usual_parts(tonight), usual_parts(before)
-    if node := _slow_node(now, then):
+    if node := _slow_node(tonight, before, now, then):
         return node
     if test in OF_ONE_THING:
         return OF_ONE_THING[test]
@@ -60,21 +60,43 @@ OF_ONE_THING = {
 """Of tests that measure nothing else."""
 
 
-def _slow_node(now: Parts, then: Parts) -> str:
-    """The node whose compute got slower than the others'."""
+def _slow_node(tonight: Sequence[Job], before: Sequence[Job], now: Parts, then: Parts) -> str:
+    """The node whose compute got slower than the others': against itself, or, where a night's nodes are others than
+    before, against how far nodes of one job usually are apart.
+    """
     by_host = {
         host: now[kind, host] / then[kind, host] - 1
         for kind, host in now
         if kind == "host" and then.get((kind, host), 0.0) > 0
     }
     if len(by_host) < 2:
-        return ""
+        return _apart(tonight, before)
     worst = max(by_host, key=lambda host: by_host[host])
     others = median(more for host, more in by_host.items() if host != worst)
     if by_host[worst] - others < NODE_APART or by_host[worst] < 2 * others:
         return ""
     clock = _clock(now, then, [worst])
     return f"one node: {worst} computes {signed(by_host[worst])} longer than before, the others {signed(others)}{clock}"
+
+
+def _apart(tonight: Sequence[Job], before: Sequence[Job]) -> str:
+    worst = [one for one in map(_slowest, tonight) if one]
+    usual = [one for one in map(_slowest, before) if one]
+    if not worst or not usual:
+        return ""
+    then, (more, host) = median(more for more, _ in usual), max(worst)
+    if (1 + more) / (1 + then) - 1 < NODE_APART:
+        return ""
+    usually = f"the slowest node of a job usually {signed(then)}"
+    return f"one node: {host} computes {signed(more)} longer than the others, {usually}"
+
+
+def _slowest(job: Job) -> tuple[float, str] | None:
+    """By how much more than the others' median the slowest node of a job computes, and its name."""
+    hosts = sorted((value, host) for (kind, host), value in job.parts.items() if kind == "host" and value > 0)
+    if len(hosts) < 2:
+        return None
+    return hosts[-1][0] / median(value for value, _ in hosts[:-1]) - 1, hosts[-1][1]
 
 
 def _hosts(now: Parts) -> list[str]:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import chdtri, comb, ndtr, stdtr, stdtrit
 
-from systems.references import LEAST
+from systems.references import LEAST, Reference
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -35,7 +35,7 @@ LOOK_BACK = 12
 """The most nights ago that a change can have begun to be found."""
 BASELINE = 90
 """So many nights before it tell what is usual."""
-FEWEST = 20
+FEWEST_NIGHTS = 20
 SCALE_OF_MAD = 1.4826
 """Of a normal distribution the standard deviation by the median absolute deviation."""
 EFFICIENCY_OF_MAD = 0.37
@@ -58,16 +58,18 @@ _SCALES = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Usual:
+class Expected:
     """What is expected of a night, as the natural logarithm of the figure by its reference, upwards worse.
 
-    scale: of one night's noise; error: how uncertain the level is, in the same unit; freedom: degrees of the scale's.
+    scale: of one night's noise; error: how uncertain the level is, in the same unit; freedom: degrees of the scale's;
+    of_jobs: the share of the noise's variance in which jobs of one night differ, which more of them take away.
     """
 
     level: float
     scale: float
     error: float
     freedom: float
+    of_jobs: float = 0.0
 
     def cases(self) -> tuple[Floats, Floats, Floats]:
         """What may really be: by how much the level is higher, the scale, and how likely that is."""
@@ -78,32 +80,40 @@ class Usual:
         return shifts, np.tile(scales, len(_NODES)), weights
 
 
-def from_reference(mad: float, median: float, jobs: int) -> Usual:
-    """By the numbers of a reference alone."""
-    scale = max(SCALE_OF_MAD * mad / median, LEAST_SCALE)
-    return Usual(0.0, scale, scale * math.sqrt(VARIANCE_OF_MEDIAN / jobs), EFFICIENCY_OF_MAD * jobs)
+def from_reference(known: Reference) -> Expected:
+    """By a reference alone. Where that doesn't tell, nights are all that differs."""
+    scale = max(SCALE_OF_MAD * known.mad / known.median, LEAST_SCALE)
+    of_jobs = min(1.0, ((known.within or 0.0) / known.mad) ** 2) if known.mad else 0.0
+    error = scale * math.sqrt(VARIANCE_OF_MEDIAN / known.jobs)
+    return Expected(0.0, scale, error, EFFICIENCY_OF_MAD * known.jobs, of_jobs)
 
 
-def from_nights(before: Floats, ahead: float) -> Usual:
-    """By at least FEWEST nights, oldest first. ahead: nights from the last of them to the one expected.
+def from_nights(before: Floats, ahead: float) -> Expected:
+    """By at least FEWEST_NIGHTS nights, oldest first. ahead: nights from the last of them to the one expected.
 
     A drift is taken out by a line of least squares, for which a wild night counts as far as WILD scales only.
     """
     values = before[-BASELINE:]
     count = len(values)
-    median = float(np.median(values))
-    reach = WILD * max(SCALE_OF_MAD * float(np.median(np.abs(values - median))), LEAST_SCALE)
-    tame = np.clip(values, median - reach, median + reach)
+    middle = median(values)
+    reach = WILD * max(SCALE_OF_MAD * median(np.abs(values - middle)), LEAST_SCALE)
+    tame = np.minimum(np.maximum(values, middle - reach), middle + reach)
     place = np.arange(count) - (count - 1) / 2
     spread = float(place @ place)
     slope = max(-MOST_DRIFT, min(MOST_DRIFT, float(place @ tame) / spread))
     flat = values - slope * place
-    level = float(np.median(flat))
-    scale = max(SCALE_OF_MAD * float(np.median(np.abs(flat - level))), LEAST_SCALE)
+    level = median(flat)
+    scale = max(SCALE_OF_MAD * median(np.abs(flat - level)), LEAST_SCALE)
     further = (count - 1) / 2 + ahead
     of_slope = min(scale / math.sqrt(spread), MOST_DRIFT)
     error = math.hypot(scale * math.sqrt(VARIANCE_OF_MEDIAN / count), of_slope * further)
-    return Usual(level + slope * further, scale, error, EFFICIENCY_OF_MAD * count)
+    return Expected(level + slope * further, scale, error, EFFICIENCY_OF_MAD * count)
+
+
+def median(values: Floats) -> float:
+    """The same as numpy's, which takes ten times as long for so few."""
+    ordered, count = np.sort(values), len(values)
+    return float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +144,7 @@ def agreed(nights: Sequence[Sequence[float]]) -> tuple[Agreed, Agreed]:
     return every, Agreed(most, comb(jobs, more) * OFF ** more.astype(float))
 
 
-def strongest(nights: Sequence[Sequence[float]], usual: Usual) -> Evidence:
+def strongest(nights: Sequence[Sequence[float]], usual: Expected) -> Evidence:
     """Of the last LOOK_BACK nights at most, oldest first, the last being tonight: by how much each job is above its
     reference.
     """
@@ -149,7 +159,7 @@ def strongest(nights: Sequence[Sequence[float]], usual: Usual) -> Evidence:
     return best
 
 
-def _chance(nights: Agreed, usual: Usual) -> float:
+def _chance(nights: Agreed, usual: Expected) -> float:
     """Of the evidence that is the strongest, for any number of these nights that is more than half of them."""
     shifts, scales, weights = usual.cases()
     count = len(nights.above)
@@ -164,27 +174,28 @@ def _chance(nights: Agreed, usual: Usual) -> float:
     return least
 
 
-def looks_worse(above_reference: float, usual: Usual) -> bool:
+def looks_worse(above_reference: float, usual: Expected) -> bool:
     """Whether it is worth another job the same night."""
     above = above_reference - usual.level
     return above >= LEAST_EFFECT and above > SUSPICIOUS * math.hypot(usual.scale, usual.error)
 
 
-def _error(usual: Usual, jobs: int) -> float:
+def _error(usual: Expected, jobs: int) -> float:
     """Of the median of so many jobs of one night, against the level."""
-    return math.hypot(usual.scale * math.sqrt((VARIANCE_OF_MEDIAN if jobs > 2 else 1.0) / jobs), usual.error)
+    by_jobs = min(1.0, (VARIANCE_OF_MEDIAN if jobs > 2 else 1.0) / jobs)
+    return math.hypot(usual.scale * math.sqrt(1 - usual.of_jobs * (1 - by_jobs)), usual.error)
 
 
-def interval(usual: Usual, jobs: int) -> float:
+def interval(usual: Expected, jobs: int) -> float:
     """Half the width of the interval of confidence 0.95 of a night's median of so many jobs."""
     return float(stdtrit(usual.freedom, 0.975)) * _error(usual, jobs)
 
 
-def visible(usual: Usual, jobs: int) -> float:
-    """The change that so many jobs of a night show in four nights of five."""
-    return float(stdtrit(usual.freedom, 0.975) + stdtrit(usual.freedom, 0.8)) * _error(usual, jobs)
+def visible(usual: Expected, jobs: int, p: float) -> float:
+    """The change that so many jobs of a night show in four nights of five, where p (two-sided) has to be so small."""
+    return float(stdtrit(usual.freedom, 1 - p / 2) + stdtrit(usual.freedom, 0.8)) * _error(usual, jobs)
 
 
-def two_sided(usual: Usual, jobs: int, effect: float) -> float:
+def two_sided(usual: Expected, jobs: int, effect: float) -> float:
     """The chance of a night's median at least so far from the level."""
     return float(2 * stdtr(usual.freedom, -abs(effect - usual.level) / _error(usual, jobs)))

@@ -7,7 +7,9 @@ machine moves for minutes, is judged but raises no alarm where the faster half o
 
 from systems.references import worse_by
 
-PARTS = frozenset({"compute", "exposed_communication", "step_by_bound"})
+PARTS = frozenset({"compute", "exposed_communication"})
+QUOTIENTS = ("speed_up", "step_by_bound")
+"""How the names begin of what sets two judged times against each other, or a time against what it can't be under."""
 FOLLOW = {"hardware_flops_per_s": "time_per_iteration"}
 """A figure, and the one that it follows from."""
 MOVED_BY_OTHERS = {"time_per_iteration": "faster_half"}
@@ -23,6 +25,7 @@ def is_judged(figure: str, unit: str, beside: frozenset[str]) -> bool:
     return (
         worse_by(unit) != 0
         and figure not in PARTS | FITTED
+        and not figure.startswith(QUOTIENTS)
         and not figure.endswith(ENDS)
         and FOLLOW.get(figure, figure) not in beside - {figure}
     )

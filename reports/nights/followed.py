@@ -15,9 +15,9 @@ from reports.nights import evidence
 from reports.nights.changes import Change, changes, what_changed
 from reports.nights.history import History, Night
 from reports.nights.judge import Of, Verdict, figures, judge
-from reports.nights.told import Told, named, tell
+from reports.nights.told import Told, named, told_of
 from systems import references
-from systems.references import Key, References, Usual
+from systems.references import Key, Reference, References
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Followed:
 
     of: Of
     test: str
-    usual: Usual | None
+    usual: Reference | None
     verdicts: Mapping[int, Verdict]
     changes: Sequence[Change]
     updates: Mapping[int, Sequence[str]]
@@ -74,10 +74,11 @@ def followed(histories: Sequence[History]) -> list[FollowedSystem]:
 def _system(page: str, history: History) -> FollowedSystem:
     known, why = _references(history.system)
     verdicts: dict[tuple[Key, str], dict[int, Verdict]] = {}
-    for at, night in enumerate(judge(history, known, last=len(history.nights))):
+    judged = judge(history, known, last=len(history.nights))
+    for at, night in enumerate(judged):
         for verdict in night:
             verdicts.setdefault((verdict.key, verdict.figure), {})[at] = verdict
-    (told,) = tell(history, known)
+    (told,) = told_of(history, known, judged, 1)
     every = figures(history.nights)
     names = labels(dict.fromkeys(one.key for one in every))
     updates = _updates(history.nights)
@@ -144,8 +145,7 @@ def band(one: Followed) -> tuple[float, float, float]:
     if one.usual is None:
         return (float("nan"),) * 3
     jobs = int(median(len(values) for values in one.of.values[-evidence.LOOK_BACK :]))
-    usual = evidence.from_reference(one.usual.mad, one.usual.median, one.usual.jobs)
-    half = evidence.interval(usual, jobs)
+    half = evidence.interval(evidence.from_reference(one.usual), jobs)
     middle = one.usual.median
     return middle, middle * math.exp(-half), middle * math.exp(half)
 

@@ -7,7 +7,7 @@ among them, as references without the slow jobs would be wrong. Format: as run_r
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -16,22 +16,29 @@ from typing import Any
 from reports.run_reports import AFTER_SANITY, RECORD, failure, sessions
 from systems.references import Key, key_of
 
+DATABASE = Path("results/reframe/results.db")
+"""Where ReFrame keeps it, from the folder that it runs in."""
+NODES = "nodes"
+"""Among what tells the state of a machine, a job's, as "n0, n1"."""
+STARTING_S = 30.0
+"""What a launcher may take to start the ranks of a job."""
 NIGHT = "par4d_night"
 """What ci/nightly adds to the information of its sessions: the night's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A test case of a night. reason: why it failed, "" where it didn't. figures: (value, unit) by name; none of a job
-    that failed or was skipped. state: what can change from night to night, in words, by name. parts: numbers that tell
-    what of a step got slower, by (what, which): seconds, bytes/s, flop/s or Hz.
+    """A test case of a night. failed: whether it did, and not only its references; reason: why it has no result, ""
+    where it has one, or was a dry run. figures: (value, unit) by name, none without a result. state: what can change
+    from night to night, in words, by name. parts: numbers that tell what of a step got slower, by (what, which):
+    seconds, bytes/s, flop/s or Hz. node_seconds: that it held nodes for.
     """
 
     key: Key
     night: str
     began: datetime
+    failed: bool
     reason: str
-    skipped: bool
     figures: Mapping[str, tuple[float, str]]
     state: Mapping[str, str]
     parts: Mapping[tuple[str, str], float]
@@ -60,6 +67,11 @@ class History:
     def jobs(self) -> Iterator[Job]:
         """Of all nights."""
         return (job for night in self.nights for job in night.jobs)
+
+    def until(self, name: str) -> "History":
+        """The same up to the night of this name."""
+        names = [night.name for night in self.nights]
+        return replace(self, nights=self.nights[: names.index(name) + 1])
 
 
 def systems_in(database: Path) -> tuple[str, ...]:
@@ -127,19 +139,38 @@ def _job(case: Mapping[str, Any], night: str, began: datetime) -> Job:
         key=key_of(
             partition=str(case.get("partition") or ""),
             display_name=str(case.get("display_name") or case.get("name") or ""),
+            ranks=int(_number(case.get("num_tasks"))),
             words=[str(word) for word in _list(case.get("executable_opts"))],
             record=record,
         ),
         night=night,
         began=began,
-        reason="" if good else reason or "",
-        skipped=not good and reason is None,
+        failed=not good and case.get("result") == "fail",
+        reason="" if good else (reason or "no reason given") if case.get("result") == "fail" else _unended(case),
         figures=dict(_figures(case)) if good and record.get("status") == "ok" else {},
         state=dict(_state(origin, record)),
         parts=dict(_parts(origin, record)) if good else {},
         devices=tuple(map(str, origin.get("devices") or ())),
-        node_seconds=_number(case.get("nodes") or 1) * max(0.0, _number(case.get("time_run"))),
+        node_seconds=_number(case.get("nodes") or 1) * _held_s(case, origin),
     )
+
+
+def _unended(case: Mapping[str, Any]) -> str:
+    return "it was skipped" if case.get("result") == "skip" else "it was ended before it had a result"
+
+
+def _held_s(case: Mapping[str, Any], origin: Mapping[str, Any]) -> float:
+    """How long a job has held its nodes: what ReFrame counts has the time in the queue in it, and is the most that it
+    can be; what the result tells begins with its first rank, and is the least.
+    """
+    most = max(0.0, _number(case.get("time_run")))
+    if limit_s := _number(case.get("time_limit_s")):
+        most = min(most, limit_s)
+    try:
+        began, ended = (datetime.fromisoformat(str(origin[name])) for name in ("start", "end"))
+    except (KeyError, ValueError):
+        return most
+    return min(most, max(0.0, (ended - began).total_seconds()) + STARTING_S)
 
 
 def _figures(case: Mapping[str, Any]) -> Iterator[tuple[str, tuple[float, str]]]:
@@ -158,7 +189,7 @@ def _state(origin: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[tup
         if not str(name).startswith(("SLURM_JOB_", "SLURM_STEP_", "LSB_JOBID", "PBS_JOBID", "FLUX_JOB_ID")):
             yield str(name), str(value)
     if hosts := origin.get("hosts"):
-        yield "nodes", ", ".join(map(str, hosts))
+        yield NODES, ", ".join(map(str, hosts))
     if devices := origin.get("devices"):
         yield "device", ", ".join(map(str, devices))
     if modules := origin.get("modules"):

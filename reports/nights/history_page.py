@@ -26,7 +26,7 @@ READING = (
     "the machine differed from the night before: tall ones in versions or settings, short ones in nothing but the "
     "commit or the nodes; pointed at, they say how. A triangle at the edge is a night farther off."
 )
-QUIET = ("commit ", "nodes ")
+QUIET = ("commit ", "nodes: ")
 """How the words begin of what differs from night to night."""
 ALARM, SLOWER, EVENTFUL, SAME, UNKNOWN, ENDED = range(6)
 """How much there is to see of a figure, most first."""

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from reports.nights import evidence
-from reports.nights.evidence import BASELINE, FEWEST, LOOK_BACK, Usual
+from reports.nights.evidence import BASELINE, FEWEST_NIGHTS, LOOK_BACK, Expected
 from reports.nights.figures import is_judged, raises_alarms
 from reports.nights.history import History, Job, Night
 from systems import references
@@ -25,8 +25,8 @@ from systems.references import Key, References, worse_by
 Word = Literal["faster", "same", "slower", "unknown", "failed"]
 FALSE_DISCOVERIES = 0.05
 """Of the figures of a night that are called slower or faster, at most so many by chance, on average."""
-STILL_WORSE = evidence.LEAST_EFFECT / 2
-"""An alarm ends with two nights in a row that are worse by less."""
+STILL_WORSE = 0.5
+"""Of its effect: an alarm ends with two nights in a row that are worse by less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """On a figure of a test in a night; of a failed test on all of them, the figure being "".
+    """On a figure of a test in a night; of a test without a result on all of them, the figure being "".
 
     value: the median of the night's jobs. usual: that of the reference. change: value by usual, less one, with its
-    interval; least: the smallest change that so many jobs are likely to show. p: of the change, two-sided. reason: why
-    it failed or is unknown.
+    interval; least: the smallest change that so many jobs are likely to show, if no other figure changes. p: of the
+    change, two-sided, 1 for one that doesn't count. reason: why it failed or is unknown.
     """
 
     night: str
@@ -76,7 +76,7 @@ class Verdict:
 @dataclass(frozen=True, slots=True)
 class Of:
     """A figure through the nights: of each that has it, the values of its jobs, in the order of the nights. alarms:
-    whether it raises any.
+    whether it raises any, by what the test measured last.
     """
 
     key: Key
@@ -90,40 +90,43 @@ class Of:
 def figures(nights: Sequence[Night]) -> list[Of]:
     """Every judged figure of every test, by the positions of the nights."""
     found: dict[tuple[Key, str], Of] = {}
+    latest: dict[Key, frozenset[str]] = {}
     for position, night in enumerate(nights):
         for job in night.jobs:
             names = frozenset(job.figures)
+            if names:
+                latest[job.key] = names
             for name, (value, unit) in job.figures.items():
                 if not is_judged(name, unit, names):
                     continue
-                alarms = raises_alarms(name, names)
-                one = found.setdefault((job.key, name), Of(job.key, name, unit, alarms, [], []))
+                one = found.setdefault((job.key, name), Of(job.key, name, unit, True, [], []))
                 if one.nights and one.nights[-1] == position:
                     one.values[-1].append(value)
                 else:
                     one.nights.append(position)
                     one.values.append([value])
-    return list(found.values())
+    return [replace(one, alarms=raises_alarms(one.figure, latest[one.key])) for one in found.values()]
 
 
 def judge(history: History, known: References | None, *, last: int = 1) -> list[list[Verdict]]:
     """The verdicts of the last nights, oldest night first."""
     by_key = known.by_key() if known else {}
     wanted = range(max(0, len(history.nights) - last), len(history.nights))
-    found: list[list[Verdict]] = [list(_without_figures(history.nights[position])) for position in wanted]
+    found: list[list[Verdict]] = [list(_without_result(history.nights[position])) for position in wanted]
     every = figures(history.nights)
-    limit = alarm_limit(sum(one.alarms and one.key in by_key for one in every))
+    judged = [one for one in every if one.key in by_key and one.figure in by_key[one.key].figures]
+    limit = alarm_limit(sum(one.alarms for one in judged))
     for one in every:
         series = by_key.get(one.key)
         usual = series.figures.get(one.figure) if series else None
         if series is None or usual is None:
-            verdicts = _unknown(one, history.nights, known)
+            verdicts = _unknown(one, history.nights)
         else:
-            verdicts = _of_figure(one, history.nights, usual, datetime.fromisoformat(series.first), limit)
+            verdicts = _of_figure(one, history.nights, usual, datetime.fromisoformat(series.first), limit, len(judged))
         for position, verdict in verdicts:
             if position in wanted:
                 found[position - wanted.start].append(verdict)
-    return [_discovered(verdicts) for verdicts in found]
+    return [discovered(verdicts) for verdicts in found]
 
 
 def alarm_limit(judged: int) -> float:
@@ -131,17 +134,29 @@ def alarm_limit(judged: int) -> float:
     return evidence.FALSE_ALARMS_A_YEAR / evidence.NIGHTS_A_YEAR / max(1, judged)
 
 
-def _without_figures(night: Night) -> Iterator[Verdict]:
-    """Of the tests all whose jobs failed that night."""
-    good = {job.key for job in night.jobs if job.figures}
-    seen: set[Key] = set()
-    for job in night.jobs:
-        if job.reason and job.key not in good | seen:
-            seen.add(job.key)
-            yield Verdict(night.name, night.began, job.key, "", "", "failed", 0, reason=job.reason)
+def by_test(jobs: Iterable[Job]) -> dict[tuple[str, str, str], list[Job]]:
+    """By partition, test and point: what is left of a key where a job has no result."""
+    found: dict[tuple[str, str, str], list[Job]] = {}
+    for job in jobs:
+        found.setdefault((job.key.partition, job.key.test, job.key.point), []).append(job)
+    return found
 
 
-def _unknown(one: Of, nights: Sequence[Night], known: References | None) -> Iterator[tuple[int, Verdict]]:
+def no_result(night: Night, key: Key, reason: str, *, failed: bool = False) -> Verdict:
+    """On a test that has none."""
+    return Verdict(night.name, night.began, key, "", "", "failed" if failed else "unknown", 0, reason=reason)
+
+
+def _without_result(night: Night) -> Iterator[Verdict]:
+    """Of the tests none of whose jobs has one that night."""
+    for jobs in by_test(night.jobs).values():
+        if not any(job.figures for job in jobs):
+            told = [job for job in jobs if job.failed] or [job for job in jobs if job.reason]
+            if told:
+                yield no_result(night, told[0].key, told[0].reason, failed=told[0].failed)
+
+
+def _unknown(one: Of, nights: Sequence[Night]) -> Iterator[tuple[int, Verdict]]:
     jobs = 0
     for position, values in zip(one.nights, one.values, strict=True):
         jobs += len(values)
@@ -155,11 +170,11 @@ def _unknown(one: Of, nights: Sequence[Night], known: References | None) -> Iter
 
 
 def _of_figure(
-    one: Of, nights: Sequence[Night], usual: references.Usual, since: datetime, limit: float
+    one: Of, nights: Sequence[Night], usual: references.Reference, since: datetime, limit: float, judged: int
 ) -> Iterator[tuple[int, Verdict]]:
-    """Night by night, from the first of the reference on."""
+    """Night by night, from the first of the reference on. judged: figures of the system."""
     sign = worse_by(one.unit)
-    by_reference = evidence.from_reference(usual.mad, usual.median, usual.jobs)
+    by_reference = evidence.from_reference(usual)
     watch, followed = Watch(by_reference, limit), list[int]()
     for position, values in zip(one.nights, one.values, strict=True):
         night = nights[position]
@@ -171,30 +186,32 @@ def _of_figure(
         yield (
             position,
             replace(
-                _against(one, night, median(values), median(logs), len(logs), usual, by_reference),
+                _against(one, night, median(values), median(logs), len(logs), usual, by_reference, judged),
                 alarm=Alarm(nights[followed[alarm[0]]].name, *alarm[1:]) if alarm else None,
             ),
         )
 
 
 def _against(
-    one: Of, night: Night, value: float, effect: float, jobs: int, usual: references.Usual, expected: Usual
-) -> Verdict:
+    one: Of, night: Night, value: float, effect: float, jobs: int, usual: references.Reference, expected: Expected,
+    judged: int,
+) -> Verdict:  # fmt: skip
     """A night against the reference, before other figures are looked at."""
     half = evidence.interval(expected, jobs)
     sign = worse_by(one.unit)
     ends = sorted(math.expm1(sign * end) for end in (effect - half, effect + half))
-    beyond = abs(effect) > half and abs(math.expm1(effect)) >= evidence.LEAST
+    counts = abs(math.expm1(effect)) >= evidence.LEAST
+    beyond = counts and abs(effect) > half
     return Verdict(
         night.name, night.began, one.key, one.figure, one.unit,
         ("slower" if effect > 0 else "faster") if beyond else "same",
         jobs, value=value, usual=usual.median, change=value / usual.median - 1, low=ends[0], high=ends[1],
-        least=max(evidence.LEAST, math.expm1(evidence.visible(expected, jobs))),
-        p=evidence.two_sided(expected, jobs, effect),
+        least=max(evidence.LEAST, math.expm1(evidence.visible(expected, jobs, FALSE_DISCOVERIES / judged))),
+        p=evidence.two_sided(expected, jobs, effect) if counts else 1.0,
     )  # fmt: skip
 
 
-def _discovered(verdicts: list[Verdict]) -> list[Verdict]:
+def discovered(verdicts: list[Verdict]) -> list[Verdict]:
     """With as many of a night called slower or faster as Benjamini and Hochberg allow."""
     p = sorted(verdict.p for verdict in verdicts if verdict.word in ("faster", "same", "slower"))
     held = [value for rank, value in enumerate(p, 1) if value <= FALSE_DISCOVERIES * rank / len(p)]
@@ -205,43 +222,80 @@ def _discovered(verdicts: list[Verdict]) -> list[Verdict]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """An alarm that has been raised. began: the first of the nights that are worse; usual: what had been expected of
+    them; effect, chance: as of evidence.Evidence.
+    """
+
+    began: int
+    usual: Expected
+    effect: float
+    chance: float
+
+    def is_over(self, middle: Sequence[float]) -> bool:
+        """By the nights so far."""
+        two = middle[max(self.began, len(middle) - 2) :]
+        return len(two) == 2 and max(two) - self.usual.level < STILL_WORSE * self.effect
+
+
 class Watch:
     """Follows a figure from night to night. A night is its jobs, each how much worse it is than the reference, as the
     natural logarithm. limit: of the chance of an alarm's evidence.
+
+    While an alarm is open, what got worse still is found against the nights since then; the newest alarm is told.
     """
 
-    def __init__(self, by_reference: Usual, limit: float) -> None:
+    def __init__(self, by_reference: Expected, limit: float) -> None:
         self._by_reference, self._limit = by_reference, limit
         self._middle, self._nights = list[float](), list[Sequence[float]]()
-        self._open: tuple[int, float, float] | None = None
+        self._open = list[_Open]()
 
     def looks_worse(self, jobs: Sequence[float]) -> bool:
         """Whether a night of these jobs is worth another one."""
-        usual = expected(self._middle, 1, self._by_reference)
+        if self._open:
+            usual = _since(self._open[-1].usual, self._middle[self._open[-1].began :])
+        else:
+            usual = expected(self._middle, 1, self._by_reference)
         return evidence.looks_worse(_lower(jobs), usual)
 
     def add(self, jobs: Sequence[float]) -> tuple[int, bool, float, float] | None:
         """A night; returns its alarm, if there is one: since which of the nights that were added, whether it is new, by
         how much, as a fraction, and the chance of its evidence.
         """
-        at = len(self._middle)
         self._middle.append(median(jobs))
         self._nights.append(jobs)
+        while self._open and self._open[-1].is_over(self._middle):
+            self._open.pop()
+        new = self._new()
+        if new:
+            self._open.append(new)
+        if not self._open:
+            return None
+        alarm = self._open[-1]
+        now = median(self._middle[max(alarm.began, len(self._middle) - LOOK_BACK) :]) - alarm.usual.level
+        return alarm.began, new is not None, math.expm1(now), alarm.chance
+
+    def _new(self) -> _Open | None:
+        """The alarm that the last night raises, beside those that are open."""
+        count = len(self._middle)
         if self._open:
-            began, level, chance = self._open
-            if at <= began + 1 or max(self._middle[-2:]) - level >= STILL_WORSE:
-                now = median(self._middle[max(began, at + 1 - LOOK_BACK) :]) - level
-                return began, False, math.expm1(now), chance
-            self._open = None
-        window = min(LOOK_BACK, at + 1)
-        usual = expected(self._middle[:-window], window, self._by_reference)
-        if self._middle[-1] - usual.level < STILL_WORSE:
+            since = self._middle[self._open[-1].began :]
+            window = min(LOOK_BACK, len(since) // 2)
+            usual = _since(self._open[-1].usual, since[: len(since) - window])
+        else:
+            window = min(LOOK_BACK, count)
+            usual = expected(self._middle[:-window], window, self._by_reference)
+        if not window or self._middle[-1] - usual.level < STILL_WORSE * evidence.LEAST_EFFECT:
             return None
         found = evidence.strongest(self._nights[-window:], usual)
-        if found.chance > self._limit:
-            return None
-        self._open = at + 1 - found.nights, usual.level, found.chance
-        return at + 1 - found.nights, True, math.expm1(found.effect), found.chance
+        return _Open(count - found.nights, usual, found.effect, found.chance) if found.chance <= self._limit else None
+
+
+def _since(usual: Expected, nights: Sequence[float]) -> Expected:
+    """What is expected once so many nights were worse."""
+    error = usual.scale * math.sqrt(evidence.VARIANCE_OF_MEDIAN / len(nights))
+    return replace(usual, level=median(nights), error=error)
 
 
 def _lower(jobs: Sequence[float]) -> float:
@@ -249,9 +303,9 @@ def _lower(jobs: Sequence[float]) -> float:
     return sorted(jobs)[(len(jobs) - 1) // 2]
 
 
-def expected(before: Sequence[float], ahead: float, by_reference: Usual) -> Usual:
+def expected(before: Sequence[float], ahead: float, by_reference: Expected) -> Expected:
     """Of a night, by those before it; by the reference where they are too few."""
-    return evidence.from_nights(np.array(before[-BASELINE:]), ahead) if len(before) >= FEWEST else by_reference
+    return evidence.from_nights(np.array(before[-BASELINE:]), ahead) if len(before) >= FEWEST_NIGHTS else by_reference
 
 
 def suspects(history: History, known: References | None, tonight: Mapping[Key, Sequence[Job]]) -> list[Key]:
@@ -260,23 +314,21 @@ def suspects(history: History, known: References | None, tonight: Mapping[Key, S
     history: of the nights before.
     """
     by_key = known.by_key() if known else {}
-    before = {(one.key, one.figure): one for one in figures(history.nights)}
+    every = figures(history.nights)
+    before = {(one.key, one.figure): one for one in every}
+    limit = alarm_limit(sum(one.alarms and one.key in by_key for one in every))
     found: list[Key] = []
     for key, jobs in tonight.items():
         series = by_key.get(key)
         for name, usual in (series.figures if series else {}).items():
             values = [job.figures[name][0] for job in jobs if name in job.figures]
-            sign, one = worse_by(usual.unit), before.get((key, name))
-            if not (values and series and sign and raises_alarms(name, frozenset(series.figures))):
+            one = before.get((key, name))
+            if not (values and series and raises_alarms(name, frozenset(series.figures))):
                 continue
-            past = [
-                sign * math.log(median(of) / usual.median)
-                for position, of in (zip(one.nights, one.values, strict=True) if one else ())
-                if history.nights[position].began >= datetime.fromisoformat(series.first)
-            ]
-            watch = Watch(evidence.from_reference(usual.mad, usual.median, usual.jobs), 0.0)
-            for night in past:
-                watch.add([night])
+            watch, sign = Watch(evidence.from_reference(usual), limit), worse_by(usual.unit)
+            for position, of in zip(one.nights, one.values, strict=True) if one else ():
+                if history.nights[position].began >= datetime.fromisoformat(series.first):
+                    watch.add([sign * math.log(value / usual.median) for value in of])
             if watch.looks_worse([sign * math.log(value / usual.median) for value in values]):
                 found.append(key)
                 break

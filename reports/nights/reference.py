@@ -1,15 +1,39 @@
-"""Makes a system's references of the jobs that are in its results database."""
+"""Makes a system's references of the jobs that are in its results database.
 
+Every night counts the same, however many jobs of a test it has: what looks worse is run again in the same night, and
+would else count more often than what doesn't.
+"""
+
+import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+
 from engine.errors import UsageError
 from engine.result import provenance
+from reports.nights.evidence import Floats
+from reports.nights.figures import is_judged
 from reports.nights.history import History, Job
 from systems import references
-from systems.references import FEWEST_JOBS, Key, Series, Usual, worse_by
+from systems.files import SystemFileError
+from systems.references import FEWEST_JOBS, Key, Reference, Series
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """path: the system's file; series: of the tests that had enough jobs; kept: those that were there before, of other
+    tests; short: how many jobs the tests have that have too few, and no reference from before.
+    """
+
+    path: Path
+    series: Sequence[Series]
+    kept: Sequence[Series]
+    short: dict[Key, int]
 
 
 def made(history: History, fewest: int) -> tuple[list[Series], dict[Key, int]]:
@@ -22,13 +46,15 @@ def made(history: History, fewest: int) -> tuple[list[Series], dict[Key, int]]:
     for key, jobs in by_key.items():
         if usual := _figures(jobs, fewest):
             series.append(_series(key, jobs, usual))
-        elif any(worse_by(unit) for job in jobs for _, unit in job.figures.values()):
+        elif any(
+            is_judged(name, unit, frozenset(job.figures)) for job in jobs for name, (_, unit) in job.figures.items()
+        ):
             short[key] = len(jobs)
     return series, short
 
 
-def make(history: History, fewest: int = FEWEST_JOBS) -> tuple[Path, list[Series], dict[Key, int]]:
-    """Write the system's file; returns it with what is in it and what has too few jobs. Raises UsageError where nothing
+def make(history: History, fewest: int = FEWEST_JOBS) -> Made:
+    """Write the system's file. What it held of tests that have too few jobs now stays. Raises UsageError where nothing
     has enough, OSError where it can't be written.
     """
     series, short = made(history, fewest)
@@ -39,22 +65,57 @@ def make(history: History, fewest: int = FEWEST_JOBS) -> tuple[Path, list[Series
             f"are {most}. Run ci/nightly --system {history.system} on more nights, or name another --database."
         )
     commit, _ = provenance.git_state(provenance.CHECKOUT)
-    return references.keep(history.system, provenance.now(), commit, series), series, short
+    new = {one.key for one in series}
+    kept = [one for one in _before(history.system) if one.key not in new]
+    path = references.keep(history.system, provenance.now(), commit, [*kept, *series])
+    of_kept = {one.key for one in kept}
+    return Made(path, series, kept, {key: jobs for key, jobs in short.items() if key not in of_kept})
 
 
-def _figures(jobs: list[Job], fewest: int) -> dict[str, Usual]:
-    values: dict[tuple[str, str], list[float]] = defaultdict(list)
+def _before(system: str) -> Sequence[Series]:
+    """What the file holds; nothing where it can't be used: it is made anew then."""
+    try:
+        known = references.references(system)
+    except SystemFileError:
+        return ()
+    return known.series if known else ()
+
+
+def _figures(jobs: list[Job], fewest: int) -> dict[str, Reference]:
+    by_night: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for job in jobs:
         for name, (value, unit) in job.figures.items():
-            values[name, unit].append(value)
+            if is_judged(name, unit, frozenset(job.figures)):
+                by_night[name, unit][job.night].append(value)
     return {
-        name: Usual(unit=unit, median=_short(median(of)), mad=_short(_mad(of)), jobs=len(of))
-        for (name, unit), of in sorted(values.items())
-        if len(of) >= fewest and worse_by(unit)
+        name: reference_of(unit, list(nights.values()))
+        for (name, unit), nights in sorted(by_night.items())
+        if sum(map(len, nights.values())) >= fewest
     }
 
 
-def _series(key: Key, jobs: list[Job], usual: dict[str, Usual]) -> Series:
+def reference_of(unit: str, nights: Sequence[Sequence[float]]) -> Reference:
+    """Of a figure, by the values of its jobs, night by night."""
+    values = np.concatenate([np.array(night) for night in nights])
+    weights = np.concatenate([np.full(len(night), 1 / len(night)) for night in nights])
+    middle = weighted_median(values, weights)
+    mad = weighted_median(np.abs(values - middle), weights)
+    pairs = [abs(one - other) for night in nights for one, other in combinations(night, 2)]
+    within = _short(median(pairs) / math.sqrt(2)) if len(pairs) >= FEWEST_JOBS else None
+    return Reference(unit=unit, median=_short(middle), mad=_short(mad), within=within, jobs=len(values))
+
+
+def weighted_median(values: Floats, weights: Floats) -> float:
+    """The value with half of the weight on either side; between two of them, their mean."""
+    order = np.argsort(values, kind="stable")
+    ordered, summed = values[order], np.cumsum(weights[order])
+    at = int(np.searchsorted(summed, summed[-1] / 2 * (1 - 1e-12)))
+    after = min(at + 1, len(ordered) - 1)
+    between = math.isclose(summed[at], summed[-1] / 2)
+    return float((ordered[at] + ordered[after]) / 2 if between else ordered[at])
+
+
+def _series(key: Key, jobs: list[Job], usual: dict[str, Reference]) -> Series:
     versions: dict[str, list[str]] = defaultdict(list)
     for job in jobs:
         for name, value in job.state.items():
@@ -70,11 +131,6 @@ def _series(key: Key, jobs: list[Job], usual: dict[str, Usual]) -> Series:
         devices=_each_once(device for job in jobs for device in job.devices),
         figures=usual,
     )
-
-
-def _mad(values: list[float]) -> float:
-    middle = median(values)
-    return median(abs(value - middle) for value in values)
 
 
 def _short(value: float) -> float:

@@ -110,7 +110,7 @@ def _verdict(verdict: Verdict) -> dict[str, object]:
 
 def _row(verdict: Verdict) -> tuple[str, ...]:
     word = f"{verdict.word}, ALARM" if verdict.alarm else verdict.word
-    if verdict.word == "failed":
+    if not verdict.figure:
         return word, named(verdict.key), text.clean(verdict.reason, 100), "", "", "", "", ""
     value = amount(verdict.value, verdict.unit)
     if verdict.word == "unknown":

@@ -9,11 +9,13 @@ from reports.nights import evidence
 from reports.nights.changes import what_changed
 from reports.nights.culprit import culprit
 from reports.nights.history import History, Job, Night
-from reports.nights.judge import Verdict, Word, judge, words
+from reports.nights.judge import Verdict, Word, by_test, judge, words
 from systems.references import FEWEST_JOBS, Key, References, worse_by
 
 BEFORE = 20
 """So many nights before a change tell how it was."""
+LASTING = 10
+"""So many nights in a row slower than the reference are told, even if no night is known since which it got worse."""
 FINE, WORSE, UNKNOWN = 0, 1, 2
 """Exit codes."""
 
@@ -71,6 +73,8 @@ class Told:
         """One line that says whether anything is worse."""
         counts = self.counts
         judged = counts["slower"] + counts["same"] + counts["faster"]
+        slower = sum(verdict.word == "slower" and not verdict.alarm for verdict in self.verdicts)
+        without = sum(verdict.word == "unknown" and not verdict.figure for verdict in self.verdicts)
         parts = []
         if self.alarms:
             tests = list(dict.fromkeys(named(raised.verdict.key) for raised in self.alarms))
@@ -78,10 +82,15 @@ class Told:
             parts.append(f"{text.plural(len(self.alarms), 'figure')} got worse, of {' and '.join(tests[:2])}{more}")
         if counts["failed"]:
             parts.append(f"{text.plural(counts['failed'], 'test')} failed")
+        if slower:
+            which = "is slower than its reference" if slower == 1 else "are slower than their references"
+            parts.append(f"{text.plural(slower, 'figure')} {which}, which is no alarm yet")
         if not parts:
             parts.append("nothing got worse" if judged else "nothing could be judged")
-        if counts["unknown"] and judged:
-            parts.append(f"{text.plural(counts['unknown'], 'figure')} can't be judged yet")
+        if without:
+            parts.append(f"{text.plural(without, 'test')} left no result")
+        if judged and counts["unknown"] > without:
+            parts.append(f"{text.plural(counts['unknown'] - without, 'figure')} can't be judged yet")
         return f"{self.system}, night {self.night}: {', '.join(parts)}."
 
     @property
@@ -90,19 +99,25 @@ class Told:
         counts = self.counts
         judged = counts["slower"] + counts["same"] + counts["faster"]
         return (
-            f"Chance: of {text.plural(judged, 'figure')} judged, false alarms are expected "
-            f"{evidence.FALSE_ALARMS_A_YEAR:g} times a year at most; of those called slower or faster, one in twenty."
+            f"Chance: with {text.plural(judged, 'figure')} judged every night, false alarms are expected about "
+            f"{evidence.FALSE_ALARMS_A_YEAR:g} times a year; of those called slower or faster, one in twenty."
         )
 
 
 def tell(history: History, known: References | None, *, last: int = 1) -> list[Told]:
     """The last nights, oldest first."""
-    nights = history.nights[-last:]
+    return told_of(history, known, judge(history, known, last=last + LASTING - 1), last)
+
+
+def told_of(history: History, known: References | None, judged: Sequence[Sequence[Verdict]], last: int) -> list[Told]:
+    """The same by the verdicts of the last nights, which go back further than is told."""
     found = []
-    for night, verdicts in zip(nights, judge(history, known, last=last), strict=True):
-        until = history.nights.index(night) + 1
+    for back in range(min(last, len(judged)), 0, -1):
+        until = len(history.nights) - back + 1
+        night, verdicts = history.nights[until - 1], judged[len(judged) - back]
         alarms = [_raised(verdict, history.nights[:until]) for verdict in verdicts if verdict.alarm]
-        remarks = [*history.remarks, *_remarks(history.system, known, night)]
+        lately = judged[: len(judged) - back + 1][-LASTING:]
+        remarks = [*history.remarks, *_remarks(history.system, known, night), *_lasting(lately)]
         ordered = sorted(verdicts, key=_order)
         found.append(Told(history.system, night.name, night.began, tuple(ordered), tuple(alarms), tuple(remarks)))
     return found
@@ -124,8 +139,27 @@ def _remarks(system: str, known: References | None, night: Night) -> Iterable[st
             f"There are no references of {system}: with {FEWEST_JOBS} jobs of a test, run "
             f"`par4d reference make --system {system}`."
         )
-    if skipped := sum(job.skipped for job in night.jobs):
-        yield f"{text.plural(skipped, 'job')} of the night {'was' if skipped == 1 else 'were'} skipped."
+    for jobs in by_test(night.jobs).values():
+        bad = [job for job in jobs if job.reason]
+        if bad and len(bad) < len(jobs):
+            of = f"{len(bad)} of {len(jobs)} jobs of {named(bad[0].key)}"
+            yield f"{of} left no result: {text.clean(bad[0].reason, 200)}."
+
+
+def _lasting(nights: Sequence[Sequence[Verdict]]) -> Iterable[str]:
+    """What is slower than its reference for LASTING nights without an alarm: it drifted."""
+    slower = [{(one.key, one.figure) for one in verdicts if one.word == "slower"} for verdicts in nights]
+    if len(nights) < LASTING:
+        return
+    lasting = set[tuple[Key, str]].intersection(*slower)
+    told = [one for one in nights[-1] if (one.key, one.figure) in lasting and not one.alarm]
+    if told:
+        words = ", ".join(f"{named(one.key)} {one.figure} ({text.signed(one.change)})" for one in told[:3])
+        more = f" and {len(told) - 3} more" if len(told) > 3 else ""
+        yield (
+            f"Slower than the reference for {LASTING} nights or more, with no night since which it got worse: "
+            f"{words}{more}. If it is meant to stay, make the references anew."
+        )
 
 
 def _raised(verdict: Verdict, nights: Sequence[Night]) -> Raised:

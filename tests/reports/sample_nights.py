@@ -39,7 +39,8 @@ def case(
         "name": name, "display_name": name, "system": system, "partition": "gpu", "environ": "engine",
         "result": "fail" if failure else "pass", "fail_reason": failure or None,
         "fail_phase": "sanity" if failure else None, "record": {} if failure else dict(record),
-        "executable_opts": list(words), "nodes": 4, "time_run": 60.0, "job_completion_time_unix": 0.0, "uuid": name,
+        "executable_opts": list(words), "nodes": 4, "num_tasks": 512, "time_run": 60.0,
+        "job_completion_time_unix": 0.0, "uuid": name,
         "perfvalues": {
             f"{system}:gpu:{figure}": [value, 0, None, None, unit, "pass"] for figure, (value, unit) in figures.items()
         },

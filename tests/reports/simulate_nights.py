@@ -6,7 +6,8 @@
 
 Noise: the jobs of measured_noise.csv drawn at random, each about its own figure's median; of these jobs 5 % are slower
 besides, by 15 % on average (exponential), and every figure gets 1 % slower a month. A figure has a reference of its
-first 20 nights. A night is --jobs jobs, and as many more up to five as ci/nightly would run, as it looks worse.
+first 20 nights. A night is --jobs jobs, and as many more up to five as ci/nightly would run, as it looks worse. Jobs of
+a night differ as those of several nights do; with --shared the noise that was measured is the same for all of a night.
 Beside ours stands the rule of thumb that one often finds: slower on two nights in a row, or one night beyond 5 MAD.
 """
 
@@ -24,6 +25,7 @@ import numpy as np
 from reports.nights import evidence
 from reports.nights.history import history, systems_in
 from reports.nights.judge import Watch, alarm_limit, figures
+from reports.nights.reference import reference_of
 from reports.nights.told import named
 
 MEASURED = Path(__file__).with_name("measured_noise.csv")
@@ -61,15 +63,19 @@ def write(databases: list[Path], path: Path) -> None:
 
 @dataclass
 class Series:
-    """A figure whose jobs are drawn. step: how much slower from night `since` on."""
+    """A figure whose jobs are drawn. step: how much slower from night `since` on; shared: noise is a night's."""
 
     noise: np.ndarray
     random: np.random.Generator
     step: float = 0.0
     since: int = 1 << 30
+    shared: bool = False
+    tonight: tuple[int, float] = (-1, 0.0)
 
     def job(self, night: int) -> float:
-        value = float(self.random.choice(self.noise)) + DRIFT_A_NIGHT * night
+        if not self.shared or self.tonight[0] != night:
+            self.tonight = night, float(self.random.choice(self.noise))
+        value = self.tonight[1] + DRIFT_A_NIGHT * night
         if self.random.random() < OFF:
             value += float(self.random.exponential(OFF_BY))
         return value + (math.log1p(self.step) if night >= self.since else 0.0)
@@ -78,7 +84,7 @@ class Series:
 class OfThumb:
     """Slower on two nights in a row, beyond the interval and by 2 %, or one night beyond 5 MAD."""
 
-    def __init__(self, usual: evidence.Usual, mad: float) -> None:
+    def __init__(self, usual: evidence.Expected, mad: float) -> None:
         self._usual, self._mad, self._before = usual, mad, False
 
     def add(self, jobs: list[float]) -> bool:
@@ -92,10 +98,9 @@ class OfThumb:
 def follow(series: Series, nights: int, jobs: int, limit: float) -> tuple[list[int], list[int], int]:
     """The nights of new alarms by ours and by the rule of thumb, and how many jobs were run."""
     first = [[series.job(night) for _ in range(jobs)] for night in range(REFERENCE)]
-    every = [value for night in first for value in night]
-    level = median(every)
-    mad = median(abs(value - level) for value in every)
-    usual = evidence.from_reference(mad, 1.0, len(every))
+    known = reference_of("s", [[math.exp(value) for value in night] for night in first])
+    level, mad = math.log(known.median), known.mad / known.median
+    usual = evidence.from_reference(known)
     watch, thumb = Watch(usual, limit), OfThumb(usual, mad)
     for night in first:
         watch.add([value - level for value in night])
@@ -122,6 +127,7 @@ def main() -> None:
     options.add_argument("--nights", type=int, default=365, help="that are judged, for false alarms")
     options.add_argument("--years", type=int, default=3, help="of so many nights, each with other noise")
     options.add_argument("--jobs", type=int, nargs="+", default=[1, 3], help="a night")
+    options.add_argument("--shared", action="store_true", help="all jobs of a night have the same noise")
     options.add_argument("--noise", type=Path, default=MEASURED)
     options.add_argument("--write", type=Path, nargs="+", metavar="DATABASE",
                          help="take the noise from these results databases, and do nothing else")  # fmt: skip
@@ -137,16 +143,18 @@ def main() -> None:
         noises = residuals(given.noise)
     limit = alarm_limit(given.figures)
     for jobs in given.jobs:
-        report(noises, given.figures, given.nights, given.years, jobs, limit)
+        report(noises, given.figures, given.nights, given.years, jobs, limit, given.shared)
 
 
-def report(noises: dict[str, np.ndarray], count: int, nights: int, years: int, jobs: int, limit: float) -> None:
+def report(
+    noises: dict[str, np.ndarray], count: int, nights: int, years: int, jobs: int, limit: float, shared: bool
+) -> None:
     """Print what is found of so many jobs a night, on so many figures."""
     names, began, alarms, run = list(noises), time.monotonic(), np.zeros(2), 0
     say(f"== {jobs} job(s) a night, {count} figures with the noise of {len(names)}")
     for year in range(years):
         for number in range(count):
-            series = Series(noises[names[number % len(names)]], np.random.default_rng([year, number]))
+            series = Series(noises[names[number % len(names)]], np.random.default_rng([year, number]), shared=shared)
             ours, thumbs, more = follow(series, REFERENCE + nights, jobs, limit)
             alarms += len(ours), len(thumbs)
             run += more
@@ -159,7 +167,7 @@ def report(noises: dict[str, np.ndarray], count: int, nights: int, years: int, j
         for index, name in enumerate(names):
             since, trials = REFERENCE + SETTLED, max(20, count // len(names))
             found = [
-                follow(Series(noises[name], np.random.default_rng([99, index, trial]), step, since),
+                follow(Series(noises[name], np.random.default_rng([99, index, trial]), step, since, shared),
                        since + within, jobs, limit)[0]
                 for trial in range(trials)
             ]  # fmt: skip

@@ -1,12 +1,14 @@
 """`par4d reference make` and `par4d verdict` on databases of many nights, and on bad ones."""
 
 import json
+import math
 import sqlite3
+from datetime import timedelta
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from sample_nights import FIRST, NEW, STEADY, case, night_name, session, slowed, store, timed
+from sample_nights import FIRST, NEW, OLD, SLOWED, STEADY, case, night_name, session, slowed, store, timed
 
 from reports.nights import history as nights_history
 from reports.nights import summary
@@ -119,6 +121,89 @@ def test_a_failed_test_is_told_with_its_reason(tmp_path, capsys):
     assert "the node was lost" in capsys.readouterr().out
 
 
+def test_of_a_test_with_good_and_failed_jobs_the_failed_ones_are_told(tmp_path, capsys):
+    sessions = slowed(40, jobs=3)
+    sessions[-1]["runs"][0]["testcases"][0] = case(STEADY, {}, {}, failure="the node was lost")
+    database = store(tmp_path / "results.db", sessions)
+    make(database)
+    assert verdict(database) == 0
+    assert "1 of 3 jobs of Steady n=512 left no result: the node was lost." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("result", "why"), [("skip", "it was skipped"), ("abort", "it was ended before it had a result")]
+)
+def test_a_test_without_a_result_is_unknown_and_never_passes(tmp_path, capsys, result, why):
+    sessions = slowed(40)
+    sessions[-1]["runs"][0]["testcases"][0] = case(STEADY, {}, {}) | {"result": result}
+    database = store(tmp_path / "results.db", sessions)
+    make(database)
+    assert verdict(database) == 2
+    out = capsys.readouterr().out
+    assert "nothing got worse, 1 test left no result" in out
+    assert why in out
+
+
+def test_what_is_slower_without_an_alarm_is_in_the_headline(tmp_path, capsys):
+    quiet, slow = store(tmp_path / "quiet.db", slowed(40)), store(tmp_path / "slow.db", slowed(41))
+    make(quiet)
+    assert verdict(slow) == 0
+    assert "1 figure is slower than its reference, which is no alarm yet." in capsys.readouterr().out
+
+
+def test_a_drift_is_no_alarm_and_is_told_once_it_lasts(tmp_path, capsys):
+    sessions = slowed(30, since=99)
+    for number in range(30, 230):
+        cases = []
+        for name in (STEADY, SLOWED):
+            seconds = 18.0 * (1 + (number - 30) * 0.0004 * (name == SLOWED)) * (1 + 0.004 * math.sin(7 * number))
+            cases.append(case(name, *timed(seconds, number, OLD)))
+        sessions.append(session(cases, FIRST + timedelta(days=number), night_name(number)))
+    make(store(tmp_path / "quiet.db", sessions[:30]))
+    assert verdict(store(tmp_path / "drifted.db", sessions)) == 0
+    out = capsys.readouterr().out
+    assert "1 figure is slower than its reference" in out
+    assert "Slower than the reference for 10 nights or more, with no night since which it got worse: Slowed" in out
+
+
+def test_nights_have_names_so_that_what_others_store_meanwhile_is_another_night(tmp_path):
+    sessions = slowed(32)
+    others = session([case(STEADY, *timed(18.0, 900, OLD))], FIRST.replace(month=12))
+    found = nights_history.history(store(tmp_path / "results.db", [*sessions, others]), "frontier")
+    assert found.nights[-1].name == "2026-12-01"
+    (told,) = tell(found.until(night_name(31)), None)
+    assert told.night == night_name(31)
+
+
+def test_a_job_costs_its_nodes_for_as_long_as_it_ran_and_not_for_its_time_in_the_queue(tmp_path):
+    figures, record = timed(18.0, 1, OLD)
+    origin = record["provenance"] | {"start": "2026-09-01T02:00:00+00:00", "end": "2026-09-01T02:05:00+00:00"}
+    jobs = [
+        case("Ran %n=1", figures, record | {"provenance": origin}) | {"time_run": 9000.0},
+        case("Failed %n=1", {}, {}, failure="x") | {"time_run": 9000.0, "time_limit_s": 600.0},
+        case("Short %n=1", figures, record) | {"time_run": 20.0},
+    ]
+    (night,) = nights_history.history(store(tmp_path / "results.db", [session(jobs, FIRST)]), "frontier").nights
+    assert [job.node_seconds for job in night.jobs] == [4 * 330, 4 * 600, pytest.approx(4 * 20, abs=40)]
+
+
+def test_tests_that_have_too_few_jobs_now_keep_the_reference_that_they_had(tmp_path, capsys):
+    sessions = slowed(60)
+    for one in sessions[30:]:
+        del one["runs"][0]["testcases"][0]
+    database = store(tmp_path / "results.db", sessions)
+    make(database)
+    before = references.references("frontier")
+    assert make(database, "--since", night_name(30)[:10]) == 0
+    assert "New references: 1 test, 1 figure. Kept: 1 other test." in capsys.readouterr().err
+    after = references.references("frontier")
+    assert before is not None
+    assert after is not None
+    assert [one.test for one in after.series] == ["Slowed", "Steady"]
+    assert after.series[1] == before.series[1]
+    assert after.series[0].first > before.series[0].first
+
+
 def test_jobs_of_other_options_grids_and_precisions_are_not_compared(tmp_path):
     sessions = slowed(20, names=(STEADY,))
     for number, one in enumerate(sessions):
@@ -147,8 +232,14 @@ def test_where_a_result_goes_and_what_a_machine_has_make_no_other_test():
         "r.json",
     ]
     other = ["-m", "engine", "train", "--data", "/b/c/text-1", "--out", "elsewhere.json"]
-    of = [references.key_of(partition="gpu", display_name="A %b=1", words=words, record={}) for words in (given, other)]
+    of = [
+        references.key_of(partition="gpu", display_name="A %b=1", ranks=4, words=words, record={})
+        for words in (given, other)
+    ]
     assert of[0] == of[1]
+    repeated = references.key_of(partition="gpu", display_name="A %.repeat_no=3 %b=1", ranks=4, words=given, record={})
+    assert repeated == of[0]
+    assert references.key_of(partition="gpu", display_name="A %b=1", ranks=8, words=given, record={}) != of[0]
     assert of[0].options == "-m engine train --data text-1"
 
 
@@ -250,8 +341,8 @@ def test_the_summary_is_text_markdown_junit_and_json(tmp_path):
 
 
 def test_verdicts_of_chance_alone_are_few(tmp_path):
-    """200 figures that don't change: of those called slower or faster nothing has to be true."""
-    names = [f"T{number} %n=1" for number in range(100)]
+    """40 figures that don't change: of those called slower or faster nothing has to be true."""
+    names = [f"T{number} %n=1" for number in range(40)]
     database = store(tmp_path / "results.db", slowed(40, names=names, since=99))
     make(database)
     nights = tell(nights_history.history(database, "frontier"), references.references("frontier"), last=10)
@@ -261,9 +352,9 @@ def test_verdicts_of_chance_alone_are_few(tmp_path):
 
 
 def test_references_are_reframes_own_too():
-    usual = references.Usual(unit="s", median=2.0, mad=0.1, jobs=20)
+    usual = references.Reference(unit="s", median=2.0, mad=0.1, jobs=20)
     assert usual.as_reframe() == (2.0, None, pytest.approx(0.25), "s")
-    rate = references.Usual(unit="flop/s", median=1e12, mad=1e9, jobs=20)
+    rate = references.Reference(unit="flop/s", median=1e12, mad=1e9, jobs=20)
     assert rate.as_reframe() == (1e12, -0.02, None, "flop/s")
 
 

@@ -5,16 +5,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sample_nights import FIRST
 from simulate_nights import Series, follow
 
 from reports.nights import evidence
 from reports.nights.changes import changes, what_changed
 from reports.nights.culprit import culprit
-from reports.nights.evidence import Usual, from_nights, from_reference, strongest
+from reports.nights.evidence import Expected, from_nights, from_reference, strongest
 from reports.nights.figures import is_judged
 from reports.nights.history import Job
-from reports.nights.judge import Watch, alarm_limit
-from systems.references import Key, worse_by
+from reports.nights.judge import Verdict, Watch, alarm_limit, discovered
+from reports.nights.reference import reference_of, weighted_median
+from systems.references import Key, Reference, worse_by
 
 LIMIT = alarm_limit(200)
 
@@ -25,7 +27,7 @@ def noise(scale: float, nights: int, seed: int = 0) -> np.ndarray:
 
 def watch(scale: float = 0.01, quiet: int = 60, seed: int = 0) -> Watch:
     """After so many quiet nights of a job each."""
-    found = Watch(Usual(0.0, scale, scale / 4, 8.0), LIMIT)
+    found = Watch(Expected(0.0, scale, scale / 4, 8.0), LIMIT)
     for value in noise(scale, quiet, seed):
         found.add([float(value)])
     return found
@@ -70,6 +72,27 @@ def test_an_alarm_stays_until_two_nights_are_fine_again_and_can_come_again():
     assert following.add([0.2] * 5)[1]
 
 
+def test_what_gets_worse_still_while_an_alarm_is_open_is_an_alarm_of_its_own():
+    following = watch()
+    following.add([0.2] * 5)
+    for value in noise(0.01, 10, seed=3):
+        assert following.add([0.2 + float(value)])[:2] == (60, False)
+    assert following.add([0.4] * 5)[:2] == (71, True)
+    assert following.looks_worse([0.6])
+    assert not following.looks_worse([0.4])
+    following.add([0.2])
+    assert following.add([0.2])[:2] == (60, False)
+    following.add([0.0])
+    assert following.add([0.0]) is None
+
+
+def test_an_alarm_of_noise_that_is_wide_ends_when_half_of_it_is_gone():
+    following = watch(scale=0.02)
+    assert following.add([0.3] * 5)
+    assert following.add([0.03])
+    assert following.add([0.03]) is None
+
+
 def test_what_is_better_is_no_alarm():
     following = watch()
     assert [following.add([-0.3] * 5) for _ in range(5)] == [None] * 5
@@ -103,7 +126,7 @@ def test_outliers_and_a_step_faster_than_any_drift_move_the_expectation_little()
 def test_the_chance_of_evidence_is_a_bound_on_what_noise_gives():
     """Of nights without a change, with outliers, so small a chance is reported at most about as often as it says."""
     random = np.random.default_rng(3)
-    usual, trials, least = Usual(0.0, 0.02, 0.0, 1e6), 4000, 1e-2
+    usual, trials, least = Expected(0.0, 0.02, 0.0, 1e6), 4000, 1e-2
     hits = 0
     for _ in range(trials):
         nights = random.normal(0, 0.02, (6, 1)) + np.where(random.random((6, 1)) < evidence.OFF, 0.3, 0)
@@ -112,10 +135,57 @@ def test_the_chance_of_evidence_is_a_bound_on_what_noise_gives():
 
 
 def test_more_jobs_make_the_interval_and_the_smallest_visible_change_smaller():
-    usual = from_reference(0.01, 1.0, 40)
+    usual = from_reference(Reference(unit="s", median=1.0, mad=0.01, within=0.01, jobs=40))
     assert evidence.interval(usual, 9) < evidence.interval(usual, 3) < evidence.interval(usual, 1)
-    assert evidence.visible(usual, 9) < evidence.visible(usual, 1)
-    assert evidence.visible(usual, 1) > evidence.interval(usual, 1)
+    assert evidence.visible(usual, 9, 0.05) < evidence.visible(usual, 1, 0.05)
+    assert evidence.visible(usual, 1, 0.05) > evidence.interval(usual, 1)
+
+
+def test_jobs_that_differ_no_less_than_nights_make_no_interval_smaller():
+    nights = from_reference(Reference(unit="s", median=1.0, mad=0.01, jobs=40))
+    assert evidence.interval(nights, 9) == evidence.interval(nights, 1)
+    assert evidence.visible(nights, 1, 0.05 / 200) > evidence.visible(nights, 1, 0.05)
+
+
+def test_in_a_reference_every_night_counts_the_same_however_often_it_was_run():
+    steady = [[1.0 + 0.001 * (number % 5)] for number in range(20)]
+    bad = [[1.5] * 5] * 5
+    assert reference_of("s", [*steady, *bad]).median == pytest.approx(1.002, abs=0.0015)
+    assert reference_of("s", [*steady, *bad]).jobs == 45
+
+
+def test_a_reference_tells_jobs_of_a_night_from_nights():
+    random = np.random.default_rng(4)
+    nights = [
+        [100 * math.exp(level + random.normal(0, 0.002)) for _ in range(3)] for level in random.normal(0, 0.02, 40)
+    ]
+    found = reference_of("s", nights)
+    assert found.within == pytest.approx(100 * 0.002 / evidence.SCALE_OF_MAD, rel=0.3)
+    assert found.mad == pytest.approx(100 * 0.02 / evidence.SCALE_OF_MAD, rel=0.4)
+    assert reference_of("s", [[night[0]] for night in nights]).within is None
+
+
+def test_a_weighted_median_has_half_of_the_weight_on_either_side():
+    values = np.array([3.0, 1.0, 2.0, 4.0])
+    assert weighted_median(values, np.ones(4)) == 2.5
+    assert weighted_median(values[:3], np.ones(3)) == 2.0
+    assert weighted_median(values, np.array([5.0, 1, 1, 1])) == 3.0
+
+
+def verdict(number: int, p: float) -> Verdict:
+    word = "slower" if p < 0.05 else "same"
+    return Verdict("n", FIRST, Key("", str(number), "", "", 1, "", ""), "f", "s", word, 1, p=p)
+
+
+def test_of_many_figures_only_those_are_called_slower_that_benjamini_and_hochberg_allow():
+    def called(*p: float) -> list[str]:
+        found = discovered([verdict(number, one) for number, one in enumerate(p)])
+        return [one.key.test for one in found if one.word == "slower"]
+
+    assert called(0.04) == ["0"]
+    assert called(0.04, *[0.5] * 99) == []
+    assert called(0.0004, *[0.5] * 99) == ["0"]
+    assert called(0.009, 0.019, 0.029, 0.5, 0.5) == ["0", "1", "2"]  # each alone would be too likely
 
 
 @pytest.mark.slow
@@ -145,18 +215,29 @@ def test_change_points_are_found_with_their_size_and_outliers_are_none():
     assert changes([1.0] * 5) == []
 
 
+def test_a_drift_has_no_change_points():
+    drifting = np.arange(400) * 0.01 / 30
+    assert changes(list(np.exp(drifting + noise(0.003, 400)))) == []
+    drifting[300:] += math.log(1.05)
+    (one,) = changes(list(np.exp(drifting + noise(0.003, 400))))
+    assert one.at == 300
+    assert one.change == pytest.approx(0.05, abs=0.01)
+
+
 def test_what_changed_is_what_was_never_so_before():
     before = [{"torch": "2.9", "nodes": "a"}, {"torch": "2.9", "nodes": "b"}]
     since = [{"torch": "2.10", "nodes": "b", "modules": "nccl"}]
     assert what_changed(before, since) == ["torch 2.9 -> 2.10", "modules unset -> nccl"]
     assert what_changed([], since) == []
+    assert what_changed(before, [{"nodes": "c, a"}, {"nodes": "c, d"}])[0] == "nodes: c was not among them before"
+    assert what_changed(before, [{"nodes": "c"}, {"nodes": "d"}])[-1] != "nodes: c was not among them before"
 
 
 def a_job(**parts: float) -> Job:
     """parts: what__which, as history.Job.parts has it."""
     told = {tuple(name.split("__")) if "__" in name else (name, ""): value for name, value in parts.items()}
-    key = Key("cpu", "WeakScaling", "", "2x1x1x1", "fp32", "")
-    return Job(key, "n", None, "", False, {}, {}, told, (), 0.0)  # type: ignore[arg-type]
+    key = Key("cpu", "WeakScaling", "", "2x1x1x1", 2, "fp32", "")
+    return Job(key, "n", None, False, "", {}, {}, told, (), 0.0)  # type: ignore[arg-type]
 
 
 USUAL = {"compute": 1.0, "exposed__x": 0.2, "exposed__data": 0.1, "host__n0": 1.0, "host__n1": 1.0, "rate__x": 1e8}
@@ -181,6 +262,14 @@ def test_the_culprit_is_named(now, named):
     assert named in found if named else not found
 
 
+def test_a_slow_node_is_named_although_every_night_has_other_nodes():
+    before = [a_job(compute=1.0, **{f"host__a{night}": 1.0, f"host__b{night}": 1.02}) for night in range(5)]
+    slow = a_job(compute=1.4, host__x=1.0, host__y=1.4, host__z=1.01)
+    assert "one node: y computes +39.3 % longer than the others" in culprit("WeakScaling", [slow], before)
+    like_ever = a_job(compute=1.4, host__x=1.4, host__y=1.42)
+    assert "one node" not in culprit("WeakScaling", [like_ever], before)
+
+
 def test_a_test_of_one_thing_names_it():
     assert "the link" in culprit("Bandwidth", [a_job()], [a_job()])
     assert "compute" in culprit("Peak", [a_job()], [a_job()])
@@ -197,6 +286,9 @@ def test_a_test_of_one_thing_names_it():
         ("paired_ratio_low", "x", False),
         ("paired_ratio", "x", True),
         ("communication_hidden", "%", False),
+        ("speed_up_oar_ors", "x", False),
+        ("step_by_bound", "x", False),
+        ("step_by_bound_none", "x", False),
     ],
 )
 def test_figures_are_judged_once_each(figure, unit, judged):

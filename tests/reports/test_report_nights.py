@@ -62,7 +62,7 @@ def test_the_night_page_has_the_alarm_with_its_culprit_and_what_changed(nightly_
         r"Culprit: compute: .*? Changed then: torch 2\.9\.0 -> 2\.10\.0\.",
         words,
     )
-    assert "Chance: of 2 figures judged, false alarms are expected 0.5 times a year at most" in words
+    assert "Chance: with 2 figures judged every night, false alarms are expected about 0.5 times a year" in words
 
 
 def test_the_table_of_verdicts_has_numbers_to_compute_with_and_to_read(nightly_site: Path) -> None:
@@ -305,7 +305,7 @@ def test_csv_cells_of_hostile_nights_are_never_formulas(hostile_nightly_site: Pa
 def test_the_methods_say_what_verdicts_and_alarms_are_with_the_numbers_that_are_used(nightly_site: Path) -> None:
     words = visible(nightly_site / "methods.html")
     assert "is 2.0 % or more off the reference" in words
-    assert "a false alarm 0.5 times a year at most" in words
+    assert "about 0.5 false alarms a year" in words
     assert "since a night, one of the last 12." in words
     assert "20 or more, and their spread" in words
 

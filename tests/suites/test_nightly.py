@@ -13,7 +13,7 @@ import yaml
 from running import reframe
 
 from night.selection import Candidate, candidates, select
-from night.session import Night
+from night.session import NightRun
 from reports.nights.history import History, history
 from systems import references
 
@@ -90,6 +90,8 @@ def test_two_at_once_are_refused(tmp_path):
         (("--time-limit", "soon"), "--time-limit is a time such as"),
         (("--node-hours", "0"), "--node-hours is more than 0"),
         (("--jobs", "9"), "--jobs is 1 to 5"),
+        (("--", "-n", "Peak"), "-n behind -- would run other tests: leave some out by --exclude"),
+        (("--", "--tag=slow"), "--tag behind -- would run other tests"),
         (("--system", "nowhere"), "No system is called 'nowhere'"),
         (("--system", "frontier"), "frontier is measured on frontier, and this machine"),
     ],
@@ -116,7 +118,7 @@ def test_a_night_runs_is_judged_and_reported(tmp_path):
 
 
 def test_a_night_ends_with_its_time_limit(tmp_path):
-    night = Night("n", "local", tmp_path, time.monotonic() + 0.5)
+    night = NightRun("n", "local", tmp_path, time.monotonic() + 0.5)
     began = time.monotonic()
     assert not night.run(["12345678"])
     assert time.monotonic() - began < 60
@@ -134,7 +136,7 @@ def test_reframe_alone_fails_what_is_far_off_its_reference(tmp_path, monkeypatch
     monkeypatch.setattr(references, "FOLDER", tmp_path / "references")
     for times, code in ((10.0, 0), (0.1, 1)):
         usual = {
-            name: references.Usual(unit=unit, median=times * value, mad=0.01 * times * value, jobs=20)
+            name: references.Reference(unit=unit, median=times * value, mad=0.01 * times * value, jobs=20)
             for name, (value, unit) in job.figures.items()
         }
         when = job.began.isoformat()
