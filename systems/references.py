@@ -122,6 +122,7 @@ class Reference(Record):
     mad: Annotated[Number, Field(ge=0)]
     within: Annotated[Number, Field(ge=0)] | None = None
     jobs: int = Field(ge=FEWEST_JOBS)
+    nights: int = Field(gt=0)
 
     def as_reframe(self) -> tuple[float, float | None, float | None, str]:
         """ReFrame's reference: what a job alone fails that is worse by LEAST, and by so many MADS."""

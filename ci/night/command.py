@@ -10,7 +10,7 @@ small changes visible, and into those that look worse: a job alone proves nothin
 systems/references/NAME.yaml and the nights before (par4d verdict), and a summary is written as text, Markdown and JUnit
 to results/nights/NAME/, and the report to site/. Words after -- are ReFrame's.
 
-exit code: 0 fine, 1 something got worse or failed, 2 couldn't judge.
+exit code: 0 fine, 1 something got worse or failed, 2 couldn't judge all of it.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from typing import IO
 
 import systems
 from engine.errors import EngineError, UsageError
-from night.procedure import MOST_JOBS, report, run, say
+from night.procedure import report, run, say
 from night.session import ROOT, NightRun, night_name
 from reports.nights.told import UNKNOWN
 from suites.submission import check_here
@@ -56,8 +56,8 @@ def main(words: Sequence[str]) -> int:
         check_here(system, "measured")
         name = system.name
         limit_s = seconds(options.time_limit)
-        if not options.node_hours > 0 or not 1 <= options.jobs <= MOST_JOBS:
-            raise UsageError(f"--node-hours is more than 0, and --jobs is 1 to {MOST_JOBS}.")
+        if not options.node_hours > 0 or options.jobs < 1:
+            raise UsageError("--node-hours is more than 0, and --jobs is 1 or more.")
         folder = options.dir.resolve()
         with _locked(folder, name):
             night = NightRun(night_name(), name, folder, time.monotonic() + limit_s, tuple(given))

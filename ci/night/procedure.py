@@ -5,8 +5,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from engine.errors import EngineError, RunError, UsageError
+from engine.errors import RunError, UsageError
 from engine.files import write_text
 from night.selection import HOUR_S, Candidate, Selection, candidates, select
 from night.session import NightRun
@@ -17,8 +18,8 @@ from reports.nights.judge import no_result, suspects
 from reports.nights.told import Told, tell
 from systems.references import Key, name_of, references
 
-MOST_JOBS = 5
-"""Of a test in a night: that many that are slow are no chance."""
+ENOUGH = 3
+"""Jobs of a test in a night that are slow: more tell nothing, as a whole night can be off."""
 OUT_OF_TIME = "The night's time limit was reached: what was still to be run was left out."
 
 
@@ -28,6 +29,8 @@ def run(night: NightRun, node_hours: float, jobs: int) -> Told:
     What looks worse is run again before other tests get a second job. Raises UsageError for a budget without room,
     RunError where there are no results.
     """
+    for old in _folder(night).glob("latest.*"):
+        old.unlink()  # nobody may take it for tonight's
     references(night.system)  # a bad file is told before anything is spent
     every = candidates(night.describe(), history(night.database, night.system))
     selection = select(every, node_hours)
@@ -44,7 +47,7 @@ def run(night: NightRun, node_hours: float, jobs: int) -> Told:
         if not in_time or number == jobs:
             break
         tonight = _of(night, history(night.database, night.system))
-        done = Counter((job.key.test, job.key.point) for job in tonight)
+        done = _jobs(tonight)
         fewer = [test for test in selection.chosen if done[name_of(test.name)] <= number]
         if more := _affordable(fewer, node_hours - _spent(tonight)):
             say(f"There is room for another job of {text.plural(len(more), 'test')}.")
@@ -52,6 +55,9 @@ def run(night: NightRun, node_hours: float, jobs: int) -> Told:
     if not in_time:
         say(OUT_OF_TIME)
     told = judged(night, selection.chosen, "" if in_time else OUT_OF_TIME)
+    if selection.left_out:
+        left_out = f"Left out, as the budget had no room: {', '.join(test.name for test in selection.left_out)}."
+        told = replace(told, remarks=(*told.remarks, left_out))
     sys.stdout.write(summary.as_text(told))
     sys.stdout.flush()
     keep(night, told)
@@ -59,14 +65,15 @@ def run(night: NightRun, node_hours: float, jobs: int) -> Told:
 
 
 def confirm(night: NightRun, chosen: Sequence[Candidate], node_hours: float = math.inf) -> bool:
-    """Run those of its tests again that look worse, up to MOST_JOBS times. Whether there was time for it."""
+    """Run those of its tests again that look worse, until there are ENOUGH jobs. Whether there was time for it."""
     known = references(night.system)
     by_name = {name_of(test.name): test for test in chosen}
     while True:
         found = history(night.database, night.system)
         tonight = _of(night, found)
         before = replace(found, nights=tuple(one for one in found.nights if one.name != night.name))
-        few = {key: of for key, of in _by_key(tonight).items() if len(of) < MOST_JOBS}
+        done = _jobs(tonight)
+        few = {key: of for key, of in _by_key(tonight).items() if done[key.test, key.point] < ENOUGH}
         worse = (by_name.get((key.test, key.point)) for key in suspects(before, known, few))
         again = _affordable([test for test in worse if test], node_hours - _spent(tonight))
         if not again:
@@ -101,7 +108,7 @@ def report(night: NightRun) -> None:
     """Build the report of all results. What fails there is told, and no verdict on the night."""
     try:
         page, _ = site.build([night.folder / "results"], night.folder / "site")
-    except (EngineError, OSError) as error:
+    except Exception as error:
         say(f"The report could not be built: {error}")
     else:
         say(f"The report is {page}.")
@@ -122,7 +129,6 @@ def keep(night: NightRun, told: Told) -> None:
 
 
 def _write(night: NightRun, told: Told) -> None:
-    folder = night.folder / "results" / "nights" / night.system
     for ending, words in (
         ("txt", summary.as_text(told)),
         ("md", summary.as_markdown(told)),
@@ -130,8 +136,12 @@ def _write(night: NightRun, told: Told) -> None:
         ("json", summary.as_json([told])),
     ):
         for name in (night.name, "latest"):
-            write_text(folder / f"{name}.{ending}", words)
-    say(f"The summary is {folder / night.name}.txt, .md, .xml (JUnit) and .json.")
+            write_text(_folder(night) / f"{name}.{ending}", words)
+    say(f"The summary is {_folder(night) / night.name}.txt, .md, .xml (JUnit) and .json.")
+
+
+def _folder(night: NightRun) -> Path:
+    return night.folder / "results" / "nights" / night.system
 
 
 def _say_selection(night: NightRun, selection: Selection, node_hours: float) -> None:
@@ -155,6 +165,11 @@ def _of(night: NightRun, found: History) -> Sequence[Job]:
 def _spent(tonight: Iterable[Job]) -> float:
     """Node-hours."""
     return sum(job.node_seconds for job in tonight) / HOUR_S
+
+
+def _jobs(tonight: Iterable[Job]) -> Counter[tuple[str, str]]:
+    """How many there are of each test, also without a result."""
+    return Counter((job.key.test, job.key.point) for job in tonight)
 
 
 def _by_key(jobs: Iterable[Job]) -> dict[Key, list[Job]]:

@@ -21,7 +21,6 @@ class Candidate:
 
     name: str
     hashcode: str
-    nodes: int
     node_hours: float
     by: str
     worth: int
@@ -52,9 +51,7 @@ def candidates(described: Iterable[Mapping[str, Any]], history: History) -> list
             hours, by = MARGIN * median(runs) / HOUR_S, f"by {len(runs)} earlier job{'s' * (len(runs) > 1)}"
         else:
             hours, by = float(test["node_hours"]), "by its time limit"
-        found.append(
-            Candidate(name, str(test["hashcode"]), int(test["nodes"]), hours, by, int(test["worth"]), fixtures)
-        )
+        found.append(Candidate(name, str(test["hashcode"]), hours, by, int(test["worth"]), fixtures))
     return found
 
 

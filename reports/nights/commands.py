@@ -35,7 +35,8 @@ def make(
 
     They are kept in systems/references/NAME.yaml, with dates, versions and commits; a test that has too few jobs keeps
     the reference that it had. From then on ReFrame itself fails what is far off them, and `par4d verdict` judges by
-    them. After an update that is meant to stay make them anew with --since that night: its alarms end with it.
+    them. After an update that is meant to stay make them anew with --since that night, as soon as there are jobs
+    enough: its alarms end with it.
     """
     from reports.nights.history import history
     from reports.nights.reference import make as make_references
@@ -51,6 +52,8 @@ def make(
         raise RunError(f"The references can't be written: {error.strerror or error}.") from None
     figures = sum(len(one.figures) for one in made.series)
     new, kept = text.plural(len(made.series), "test"), text.plural(len(made.kept), "other test")
+    if made.spoilt:
+        _say([f"{made.spoilt} What it held is lost."])
     head = f"New references: {new}, {text.plural(figures, 'figure')}.{f' Kept: {kept}.' if made.kept else ''}"
     _say([head, *map(_night, made.series), *_few(made.short)])
     sys.stdout.write(f"{made.path}\n")
@@ -69,7 +72,7 @@ def verdict(
       par4d verdict --system perlmutter
       par4d verdict --system vcluster --last 30 --json
 
-    exit code: 0 fine, 1 something got worse or failed, 2 couldn't judge (of several nights: of the last).
+    exit code: 0 fine, 1 something got worse or failed, 2 couldn't judge all of it (of several nights: of the last).
     """
     from reports.nights import summary
     from reports.nights.history import history

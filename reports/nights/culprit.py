@@ -4,7 +4,7 @@ Compares the parts of the night's results (history.Job.parts) with those of the 
 for first, because the others then wait for it, which looks like slow communication.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
@@ -69,7 +69,7 @@ def _slow_node(tonight: Sequence[Job], before: Sequence[Job], now: Parts, then: 
         for kind, host in now
         if kind == "host" and then.get((kind, host), 0.0) > 0
     }
-    if len(by_host) < 2:
+    if len(by_host) < 2 or any(kind == "host" and host not in by_host for kind, host in now):
         return _apart(tonight, before)
     worst = max(by_host, key=lambda host: by_host[host])
     others = median(more for host, more in by_host.items() if host != worst)
@@ -80,12 +80,14 @@ def _slow_node(tonight: Sequence[Job], before: Sequence[Job], now: Parts, then: 
 
 
 def _apart(tonight: Sequence[Job], before: Sequence[Job]) -> str:
-    worst = [one for one in map(_slowest, tonight) if one]
-    usual = [one for one in map(_slowest, before) if one]
-    if not worst or not usual:
+    """The one node that is the slowest in most of tonight's jobs, by more than is usual."""
+    slow = [one for one in map(_slowest, tonight) if one]
+    usual = [more for more, _ in filter(None, map(_slowest, before))]
+    if not slow or not usual:
         return ""
-    then, (more, host) = median(more for more, _ in usual), max(worst)
-    if (1 + more) / (1 + then) - 1 < NODE_APART:
+    host, times = Counter(host for _, host in slow).most_common(1)[0]
+    more, then = median(more for more, of in slow if of == host), median(usual)
+    if 2 * times <= len(slow) or (1 + more) / (1 + then) - 1 < NODE_APART:
         return ""
     usually = f"the slowest node of a job usually {signed(then)}"
     return f"one node: {host} computes {signed(more)} longer than the others, {usually}"

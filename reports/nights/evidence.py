@@ -1,8 +1,8 @@
 """How sure one can be that a figure got worse: from its nights alone, whatever the figure is.
 
 The model of a night without any change: its expected level, which may drift, and noise of the scale that the nights
-before it had, with one job in twenty that is off for a reason of its own. So one bad job proves nothing, however bad:
-that the test is run again in the same night, and is slow again, does; and so does the next night.
+before it had, with one job in twenty, and one night in a thousand, that is off for a reason of its own. So one bad job
+proves nothing, however bad, and one bad night little: that the next one is bad as well does.
 
 Evidence of a change that began w nights ago is that k of these w nights, more than half of them, are above a level.
 The chance of that without a change is at most
@@ -26,8 +26,8 @@ from systems.references import LEAST, Reference
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-OFF = 0.05
-"""Of jobs, those that are off for a reason of their own."""
+OFF, OFF_NIGHT = 0.05, 0.001
+"""Of jobs, those that are off for a reason of their own; of nights, those in which all of them are."""
 FALSE_ALARMS_A_YEAR = 0.5
 """Of all figures of a system together."""
 NIGHTS_A_YEAR = 365
@@ -53,8 +53,10 @@ WILD = 2.0
 """Scales from the line beyond which a night counts only so far for it (Huber's)."""
 SUSPICIOUS = 1.645
 """Scales above the level: one night in twenty."""
+LEAST_FREEDOM = 2.0
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
-_SCALES = 9
+_EDGES = np.array([1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.0])
+"""Of what a scale may be, as quantiles of its distribution, close together where it is far larger than it seemed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +75,10 @@ class Expected:
 
     def cases(self) -> tuple[Floats, Floats, Floats]:
         """What may really be: by how much the level is higher, the scale, and how likely that is."""
-        quantiles = (np.arange(_SCALES) + 0.5) / _SCALES
-        scales = self.scale * np.sqrt(self.freedom / chdtri(self.freedom, quantiles))
-        shifts = np.repeat(self.error * _NODES, _SCALES)
-        weights = np.repeat(_WEIGHTS / _WEIGHTS.sum(), _SCALES) / _SCALES
+        likely = np.diff(_EDGES)
+        scales = self.scale * np.sqrt(self.freedom / chdtri(self.freedom, 1 - (_EDGES[:-1] + _EDGES[1:]) / 2))
+        shifts = np.repeat(self.error * _NODES, len(likely))
+        weights = np.outer(_WEIGHTS / _WEIGHTS.sum(), likely).ravel()
         return shifts, np.tile(scales, len(_NODES)), weights
 
 
@@ -84,8 +86,9 @@ def from_reference(known: Reference) -> Expected:
     """By a reference alone. Where that doesn't tell, nights are all that differs."""
     scale = max(SCALE_OF_MAD * known.mad / known.median, LEAST_SCALE)
     of_jobs = min(1.0, ((known.within or 0.0) / known.mad) ** 2) if known.mad else 0.0
-    error = scale * math.sqrt(VARIANCE_OF_MEDIAN / known.jobs)
-    return Expected(0.0, scale, error, EFFICIENCY_OF_MAD * known.jobs, of_jobs)
+    count = 1 / ((1 - of_jobs) / known.nights + of_jobs / known.jobs)
+    error = scale * math.sqrt(VARIANCE_OF_MEDIAN / count)
+    return Expected(0.0, scale, error, max(LEAST_FREEDOM, EFFICIENCY_OF_MAD * count), of_jobs)
 
 
 def from_nights(before: Floats, ahead: float) -> Expected:
@@ -139,9 +142,9 @@ def agreed(nights: Sequence[Sequence[float]]) -> tuple[Agreed, Agreed]:
     """Of the jobs of each night: all of them, and more than half of them."""
     jobs = np.array([len(night) for night in nights])
     more = jobs // 2 + 1
-    every = Agreed(np.array([min(night) for night in nights]), OFF ** jobs.astype(float))
+    every = Agreed(np.array([min(night) for night in nights]), OFF_NIGHT + OFF ** jobs.astype(float))
     most = np.array([sorted(night)[-count] for night, count in zip(nights, more, strict=True)])
-    return every, Agreed(most, comb(jobs, more) * OFF ** more.astype(float))
+    return every, Agreed(most, OFF_NIGHT + comb(jobs, more) * OFF ** more.astype(float))
 
 
 def strongest(nights: Sequence[Sequence[float]], usual: Expected) -> Evidence:

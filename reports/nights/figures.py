@@ -5,6 +5,8 @@ are not judged but say, where the step got slower, what did (culprit.py). The me
 machine moves for minutes, is judged but raises no alarm where the faster half of the steps is there to do so.
 """
 
+from collections.abc import Container
+
 from systems.references import worse_by
 
 PARTS = frozenset({"compute", "exposed_communication"})
@@ -31,6 +33,6 @@ def is_judged(figure: str, unit: str, beside: frozenset[str]) -> bool:
     )
 
 
-def raises_alarms(figure: str, beside: frozenset[str]) -> bool:
-    """Whether a judged figure does."""
+def raises_alarms(figure: str, beside: Container[str]) -> bool:
+    """Whether a judged figure does. beside: the figures of its test that have a reference."""
     return MOVED_BY_OTHERS.get(figure) not in beside

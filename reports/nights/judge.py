@@ -7,7 +7,7 @@ A figure without a reference is unknown, never the same.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import median
@@ -20,7 +20,7 @@ from reports.nights.evidence import BASELINE, FEWEST_NIGHTS, LOOK_BACK, Expected
 from reports.nights.figures import is_judged, raises_alarms
 from reports.nights.history import History, Job, Night
 from systems import references
-from systems.references import Key, References, worse_by
+from systems.references import Key, References, Series, worse_by
 
 Word = Literal["faster", "same", "slower", "unknown", "failed"]
 FALSE_DISCOVERIES = 0.05
@@ -67,22 +67,14 @@ class Verdict:
     reason: str = ""
     alarm: Alarm | None = None
 
-    @property
-    def worse(self) -> bool:
-        """Whether the change is for the worse."""
-        return self.change * worse_by(self.unit) > 0
-
 
 @dataclass(frozen=True, slots=True)
 class Of:
-    """A figure through the nights: of each that has it, the values of its jobs, in the order of the nights. alarms:
-    whether it raises any, by what the test measured last.
-    """
+    """A figure through the nights: of each that has it, the values of its jobs, in the order of the nights."""
 
     key: Key
     figure: str
     unit: str
-    alarms: bool
     nights: list[int]
     values: list[list[float]]
 
@@ -90,22 +82,19 @@ class Of:
 def figures(nights: Sequence[Night]) -> list[Of]:
     """Every judged figure of every test, by the positions of the nights."""
     found: dict[tuple[Key, str], Of] = {}
-    latest: dict[Key, frozenset[str]] = {}
     for position, night in enumerate(nights):
         for job in night.jobs:
             names = frozenset(job.figures)
-            if names:
-                latest[job.key] = names
             for name, (value, unit) in job.figures.items():
                 if not is_judged(name, unit, names):
                     continue
-                one = found.setdefault((job.key, name), Of(job.key, name, unit, True, [], []))
+                one = found.setdefault((job.key, name), Of(job.key, name, unit, [], []))
                 if one.nights and one.nights[-1] == position:
                     one.values[-1].append(value)
                 else:
                     one.nights.append(position)
                     one.values.append([value])
-    return [replace(one, alarms=raises_alarms(one.figure, latest[one.key])) for one in found.values()]
+    return list(found.values())
 
 
 def judge(history: History, known: References | None, *, last: int = 1) -> list[list[Verdict]]:
@@ -114,19 +103,47 @@ def judge(history: History, known: References | None, *, last: int = 1) -> list[
     wanted = range(max(0, len(history.nights) - last), len(history.nights))
     found: list[list[Verdict]] = [list(_without_result(history.nights[position])) for position in wanted]
     every = figures(history.nights)
-    judged = [one for one in every if one.key in by_key and one.figure in by_key[one.key].figures]
-    limit = alarm_limit(sum(one.alarms for one in judged))
+    count, limit = _judged(every, by_key)
+    ran = [{job.key for job in night.jobs if job.figures} for night in history.nights]
     for one in every:
         series = by_key.get(one.key)
         usual = series.figures.get(one.figure) if series else None
         if series is None or usual is None:
-            verdicts = _unknown(one, history.nights)
+            verdicts = dict(_unknown(one, history.nights))
         else:
-            verdicts = _of_figure(one, history.nights, usual, datetime.fromisoformat(series.first), limit, len(judged))
-        for position, verdict in verdicts:
-            if position in wanted:
-                found[position - wanted.start].append(verdict)
+            verdicts = dict(_of_figure(one, history.nights, series, usual, limit, count))
+            verdicts |= dict(_absent(one, history.nights, verdicts, ran, wanted))
+        for position in verdicts.keys() & wanted:
+            found[position - wanted.start].append(verdicts[position])
     return [discovered(verdicts) for verdicts in found]
+
+
+def _judged(every: Iterable[Of], by_key: Mapping[Key, Series]) -> tuple[int, float]:
+    """How many of these figures have a reference, and the limit of the chance of the evidence of those with alarms."""
+    known = [one for one in every if one.key in by_key and one.figure in by_key[one.key].figures]
+    return len(known), alarm_limit(sum(raises_alarms(one.figure, by_key[one.key].figures) for one in known))
+
+
+def _absent(
+    one: Of,
+    nights: Sequence[Night],
+    verdicts: Mapping[int, Verdict],
+    ran: Sequence[Container[Key]],
+    wanted: Iterable[int],
+) -> Iterator[tuple[int, Verdict]]:
+    """Of nights without the figure: an alarm stays for as long as the test isn't run, and nothing passes unmeasured."""
+    for position in wanted:
+        before = [at for at in one.nights if at < position]
+        if position in verdicts or not before or position - before[-1] > LOOK_BACK or before[-1] not in verdicts:
+            continue
+        alarm = verdicts[before[-1]].alarm
+        if alarm or one.key in ran[position]:
+            reason = "it was not measured" if one.key in ran[position] else "its test was not run"
+            night = nights[position]
+            yield position, Verdict(
+                night.name, night.began, one.key, one.figure, one.unit, "unknown", 0, reason=reason,
+                alarm=replace(alarm, new=False) if alarm else None,
+            )  # fmt: skip
 
 
 def alarm_limit(judged: int) -> float:
@@ -170,9 +187,10 @@ def _unknown(one: Of, nights: Sequence[Night]) -> Iterator[tuple[int, Verdict]]:
 
 
 def _of_figure(
-    one: Of, nights: Sequence[Night], usual: references.Reference, since: datetime, limit: float, judged: int
+    one: Of, nights: Sequence[Night], series: Series, usual: references.Reference, limit: float, judged: int
 ) -> Iterator[tuple[int, Verdict]]:
     """Night by night, from the first of the reference on. judged: figures of the system."""
+    since, alarms = datetime.fromisoformat(series.first), raises_alarms(one.figure, series.figures)
     sign = worse_by(one.unit)
     by_reference = evidence.from_reference(usual)
     watch, followed = Watch(by_reference, limit), list[int]()
@@ -182,7 +200,7 @@ def _of_figure(
             continue
         logs = [sign * math.log(value / usual.median) for value in values]
         followed.append(position)
-        alarm = watch.add(logs) if one.alarms else None
+        alarm = watch.add(logs) if alarms else None
         yield (
             position,
             replace(
@@ -250,13 +268,14 @@ class Watch:
         self._by_reference, self._limit = by_reference, limit
         self._middle, self._nights = list[float](), list[Sequence[float]]()
         self._open = list[_Open]()
+        self._bad, self._over = set[int](), 0
 
     def looks_worse(self, jobs: Sequence[float]) -> bool:
         """Whether a night of these jobs is worth another one."""
         if self._open:
             usual = _since(self._open[-1].usual, self._middle[self._open[-1].began :])
         else:
-            usual = expected(self._middle, 1, self._by_reference)
+            usual = expected(self._usual(len(self._middle)), 1, self._by_reference)
         return evidence.looks_worse(_lower(jobs), usual)
 
     def add(self, jobs: Sequence[float]) -> tuple[int, bool, float, float] | None:
@@ -266,7 +285,8 @@ class Watch:
         self._middle.append(median(jobs))
         self._nights.append(jobs)
         while self._open and self._open[-1].is_over(self._middle):
-            self._open.pop()
+            self._over = len(self._middle) - 2
+            self._bad.update(range(self._open.pop().began, self._over))
         new = self._new()
         if new:
             self._open.append(new)
@@ -276,6 +296,10 @@ class Watch:
         now = median(self._middle[max(alarm.began, len(self._middle) - LOOK_BACK) :]) - alarm.usual.level
         return alarm.began, new is not None, math.expm1(now), alarm.chance
 
+    def _usual(self, until: int) -> list[float]:
+        """The nights up to then, without those of alarms that are over."""
+        return [value for at, value in enumerate(self._middle[:until]) if at not in self._bad]
+
     def _new(self) -> _Open | None:
         """The alarm that the last night raises, beside those that are open."""
         count = len(self._middle)
@@ -284,8 +308,8 @@ class Watch:
             window = min(LOOK_BACK, len(since) // 2)
             usual = _since(self._open[-1].usual, since[: len(since) - window])
         else:
-            window = min(LOOK_BACK, count)
-            usual = expected(self._middle[:-window], window, self._by_reference)
+            window = min(LOOK_BACK, count - self._over)  # what an alarm has told proves nothing new
+            usual = expected(self._usual(count - window), window, self._by_reference)
         if not window or self._middle[-1] - usual.level < STILL_WORSE * evidence.LEAST_EFFECT:
             return None
         found = evidence.strongest(self._nights[-window:], usual)
@@ -316,14 +340,14 @@ def suspects(history: History, known: References | None, tonight: Mapping[Key, S
     by_key = known.by_key() if known else {}
     every = figures(history.nights)
     before = {(one.key, one.figure): one for one in every}
-    limit = alarm_limit(sum(one.alarms and one.key in by_key for one in every))
+    _, limit = _judged(every, by_key)
     found: list[Key] = []
     for key, jobs in tonight.items():
         series = by_key.get(key)
         for name, usual in (series.figures if series else {}).items():
             values = [job.figures[name][0] for job in jobs if name in job.figures]
             one = before.get((key, name))
-            if not (values and series and raises_alarms(name, frozenset(series.figures))):
+            if not (values and series and raises_alarms(name, series.figures)):
                 continue
             watch, sign = Watch(evidence.from_reference(usual), limit), worse_by(usual.unit)
             for position, of in zip(one.nights, one.values, strict=True) if one else ():

@@ -19,7 +19,7 @@ LEAD = (
     "alarms where it got worse by more than chance explains."
 )
 ALARMED = "alarm"
-BAD = frozenset({f"slower, {ALARMED}", f"same, {ALARMED}", f"faster, {ALARMED}", "failed"})
+BAD = frozenset({*(f"{word}, {ALARMED}" for word in ("slower", "same", "faster", "unknown")), "failed"})
 NOT_JUDGED = ("failed", "unknown")
 TEST = (
     Column("Test", "test", numeric=False, wide=True),
@@ -35,11 +35,10 @@ def page(systems: Sequence[FollowedSystem]) -> Page:
 def notice(system: FollowedSystem, details: Iterable[str] = (), links: Iterable[tuple[str, str]] = ()) -> Notice:
     """The night in one line. details, links: as of a Notice."""
     told = system.told
-    judged = any(told.counts[word] for word in ("slower", "same", "faster"))
     if told.code == WORSE:
         word = "Worse" if told.alarms else "Failed"
     else:
-        word = "Fine" if told.code == FINE else "Not all judged" if judged else "Not judged"
+        word = "Fine" if told.code == FINE else "Not all judged" if told.judged else "Not judged"
     kind = "worse" if told.code == WORSE else "fine" if told.code == FINE else "unknown"
     words = text.clean(told.headline, 400)
     return Notice(kind, word, words, tuple(text.clean(one, 1000) for one in details), tuple(links))  # type: ignore[arg-type]
@@ -74,7 +73,7 @@ def _facts(told: Told) -> Facts:
         (counts["slower"], "slower", f"than the reference, {apart}"),
         (counts["faster"], "faster", f"than the reference, {apart}"),
         (counts["same"], "same", "within what is usual"),
-        (counts["unknown"], "unknown", "no reference yet"),
+        (counts["unknown"], "unknown", "no reference, or no result"),
         (counts["failed"], "failed", "tests, not figures"),
     )
     return Facts(tuple((f"{number:,}", what, remark) for number, what, remark in facts))

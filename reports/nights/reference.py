@@ -27,13 +27,15 @@ from systems.references import FEWEST_JOBS, Key, Reference, Series
 @dataclass(frozen=True, slots=True)
 class Made:
     """path: the system's file; series: of the tests that had enough jobs; kept: those that were there before, of other
-    tests; short: how many jobs the tests have that have too few, and no reference from before.
+    tests; short: how many jobs the tests have that have too few, and no reference from before; spoilt: why nothing of
+    what was there before could be kept, "" if it could.
     """
 
     path: Path
     series: Sequence[Series]
     kept: Sequence[Series]
     short: dict[Key, int]
+    spoilt: str
 
 
 def made(history: History, fewest: int) -> tuple[list[Series], dict[Key, int]]:
@@ -66,19 +68,15 @@ def make(history: History, fewest: int = FEWEST_JOBS) -> Made:
         )
     commit, _ = provenance.git_state(provenance.CHECKOUT)
     new = {one.key for one in series}
-    kept = [one for one in _before(history.system) if one.key not in new]
+    known, spoilt = None, ""
+    try:
+        known = references.references(history.system)
+    except SystemFileError as error:
+        spoilt = str(error)
+    kept = [one for one in (known.series if known else ()) if one.key not in new]
     path = references.keep(history.system, provenance.now(), commit, [*kept, *series])
     of_kept = {one.key for one in kept}
-    return Made(path, series, kept, {key: jobs for key, jobs in short.items() if key not in of_kept})
-
-
-def _before(system: str) -> Sequence[Series]:
-    """What the file holds; nothing where it can't be used: it is made anew then."""
-    try:
-        known = references.references(system)
-    except SystemFileError:
-        return ()
-    return known.series if known else ()
+    return Made(path, series, kept, {key: jobs for key, jobs in short.items() if key not in of_kept}, spoilt)
 
 
 def _figures(jobs: list[Job], fewest: int) -> dict[str, Reference]:
@@ -102,7 +100,9 @@ def reference_of(unit: str, nights: Sequence[Sequence[float]]) -> Reference:
     mad = weighted_median(np.abs(values - middle), weights)
     pairs = [abs(one - other) for night in nights for one, other in combinations(night, 2)]
     within = _short(median(pairs) / math.sqrt(2)) if len(pairs) >= FEWEST_JOBS else None
-    return Reference(unit=unit, median=_short(middle), mad=_short(mad), within=within, jobs=len(values))
+    return Reference(
+        unit=unit, median=_short(middle), mad=_short(mad), within=within, jobs=len(values), nights=len(nights)
+    )
 
 
 def weighted_median(values: Floats, weights: Floats) -> float:

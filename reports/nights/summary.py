@@ -112,7 +112,7 @@ def _row(verdict: Verdict) -> tuple[str, ...]:
     word = f"{verdict.word}, ALARM" if verdict.alarm else verdict.word
     if not verdict.figure:
         return word, named(verdict.key), text.clean(verdict.reason, 100), "", "", "", "", ""
-    value = amount(verdict.value, verdict.unit)
+    value = amount(verdict.value, verdict.unit) if verdict.jobs else ""
     if verdict.word == "unknown":
         return word, named(verdict.key), verdict.figure, value, verdict.reason, "", "", str(verdict.jobs)
     ends = f"{text.signed(verdict.change)} ({text.signed(verdict.low)} to {text.signed(verdict.high)})"

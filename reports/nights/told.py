@@ -16,6 +16,9 @@ BEFORE = 20
 """So many nights before a change tell how it was."""
 LASTING = 10
 """So many nights in a row slower than the reference are told, even if no night is known since which it got worse."""
+LATELY = 3 * LASTING
+"""So many nights are looked back for them, as not every night has every test."""
+JUDGED: tuple[Word, ...] = ("slower", "same", "faster")
 FINE, WORSE, UNKNOWN = 0, 1, 2
 """Exit codes."""
 
@@ -61,6 +64,11 @@ class Told:
         return words(self.verdicts)
 
     @property
+    def judged(self) -> int:
+        """How many figures were set against a reference."""
+        return sum(self.counts[word] for word in JUDGED)
+
+    @property
     def code(self) -> int:
         """The exit code: 1 where something got worse or failed, 2 where nothing, or not everything, could be judged."""
         counts = self.counts
@@ -71,10 +79,10 @@ class Told:
     @property
     def headline(self) -> str:
         """One line that says whether anything is worse."""
-        counts = self.counts
-        judged = counts["slower"] + counts["same"] + counts["faster"]
+        counts, judged = self.counts, self.judged
         slower = sum(verdict.word == "slower" and not verdict.alarm for verdict in self.verdicts)
-        without = sum(verdict.word == "unknown" and not verdict.figure for verdict in self.verdicts)
+        unknown = [verdict for verdict in self.verdicts if verdict.word == "unknown" and not verdict.alarm]
+        without = sum(not verdict.figure for verdict in unknown)
         parts = []
         if self.alarms:
             tests = list(dict.fromkeys(named(raised.verdict.key) for raised in self.alarms))
@@ -89,24 +97,22 @@ class Told:
             parts.append("nothing got worse" if judged else "nothing could be judged")
         if without:
             parts.append(f"{text.plural(without, 'test')} left no result")
-        if judged and counts["unknown"] > without:
-            parts.append(f"{text.plural(counts['unknown'] - without, 'figure')} can't be judged yet")
+        if judged and len(unknown) > without:
+            parts.append(f"{text.plural(len(unknown) - without, 'figure')} can't be judged yet")
         return f"{self.system}, night {self.night}: {', '.join(parts)}."
 
     @property
     def chance(self) -> str:
         """How much of it may be chance."""
-        counts = self.counts
-        judged = counts["slower"] + counts["same"] + counts["faster"]
         return (
-            f"Chance: with {text.plural(judged, 'figure')} judged every night, false alarms are expected about "
+            f"Chance: with {text.plural(self.judged, 'figure')} judged every night, false alarms are expected about "
             f"{evidence.FALSE_ALARMS_A_YEAR:g} times a year; of those called slower or faster, one in twenty."
         )
 
 
 def tell(history: History, known: References | None, *, last: int = 1) -> list[Told]:
     """The last nights, oldest first."""
-    return told_of(history, known, judge(history, known, last=last + LASTING - 1), last)
+    return told_of(history, known, judge(history, known, last=last + LATELY), last)
 
 
 def told_of(history: History, known: References | None, judged: Sequence[Sequence[Verdict]], last: int) -> list[Told]:
@@ -116,7 +122,7 @@ def told_of(history: History, known: References | None, judged: Sequence[Sequenc
         until = len(history.nights) - back + 1
         night, verdicts = history.nights[until - 1], judged[len(judged) - back]
         alarms = [_raised(verdict, history.nights[:until]) for verdict in verdicts if verdict.alarm]
-        lately = judged[: len(judged) - back + 1][-LASTING:]
+        lately = judged[: len(judged) - back + 1][-LATELY:]
         remarks = [*history.remarks, *_remarks(history.system, known, night), *_lasting(lately)]
         ordered = sorted(verdicts, key=_order)
         found.append(Told(history.system, night.name, night.began, tuple(ordered), tuple(alarms), tuple(remarks)))
@@ -148,10 +154,10 @@ def _remarks(system: str, known: References | None, night: Night) -> Iterable[st
 
 def _lasting(nights: Sequence[Sequence[Verdict]]) -> Iterable[str]:
     """What is slower than its reference for LASTING nights without an alarm: it drifted."""
-    slower = [{(one.key, one.figure) for one in verdicts if one.word == "slower"} for verdicts in nights]
-    if len(nights) < LASTING:
-        return
-    lasting = set[tuple[Key, str]].intersection(*slower)
+    lately: dict[tuple[Key, str], list[Word]] = {}
+    for verdict in (verdict for verdicts in nights for verdict in verdicts if verdict.word in JUDGED):
+        lately.setdefault((verdict.key, verdict.figure), []).append(verdict.word)
+    lasting = {of for of, found in lately.items() if found[-LASTING:] == LASTING * ["slower"]}
     told = [one for one in nights[-1] if (one.key, one.figure) in lasting and not one.alarm]
     if told:
         words = ", ".join(f"{named(one.key)} {one.figure} ({text.signed(one.change)})" for one in told[:3])
@@ -170,11 +176,12 @@ def _raised(verdict: Verdict, nights: Sequence[Night]) -> Raised:
         [job for night in some for job in night.jobs if job.key == verdict.key and job.figures]
         for some in (nights[began:], nights[max(0, began - BEFORE) : began])
     )
-    return Raised(
-        verdict,
-        culprit(verdict.key.test, since, before),
-        tuple(what_changed(_states(before), _states(since))),
-    )
+    changed = what_changed(_states(before), _states(since))
+    if not changed:  # the alarm may begin a night early or late, by one that was off by itself
+        of_began, last = (nights[began].name, before[-1].night if before else "")
+        surely = [job for job in since if job.night != of_began]
+        changed = what_changed(_states(job for job in before if job.night != last), _states(surely))
+    return Raised(verdict, culprit(verdict.key.test, since, before), tuple(changed))
 
 
 def _states(jobs: Iterable[Job]) -> list[dict[str, str]]:

@@ -6,8 +6,8 @@
 
 Noise: the jobs of measured_noise.csv drawn at random, each about its own figure's median; of these jobs 5 % are slower
 besides, by 15 % on average (exponential), and every figure gets 1 % slower a month. A figure has a reference of its
-first 20 nights. A night is --jobs jobs, and as many more up to five as ci/nightly would run, as it looks worse. Jobs of
-a night differ as those of several nights do; with --shared the noise that was measured is the same for all of a night.
+first 20 nights. A night is --jobs jobs, and as many more up to three as ci/nightly would run, as it looks worse. Jobs
+of a night differ as those of several nights do; with --shared the noise that was measured is the same for all of it.
 Beside ours stands the rule of thumb that one often finds: slower on two nights in a row, or one night beyond 5 MAD.
 """
 
@@ -23,6 +23,7 @@ from statistics import median
 import numpy as np
 
 from reports.nights import evidence
+from reports.nights.figures import raises_alarms
 from reports.nights.history import history, systems_in
 from reports.nights.judge import Watch, alarm_limit, figures
 from reports.nights.reference import reference_of
@@ -31,7 +32,7 @@ from reports.nights.told import named
 MEASURED = Path(__file__).with_name("measured_noise.csv")
 DRIFT_A_NIGHT = 0.01 / 30
 OFF, OFF_BY = 0.05, 0.15
-REFERENCE, MOST_JOBS = 20, 5
+REFERENCE, MOST_JOBS = 20, 3
 SETTLED = 40
 """Nights after the reference before a slowdown comes."""
 
@@ -54,7 +55,8 @@ def write(databases: list[Path], path: Path) -> None:
             devices |= {device for night in nights for job in night.jobs for device in job.devices}
             for one in figures(nights):
                 values = [value for night in one.values for value in night]
-                if one.alarms and len(values) >= REFERENCE:
+                beside = {other.figure for other in figures(nights) if other.key == one.key}
+                if raises_alarms(one.figure, beside) and len(values) >= REFERENCE:
                     rows += [(f"{system} {named(one.key)} {one.figure}", f"{value:.6g}") for value in values]
     with path.open("w") as file:
         file.write(f"# Jobs of nothing changed on {' and '.join(sorted(devices))}, by simulate_nights.py --write.\n")

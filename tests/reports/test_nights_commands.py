@@ -144,6 +144,36 @@ def test_a_test_without_a_result_is_unknown_and_never_passes(tmp_path, capsys, r
     assert why in out
 
 
+def test_an_alarm_stays_while_its_test_is_not_run(tmp_path, capsys):
+    quiet, sessions = store(tmp_path / "quiet.db", slowed(40)), slowed(44)
+    sessions.append(session([case(STEADY, *timed(18.0, 900, OLD))], FIRST.replace(month=12)))
+    make(quiet)
+    assert verdict(store(tmp_path / "slow.db", sessions)) == 1
+    out = capsys.readouterr().out
+    assert "1 figure got worse, of Slowed n=512" in out
+    assert "unknown, ALARM  Slowed n=512" in out
+    assert "its test was not run" in out
+
+
+def test_a_figure_that_is_no_longer_measured_does_not_pass(tmp_path, capsys):
+    sessions = slowed(40)
+    figures = sessions[-1]["runs"][0]["testcases"][0]["perfvalues"]
+    figures["frontier:gpu:other"] = figures.pop("frontier:gpu:time_per_iteration")
+    database = store(tmp_path / "results.db", sessions)
+    make(database)
+    assert verdict(database) == 2
+    assert "it was not measured" in capsys.readouterr().out
+
+
+def test_a_new_figure_without_a_reference_does_not_silence_the_one_that_it_replaces(tmp_path):
+    sessions = slowed(44)
+    for one in sessions[40:]:
+        for test in one["runs"][0]["testcases"]:
+            test["perfvalues"]["frontier:gpu:faster_half"] = [17.0, 0, None, None, "s", "pass"]
+    make(store(tmp_path / "quiet.db", sessions[:40]))
+    assert verdict(store(tmp_path / "slow.db", sessions)) == 1
+
+
 def test_what_is_slower_without_an_alarm_is_in_the_headline(tmp_path, capsys):
     quiet, slow = store(tmp_path / "quiet.db", slowed(40)), store(tmp_path / "slow.db", slowed(41))
     make(quiet)
@@ -321,6 +351,7 @@ def test_references_that_were_edited_or_are_of_another_schema_are_refused_with_t
     if "YAML" not in told:
         assert "make it anew by `par4d reference make --system frontier`" in error
     assert make(database) == 0  # which mends it
+    assert "What it held is lost." in capsys.readouterr().err
     assert verdict(database) == 0
 
 
@@ -352,9 +383,9 @@ def test_verdicts_of_chance_alone_are_few(tmp_path):
 
 
 def test_references_are_reframes_own_too():
-    usual = references.Reference(unit="s", median=2.0, mad=0.1, jobs=20)
+    usual = references.Reference(unit="s", median=2.0, mad=0.1, jobs=20, nights=20)
     assert usual.as_reframe() == (2.0, None, pytest.approx(0.25), "s")
-    rate = references.Reference(unit="flop/s", median=1e12, mad=1e9, jobs=20)
+    rate = references.Reference(unit="flop/s", median=1e12, mad=1e9, jobs=20, nights=20)
     assert rate.as_reframe() == (1e12, -0.02, None, "flop/s")
 
 

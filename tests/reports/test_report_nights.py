@@ -110,7 +110,7 @@ def test_a_figures_csv_has_every_night_with_its_jobs_its_band_and_its_verdict(ni
     assert {night["jobs"] for night in nights} == {"3"}
     assert all(float(night["least"]) <= float(night["median"]) <= float(night["most"]) for night in nights)
     assert all(float(night["low"]) < float(night["reference"]) < float(night["high"]) for night in nights)
-    assert [night["alarm_since"] != "" for night in nights] == [False] * SLOWER_FROM + [True] * (45 - SLOWER_FROM)
+    assert [night["alarm_since"] != "" for night in nights] == [False] * (SLOWER_FROM + 1) + [True] * (44 - SLOWER_FROM)
     assert [place for place, night in enumerate(nights) if night["change_of_level"]] == [SLOWER_FROM]
     assert [place for place, night in enumerate(nights) if night["updated"]] == [SLOWER_FROM]
     assert len(rows(nightly_site, "history-frontier-nights")) == 90

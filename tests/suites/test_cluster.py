@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import textwrap
 import time
@@ -15,7 +16,9 @@ from pathlib import Path
 
 import pytest
 from cluster_command import CLUSTER, TIMEOUT_S, run, told
-from running import QUICK, reframe
+from running import QUICK, ROOT, reframe
+
+from reports.nights.history import history
 
 STATE = Path("/run/par4d-cluster")
 CONFIGURATION = Path("/etc/slurm/slurm.conf")
@@ -264,6 +267,32 @@ def test_a_series_may_take_one_rank_of_each_node(before: Machine, tmp_path: Path
 
 
 @pytest.mark.slow
+def test_cron_runs_a_night_by_the_line_of_its_example_and_mails_what_is_not_fine(
+    before: Machine, tmp_path: Path
+) -> None:
+    """The line itself, in the environment that cron gives, for one short test in a folder of its own."""
+    example = (ROOT / "ci" / "schedules" / "crontab").read_text().splitlines()
+    given = dict(line.split("=", 1) for line in example if re.match(r"[A-Z0-9_]+=", line))
+    (line,) = [line for line in example if line[:1].isdigit()]
+    command = tmp_path / "ci" / "nightly"
+    command.parent.mkdir()
+    others = "WeakScaling|Validation|Bandwidth|Peak|Overlap"
+    command.write_text(f'#!/bin/sh\nexec {ROOT}/ci/nightly "$@" --dir {tmp_path} --jobs 1 -- --exclude "{others}"\n')
+    command.chmod(0o755)
+    usual = {"HOME": str(tmp_path), "LOGNAME": "root", "SHELL": "/bin/sh", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        ["/bin/sh", "-c", line.split(maxsplit=5)[5]],
+        env=usual | given | {"PAR4D": str(tmp_path), "SYSTEM": "vcluster"},
+        cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert "vcluster, night 20" in done.stdout, done
+    assert "nothing could be judged" in done.stdout  # there are no references
+    (night,) = json.loads((tmp_path / "results" / "nights" / "vcluster" / "latest.json").read_text())
+    assert {one["test"] for one in night["verdicts"]} == {"LaunchLatency"}
+    (job,) = history(tmp_path / "results" / "reframe" / "results.db", "vcluster").jobs
+    assert job.state["nodes"] in {"n0", "n1", "n2", "n3"}
+
+
 def test_a_node_that_is_lost_fails_the_suite_with_the_reason(before: Machine, tmp_path: Path) -> None:
     suite = tmp_path / "endless.py"
     suite.write_text(textwrap.dedent(ENDLESS))

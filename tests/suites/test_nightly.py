@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,9 +14,12 @@ import pytest
 import yaml
 from running import reframe
 
+from engine.errors import RunError
+from night.procedure import run
 from night.selection import Candidate, candidates, select
 from night.session import NightRun
 from reports.nights.history import History, history
+from reports.nights.told import UNKNOWN
 from systems import references
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +37,7 @@ def nightly(folder: Path, *words: str, timeout: int = 300) -> subprocess.Complet
 
 
 def candidate(name: str, worth: int, node_hours: float, **fixtures: float) -> Candidate:
-    return Candidate(name, name, 1, node_hours, "by its time limit", worth, fixtures)
+    return Candidate(name, name, node_hours, "by its time limit", worth, fixtures)
 
 
 def names(found: tuple[Candidate, ...]) -> str:
@@ -66,10 +71,13 @@ def test_without_earlier_runs_a_test_costs_its_nodes_for_its_time_limit():
 
 
 def test_a_budget_that_fits_no_test_is_told_with_the_smallest(tmp_path):
+    old = tmp_path / "results" / "nights" / "local" / "latest.xml"
+    old.parent.mkdir(parents=True)
+    old.write_text("all is fine")  # which a pipeline would show as tonight's
     done = nightly(tmp_path, "--node-hours", "0.0001", *ONE_TEST)
     assert done.returncode == 2
     assert "0.0001 node-hours have room for no nightly test of local: the smallest, LaunchLatency" in done.stderr
-    assert not list(tmp_path.glob("results/nights/local/*"))
+    assert not list(old.parent.iterdir())
 
 
 def test_two_at_once_are_refused(tmp_path):
@@ -89,7 +97,7 @@ def test_two_at_once_are_refused(tmp_path):
     [
         (("--time-limit", "soon"), "--time-limit is a time such as"),
         (("--node-hours", "0"), "--node-hours is more than 0"),
-        (("--jobs", "9"), "--jobs is 1 to 5"),
+        (("--jobs", "0"), "--jobs is 1 or more"),
         (("--", "-n", "Peak"), "-n behind -- would run other tests: leave some out by --exclude"),
         (("--", "--tag=slow"), "--tag behind -- would run other tests"),
         (("--system", "nowhere"), "No system is called 'nowhere'"),
@@ -117,7 +125,24 @@ def test_a_night_runs_is_judged_and_reported(tmp_path):
     assert (tmp_path / "site" / "index.html").exists()
 
 
-def test_a_night_ends_with_its_time_limit(tmp_path):
+def command_lines() -> Iterator[str]:
+    """Of what runs."""
+    for one in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has just ended
+            yield one.read_text(errors="replace")
+
+
+def test_a_night_that_runs_out_of_time_ends_its_jobs_and_could_not_be_judged(tmp_path, capfd):
+    night = NightRun("n", "local", tmp_path, time.monotonic() + 12, ONE_TEST[1:])
+    try:
+        assert run(night, 2.0, 1).code == UNKNOWN
+    except RunError as error:
+        assert "The night has left no results" in str(error)  # noqa: PT017
+    assert "The night's time limit was reached: what was still to be run was left out." in capfd.readouterr().err
+    assert not [words for words in command_lines() if str(tmp_path) in words]
+
+
+def test_no_test_is_started_once_the_time_is_over(tmp_path):
     night = NightRun("n", "local", tmp_path, time.monotonic() + 0.5)
     began = time.monotonic()
     assert not night.run(["12345678"])
@@ -136,7 +161,7 @@ def test_reframe_alone_fails_what_is_far_off_its_reference(tmp_path, monkeypatch
     monkeypatch.setattr(references, "FOLDER", tmp_path / "references")
     for times, code in ((10.0, 0), (0.1, 1)):
         usual = {
-            name: references.Reference(unit=unit, median=times * value, mad=0.01 * times * value, jobs=20)
+            name: references.Reference(unit=unit, median=times * value, mad=0.01 * times * value, jobs=20, nights=20)
             for name, (value, unit) in job.figures.items()
         }
         when = job.began.isoformat()
