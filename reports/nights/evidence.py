@@ -44,8 +44,8 @@ VARIANCE_OF_MEDIAN = math.pi / 2
 """Of a median of n values by that of their mean, for large n (normal values)."""
 LEAST_SCALE = 1e-3
 """A figure that never varies still may by so much."""
-MOST_DRIFT = 0.0005
-"""A night: 1.5 % a month. What goes faster is no drift."""
+DRIFT, MOST_DRIFT = 0.0003, 0.0005
+"""A night: usually about 1 % a month, either way, and at most 1.5 %. What goes faster is no drift."""
 
 
 LEAST_EFFECT = math.log1p(LEAST)
@@ -94,21 +94,24 @@ def from_reference(known: Reference) -> Expected:
 def from_nights(before: Floats, ahead: float) -> Expected:
     """By at least FEWEST_NIGHTS nights, oldest first. ahead: nights from the last of them to the one expected.
 
-    A drift is taken out by a line of least squares, for which a wild night counts as far as WILD scales only.
+    A drift is taken out by a line of least squares, for which a wild night counts as far as WILD scales only, and which
+    is believed as far as the noise lets it, against what drifts usually are (the mean of both, by their variances).
     """
     values = before[-BASELINE:]
     count = len(values)
     middle = median(values)
-    reach = WILD * max(SCALE_OF_MAD * median(np.abs(values - middle)), LEAST_SCALE)
+    rough = max(SCALE_OF_MAD * median(np.abs(values - middle)), LEAST_SCALE)
+    reach = WILD * rough
     tame = np.minimum(np.maximum(values, middle - reach), middle + reach)
     place = np.arange(count) - (count - 1) / 2
     spread = float(place @ place)
-    slope = max(-MOST_DRIFT, min(MOST_DRIFT, float(place @ tame) / spread))
+    believed = DRIFT**2 / (DRIFT**2 + rough**2 / spread)
+    slope = max(-MOST_DRIFT, min(MOST_DRIFT, believed * float(place @ tame) / spread))
     flat = values - slope * place
     level = median(flat)
     scale = max(SCALE_OF_MAD * median(np.abs(flat - level)), LEAST_SCALE)
     further = (count - 1) / 2 + ahead
-    of_slope = min(scale / math.sqrt(spread), MOST_DRIFT)
+    of_slope = DRIFT * math.sqrt(1 - believed)
     error = math.hypot(scale * math.sqrt(VARIANCE_OF_MEDIAN / count), of_slope * further)
     return Expected(level + slope * further, scale, error, EFFICIENCY_OF_MAD * count)
 
@@ -177,10 +180,10 @@ def _chance(nights: Agreed, usual: Expected) -> float:
     return least
 
 
-def looks_worse(above_reference: float, usual: Expected) -> bool:
-    """Whether it is worth another job the same night."""
+def looks_worse(above_reference: float, usual: Expected, so_before: bool = False) -> bool:
+    """Whether it is worth another job the same night: after a night that looked worse already it is sooner."""
     above = above_reference - usual.level
-    return above >= LEAST_EFFECT and above > SUSPICIOUS * math.hypot(usual.scale, usual.error)
+    return above >= LEAST_EFFECT and (so_before or above > SUSPICIOUS * math.hypot(usual.scale, usual.error))
 
 
 def _error(usual: Expected, jobs: int) -> float:

@@ -276,7 +276,8 @@ class Watch:
             usual = _since(self._open[-1].usual, self._middle[self._open[-1].began :])
         else:
             usual = expected(self._usual(len(self._middle)), 1, self._by_reference)
-        return evidence.looks_worse(_lower(jobs), usual)
+        so_before = bool(self._middle) and evidence.looks_worse(self._middle[-1], usual)
+        return evidence.looks_worse(_lower(jobs), usual, so_before)
 
     def add(self, jobs: Sequence[float]) -> tuple[int, bool, float, float] | None:
         """A night; returns its alarm, if there is one: since which of the nights that were added, whether it is new, by

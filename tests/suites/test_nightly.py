@@ -133,7 +133,8 @@ def command_lines() -> Iterator[str]:
 
 
 def test_a_night_that_runs_out_of_time_ends_its_jobs_and_could_not_be_judged(tmp_path, capfd):
-    night = NightRun("n", "local", tmp_path, time.monotonic() + 12, ONE_TEST[1:])
+    long = ("--exclude", "WeakScaling|Validation|Bandwidth|Launch|Overlap", "-S", "Peak.time_budget_s=300")
+    night = NightRun("n", "local", tmp_path, time.monotonic() + 15, long)
     try:
         assert run(night, 2.0, 1).code == UNKNOWN
     except RunError as error:
