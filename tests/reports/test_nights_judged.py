@@ -138,9 +138,9 @@ def test_a_drift_that_noise_alone_would_make_is_hardly_believed():
 
 def test_after_a_night_that_looked_worse_the_next_one_is_run_again_sooner():
     following = watch(scale=0.02)
-    assert not following.looks_worse([0.028])
+    assert not following.looks_worse([0.032])
     following.add([0.09])
-    assert following.looks_worse([0.028])
+    assert following.looks_worse([0.032])
     assert not following.looks_worse([0.0])
 
 
