@@ -2,8 +2,9 @@
 
 No night may raise an alarm before the first fault. Each fault has to be found, and its culprit named: a link of 900
 instead of 1000 Mbit/s, a thread count that was halved, one node slowed by other work. A night is short here: one job
-each of two tests, and more of what looks worse. Only the machine is small: the jobs are real ones of Slurm, and
-the judging is that of any night.
+each of two tests, and more of what looks worse. As these nights are seconds apart, whatever disturbs the machine for a
+minute would be a change of several nights: each waits until fixed work takes as long as ever. Only the machine is
+small: the jobs are real ones of Slurm, and the judging is that of any night.
 """
 
 import os
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 from engine.errors import RunError, UsageError
 from night.procedure import confirm, judged, keep, report, say
@@ -31,11 +33,41 @@ QUIET_NIGHTS = 20
 MOST_NIGHTS = 5
 """Of a fault, to be found in."""
 TIME_LIMIT_S = 900.0
+CALM, PATIENCE_S = 1.15, 30.0
 COMMAND_TIMEOUT_S = 900
 """The first cluster of a machine has Debian's packages installed."""
 FIRST, SLOWED = "n0", "n1"
 PAIR, NODE = "TwoNodes", "OneNode"
 OTHER_WORK = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
+
+
+@dataclass(slots=True)
+class Pace:
+    """How long fixed work takes on the slowest processor, time after time; waited_s: for it to take no longer."""
+
+    seen_s: list[float] = field(default_factory=list)
+    waited_s: float = 0.0
+
+    def wait_until_calm(self) -> None:
+        """Until it takes as long as it mostly did, and PATIENCE_S at most."""
+        began = time.monotonic()
+        while True:
+            self.seen_s.append(max(map(_seconds_on, processors())))
+            if self.seen_s[-1] <= CALM * median(self.seen_s) or time.monotonic() - began > PATIENCE_S:
+                break
+            time.sleep(1)
+        self.waited_s += time.monotonic() - began
+
+
+def _seconds_on(processor: int) -> float:
+    own, times = processors(), list[float]()
+    os.sched_setaffinity(0, {processor})
+    for _ in range(7):
+        began = time.perf_counter()
+        sum(range(1_000_000))
+        times.append(time.perf_counter() - began)
+    os.sched_setaffinity(0, own)
+    return median(times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +141,20 @@ def nights(folder: Path, began: float) -> tuple[list[str], list[Found]]:
     """The quiet nights that raised an alarm, and what became of the faults."""
     night = a_night(folder)
     all_tests = candidates(night.describe(), history(night.database, SYSTEM))
+    pace = Pace()
     for number in range(QUIET_NIGHTS):
         say(f"demo, {time.monotonic() - began:.0f} s: night {number + 1} of {QUIET_NIGHTS} for the references")
+        pace.wait_until_calm()
         quietly(a_night(folder), all_tests)
     make(history(night.database, SYSTEM))
     blamed = []
     for number in range(QUIET_NIGHTS):
+        pace.wait_until_calm()
         told = a_judged(a_night(folder), all_tests)
         say(f"demo, {time.monotonic() - began:.0f} s: quiet night {number + 1} of {QUIET_NIGHTS}: {told.headline}")
         if told.alarms:
             blamed.append(told.night)
+    say(f"The quiet nights have waited {pace.waited_s:.0f} s for a calm machine.")
     found = []
     for name, fault in FAULTS.items():
         one = Found(fault)
