@@ -1,11 +1,24 @@
-"""What the demo runs every night: a training on two nodes, and one on two cores, as short as can be."""
+"""What the demo runs every night: a link alone, a training on two nodes and one on two cores, as short as can be."""
 
 import os
 
 import reframe as rfm
-from reframe.core.builtins import run_before
+from reframe.core.builtins import run_after, run_before
 
+from suites import bandwidth
 from suites.training import Training
+
+
+@rfm.simple_test
+class Bandwidth(bandwidth.Bandwidth):
+    """A ring of two nodes, a rank each."""
+
+    ranks_per_node, keep = 1, False
+    message_bytes, time_budget_s = 2_000_000, 1.0
+
+    @run_after("init")
+    def take_whole_nodes(self) -> None:
+        self.num_tasks = 2
 
 
 class Steps(Training):
@@ -14,7 +27,7 @@ class Steps(Training):
     study = "nightly_demo"
     model, precision = "gpt-local-1", "fp32"
     checkpoint_activations = False
-    iterations = 14
+    iterations = 10
 
     def peak_options(self, precision: str) -> list[str]:
         return []

@@ -46,12 +46,12 @@ def residuals(path: Path = MEASURED) -> dict[str, np.ndarray]:
     return {name: np.array(logs) - median(logs) for name, logs in found.items()}
 
 
-def write(databases: list[Path], path: Path) -> None:
-    """Every judged figure that raises alarms and has 20 jobs or more."""
+def write(databases: list[Path], path: Path, first: int) -> None:
+    """Every judged figure that raises alarms and has 20 jobs or more in the first nights of a database."""
     rows, devices = [], set()
     for database in databases:
         for system in systems_in(database):
-            nights = history(database, system).nights
+            nights = history(database, system).nights[:first]
             devices |= {device for night in nights for job in night.jobs for device in job.devices}
             for one in figures(nights):
                 values = [value for night in one.values for value in night]
@@ -133,10 +133,11 @@ def main() -> None:
     options.add_argument("--noise", type=Path, default=MEASURED)
     options.add_argument("--write", type=Path, nargs="+", metavar="DATABASE",
                          help="take the noise from these results databases, and do nothing else")  # fmt: skip
+    options.add_argument("--first", type=int, default=40, help="nights of each of them only, as before a fault")
     options.add_argument("--normal", type=float, nargs="*", help="normal noise of such scales instead")
     given = options.parse_args()
     if given.write:
-        write(given.write, given.noise)
+        write(given.write, given.noise, given.first)
         return
     if given.normal:
         draws = np.random.default_rng(5)

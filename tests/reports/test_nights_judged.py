@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from sample_nights import FIRST
-from simulate_nights import Series, follow
+from simulate_nights import Series, follow, residuals
 
 from reports.nights import evidence
 from reports.nights.changes import changes, what_changed
@@ -346,3 +346,9 @@ def test_figures_are_judged_once_each(figure, unit, judged):
 
 def test_which_way_is_worse():
     assert (worse_by("s"), worse_by("flop/s"), worse_by("%")) == (1, -1, 0)
+
+
+def test_the_measured_noise_is_of_this_projects_jobs_on_local_and_vcluster():
+    noises = residuals()
+    assert {name.split()[0] for name in noises} == {"local", "vcluster"}
+    assert all(len(noise) >= 20 and 0.001 < np.std(noise) < 1 for noise in noises.values())
