@@ -103,7 +103,7 @@ NIGHTS = (
     f"what the nights before tell, up to {evidence.BASELINE} of them, or the reference while they are fewer than "
     f"{evidence.FEWEST_NIGHTS}; a slow drift is taken out. How likely that is without a change is computed from their "
     f"noise, and from {text.percent(evidence.OFF)} of all jobs being off for reasons of their own, so one bad job "
-    "never does. "
+    "never does; what none of those nights has shown counts as half a night in so many. "
     "The limit is such that all figures of a system together give about "
     f"{evidence.FALSE_ALARMS_A_YEAR:g} false alarms a year. An alarm ends with two nights in a row that are worse by "
     f"less than {text.percent(judge.STILL_WORSE)} of it, or with references of nights that it is in. "

@@ -1,13 +1,14 @@
 """How sure one can be that a figure got worse: from its nights alone, whatever the figure is.
 
 The model of a night without any change: its expected level, which may drift, and noise of the scale that the nights
-before it had, with one job in twenty, and one night in a thousand, that is off for a reason of its own. So one bad job
-proves nothing, however bad, and one bad night little: that the next one is bad as well does.
+before it had, with one job in twenty that is off for a reason of its own. Noise is normal at least, and beyond that as
+wild as those nights were: what none of them has shown has the chance of half a night in so many. So one bad job proves
+nothing, however bad, and one bad night little: that the next ones are bad as well does.
 
 Evidence of a change that began w nights ago is that k of these w nights, more than half of them, are above a level.
 The chance of that without a change is at most
 
-    C(w, k) * mean of product over these k nights of (normal tail of the level + chance that its jobs are all off)
+    C(w, k) * mean of product over these k nights of (tail of the level + chance that its jobs are all off)
 
 where the mean is over what level and scale may really be, which are known from so many nights only. The alarm's limit
 follows from how many figures a system has and how many false alarms it may have a year.
@@ -15,7 +16,7 @@ follows from how many figures a system has and how many false alarms it may have
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -26,8 +27,8 @@ from systems.references import LEAST, Reference
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-OFF, OFF_NIGHT = 0.05, 0.001
-"""Of jobs, those that are off for a reason of their own; of nights, those in which all of them are."""
+OFF = 0.05
+"""Of jobs, those that are off for a reason of their own."""
 FALSE_ALARMS_A_YEAR = 0.5
 """Of all figures of a system together."""
 NIGHTS_A_YEAR = 365
@@ -64,14 +65,17 @@ class Expected:
     """What is expected of a night, as the natural logarithm of the figure by its reference, upwards worse.
 
     scale: of one night's noise; error: how uncertain the level is, in the same unit; freedom: degrees of the scale's;
-    of_jobs: the share of the noise's variance in which jobs of one night differ, which more of them take away.
+    of_jobs: the share of the noise's variance in which jobs of one night differ, which more of them take away; nights:
+    that tell all this; seen: by how much each of them was above the level, where that is known.
     """
 
     level: float
     scale: float
     error: float
     freedom: float
+    nights: int
     of_jobs: float = 0.0
+    seen: Floats = field(default_factory=lambda: np.empty(0))
 
     def cases(self) -> tuple[Floats, Floats, Floats]:
         """What may really be: by how much the level is higher, the scale, and how likely that is."""
@@ -88,7 +92,7 @@ def from_reference(known: Reference) -> Expected:
     of_jobs = min(1.0, ((known.within or 0.0) / known.mad) ** 2) if known.mad else 0.0
     count = 1 / ((1 - of_jobs) / known.nights + of_jobs / known.jobs)
     error = scale * math.sqrt(VARIANCE_OF_MEDIAN / count)
-    return Expected(0.0, scale, error, max(LEAST_FREEDOM, EFFICIENCY_OF_MAD * count), of_jobs)
+    return Expected(0.0, scale, error, max(LEAST_FREEDOM, EFFICIENCY_OF_MAD * count), known.nights, of_jobs)
 
 
 def from_nights(before: Floats, ahead: float) -> Expected:
@@ -113,7 +117,7 @@ def from_nights(before: Floats, ahead: float) -> Expected:
     further = (count - 1) / 2 + ahead
     of_slope = DRIFT * math.sqrt(1 - believed)
     error = math.hypot(scale * math.sqrt(VARIANCE_OF_MEDIAN / count), of_slope * further)
-    return Expected(level + slope * further, scale, error, EFFICIENCY_OF_MAD * count)
+    return Expected(level + slope * further, scale, error, EFFICIENCY_OF_MAD * count, count, seen=flat - level)
 
 
 def median(values: Floats) -> float:
@@ -145,9 +149,9 @@ def agreed(nights: Sequence[Sequence[float]]) -> tuple[Agreed, Agreed]:
     """Of the jobs of each night: all of them, and more than half of them."""
     jobs = np.array([len(night) for night in nights])
     more = jobs // 2 + 1
-    every = Agreed(np.array([min(night) for night in nights]), OFF_NIGHT + OFF ** jobs.astype(float))
+    every = Agreed(np.array([min(night) for night in nights]), OFF ** jobs.astype(float))
     most = np.array([sorted(night)[-count] for night, count in zip(nights, more, strict=True)])
-    return every, Agreed(most, OFF_NIGHT + comb(jobs, more) * OFF ** more.astype(float))
+    return every, Agreed(most, comb(jobs, more) * OFF ** more.astype(float))
 
 
 def strongest(nights: Sequence[Sequence[float]], usual: Expected) -> Evidence:
@@ -175,7 +179,8 @@ def _chance(nights: Agreed, usual: Expected) -> float:
         level = float(nights.above[order[above - 1]]) - usual.level
         if level <= 0:
             break
-        each = ndtr((shifts - level) / scales)[:, None] + nights.off[order[:above]]
+        rare = (np.count_nonzero(usual.seen >= level) + 0.5) / (usual.nights + 1)
+        each = np.maximum(ndtr((shifts - level) / scales), rare)[:, None] + nights.off[order[:above]]
         least = min(least, math.comb(count, above) * float(weights @ np.minimum(each, 1.0).prod(1)))
     return least
 

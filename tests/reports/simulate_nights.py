@@ -33,7 +33,7 @@ MEASURED = Path(__file__).with_name("measured_noise.csv")
 DRIFT_A_NIGHT = 0.01 / 30
 OFF, OFF_BY = 0.05, 0.15
 REFERENCE, MOST_JOBS = 20, 3
-SETTLED = 40
+SETTLED = 90
 """Nights after the reference before a slowdown comes."""
 
 
