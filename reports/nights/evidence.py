@@ -11,7 +11,8 @@ The chance of that without a change is at most
     C(w, k) * mean of product over these k nights of (tail of the level + chance that its jobs are all off)
 
 where the mean is over what level and scale may really be, which are known from so many nights only. The alarm's limit
-follows from how many figures a system has and how many false alarms it may have a year.
+follows from how many figures a system has and how many false alarms it may have a year. That every night has several w
+and k to choose from is not counted: tests/reports/simulate_nights.py shows what comes of all this.
 """
 
 import math
