@@ -50,6 +50,11 @@ class Key(NamedTuple):
     precision: str
     options: str
 
+    @property
+    def name(self) -> tuple[str, str]:
+        """The test and its point, as name_of has them."""
+        return self.test, self.point
+
 
 _OF_THE_MACHINE = frozenset(
     {"--label", "--out", "--timeout", "--peak-flops", "--empirical-peak-flops", "--link-bytes-per-s"}

@@ -68,21 +68,23 @@ def confirm(night: NightRun, chosen: Sequence[Candidate], node_hours: float = ma
     """Run those of its tests again that look worse, until there are ENOUGH jobs. Whether there was time for it."""
     known = references(night.system)
     by_name = {name_of(test.name): test for test in chosen}
+    jobs = -1
     while True:
         found = history(night.database, night.system)
         tonight = _of(night, found)
+        if len(tonight) == jobs:
+            return True  # ReFrame has said why it ran nothing
+        jobs = len(tonight)
         before = replace(found, nights=tuple(one for one in found.nights if one.name != night.name))
         done = _jobs(tonight)
-        few = {key: of for key, of in _by_key(tonight).items() if done[key.test, key.point] < ENOUGH}
-        worse = (by_name.get((key.test, key.point)) for key in suspects(before, known, few))
+        few = {key: of for key, of in _by_key(tonight).items() if done[key.name] < ENOUGH}
+        worse = (by_name.get(key.name) for key in suspects(before, known, few))
         again = _affordable([test for test in worse if test], node_hours - _spent(tonight))
         if not again:
             return True
         say(f"Looks worse, so it is run again: {', '.join(test.name for test in again)}.")
         if not night.run(test.hashcode for test in again):
             return False
-        if len(_of(night, history(night.database, night.system))) == len(tonight):
-            return True  # ReFrame has said why it ran nothing
 
 
 def judged(night: NightRun, chosen: Sequence[Candidate], missing: str = "") -> Told:
@@ -91,16 +93,14 @@ def judged(night: NightRun, chosen: Sequence[Candidate], missing: str = "") -> T
     Raises RunError for a night that has left nothing at all.
     """
     found = history(night.database, night.system)
-    if not _of(night, found):
+    there = _jobs(_of(night, found))
+    if not there:
         raise RunError("The night has left no results: ReFrame's own words say why.")
-    (told,) = tell(found.until(night.name), references(night.system))
-    there = {(job.key.test, job.key.point) for job in _of(night, found)}
+    until = found.until(night.name)
+    (told,) = tell(until, references(night.system))
     lost = [name_of(test.name) for test in chosen if name_of(test.name) not in there]
     reason = missing or "ReFrame has kept nothing of it"
-    verdicts = [
-        no_result(found.until(night.name).nights[-1], Key("", test, point, "", 0, "", ""), reason)
-        for test, point in lost
-    ]
+    verdicts = [no_result(until.nights[-1], Key("", test, point, "", 0, "", ""), reason) for test, point in lost]
     return replace(told, verdicts=(*told.verdicts, *verdicts))
 
 
@@ -169,7 +169,7 @@ def _spent(tonight: Iterable[Job]) -> float:
 
 def _jobs(tonight: Iterable[Job]) -> Counter[tuple[str, str]]:
     """How many there are of each test, also without a result."""
-    return Counter((job.key.test, job.key.point) for job in tonight)
+    return Counter(job.key.name for job in tonight)
 
 
 def _by_key(jobs: Iterable[Job]) -> dict[Key, list[Job]]:

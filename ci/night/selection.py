@@ -41,7 +41,7 @@ def candidates(described: Iterable[Mapping[str, Any]], history: History) -> list
     earlier: dict[tuple[str, str], list[float]] = {}
     for job in history.jobs:
         if job.figures:
-            earlier.setdefault((job.key.test, job.key.point), []).append(job.node_seconds)
+            earlier.setdefault(job.key.name, []).append(job.node_seconds)
     found = []
     for test in described:
         name = str(test["display_name"])

@@ -7,6 +7,7 @@ A figure without a reference is unknown, never the same.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -133,10 +134,12 @@ def _absent(
 ) -> Iterator[tuple[int, Verdict]]:
     """Of nights without the figure: an alarm stays for as long as the test isn't run, and nothing passes unmeasured."""
     for position in wanted:
-        before = [at for at in one.nights if at < position]
-        if position in verdicts or not before or position - before[-1] > LOOK_BACK or before[-1] not in verdicts:
+        if position in verdicts:
             continue
-        alarm = verdicts[before[-1]].alarm
+        last = one.nights[bisect_left(one.nights, position) - 1]
+        if not 0 < position - last <= LOOK_BACK or last not in verdicts:
+            continue
+        alarm = verdicts[last].alarm
         if alarm or one.key in ran[position]:
             reason = "it was not measured" if one.key in ran[position] else "its test was not run"
             night = nights[position]
@@ -191,14 +194,13 @@ def _of_figure(
 ) -> Iterator[tuple[int, Verdict]]:
     """Night by night, from the first of the reference on. judged: figures of the system."""
     since, alarms = datetime.fromisoformat(series.first), raises_alarms(one.figure, series.figures)
-    sign = worse_by(one.unit)
     by_reference = evidence.from_reference(usual)
     watch, followed = Watch(by_reference, limit), list[int]()
     for position, values in zip(one.nights, one.values, strict=True):
         night = nights[position]
         if night.began < since:
             continue
-        logs = [sign * math.log(value / usual.median) for value in values]
+        logs = _worse_than(usual, values)
         followed.append(position)
         alarm = watch.add(logs) if alarms else None
         yield (
@@ -208,6 +210,11 @@ def _of_figure(
                 alarm=Alarm(nights[followed[alarm[0]]].name, *alarm[1:]) if alarm else None,
             ),
         )
+
+
+def _worse_than(usual: references.Reference, values: Iterable[float]) -> list[float]:
+    """By how much each is worse than the reference, as the natural logarithm."""
+    return [worse_by(usual.unit) * math.log(value / usual.median) for value in values]
 
 
 def _against(
@@ -350,11 +357,11 @@ def suspects(history: History, known: References | None, tonight: Mapping[Key, S
             one = before.get((key, name))
             if not (values and series and raises_alarms(name, series.figures)):
                 continue
-            watch, sign = Watch(evidence.from_reference(usual), limit), worse_by(usual.unit)
+            watch, since = Watch(evidence.from_reference(usual), limit), datetime.fromisoformat(series.first)
             for position, of in zip(one.nights, one.values, strict=True) if one else ():
-                if history.nights[position].began >= datetime.fromisoformat(series.first):
-                    watch.add([sign * math.log(value / usual.median) for value in of])
-            if watch.looks_worse([sign * math.log(value / usual.median) for value in values]):
+                if history.nights[position].began >= since:
+                    watch.add(_worse_than(usual, of))
+            if watch.looks_worse(_worse_than(usual, values)):
                 found.append(key)
                 break
     return found

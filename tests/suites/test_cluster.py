@@ -293,6 +293,7 @@ def test_cron_runs_a_night_by_the_line_of_its_example_and_mails_what_is_not_fine
     assert job.state["nodes"] in {"n0", "n1", "n2", "n3"}
 
 
+@pytest.mark.slow
 def test_a_node_that_is_lost_fails_the_suite_with_the_reason(before: Machine, tmp_path: Path) -> None:
     suite = tmp_path / "endless.py"
     suite.write_text(textwrap.dedent(ENDLESS))
