@@ -14,6 +14,9 @@ from systems import Partition, System, launchers
 ENVIRONMENT = "engine"
 RESULTS = "results/reframe"
 SLURM_DEVICES = "--gpus-per-node={devices}"
+REPORT = {"report_file": f"{RESULTS}/run-report-{{sessionid}}.json"}
+OFTEN = {"poll_rate_min": 4}
+"""Where the scheduler is one's own: a job of seconds has ended long before ReFrame's own rate, which falls, sees it."""
 
 __all__ = ["launchers", "site_configuration"]  # importing launchers is what registers them
 
@@ -91,10 +94,14 @@ def _system(system: System, here: System) -> dict[str, Any]:
     }
 
 
+SYSTEMS = [systems.load(name) for name in systems.names()]
 site_configuration = {
-    "systems": [_system(systems.load(name), systems.here()) for name in systems.names()],
+    "systems": [_system(system, systems.here()) for system in SYSTEMS],
     "environments": [{"name": ENVIRONMENT}],
-    "general": [{"report_file": f"{RESULTS}/run-report-{{sessionid}}.json"}],
+    "general": [
+        REPORT,
+        REPORT | OFTEN | {"target_systems": [system.name for system in SYSTEMS if system.device.kind == "cpu"]},
+    ],
     "logging": [
         {
             "handlers$": [{"type": "stream", "name": "stdout", "level": "info", "format": "%(message)s"}],

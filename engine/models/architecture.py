@@ -6,6 +6,7 @@ serial network in plain PyTorch), placements.py, flops.py, sizes.yaml. Nothing o
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -120,7 +121,7 @@ class Architecture(Protocol):
     @property
     def parameters(self) -> int:
         """Every parameter counted once."""
-        return sum(prod(placement.shape) for placement in self.placements().values())
+        return _parameters(self)  # type: ignore[arg-type]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -132,6 +133,11 @@ class Architecture(Protocol):
         """What has to be the same for a checkpoint to fit: not what it is called, and not its dropout."""
         other = ("name", "nominal", "source", "dropout")
         return {key: value for key, value in self.options.items() if key not in other}
+
+
+@lru_cache
+def _parameters(model: Architecture) -> int:
+    return sum(prod(placement.shape) for placement in model.placements().values())
 
 
 def hardware_flops(model: Architecture, sequences: int, *, recompute: bool) -> int:
