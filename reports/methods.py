@@ -3,7 +3,7 @@
 from engine.result.metrics import CONFIDENCE, DEFINITIONS, RESAMPLES
 from reports import text
 from reports.nights import changes, culprit, evidence, judge
-from reports.nights.figures import MOVED_BY_OTHERS
+from reports.nights.figures import MOVED_BY_OTHERS, RARELY
 from reports.page import Block, Definitions, Page, Paragraph, Section
 from systems.references import FEWEST_JOBS
 
@@ -103,11 +103,14 @@ NIGHTS = (
     f"what the nights before tell, up to {evidence.BASELINE} of them, or the reference while they are fewer than "
     f"{evidence.FEWEST_NIGHTS}; a slow drift is taken out. How likely that is without a change is computed from their "
     f"noise, and from {text.percent(evidence.OFF)} of all jobs being off for reasons of their own, so one bad job "
-    "never does; what none of those nights has shown counts as half a night in so many. "
+    "never does. What s of n nights have shown comes again with a chance of (s + 1/2) / (n + 1) at least. "
     "The limit is such that all figures of a system together give about "
     f"{evidence.FALSE_ALARMS_A_YEAR:g} false alarms a year. An alarm ends with two nights in a row that are worse by "
     f"less than {text.percent(judge.STILL_WORSE)} of it, or with references of nights that it is in. "
-    + " ".join(f"{one} raises none where {other} is measured." for one, other in MOVED_BY_OTHERS.items()),
+    + " ".join(
+        f"Where {other} is measured, {one} may raise {text.percent(RARELY)} as many false ones, and none when it does."
+        for one, other in MOVED_BY_OTHERS.items()
+    ),
     "The culprit is the part of a step that grew most, set against the nights before: compute, or communication that "
     f"is waited for along an axis, where that is {text.percent(culprit.COUNTS)} of the step or more. One node whose "
     f"compute grew by {text.percent(culprit.NODE_APART)} more than the others' comes first, as the others wait for it. "

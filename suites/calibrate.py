@@ -4,11 +4,9 @@ All tests of the tag run one after the other, by ReFrame; the model is fitted to
 what was measured is written anew.
 """
 
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -26,14 +24,13 @@ from engine.result.device import GemmPoint
 from engine.result.provenance import processor, processor_name
 from engine.result.schema import Result, read
 from suites.kept import links_of, short
+from suites.running import run_reframe
 from suites.series import CALIBRATION
 from suites.submission import check_here
 from systems import Cores, Dtype, Fact, Measured, Performance, System, store
 
 ROOT = Path(__file__).parents[1]
 SUITES = ("bandwidth", "peak", "calibration")
-PATIENCE_S = 30.0
-"""For ReFrame to cancel its jobs."""
 
 _Found = TypeVar("_Found")
 
@@ -138,27 +135,14 @@ def _writing(path: Path) -> Iterator[None]:
 
 def _measure(system: System, folder: Path, timeout_s: float) -> None:
     """Run the tests; what ReFrame says goes to standard error. Raises RunError."""
-    words = [sys.executable, "-P", "-m", "suites.launcher", "--system", system.name, "--run", "--tag", CALIBRATION]
-    words += ["--exec-policy", "serial", "--setvar", "Bandwidth.keep=no", "--prefix", str(folder)]
+    words = ["--system", system.name, "--run", "--tag", CALIBRATION, "--exec-policy", "serial", "--prefix", str(folder)]
+    words += ["--setvar", "Bandwidth.keep=no", "--setvar", "compare=no"]  # what is slower than ever is measured, too
     for suite in SUITES:
         words += ["--checkpath", str(ROOT / "suites" / f"{suite}.py")]
-    running = subprocess.Popen(words, cwd=folder, stdout=sys.stderr)
-    try:
-        code = running.wait(timeout_s)
-    except subprocess.TimeoutExpired:
+    code = run_reframe(words, folder, timeout_s, sys.stderr)
+    if code is None:
         raise RunError(
             f"The tests took longer than {timeout_s:g} s: give them more by --timeout, or wait for a shorter queue."
-        ) from None
-    finally:
-        _end(running)
+        )
     if code:
         raise RunError("A test failed, for the reason that stands above: nothing was kept.")
-
-
-def _end(running: subprocess.Popen[bytes]) -> None:
-    """So that ReFrame cancels its jobs."""
-    for ask in (signal.SIGTERM, signal.SIGKILL):
-        if running.poll() is None:
-            running.send_signal(ask)
-            with suppress(subprocess.TimeoutExpired):
-                running.wait(PATIENCE_S)

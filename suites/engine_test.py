@@ -12,6 +12,7 @@ import reframe as rfm
 from reframe.core.builtins import run_after, run_before, sanity_function, variable
 from reframe.core.exceptions import SanityError
 from reframe.core.logging import getlogger
+from reframe.utility import typecheck as typ
 from reframe.utility.sanity import make_performance_function
 
 from suites.allocation import Allocation
@@ -47,7 +48,7 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
 
     device: cpu or cuda; unless set, what the system's devices are. ranks_per_node: at most, unless its devices are
     fewer. record: the whole result, so that ReFrame's run report and database suffice to rebuild a report. worth: to a
-    night, as suites/night.py has it.
+    night, as suites/night.py has it. compare: whether what is slower than usual fails.
     """
 
     valid_systems = ["*"]
@@ -57,6 +58,7 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
     ranks_per_node = variable(int, type(None), value=None)
     record = variable(dict, value={}, loggable=True)
     worth = variable(int, value=Worth.NOTHING, loggable=True)
+    compare = variable(typ.Bool, value=True)
     keep_files = [RESULT]
     study = ""
     reference: dict[str, Any]
@@ -133,7 +135,12 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
 
     @run_before("performance", always_last=True)
     def take_references(self) -> None:
-        """What these jobs usually measure on this machine, where that is known, in place of published targets."""
+        """What these jobs usually measure on this machine, where that is known, in place of published targets.
+
+        A fixture has none: where it failed for being slow, ReFrame would run no test that needs it.
+        """
+        if self.is_fixture() or not self.compare:
+            return
         try:
             known = references.references(self.system.name)
         except SystemFileError as error:

@@ -59,7 +59,7 @@ def complete(arguments: Sequence[str]) -> list[str]:
     if ours:
         for name in systems.names():
             systems.load(name)  # a bad file is told in one sentence here, and by a stack trace in ReFrame
-    if not arguments or _has_action(arguments):
+    if not arguments or has_action(arguments):
         return list(arguments)
     wanted = _value(arguments, "--system") or os.environ.get("RFM_SYSTEM")
     if not ours or wanted is None:
@@ -83,7 +83,7 @@ def _configure(arguments: Sequence[str]) -> bool:
     return str(SETTINGS) in os.environ.get("RFM_CONFIG_FILES", "").split(":")
 
 
-def _has_action(arguments: Sequence[str]) -> bool:
+def has_action(arguments: Sequence[str]) -> bool:
     """Whether an action is among them; ReFrame accepts unambiguous beginnings of long options."""
     words = [word.partition("=")[0] for word in arguments]
     return any(

@@ -72,18 +72,22 @@ class DeviceTest(EngineTest):
 
 @rfm.simple_test
 class Peak(DeviceTest):
-    """`engine bench gemm`. dtype: every one that the device has a peak of; TF32 only where -P asks for it."""
+    """`engine bench gemm`. dtype: every one that the device has a peak of; TF32 only where -P asks for it. sizes: ""
+    takes what the device needs to reach it.
+    """
 
     descr = "GEMM peak of one device"
     worth = Worth.PRODUCTS
     time_limit = {"cuda": "4m", "cpu": "2m"}[SYSTEM.device.kind]
     dtype = parameter(DTYPES, type=str, loggable=True)
+    sizes = variable(str, value="")
 
     def is_usual(self) -> bool:
         return super().is_usual() and self.dtype == CALIBRATED.series.precision
 
     def options(self) -> list[str]:
-        words = ["bench", "gemm", "--dtype", self.dtype, "--sizes", SIZES[self.device], "--device", self.device]
+        words = ["bench", "gemm", "--dtype", self.dtype, "--sizes", self.sizes or SIZES[self.device]]
+        words += ["--device", self.device]
         return [*words, *self.budget()]
 
     @performance_function("flop/s")

@@ -17,6 +17,7 @@ import argparse
 import fcntl
 import os
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -31,11 +32,12 @@ from engine.errors import EngineError, UsageError
 from night.procedure import report, run, say
 from night.session import ROOT, NightRun, night_name
 from reports.nights.told import UNKNOWN
+from suites.launcher import has_action
 from suites.submission import check_here
 
 EXAMPLE = "4h or 1h30m"
-SELECTING = frozenset({"-n", "--name", "-c", "--checkpath", "-t", "--tag", "-r", "--run", "-l", "--list", "--system"})
-"""ReFrame's options that the night gives itself."""
+SELECTING = ("--name", "--checkpath", "--tag", "--system")
+"""ReFrame's options that the night gives itself, besides the one that says what to do."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -44,8 +46,8 @@ def main(words: Sequence[str]) -> int:
     if "--" in words:
         words, given = words[: words.index("--")], words[words.index("--") + 1 :]
     options = parser().parse_args(words)
-    if selecting := SELECTING.intersection(word.partition("=")[0] for word in given):
-        parser().error(f"{', '.join(sorted(selecting))} behind -- would run other tests: leave some out by --exclude.")
+    if selecting := [word for word in given if _selects(word) or has_action([word])]:
+        parser().error(f"{', '.join(selecting)} behind -- would run other tests: leave some out by --exclude.")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNKNOWN))  # so that jobs are cancelled, as by an interrupt
     try:
         if options.demo:
@@ -90,6 +92,14 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
+def _selects(word: str) -> bool:
+    """Whether it is one of SELECTING, which ReFrame takes shortened and as one letter, too."""
+    option = word.partition("=")[0]
+    if option.startswith("--"):
+        return len(option) > 2 and any(known.startswith(option) for known in SELECTING)
+    return option[:2] in {known[1:3] for known in SELECTING[:3]}
+
+
 def seconds(limit: str) -> int:
     """Of a time limit. Raises UsageError."""
     with suppress(AttributeError):
@@ -110,7 +120,10 @@ def _locked(folder: Path, system: str) -> IO[str]:
         who = lock.read().strip() or "another ci/nightly"
         lock.close()
         raise UsageError(f"The nightly tests of {system} are being run by {who}: wait until that has ended.") from None
+    except OSError as error:
+        say(f"{file} can't be locked ({error.strerror}), so nothing keeps a second ci/nightly out.")
     lock.truncate(0)
-    lock.write(f"process {os.getpid()} since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
+    host, now = socket.gethostname(), f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    lock.write(f"process {os.getpid()} of {host} since {now}")
     lock.flush()
     return lock

@@ -1,6 +1,7 @@
 """What a night does: select, run, run again what looks worse, judge, and keep the summary."""
 
 import math
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,15 +12,16 @@ from engine.errors import RunError, UsageError
 from engine.files import write_text
 from night.selection import HOUR_S, Candidate, Selection, candidates, select
 from night.session import NightRun
-from reports import site, text
+from reports import text
 from reports.nights import summary
 from reports.nights.history import History, Job, history
-from reports.nights.judge import no_result, suspects
+from reports.nights.judge import suspects
 from reports.nights.told import Told, tell
 from systems.references import Key, name_of, references
 
 ENOUGH = 3
 """Jobs of a test in a night that are slow: more tell nothing, as a whole night can be off."""
+REPORT_TIMEOUT_S = 1800
 OUT_OF_TIME = "The night's time limit was reached: what was still to be run was left out."
 
 
@@ -35,13 +37,13 @@ def run(night: NightRun, node_hours: float, jobs: int) -> Told:
     every = candidates(night.describe(), history(night.database, night.system))
     selection = select(every, node_hours)
     if not selection.chosen:
-        least = min(every, key=lambda test: test.node_hours)
+        least = min(every, key=lambda test: test.whole_hours)
         raise UsageError(
             f"{node_hours:g} node-hours have room for no nightly test of {night.system}: the smallest, {least.name}, "
-            f"takes {least.node_hours:.2g} {least.by}."
+            f"takes {least.whole_hours:.2g} {least.by}."
         )
     _say_selection(night, selection, node_hours)
-    in_time = night.run(test.hashcode for test in selection.chosen)
+    in_time = night.run(selection.chosen)
     for number in range(1, jobs + 1):
         in_time = in_time and confirm(night, selection.chosen, node_hours)
         if not in_time or number == jobs:
@@ -51,10 +53,10 @@ def run(night: NightRun, node_hours: float, jobs: int) -> Told:
         fewer = [test for test in selection.chosen if done[name_of(test.name)] <= number]
         if more := _affordable(fewer, node_hours - _spent(tonight)):
             say(f"There is room for another job of {text.plural(len(more), 'test')}.")
-            in_time = night.run(test.hashcode for test in more)
+            in_time = night.run(more)
     if not in_time:
         say(OUT_OF_TIME)
-    told = judged(night, selection.chosen, "" if in_time else OUT_OF_TIME)
+    told = judged(night)
     if selection.left_out:
         left_out = f"Left out, as the budget had no room: {', '.join(test.name for test in selection.left_out)}."
         told = replace(told, remarks=(*told.remarks, left_out))
@@ -83,35 +85,34 @@ def confirm(night: NightRun, chosen: Sequence[Candidate], node_hours: float = ma
         if not again:
             return True
         say(f"Looks worse, so it is run again: {', '.join(test.name for test in again)}.")
-        if not night.run(test.hashcode for test in again):
+        if not night.run(again):
             return False
 
 
-def judged(night: NightRun, chosen: Sequence[Candidate], missing: str = "") -> Told:
-    """What a night tells of its tests; of those without any job that they left no result, because of what is missing.
-
-    Raises RunError for a night that has left nothing at all.
-    """
+def judged(night: NightRun) -> Told:
+    """What a night tells of its tests. Raises RunError for one that has left nothing at all."""
     found = history(night.database, night.system)
-    there = _jobs(_of(night, found))
-    if not there:
+    if not _of(night, found):
         raise RunError("The night has left no results: ReFrame's own words say why.")
-    until = found.until(night.name)
-    (told,) = tell(until, references(night.system))
-    lost = [name_of(test.name) for test in chosen if name_of(test.name) not in there]
-    reason = missing or "ReFrame has kept nothing of it"
-    verdicts = [no_result(until.nights[-1], Key("", test, point, "", 0, "", ""), reason) for test, point in lost]
-    return replace(told, verdicts=(*told.verdicts, *verdicts))
+    (told,) = tell(found.until(night.name), references(night.system))
+    return told
 
 
 def report(night: NightRun) -> None:
     """Build the report of all results. What fails there is told, and no verdict on the night."""
+    command = [sys.executable, "-P", "-m", "reports", "build", "--results", "results", "--out", "site"]
     try:
-        page, _ = site.build([night.folder / "results"], night.folder / "site")
-    except Exception as error:
-        say(f"The report could not be built: {error}")
+        done = subprocess.run(
+            command, cwd=night.folder, capture_output=True, text=True, timeout=REPORT_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        say(f"The report took longer than {REPORT_TIMEOUT_S} s and was given up.")
+        return
+    if done.returncode:
+        last = (done.stderr.strip() or "no word of why").splitlines()[-1]
+        say(f"The report could not be built: {last}")
     else:
-        say(f"The report is {page}.")
+        say(f"The report is {night.folder / 'site' / 'index.html'}.")
 
 
 def say(sentence: str) -> None:
@@ -150,7 +151,7 @@ def _say_selection(night: NightRun, selection: Selection, node_hours: float) -> 
         f"{node_hours:g} node-hours."
     )
     for test in selection.left_out:
-        say(f"  left out: {test.name}, {test.node_hours:.2g} node-hours {test.by}")
+        say(f"  left out: {test.name}, {test.whole_hours:.2g} node-hours {test.by}")
 
 
 def _affordable(several: Iterable[Candidate], node_hours: float) -> list[Candidate]:

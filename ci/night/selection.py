@@ -26,6 +26,11 @@ class Candidate:
     worth: int
     fixtures: Mapping[str, float]
 
+    @property
+    def whole_hours(self) -> float:
+        """With all that it needs, where no other test needs it too."""
+        return self.node_hours + sum(self.fixtures.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -47,12 +52,17 @@ def candidates(described: Iterable[Mapping[str, Any]], history: History) -> list
         name = str(test["display_name"])
         runs = earlier.get(name_of(name))
         fixtures = {str(one["unique_name"]): float(one["node_hours"]) for one in test["fixture_jobs"]}
+        fixtures |= {unique: _hours(history.held_s[unique]) for unique in fixtures.keys() & history.held_s.keys()}
         if runs:
-            hours, by = MARGIN * median(runs) / HOUR_S, f"by {len(runs)} earlier job{'s' * (len(runs) > 1)}"
+            hours, by = _hours(runs), f"by {len(runs)} earlier job{'s' * (len(runs) > 1)}"
         else:
             hours, by = float(test["node_hours"]), "by its time limit"
         found.append(Candidate(name, str(test["hashcode"]), hours, by, int(test["worth"]), fixtures))
     return found
+
+
+def _hours(earlier_s: Sequence[float]) -> float:
+    return MARGIN * median(earlier_s) / HOUR_S
 
 
 def select(every: Sequence[Candidate], node_hours: float) -> Selection:

@@ -1,11 +1,10 @@
 """ReFrame's sessions of a night: one for each round of jobs, all under the night's name, none beyond its end."""
 
 import json
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import RunError
-from reports.nights.history import DATABASE, NIGHT
+from night.selection import Candidate
+from reports.nights.history import CHOSEN, DATABASE, NIGHT, said
+from suites.running import LAUNCHER, run_reframe
 
 ROOT = Path(__file__).parents[2]
 TAG = "nightly"
 DESCRIBE_TIMEOUT_S = 600
-PATIENCE_S = 60.0
-"""For ReFrame to cancel its jobs."""
 
 
 @dataclass(slots=True)
@@ -46,53 +45,40 @@ class NightRun:
         """Until it ends."""
         return self.ends - time.monotonic()
 
-    def _command(self, *words: str) -> list[str]:
-        launcher = [sys.executable, "-P", "-m", "suites.launcher", "--nocolor", "--system", self.system]
-        return [*launcher, *self.select, *self.reframe, *words]
+    def _words(self, *words: str) -> list[str]:
+        return ["--nocolor", "--system", self.system, *self.select, *self.reframe, *words]
 
     def describe(self) -> list[dict[str, Any]]:
         """Every test that the night may run. Raises RunError."""
+        limit_s = min(DESCRIBE_TIMEOUT_S, self.left_s)
         try:
             done = subprocess.run(
-                self._command("--describe"), cwd=self.folder, capture_output=True, text=True,
-                timeout=DESCRIBE_TIMEOUT_S, check=False,
+                [*LAUNCHER, *self._words("--describe")], cwd=self.folder, capture_output=True, text=True,
+                timeout=limit_s, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise RunError(f"ReFrame took longer than {DESCRIBE_TIMEOUT_S} s to describe the tests.") from None
+            raise RunError(f"ReFrame took longer than {limit_s:.0f} s to describe the tests.") from None
         found: list[dict[str, Any]] = []
         with suppress(ValueError):
             found = json.loads(done.stdout[done.stdout.index("[") :])
+        if not done.returncode and done.stdout.strip() == "[]":
+            raise RunError(f"No nightly test of {self.system} is left: exclude fewer.")
         if done.returncode or not found:
             words = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
             raise RunError(f"ReFrame can't describe the nightly tests of {self.system}: {words[-1] if words else '?'}")
         return [test for test in found if "worth" in test]
 
-    def run(self, hashcodes: Iterable[str]) -> bool:
+    def run(self, tests: Sequence[Candidate]) -> bool:
         """One job of each of these tests. Whether there was time for it."""
-        names = [word for hashcode in hashcodes for word in ("--name", f"/{hashcode}")]
-        words = self._command("--run", *names, "--session-extras", f"{NIGHT}={self.name}")
+        names = [word for test in tests for word in ("--name", f"/{test.hashcode}")]
+        extras = f"{NIGHT}={self.name},{CHOSEN}={said(test.name for test in tests)}"
+        words = self._words("--run", *names, "--session-extras", extras)
         if self.left_s <= 0:
             return False
         with self.log.open("a") if self.log else nullcontext(sys.stderr) as log:
-            running = subprocess.Popen(words, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-            try:
-                running.wait(self.left_s)
-            except subprocess.TimeoutExpired:
-                return False
-            finally:
-                _end(running)
-        return True
+            return run_reframe(words, self.folder, self.left_s, log) is not None
 
 
 def night_name() -> str:
     """Of a night that begins now."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H%M%S}"
-
-
-def _end(running: subprocess.Popen[bytes]) -> None:
-    """So that ReFrame cancels its jobs."""
-    for ask in (signal.SIGTERM, signal.SIGKILL):
-        if running.poll() is None:
-            running.send_signal(ask)
-            with suppress(subprocess.TimeoutExpired):
-                running.wait(PATIENCE_S)

@@ -1,6 +1,7 @@
 """`par4d reference make` and `par4d verdict`."""
 
 import sys
+import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 import systems
-from engine.errors import RunError, UsageError
+from engine.errors import EngineError, RunError, UsageError
 from reports import text
 from reports.nights.history import DATABASE
 from systems.references import FEWEST_JOBS, Key
@@ -81,12 +82,17 @@ def verdict(
     if last < 1:
         raise UsageError(f"--last is 1 or more nights, but {last} was given.")
     name = _name(system)
-    found = history(database, name)
-    told = tell(found, systems.references.references(name), last=last)
-    if json:
-        sys.stdout.write(summary.as_json(told) + "\n")
-    else:
-        sys.stdout.write("\n".join(summary.as_text(night) for night in told))
+    try:
+        found = history(database, name)
+        told = tell(found, systems.references.references(name), last=last)
+        words = summary.as_json(told) + "\n" if json else "\n".join(map(summary.as_text, told))
+    except EngineError:
+        raise
+    except Exception:  # an exit code of 1 would blame the machine
+        traceback.print_exc()
+        _say(["This is an error of par4d verdict itself: nothing is known of the night."])
+        return UNKNOWN
+    sys.stdout.write(words)
     if not told:
         _say([*found.remarks, f"{database} has no night of {name}: run ci/nightly --system {name}."])
         return UNKNOWN

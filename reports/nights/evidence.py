@@ -1,18 +1,20 @@
 """How sure one can be that a figure got worse: from its nights alone, whatever the figure is.
 
 The model of a night without any change: its expected level, which may drift, and noise of the scale that the nights
-before it had, with one job in twenty that is off for a reason of its own. Noise is normal at least, and beyond that as
-wild as those nights were: what none of them has shown has the chance of half a night in so many. So one bad job proves
-nothing, however bad, and one bad night little: that the next ones are bad as well does.
+before it had, with one job in twenty that is off for a reason of its own. Noise is normal at least, and at least as
+wild as those nights were: what s of n of them have shown comes again with a chance of (s + 1/2) / (n + 1), and if it
+does, that night counts for the next one (the prediction by Jeffreys' prior). So one bad job proves nothing, however
+bad, and one bad night little: that the next ones are bad as well does.
 
 Evidence of a change that began w nights ago is that k of these w nights, more than half of them, are above a level.
 The chance of that without a change is at most
 
-    C(w, k) * mean of product over these k nights of (tail of the level + chance that its jobs are all off)
+    C(w, k) * mean of product over these k nights of max(tail of the level + chance that its jobs are all off, seen)
 
-where the mean is over what level and scale may really be, which are known from so many nights only. The alarm's limit
-follows from how many figures a system has and how many false alarms it may have a year. That every night has several w
-and k to choose from is not counted: tests/reports/simulate_nights.py shows what comes of all this.
+where seen is the chance by what nights have shown, and the mean is over what level and scale may really be, which are
+known from so many nights only. The alarm's limit follows from how many figures a system has and how many false alarms
+it may have a year. That every night has several w and k to choose from is not counted: simulate_nights.py of the tests
+shows what comes of all this.
 """
 
 import math
@@ -67,7 +69,8 @@ class Expected:
 
     scale: of one night's noise; error: how uncertain the level is, in the same unit; freedom: degrees of the scale's;
     of_jobs: the share of the noise's variance in which jobs of one night differ, which more of them take away; nights:
-    that tell all this; seen: by how much each of them was above the level, where that is known.
+    that tell all this; seen, least_seen: by how much each of them and its best job were above the level, where that is
+    known.
     """
 
     level: float
@@ -77,6 +80,7 @@ class Expected:
     nights: int
     of_jobs: float = 0.0
     seen: Floats = field(default_factory=lambda: np.empty(0))
+    least_seen: Floats = field(default_factory=lambda: np.empty(0))
 
     def cases(self) -> tuple[Floats, Floats, Floats]:
         """What may really be: by how much the level is higher, the scale, and how likely that is."""
@@ -96,8 +100,9 @@ def from_reference(known: Reference) -> Expected:
     return Expected(0.0, scale, error, max(LEAST_FREEDOM, EFFICIENCY_OF_MAD * count), known.nights, of_jobs)
 
 
-def from_nights(before: Floats, ahead: float) -> Expected:
-    """By at least FEWEST_NIGHTS nights, oldest first. ahead: nights from the last of them to the one expected.
+def from_nights(before: Floats, ahead: float, least: Floats | None = None) -> Expected:
+    """By at least FEWEST_NIGHTS nights, oldest first. ahead: nights from the last of them to the one expected; least:
+    the best job of each, where nights have several.
 
     A drift is taken out by a line of least squares, for which a wild night counts as far as WILD scales only, and which
     is believed as far as the noise lets it, against what drifts usually are (the mean of both, by their variances).
@@ -118,7 +123,10 @@ def from_nights(before: Floats, ahead: float) -> Expected:
     further = (count - 1) / 2 + ahead
     of_slope = DRIFT * math.sqrt(1 - believed)
     error = math.hypot(scale * math.sqrt(VARIANCE_OF_MEDIAN / count), of_slope * further)
-    return Expected(level + slope * further, scale, error, EFFICIENCY_OF_MAD * count, count, seen=flat - level)
+    seen = flat - level
+    least_seen = seen if least is None else least[-BASELINE:] - slope * place - level
+    freedom = EFFICIENCY_OF_MAD * count
+    return Expected(level + slope * further, scale, error, freedom, count, seen=seen, least_seen=least_seen)
 
 
 def median(values: Floats) -> float:
@@ -164,13 +172,14 @@ def strongest(nights: Sequence[Sequence[float]], usual: Expected) -> Evidence:
     for count in range(1, len(nights) + 1):
         effect = float(np.median(middle[-count:]))
         if effect >= LEAST_EFFECT:
-            chance = min(_chance(of, usual) for of in agreed(nights[-count:]))
+            every, most = agreed(nights[-count:])
+            chance = min(_chance(every, usual, usual.least_seen), _chance(most, usual, usual.seen))
             if chance < best.chance:
                 best = Evidence(chance, count, effect)
     return best
 
 
-def _chance(nights: Agreed, usual: Expected) -> float:
+def _chance(nights: Agreed, usual: Expected, seen: Floats) -> float:
     """Of the evidence that is the strongest, for any number of these nights that is more than half of them."""
     shifts, scales, weights = usual.cases()
     count = len(nights.above)
@@ -180,8 +189,8 @@ def _chance(nights: Agreed, usual: Expected) -> float:
         level = float(nights.above[order[above - 1]]) - usual.level
         if level <= 0:
             break
-        rare = (np.count_nonzero(usual.seen >= level) + 0.5) / (usual.nights + 1)
-        each = np.maximum(ndtr((shifts - level) / scales), rare)[:, None] + nights.off[order[:above]]
+        rare = (np.count_nonzero(seen >= level) + 0.5 + np.arange(above)) / (usual.nights + 1 + np.arange(above))
+        each = np.maximum(ndtr((shifts - level) / scales)[:, None] + nights.off[order[:above]], rare)
         least = min(least, math.comb(count, above) * float(weights @ np.minimum(each, 1.0).prod(1)))
     return least
 

@@ -2,7 +2,7 @@
 
 A figure that follows from another one of the same job by arithmetic would only count a slowdown twice. Parts of a step
 are not judged but say, where the step got slower, what did (culprit.py). The mean of all steps, which other work on the
-machine moves for minutes, is judged but raises no alarm where the faster half of the steps is there to do so.
+machine moves for minutes, takes more to raise an alarm where the faster half of the steps is there to do so.
 """
 
 from collections.abc import Container
@@ -15,7 +15,9 @@ QUOTIENTS = ("speed_up", "step_by_bound")
 FOLLOW = {"hardware_flops_per_s": "time_per_iteration"}
 """A figure, and the one that it follows from."""
 MOVED_BY_OTHERS = {"time_per_iteration": "faster_half"}
-"""A figure, and the one that raises alarms in its place."""
+"""A figure, and a steadier one of the same work."""
+RARELY = 0.1
+"""So many of the false alarms of a steady figure may be raised by one that others move."""
 FITTED = frozenset({"link", "step", "half_size"})
 """Numbers of a fit through what is judged."""
 ENDS = ("_low", "_high")
@@ -33,6 +35,6 @@ def is_judged(figure: str, unit: str, beside: frozenset[str]) -> bool:
     )
 
 
-def raises_alarms(figure: str, beside: Container[str]) -> bool:
-    """Whether a judged figure does. beside: the figures of its test that have a reference."""
-    return MOVED_BY_OTHERS.get(figure) not in beside
+def share(figure: str, beside: Container[str]) -> float:
+    """Of a steady figure's false alarms, as many may a judged one raise. beside: of its test, with a reference."""
+    return RARELY if MOVED_BY_OTHERS.get(figure) in beside else 1.0

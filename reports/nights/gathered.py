@@ -28,13 +28,18 @@ def _nights(several: Iterable[History]) -> tuple[Night, ...]:
     out: a session is told by when it began.
     """
     jobs: dict[str, list[Job]] = {}
+    chosen: dict[str, dict[tuple[str, str], None]] = {}
     known: set[datetime] = set()
     for one in several:
+        for night in one.nights:
+            chosen.setdefault(night.name, {}).update(dict.fromkeys(night.chosen))
         new = [job for job in one.jobs if job.began not in known]
         known.update(job.began for job in new)
         for job in new:
             jobs.setdefault(job.night, []).append(job)
-    nights = [Night(name, min(job.began for job in found), tuple(found)) for name, found in jobs.items()]
+    nights = [
+        Night(name, min(job.began for job in found), tuple(found), tuple(chosen[name])) for name, found in jobs.items()
+    ]
     return tuple(sorted(nights, key=lambda night: night.began))
 
 

@@ -6,15 +6,16 @@ among them, as references without the slow jobs would be wrong. Format: as run_r
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 from reports.run_reports import AFTER_SANITY, RECORD, failure, sessions
-from systems.references import Key, key_of
+from systems.references import Key, key_of, name_of
 
 DATABASE = Path("results/reframe/results.db")
 """Where ReFrame keeps it, from the folder that it runs in."""
@@ -24,6 +25,8 @@ STARTING_S = 30.0
 """What a launcher may take to start the ranks of a job."""
 NIGHT = "par4d_night"
 """What ci/nightly adds to the information of its sessions: the night's name."""
+CHOSEN = "par4d_chosen"
+"""The same: the tests that the session has to run, as said() puts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +51,26 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """All jobs of a night, in the order in which they were stored."""
+    """All jobs of a night, in the order in which they were stored. chosen: the tests that it had to run, by name and
+    point, none for one that ci/nightly hasn't started.
+    """
 
     name: str
     began: datetime
     jobs: tuple[Job, ...]
+    chosen: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A system's nights in the order in which they were stored. remarks: what is odd about the database."""
+    """A system's nights in the order in which they were stored. remarks: what is odd about the database. held_s: the
+    node-seconds of every good job by the unique name of its test, also of what only prepares for others.
+    """
 
     system: str
     nights: tuple[Night, ...]
     remarks: tuple[str, ...] = ()
+    held_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def jobs(self) -> Iterator[Job]:
@@ -72,6 +81,11 @@ class History:
         """The same up to the night of this name."""
         names = [night.name for night in self.nights]
         return replace(self, nights=self.nights[: names.index(name) + 1])
+
+
+def said(tests: Iterable[str]) -> str:
+    """The names of tests as ReFrame displays them, in words without a comma, which would end what ReFrame is given."""
+    return " ".join(quote(name, safe="") for name in tests)
 
 
 def systems_in(database: Path) -> tuple[str, ...]:
@@ -89,6 +103,8 @@ def history(database: Path, system: str, *, since: datetime | None = None) -> Hi
         return History(system, (), (f"There is no database of results at {database}.",))
     remarks: list[str] = []
     jobs: dict[str, list[Job]] = {}
+    chosen: dict[str, dict[tuple[str, str], None]] = {}
+    held_s: dict[str, list[float]] = {}
     broken = 0
     starts: list[datetime] = []
     for _, report in sessions(database):
@@ -106,6 +122,11 @@ def history(database: Path, system: str, *, since: datetime | None = None) -> Hi
         starts.append(began)
         night = str(info.get(NIGHT) or f"{began:%Y-%m-%d}")
         jobs.setdefault(night, []).extend(_job(case, night, began) for case in own if RECORD in case)
+        words = str(info.get(CHOSEN) or "").split()
+        chosen.setdefault(night, {}).update(dict.fromkeys(name_of(unquote(word)) for word in words))
+        for case in own:
+            if case.get("result") == "pass":
+                held_s.setdefault(str(case.get("unique_name")), []).append(_node_seconds(case))
     if broken:
         remarks.append(f"{broken} session{'s' * (broken > 1)} of {database} can't be read and were left out.")
     if back := sum(later < earlier for earlier, later in pairwise(starts)):
@@ -113,8 +134,8 @@ def history(database: Path, system: str, *, since: datetime | None = None) -> Hi
             f"The clock ran backwards before {back} session{'s' * (back > 1)} of {database}: nights are taken in the "
             "order in which they were stored."
         )
-    nights = tuple(Night(name, found[0].began, tuple(found)) for name, found in jobs.items() if found)
-    return History(system, nights, tuple(remarks))
+    nights = tuple(Night(name, of[0].began, tuple(of), tuple(chosen[name])) for name, of in jobs.items() if of)
+    return History(system, nights, tuple(remarks), held_s)
 
 
 def _cases(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -150,19 +171,25 @@ def _job(case: Mapping[str, Any], night: str, began: datetime) -> Job:
         figures=dict(_figures(case)) if good and record.get("status") == "ok" else {},
         state=dict(_state(origin, record)),
         parts=dict(_parts(origin, record)) if good else {},
-        devices=tuple(map(str, origin.get("devices") or ())),
-        node_seconds=_number(case.get("nodes") or 1) * _held_s(case, origin),
+        devices=tuple(map(str, _list(origin.get("devices")))),
+        node_seconds=_node_seconds(case),
     )
 
 
 def _unended(case: Mapping[str, Any]) -> str:
-    return "it was skipped" if case.get("result") == "skip" else "it was ended before it had a result"
+    known = {"skip": "it was skipped", "fail_deps": "a test that it needs failed"}
+    return known.get(str(case.get("result")), "it was ended before it had a result")
 
 
-def _held_s(case: Mapping[str, Any], origin: Mapping[str, Any]) -> float:
+def _node_seconds(case: Mapping[str, Any]) -> float:
+    return _number(case.get("nodes") or 1) * _held_s(case)
+
+
+def _held_s(case: Mapping[str, Any]) -> float:
     """How long a job has held its nodes: what ReFrame counts has the time in the queue in it, and is the most that it
     can be; what the result tells begins with its first rank, and is the least.
     """
+    origin = _dict(_dict(case.get(RECORD)).get("provenance"))
     most = max(0.0, _number(case.get("time_run")))
     if limit_s := _number(case.get("time_limit_s")):
         most = min(most, limit_s)
@@ -188,15 +215,12 @@ def _state(origin: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[tup
     for name, value in _dict(origin.get("environment")).items():
         if not str(name).startswith(("SLURM_JOB_", "SLURM_STEP_", "LSB_JOBID", "PBS_JOBID", "FLUX_JOB_ID")):
             yield str(name), str(value)
-    if hosts := origin.get("hosts"):
-        yield NODES, ", ".join(map(str, hosts))
-    if devices := origin.get("devices"):
-        yield "device", ", ".join(map(str, devices))
-    if modules := origin.get("modules"):
-        yield "modules", ", ".join(map(str, modules))
+    for name, among in ((NODES, "hosts"), ("device", "devices"), ("modules", "modules")):
+        if several := _list(origin.get(among)):
+            yield name, ", ".join(map(str, several))
     if network := _dict(record.get("transport")):
         yield "network library", str(network.get("library") or network.get("backend"))
-        names = {str(one.get("name")) for one in network.get("networks") or () if isinstance(one, dict)}
+        names = {str(_dict(one).get("name")) for one in _list(network.get("networks"))}
         yield "network", ", ".join(sorted(names))
 
 
@@ -204,18 +228,22 @@ def _parts(origin: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[tup
     """What of a step got slower, where the result tells."""
     if told := _dict(record.get("breakdown")):
         yield ("compute", ""), _number(told.get("compute_s"))
-        for axis in told.get("axes") or ():
-            yield ("exposed", str(axis.get("axis"))), _number(axis.get("exposed_s"))
-        for host in told.get("hosts") or ():
-            yield ("host", str(host.get("host"))), _number(host.get("compute_s"))
+        for one in map(_dict, _list(told.get("axes"))):
+            yield ("exposed", str(one.get("axis"))), _number(one.get("exposed_s"))
+        for one in map(_dict, _list(told.get("hosts"))):
+            yield ("host", str(one.get("host"))), _number(one.get("compute_s"))
     summary = _dict(record.get("summary"))
     if summary.get("empirical_peak_measured"):
         yield ("peak", ""), _number(summary.get("empirical_peak_flops_per_device"))
     for host, clock_hz in _dict(origin.get("clocks_hz")).items():
         yield ("clock", str(host)), _number(clock_hz)
-    for sent in record.get("collectives") or ():
-        if isinstance(sent, dict) and _number(sent.get("time_s")) > 0:
-            yield ("rate", str(sent.get("axis"))), _number(sent.get("bytes")) / _number(sent.get("time_s"))
+    sent: dict[str, tuple[float, float]] = {}
+    for one in map(_dict, _list(record.get("collectives"))):
+        moved, took_s = sent.get(str(one.get("axis")), (0.0, 0.0))
+        sent[str(one.get("axis"))] = moved + _number(one.get("bytes")), took_s + _number(one.get("time_s"))
+    for along, (moved, took_s) in sent.items():
+        if took_s > 0:
+            yield ("rate", along), moved / took_s
 
 
 def _list(value: object) -> list[Any]:

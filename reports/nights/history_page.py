@@ -12,7 +12,7 @@ from reports.nights.amounts import Amount, read
 from reports.nights.chart import MOST_NIGHTS, Mark, Track
 from reports.nights.followed import Followed, FollowedSystem, band, frame
 from reports.nights.history import Night
-from reports.nights.night_page import BAD, NAME, notice, verdict_word
+from reports.nights.night_page import BAD, NAME, notice
 from reports.nights.summary import amount
 from reports.page import Block, Column, Download, Facts, Figure, Figures, Notices, Page, Paragraph, Section, Table
 from systems.references import worse_by
@@ -207,7 +207,7 @@ def _row(one: Followed, nights: Sequence[Night]) -> dict[str, Any]:
     latest, key = one.latest, one.of.key
     judged = latest is not None and latest.word != "unknown"
     return {
-        "verdict": verdict_word(latest) if latest else None,
+        "verdict": latest.said if latest else None,
         "test": one.test, "figure": text.clean(one.of.figure, 80), "nights": len(one.of.nights),
         "last": text.clean(nights[one.of.nights[-1]].name, 40),
         "value": Amount(median(one.of.values[-1]), one.of.unit),

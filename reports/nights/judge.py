@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import dropwhile
 from statistics import median
 from typing import Literal
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from reports.nights import evidence
 from reports.nights.evidence import BASELINE, FEWEST_NIGHTS, LOOK_BACK, Expected
-from reports.nights.figures import is_judged, raises_alarms
+from reports.nights.figures import MOVED_BY_OTHERS, is_judged, share
 from reports.nights.history import History, Job, Night
 from systems import references
 from systems.references import Key, References, Series, worse_by
@@ -28,6 +29,12 @@ FALSE_DISCOVERIES = 0.05
 """Of the figures of a night that are called slower or faster, at most so many by chance, on average."""
 STILL_WORSE = 0.5
 """Of its effect: an alarm ends with two nights in a row that are worse by less."""
+
+
+ALARMED = ", ALARM"
+"""Behind the word of a verdict."""
+NOTHING_KEPT = "ReFrame has kept nothing of it, as where the night's time limit is reached"
+"""Why a test that a night had to run has no result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,11 @@ class Verdict:
     reason: str = ""
     alarm: Alarm | None = None
 
+    @property
+    def said(self) -> str:
+        """The word, and whether there is an alarm."""
+        return f"{self.word}{ALARMED}" if self.alarm else self.word
+
 
 @dataclass(frozen=True, slots=True)
 class Of:
@@ -105,7 +117,7 @@ def judge(history: History, known: References | None, *, last: int = 1) -> list[
     found: list[list[Verdict]] = [list(_without_result(history.nights[position])) for position in wanted]
     every = figures(history.nights)
     count, limit = _judged(every, by_key)
-    ran = [{job.key for job in night.jobs if job.figures} for night in history.nights]
+    ran = [{job.key.name for job in night.jobs} for night in history.nights]
     for one in every:
         series = by_key.get(one.key)
         usual = series.figures.get(one.figure) if series else None
@@ -116,32 +128,37 @@ def judge(history: History, known: References | None, *, last: int = 1) -> list[
             verdicts |= dict(_absent(one, history.nights, verdicts, ran, wanted))
         for position in verdicts.keys() & wanted:
             found[position - wanted.start].append(verdicts[position])
-    return [discovered(verdicts) for verdicts in found]
+    return [_once(discovered(verdicts)) for verdicts in found]
 
 
 def _judged(every: Iterable[Of], by_key: Mapping[Key, Series]) -> tuple[int, float]:
-    """How many of these figures have a reference, and the limit of the chance of the evidence of those with alarms."""
+    """How many of these figures have a reference, and the limit of the chance of the evidence of a steady one."""
     known = [one for one in every if one.key in by_key and one.figure in by_key[one.key].figures]
-    return len(known), alarm_limit(sum(raises_alarms(one.figure, by_key[one.key].figures) for one in known))
+    return len(known), alarm_limit(sum(share(one.figure, by_key[one.key].figures) for one in known))
 
 
 def _absent(
     one: Of,
     nights: Sequence[Night],
     verdicts: Mapping[int, Verdict],
-    ran: Sequence[Container[Key]],
+    ran: Sequence[Container[tuple[str, str]]],
     wanted: Iterable[int],
 ) -> Iterator[tuple[int, Verdict]]:
-    """Of nights without the figure: an alarm stays for as long as the test isn't run, and nothing passes unmeasured."""
+    """Of nights without the figure. Nothing passes unmeasured where the test has run. Where it hasn't, an alarm stays
+    for LOOK_BACK nights, and the next one tells that it is given up.
+    """
     for position in wanted:
         if position in verdicts:
             continue
         last = one.nights[bisect_left(one.nights, position) - 1]
-        if not 0 < position - last <= LOOK_BACK or last not in verdicts:
+        missed = position - last
+        if not 0 < missed <= LOOK_BACK + 1 or last not in verdicts:
             continue
-        alarm = verdicts[last].alarm
-        if alarm or one.key in ran[position]:
-            reason = "it was not measured" if one.key in ran[position] else "its test was not run"
+        alarm, given_up = verdicts[last].alarm, missed > LOOK_BACK
+        if alarm or (one.key.name in ran[position] and not given_up):
+            reason = "it was not measured" if one.key.name in ran[position] else "its test was not run"
+            if given_up:
+                alarm, reason = None, f"its alarm is given up, as it was not measured in {LOOK_BACK} nights"
             night = nights[position]
             yield position, Verdict(
                 night.name, night.began, one.key, one.figure, one.unit, "unknown", 0, reason=reason,
@@ -149,7 +166,16 @@ def _absent(
             )  # fmt: skip
 
 
-def alarm_limit(judged: int) -> float:
+def _once(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """With one alarm for the same work: that of the steadier figure."""
+    alarmed = {(verdict.key, verdict.figure) for verdict in verdicts if verdict.alarm}
+    return [
+        replace(verdict, alarm=None) if (verdict.key, MOVED_BY_OTHERS.get(verdict.figure)) in alarmed else verdict
+        for verdict in verdicts
+    ]
+
+
+def alarm_limit(judged: float) -> float:
     """How small the chance of an alarm's evidence has to be, with so many figures."""
     return evidence.FALSE_ALARMS_A_YEAR / evidence.NIGHTS_A_YEAR / max(1, judged)
 
@@ -162,18 +188,23 @@ def by_test(jobs: Iterable[Job]) -> dict[tuple[str, str, str], list[Job]]:
     return found
 
 
-def no_result(night: Night, key: Key, reason: str, *, failed: bool = False) -> Verdict:
+def _no_result(night: Night, key: Key, reason: str, *, failed: bool = False) -> Verdict:
     """On a test that has none."""
     return Verdict(night.name, night.began, key, "", "", "failed" if failed else "unknown", 0, reason=reason)
 
 
 def _without_result(night: Night) -> Iterator[Verdict]:
-    """Of the tests none of whose jobs has one that night."""
+    """Of the tests with a job that failed that night, and of those none of whose jobs has one."""
     for jobs in by_test(night.jobs).values():
-        if not any(job.figures for job in jobs):
-            told = [job for job in jobs if job.failed] or [job for job in jobs if job.reason]
-            if told:
-                yield no_result(night, told[0].key, told[0].reason, failed=told[0].failed)
+        failed = [job for job in jobs if job.failed]
+        told = failed or [job for job in jobs if job.reason and not any(job.figures for job in jobs)]
+        if told:
+            of = f"{len(failed)} of {len(jobs)} jobs: " if 0 < len(failed) < len(jobs) else ""
+            yield _no_result(night, told[0].key, f"{of}{told[0].reason}", failed=bool(failed))
+    there = {job.key.name for job in night.jobs}
+    for test, point in night.chosen:
+        if (test, point) not in there:
+            yield _no_result(night, Key("", test, point, "", 0, "", ""), NOTHING_KEPT)
 
 
 def _unknown(one: Of, nights: Sequence[Night]) -> Iterator[tuple[int, Verdict]]:
@@ -193,16 +224,13 @@ def _of_figure(
     one: Of, nights: Sequence[Night], series: Series, usual: references.Reference, limit: float, judged: int
 ) -> Iterator[tuple[int, Verdict]]:
     """Night by night, from the first of the reference on. judged: figures of the system."""
-    since, alarms = datetime.fromisoformat(series.first), raises_alarms(one.figure, series.figures)
     by_reference = evidence.from_reference(usual)
-    watch, followed = Watch(by_reference, limit), list[int]()
-    for position, values in zip(one.nights, one.values, strict=True):
+    watch, followed = Watch(by_reference, limit * share(one.figure, series.figures)), list[int]()
+    for position, values in _with_reference(one, nights, series):
         night = nights[position]
-        if night.began < since:
-            continue
         logs = _worse_than(usual, values)
         followed.append(position)
-        alarm = watch.add(logs) if alarms else None
+        alarm = watch.add(logs)
         yield (
             position,
             replace(
@@ -210,6 +238,12 @@ def _of_figure(
                 alarm=Alarm(nights[followed[alarm[0]]].name, *alarm[1:]) if alarm else None,
             ),
         )
+
+
+def _with_reference(one: Of, nights: Sequence[Night], series: Series) -> Iterator[tuple[int, list[float]]]:
+    """The nights of a figure from the first of its reference on, by the order of storing: a clock may run backwards."""
+    since = datetime.fromisoformat(series.first)
+    return dropwhile(lambda of: nights[of[0]].began < since, zip(one.nights, one.values, strict=True))
 
 
 def _worse_than(usual: references.Reference, values: Iterable[float]) -> list[float]:
@@ -282,7 +316,7 @@ class Watch:
         if self._open:
             usual = _since(self._open[-1].usual, self._middle[self._open[-1].began :])
         else:
-            usual = expected(self._usual(len(self._middle)), 1, self._by_reference)
+            usual = self._expected(len(self._middle), 1)
         so_before = bool(self._middle) and evidence.looks_worse(self._middle[-1], usual)
         return evidence.looks_worse(_lower(jobs), usual, so_before)
 
@@ -304,9 +338,15 @@ class Watch:
         now = median(self._middle[max(alarm.began, len(self._middle) - LOOK_BACK) :]) - alarm.usual.level
         return alarm.began, new is not None, math.expm1(now), alarm.chance
 
-    def _usual(self, until: int) -> list[float]:
-        """The nights up to then, without those of alarms that are over."""
-        return [value for at, value in enumerate(self._middle[:until]) if at not in self._bad]
+    def _expected(self, until: int, ahead: float) -> Expected:
+        """So many nights later, by the nights up to then, without those of alarms that are over; by the reference where
+        they are too few.
+        """
+        before = [at for at in range(until) if at not in self._bad][-BASELINE:]
+        if len(before) < FEWEST_NIGHTS:
+            return self._by_reference
+        middle, least = [self._middle[at] for at in before], [min(self._nights[at]) for at in before]
+        return evidence.from_nights(np.array(middle), ahead, np.array(least))
 
     def _new(self) -> _Open | None:
         """The alarm that the last night raises, beside those that are open."""
@@ -317,7 +357,7 @@ class Watch:
             usual = _since(self._open[-1].usual, since[: len(since) - window])
         else:
             window = min(LOOK_BACK, count - self._over)  # what an alarm has told proves nothing new
-            usual = expected(self._usual(count - window), window, self._by_reference)
+            usual = self._expected(count - window, window)
         if not window or self._middle[-1] - usual.level < STILL_WORSE * evidence.LEAST_EFFECT:
             return None
         found = evidence.strongest(self._nights[-window:], usual)
@@ -335,11 +375,6 @@ def _lower(jobs: Sequence[float]) -> float:
     return sorted(jobs)[(len(jobs) - 1) // 2]
 
 
-def expected(before: Sequence[float], ahead: float, by_reference: Expected) -> Expected:
-    """Of a night, by those before it; by the reference where they are too few."""
-    return evidence.from_nights(np.array(before[-BASELINE:]), ahead) if len(before) >= FEWEST_NIGHTS else by_reference
-
-
 def suspects(history: History, known: References | None, tonight: Mapping[Key, Sequence[Job]]) -> list[Key]:
     """Of tonight's tests those with a figure that looks worse than before: what is worth another job tonight.
 
@@ -355,12 +390,11 @@ def suspects(history: History, known: References | None, tonight: Mapping[Key, S
         for name, usual in (series.figures if series else {}).items():
             values = [job.figures[name][0] for job in jobs if name in job.figures]
             one = before.get((key, name))
-            if not (values and series and raises_alarms(name, series.figures)):
+            if not (values and series and share(name, series.figures) == 1):
                 continue
-            watch, since = Watch(evidence.from_reference(usual), limit), datetime.fromisoformat(series.first)
-            for position, of in zip(one.nights, one.values, strict=True) if one else ():
-                if history.nights[position].began >= since:
-                    watch.add(_worse_than(usual, of))
+            watch = Watch(evidence.from_reference(usual), limit)
+            for _, of in _with_reference(one, history.nights, series) if one else ():
+                watch.add(_worse_than(usual, of))
             if watch.looks_worse(_worse_than(usual, values)):
                 found.append(key)
                 break

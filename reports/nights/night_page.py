@@ -9,7 +9,7 @@ from reports import text
 from reports.nights import evidence
 from reports.nights.amounts import Amount, read
 from reports.nights.followed import FollowedSystem
-from reports.nights.judge import FALSE_DISCOVERIES, Verdict
+from reports.nights.judge import ALARMED, FALSE_DISCOVERIES, Verdict
 from reports.nights.told import FINE, WORSE, Told, named
 from reports.page import Block, Column, Facts, Notice, Notices, Page, Paragraph, Section, Table
 
@@ -18,8 +18,7 @@ LEAD = (
     "Whether anything got worse, by the last nightly run of each system: every figure against its reference, and "
     "alarms where it got worse by more than chance explains."
 )
-ALARMED = "alarm"
-BAD = frozenset({*(f"{word}, {ALARMED}" for word in ("slower", "same", "faster", "unknown")), "failed"})
+BAD = frozenset({*(f"{word}{ALARMED}" for word in ("slower", "same", "faster", "unknown")), "failed"})
 NOT_JUDGED = ("failed", "unknown")
 TEST = (
     Column("Test", "test", numeric=False, wide=True),
@@ -109,14 +108,9 @@ def _not_judged(name: str, rows: list[dict[str, Any]]) -> Table:
     return Table("Failed or not judged", columns, pd.DataFrame(rows, dtype=object), name, note)
 
 
-def verdict_word(verdict: Verdict) -> str:
-    """With the alarm, if there is one."""
-    return f"{verdict.word}, {ALARMED}" if verdict.alarm else verdict.word
-
-
 def _row(system: FollowedSystem, verdict: Verdict) -> dict[str, Any]:
     return {
-        "verdict": verdict_word(verdict),
+        "verdict": verdict.said,
         "test": system.names.get(verdict.key) or text.clean(named(verdict.key), 120),
         "figure": text.clean(verdict.figure, 80),
         "value": Amount(verdict.value, verdict.unit),

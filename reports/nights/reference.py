@@ -6,7 +6,7 @@ would else count more often than what doesn't.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -26,9 +26,9 @@ from systems.references import FEWEST_JOBS, Key, Reference, Series
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """path: the system's file; series: of the tests that had enough jobs; kept: those that were there before, of other
-    tests; short: how many jobs the tests have that have too few, and no reference from before; spoilt: why nothing of
-    what was there before could be kept, "" if it could.
+    """path: the system's file; series: of the tests that had enough jobs, with what was there before of figures that
+    have too few; kept: those that were there before, of other tests; short: how many jobs the tests have that have too
+    few, and no reference from before; spoilt: why nothing of what was there before could be kept, "" if it could.
     """
 
     path: Path
@@ -74,9 +74,22 @@ def make(history: History, fewest: int = FEWEST_JOBS) -> Made:
     except SystemFileError as error:
         spoilt = str(error)
     kept = [one for one in (known.series if known else ()) if one.key not in new]
+    if known:
+        series = _with_older(series, known.by_key(), history)
     path = references.keep(history.system, provenance.now(), commit, [*kept, *series])
     of_kept = {one.key for one in kept}
     return Made(path, series, kept, {key: jobs for key, jobs in short.items() if key not in of_kept}, spoilt)
+
+
+def _with_older(series: Iterable[Series], older: Mapping[Key, Series], history: History) -> list[Series]:
+    """With the references of figures that are measured still, but by too few jobs for a new one."""
+    measured = {(job.key, name) for job in history.jobs for name in job.figures}
+    found = []
+    for one in series:
+        before = older[one.key].figures if one.key in older else {}
+        left = {name: of for name, of in before.items() if (one.key, name) in measured}
+        found.append(one.model_copy(update={"figures": left | dict(one.figures)}))
+    return found
 
 
 def _figures(jobs: list[Job], fewest: int) -> dict[str, Reference]:

@@ -52,7 +52,7 @@ def as_junit(told: Told) -> str:
         timestamp=told.began.isoformat(timespec="seconds"),
         tests=str(len(told.verdicts)),
         failures=str(len(told.alarms) + counts["failed"]),
-        skipped=str(counts["unknown"]),
+        skipped=str(sum(verdict.word == "unknown" and not verdict.alarm for verdict in told.verdicts)),
         errors="0",
     )
     alarms = {id(raised.verdict): raised.sentence for raised in told.alarms}
@@ -109,7 +109,7 @@ def _verdict(verdict: Verdict) -> dict[str, object]:
 
 
 def _row(verdict: Verdict) -> tuple[str, ...]:
-    word = f"{verdict.word}, ALARM" if verdict.alarm else verdict.word
+    word = verdict.said
     if not verdict.figure:
         return word, named(verdict.key), text.clean(verdict.reason, 100), "", "", "", "", ""
     value = amount(verdict.value, verdict.unit) if verdict.jobs else ""

@@ -104,6 +104,8 @@ class Told:
     @property
     def chance(self) -> str:
         """How much of it may be chance."""
+        if not self.judged:
+            return "Chance: no figure was judged."
         return (
             f"Chance: with {text.plural(self.judged, 'figure')} judged every night, false alarms are expected about "
             f"{evidence.FALSE_ALARMS_A_YEAR:g} times a year; of those called slower or faster, one in twenty."
@@ -146,7 +148,7 @@ def _remarks(system: str, known: References | None, night: Night) -> Iterable[st
             f"`par4d reference make --system {system}`."
         )
     for jobs in by_test(night.jobs).values():
-        bad = [job for job in jobs if job.reason]
+        bad = [job for job in jobs if job.reason and not job.failed]
         if bad and len(bad) < len(jobs):
             of = f"{len(bad)} of {len(jobs)} jobs of {named(bad[0].key)}"
             yield f"{of} left no result: {text.clean(bad[0].reason, 200)}."

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sample_results import as_record, train
 
-from reports.nights.history import history
+from reports.nights.history import history, said
 from reports.nights.reference import make
 from systems import references
 
@@ -47,14 +47,18 @@ def case(
     }  # fmt: skip
 
 
-def session(cases: Iterable[Mapping[str, Any]], began: datetime, night: str | None = None) -> dict[str, Any]:
-    """What one call of ReFrame stores. night: as ci/nightly names it; None where a person has started it."""
+def session(
+    cases: Iterable[Mapping[str, Any]], began: datetime, night: str | None = None, chosen: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What one call of ReFrame stores. night: as ci/nightly names it; None where a person has started it. chosen: what
+    ci/nightly has told it to run.
+    """
     info = {
         "data_version": "4.2", "version": "4.10.4", "hostname": "login1", "uuid": str(uuid.uuid4()),
         "time_start_unix": began.timestamp(), "time_end_unix": began.timestamp() + 600,
     }  # fmt: skip
     if night is not None:
-        info["par4d_night"] = night
+        info |= {"par4d_night": night, "par4d_chosen": said(chosen)}
     return {"session_info": info, "runs": [{"run_index": 0, "testcases": list(cases)}], "restored_cases": []}
 
 

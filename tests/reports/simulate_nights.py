@@ -23,7 +23,7 @@ from statistics import median
 import numpy as np
 
 from reports.nights import evidence
-from reports.nights.figures import raises_alarms
+from reports.nights.figures import share
 from reports.nights.history import history, systems_in
 from reports.nights.judge import Watch, alarm_limit, figures
 from reports.nights.reference import reference_of
@@ -56,7 +56,7 @@ def write(databases: list[Path], path: Path, first: int) -> None:
             for one in figures(nights):
                 values = [value for night in one.values for value in night]
                 beside = {other.figure for other in figures(nights) if other.key == one.key}
-                if raises_alarms(one.figure, beside) and len(values) >= REFERENCE:
+                if share(one.figure, beside) == 1 and len(values) >= REFERENCE:
                     rows += [(f"{system} {named(one.key)} {one.figure}", f"{value:.6g}") for value in values]
     with path.open("w") as file:
         file.write(f"# Jobs of nothing changed on {' and '.join(sorted(devices))}, by simulate_nights.py --write.\n")
@@ -176,8 +176,8 @@ def report(
             ]  # fmt: skip
             shares[name] = sum(any(since <= night for night in one) for one in found) / trials
         say(f"{step:.0%} slower, found within {within} nights: {sum(shares.values()) / len(shares):.0%}")
-        for name, share in sorted(shares.items(), key=lambda one: scale(noises[one[0]])):
-            say(f"    {share:4.0%}  {name}, whose jobs vary by {scale(noises[name]):.2%}")
+        for name, part in sorted(shares.items(), key=lambda one: scale(noises[one[0]])):
+            say(f"    {part:4.0%}  {name}, whose jobs vary by {scale(noises[name]):.2%}")
 
 
 def scale(noise: np.ndarray) -> float:

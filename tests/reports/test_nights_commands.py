@@ -2,16 +2,21 @@
 
 import json
 import math
+import random
+import re
 import sqlite3
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from sample_nights import FIRST, NEW, OLD, SLOWED, STEADY, case, night_name, session, slowed, store, timed
 
+from reports.load import load
+from reports.nights import gathered, summary
 from reports.nights import history as nights_history
-from reports.nights import summary
+from reports.nights.evidence import LOOK_BACK
 from reports.nights.told import tell
 from reports.par4d import main
 from systems import references
@@ -126,12 +131,29 @@ def test_of_a_test_with_good_and_failed_jobs_the_failed_ones_are_told(tmp_path, 
     sessions[-1]["runs"][0]["testcases"][0] = case(STEADY, {}, {}, failure="the node was lost")
     database = store(tmp_path / "results.db", sessions)
     make(database)
+    assert verdict(database) == 1
+    out = capsys.readouterr().out
+    assert "1 test failed." in out
+    assert "1 of 3 jobs: the node was lost" in out
+    assert re.search(r"^same +Steady n=512 .* 2$", out, re.MULTILINE)
+
+
+def test_of_a_test_with_good_and_skipped_jobs_the_skipped_ones_are_told(tmp_path, capsys):
+    sessions = slowed(40, jobs=3)
+    sessions[-1]["runs"][0]["testcases"][0] = case(STEADY, {}, {}) | {"result": "skip"}
+    database = store(tmp_path / "results.db", sessions)
+    make(database)
     assert verdict(database) == 0
-    assert "1 of 3 jobs of Steady n=512 left no result: the node was lost." in capsys.readouterr().out
+    assert "1 of 3 jobs of Steady n=512 left no result: it was skipped." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("result", "why"), [("skip", "it was skipped"), ("abort", "it was ended before it had a result")]
+    ("result", "why"),
+    [
+        ("skip", "it was skipped"),
+        ("abort", "it was ended before it had a result"),
+        ("fail_deps", "a test that it needs failed"),
+    ],
 )
 def test_a_test_without_a_result_is_unknown_and_never_passes(tmp_path, capsys, result, why):
     sessions = slowed(40)
@@ -153,6 +175,92 @@ def test_an_alarm_stays_while_its_test_is_not_run(tmp_path, capsys):
     assert "1 figure got worse, of Slowed n=512" in out
     assert "unknown, ALARM  Slowed n=512" in out
     assert "its test was not run" in out
+
+
+def test_an_alarm_whose_test_is_run_no_more_is_given_up_with_a_word(tmp_path, capsys):
+    quiet, sessions = store(tmp_path / "quiet.db", slowed(40)), slowed(44)
+    make(quiet)
+    codes, said = [], []
+    for missed in range(1, LOOK_BACK + 3):
+        at = FIRST + timedelta(days=43 + missed)
+        sessions.append(session([case(STEADY, *timed(18.0, 900 + missed, OLD))], at, night_name(43 + missed)))
+        codes.append(verdict(store(tmp_path / f"{missed}.db", sessions)))
+        said.append(capsys.readouterr().out)
+    assert codes == [*LOOK_BACK * [1], 2, 0]
+    assert f"its alarm is given up, as it was not measured in {LOOK_BACK} nights" in said[-2]
+
+
+def test_a_chosen_test_that_left_nothing_is_unknown_to_all_who_ask(tmp_path, capsys):
+    sessions = slowed(39)
+    names = [STEADY, SLOWED, "Lost, %n=1"]
+    sessions += [
+        session([case(STEADY, *timed(18.0, 900, OLD))], FIRST + timedelta(days=39), night_name(39), names),
+        session([case(SLOWED, *timed(18.0, 901, OLD))], FIRST + timedelta(days=39), night_name(39), names[:1]),
+    ]
+    database = store(tmp_path / "results.db", sessions)
+    make(database)
+    assert verdict(database) == 2
+    out = capsys.readouterr().out
+    assert "nothing got worse, 1 test left no result." in out
+    assert "unknown  Lost, n=1     ReFrame has kept nothing of it, as where the night's time limit is reached" in out
+    (joined,) = gathered.joined(2 * [nights_history.history(database, "frontier")])
+    assert joined.nights[-1].chosen == (("Steady", "n=512"), ("Slowed", "n=512"), ("Lost,", "n=1"))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"collectives": 3},
+        {"collectives": [3]},
+        {"breakdown": {"axes": [1], "hosts": 7, "compute_s": "x"}},
+        {"breakdown": {"axes": {"axis": 1}}},
+        {"provenance": {"hosts": 5, "devices": 3, "modules": 1, "versions": [], "environment": "", "clocks_hz": 3}},
+        {"transport": {"networks": 5}},
+        {"summary": 9, "config": [], "grid": {}, "dtype": [1]},
+    ],
+)
+def test_a_record_of_whatever_form_is_told_without_an_error(tmp_path, odd):
+    sessions = slowed(40)
+    for one in sessions[-1]["runs"][0]["testcases"]:
+        one["record"] |= odd
+    make(store(tmp_path / "quiet.db", sessions[:39]))
+    (tmp_path / "results").mkdir()
+    assert verdict(store(tmp_path / "results" / "odd.db", sessions)) in (0, 2)
+    assert load([tmp_path / "results"]).histories
+
+
+def test_an_error_of_ours_is_no_verdict_on_the_machine(tmp_path, capsys, monkeypatch):
+    database = store(tmp_path / "results.db", slowed(2))
+    monkeypatch.setattr("reports.nights.summary.as_text", lambda _: 1 // 0)
+    assert verdict(database) == 2
+    assert "This is an error of par4d verdict itself: nothing is known of the night." in capsys.readouterr().err
+
+
+def test_steps_of_which_a_third_takes_much_longer_are_an_alarm_although_the_faster_half_does_not(tmp_path, capsys):
+    def nights(count: int) -> list[dict[str, Any]]:
+        made = slowed(count, jobs=3, by=1.39)
+        for one in made:
+            for test in one["runs"][0]["testcases"]:
+                test["perfvalues"]["frontier:gpu:faster_half"] = [18 + random.gauss(0, 0.1), 0, None, None, "s", "pass"]
+        return made
+
+    random.seed(1)
+    make(store(tmp_path / "quiet.db", nights(30)))
+    assert verdict(store(tmp_path / "slow.db", nights(45))) == 1
+    assert "1 figure got worse" in capsys.readouterr().out
+
+
+def test_of_figures_of_the_same_work_the_steadier_one_raises_the_alarm(tmp_path, capsys):
+    sessions = slowed(45)
+    for one in sessions:
+        for test in one["runs"][0]["testcases"]:
+            seconds = test["perfvalues"]["frontier:gpu:time_per_iteration"]
+            test["perfvalues"]["frontier:gpu:faster_half"] = [0.95 * seconds[0], *seconds[1:]]
+    make(store(tmp_path / "quiet.db", sessions[:40]))
+    assert verdict(store(tmp_path / "slow.db", sessions)) == 1
+    out = capsys.readouterr().out
+    assert "1 figure got worse" in out
+    assert "Slowed n=512: faster_half is" in out
 
 
 def test_a_figure_that_is_no_longer_measured_does_not_pass(tmp_path, capsys):
@@ -232,6 +340,22 @@ def test_tests_that_have_too_few_jobs_now_keep_the_reference_that_they_had(tmp_p
     assert [one.test for one in after.series] == ["Slowed", "Steady"]
     assert after.series[1] == before.series[1]
     assert after.series[0].first > before.series[0].first
+
+
+def test_figures_that_too_few_jobs_have_now_keep_the_reference_that_they_had(tmp_path):
+    sessions = slowed(60, since=99)
+    for number, one in enumerate(sessions):
+        for test in one["runs"][0]["testcases"]:
+            if number < 50:
+                test["perfvalues"]["frontier:gpu:faster_half"] = [17.0, 0, None, None, "s", "pass"]
+            if number < 30:
+                test["perfvalues"]["frontier:gpu:gone"] = [17.0, 0, None, None, "s", "pass"]
+    make(store(tmp_path / "before.db", sessions[:30]))
+    make(store(tmp_path / "after.db", sessions), "--since", f"{FIRST + timedelta(days=40):%Y-%m-%d}")
+    found = references.references("frontier")
+    assert found is not None
+    usual = found.series[0].figures
+    assert {name: one.jobs for name, one in usual.items()} == {"time_per_iteration": 20, "faster_half": 30}
 
 
 def test_jobs_of_other_options_grids_and_precisions_are_not_compared(tmp_path):
@@ -318,8 +442,11 @@ def test_a_clock_that_ran_backwards_is_told_and_nights_stay_in_the_order_of_thei
     database = store(tmp_path / "results.db", sessions)
     found = nights_history.history(database, "frontier")
     assert found.nights[-1].name == "after-all"
-    verdict(database)
-    assert "The clock ran backwards before 1 session" in capsys.readouterr().out
+    make(store(tmp_path / "quiet.db", sessions[:-1]))
+    assert verdict(database) == 0
+    out = capsys.readouterr().out
+    assert "The clock ran backwards before 1 session" in out
+    assert re.search(r"^same +Steady n=512 +time_per_iteration +18.00 s ", out, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """ci/nightly: what it selects, and a night of this machine from its shell."""
 
+import errno
 import fcntl
 import json
 import os
@@ -15,6 +16,7 @@ import yaml
 from running import reframe
 
 from engine.errors import RunError
+from night.command import main
 from night.procedure import run
 from night.selection import Candidate, candidates, select
 from night.session import NightRun
@@ -68,6 +70,18 @@ def test_without_earlier_runs_a_test_costs_its_nodes_for_its_time_limit():
     ]  # fmt: skip
     (one,) = candidates(described, History("local", ()))
     assert (one.node_hours, one.by, one.fixtures) == (0.4, "by its time limit", {"text": 0.1})
+    assert one.whole_hours == pytest.approx(0.5)
+
+
+def test_what_a_test_needs_first_costs_what_it_took_before():
+    described = [
+        {
+            "display_name": "A %n=1", "hashcode": "1", "nodes": 4, "node_hours": 0.4, "worth": 3,
+            "fixture_jobs": [{"unique_name": "text", "node_hours": 0.1}, {"unique_name": "new", "node_hours": 0.2}],
+        }
+    ]  # fmt: skip
+    (one,) = candidates(described, History("local", (), held_s={"text": [36.0, 36.0, 720.0]}))
+    assert one.fixtures == {"text": pytest.approx(0.0125), "new": 0.2}
 
 
 def test_a_budget_that_fits_no_test_is_told_with_the_smallest(tmp_path):
@@ -99,15 +113,31 @@ def test_two_at_once_are_refused(tmp_path):
         (("--node-hours", "0"), "--node-hours is more than 0"),
         (("--jobs", "0"), "--jobs is 1 or more"),
         (("--", "-n", "Peak"), "-n behind -- would run other tests: leave some out by --exclude"),
-        (("--", "--tag=slow"), "--tag behind -- would run other tests"),
+        (("--", "--tag=slow"), "--tag=slow behind -- would run other tests"),
+        (("--", "-nPeak", "--na", "X"), "-nPeak, --na behind -- would run other tests"),
+        (("--", "--list-detailed"), "--list-detailed behind -- would run other tests"),
         (("--system", "nowhere"), "No system is called 'nowhere'"),
         (("--system", "frontier"), "frontier is measured on frontier, and this machine"),
     ],
 )
-def test_bad_options_are_told_in_a_sentence(tmp_path, words, told):
-    done = nightly(tmp_path, *words)
-    assert done.returncode == 2
-    assert told in done.stderr
+def test_bad_options_are_told_in_a_sentence(tmp_path, capsys, words, told):
+    try:
+        code = main(["--system", "local", "--dir", str(tmp_path), *words])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_file_system_without_locks_is_told_and_the_night_goes_on(tmp_path, capsys, monkeypatch):
+    def refuse(file: object, how: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert main(["--system", "local", "--dir", str(tmp_path), "--", "--exclude", "."]) == 2
+    said = capsys.readouterr().err
+    assert "local.lock can't be locked (Function not implemented), so nothing keeps a second ci/nightly out." in said
+    assert "No nightly test of local is left: exclude fewer." in said
 
 
 @pytest.mark.slow
@@ -145,10 +175,10 @@ def test_a_night_that_runs_out_of_time_ends_its_jobs_and_could_not_be_judged(tmp
 
 def test_no_test_is_started_once_the_time_is_over(tmp_path):
     night = NightRun("n", "local", tmp_path, time.monotonic() + 0.5)
-    began = time.monotonic()
-    assert not night.run(["12345678"])
+    began, tests = time.monotonic(), [candidate("a", 1, 0.1)]
+    assert not night.run(tests)
     assert time.monotonic() - began < 60
-    assert not night.run(["12345678"])
+    assert not night.run(tests)
     assert not (tmp_path / "results" / "reframe" / "results.db").exists()
 
 

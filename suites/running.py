@@ -1,0 +1,28 @@
+"""ReFrame as a process of its own."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+LAUNCHER = (sys.executable, "-P", "-m", "suites.launcher")
+PATIENCE_S = 60.0
+"""For ReFrame to cancel its jobs."""
+
+
+def run_reframe(words: Sequence[str], folder: Path, timeout_s: float, out: IO[str]) -> int | None:
+    """Its exit code; None if it took longer. However this ends, so do its jobs. out: where its words go."""
+    running = subprocess.Popen([*LAUNCHER, *words], cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    try:
+        return running.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        for ask in (signal.SIGTERM, signal.SIGKILL):
+            if running.poll() is None:
+                running.send_signal(ask)
+                with suppress(subprocess.TimeoutExpired):
+                    running.wait(PATIENCE_S)
