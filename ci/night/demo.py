@@ -207,7 +207,7 @@ def broken(name: str) -> Iterator[tuple[str, ...]]:
         finally:
             cluster("link", "1gbit")
     elif name == "threads":
-        yield ("--setvar", f"{NODE}.env_vars=OMP_NUM_THREADS:1")
+        yield ("--setvar", f"{NODE}.env_vars=OMP_NUM_THREADS:1,OMP_WAIT_POLICY:passive")
     else:
         there = ("nsenter", "--target", str(first_process(SLOWED)), "--net", "--uts")
         load = subprocess.Popen([*there, sys.executable, "-c", OTHER_WORK, str(max(processors()))])

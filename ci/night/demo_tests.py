@@ -33,12 +33,12 @@ class Bandwidth(bandwidth.Bandwidth):
 
 @rfm.simple_test
 class Peak(peak.Peak):
-    """One rank of two threads, on the processors of all nodes."""
+    """One rank of two threads, on the processors of all nodes. Threads wait asleep, for other work may hold one."""
 
     ranks = parameter([1])
     dtype = parameter(["fp32"])
     sizes, time_budget_s = "1024", 2.0
-    env_vars = {"OMP_NUM_THREADS": "2"}
+    env_vars = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
 
     @run_before("run", always_last=True)
     def take_every_processor(self) -> None:
