@@ -33,7 +33,7 @@ QUIET_NIGHTS = 20
 MOST_NIGHTS = 5
 """Of a fault, to be found in."""
 TIME_LIMIT_S = 900.0
-CALM, PATIENCE_S = 1.15, 30.0
+CALM, PATIENCE_S = 1.15, 15.0
 COMMAND_TIMEOUT_S = 900
 """The first cluster of a machine has Debian's packages installed."""
 FIRST, SLOWED = "n0", "n1"
