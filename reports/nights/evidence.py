@@ -40,6 +40,8 @@ LOOK_BACK = 12
 BASELINE = 90
 """So many nights before it tell what is usual."""
 FEWEST_NIGHTS = 20
+NIGHTS_THAT_DIFFER = 5
+"""Fewer don't tell by how much nights differ."""
 SCALE_OF_MAD = 1.4826
 """Of a normal distribution the standard deviation by the median absolute deviation."""
 EFFICIENCY_OF_MAD = 0.37
@@ -92,9 +94,10 @@ class Expected:
 
 
 def from_reference(known: Reference) -> Expected:
-    """By a reference alone. Where that doesn't tell, nights are all that differs."""
+    """By a reference alone. Where that doesn't tell, or is of too few nights to, nights are all that differs."""
     scale = max(SCALE_OF_MAD * known.mad / known.median, LEAST_SCALE)
-    of_jobs = min(1.0, ((known.within or 0.0) / known.mad) ** 2) if known.mad else 0.0
+    within = known.within if known.within and known.nights >= NIGHTS_THAT_DIFFER else 0.0
+    of_jobs = min(1.0, (within / known.mad) ** 2) if known.mad else 0.0
     count = 1 / ((1 - of_jobs) / known.nights + of_jobs / known.jobs)
     error = scale * math.sqrt(VARIANCE_OF_MEDIAN / count)
     return Expected(0.0, scale, error, max(LEAST_FREEDOM, EFFICIENCY_OF_MAD * count), known.nights, of_jobs)

@@ -29,6 +29,8 @@ FALSE_DISCOVERIES = 0.05
 """Of the figures of a night that are called slower or faster, at most so many by chance, on average."""
 STILL_WORSE = 0.5
 """Of its effect: an alarm ends with two nights in a row that are worse by less."""
+LASTS = 6
+"""Nights that a gain has to last: a few good ones are luck."""
 
 
 ALARMED = ", ALARM"
@@ -282,6 +284,14 @@ def discovered(verdicts: list[Verdict]) -> list[Verdict]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Gain:
+    """A change for the better. began: the first of the nights that are; usual: what had been expected of them."""
+
+    began: int
+    usual: Expected
+
+
+@dataclass(frozen=True, slots=True)
 class _Open:
     """An alarm that has been raised. began: the first of the nights that are worse; usual: what had been expected of
     them; effect, chance: as of evidence.Evidence.
@@ -302,7 +312,8 @@ class Watch:
     """Follows a figure from night to night. A night is its jobs, each how much worse it is than the reference, as the
     natural logarithm. limit: of the chance of an alarm's evidence.
 
-    While an alarm is open, what got worse still is found against the nights since then; the newest alarm is told.
+    While an alarm is open, what got worse still is found against the nights since then; the newest alarm is told. A
+    gain, by evidence as strong, is what is usual from then on: to lose it is a change for the worse.
     """
 
     def __init__(self, by_reference: Expected, limit: float) -> None:
@@ -310,6 +321,7 @@ class Watch:
         self._middle, self._nights = list[float](), list[Sequence[float]]()
         self._open = list[_Open]()
         self._bad, self._over = set[int](), 0
+        self._gain: _Gain | None = None
 
     def looks_worse(self, jobs: Sequence[float]) -> bool:
         """Whether a night of these jobs is worth another one."""
@@ -333,20 +345,47 @@ class Watch:
         if new:
             self._open.append(new)
         if not self._open:
+            self._gain = self._gained() or self._gain
             return None
         alarm = self._open[-1]
         now = median(self._middle[max(alarm.began, len(self._middle) - LOOK_BACK) :]) - alarm.usual.level
         return alarm.began, new is not None, math.expm1(now), alarm.chance
 
     def _expected(self, until: int, ahead: float) -> Expected:
-        """So many nights later, by the nights up to then, without those of alarms that are over; by the reference where
-        they are too few.
+        """So many nights later, by the usual nights up to then; where they are too few, by the reference, or by what
+        was expected before a gain, which only moves the level.
         """
-        before = [at for at in range(until) if at not in self._bad][-BASELINE:]
-        if len(before) < FEWEST_NIGHTS:
-            return self._by_reference
-        middle, least = [self._middle[at] for at in before], [min(self._nights[at]) for at in before]
-        return evidence.from_nights(np.array(middle), ahead, np.array(least))
+        before = self._usual(until)
+        if len(before) >= FEWEST_NIGHTS:
+            middle, least = [self._middle[at] for at in before], [min(self._nights[at]) for at in before]
+            return evidence.from_nights(np.array(middle), ahead, np.array(least))
+        return _since(self._gain.usual, self._middle[self._gain.began : until]) if self._gain else self._by_reference
+
+    def _usual(self, until: int) -> list[int]:
+        """The nights up to then that tell what is usual: since the last gain, without those of alarms that are over."""
+        began = self._gain.began if self._gain else 0
+        return [at for at in range(began, until) if at not in self._bad][-BASELINE:]
+
+    def _gained(self) -> _Gain | None:
+        """The gain that the last night shows: what would be an alarm with all signs turned, and has lasted. Until
+        enough nights tell what is usual since the last one, none is looked for.
+        """
+        count = len(self._middle)
+        window = min(LOOK_BACK, count - self._over)
+        before = self._usual(count - window)
+        if len(before) >= FEWEST_NIGHTS:
+            middle, best = [-self._middle[at] for at in before], [-max(self._nights[at]) for at in before]
+            turned = evidence.from_nights(np.array(middle), window, np.array(best))
+        elif self._gain:
+            return None
+        else:
+            turned = self._by_reference
+        if window < LASTS or -self._middle[-1] - turned.level < STILL_WORSE * evidence.LEAST_EFFECT:
+            return None
+        found = evidence.strongest([[-job for job in night] for night in self._nights[-window:]], turned)
+        if found.nights < LASTS or found.chance > self._limit:
+            return None
+        return _Gain(count - found.nights, self._expected(count - window, window))
 
     def _new(self) -> _Open | None:
         """The alarm that the last night raises, beside those that are open."""
@@ -357,6 +396,8 @@ class Watch:
             usual = _since(self._open[-1].usual, since[: len(since) - window])
         else:
             window = min(LOOK_BACK, count - self._over)  # what an alarm has told proves nothing new
+            if self._gain:
+                window = min(window, (count - self._gain.began) // 2)
             usual = self._expected(count - window, window)
         if not window or self._middle[-1] - usual.level < STILL_WORSE * evidence.LEAST_EFFECT:
             return None

@@ -11,7 +11,7 @@ from simulate_nights import Series, follow, residuals
 from reports.nights import evidence
 from reports.nights.changes import changes, what_changed
 from reports.nights.culprit import culprit
-from reports.nights.evidence import Expected, from_nights, from_reference, strongest
+from reports.nights.evidence import Expected, from_nights, from_reference, interval, strongest
 from reports.nights.figures import is_judged
 from reports.nights.history import Job
 from reports.nights.judge import Verdict, Watch, alarm_limit, discovered
@@ -267,6 +267,32 @@ def test_simulated_years_have_few_false_alarms_and_slowdowns_are_found():
             for one in series
         ]
         assert sum(found) >= least * len(found)
+
+
+@pytest.mark.parametrize("nights", [10, 30])
+def test_a_gain_that_lasted_is_usual_so_that_its_loss_is_an_alarm(nights: int):
+    following = watch(quiet=100, limit=alarm_limit(20))
+    values = noise(0.01, 3 * (nights + 5), seed=nights).reshape(-1, 3)
+    values[:nights] -= math.log1p(0.05)
+    new = [at for at, night in enumerate(values) if (alarm := following.add(list(night))) and alarm[1]]
+    assert new
+    assert new[0] >= nights
+
+
+def test_a_few_good_nights_are_luck_after_which_what_is_usual_is_no_alarm():
+    following = watch(quiet=100, limit=alarm_limit(20))
+    values = noise(0.01, 60, seed=8).reshape(20, 3)
+    values[:3] -= math.log1p(0.05)
+    assert not any(following.add(list(night)) for night in values)
+
+
+def test_jobs_of_few_nights_do_not_tell_how_nights_differ():
+    of_one, of_many = (
+        from_reference(Reference(unit="s", median=1.0, mad=0.003, within=0.003, jobs=20, nights=nights))
+        for nights in (1, 20)
+    )
+    assert interval(of_many, 3) < 0.01
+    assert interval(of_one, 3) > 0.02
 
 
 def test_change_points_are_found_with_their_size_and_outliers_are_none():
