@@ -14,10 +14,12 @@ from typing import Any
 from engine.errors import RunError
 from night.selection import Candidate
 from reports.nights.history import CHOSEN, DATABASE, NIGHT, said
+from suites.night import NIGHTLY
 from suites.running import LAUNCHER, run_reframe
 
 ROOT = Path(__file__).parents[2]
-TAG = "nightly"
+NOT_KEPT = ("--setvar", "Bandwidth.keep=no")
+"""A night changes no file of the project, and no slow link of one night becomes a planner's."""
 DESCRIBE_TIMEOUT_S = 600
 
 
@@ -32,7 +34,7 @@ class NightRun:
     folder: Path
     ends: float
     reframe: tuple[str, ...] = ()
-    select: tuple[str, ...] = ("--checkpath", str(ROOT / "suites"), "--recursive", "--tag", TAG)
+    select: tuple[str, ...] = ("--checkpath", str(ROOT / "suites"), "--recursive", "--tag", NIGHTLY)
     log: Path | None = None
 
     @property
@@ -46,7 +48,7 @@ class NightRun:
         return self.ends - time.monotonic()
 
     def _words(self, *words: str) -> list[str]:
-        return ["--nocolor", "--system", self.system, *self.select, *self.reframe, *words]
+        return ["--nocolor", "--system", self.system, *self.select, *NOT_KEPT, *self.reframe, *words]
 
     def describe(self) -> list[dict[str, Any]]:
         """Every test that the night may run. Raises RunError."""
