@@ -2,7 +2,7 @@
 
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -41,6 +41,7 @@ def make(
     """
     from reports.nights.history import history
     from reports.nights.reference import make as make_references
+    from reports.nights.told import named
 
     if min_jobs < FEWEST_JOBS:
         raise UsageError(f"--min-jobs is at least {FEWEST_JOBS}: fewer don't tell how a figure varies.")
@@ -56,7 +57,8 @@ def make(
     if made.spoilt:
         _say([f"{made.spoilt} What it held is lost."])
     head = f"New references: {new}, {text.plural(figures, 'figure')}.{f' Kept: {kept}.' if made.kept else ''}"
-    _say([head, *map(_night, made.series), *_few(made.short)])
+    names = named([*(one.key for one in made.series), *made.short])
+    _say([head, *(_night(names[one.key], one) for one in made.series), *_few(names, made.short)])
     sys.stdout.write(f"{made.path}\n")
     return 0
 
@@ -120,14 +122,14 @@ def _date(text: str | None) -> datetime | None:
     return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 
-def _night(series: "systems.references.Series") -> str:
+def _night(name: str, series: "systems.references.Series") -> str:
     one = next(iter(series.figures.values()))
-    words = f"  {series.test} {series.point}: {one.jobs} jobs of {series.nights} night{'s' * (series.nights > 1)}"
+    words = f"  {name}: {one.jobs} jobs of {series.nights} night{'s' * (series.nights > 1)}"
     return words if series.nights > 4 else f"{words}, which tell little of how nights differ"
 
 
-def _few(short: dict[Key, int]) -> list[str]:
-    return [f"  {key.test} {key.point}: none, as there are {jobs} jobs only" for key, jobs in short.items()]
+def _few(names: Mapping[Key, str], short: Mapping[Key, int]) -> list[str]:
+    return [f"  {names[key]}: none, as there are {jobs} jobs only" for key, jobs in short.items()]
 
 
 def _say(lines: Sequence[str]) -> None:

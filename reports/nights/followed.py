@@ -1,8 +1,7 @@
 """A system's nights with all that there is to say of each: what its pages are made of."""
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -15,7 +14,7 @@ from reports.nights import evidence
 from reports.nights.changes import Change, changes, what_changed
 from reports.nights.history import History, Night
 from reports.nights.judge import Of, Verdict, figures, judge
-from reports.nights.told import Told, named, told_of
+from reports.nights.told import Told, told_of
 from systems import references
 from systems.references import Key, Reference, References
 
@@ -46,13 +45,12 @@ class Followed:
 
 @dataclass(frozen=True, slots=True)
 class FollowedSystem:
-    """page: the name of its page of nights; told: of its last night; names: of the tests that measured something."""
+    """page: the name of its page of nights; told: of its last night."""
 
     page: str
     history: History
     told: Told
     figures: Sequence[Followed]
-    names: Mapping[Key, str]
 
     @property
     def name(self) -> str:
@@ -80,7 +78,6 @@ def _system(page: str, history: History) -> FollowedSystem:
             verdicts.setdefault((verdict.key, verdict.figure), {})[at] = verdict
     (told,) = told_of(history, known, judged, 1)
     every = figures(history.nights)
-    names = labels(dict.fromkeys(one.key for one in every))
     updates = _updates(history.nights)
     by_key = known.by_key() if known else {}
     found = []
@@ -89,11 +86,11 @@ def _system(page: str, history: History) -> FollowedSystem:
         moved = [Change(one.nights[change.at], change.change) for change in changes(list(map(median, one.values)))]
         found.append(
             Followed(
-                one, names[one.key], series.figures.get(one.figure) if series else None,
+                one, told.named(one.key), series.figures.get(one.figure) if series else None,
                 verdicts.get((one.key, one.figure), {}), moved, updates[one.key],
             )
         )  # fmt: skip
-    return FollowedSystem(page, history, replace(told, remarks=(*why, *told.remarks)), found, names)
+    return FollowedSystem(page, history, replace(told, remarks=(*why, *told.remarks)), found)
 
 
 def _references(system: str) -> tuple[References | None, list[str]]:
@@ -104,22 +101,6 @@ def _references(system: str) -> tuple[References | None, list[str]]:
         return references.references(system), []
     except (EngineError, OSError) as error:
         return None, [str(error)]
-
-
-def labels(keys: Iterable[Key]) -> dict[Key, str]:
-    """A name for each test that no other has: with its partition, grid and precision where it takes these."""
-    plain = {key: named(key) for key in keys}
-    taken = Counter(plain.values())
-    longer = {
-        key: name if taken[name] == 1 else ", ".join(filter(None, (name, key.partition, key.grid, key.precision)))
-        for key, name in plain.items()
-    }
-    alike, seen = Counter(longer.values()), Counter[str]()
-    found = {}
-    for key, name in longer.items():
-        seen[name] += 1
-        found[key] = text.clean(name, 120) + (f", options {seen[name]}" if alike[name] > 1 else "")
-    return found
 
 
 def _updates(nights: Sequence[Night]) -> dict[Key, dict[int, list[str]]]:

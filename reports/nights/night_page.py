@@ -10,7 +10,7 @@ from reports.nights import evidence
 from reports.nights.amounts import Amount, read
 from reports.nights.followed import FollowedSystem
 from reports.nights.judge import ALARMED, FALSE_DISCOVERIES, Verdict
-from reports.nights.told import FINE, WORSE, Told, named
+from reports.nights.told import FINE, WORSE, Told
 from reports.page import Block, Column, Facts, Notice, Notices, Page, Paragraph, Section, Table
 
 NAME, TITLE = "night", "Last night"
@@ -111,7 +111,7 @@ def _not_judged(name: str, rows: list[dict[str, Any]]) -> Table:
 def _row(system: FollowedSystem, verdict: Verdict) -> dict[str, Any]:
     return {
         "verdict": verdict.said,
-        "test": system.names.get(verdict.key) or text.clean(named(verdict.key), 120),
+        "test": system.told.named(verdict.key),
         "figure": text.clean(verdict.figure, 80),
         "value": Amount(verdict.value, verdict.unit),
         "usual": Amount(verdict.usual, verdict.unit),

@@ -7,8 +7,9 @@ from xml.etree import ElementTree
 
 from reports import text
 from reports.nights.judge import Verdict
-from reports.nights.told import Told, named
+from reports.nights.told import Told
 
+HEAD = ("test", "figure", "tonight", "reference", "change (95 % interval)", "smallest seen", "jobs")
 UNITS = {"s": text.seconds, "flop/s": text.flops, "B": text.memory, "x": text.times}
 
 
@@ -21,9 +22,9 @@ def as_text(told: Told) -> str:
     """For a terminal and a mail."""
     lines = [told.headline]
     lines += [f"  {raised.sentence}" for raised in told.alarms]
-    rows = [_row(verdict) for verdict in told.verdicts]
+    rows = [_row(told, verdict) for verdict in told.verdicts]
     if rows:
-        head = ("", "test", "figure", "tonight", "reference", "change (95 % interval)", "smallest seen", "jobs")
+        head = ("", *HEAD)
         widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
         lines.append("")
         lines += ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
@@ -36,9 +37,9 @@ def as_markdown(told: Told) -> str:
     """For a ticket or a merge request."""
     lines = [f"**{_marked(told.headline)}**", ""]
     lines += [f"* {_marked(raised.sentence)}" for raised in told.alarms]
-    head = ("verdict", "test", "figure", "tonight", "reference", "change (95 % interval)", "smallest seen", "jobs")
+    head = ("verdict", *HEAD)
     lines += ["", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    lines += [f"| {' | '.join(map(_marked, _row(verdict)))} |" for verdict in told.verdicts]
+    lines += [f"| {' | '.join(map(_marked, _row(told, verdict)))} |" for verdict in told.verdicts]
     lines += ["", *(_marked(line) for line in (told.chance, *told.remarks))]
     return "\n".join(lines) + "\n"
 
@@ -58,7 +59,7 @@ def as_junit(told: Told) -> str:
     alarms = {id(raised.verdict): raised.sentence for raised in told.alarms}
     for verdict in told.verdicts:
         case = ElementTree.SubElement(
-            suite, "testcase", classname=_xml(named(verdict.key)), name=_xml(verdict.figure or "run")
+            suite, "testcase", classname=_xml(told.named(verdict.key)), name=_xml(verdict.figure or "run")
         )
         if sentence := alarms.get(id(verdict)):
             ElementTree.SubElement(case, "failure", message=_xml(sentence))
@@ -67,7 +68,7 @@ def as_junit(told: Told) -> str:
         elif verdict.word == "unknown":
             ElementTree.SubElement(case, "skipped", message=_xml(verdict.reason))
         else:
-            ElementTree.SubElement(case, "system-out").text = _xml("; ".join(_row(verdict)))
+            ElementTree.SubElement(case, "system-out").text = _xml("; ".join(_row(told, verdict)))
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
@@ -85,7 +86,7 @@ def _data(told: Told) -> dict[str, object]:
         "headline": told.headline,
         "counts": told.counts,
         "alarms": [
-            {"test": named(one.verdict.key), "figure": one.verdict.figure, "culprit": one.culprit,
+            {"test": one.test, "figure": one.verdict.figure, "culprit": one.culprit,
              "changed": list(one.changed), "sentence": one.sentence} for one in told.alarms
         ],
         "verdicts": [_verdict(verdict) for verdict in told.verdicts],
@@ -108,17 +109,17 @@ def _verdict(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def _row(verdict: Verdict) -> tuple[str, ...]:
-    word = verdict.said
+def _row(told: Told, verdict: Verdict) -> tuple[str, ...]:
+    word, test = verdict.said, told.named(verdict.key)
     if not verdict.figure:
-        return word, named(verdict.key), text.clean(verdict.reason, 100), "", "", "", "", ""
+        return word, test, text.clean(verdict.reason, 100), "", "", "", "", ""
     value = amount(verdict.value, verdict.unit) if verdict.jobs else ""
     if verdict.word == "unknown":
-        return word, named(verdict.key), verdict.figure, value, verdict.reason, "", "", str(verdict.jobs)
+        return word, test, verdict.figure, value, verdict.reason, "", "", str(verdict.jobs)
     ends = f"{text.signed(verdict.change)} ({text.signed(verdict.low)} to {text.signed(verdict.high)})"
     least = text.percent(verdict.least)
     usual = amount(verdict.usual, verdict.unit)
-    return word, named(verdict.key), verdict.figure, value, usual, ends, least, str(verdict.jobs)
+    return word, test, verdict.figure, value, usual, ends, least, str(verdict.jobs)
 
 
 _SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\|*_`["} | {"<": "&lt;", "&": "&amp;"})

@@ -1,6 +1,7 @@
 """What there is to say of a night: its verdicts, its alarms with their culprits, and how much chance is in them."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -25,9 +26,10 @@ FINE, WORSE, UNKNOWN = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An alarm of a night. culprit: a clause; changed: what of the machine differs since then."""
+    """An alarm of a night. test: its name; culprit: a clause; changed: what of the machine differs since then."""
 
     verdict: Verdict
+    test: str
     culprit: str
     changed: tuple[str, ...]
 
@@ -38,7 +40,7 @@ class Raised:
         assert alarm is not None
         way = "longer" if verdict.unit == "s" else "more" if worse_by(verdict.unit) > 0 else "less"
         size = alarm.effect if worse_by(verdict.unit) > 0 else -alarm.effect / (1 + alarm.effect)
-        found = f"{named(verdict.key)}: {verdict.figure} is {text.percent(abs(size))} {way}"
+        found = f"{self.test}: {verdict.figure} is {text.percent(abs(size))} {way}"
         found += " tonight" if alarm.night == verdict.night else f" since the night {alarm.night}"
         found += f". Culprit: {self.culprit}" if self.culprit else ". Its parts don't tell the culprit"
         found += (
@@ -49,7 +51,9 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Of a night. remarks: what else is to be known, in sentences."""
+    """Of a night. names: of the tests that have ever measured something, each another one; remarks: what else is to be
+    known, in sentences.
+    """
 
     system: str
     night: str
@@ -57,6 +61,11 @@ class Told:
     verdicts: tuple[Verdict, ...]
     alarms: tuple[Raised, ...]
     remarks: tuple[str, ...]
+    names: Mapping[Key, str]
+
+    def named(self, key: Key) -> str:
+        """A test's name."""
+        return self.names.get(key) or text.clean(_plainly(key), 120)
 
     @property
     def counts(self) -> dict[Word, int]:
@@ -85,7 +94,7 @@ class Told:
         without = sum(not verdict.figure for verdict in unknown)
         parts = []
         if self.alarms:
-            tests = list(dict.fromkeys(named(raised.verdict.key) for raised in self.alarms))
+            tests = list(dict.fromkeys(raised.test for raised in self.alarms))
             more = f" and {len(tests) - 2} more" if len(tests) > 2 else ""
             parts.append(f"{text.plural(len(self.alarms), 'figure')} got worse, of {' and '.join(tests[:2])}{more}")
         if counts["failed"]:
@@ -107,8 +116,9 @@ class Told:
         if not self.judged:
             return "Chance: no figure was judged."
         return (
-            f"Chance: with {text.plural(self.judged, 'figure')} judged every night, false alarms are expected about "
-            f"{evidence.FALSE_ALARMS_A_YEAR:g} times a year; of those called slower or faster, one in twenty."
+            f"Chance: with {text.plural(self.judged, 'figure')} judged every night, alarms are meant to be false "
+            f"{evidence.FALSE_ALARMS_A_YEAR:g} times a year, and are more often where nights get wilder than before; "
+            "of those called slower or faster, one in twenty is."
         )
 
 
@@ -119,26 +129,44 @@ def tell(history: History, known: References | None, *, last: int = 1) -> list[T
 
 def told_of(history: History, known: References | None, judged: Sequence[Sequence[Verdict]], last: int) -> list[Told]:
     """The same by the verdicts of the last nights, which go back further than is told."""
+    names = named(dict.fromkeys(job.key for job in history.jobs if job.figures))
     found = []
     for back in range(min(last, len(judged)), 0, -1):
         until = len(history.nights) - back + 1
         night, verdicts = history.nights[until - 1], judged[len(judged) - back]
-        alarms = [_raised(verdict, history.nights[:until]) for verdict in verdicts if verdict.alarm]
+        alarms = [_raised(verdict, names[verdict.key], history.nights[:until]) for verdict in verdicts if verdict.alarm]
         lately = judged[: len(judged) - back + 1][-LATELY:]
-        remarks = [*history.remarks, *_remarks(history.system, known, night), *_lasting(lately)]
+        remarks = [*history.remarks, *_remarks(history.system, known, night), *_lasting(lately, names)]
         ordered = sorted(verdicts, key=_order)
-        found.append(Told(history.system, night.name, night.began, tuple(ordered), tuple(alarms), tuple(remarks)))
+        found.append(
+            Told(history.system, night.name, night.began, tuple(ordered), tuple(alarms), tuple(remarks), names)
+        )
     return found
 
 
-def named(key: Key) -> str:
-    """A test as a person names it."""
+def named(keys: Iterable[Key]) -> dict[Key, str]:
+    """A name for each test that no other has: with its partition, grid and precision where it takes these."""
+    plain = {key: _plainly(key) for key in keys}
+    taken = Counter(plain.values())
+    longer = {
+        key: name if taken[name] == 1 else ", ".join(filter(None, (name, key.partition, key.grid, key.precision)))
+        for key, name in plain.items()
+    }
+    alike, seen = Counter(longer.values()), Counter[str]()
+    found = {}
+    for key, name in longer.items():
+        seen[name] += 1
+        found[key] = text.clean(name, 120) + (f", options {seen[name]}" if alike[name] > 1 else "")
+    return found
+
+
+def _plainly(key: Key) -> str:
     return " ".join(word for word in (key.test, key.point.replace("point=", "")) if word)
 
 
 def _order(verdict: Verdict) -> tuple[int, str, str]:
     ranks: dict[Word, int] = {"failed": 0, "slower": 1, "faster": 2, "same": 3, "unknown": 4}
-    return 0 if verdict.alarm else 1 + ranks[verdict.word], named(verdict.key), verdict.figure
+    return 0 if verdict.alarm else 1 + ranks[verdict.word], _plainly(verdict.key), verdict.figure
 
 
 def _remarks(system: str, known: References | None, night: Night) -> Iterable[str]:
@@ -150,11 +178,11 @@ def _remarks(system: str, known: References | None, night: Night) -> Iterable[st
     for jobs in by_test(night.jobs).values():
         bad = [job for job in jobs if job.reason and not job.failed]
         if bad and len(bad) < len(jobs):
-            of = f"{len(bad)} of {len(jobs)} jobs of {named(bad[0].key)}"
+            of = f"{len(bad)} of {len(jobs)} jobs of {_plainly(bad[0].key)}"
             yield f"{of} left no result: {text.clean(bad[0].reason, 200)}."
 
 
-def _lasting(nights: Sequence[Sequence[Verdict]]) -> Iterable[str]:
+def _lasting(nights: Sequence[Sequence[Verdict]], names: Mapping[Key, str]) -> Iterable[str]:
     """What is slower than its reference for LASTING nights without an alarm: it drifted."""
     lately: dict[tuple[Key, str], list[Word]] = {}
     for verdict in (verdict for verdicts in nights for verdict in verdicts if verdict.word in JUDGED):
@@ -162,7 +190,7 @@ def _lasting(nights: Sequence[Sequence[Verdict]]) -> Iterable[str]:
     lasting = {of for of, found in lately.items() if found[-LASTING:] == LASTING * ["slower"]}
     told = [one for one in nights[-1] if (one.key, one.figure) in lasting and not one.alarm]
     if told:
-        words = ", ".join(f"{named(one.key)} {one.figure} ({text.signed(one.change)})" for one in told[:3])
+        words = ", ".join(f"{names[one.key]} {one.figure} ({text.signed(one.change)})" for one in told[:3])
         more = f" and {len(told) - 3} more" if len(told) > 3 else ""
         yield (
             f"Slower than the reference for {LASTING} nights or more, with no night since which it got worse: "
@@ -170,7 +198,7 @@ def _lasting(nights: Sequence[Sequence[Verdict]]) -> Iterable[str]:
         )
 
 
-def _raised(verdict: Verdict, nights: Sequence[Night]) -> Raised:
+def _raised(verdict: Verdict, test: str, nights: Sequence[Night]) -> Raised:
     assert verdict.alarm is not None
     names = [night.name for night in nights]
     began = names.index(verdict.alarm.night)
@@ -183,7 +211,7 @@ def _raised(verdict: Verdict, nights: Sequence[Night]) -> Raised:
         of_began, last = (nights[began].name, before[-1].night if before else "")
         surely = [job for job in since if job.night != of_began]
         changed = what_changed(_states(job for job in before if job.night != last), _states(surely))
-    return Raised(verdict, culprit(verdict.key.test, since, before), tuple(changed))
+    return Raised(verdict, test, culprit(verdict.key.test, since, before), tuple(changed))
 
 
 def _states(jobs: Iterable[Job]) -> list[dict[str, str]]:

@@ -62,7 +62,7 @@ def test_the_night_page_has_the_alarm_with_its_culprit_and_what_changed(nightly_
         r"Culprit: compute: .*? Changed then: torch 2\.9\.0 -> 2\.10\.0\.",
         words,
     )
-    assert "Chance: with 2 figures judged every night, false alarms are expected about 0.5 times a year" in words
+    assert "Chance: with 2 figures judged every night, alarms are meant to be false 0.5 times a year" in words
 
 
 def test_the_table_of_verdicts_has_numbers_to_compute_with_and_to_read(nightly_site: Path) -> None:
