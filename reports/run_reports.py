@@ -129,7 +129,7 @@ _remembered: dict[Path, list[tuple[str, dict[str, Any] | None]]] = {}
 
 
 def sessions(path: Path) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Every session of a results database with its run report, None for one that isn't JSON, in the order in which they
+    """Every session of a results database with its run report, None for one that is none, in the order in which they
     were stored; none if it is another database. The file is opened read-only.
 
     Raises ResultError if it can't be read as a database, or is of a ReFrame whose format is newer than this.
@@ -151,16 +151,22 @@ def sessions(path: Path) -> Iterator[tuple[str, dict[str, Any] | None]]:
                 if is_run_report(report):
                     _refuse_newer(report, path)
                     yield uuid, report
+                else:
+                    yield uuid, None
     except sqlite3.Error as error:
-        raise ResultError(f"{path} can't be read as a results database: {_remedy(error)}.") from None
+        raise ResultError(f"{path} can't be read as a results database: {_remedy(error, path)}.") from None
 
 
-def _remedy(error: sqlite3.Error) -> str:
+def _remedy(error: sqlite3.Error, path: Path) -> str:
     """What went wrong, and what to do where that is known."""
     if "locked" in str(error):
         return f"another program has had it locked for {LOCK_TIMEOUT_S} s, wait until that has ended"
     if "malformed" in str(error) or "not a database" in str(error):
         return f"{error}, it was cut short or is damaged; put a copy of it back, or move it away to begin a new one"
+    if "no such column" in str(error):
+        return f"{error}, another ReFrame than Par4D's has made it; move it away to begin a new one"
+    if path.is_dir():
+        return "it is a folder; name the file in it"
     return str(error)
 
 

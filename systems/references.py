@@ -21,8 +21,10 @@ from engine.files import write_text
 from engine.schema import Record
 from systems.files import SystemFileError, read_as, read_data
 
-FOLDER = Path(os.environ.get("PAR4D_REFERENCES") or Path(__file__).parent / "references")
+FOLDER = Path(os.environ.get("PAR4D_REFERENCES") or Path(__file__).parent / "references").resolve()
 """PAR4D_REFERENCES names another one, for who may not write into the project."""
+if os.environ.get("PAR4D_REFERENCES"):
+    os.environ["PAR4D_REFERENCES"] = str(FOLDER)  # for programs that are started in another folder
 SCHEMA: Literal["par4d.references"] = "par4d.references"
 VERSION: Literal[1] = 1
 FEWEST_JOBS = 20
@@ -58,7 +60,7 @@ class Key(NamedTuple):
 
 _OF_THE_MACHINE = frozenset(
     {"--label", "--out", "--timeout", "--peak-flops", "--empirical-peak-flops", "--link-bytes-per-s"}
-    | {"--intra-node-bytes-per-s", "--device-memory", "--devices-per-node"}
+    | {"--intra-node-bytes-per-s", "--device-memory"}
 )
 """Options, with the word behind each: where a result goes, and facts of the machine, which change no work."""
 _PATHS = frozenset({"--data"})

@@ -85,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--jobs", metavar="N", type=int, default=3,
                        help="of each test, as far as the budget goes (default: 3)")  # fmt: skip
     found.add_argument("--time-limit", metavar="TIME", default="4h",
-                       help=f"of the whole, waiting in queues included, such as {EXAMPLE} (default: 4h)")  # fmt: skip
+                       help=f"of its jobs, waiting in queues included, such as {EXAMPLE} (default: 4h)")  # fmt: skip
     found.add_argument("--dir", metavar="DIR", type=Path, default=ROOT,
                        help="where to run, with results/ and site/ (default: the project's folder)")  # fmt: skip
     found.add_argument("--demo", action="store_true", help="on a virtual cluster of its own, as root on Linux")

@@ -40,7 +40,7 @@ def culprit(test: str, tonight: Sequence[Job], before: Sequence[Job]) -> str:
         if part in then and part[0] in ("compute", "exposed") and now[part] > then[part]
     }
     whole = then.get(("compute", ""), 0.0) + sum(value for part, value in then.items() if part[0] == "exposed")
-    if not growth or max(growth.values()) < COUNTS * whole:
+    if not growth or not whole or max(growth.values()) < COUNTS * whole:
         return ""
     kind, axis = max(growth, key=lambda part: growth[part])
     more = signed(growth[kind, axis] / whole)

@@ -106,7 +106,7 @@ def history(database: Path, system: str, *, since: datetime | None = None) -> Hi
     chosen: dict[str, dict[tuple[str, str], None]] = {}
     held_s: dict[str, list[float]] = {}
     broken = 0
-    starts: list[datetime] = []
+    ends: list[float] = []
     for _, report in sessions(database):
         if report is None:
             broken += 1
@@ -119,7 +119,7 @@ def history(database: Path, system: str, *, since: datetime | None = None) -> Hi
         own = [case for case in _cases(report) if case.get("system") == system]
         if not own or (since and began < since):
             continue
-        starts.append(began)
+        ends.append(_number(info.get("time_end_unix")))
         night = str(info.get(NIGHT) or f"{began:%Y-%m-%d}")
         jobs.setdefault(night, []).extend(_job(case, night, began) for case in own if RECORD in case)
         words = str(info.get(CHOSEN) or "").split()
@@ -129,7 +129,7 @@ def history(database: Path, system: str, *, since: datetime | None = None) -> Hi
                 held_s.setdefault(str(case.get("unique_name")), []).append(_node_seconds(case))
     if broken:
         remarks.append(f"{broken} session{'s' * (broken > 1)} of {database} can't be read and were left out.")
-    if back := sum(later < earlier for earlier, later in pairwise(starts)):
+    if back := sum(later < earlier for earlier, later in pairwise(ends)):
         remarks.append(
             f"The clock ran backwards before {back} session{'s' * (back > 1)} of {database}: nights are taken in the "
             "order in which they were stored."
@@ -195,9 +195,9 @@ def _held_s(case: Mapping[str, Any]) -> float:
         most = min(most, limit_s)
     try:
         began, ended = (datetime.fromisoformat(str(origin[name])) for name in ("start", "end"))
-    except (KeyError, ValueError):
+        return min(most, max(0.0, (ended - began).total_seconds()) + STARTING_S)
+    except (KeyError, ValueError, TypeError):  # one with a time zone and one without
         return most
-    return min(most, max(0.0, (ended - began).total_seconds()) + STARTING_S)
 
 
 def _figures(case: Mapping[str, Any]) -> Iterator[tuple[str, tuple[float, str]]]:

@@ -365,10 +365,14 @@ def test_jobs_of_other_options_grids_and_precisions_are_not_compared(tmp_path):
         other = case(STEADY, figures, record, words=("-m", "engine", "train", "--model", "gpt-10b", "--out", "x.json"))
         grid = case(STEADY, figures, record | {"grid": "1x1x1x512"})
         one["runs"][0]["testcases"] += [other, grid]
-    make(store(tmp_path / "results.db", sessions))
+    database = store(tmp_path / "results.db", sessions)
+    make(database)
     found = references.references("frontier")
     assert found is not None
     assert len(found.series) == 3
+    (told,) = tell(nights_history.history(database, "frontier"), found)
+    names = [case.get("classname") for case in ElementTree.fromstring(summary.as_junit(told)).iter("testcase")]
+    assert len(set(names)) == len(names) == 3
 
 
 def test_where_a_result_goes_and_what_a_machine_has_make_no_other_test():
@@ -395,6 +399,8 @@ def test_where_a_result_goes_and_what_a_machine_has_make_no_other_test():
     assert repeated == of[0]
     assert references.key_of(partition="gpu", display_name="A %b=1", ranks=8, words=given, record={}) != of[0]
     assert of[0].options == "-m engine train --data text-1"
+    spread = [*given, "--devices-per-node", "1"]
+    assert references.key_of(partition="gpu", display_name="A %b=1", ranks=4, words=spread, record={}) != of[0]
 
 
 def test_no_database_and_no_night_are_told(tmp_path, capsys):
@@ -426,12 +432,22 @@ def test_a_database_that_is_locked_cut_short_or_newer_is_told_in_a_sentence(tmp_
     assert "ReFrame 5.1.0, which is newer" in capsys.readouterr().err
 
 
-def test_sessions_that_are_no_json_are_left_out_and_counted(tmp_path, capsys):
+def test_a_folder_and_a_database_of_another_schema_are_told_with_what_to_do(tmp_path, capsys):
+    assert verdict(tmp_path) == 2
+    assert "it is a folder; name the file in it" in capsys.readouterr().err
+    with sqlite3.connect(tmp_path / "other.db") as opened:
+        opened.execute("CREATE TABLE sessions(id INTEGER)")
+    assert verdict(tmp_path / "other.db") == 2
+    assert "move it away to begin a new one" in capsys.readouterr().err
+
+
+def test_sessions_that_are_no_run_reports_are_left_out_and_counted(tmp_path, capsys):
     database = store(tmp_path / "results.db", slowed(30))
     with sqlite3.connect(database) as opened:
         opened.execute("UPDATE sessions SET json_blob = substr(json_blob, 1, 100) WHERE rowid = 7")
+        opened.execute("UPDATE sessions SET json_blob = '{}' WHERE rowid = 9")
     assert make(database) == 0
-    assert "1 session of" in capsys.readouterr().err
+    assert "2 sessions of" in capsys.readouterr().err
     assert verdict(database) == 0
 
 
@@ -447,6 +463,14 @@ def test_a_clock_that_ran_backwards_is_told_and_nights_stay_in_the_order_of_thei
     out = capsys.readouterr().out
     assert "The clock ran backwards before 1 session" in out
     assert re.search(r"^same +Steady n=512 +time_per_iteration +18.00 s ", out, re.MULTILINE)
+
+
+def test_a_session_that_took_longer_than_one_that_began_later_is_no_clock_running_backwards(tmp_path):
+    sessions = slowed(20)
+    figures, record = timed(18.0, 900, {})
+    long = session([case(STEADY, figures, record)], FIRST.replace(year=2026, month=9, day=10), "long")
+    long["session_info"]["time_end_unix"] = sessions[-1]["session_info"]["time_end_unix"] + 60
+    assert not nights_history.history(store(tmp_path / "results.db", [*sessions, long]), "frontier").remarks
 
 
 @pytest.mark.parametrize(
