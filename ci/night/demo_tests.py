@@ -19,7 +19,7 @@ class Bandwidth(bandwidth.Bandwidth):
     """A ring of two nodes, a rank each."""
 
     ranks_per_node, keep = 1, False
-    message_bytes, time_budget_s = 8_000_000, 0.6
+    message_bytes, time_budget_s = 8_000_000, 1.0
 
     @run_after("init")
     def take_whole_nodes(self) -> None:
@@ -55,7 +55,7 @@ class TwoNodes(Training):
     study = "nightly_demo"
     model, precision = "gpt-local-1", "fp32"
     checkpoint_activations = False
-    iterations = 6
+    iterations = 7
     num_tasks, ranks_per_node, grid, sequences = 2, 1, "1x1x1x2", 4
 
     def peak_options(self, precision: str) -> list[str]:

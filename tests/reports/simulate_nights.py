@@ -53,11 +53,13 @@ def write(databases: list[Path], path: Path, first: int) -> None:
         for system in systems_in(database):
             nights = history(database, system).nights[:first]
             devices |= {device for night in nights for job in night.jobs for device in job.devices}
-            for one in figures(nights):
+            every = figures(nights)
+            names = named(one.key for one in every)
+            for one in every:
                 values = [value for night in one.values for value in night]
-                beside = {other.figure for other in figures(nights) if other.key == one.key}
+                beside = {other.figure for other in every if other.key == one.key}
                 if share(one.figure, beside) == 1 and len(values) >= REFERENCE:
-                    rows += [(f"{system} {named(one.key)} {one.figure}", f"{value:.6g}") for value in values]
+                    rows += [(f"{system} {names[one.key]} {one.figure}", f"{value:.6g}") for value in values]
     with path.open("w") as file:
         file.write(f"# Jobs of nothing changed on {' and '.join(sorted(devices))}, by simulate_nights.py --write.\n")
         csv.writer(file, lineterminator="\n").writerows([("figure", "value"), *rows])
