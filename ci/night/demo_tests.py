@@ -1,6 +1,6 @@
 """What the demo runs every night, as short as can be: a link alone, a node's products, and a training on two nodes.
 
-Nights of seconds on a shared machine want figures that others' work hardly moves: the best of many products, and a
+Nights of seconds on a shared machine want figures that others' work moves little: the median of many products, and a
 collective that takes what the link takes.
 """
 

@@ -357,14 +357,19 @@ class Watch:
         """
         before = self._usual(until)
         if len(before) >= FEWEST_NIGHTS:
-            middle, least = [self._middle[at] for at in before], [min(self._nights[at]) for at in before]
-            return evidence.from_nights(np.array(middle), ahead, np.array(least))
+            return self._by_nights(before, ahead, 1)
         return _since(self._gain.usual, self._middle[self._gain.began : until]) if self._gain else self._by_reference
 
     def _usual(self, until: int) -> list[int]:
         """The nights up to then that tell what is usual: since the last gain, without those of alarms that are over."""
         began = self._gain.began if self._gain else 0
         return [at for at in range(began, until) if at not in self._bad][-BASELINE:]
+
+    def _by_nights(self, before: Sequence[int], ahead: float, sign: int) -> Expected:
+        """sign: -1 for what is expected with all signs turned."""
+        middle = [sign * self._middle[at] for at in before]
+        least = [min(sign * job for job in self._nights[at]) for at in before]
+        return evidence.from_nights(np.array(middle), ahead, np.array(least))
 
     def _gained(self) -> _Gain | None:
         """The gain that the last night shows: what would be an alarm with all signs turned, and has lasted. Until
@@ -374,8 +379,7 @@ class Watch:
         window = min(LOOK_BACK, count - self._over)
         before = self._usual(count - window)
         if len(before) >= FEWEST_NIGHTS:
-            middle, best = [-self._middle[at] for at in before], [-max(self._nights[at]) for at in before]
-            turned = evidence.from_nights(np.array(middle), window, np.array(best))
+            turned = self._by_nights(before, window, -1)
         elif self._gain:
             return None
         else:
