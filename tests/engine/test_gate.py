@@ -1,0 +1,49 @@
+import math
+
+import pytest
+from scipy import stats
+
+from engine.result.gate import all_of, at_least, at_most, within
+from engine.result.interval import NOTHING_KNOWN, Interval, over_jobs, over_rounds
+
+BELOW, ACROSS, ABOVE = Interval(0.8, 0.9), Interval(0.9, 1.1), Interval(1.01, 1.2)
+
+
+def test_a_limit_is_kept_broken_or_neither_by_the_whole_interval() -> None:
+    assert [at_most(of, 1.0) for of in (BELOW, ACROSS, ABOVE)] == ["pass", "undecided", "fail"]
+    assert [at_least(of, 1.0) for of in (BELOW, ACROSS, ABOVE)] == ["fail", "undecided", "pass"]
+    assert [within(of, 0.85, 1.0) for of in (BELOW, ACROSS, ABOVE)] == ["undecided", "undecided", "fail"]
+    assert within(BELOW, 0.8, 0.9) == "pass"
+
+
+def test_what_is_not_a_number_or_not_known_is_undecided() -> None:
+    for unknown in (Interval(math.nan, math.nan), NOTHING_KNOWN):
+        assert at_most(unknown, 1.0) == at_least(unknown, 1.0) == within(unknown, 0.5, 2.0) == "undecided"
+
+
+def test_several_gates_pass_together_only() -> None:
+    assert all_of("pass", "pass") == "pass"
+    assert all_of("pass", "undecided") == "undecided"
+    assert all_of("pass", "undecided", "fail") == "fail"
+    assert all_of() == "undecided"
+
+
+@pytest.mark.parametrize("number", [2, 3, 6, 10, 31])
+def test_an_interval_over_jobs_is_students_of_their_logarithms(number: int) -> None:
+    ratios = [math.exp(0.01 * (index * 7 % 5)) for index in range(number)]
+    logs = [math.log(ratio) for ratio in ratios]
+    low, high = stats.t.interval(0.95, number - 1, loc=sum(logs) / number, scale=stats.sem(logs))
+    assert over_jobs(ratios) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-4)
+
+
+def test_one_job_or_five_rounds_tell_nothing() -> None:
+    assert over_jobs([0.5]) == over_jobs([]) == over_rounds([0.5] * 5) == NOTHING_KNOWN
+
+
+@pytest.mark.parametrize("number", [6, 8, 9, 12, 30])
+def test_an_interval_over_rounds_leaves_out_as_many_as_chance_allows(number: int) -> None:
+    ratios = [float(index) for index in range(number)]
+    low, high = over_rounds(ratios[::-1])
+    left_out = int(low)
+    assert high == number - 1 - left_out
+    assert 2 * stats.binom.cdf(left_out, number, 0.5) <= 0.05 < 2 * stats.binom.cdf(left_out + 1, number, 0.5)
