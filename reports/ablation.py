@@ -13,9 +13,11 @@ import pandas as pd
 
 from engine.grid import Axis
 from engine.result import metrics
+from engine.result.schema import Ratio
 from reports.derived import by_row
 from reports.frame import SETTING, Frames
 from reports.overlaps import FLAGS, NONE, flags, short
+from reports.text import number
 from reports.variants import Variants
 
 MOST_AXES = 8
@@ -163,14 +165,15 @@ def _pooled(rows: pd.DataFrame, variants: Variants, rounds: Rounds) -> dict[str,
 
 
 def _paired(mine: Rounds, base: Rounds, names: Sequence[str]) -> dict[str, float]:
-    """The ratio with its interval under these names; NaN without a round of both, and the interval of a single one."""
+    """The ratio with its interval under these names; NaN without a round of both, and where nothing is known of it."""
     jobs = [
         [pair for pair in zip(times_s, base.get(run, ()), strict=False) if not any(map(math.isnan, pair))]
         for run, times_s in mine.items()
     ]
-    nothing = [math.nan] * len(names)
-    values = metrics.paired(jobs) if any(jobs) else nothing
-    return dict(zip(names, values if sum(map(len, jobs)) > 1 else [values[0], *nothing[1:]], strict=True))
+    if not any(jobs):
+        return dict.fromkeys(names, math.nan)
+    found = Ratio.of(metrics.paired(jobs))
+    return dict(zip(names, map(number, (found.ratio, found.low, found.high)), strict=True))
 
 
 def _with_gains(table: pd.DataFrame) -> pd.DataFrame:

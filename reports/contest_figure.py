@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pandas as pd
 
 from reports import dots, text
-from reports.contests import CLEARANCE, FEWEST_JOBS, FEWEST_ROUNDS
 from reports.dots import Dot
 from reports.page import Figure
 
@@ -36,13 +35,13 @@ def ratios(
     title = f"Step time by the {other}'s"
     caption = (
         "Dot and whiskers: paired ratio with its interval. Open circle and pale band: ratio of medians with its range "
-        f"over jobs. Dashed: the target. {remark}{' ' if remark else ''}Grey: undecided, of fewer "
-        f"than {FEWEST_JOBS} jobs or {FEWEST_ROUNDS} rounds, or not clear of 1 by {text.percent(CLEARANCE)}."
+        f"over jobs. Dashed: the target. {remark}{' ' if remark else ''}Grey: undecided, as the interval holds 1 or is "
+        "of one job."
     )
     if len(rows) > len(shown):
         caption += f" The first {MOST_ROWS} contests."
     told = [
-        f"{' '.join(label(row).split())}: {row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+        f"{' '.join(label(row).split())}: {row['ratio']:.3f} ({text.span(row['low'], row['high'])})"
         for _, row in shown.iterrows()
         if row["jobs"]
     ]
@@ -54,4 +53,4 @@ def ratios(
 
 
 def _notes(row: pd.Series, beside: Callable[[pd.Series], tuple[str, str]]) -> tuple[str, ...]:
-    return f"{row['ratio']:.3f}", f"{row['low']:.3f}\u2013{row['high']:.3f}", *beside(row)
+    return f"{row['ratio']:.3f}", text.span(row["low"], row["high"]), *beside(row)

@@ -21,11 +21,13 @@ from engine.result.peers import (
     peak_bytes,
     rounds,
     speed,
+    standing,
     steps,
+    verdict,
 )
 from reports.load import Contests
 from reports.peaks import facts
-from reports.text import clean
+from reports.text import clean, number
 from reports.transports import network, words
 from reports.tunings import changed
 from reports.untold import as_others
@@ -50,16 +52,11 @@ CONTEST = [
     *("target", "network"),
 ]
 TOLERANCE_OF_VERSION_1 = 1e-4
-FEWEST_JOBS = 2
-"""The interval of one job knows nothing of how jobs differ."""
-CLEARANCE = 0.01
-"""Where a process happens to place its memory makes one side faster by so much for as long as it lives."""
-FEWEST_ROUNDS = 6
-"""The whole range of so many has the median in it with confidence 1 - 2 * 0.5**6 = 0.97; that of five with 0.94."""
 COLUMNS = [
     *CONTEST, "peer_is", "status", "reason", "study", "measured", "compared", "losses", "norms", "tolerance",
     "memory_max", "load", "warmup", "steps_per_round", "versions", "hosts", "launcher", "commit", "dirty", "start",
     "end", "source", "transport", "remark", "work", "peaks", "does", "peer_versions",
+    "grid_is",
 ]  # fmt: skip
 
 
@@ -85,6 +82,7 @@ def _rows(found: Contests) -> list[dict[str, Any]]:
         "partition": clean(result.labels.get("partition", "")),
         "series": clean(result.labels.get("series", "")),
         "study": clean(result.labels.get("study", "")),
+        "grid_is": clean(result.labels.get("grid_is", "")),
         "model": clean(str(shape.get("name") or "")),
         "dtype": clean(result.dtype),
         "device": result.device,
@@ -190,12 +188,13 @@ def _losses(job: Measured) -> float:
 def points(table: pd.DataFrame) -> pd.DataFrame:
     """One row a contest, whoever held it how often, in the order of series, peer and grid.
 
-    ratio, low, high: metrics.paired over all jobs and rounds. of_medians: metrics.ratio_of_medians, its extremes over
-    jobs of_medians_low and _high. ours_s, peer_s: medians over all steps. losses, norms: the largest difference of any.
-    verdict: won, lost or undecided. changed: of how many shapes the tuner changed the products, NaN where nothing was
-    tuned. jobs, rounds: of all together; failed: of how many commands it failed. NaN, and "not held", where no job
-    ended well. What a side does in a second, its shares of the peaks and its memory: as in engine.result.peers;
-    memory_ratio: metrics.memory_ratio.
+    ratio, low, high: metrics.paired of all jobs; low, high are NaN where nothing is known of them. verdict: won,
+    lost or undecided; standing: of the target, met, missed or undecided, "" without one. of_medians:
+    metrics.ratio_of_medians, its extremes over jobs of_medians_low and _high. ours_s, peer_s: medians over all steps.
+    losses, norms: the largest difference of any. changed: of how many shapes the tuner changed the products, NaN where
+    nothing was tuned. jobs, rounds: of all together; failed: of how many commands it failed. NaN, and "not held", where
+    no job ended well. What a side does in a second, its shares of the peaks and its memory: as in engine.result.peers;
+    memory_ratio: metrics.memory_ratio. grid_is: who chose the engine's grid, as the suite says it.
     """
     rows = [_point(rows) for _, rows in table.groupby(CONTEST, dropna=False, sort=True)]
     columns = [
@@ -204,6 +203,7 @@ def points(table: pd.DataFrame) -> pd.DataFrame:
         "peer_is",
         "does",
         "peer_versions",
+        "grid_is",
         "reason",
         "losses",
         "norms",
@@ -220,8 +220,8 @@ def points(table: pd.DataFrame) -> pd.DataFrame:
 
 
 _FIGURES = (
-    "verdict", "ratio", "low", "high", "of_medians", "of_medians_low", "of_medians_high", "processor", "ours_s",
-    "peer_s", "jobs", "rounds",
+    "verdict", "standing", "ratio", "low", "high", "of_medians", "of_medians_low", "of_medians_high", "processor",
+    "ours_s", "peer_s", "jobs", "rounds",
 )  # fmt: skip
 
 
@@ -234,12 +234,12 @@ _BYTES = ("ours_bytes", "peer_bytes", "memory_ratio")
 def _point(rows: pd.DataFrame) -> dict[str, Any]:
     last = rows.sort_values("end", kind="stable").iloc[-1]
     jobs = [job for measured in rows["measured"] for job in measured]
-    known = {key: last[key] for key in (*CONTEST, "peer_is", "tolerance", "does", "peer_versions")}
+    known = {key: last[key] for key in (*CONTEST, "peer_is", "tolerance", "does", "peer_versions", "grid_is")}
     known |= {key: rows[key].max() for key in ("losses", "norms", "memory_max")} | {"compared": rows["compared"].min()}
     known["failed"] = int((rows["status"] == "failed").sum())
     known["reason"] = "; ".join(sorted(set(rows["reason"]) - {""}))
     known["changed"] = max((sum(map(changed, job.tuning.shapes)) for job in jobs if job.tuning), default=math.nan)
-    known |= _figures(jobs)
+    known |= _figures(jobs, known["target"])
     return known | _speeds(rows, known) | _memory(jobs)
 
 
@@ -267,20 +267,20 @@ def _memory(jobs: Sequence[Measured]) -> dict[str, float]:
     return {"ours_bytes": ours, "peer_bytes": peer, "memory_ratio": metrics.memory_ratio(ours, peer)}
 
 
-def _figures(jobs: Sequence[Measured]) -> dict[str, Any]:
-    none = dict.fromkeys(_FIGURES, math.nan) | {"verdict": "not held", "jobs": 0, "rounds": 0}
+def _figures(jobs: Sequence[Measured], target: str) -> dict[str, Any]:
+    none = dict.fromkeys(_FIGURES, math.nan) | {"verdict": "not held", "standing": "", "jobs": 0, "rounds": 0}
     jobs = [job for job in jobs if _can_be_told(job)]
     if not jobs:
         return none
     times = [(steps(job.ours), steps(job.peer)) for job in jobs]
     processor = [(steps(job.ours, processor=True), steps(job.peer, processor=True)) for job in jobs]
-    number = sum(map(len, rounds(jobs)))
     pair, by_job = paired(jobs), [metrics.ratio_of_medians([job]) for job in times]
     return {
-        "verdict": verdict(pair.low, pair.high, number, len(jobs)),
+        "verdict": verdict(pair.interval, len(jobs)),
+        "standing": standing(pair.interval, len(jobs), float(target)) if target else "",
         "ratio": pair.ratio,
-        "low": pair.low,
-        "high": pair.high,
+        "low": number(pair.low),
+        "high": number(pair.high),
         "of_medians": metrics.ratio_of_medians(times),
         "of_medians_low": min(by_job),
         "of_medians_high": max(by_job),
@@ -288,18 +288,8 @@ def _figures(jobs: Sequence[Measured]) -> dict[str, Any]:
         "ours_s": float(pd.Series([s for ours, _ in times for s in ours]).median()),
         "peer_s": float(pd.Series([s for _, peer in times for s in peer]).median()),
         "jobs": len(jobs),
-        "rounds": number,
+        "rounds": sum(map(len, rounds(jobs))),
     }
-
-
-def verdict(low: float, high: float, number: int, jobs: int) -> str:
-    """By the interval of the paired ratio over so many rounds and jobs: won where it is clear below 1, lost above it.
-
-    Else, and of too few rounds or jobs, undecided.
-    """
-    if number < FEWEST_ROUNDS or jobs < FEWEST_JOBS:
-        return "undecided"
-    return "won" if high < 1 - CLEARANCE else "lost" if low > 1 + CLEARANCE else "undecided"
 
 
 def _can_be_told(job: Measured) -> bool:

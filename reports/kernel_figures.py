@@ -94,7 +94,7 @@ def step_dots(tuned: pd.DataFrame) -> Figure:
             f"{row['model']}  {row['grid']}", row["ratio"], row["low"], row["high"], colour=row["colour"],
             notes=(
                 text.clean(row["system"], 18),
-                *((f"{row['ratio']:.3f}", f"{row['low']:.3f}\u2013{row['high']:.3f}") if row["jobs"] else ("", "")),
+                *((f"{row['ratio']:.3f}", text.span(row["low"], row["high"])) if row["jobs"] else ("", "")),
             ),
         )
         for _, row in shown.iterrows()
@@ -107,8 +107,8 @@ def step_dots(tuned: pd.DataFrame) -> Figure:
         scale="time of a tuned step by that of an untuned one",
     )  # fmt: skip
     caption = (
-        "Dot and whiskers: paired ratio with its interval. Grey: the tuner changed nothing and 1 is the truth, or too "
-        "few rounds or jobs, or not clear of 1."
+        "Dot and whiskers: paired ratio with its interval. Grey: the tuner changed nothing and 1 is the truth, or "
+        "undecided, as the interval holds 1 or is of one job."
     )
     keys = ["system", "model", "dtype", "grid", "changed", "ratio", "low", "high", "ours_s", "peer_s", "jobs", "rounds"]
     return Figure(title, caption, svg, shown[keys], "steps-dots")

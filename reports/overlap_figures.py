@@ -7,7 +7,7 @@ import pandas as pd
 from reports import bars, published, text, timeline_picture
 from reports.ablation import Setting
 from reports.bars import Bar, Bars
-from reports.methods import TOO_NARROW
+from reports.methods import INTERVALS
 from reports.overlaps import NONE, flags
 from reports.page import Figure
 from reports.timeline_picture import Panel
@@ -42,7 +42,7 @@ def steps(name: str, setting: Setting) -> Figure:
     caption = (
         "Medians over jobs of the mean step, on rank 0; whiskers span the rounds. Blocking and other waits are both "
         "exposed. A gain is 1 less the paired ratio of its row in the table below; in grey it may be chance. "
-        + TOO_NARROW
+        + INTERVALS
     )
     if {2, 4} & set(kept):
         caption += f" Grey too: the published gains, {_of_what(theirs)}."

@@ -9,13 +9,11 @@ import pandas as pd
 from reports import text
 from reports.ablation import GREATEST, RATIOS, WORDS, Setting, most_exposed
 from reports.breakdowns import PROCESSORS
-from reports.methods import TOO_NARROW
+from reports.methods import INTERVALS
 from reports.overlaps import FLAGS, NONE, flags, short
 from reports.page import NOT_MEASURED, NOT_TOLD, Column, Table
 
 NO_BASE = "no run without overlap"
-FEWEST_ROUNDS = 6
-"""With fewer not even their whole range holds the median with a confidence of 0.95: 1 - 2**(1 - 5) is less."""
 _WHAT = (Column("Model", "model", numeric=False), Column("Grid", "grid", numeric=False))
 _WHERE = (
     Column("Devices", "ranks", text.count),
@@ -28,7 +26,13 @@ _WHERE = (
 def ratio(title: str, key: str = RATIOS[0], missing: str = NO_BASE) -> Column:
     """A column of paired ratios with their intervals."""
     return Column(
-        title, key, text.ratio, missing=missing, figure="paired_ratio", spread=(f"{key}_low", f"{key}_high"), level=1.0
+        title,
+        key,
+        text.ratio,
+        missing=missing,
+        figure="ratio_over_jobs",
+        spread=(f"{key}_low", f"{key}_high"),
+        level=1.0,
     )
 
 
@@ -75,7 +79,7 @@ def _figures() -> tuple[Column, ...]:
 
 def _intervals(data: pd.DataFrame) -> str:
     """What a note says of the intervals of these rows, and of a gain that is greater than the greatest."""
-    said = f" {TOO_NARROW} Of the greatest gain, it is that of the ratio alone."
+    said = f" {INTERVALS} Of the greatest gain, it is that of the ratio alone."
     if (data[GREATEST] > 1).any():
         said += " More than 100 %: the bound was measured too high, or the ratio happened to be low."
     return said
@@ -113,7 +117,7 @@ def by_grid(settings: Sequence[Setting]) -> Table:
     )
     note = (
         "Paired ratios of the time by that without overlap, with their intervals: less than 1 is faster, grey may be "
-        f"chance. A flag for which a grid has no communication was not run. {TOO_NARROW}"
+        f"chance. A flag for which a grid has no communication was not run. {INTERVALS}"
     )
     return Table("By grid", columns, data, "by-grid", note)
 
@@ -155,8 +159,6 @@ def variants(name: str, setting: Setting) -> Table:
         "Medians over jobs; times are of one iteration on rank 0. Memory gathered ahead and cached is part of its peak."
         + _intervals(data)
     )
-    if 0 < data["rounds"].min() < FEWEST_ROUNDS:
-        note += " The intervals of so few rounds are narrower than chance."
     if (data["step_by_bound"] < 1).any():
         note += " A step shorter than its bound: the bound was measured too high, as by another load on the machine."
     return Table("Variants", tuple(columns), data, f"{name}-details", note)

@@ -58,8 +58,8 @@ class Column:
             return Cell("failed" if failed and self.missing else self.missing, None, missing=True)
         words = self.write(value)
         known = len(ends) == 2 and not any(math.isnan(end) for end in ends)
-        if known:
-            words += f" ({self.write(ends[0])} to {self.write(ends[1])})"
+        if self.spread:
+            words += f" ({self.write(ends[0])} to {self.write(ends[1])})" if known else " (interval not known)"
         sort = value.timestamp() if isinstance(value, datetime) else value
         quiet = not math.isnan(self.level) and not (known and self._tells(*ends))
         return Cell(words, sort, quiet=quiet, bad=value in self.bad)

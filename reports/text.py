@@ -132,6 +132,11 @@ def ratio(value: float) -> str:
     return f"{value:.3f}"
 
 
+def span(low: float, high: float) -> str:
+    """An interval of a ratio: 0.862 to 0.880."""
+    return f"{ratio(low)} to {ratio(high)}" if low == low and high == high else "not known"
+
+
 def moment(value: datetime) -> str:
     """A point in time, to the second, in UTC."""
     return f"{value:%Y-%m-%d %H:%M:%S} UTC"

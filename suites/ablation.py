@@ -1,7 +1,8 @@
 """What studies of overlap share: one job a point, in which the engine's variants take turns (engine bench overlap).
 
 Figures are named for the flags of a variant, such as speed_up_oar_ors and hidden_oar_ors. A speed-up over none is the
-median of the rounds' ratios, with the ends of its interval of confidence 0.95 as _low and _high.
+median of the rounds' ratios; _low and _high are the ends of its interval of confidence 0.95, which is over the rounds
+of that job, takes six of them, and speaks of no other job. The report's is over jobs: three to six (--repeat) tell.
 """
 
 import math
@@ -13,9 +14,9 @@ from reframe.core.exceptions import SanityError
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.overlap.flags import Overlap
-from engine.result import metrics
 from engine.training.ablation import candidates, comparable
 from suites.point_training import PointTraining
+from suites.ratios import Found, speed_up_figures
 from suites.training import Refused
 
 LEARNING_RATE = 1e-6
@@ -92,14 +93,12 @@ class Ablation(PointTraining):
             self.add_figures(figures(variant))
 
 
-def figures(variant: dict[str, Any]) -> dict[str, tuple[float, str]]:
-    """(value, unit) by name of what a variant of a result has; a figure that can't be had is absent."""
+def figures(variant: dict[str, Any]) -> Found:
+    """(value, unit) by name of what a variant of a result has; a figure that can't be had is absent, or None."""
     own = "_".join(word.partition("=")[0] for word in variant["overlap"].split(","))
-    found = {f"time_{own}": (variant["time_per_iteration_s"], "s")}
+    found: Found = {f"time_{own}": (variant["time_per_iteration_s"], "s")}
     if ratio := variant["over_none"]:
-        found[f"speed_up_{own}"] = (metrics.speed_up(1.0, ratio["ratio"]), "x")
-        found[f"speed_up_{own}_low"] = (metrics.speed_up(1.0, ratio["high"]), "x")
-        found[f"speed_up_{own}_high"] = (metrics.speed_up(1.0, ratio["low"]), "x")
+        found |= speed_up_figures(f"speed_up_{own}", ratio)
     where = variant["breakdown"] or {}
     if (hidden := where.get("share_hidden")) is not None:
         found[f"hidden_{own}"] = (100 * hidden, "%")

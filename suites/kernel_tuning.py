@@ -23,6 +23,7 @@ from engine.grid import Grid
 from engine.result import metrics
 from engine.result.names import UNTUNED
 from suites.point_training import SYSTEM, PointTraining
+from suites.ratios import Found, speed_up_figures
 from suites.series import points
 
 POINTS = points("kernel_tuning", SYSTEM.name)
@@ -62,8 +63,8 @@ class OfOneRank(PointTraining):
         if not self.is_dry_run():
             self.add_figures(self.figures())
 
-    def figures(self) -> dict[str, tuple[float, str]]:
-        """(value, unit) by name; one that can't be had is absent."""
+    def figures(self) -> Found:
+        """(value, unit) by name; one that can't be had is absent, or None."""
         raise NotImplementedError
 
 
@@ -108,7 +109,7 @@ class KernelTuning(OfOneRank):
             way["chosen"] and (way["column_major"] or not way["own"]) for of in self.shapes for way in of["times"]
         )
 
-    def figures(self) -> dict[str, tuple[float, str]]:
+    def figures(self) -> Found:
         own_s, chosen_s = (sum(of["layers"] * of[name] for of in self.shapes) for name in ("own_s", "chosen_s"))
         rates = [way["flops_per_s"] for of in self.shapes for way in of["times"] if way["chosen"]]
         held = metrics.choices_that_hold([(of["chosen_s"], of["best_s"]) for of in self.shapes])
@@ -130,7 +131,8 @@ class KernelTuning(OfOneRank):
 
 @rfm.simple_test
 class TunedStep(OfOneRank):
-    """The engine with its tuner against the engine without, in turns (`engine bench peers`).
+    """The engine with its tuner against the engine without, in turns (`engine bench peers`). On one device it is
+    three jobs; on more it is one, which decides nothing: --repeat 3 to 6 do.
 
     layers: the network's first blocks, so that two copies fit the devices. always: also where the tuner has left all
     products as they are, and a step gains nothing by definition; what is measured then is noise, of which processors
@@ -140,7 +142,7 @@ class TunedStep(OfOneRank):
     descr = "a step with tuned products against one without"
     point = parameter(POINTS, fmt=lambda point: str(point), loggable=True)
     layers = variable(int, value=2)
-    rounds = variable(int, value=6)  # of fewer an interval of confidence 0.95 can't be told
+    rounds = variable(int, value=6)  # of fewer one job has no interval
     steps_per_round = variable(int, value=2)
     always = variable(typ.Bool, value=SYSTEM.device.kind == "cpu")
 
@@ -175,13 +177,10 @@ class TunedStep(OfOneRank):
         if len(contests) != 1 or untuned:
             raise SanityError(f"{len(contests)} contests, {len(untuned)} untuned: it should be one, and tuned")
 
-    def figures(self) -> dict[str, tuple[float, str]]:
+    def figures(self) -> Found:
         (contest,) = self.record["comparisons"]
-        ratio = contest["paired"]
         return {
             "tuned_step": (contest["ours_median_s"], "s"),
             "untuned_step": (contest["peer_median_s"], "s"),
-            "speed_up_of_step": (metrics.speed_up(1.0, ratio["ratio"]), "x"),
-            "speed_up_of_step_low": (metrics.speed_up(1.0, ratio["high"]), "x"),
-            "speed_up_of_step_high": (metrics.speed_up(1.0, ratio["low"]), "x"),
+            **speed_up_figures("speed_up_of_step", contest["paired"]),
         }

@@ -6,7 +6,8 @@
     reframe -c suites/overlap_ablation.py --system vcluster -n two-nodes -S overlap=oar,oag -r    some of the flags
 
 `cache` keeps as many blocks as the series says. A flag that has nothing to hide on the grid, such as data where that
-axis has one rank, is left out, and the job's standard error says so.
+axis has one rank, is left out, and the job's standard error says so. The gains of one job are its own; --repeat 3 to 6
+tell what others would gain.
 """
 
 import reframe as rfm

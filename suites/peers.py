@@ -5,15 +5,14 @@
     reframe -c suites/peers.py --system perlmutter -S model=gpt-5b -n 'peer=fsdp2%'
 
 Both sides run in turns in the same processes (python -m engine bench peers), so that a noisy machine disturbs them
-alike. A ratio below 1 is the engine's win; the report decides it from two jobs on (--repeat), as each set of processes
-is fast or slow by about 1 % of its own. Each peer runs on those grids that it has something like, and with networks
-that it can train as the engine does; the others are skipped and say why.
+alike. A ratio below 1 is the engine's win. A run is one job, which decides nothing, as each set of processes is fast or
+slow by about 1 % of its own: the report decides by an interval over jobs, and --repeat 3 to 6 are wanted. Each peer
+runs on those grids that it has something like, and with networks that it can train as the engine does; the others are
+skipped and say why.
 """
 
-from typing import Any
-
 import reframe as rfm
-from reframe.core.builtins import parameter, performance_function, run_before, variable
+from reframe.core.builtins import parameter, run_before, variable
 from reframe.core.exceptions import SanityError
 
 from engine.errors import UsageError
@@ -22,6 +21,7 @@ from engine.models.catalogue import lookup
 from engine.peers.contest import CONTESTS
 from suites.engine_test import EngineTest
 from suites.point_training import SYSTEM, OfSeries
+from suites.ratios import contest_figures
 from suites.series import points
 from suites.training import Refused
 
@@ -50,7 +50,7 @@ class Peers(OfSeries, EngineTest):
     peer = parameter(sorted(CONTESTS), type=str, loggable=True)
     point = parameter(points("peers", SYSTEM.name), fmt=lambda point: str(point), loggable=True)
     model = variable(str, value="", loggable=True)
-    rounds = variable(int, value=6)  # of fewer an interval of confidence 0.95 can't be told
+    rounds = variable(int, value=6)  # of fewer one job has no interval
     steps_per_round = variable(int, value=2)
 
     @run_before("setup")
@@ -69,36 +69,10 @@ class Peers(OfSeries, EngineTest):
         if len(self.record["comparisons"]) != 1:
             raise SanityError(f"the result has {len(self.record['comparisons'])} contests instead of one")
 
-    @property
-    def contest(self) -> dict[str, Any]:
-        """What the engine says of it."""
-        (contest,) = self.record["comparisons"]
-        return dict(contest)
-
-    @performance_function("x")
-    def ratio(self) -> float:
-        """The engine's median step time by the peer's."""
-        return float(self.contest["ratio"])
-
-    @performance_function("x")
-    def paired_ratio(self) -> float:
-        """The same, round by round."""
-        return float(self.contest["paired"]["ratio"])
-
-    @performance_function("x")
-    def paired_ratio_low(self) -> float:
-        """From here it may be, with confidence 0.95."""
-        return float(self.contest["paired"]["low"])
-
-    @performance_function("x")
-    def paired_ratio_high(self) -> float:
-        """Up to here."""
-        return float(self.contest["paired"]["high"])
-
-    @performance_function("s")
-    def engine_step(self) -> float:
-        return float(self.contest["ours_median_s"])
-
-    @performance_function("s")
-    def peer_step(self) -> float:
-        return float(self.contest["peer_median_s"])
+    @run_before("performance")
+    def choose_figures(self) -> None:
+        """A dry run measures nothing."""
+        self.perf_variables.clear()
+        if not self.is_dry_run():
+            (contest,) = self.record["comparisons"]
+            self.add_figures(contest_figures(contest))

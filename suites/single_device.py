@@ -7,7 +7,8 @@ number format and machine, in turns in one job; two that a device can't hold at 
 
 A test is one model and holds a contest with each of the peers (python -m engine bench peers). A peer that isn't
 installed, or that no compiler works for, is no failure: the result says why there was no contest with it. Where a
-device can't hold two models, each side of a job has processes of its own, one after the other.
+device can't hold two models, each side of a job has processes of its own, one after the other. A test starts several
+jobs by itself, three unless the series or -S jobs says otherwise; the report decides by an interval over them.
 """
 
 import reframe as rfm
@@ -103,8 +104,8 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def _ratios(contest: Comparison) -> dict[str, tuple[float, str]]:
-    """The engine's step time by the peer's, paired by round, and its interval."""
+def _ratios(contest: Comparison) -> dict[str, tuple[float | None, str]]:
+    """The engine's step time by the peer's, paired by round, and its interval where it is known."""
     pair = contest.paired
     assert pair is not None
     parts = {"paired_ratio": pair.ratio, "paired_ratio_low": pair.low, "paired_ratio_high": pair.high}

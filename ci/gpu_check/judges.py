@@ -114,9 +114,9 @@ class Judge:
         ours, theirs = peers.peak_bytes(held.measured)
         found = [
             self.found(
-                f"step by that of {held.peer}, {model}", ratio.ratio, "", ratio.low <= most,
+                f"step by that of {held.peer}, {model}", ratio.ratio, "", ratio.interval.low <= most,
                 f"at most {most:.2f}{BY_INTERVAL}",
-                f"interval {ratio.low:.3f} to {ratio.high:.3f}, {1e3 * held.ours_median_s:.1f} ms by "
+                f"{ratio}, {1e3 * held.ours_median_s:.1f} ms by "
                 f"{1e3 * held.peer_median_s:.1f} ms; {training.words}",
             )
         ]  # fmt: skip

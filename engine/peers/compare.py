@@ -26,6 +26,7 @@ from engine.peers.ranks import Job, put_together, run_ranks, take_part
 from engine.planning.fit import check_grid
 from engine.result.metrics import paired_ratio, ratio_of_medians
 from engine.result.peers import (
+    FEWEST_JOBS,
     SIDES,
     Asked,
     Comparison,
@@ -34,11 +35,14 @@ from engine.result.peers import (
     difference,
     paired,
     rounds,
+    standing,
     steps,
+    verdict,
 )
 from engine.result.schema import Memory
 
 DeviceKind = Literal["cpu", "cuda"]
+ONE_JOB = "One job decides nothing, as processes differ: take three to six, by --jobs or by starting this again."
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +155,7 @@ def compare(
         if launch.rank:
             continue
         found = comparison(contest, jobs, TOLERANCES[case.precision], load)
-        log.info("%s on %s: ratio %.3f", contest.name, contest.grid, found.ratio)
+        log.info("%s on %s: paired ratio %s", contest.name, contest.grid, found.paired)
         result = account.held(found, jobs)
         case = replace(case, measure_peak=False)  # once is enough
     if joined is not None:
@@ -214,26 +218,28 @@ def comparison(contest: Contest, jobs: Sequence[Job], tolerance: float, load: fl
 
 
 def table(report: PeersResult) -> str:
-    """For a person: one line a contest."""
+    """For a person: one line a contest, with what it decides: won, lost or undecided, and whether a target is met."""
 
     def name(contest: Asked) -> str:
         return f"{contest.peer} {contest.layout}" if contest.layout else contest.peer
 
     wide = max(16, *(2 + len(name(contest)) for contest in report.contests))
     lines = [
-        f"{'peer':<{wide}}{'grid':<9}{'ours s':>7}{'peer s':>9}{'ratio':>7}{'target':>8}"
-        f"  {'jobs':<16}{'rounds':<16}{'cpu':<7}paired (interval)"
+        f"{'peer':<{wide}}{'grid':<9}{'ours s':>7}{'peer s':>9}  {'paired (interval)':<26}{'outcome':<11}"
+        f"{'target':<16}{'of medians':<12}{'jobs':<16}{'rounds':<16}cpu"
     ]
     lines += [f"{name(c):<{wide}}{c.grid:<9} not held: {c.missing}" for c in report.contests if c.missing]
     for c in report.comparisons:
-        target = "-" if c.target is None else f"{c.target:.2f}"
         assert c.paired is not None
+        of, jobs = c.paired.interval, len(c.measured)
+        target = "-" if c.target is None else f"{c.target:.2f} {standing(of, jobs, c.target)}"
         lines.append(
-            f"{name(c):<{wide}}{c.grid:<9}{c.ours_median_s:7.4f}{c.peer_median_s:9.4f}{c.ratio:7.3f}{target:>8}"
-            f"  {_span(c.job_ratios):<16}{_span(c.round_ratios):<16}{c.cpu_ratio:<7.3f}"
-            f"{c.paired.ratio:.3f} ({c.paired.low:.3f}..{c.paired.high:.3f})"
+            f"{name(c):<{wide}}{c.grid:<9}{c.ours_median_s:7.4f}{c.peer_median_s:9.4f}  {c.paired!s:<26}"
+            f"{verdict(of, jobs):<11}{target:<16}{c.ratio:<12.3f}{_span(c.job_ratios):<16}{_span(c.round_ratios):<16}"
+            f"{c.cpu_ratio:.3f}"
         )
-    return "\n".join(lines) + "\n"
+    few = min((len(c.measured) for c in report.comparisons), default=FEWEST_JOBS) < FEWEST_JOBS
+    return "\n".join([*lines, *([ONE_JOB] if few else [])]) + "\n"
 
 
 def _span(ratios: Sequence[float]) -> str:

@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
-from engine.result import metrics
+from engine.result import gate, metrics
+from engine.result.interval import Interval
 from engine.result.matmul import Tuning
 from engine.result.schema import GridText, Memory, Provenance, Ratio, Transport, checked
 from engine.schema import Record
@@ -22,6 +23,12 @@ VERSION: Literal[4] = 4
 
 SideName = Literal["ours", "peer"]
 SIDES: tuple[SideName, ...] = ("ours", "peer")
+Verdict = Literal["won", "lost", "undecided"]
+Standing = Literal["met", "missed", "undecided"]
+FEWEST_JOBS = 2
+"""One set of processes happens to be faster or slower for one side as long as it lives, and tells nothing of others.
+Two leave a wide interval, as Student's t of one degree of freedom is 12.7; of three jobs it is 4.3, of six 2.6.
+"""
 
 
 class Side(Record):
@@ -67,7 +74,7 @@ class Equality(Record):
 
 
 class Asked(Record):
-    """A contest that was asked for. target: what `ratio` is to be at most; None where it is only told.
+    """A contest that was asked for. target: what the paired ratio is to be at most; None where it is only told.
 
     layout: how the peer splits ranks, where it does so in its own way. does: what of the work it does how.
     missing: why it can't be held on this machine, and wasn't.
@@ -103,7 +110,7 @@ class Comparison(Asked):
     """One contest that was held.
 
     ratio: our median step time by the peer's, the median of the jobs; job_ratios: that of each job. round_ratios: of
-    each round, job by job; rounds_by_job: the same, a row a job. paired: metrics.paired over jobs and rounds.
+    each round, job by job; rounds_by_job: the same, a row a job. paired: metrics.paired of them.
     cpu_ratio: as ratio, of processor seconds. *_median_s: over all steps. measured: by rank 0 of each job. memory: of
     processes with both models, the most of any job. load: runnable processes of the whole machine as it started,
     averaged over a minute.
@@ -166,8 +173,28 @@ def rounds(measured: Sequence[Measured]) -> list[list[tuple[float, float]]]:
 
 
 def paired(measured: Sequence[Measured]) -> Ratio:
-    """The paired ratio over jobs and rounds."""
-    return Ratio(**metrics.paired(rounds(measured))._asdict())
+    """The paired ratio of the jobs."""
+    return Ratio.of(metrics.paired(rounds(measured)))
+
+
+def verdict(interval: Interval, jobs: int) -> Verdict:
+    """Of the engine, by the interval of its paired ratio: won where all of it is below 1, lost where all is above.
+
+    Anything else is undecided, and so is whatever fewer than FEWEST_JOBS jobs measured.
+    """
+    shorter, longer = gate.at_most(interval, 1.0), gate.at_least(interval, 1.0)
+    if jobs < FEWEST_JOBS or shorter == longer:
+        return "undecided"
+    return "won" if shorter == "pass" else "lost" if longer == "pass" else "undecided"
+
+
+def standing(interval: Interval, jobs: int, target: float) -> Standing:
+    """Whether the interval of the paired ratio is at or below the target, above it, or across it.
+
+    Of fewer than FEWEST_JOBS jobs it is undecided.
+    """
+    words: dict[gate.Outcome, Standing] = {"pass": "met", "fail": "missed", "undecided": "undecided"}
+    return words[gate.at_most(interval, target)] if jobs >= FEWEST_JOBS else "undecided"
 
 
 class Speed(NamedTuple):

@@ -15,8 +15,10 @@ from engine.files import write_text
 from engine.grid import Grid
 from engine.result.device import GemmPoint, LaunchTime, Stream
 from engine.result.energy import Energy
+from engine.result.interval import NOTHING_KNOWN, Interval
 from engine.result.links import Links
 from engine.result.matmul import Tuning
+from engine.result.metrics import Paired
 from engine.result.profile import Profile
 from engine.result.step import Breakdown, Collective, Timeline
 from engine.schema import Record, first_problem
@@ -107,11 +109,32 @@ class Memory(Record):
 
 
 class Ratio(Record):
-    """A paired ratio of times with the interval of confidence 0.95 of that median (metrics.paired)."""
+    """A paired ratio of times with its interval of confidence 0.95 (metrics.paired): over jobs, or over the rounds of
+    the only one. low, high: None where nothing is known of it.
+
+    Results of earlier versions have one that was bootstrapped over jobs and rounds, too narrow of few jobs.
+    """
 
     ratio: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, found: Paired) -> "Ratio":
+        """As JSON can hold it, which has no infinity."""
+        if found.interval == NOTHING_KNOWN:
+            return cls(ratio=found.ratio)
+        return cls(ratio=found.ratio, low=found.interval.low, high=found.interval.high)
+
+    @property
+    def interval(self) -> Interval:
+        """From low to high."""
+        return NOTHING_KNOWN if self.low is None or self.high is None else Interval(self.low, self.high)
+
+    def __str__(self) -> str:
+        """For a person: 0.871 (0.862 to 0.880)."""
+        span = "interval not known" if self.low is None or self.high is None else f"{self.low:.3f} to {self.high:.3f}"
+        return f"{self.ratio:.3f} ({span})"
 
 
 class Variant(Record):

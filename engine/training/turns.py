@@ -103,7 +103,7 @@ def _compared(trainer: Trainer, plan: AblationPlan, sides: list[_Side]) -> tuple
         assert side.memory is not None
         over_none = share = None
         if side is not none:
-            over_none = Ratio(**metrics.paired([list(zip(side.medians_s, none.medians_s, strict=True))])._asdict())
+            over_none = Ratio.of(metrics.paired([list(zip(side.medians_s, none.medians_s, strict=True))]))
             share = _share(over_none.ratio, none.time_s, times, of_none)
         drawn = side.recording.timed and side.overlap in (none.overlap, plan.fullest)
         variants.append(
@@ -134,8 +134,7 @@ def describe(variant: Variant) -> str:
     """One line for a person who waits."""
     told = f"{variant.overlap:<28} {variant.time_per_iteration_s:8.3f} s a step"
     if variant.over_none is not None:
-        ratio = variant.over_none
-        told += f"  {ratio.ratio:.3f} of none ({ratio.low:.3f} to {ratio.high:.3f})"
+        told += f"  {variant.over_none} of none"
     where = variant.breakdown
     if where is not None and where.share_hidden is not None:
         told += f"  {where.share_hidden:.0%} hidden"

@@ -6,29 +6,31 @@ import pandas as pd
 
 from engine.peers.contest import ALONE, CONTESTS
 from engine.result import metrics
+from engine.result.peers import FEWEST_JOBS
 from reports import bars, published, text
 from reports.bars import Bar, Bars
 from reports.contest_tables import contests_table, failures, missing, provenance, tiny
-from reports.contests import FEWEST_JOBS, SERIES, points
+from reports.contests import SERIES, points
 from reports.derived import by_row
-from reports.methods import TOO_NARROW
-from reports.page import Block, Column, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
+from reports.methods import INTERVALS
+from reports.page import NOT_TOLD, Block, Column, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.series_page import published_gains
 from reports.study import ContestStudy
 
 TITLE = "Baselines"
 SUMMARY = "Time per batch beside Megatron-core, DeepSpeed, PyTorch's own ways and others, each side on its best layout."
 LEAD = (
-    "The engine trains a network on the grid that it chooses for the job, and others train the same network from the "
-    "same weights on the same batches, on as many devices, each on the layout that suits it best. Both take turns, "
+    "The engine trains a network on one grid, which its series fixes after measuring several, par4d plan finds or the "
+    "engine chooses, and others train the same network from the same weights on the same batches, on as many devices, "
+    "each on the layout that suits it best. Both take turns, "
     "round by round, so that whatever disturbs the machine disturbs both; libraries that contradict each other run in "
     "environments of their own. Before anything is timed both sides must have the same losses and gradient norms."
 )
 HOW = (
     "Of a peer every layout that was measured stands in the table of all contests; its row elsewhere is the layout on "
-    "which it stood best against the engine, by the paired ratio: the median over rounds of the engine's time by the "
-    "peer's, with an interval (confidence 0.95) bootstrapped over jobs and rounds. Time saved is what the engine takes "
-    "less than the peer, as the papers print their gains. " + TOO_NARROW
+    "which it stood best against the engine, by the paired ratio: of a job the median over rounds of the engine's time "
+    "by the peer's, of several jobs their geometric mean. Time saved is what the engine takes less than the peer, as "
+    "the papers print their gains. " + INTERVALS
 )
 RUN = "reframe -c suites/baselines.py --system local"
 TRAINED = [*SERIES, "sequences", "sequence", "checkpointing", "threads", "ranks"]
@@ -90,11 +92,12 @@ def _standing(rows: pd.DataFrame) -> str:
         )
         return f"{where}: the engine is not the fastest. {told}."
     best = held.iloc[0]
-    span = f"{text.ratio(best['low'])} to {text.ratio(best['high'])}"
+    span = text.span(best["low"], best["high"])
+    span = f"interval {span}" if span == "not known" else span
     undecided = held[held["verdict"] == "undecided"]
     if len(undecided):
         ahead = "" if best["ratio"] <= 1 else f" {_who(best)} was ahead of it, though."
-        few = " One job decides nothing: --repeat them." if (undecided["jobs"] < FEWEST_JOBS).all() else ""
+        few = " One job decides nothing: --repeat 3 or more do." if (undecided["jobs"] < FEWEST_JOBS).all() else ""
         return (
             f"{where}: nobody is faster than the engine for certain, and {text.plural(len(undecided), 'peer')} may be."
             f"{ahead} Against {_who(best)}, the best of them, it takes {text.ratio(best['ratio'])} times as long "
@@ -108,8 +111,14 @@ def _standing(rows: pd.DataFrame) -> str:
 
 def _headline(groups: list[pd.DataFrame]) -> str:
     held = [rows[rows["jobs"] > 0] for rows in groups]
-    won = sum((rows["verdict"] == "won").all() for rows in held if len(rows))
-    return f"fastest of all in {won:,} of {text.plural(sum(map(bool, map(len, held))), 'job')}"
+    held = [rows for rows in held if len(rows)]
+    won, lost = (
+        sum((rows["verdict"] == "won").all() for rows in held),
+        sum((rows["verdict"] == "lost").any() for rows in held),
+    )
+    undecided = len(held) - won - lost
+    told = f"fastest of all in {won:,} of {text.plural(len(held), 'training')}, not in {lost:,}"
+    return f"{told}, {undecided:,} undecided"
 
 
 def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
@@ -155,8 +164,9 @@ def _against(name: str, rows: pd.DataFrame) -> Table:
         Column("which is", "peer_is", numeric=False),
         Column("Its layout", "layout", numeric=False, missing="the engine's grid"),
         Column("Our grid", "grid", numeric=False),
+        Column("which was", "grid_is", numeric=False, missing=NOT_TOLD),
         Column("Outcome", "verdict", numeric=False),
-        Column("Our batch by its", "ratio", text.ratio, figure="paired_ratio", spread=("low", "high"), level=1.0),
+        Column("Our batch by its", "ratio", text.ratio, figure="ratio_over_jobs", spread=("low", "high"), level=1.0),
         Column("Time saved", "saved", text.gain, figure="saved", spread=("saved_low", "saved_high"), level=0.0),
         Column("Our batch", "ours_s", text.seconds),
         Column("Its batch", "peer_s", text.seconds),
@@ -181,10 +191,12 @@ def _equal(name: str, rows: pd.DataFrame) -> Table:
         Column("Gradient norms differ", "norms", tiny, figure="relative_difference"),
         Column("Allowed", "tolerance", tiny),
         Column("Steps compared", "compared", text.count),
-        Column("Laid out", "does", numeric=False, missing="as the engine's grid does", wide=True),
+        Column("Laid out", "does", numeric=False, wide=True),
     )
     note = "Same initial weights, tokens and optimizer; of the steps before those that were timed."
-    return Table("Equal work?", columns, rows[rows["jobs"] > 0], f"{name}-equal", note)
+    held = rows[rows["jobs"] > 0]
+    does = held["does"].where(held["does"] != "", "as " + held["layout"].where(held["layout"] != "", "our grid"))
+    return Table("Equal work?", columns, held.assign(does=does), f"{name}-equal", note)
 
 
 def _published() -> Section:

@@ -10,7 +10,7 @@ from reports import published, text
 from reports.derived import by_row
 from reports.frame import SERIES, Frames, series_title
 from reports.kernel_figures import heat_map, step_dots
-from reports.methods import TOO_NARROW
+from reports.methods import INTERVALS
 from reports.page import Block, Column, Facts, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.provenance import failures, provenance
 from reports.study import Study
@@ -167,7 +167,7 @@ def _steps(tuned: pd.DataFrame) -> Section:
         Column("Number format", "dtype", numeric=False),
         Column("Grid", "grid", numeric=False),
         Column("Shapes changed", "changed", text.count),
-        Column("Tuned by untuned", "ratio", text.ratio, figure="paired_ratio", spread=("low", "high"), level=1.0),
+        Column("Tuned by untuned", "ratio", text.ratio, figure="ratio_over_jobs", spread=("low", "high"), level=1.0),
         Column("As fast", "speed_up", text.times, figure="speed_up"),
         Column("Means", "meaning", numeric=False),
         Column("Tuned step", "ours_s", text.seconds),
@@ -180,9 +180,9 @@ def _steps(tuned: pd.DataFrame) -> Section:
         "A step of the network's first blocks (l2: two) with the tuner and without, in turns in the same processes, on "
         "the devices of one x and y plane: those of z and data compute the same products on other sequences. Where the "
         "tuner changed nothing, a step takes 1.0 times as long by definition, and what was measured is noise. "
-        + TOO_NARROW
+        + INTERVALS
     )
-    note = "A ratio below 1 is the tuner's gain; its interval (confidence 0.95) is bootstrapped over jobs and rounds."
+    note = "A ratio below 1 is the tuner's gain; grey may be chance."
     table = Table("Steps", columns, tuned.assign(failed=tuned["jobs"] == 0), "steps", note, failed="failed")
     figures = (Figures((step_dots(tuned),), wide=True),) if (tuned["jobs"] > 0).any() else ()
     return Section("What a step gains", (Paragraph(words), *figures, table), "steps")

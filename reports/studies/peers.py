@@ -7,8 +7,8 @@ import pandas as pd
 from reports import text
 from reports.contest_figure import ratios
 from reports.contest_tables import contests_table, failures, missing, provenance
-from reports.contests import CLEARANCE, FEWEST_JOBS, FEWEST_ROUNDS, SERIES, points
-from reports.methods import TOO_NARROW
+from reports.contests import SERIES, points
+from reports.methods import INTERVALS
 from reports.page import Block, Facts, Figure, Figures, Page, Paragraph, Section, nothing_measured
 from reports.study import ContestStudy
 
@@ -21,13 +21,12 @@ LEAD = (
     "is faster. Before anything is timed both must have the same losses and gradient norms."
 )
 HOW = (
-    "The paired ratio is the median over rounds of the engine's time by the peer's, each the median of its steps in "
-    "the round; its interval (confidence 0.95) is bootstrapped over jobs and rounds. The ratio of medians takes all "
-    "steps of a job together and is what a target is set for; its range is over jobs. A contest is won where the whole "
-    f"interval is below {1 - CLEARANCE:g} and lost where it is above {1 + CLEARANCE:g}: where a process happens to "
-    f"place its memory makes one side faster by about {text.percent(CLEARANCE)} for as long as it lives. Else it is "
-    f"undecided, and of fewer than {FEWEST_JOBS} jobs or {FEWEST_ROUNDS} rounds too: one job "
-    "does not tell how jobs differ. Holding the same contest again adds its jobs. " + TOO_NARROW
+    "The paired ratio of a job is the median over rounds of the engine's time by the peer's, each the median of its "
+    "steps in the round; that of several is their geometric mean. The ratio of medians takes all steps of a job "
+    "together; its range is over jobs. A contest is won where the whole interval of the paired ratio is below 1 and "
+    "lost where all of it is above; a target is met where all of it is at or below the target and missed where all is "
+    "above. Anything else is undecided, and so is what one job measured: where a process happens to place its memory "
+    "makes one side faster for as long as it lives. Holding the same contest again adds its jobs. " + INTERVALS
 )
 RUN = "reframe -c suites/peers.py --system local"
 MOST_SECTIONS = 12
@@ -92,9 +91,12 @@ def _facts(rows: pd.DataFrame, held: pd.DataFrame) -> Facts:
     first = rows.iloc[0]
     won, lost, undecided = _count(held)
     apart = held["losses"].max()
+    met, missed, unknown = (int((held["standing"] == one).sum()) for one in ("met", "missed", "undecided"))
+    targets = (f"{met:,} of {met + missed + unknown:,}", "targets met", f"{missed:,} missed, {unknown:,} undecided")
     return Facts(
         (
             (f"{won:,} of {len(held):,}", "contests won", f"{lost:,} lost, {undecided:,} undecided"),
+            *([targets] if met + missed + unknown else []),
             (text.count(rows["ranks"].max()), "ranks at most", first["devices"] or "unnamed devices"),
             (text.clean(first["torch"], 16) or None, "torch", f"number format {first['dtype']}"),
             (
@@ -110,5 +112,5 @@ def _figure(name: str, rows: pd.DataFrame) -> Figure:
     return ratios(
         name, rows, other="peer", label=lambda row: f"{row['peer']}  {row['grid']}", heads=("ours", "peer's"),
         beside=lambda row: (text.seconds(row["ours_s"]), text.seconds(row["peer_s"])),
-        columns=["peer", "grid", "ours_s", "peer_s"], remark=TOO_NARROW,
+        columns=["peer", "grid", "ours_s", "peer_s"], remark=INTERVALS,
     )  # fmt: skip

@@ -8,8 +8,8 @@ import pandas as pd
 from reports import text
 from reports.contest_figure import ratios
 from reports.contest_tables import contests_table, failures, missing, provenance
-from reports.contests import CLEARANCE, FEWEST_JOBS, FEWEST_ROUNDS, points
-from reports.methods import TOO_NARROW
+from reports.contests import points
+from reports.methods import INTERVALS
 from reports.page import (
     NOT_MEASURED,
     Block,
@@ -36,13 +36,12 @@ LEAD = (
 )
 HOW = (
     "Tokens per second and shares of a peak are those of a side's median step. What is faster is told by the paired "
-    "ratio alone: the median over rounds of the engine's time by the other's, each the median of its steps in the "
-    "round, with an interval (confidence 0.95) bootstrapped over jobs and rounds. A contest is won where the whole "
-    f"interval is below {1 - CLEARANCE:g} and lost where it is above {1 + CLEARANCE:g}, else undecided, and of fewer "
-    f"than {FEWEST_JOBS} jobs or {FEWEST_ROUNDS} rounds too. Where a device can't hold two models the sides of a job "
-    "had processes of their own, one after the other (the column Apart); else they took turns in the same ones. Memory "
-    "is what the device's allocator held for a side at most, without what was there before; on processors that of "
-    "tensors. " + TOO_NARROW
+    "ratio alone: of a job the median over rounds of the engine's time by the other's, each the median of its steps in "
+    "the round; of several jobs their geometric mean. A contest is won where the whole interval is below 1 and lost "
+    "where all of it is above, else undecided, and so is one of a single job. Where a device can't hold two models the "
+    "sides of a job had processes of their own, one after the other (the column Apart); else they took turns in the "
+    "same ones. Memory is what the device's allocator held for a side at most, without what was there before; on "
+    "processors that of tensors. " + INTERVALS
 )
 RUN = "reframe -c suites/single_device.py --system local"
 MACHINE = ["system", "partition", "device", "devices", "torch"]
@@ -162,8 +161,8 @@ def _sides(name: str, contests: pd.DataFrame) -> Table:
         Column("Of empirical peak", "of_empirical", text.percent, missing="no peak known", figure="utilisation"),
         Column("Memory", "bytes", text.memory),
         Column(
-            "Engine's step by its", "ratio", text.ratio, missing=itself, figure="paired_ratio", spread=("low", "high"),
-            level=1.0,
+            "Engine's step by its", "ratio", text.ratio, missing=itself, figure="ratio_over_jobs",
+            spread=("low", "high"), level=1.0,
         ),
         Column("Outcome", "verdict", numeric=False, missing=itself),
         Column("Engine's memory by its", "memory_ratio", text.ratio, missing=itself, figure="memory_ratio"),

@@ -10,7 +10,7 @@ from engine_command import SMALL, finish, start
 
 from engine.cli.main import main
 from engine.result.metrics import paired, share_of_greatest_gain, time_per_iteration
-from engine.result.schema import Result, Variant, read
+from engine.result.schema import Ratio, Result, Variant, read
 
 CHECKPOINTED = [*SMALL, "--checkpoint-activations"]
 FEW = ["--rounds", "3", "--steps-per-round", "2"]
@@ -56,7 +56,7 @@ def test_variants_are_compared_round_by_round_with_none(run: tuple[Result, list[
     for variant in others:
         pairs = [(median(own), median(base)) for own, base in zip(variant.rounds_s, none.rounds_s, strict=True)]
         assert variant.over_none is not None
-        assert variant.over_none.model_dump() == pytest.approx(paired([pairs])._asdict())
+        assert variant.over_none == Ratio.of(paired([pairs]))
         every = [s for times in variant.rounds_s for s in times]
         assert variant.time_per_iteration_s == pytest.approx(time_per_iteration(every))
         assert variant.breakdown is not None

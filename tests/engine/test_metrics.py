@@ -5,6 +5,8 @@ import math
 import pytest
 
 from engine.result import metrics
+from engine.result.interval import NOTHING_KNOWN, over_jobs, over_rounds
+from engine.result.schema import Ratio
 
 
 def test_rates_shares_and_ratios() -> None:
@@ -48,28 +50,31 @@ def test_curves_differ_by_their_worst_step_and_what_is_no_number_differs_without
 
 
 def test_a_drift_that_both_sides_share_cancels_in_a_paired_ratio() -> None:
-    drifting = [(0.8 * speed, speed) for speed in (1.0, 2.0, 5.0, 9.0, 3.0)]
-    told = metrics.paired([drifting])
-    assert tuple(told) == pytest.approx((0.8, 0.8, 0.8))
+    drifting = [(0.8 * speed, speed) for speed in (1.0, 2.0, 5.0, 9.0, 3.0, 4.0)]
+    assert metrics.paired([drifting]).ratio == pytest.approx(0.8)
+    assert metrics.paired([drifting]).interval == pytest.approx((0.8, 0.8))
 
 
-def test_an_interval_holds_the_ratio_is_the_same_each_time_and_grows_with_the_scatter() -> None:
-    quiet = [(1.0 + 0.01 * (i % 3), 1.0) for i in range(9)]
-    noisy = [(1.0 + 0.1 * (i % 3), 1.0) for i in range(9)]
-    assert metrics.paired([quiet]) == metrics.paired([quiet])
-    for rounds in (quiet, noisy):
-        told = metrics.paired([rounds])
-        assert told.low <= told.ratio <= told.high
-        assert min(t for t, _ in rounds) <= told.low
-        assert told.high <= max(t for t, _ in rounds)
-    widths = [metrics.paired([rounds]).high - metrics.paired([rounds]).low for rounds in (quiet, noisy)]
-    assert widths[0] < widths[1]
-
-
-def test_jobs_that_differ_widen_the_interval_more_than_their_rounds_do() -> None:
-    """Rounds of one process agree; what another process would measure is only known from another one."""
-    low, high = [(0.9, 1.0)] * 20, [(1.1, 1.0)] * 20
-    told = metrics.paired([low, high])
-    assert (told.low, told.high) == (pytest.approx(0.9), pytest.approx(1.1))
+def test_the_interval_of_one_job_is_over_its_rounds_and_not_known_of_fewer_than_six() -> None:
+    rounds = [(1.0 + 0.01 * (i % 5), 1.0) for i in range(9)]
+    told = metrics.paired([rounds, []])
+    assert told == (metrics.paired_ratio(rounds), over_rounds([time_s for time_s, _ in rounds]))
+    assert metrics.paired([rounds[:5]]).interval == NOTHING_KNOWN
     with pytest.raises(ValueError, match="at least one round"):
         metrics.paired([[]])
+
+
+def test_of_several_jobs_only_their_medians_count_and_their_rounds_do_not_narrow_the_interval() -> None:
+    low, high = [(0.9, 1.0)] * 2 + [(7.0, 1.0)], [(1.1, 1.0)] * 40
+    told = metrics.paired([low, high])
+    assert told.ratio == pytest.approx(math.sqrt(0.9 * 1.1))
+    assert told.interval == over_jobs([0.9, 1.1])
+    assert told.interval.low < 0.5, "two jobs that differ tell little"
+
+
+def test_an_interval_that_is_not_known_is_written_as_such_and_read_again() -> None:
+    unknown = Ratio.of(metrics.paired([[(1.0, 2.0)]]))
+    assert (unknown.low, unknown.high, str(unknown)) == (None, None, "0.500 (interval not known)")
+    assert Ratio.model_validate_json(unknown.model_dump_json()).interval == NOTHING_KNOWN
+    known = Ratio.of(metrics.paired([[(1.0, 2.0)], [(1.0, 2.0)]]))
+    assert Ratio.model_validate_json(known.model_dump_json()).interval == pytest.approx((0.5, 0.5))

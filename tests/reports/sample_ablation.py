@@ -88,5 +88,5 @@ def _compared(variant: Variant, none: Variant) -> Variant:
         share = metrics.share_of_greatest_gain(
             metrics.paired_ratio(pairs), none.time_per_iteration_s, told[0].bound.bound_s, told[1].bound.bound_s
         )
-    ratio = Ratio(**metrics.paired([pairs])._asdict())
+    ratio = Ratio.of(metrics.paired([pairs]))
     return variant.model_copy(update={"over_none": ratio, "share_of_greatest_gain": share})

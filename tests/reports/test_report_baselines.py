@@ -70,6 +70,31 @@ def test_of_a_peer_the_layout_on_which_it_stood_best_is_drawn_and_all_are_listed
     assert "tensor=2" in words(html.split("Equal work?")[1])
 
 
+def test_it_is_said_who_chose_our_grid_and_how_a_peer_without_a_layout_of_its_own_is_laid_out(tmp_path: Path) -> None:
+    result = baselines()
+    labels = result.labels | {"grid_is": "fixed by the series after measuring several"}
+    own = {"ddp": {"layout": "1x1x1x2", "does": ""}, "fsdp2": {"does": ""}}
+    asked = tuple(one.model_copy(update=own[one.peer]) for one in result.contests)
+    result = result.model_copy(update={"labels": labels, "contests": asked})
+    save_contests([result], tmp_path / "r")
+    build([tmp_path / "r"], tmp_path / "site")
+    html = words((tmp_path / "site" / "baselines.html").read_text())
+    against, equal = html.split("Against each peer")[1].split("Equal work?")
+    assert "fixed by the series after measuring several" in against
+    assert "as 1x1x1x2" in equal
+    assert "as our grid" in equal
+    assert "grid does" not in html
+
+
+def test_an_undecided_training_is_neither_won_nor_lost_in_the_headline(tmp_path: Path) -> None:
+    result = baselines(baseline(0.9, Layout(tensor=2)))
+    single = [one.model_copy(update={"measured": one.measured[:1]}) for one in result.comparisons]
+    save_contests([result.model_copy(update={"comparisons": tuple(single)})], tmp_path / "r")
+    build([tmp_path / "r"], tmp_path / "site")
+    index = words((tmp_path / "site" / "index.html").read_text())
+    assert "Fastest of all in 0 of 1 training, not in 0, 1 undecided" in index
+
+
 def test_the_work_is_shown_to_be_equal_row_by_row_and_published_gains_stand_beside(tmp_path: Path) -> None:
     html = words(page(tmp_path, baseline(0.9, Layout(tensor=2))).split("Equal work?")[1])
     assert "megatron-core 0.16.1" in html

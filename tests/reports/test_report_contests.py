@@ -13,10 +13,11 @@ from test_report_load import database
 from test_report_pages import visible
 
 from engine.result import metrics
-from engine.result.peers import PeersResult
-from reports.contests import frame, points, verdict
+from engine.result.interval import NOTHING_KNOWN, Interval
+from engine.result.peers import PeersResult, standing, verdict
+from reports.contests import frame, points
 from reports.load import Contests, load
-from reports.methods import TOO_NARROW
+from reports.methods import INTERVALS
 from reports.site import build
 
 
@@ -108,22 +109,51 @@ def test_version_1_is_told_with_what_it_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "rounds", "jobs", "told"),
+    ("interval", "jobs", "told"),
     [
-        (0.8, 0.98, 6, 2, "won"),
-        (0.8, 0.995, 6, 2, "undecided"),
-        (0.99, 1.01, 6, 3, "undecided"),
-        (0.9, 1.0, 6, 3, "undecided"),
-        (1.005, 1.2, 6, 3, "undecided"),
-        (1.02, 1.2, 6, 2, "lost"),
-        (0.8, 0.81, 5, 2, "undecided"),
-        (0.8, 0.81, 60, 1, "undecided"),
+        (Interval(0.8, 0.995), 2, "won"),
+        (Interval(0.8, 1.001), 3, "undecided"),
+        (Interval(0.999, 1.2), 3, "undecided"),
+        (Interval(1.0, 1.0), 3, "undecided"),
+        (Interval(1.001, 1.2), 2, "lost"),
+        (Interval(0.8, 0.81), 1, "undecided"),
+        (NOTHING_KNOWN, 2, "undecided"),
     ],
 )
-def test_an_interval_that_is_not_clear_of_1_or_of_few_rounds_or_of_one_job_decides_nothing(
-    low: float, high: float, rounds: int, jobs: int, told: str
-) -> None:
-    assert verdict(low, high, rounds, jobs) == told
+def test_an_interval_that_holds_1_or_is_of_one_job_decides_nothing(interval: Interval, jobs: int, told: str) -> None:
+    assert verdict(interval, jobs) == told
+
+
+def test_a_target_is_met_missed_or_neither_by_the_whole_interval_and_never_by_one_job() -> None:
+    inside, across, outside = Interval(0.9, 0.95), Interval(0.94, 0.96), Interval(0.96, 0.99)
+    assert [standing(of, 3, 0.95) for of in (inside, across, outside)] == ["met", "undecided", "missed"]
+    assert [standing(of, 1, 0.95) for of in (inside, across, outside)] == ["undecided"] * 3
+
+
+def test_targets_that_are_missed_and_met_and_one_that_two_jobs_leave_open_are_told_as_such() -> None:
+    """Six jobs that differ by 0.1 % tell; two that differ by 10 % don't."""
+    result = contests(("fsdp2", "hsdp"), ratios={"fsdp2": 1.02, "hsdp": 0.5}, jobs=6, spread=0.002)
+    targets = {"target": 0.95}
+    result = result.model_copy(
+        update={"comparisons": tuple(one.model_copy(update=targets) for one in result.comparisons)}
+    )
+    assert table(result)["standing"].to_dict() == {"fsdp2": "missed", "hsdp": "met"}
+    wild = [
+        one.model_copy(update=targets)
+        for one in contests(("hsdp",), ratios={"hsdp": 0.9}, jobs=2, spread=0.2).comparisons
+    ]
+    told = table(result.model_copy(update={"comparisons": tuple(wild), "contests": ()}))
+    assert (told.loc["hsdp", "verdict"], told.loc["hsdp", "standing"]) == ("undecided", "undecided")
+
+
+def test_the_interval_of_one_job_of_few_rounds_is_not_known_and_written_so(tmp_path: Path) -> None:
+    save_contests([contests(("fsdp2",), jobs=1, rounds=3)], tmp_path / "r")
+    build([tmp_path / "r"], tmp_path / "site")
+    text = visible(tmp_path / "site" / "peers.html")
+    assert "0 of 1 contest won, 0 lost, 1 undecided" in visible(tmp_path / "site" / "index.html")
+    assert "not known" in text
+    assert "inf" not in text.split("Contests")[1].split("Details")[0].split()
+    assert "nan" not in text.split()
 
 
 def over(result: PeersResult, name: str) -> PeersResult:
@@ -155,14 +185,14 @@ def test_the_page_shows_every_contest_with_its_interval_and_the_failed_one_with_
     text = visible(site / "peers.html")
     assert "3 of 5 contests won, 1 lost, 1 undecided" in visible(site / "index.html")
     assert "← the engine is faster the peer is faster →" in text
-    assert TOO_NARROW in text.split("Contests")[0]
-    assert "below 0.99 and lost where it is above 1.01" in text
+    assert INTERVALS in text.split("Contests")[0]
+    assert "won where the whole interval of the paired ratio is below 1 and lost where all of it is above" in text
     (drawn,) = (site / "data").glob("peers-local-cpu-gpt-local-2-fp32-*-ratios.csv")
     rows = {row["peer"]: row for row in csv.DictReader(drawn.open())}
     assert set(rows) == set(RATIOS) - {"plain"}
     row = rows["tensor-parallel"]
     assert f"tensor-parallel 2x1x1x1: {float(row['ratio']):.3f} ({float(row['low']):.3f} to " in text
-    assert f" {float(row['low']):.3f}\u2013{float(row['high']):.3f} " in text
+    assert f" {float(row['low']):.3f} to {float(row['high']):.3f} " in text
     assert "rank 1 of hsdp died" in text.split("Failed contests")[1]
     provenance = list(csv.DictReader((site / "data" / "peers-provenance.csv").open()))
     assert len(provenance) == 8

@@ -3,7 +3,7 @@
 import html
 import re
 from pathlib import Path
-from statistics import mean, median
+from statistics import geometric_mean, mean, median
 from typing import Any
 
 import pandas as pd
@@ -34,6 +34,7 @@ SAMPLES: dict[str, Any] = {
     "joules": 4e3, "seconds": 7.2e3,
     "iterations": 7, "model_flops_per_s": 9e9, "joules_per_iteration": 250.0,
     "predicted_s": 3.3, "measured_s": 3.0, "device_bytes": 64e9, "errors": [0.1, -0.3, 0.2],
+    "ratios": [0.7, 0.9, 1.3],
     "places": [(1, 2), (2, 1), (3, 4), (4, 3)],
     "m": 3, "n": 5, "k": 7, "shapes": [(1.03, 1.0), (1.031, 1.0), (0.5, 0.4), (2.0, 2.1)],
 }  # fmt: skip
@@ -79,6 +80,7 @@ def test_a_formula_is_what_its_function_computes(definition: Definition) -> None
     inputs = {name: SAMPLES[name] for name in names}
     known = {
         "median": median,
+        "geometric_mean": geometric_mean,
         "mean": mean,
         "max": max,
         "min": min,

@@ -10,6 +10,7 @@ from sample_results import ALL, train
 from sample_steps import simulate
 
 from engine.result import metrics
+from engine.result.interval import over_jobs
 from engine.result.schema import Result
 from engine.result.step import AxisTime, Breakdown
 from reports import published
@@ -136,15 +137,16 @@ def test_every_wait_is_in_the_share_hidden() -> None:
 
 
 def test_ratios_are_paired_by_round_and_not_of_the_medians() -> None:
-    none, oar = [10.0, 20.0, 11.0, 30.0, 12.0], [8.0, 16.0, 8.8, 24.0, 12.0]
+    none, oar = [10.0, 20.0, 11.0, 30.0, 12.0, 12.0], [8.0, 16.0, 8.8, 24.0, 12.0, 12.0]
     row = at(only(turns({"none": none, "oar": oar})), "oar")
     assert row["ratio"] == pytest.approx(0.8)
     assert 1 - row["ratio"] != pytest.approx(1 - 12.0 / 12.0)
     assert (row["gain"], row["faster"]) == (pytest.approx(0.2), pytest.approx(1.25))
     found = metrics.paired([list(zip(oar, none, strict=True))])
-    assert (row["ratio_low"], row["ratio_high"]) == (pytest.approx(found.low), pytest.approx(found.high))
-    assert (row["gain_low"], row["gain_high"]) == (pytest.approx(1 - found.high), pytest.approx(1 - found.low))
-    assert (row["faster_low"], row["faster_high"]) == (pytest.approx(1 / found.high), pytest.approx(1 / found.low))
+    assert (row["ratio_low"], row["ratio_high"]) == pytest.approx(found.interval)
+    low, high = found.interval
+    assert (row["gain_low"], row["gain_high"]) == pytest.approx((1 - high, 1 - low))
+    assert (row["faster_low"], row["faster_high"]) == pytest.approx((1 / high, 1 / low))
 
 
 def test_the_time_of_a_round_is_the_median_of_its_steps() -> None:
@@ -152,14 +154,14 @@ def test_the_time_of_a_round_is_the_median_of_its_steps() -> None:
     assert at(only(run), "oar")["ratio"] == pytest.approx(0.5)
 
 
-def test_rounds_of_several_jobs_of_a_setting_are_pooled_job_by_job() -> None:
+def test_of_several_jobs_of_a_setting_the_ratio_and_its_interval_are_over_jobs() -> None:
     fast = turns({"none": [10.0, 10.0, 10.0], "oar": [5.0, 5.0, 5.0]})
     slow = turns({"none": [40.0, 40.0], "oar": [32.0, 32.0]}, job=1)
     setting = only(fast, slow)
     row = at(setting, "oar")
     assert (row["jobs"], row["rounds"], setting.jobs) == (2, 5, (2, 2))
-    assert row["ratio"] == pytest.approx(0.5)
-    assert (row["ratio_low"], row["ratio_high"]) == (pytest.approx(0.5), pytest.approx(0.8))
+    assert row["ratio"] == pytest.approx((0.5 * 0.8) ** 0.5)
+    assert (row["ratio_low"], row["ratio_high"]) == pytest.approx(over_jobs([0.5, 0.8]))
     assert row["time_s"] == pytest.approx((5.0 + 32.0) / 2)
 
 

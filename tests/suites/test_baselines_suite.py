@@ -55,6 +55,15 @@ def test_on_a_calibrated_machine_our_grid_is_the_planners(tmp_path: Path) -> Non
     (script,) = [file.read_text() for file in tmp_path.glob("stage/**/rfm_job.sh")]
     assert option(script, "--grid") == "8x1x1x1", "which was the fastest of 20 when it was measured, too"
     assert option(script, "--layout") == "1x1x1x8"
+    assert "--label 'grid_is=found by par4d plan'" in script
+
+
+def test_a_grid_that_the_series_fixes_is_not_said_to_be_chosen(tmp_path: Path) -> None:
+    done = reframe(tmp_path, "-c", "suites/baselines.py", "--system", "vcluster", "-n", "deep.*ddp", "--dry-run")
+    assert done.code == 0, done.out
+    (script,) = [file.read_text() for file in tmp_path.glob("stage/**/rfm_job.sh")]
+    assert option(script, "--grid") == "2x1x1x4"
+    assert "--label 'grid_is=fixed by the series after measuring several'" in script
 
 
 def test_a_job_is_told_both_sides_layouts(tmp_path: Path) -> None:
@@ -68,6 +77,7 @@ def test_a_job_is_told_both_sides_layouts(tmp_path: Path) -> None:
     assert Grid.parse(option(script, "--grid")).size == 64
     assert "--checkpoint-activations" in script
     assert "--label study=baselines" in script
+    assert "--label 'grid_is=chosen by the engine'" in script
 
 
 @pytest.mark.slow

@@ -54,18 +54,15 @@ from engine.result.metrics.training import (
     utilisation,
 )
 from engine.result.metrics.turns import (
-    CONFIDENCE,
-    RESAMPLES,
     Paired,
     memory_ratio,
     paired,
     paired_ratio,
     ratio_of_medians,
+    ratio_over_jobs,
 )
 
 __all__ = [
-    "CONFIDENCE",
-    "RESAMPLES",
     "Paired",
     "bound",
     "bound_on_shared_cores",
@@ -95,6 +92,7 @@ __all__ = [
     "product_rate",
     "rate",
     "ratio_of_medians",
+    "ratio_over_jobs",
     "relative_difference",
     "ring_bandwidth",
     "saved",

@@ -1,14 +1,11 @@
 """Times that were taken in turns."""
 
-import random
 from collections.abc import Sequence
-from statistics import median
+from statistics import geometric_mean, median
 from typing import NamedTuple
 
 from engine.result.definition import figure
-
-CONFIDENCE = 0.95
-RESAMPLES = 2000
+from engine.result.interval import Interval, over_jobs, over_rounds
 
 
 @figure("Ratio of medians", "median(median(job_s) / median(job_base_s) for job_s, job_base_s in jobs)")
@@ -31,14 +28,13 @@ def memory_ratio(ours_bytes: float, peer_bytes: float) -> float:
 
 
 class Paired(NamedTuple):
-    """The median of paired ratios, and its interval."""
+    """A ratio of times that were taken in turns, and its interval, which may be NOTHING_KNOWN."""
 
     ratio: float
-    low: float
-    high: float
+    interval: Interval
 
 
-@figure("Paired ratio", "median(time_s / base_s for time_s, base_s in rounds)")
+@figure("Paired ratio of a job", "median(time_s / base_s for time_s, base_s in rounds)")
 def paired_ratio(rounds: Sequence[tuple[float, float]]) -> float:
     """Two ways to do the same, measured in turns in the same processes: the median over rounds of the ratio of their
     times.
@@ -51,27 +47,26 @@ def paired_ratio(rounds: Sequence[tuple[float, float]]) -> float:
     return median(time_s / base_s for time_s, base_s in rounds)
 
 
-def paired(jobs: Sequence[Sequence[tuple[float, float]]]) -> Paired:
-    """The paired ratio over the rounds of all jobs, with the interval of confidence 0.95 of that median.
+@figure("Paired ratio", "geometric_mean(ratios)")
+def ratio_over_jobs(ratios: Sequence[float]) -> float:
+    """The geometric mean of the paired ratios of jobs, each with processes of its own; of one job its own.
 
-    By bootstrap: jobs are drawn with replacement and rounds within each, 2000 times, from a fixed seed. It tells how
-    far the rounds of these jobs scatter: what another job would measure is only known from other jobs, and from fewer
-    than about six of them the interval is too narrow. Raises ValueError without a round.
+    With two jobs or more its interval, of confidence 0.95, is Student's t of their logarithms: it says what other such
+    jobs would give. Rounds of one job don't tell that, so the interval of a single job, by the order of six rounds or
+    more, speaks of that job alone, and of fewer rounds nothing is known.
     """
-    if not any(jobs):
+    return geometric_mean(ratios)
+
+
+def paired(jobs: Sequence[Sequence[tuple[float, float]]]) -> Paired:
+    """The paired ratio of jobs, each with its rounds, and its interval: see ratio_over_jobs.
+
+    Jobs without a round don't count. Raises ValueError where none has one.
+    """
+    held = [rounds for rounds in jobs if rounds]
+    if not held:
         raise ValueError("A paired ratio takes at least one round.")
-    ratios = [[time_s / base_s for time_s, base_s in rounds] for rounds in jobs if rounds]
-    drawing = random.Random(0)
-    medians = sorted(
-        median(
-            [
-                ratio
-                for rounds in drawing.choices(ratios, k=len(ratios))
-                for ratio in drawing.choices(rounds, k=len(rounds))
-            ]
-        )
-        for _ in range(RESAMPLES)
-    )
-    tail = round((1 - CONFIDENCE) / 2 * RESAMPLES)
-    whole = paired_ratio([pair for rounds in jobs for pair in rounds])
-    return Paired(whole, medians[tail], medians[-1 - tail])
+    ratios = [paired_ratio(rounds) for rounds in held]
+    if len(held) > 1:
+        return Paired(ratio_over_jobs(ratios), over_jobs(ratios))
+    return Paired(ratios[0], over_rounds([time_s / base_s for time_s, base_s in held[0]]))
