@@ -18,13 +18,14 @@ FIRST_STEPS = ("reframe -c suites/weak_scaling.py --system local", "python -m re
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A study on the first page."""
+    """A study on the first page. empty: whether it has nothing to show yet."""
 
     name: str
     title: str
     summary: str
     headline: str
     remark: str
+    empty: bool
 
 
 def card(study: AnyStudy, page: Page, runs: pd.DataFrame) -> Card:
@@ -38,7 +39,9 @@ def card(study: AnyStudy, page: Page, runs: pd.DataFrame) -> Card:
     if pd.notna(latest) and not page.remark:
         remark += f", last on {latest:%Y-%m-%d}"
     headline = page.remark or "Not measured yet" if page.empty else page.headline[0].upper() + page.headline[1:]
-    return Card(study.name, study.title, study.summary, headline, "The page says what to run" if page.empty else remark)
+    if page.empty:
+        remark = "The page says what to run"
+    return Card(study.name, study.title, study.summary, headline, remark, page.empty)
 
 
 def index(loaded: Loaded, others: pd.DataFrame) -> Page:

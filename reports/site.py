@@ -49,7 +49,7 @@ def pages(loaded: Loaded) -> dict[str, str]:
     runs = everything.runs
     held = everything.contests[everything.contests["peer"] != UNTUNED]
     studies = all_studies()
-    nightly = followed(loaded.histories)
+    nightly = followed([one for one in loaded.histories if one.nightly])
     menu = [*_nightly_menu(nightly), *((study.name, study.title) for study in studies), (methods.NAME, methods.TITLE)]
     renderer = Renderer(menu, results=len(loaded.statuses), built=datetime.now(UTC))
     files: dict[str, str] = {}
@@ -75,6 +75,7 @@ def pages(loaded: Loaded) -> dict[str, str]:
         files[f"{name}.html"] = renderer.study(name, page, _add_data(files, name, page))
     files[f"{methods.NAME}.html"] = renderer.study(methods.NAME, methods.page(), {})
     first = index(loaded, runs[~shown])
+    cards.sort(key=lambda card: card.empty)  # what was measured comes first
     files["index.html"] = renderer.index(first, night_page.summary(nightly), cards, _add_data(files, "index", first))
     return files
 

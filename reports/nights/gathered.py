@@ -1,6 +1,6 @@
 """The nights of every system in every results database, each night once."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -23,12 +23,13 @@ def joined(several: Iterable[History]) -> list[History]:
     ]
 
 
-def _nights(several: Iterable[History]) -> tuple[Night, ...]:
+def _nights(several: Sequence[History]) -> tuple[Night, ...]:
     """In the order in which they began. Jobs of a session that an earlier database holds too, as a copy does, are left
     out: a session is told by when it began.
     """
     jobs: dict[str, list[Job]] = {}
     chosen: dict[str, dict[tuple[str, str], None]] = {}
+    nightly = {night.name for one in several for night in one.nights if night.nightly}
     known: set[datetime] = set()
     for one in several:
         for night in one.nights:
@@ -38,7 +39,8 @@ def _nights(several: Iterable[History]) -> tuple[Night, ...]:
         for job in new:
             jobs.setdefault(job.night, []).append(job)
     nights = [
-        Night(name, min(job.began for job in found), tuple(found), tuple(chosen[name])) for name, found in jobs.items()
+        Night(name, min(job.began for job in found), tuple(found), tuple(chosen[name]), name in nightly)
+        for name, found in jobs.items()
     ]
     return tuple(sorted(nights, key=lambda night: night.began))
 

@@ -52,13 +52,14 @@ class Job:
 @dataclass(frozen=True, slots=True)
 class Night:
     """All jobs of a night, in the order in which they were stored. chosen: the tests that it had to run, by name and
-    point, none for one that ci/nightly hasn't started.
+    point, none for one that ci/nightly hasn't started. nightly: whether ci/nightly has started one of its sessions.
     """
 
     name: str
     began: datetime
     jobs: tuple[Job, ...]
     chosen: tuple[tuple[str, str], ...] = ()
+    nightly: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,11 @@ class History:
     def jobs(self) -> Iterator[Job]:
         """Of all nights."""
         return (job for night in self.nights for job in night.jobs)
+
+    @property
+    def nightly(self) -> bool:
+        """Whether ci/nightly has ever run: what people start by hand alone is no night to speak of."""
+        return any(night.nightly for night in self.nights)
 
     def until(self, name: str) -> "History":
         """The same up to the night of this name."""
@@ -105,6 +111,7 @@ def history(database: Path, system: str, *, since: datetime | None = None) -> Hi
     jobs: dict[str, list[Job]] = {}
     chosen: dict[str, dict[tuple[str, str], None]] = {}
     held_s: dict[str, list[float]] = {}
+    nightly: set[str] = set()
     broken = 0
     ends: list[float] = []
     for _, report in sessions(database):
@@ -121,6 +128,8 @@ def history(database: Path, system: str, *, since: datetime | None = None) -> Hi
             continue
         ends.append(_number(info.get("time_end_unix")))
         night = str(info.get(NIGHT) or f"{began:%Y-%m-%d}")
+        if info.get(NIGHT):
+            nightly.add(night)
         jobs.setdefault(night, []).extend(_job(case, night, began) for case in own if RECORD in case)
         words = str(info.get(CHOSEN) or "").split()
         chosen.setdefault(night, {}).update(dict.fromkeys(name_of(unquote(word)) for word in words))
@@ -134,7 +143,9 @@ def history(database: Path, system: str, *, since: datetime | None = None) -> Hi
             f"The clock ran backwards before {back} session{'s' * (back > 1)} of {database}: nights are taken in the "
             "order in which they were stored."
         )
-    nights = tuple(Night(name, of[0].began, tuple(of), tuple(chosen[name])) for name, of in jobs.items() if of)
+    nights = tuple(
+        Night(name, of[0].began, tuple(of), tuple(chosen[name]), name in nightly) for name, of in jobs.items() if of
+    )
     return History(system, nights, tuple(remarks), held_s)
 
 

@@ -5,6 +5,7 @@ import html
 import re
 import sqlite3
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,23 @@ def test_nights_of_several_databases_are_joined_and_a_copy_counts_once(tmp_path:
     (found,) = load([tmp_path]).histories
     assert [night.name for night in found.nights] == [night_name(number) for number in range(6)]
     assert [len(night.jobs) for night in found.nights] == [2] * 6
+
+
+def test_of_jobs_started_by_hand_the_report_tells_what_they_measured_and_speaks_of_no_night(tmp_path: Path) -> None:
+    figures, record = timed(18.0, 0, {})
+    measured = record | {"labels": record["labels"] | {"study": "strong_scaling"}}
+    store(tmp_path / "results.db", [session([case(STEADY, figures, measured)], FIRST + timedelta(days=1))])
+    (found,) = load([tmp_path]).histories
+    assert not found.nightly
+    first_page, _ = build([tmp_path], tmp_path / "site")
+    assert not [page.name for page in first_page.parent.glob("*.html") if re.match("night|history", page.name)]
+    said = visible(first_page)
+    assert not re.search("night|judged", said, re.IGNORECASE)
+    studies = re.findall(r'<h2><a href="(\w+).html">', first_page.read_text())
+    assert studies[:2] == ["strong_scaling", "weak_scaling"]  # what was measured comes first
+    store(tmp_path / "more.db", slowed(3)[2:])  # from here on there is one
+    build([tmp_path], tmp_path / "site")
+    assert "Not judged" in visible(first_page)
 
 
 def test_a_database_is_read_once_for_its_results_and_the_nights_of_all_systems(
