@@ -61,11 +61,14 @@ STUDY = ContestStudy("baselines", TITLE, SUMMARY, 6, lambda held: held["study"] 
 
 def _best(rows: pd.DataFrame) -> pd.DataFrame:
     """Of each peer the layout on which it stood best, the toughest peer first: those on which the engine lost for
-    certain come before others; peers without any contest last. saved, and from saved_low to saved_high.
+    certain come before others; peers without any contest last. saved, and from saved_low to saved_high; open: whether
+    any layout of the peer is undecided.
     """
+    undecided = set(rows.loc[rows["verdict"] == "undecided", "peer"])
     lost = rows.assign(lost=rows["verdict"] == "lost")
     ordered = lost.sort_values(["lost", "ratio"], ascending=False, na_position="last", kind="stable")
     best = ordered.drop_duplicates("peer")
+    best = best.assign(open=best["peer"].isin(undecided))
     ends = {"saved": "ratio", "saved_low": "high", "saved_high": "low"}
     return best.assign(**{name: by_row(metrics.saved, 1.0, best[ratio]) for name, ratio in ends.items()})
 
@@ -94,7 +97,7 @@ def _standing(rows: pd.DataFrame) -> str:
     best = held.iloc[0]
     span = text.span(best["low"], best["high"])
     span = f"interval {span}" if span == "not known" else span
-    undecided = held[held["verdict"] == "undecided"]
+    undecided = held[held["open"]]
     if len(undecided):
         ahead = "" if best["ratio"] <= 1 else f" {_who(best)} was ahead of it, though."
         few = " One job decides nothing: --repeat 3 or more do." if (undecided["jobs"] < FEWEST_JOBS).all() else ""
@@ -112,10 +115,8 @@ def _standing(rows: pd.DataFrame) -> str:
 def _headline(groups: list[pd.DataFrame]) -> str:
     held = [rows[rows["jobs"] > 0] for rows in groups]
     held = [rows for rows in held if len(rows)]
-    won, lost = (
-        sum((rows["verdict"] == "won").all() for rows in held),
-        sum((rows["verdict"] == "lost").any() for rows in held),
-    )
+    won = sum(bool(((rows["verdict"] == "won") & ~rows["open"]).all()) for rows in held)
+    lost = sum(bool((rows["verdict"] == "lost").any()) for rows in held)
     undecided = len(held) - won - lost
     told = f"fastest of all in {won:,} of {text.plural(len(held), 'training')}, not in {lost:,}"
     return f"{told}, {undecided:,} undecided"

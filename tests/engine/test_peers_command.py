@@ -1,6 +1,7 @@
 """What `bench peers` writes: every step time with the statistics, or why there are none."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from engine.comm.launch import Launch
 from engine.errors import RunError, UsageError
 from engine.models.gpt.config import GPTConfig
 from engine.peers.account import UNFINISHED, Account
-from engine.peers.compare import check_devices, comparison
+from engine.peers.compare import ONE_JOB, check_devices, comparison, table
 from engine.peers.contest import CONTESTS, Case
 from engine.peers.ranks import Job
 from engine.result.metrics import paired
@@ -57,6 +58,24 @@ def test_the_paired_ratio_is_over_jobs_and_of_each_over_its_rounds() -> None:
     rounds = [[(scale * 1.5, 4.0), (scale * 46.0, 4.0)] for scale in (1.0, 3.0, 2.0)]
     assert found.paired.interval == pytest.approx(paired(rounds).interval)
     assert found.paired.ratio == pytest.approx((0.375 + 11.5) / 2 * 6 ** (1 / 3))
+
+
+def line_of(tmp_path: Path, jobs: list[Job], target: float) -> str:
+    mine = account(tmp_path / "a.json", names=("ddp",))
+    found = comparison(CONTESTS["ddp"], jobs, 1e-4, 0.0).model_copy(update={"target": target})
+    return table(mine.held(found, jobs))
+
+
+def test_the_table_says_what_a_contest_decides_and_whether_its_target_is_met(tmp_path: Path) -> None:
+    peer = side(1.0, (4.0, 4.0), (5.0, 3.0))
+    jobs = [job(side(scale, (1.0, 1.0), (1.0, 1.0)), peer) for scale in (1.0, 1.01, 0.99)]
+    assert re.search(r"0\.250 \(0\.24\d to 0\.25\d\) +won +0\.90 met", line_of(tmp_path, jobs, 0.9))
+    assert re.search(r" won +0\.20 missed", line_of(tmp_path, jobs, 0.2))
+    assert re.search(r" won +0\.25 undecided", line_of(tmp_path, jobs, 0.25))
+    assert ONE_JOB not in line_of(tmp_path, jobs, 0.9)
+    one = line_of(tmp_path, jobs[:1], 0.9)
+    assert re.search(r"0\.250 \(interval not known\) +undecided +0\.90 undecided", one)
+    assert one.endswith(f"{ONE_JOB}\n")
 
 
 def test_a_contest_says_how_equal_the_losses_were_and_what_memory_it_took() -> None:

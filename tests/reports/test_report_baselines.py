@@ -95,6 +95,14 @@ def test_an_undecided_training_is_neither_won_nor_lost_in_the_headline(tmp_path:
     assert "Fastest of all in 0 of 1 training, not in 0, 1 undecided" in index
 
 
+def test_a_layout_that_is_undecided_leaves_the_peer_undecided_though_another_of_its_layouts_is_beaten(
+    tmp_path: Path,
+) -> None:
+    wild = baseline(0.7, Layout(tensor=2))
+    top = words(page(tmp_path, wild.model_copy(update={"measured": wild.measured[:1]}), baseline(0.9, Layout(data=2))))
+    assert "nobody is faster than the engine for certain, and 1 peer may be" in top
+
+
 def test_the_work_is_shown_to_be_equal_row_by_row_and_published_gains_stand_beside(tmp_path: Path) -> None:
     html = words(page(tmp_path, baseline(0.9, Layout(tensor=2))).split("Equal work?")[1])
     assert "megatron-core 0.16.1" in html
