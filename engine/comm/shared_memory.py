@@ -35,25 +35,36 @@ def shared_or(gloo: Channel, group: dist.ProcessGroup, line: Line, timeout: time
     timeout: of every wait for another rank.
     """
     ranks, own = dist.get_world_size(group), dist.get_rank(group)
+
+    def everyones(row: Tensor) -> Tensor:
+        rows = torch.empty(ranks, row.numel(), dtype=row.dtype)
+        all_gather(rows, row[None], group=group)
+        return rows
+
+    met = meet(ranks, own, line, timeout, everyones)
+    return SharedMemoryChannel(gloo, *met, own, replace(line, backend="shared memory")) if met else gloo
+
+
+def meet(
+    ranks: int, own: int, line: Line, timeout: timedelta, everyones: Callable[[Tensor], Tensor]
+) -> tuple[Own, list[Neighbour]] | None:
+    """This rank's memory and its neighbours, if the ranks are few and of one host, and nobody has forbidden it.
+
+    Collective. everyones: gathers a row of integers [n] from each rank: [ranks, n].
+    """
     if not 1 < ranks <= MOST_RANKS or not hasattr(os, "memfd_create") or os.environ.get(SWITCH) == "0":
-        return gloo
+        return None
     met = None
     with Door() as door, line.held():
-        rows = torch.empty(ranks, 2, dtype=torch.int64)
-        all_gather(rows, torch.tensor([[host(), door.number]]), group=group)
-        hosts, doors = rows.t().tolist()
+        hosts, doors = everyones(torch.tensor([host(), door.number])).t().tolist()
         if len(set(hosts)) > 1:
-            return gloo
+            return None
         try:
             met = door.meet(doors, own, timeout.total_seconds())
         except (OSError, ValueError) as error:
             log.warning("rank %d shares no memory with its neighbours, gloo sends instead: %s", line.rank, error)
-        all_met = torch.tensor([met is not None], dtype=torch.int64)
-        dist.all_reduce(all_met, op=dist.ReduceOp.MIN, group=group)
-    if met is None or not all_met.item():
-        return gloo
-    memory, neighbours = met
-    return SharedMemoryChannel(gloo, memory, neighbours, own, replace(line, backend="shared memory"))
+        all_met = everyones(torch.tensor([int(met is not None)])).min()
+    return met if all_met.item() else None
 
 
 class SharedMemoryChannel:
@@ -102,15 +113,15 @@ class SharedMemoryChannel:
             for piece, part in zip(target.chunk(self._ranks), inputs, strict=True):
                 piece.copy_(part)
         elif kind is Kind.REDUCE_SCATTER:
-            _add([whole.chunk(self._ranks)[self._own] for whole in inputs], torch.add, target)
+            add_up([whole.chunk(self._ranks)[self._own] for whole in inputs], torch.add, target)
         else:
             combine = torch.add if kind is Kind.ALL_REDUCE else torch.maximum
             if self._ranks == 2 or target.numel() * target.element_size() <= SMALL_BYTES:
-                _add(inputs, combine, target)
+                add_up(inputs, combine, target)
                 return
             pieces = target.tensor_split(self._ranks)
             mine = [whole.tensor_split(self._ranks)[self._own] for whole in inputs]
-            _add(mine, combine, pieces[self._own])
+            add_up(mine, combine, pieces[self._own])
             mine[self._own].copy_(pieces[self._own])
             self._tell(number, 1, kind, target, place)
             sums = self._written(number, 1, kind, target, place)
@@ -142,11 +153,11 @@ def _sort(kind: Kind, what: Tensor) -> int:
     return tuple(Kind).index(kind) + len(Kind) * what.numel() * what.element_size()
 
 
-def _add(parts: Sequence[Tensor], combine: Callable[..., Tensor], out: Tensor) -> None:
+def add_up(parts: Sequence[Tensor], combine: Callable[..., Tensor], out: Tensor) -> None:
     """In the order of the ranks, so that all that do it get the same; a sum of several is rounded to bf16 once."""
     if len(parts) > 2 and out.is_floating_point() and out.itemsize < torch.float32.itemsize:
         total = out.float()
-        _add([part.float() for part in parts], combine, total)
+        add_up([part.float() for part in parts], combine, total)
         out.copy_(total)
         return
     combine(parts[0], parts[1], out=out)
