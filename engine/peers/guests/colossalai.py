@@ -31,6 +31,7 @@ from engine.models.llama.shape import UNSCALED_SEQUENCE, LlamaShape
 from engine.peers.contest import Case, Unavailable
 from engine.peers.layout import Layout
 from engine.peers.peer import Values, adamw, serial_model
+from engine.peers.settings import chosen
 from engine.peers.stages import mean_cross_entropy
 from engine.precision import at_least_fp32
 
@@ -52,6 +53,7 @@ class ColossalAI:
             tp_size=layout.tensor, pp_size=layout.pipeline, zero_stage=0, precision=case.precision,
             max_norm=case.optim.clip, num_microbatches=layout.micro_batches if layout.pipeline > 1 else None,
             enable_all_optimization=False, parallel_output=True, make_vocab_size_divisible_by=1,
+            **chosen("colossalai", "HybridParallelPlugin", device.type),
         )  # fmt: skip
         self.data_rank = dist.get_rank(plugin.dp_group)
         with_loss(case.model.vocabulary, plugin.tp_group)

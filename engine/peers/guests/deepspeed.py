@@ -20,6 +20,7 @@ from engine.peers.contest import Case
 from engine.peers.layout import Layout
 from engine.peers.names import parts_of
 from engine.peers.peer import Values, decaying, mean_loss, serial_model
+from engine.peers.settings import chosen
 from engine.peers.stages import cut, mean_cross_entropy
 from engine.peers.tensor_parallel import regroup_parts
 from engine.placement import NORMAL
@@ -122,7 +123,7 @@ def _config(case: Case, layout: Layout, device: torch.device, stage: int) -> dic
         "train_micro_batch_size_per_gpu": case.sequences // layout.data // layout.micro_batches,
         "gradient_accumulation_steps": layout.micro_batches,
         "gradient_clipping": optim.clip,
-        "zero_optimization": {"stage": stage},
+        "zero_optimization": {"stage": stage} | chosen("deepspeed", "zero_optimization", device.type),
         "zero_allow_untested_optimizer": True,
         "bf16": {"enabled": case.precision == "bf16"},
         "optimizer": {

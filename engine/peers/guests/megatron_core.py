@@ -17,7 +17,8 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
+from megatron.core.tensor_parallel.random import CudaRNGStatesTracker, model_parallel_cuda_manual_seed
+from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ from engine.peers.contest import Case, Unavailable
 from engine.peers.layout import Layout
 from engine.peers.names import by_halves, parts_of
 from engine.peers.peer import Values, serial_model
+from engine.peers.settings import chosen
 
 NAMES = {
     "tokens": "embedding.word_embeddings", "positions": "embedding.position_embeddings", "head": "output_layer",
@@ -52,19 +54,24 @@ class MegatronCore:
             without_gpu()
         self._case, self._layout = case, layout
         parallel_state.initialize_model_parallel(layout.tensor, layout.pipeline)
+        if device.type == "cuda":
+            model_parallel_cuda_manual_seed(case.seed)  # else its initialisation finds no random state in fork()
         self.data_rank = parallel_state.get_data_parallel_rank()
         config = _config(case, layout, device, sequence_parallel=self.sequence_parallel)
         whole = dict(renamed(case, layout, serial_model(case, "cpu").state_dict()))
         model = _model(case, config)
         _load(model, whole, layout)
         self._model = DistributedDataParallel(
-            config, DistributedDataParallelConfig(overlap_grad_reduce=layout.data > 1), model.to(device)
+            config,
+            DistributedDataParallelConfig(**_of_data_ranks("DistributedDataParallelConfig", layout, device)),
+            Float16Module(config, model.to(device)) if config.bf16 else model.to(device),
         )
         optim = case.optim
         self._optimizer = get_megatron_optimizer(
             OptimizerConfig(
                 optimizer="adam", lr=optim.learning_rate, weight_decay=optim.weight_decay, adam_beta1=optim.beta1,
                 adam_beta2=optim.beta2, adam_eps=optim.eps, clip_grad=optim.clip, bf16=case.precision == "bf16",
+                **_of_data_ranks("OptimizerConfig", layout, device),
             ),
             [self._model],
         )  # fmt: skip
@@ -109,6 +116,12 @@ class SequenceParallel(MegatronCore):
     sequence_parallel = True
 
 
+def _of_data_ranks(section: str, layout: Layout, device: torch.device) -> dict[str, bool]:
+    """Settings of what data ranks do together: none of them for one."""
+    found: dict[str, bool] = chosen("megatron-core", section, device.type)
+    return {name: on and layout.data > 1 for name, on in found.items()}
+
+
 def _config(case: Case, layout: Layout, device: torch.device, *, sequence_parallel: bool) -> TransformerConfig:
     shape, known = case.model, False
     options: dict[str, Any] = {"normalization": "LayerNorm", "activation_func": F.gelu}
@@ -123,6 +136,8 @@ def _config(case: Case, layout: Layout, device: torch.device, *, sequence_parall
         options |= {"add_bias_linear": shape.bias, "ffn_hidden_size": shape.wide, "layernorm_epsilon": shape.norm_eps}
     if not known:
         raise Unavailable(f"Megatron-core's adapter knows no network like {shape.name}.")
+    fusions = chosen("megatron-core", "TransformerConfig", device.type)
+    fusions["bias_activation_fusion"] &= isinstance(shape, LlamaShape)  # its fused GeLU is tanh's approximation
     dtype = torch.bfloat16 if case.precision == "bf16" else torch.float32
     recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     return TransformerConfig(
@@ -131,9 +146,10 @@ def _config(case: Case, layout: Layout, device: torch.device, *, sequence_parall
         sequence_parallel=sequence_parallel, attention_dropout=0.0, hidden_dropout=0.0,
         use_cpu_initialization=device.type == "cpu",
         params_dtype=dtype, pipeline_dtype=dtype, bf16=case.precision == "bf16",
-        bias_dropout_fusion=False, bias_activation_fusion=False, masked_softmax_fusion=False,
+        masked_softmax_fusion=False,
         gradient_accumulation_fusion=False, persist_layer_norm=False, apply_rope_fusion=False,
         finalize_model_grads_func=finalize_model_grads, **(recompute if case.checkpoint_activations else {}), **options,
+        **fusions,
     )  # fmt: skip
 
 
