@@ -26,7 +26,7 @@ MINUTES_HELP = "for all of it: what no longer fits is told as not run"
 def gpu(
     *,
     device: Annotated[Literal["cuda", "cpu"], Parameter(help=DEVICE_HELP)] = "cuda",
-    out: Annotated[File, Parameter(help=OUT_HELP)] = Path("gpu.json"),
+    out: Annotated[File, Parameter(help=OUT_HELP)] = Path("results/gpu.json"),
     minutes: Annotated[float, Parameter(help=MINUTES_HELP)] = 9.0,
     peak_flops: Annotated[float | None, Parameter(metavar="FLOPS", help=PEAK_HELP)] = None,
 ) -> int:

@@ -25,7 +25,7 @@ def gemm(
     device: Device = "auto",
     time_budget: Annotated[Seconds, Parameter(help="sizes that would take longer are skipped")] = 120.0,
     labels: Labels = (),
-    out: Out = Path("result.json"),
+    out: Out = Path("results/gemm.json"),
 ) -> int:
     """Measure the empirical peak: square matrix multiplications, on all ranks at once where a launcher starts several.
 
@@ -48,7 +48,7 @@ def memory(
     device: Device = "auto",
     time_budget: Annotated[Seconds, Parameter(help="fewer repeats if they would take longer")] = 60.0,
     labels: Labels = (),
-    out: Out = Path("result.json"),
+    out: Out = Path("results/memory.json"),
 ) -> int:
     """Measure the memory bandwidth: STREAM's copy, scale, add and triad, on all ranks at once."""
     with loading():
@@ -74,7 +74,7 @@ def latency(
     samples: Annotated[int, Parameter(help="of each way to launch")] = 1000,
     device: Device = "auto",
     labels: Labels = (),
-    out: Out = Path("result.json"),
+    out: Out = Path("results/latency.json"),
 ) -> int:
     """Measure the launch latency: what one tiny operator costs, on all ranks at once."""
     with loading():
@@ -96,7 +96,7 @@ def matmul(
     twice: Annotated[bool, Parameter(help="time all ways once more, to see whether the choice holds")] = False,
     device: Device = "auto",
     labels: Labels = (),
-    out: Out = Path("result.json"),
+    out: Out = Path("results/matmul.json"),
 ) -> int:
     """Time the matrix products of one rank of a job in every mode, and say which train --tune-matmul would take.
 

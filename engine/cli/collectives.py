@@ -22,7 +22,7 @@ def collectives(
     device: Device = "auto",
     time_budget: Annotated[Seconds, Parameter(help="fewer repeats if they would take longer")] = 60.0,
     labels: Labels = (),
-    out: Out = Path("result.json"),
+    out: Out = Path("results/collectives.json"),
 ) -> int:
     """Measure the bandwidth of rings: within a node for every G0 and G1, and between nodes where there are several.
 

@@ -27,7 +27,7 @@ def overlap(
     """Measure what each overlap of communication with compute gains over none, in turns in the same processes.
 
     One model is trained, and its overlap changes between steps. Takes the options of train, starts under any launcher
-    and writes one result.json. A flag that has nothing to hide on the grid is left out.
+    and writes one result (--out). A flag that has nothing to hide on the grid is left out.
 
       torchrun --standalone --nproc-per-node 2 -m engine bench overlap \\
           --model gpt-local-2 --grid 1x1x2x1 --batch-size 8 --checkpoint-activations --data synthetic --clip 0

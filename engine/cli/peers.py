@@ -43,7 +43,7 @@ def peers(
     labels: Labels = (),
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice(),
     sampling: Annotated[Sampling, Parameter(name="*", group="sampling")] = Sampling(),
-    out: Out = Path("peers.json"),
+    out: Out = Path("results/peers.json"),
 ) -> int:
     """Measure step times of the engine's grids against other people's parallelism, in turns in the same processes.
 

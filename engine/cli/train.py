@@ -23,7 +23,7 @@ PaceOptions = Annotated[Pace, Parameter(name="*", group=OVERLAP)]
 
 
 def train(*, config: TrainConfig, pace: PaceOptions = Pace()) -> int:
-    """Train a network with 4D parallelism for a fixed number of iterations and write one result.json.
+    """Train a network with 4D parallelism for a fixed number of iterations and write one result (--out).
 
     Start one process a device with any launcher; the grid's four sizes multiply to the number of processes:
 
@@ -35,9 +35,9 @@ def train(*, config: TrainConfig, pace: PaceOptions = Pace()) -> int:
       srun -N 64 --ntasks-per-node 8 python -m engine train \\
           --model llama-3.1-8b --grid 8x1x1x64 --batch-size 8192 \\
           --micro-batch 1 --precision bf16 --checkpoint-activations \\
-          --devices-per-node 8 --data synthetic --out result.json
+          --devices-per-node 8 --data synthetic --out results/result.json
 
-    Exit codes: 0 trained; 1 the run failed, and result.json says why; 2 it can't work as asked, and nothing was run.
+    Exit codes: 0 trained; 1 the run failed, and its result says why; 2 it can't work as asked, and nothing was run.
     """
     launch = take_place()
     plan = checked(replace(config, overlap=config.overlap.at(pace)), launch.world_size)

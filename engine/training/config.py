@@ -115,7 +115,7 @@ class RunConfig:
     breakdown: bool = False
     """time each collective and phase (always on CPUs, where it costs nothing; on CUDA it takes timing events)"""
     labels: Labels = ()
-    out: Out = Path("result.json")
+    out: Out = Path("results/result.json")
     optim: Annotated[OptimConfig, Parameter(name="*", group=OPTIMIZER)] = OptimConfig()
 
 
