@@ -29,6 +29,9 @@ PEER_HELP = f"{', '.join(CONTESTS)}, all of these, or {UNTUNED} (ourselves, wher
 LAYOUT_HELP = "of the peer, where it isn't our grid's: another grid, or such as tensor=2,pipeline=2; repeatable"
 GRID_HELP = "instead of the peer's usual one; repeatable. Under a launcher such as srun, its ranks take part"
 
+MICRO_HELP = "sequences a rank takes at once, both sides (default: its share; of a pipeline 4 parts a stage)"
+PEER_MICRO_HELP = "the peer's, where it isn't ours"
+
 
 def peers(
     *,
@@ -38,6 +41,8 @@ def peers(
     overlap: Annotated[OverlapFlags, Parameter(help="as in train")] = ALL,
     checkpoint_activations: Annotated[bool, Parameter(help="both sides")] = False,
     batch_size: Annotated[int, Parameter(metavar="SEQS", help="sequences of a step, all ranks together")] = 8,
+    micro_batch: Annotated[int | None, Parameter(metavar="SEQS", help=MICRO_HELP)] = None,
+    peer_micro_batch: Annotated[int | None, Parameter(metavar="SEQS", help=PEER_MICRO_HELP)] = None,
     precision: PrecisionOption = "fp32",
     device: Device = "auto",
     labels: Labels = (),
@@ -59,6 +64,8 @@ def peers(
     case = Case(
         model=model.resolve(),
         sequences=batch_size,
+        micro_batch=micro_batch,
+        peer_micro_batch=peer_micro_batch or micro_batch,
         precision=precision,
         device=device,
         checkpoint_activations=checkpoint_activations,

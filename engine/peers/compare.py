@@ -96,6 +96,7 @@ def check_devices(contests: Sequence[Contest], device: DeviceKind, ranks: int) -
 def check_contests(case: Case, contests: Sequence[Contest], ranks: int) -> None:
     """Raises UsageError for whatever can't be run, before anything is. ranks: of the launcher, 1 without one."""
     numbers = {"--jobs": case.jobs, "--rounds": case.rounds, "--steps-per-round": case.steps, "--threads": case.threads}
+    numbers |= {"--micro-batch": case.micro_batch or 1, "--peer-micro-batch": case.peer_micro_batch or 1}
     for option, number in numbers.items():
         if number < 1:
             raise UsageError(f"{option} is at least 1, but {number} was given.")
@@ -109,10 +110,11 @@ def check_contests(case: Case, contests: Sequence[Contest], ranks: int) -> None:
     for contest in contests:
         contest.check(case.model)
         if isinstance(contest.layout, Grid):
-            check_grid(case.model, contest.layout, Batch(case.sequences))
+            check_grid(case.model, contest.layout, Batch(case.sequences, case.peer_micro_batch))
         elif contest.layout is not None:
-            contest.layout.for_batch(case.sequences).check(case.model, case.sequences)
-        check_grid(case.model, contest.grid, Batch(case.sequences))
+            layout = contest.layout.for_batch(case.sequences, case.peer_micro_batch)
+            layout.check(case.model, case.sequences)
+        check_grid(case.model, contest.grid, Batch(case.sequences, case.micro_batch))
         if ranks > 1 and contest.grid.size != ranks:
             raise UsageError(
                 f"{ranks} ranks were started, but the contest with {contest.name} is on grid {contest.grid} of "

@@ -365,11 +365,14 @@ class Case(Sampling):
     """What both sides train, and how often. sequences: of the global batch. overlap: the engine's.
 
     precision: as engine/precision.py has it. device: auto, cpu or cuda. warmup: untimed steps of each side, whose
-    losses are compared.
+    losses are compared. micro_batch, peer_micro_batch: sequences that a rank of ours and of the peer's takes at once,
+    adding up gradients; None for its whole share, of a pipeline for what its stages take in turn.
     """
 
     model: Architecture
     sequences: int
+    micro_batch: int | None = None
+    peer_micro_batch: int | None = None
     precision: PrecisionName = "fp32"
     device: str = "auto"
     optim: OptimConfig = field(default_factory=OptimConfig)

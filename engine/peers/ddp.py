@@ -3,6 +3,8 @@
 bf16 by autocast, with the hook of torch's own that sums gradients in bf16, as the engine does.
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
@@ -11,19 +13,21 @@ from torch.nn.parallel import DistributedDataParallel
 
 from engine.comm.funnel import Comm
 from engine.peers.contest import Case
-from engine.peers.peer import Values, adamw, autocast, mean_loss, mean_over_ranks, serial_model
+from engine.peers.peer import Values, accumulate, adamw, autocast, mean_loss, mean_over_ranks, serial_model
 
 
 class DDP:
     """Gradients are averaged bucket by bucket while the backward runs, in place (gradient_as_bucket_view).
 
-    static_graph, which the network allows, made a step 1 % faster; other bucket sizes did not.
+    static_graph, which the network allows, made a step 1 % faster; other bucket sizes did not. With no_sync, which sums
+    gradients of micro-batches once a step, it fails in the first one.
     """
 
     def __init__(self, case: Case, comm: Comm) -> None:
         self._case, self._device = case, comm.device
         self._model = serial_model(case, comm.device)
-        self._parallel = DistributedDataParallel(self._model, gradient_as_bucket_view=True, static_graph=True)
+        whole = case.peer_micro_batch is None
+        self._parallel = DistributedDataParallel(self._model, gradient_as_bucket_view=True, static_graph=whole)
         if case.precision == "bf16":
             self._parallel.register_comm_hook(dist.group.WORLD, sum_in_bf16)
         self._optimizer = adamw(case.optim, self._model.parameters())
@@ -31,11 +35,17 @@ class DDP:
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer."""
         self._optimizer.zero_grad()
-        loss = mean_loss(self._model, self._forward, tokens_BS, targets_BS)
-        loss.backward()
+        loss = accumulate(tokens_BS, targets_BS, self._case.peer_micro_batch, self._loss, self._summed)
         norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._case.optim.clip)
         self._optimizer.step()
         return Values(mean_over_ranks(loss), norm.item())
+
+    def _loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+        return mean_loss(self._model, self._forward, tokens_BS, targets_BS)
+
+    def _summed(self, last: bool) -> AbstractContextManager[object]:
+        """Over ranks once a step: no_sync before."""
+        return nullcontext() if last else self._parallel.no_sync()
 
     def _forward(self, tokens_BS: Tensor) -> Tensor:
         with autocast(self._case, self._device):

@@ -1,7 +1,12 @@
 """The serial model under FSDP2: fully_shard on each block and on the rest.
 
+Of several micro-batches it sums gradients over ranks after the last one, and keeps them whole until then, as it keeps
+gathered weights; where it gathers twice to save memory, gradients are sharded after each.
+
 bf16 by its own policy: bf16 weights are gathered, gradients are reduced in bf16, masters stay fp32, as in the engine.
 """
+
+from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -10,7 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from engine.comm.funnel import Comm
 from engine.peers.contest import Case
-from engine.peers.peer import Values, adamw, mean_loss, mean_over_ranks, serial_model
+from engine.peers.peer import Values, accumulate, adamw, mean_loss, mean_over_ranks, serial_model
 from engine.precision import Precision
 
 
@@ -34,7 +39,7 @@ class FSDP2:
             fully_shard(block, mesh=mesh, reshard_after_forward=self.reshard_after_forward, mp_policy=mixed)
         fully_shard(self._model, mesh=mesh, reshard_after_forward=False, mp_policy=mixed)
         self._optimizer = adamw(case.optim, self._model.parameters())
-        self._clip = case.optim.clip
+        self._clip, self._at_once = case.optim.clip, case.peer_micro_batch
 
     def mesh(self, comm: Comm) -> DeviceMesh:
         """All ranks, each with its shard."""
@@ -43,15 +48,27 @@ class FSDP2:
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer."""
         self._optimizer.zero_grad()
-        loss = mean_loss(self._model, self._model, tokens_BS, targets_BS)
-        loss.backward()
+        loss = accumulate(tokens_BS, targets_BS, self._at_once, self._loss, self.before)
         norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._clip)
         assert isinstance(norm, DTensor)
         self._optimizer.step()
         return Values(mean_over_ranks(loss), norm.full_tensor().item())
+
+    def before(self, last: bool) -> AbstractContextManager[object]:
+        """What is set for a micro-batch."""
+        self._model.set_requires_gradient_sync(last)  # type: ignore[operator]
+        self._model.set_reshard_after_backward(last)  # type: ignore[operator]
+        return nullcontext()
+
+    def _loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+        return mean_loss(self._model, self._model, tokens_BS, targets_BS)
 
 
 class FSDP2Reshard(FSDP2):
     """Gathered weights of a block are freed after its forward and gathered again for its backward."""
 
     reshard_after_forward = True
+
+    def before(self, last: bool) -> AbstractContextManager[object]:
+        """See FSDP2.before: shards, always."""
+        return nullcontext()

@@ -1,13 +1,25 @@
 """The serial model under FSDP2 with hybrid sharding: shards over z, copies over data."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from engine.comm.funnel import Comm
+from engine.peers.contest import Case
 from engine.peers.fsdp2 import FSDP2
 
 
 class HSDP(FSDP2):
     """As FSDP2 on a two-dimensional mesh, whose second dimension is the sharded one."""
+
+    def __init__(self, case: Case, comm: Comm) -> None:
+        self.reshard_after_forward = case.checkpoint_activations  # as the engine gathers again to recompute
+        super().__init__(case, comm)
+
+    def before(self, last: bool) -> AbstractContextManager[object]:
+        """Gradients are sharded after each micro-batch, and summed over copies after the last."""
+        self._model.set_requires_all_reduce(last)  # type: ignore[operator]
+        return nullcontext()
 
     def mesh(self, comm: Comm) -> DeviceMesh:
         """Ranks in the engine's order: z within data."""

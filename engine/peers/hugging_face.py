@@ -16,7 +16,7 @@ from engine.models.adapters.values import library_state
 from engine.models.gpt.shape import GPTShape
 from engine.models.llama.shape import UNSCALED_SEQUENCE, LlamaShape
 from engine.peers.contest import Case, Unavailable
-from engine.peers.peer import Values, adamw, autocast, serial_model
+from engine.peers.peer import Values, accumulate, adamw, autocast, serial_model
 from engine.precision import at_least_fp32
 
 try:
@@ -48,13 +48,15 @@ class HuggingFace:
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer."""
         self._optimizer.zero_grad()
-        with autocast(self._case, self._device):
-            logits_BSV = self._model(tokens_BS, use_cache=False).logits
-        loss = F.cross_entropy(at_least_fp32(logits_BSV).flatten(0, 1), targets_BS.flatten())
-        loss.backward()
+        loss = accumulate(tokens_BS, targets_BS, self._case.peer_micro_batch, self._loss)
         norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._case.optim.clip)
         self._optimizer.step()
         return Values(loss.item(), norm.item())
+
+    def _loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+        with autocast(self._case, self._device):
+            logits_BSV = self._model(tokens_BS, use_cache=False).logits
+        return F.cross_entropy(at_least_fp32(logits_BSV).flatten(0, 1), targets_BS.flatten())
 
 
 def build(case: Case) -> "GPT2LMHeadModel | LlamaForCausalLM":

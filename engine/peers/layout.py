@@ -64,11 +64,21 @@ class Layout:
                     f"{divisors(whole)} do."
                 )
 
-    def for_batch(self, sequences: int) -> "Layout":
-        """The same with micro-batches where it is a pipeline and none were named: as many as divide a data rank's
-        share, up to PER_STAGE a stage.
+    def for_batch(self, sequences: int, at_once: int | None = None) -> "Layout":
+        """The same with micro-batches where none were named: of so many sequences; of a pipeline that isn't told, as
+        many as divide a data rank's share, up to PER_STAGE a stage. Raises UsageError where a share has no such parts.
         """
-        if self.pipeline == 1 or self.micro_batches > 1 or sequences % self.data:
+        if self.micro_batches > 1 or sequences % self.data:
+            return self
+        if at_once is not None:
+            share = sequences // self.data
+            if share % at_once:
+                raise UsageError(
+                    f"A data rank of the layout {self} has {share} of the {sequences} sequences, which micro-batches "
+                    f"of {at_once} don't divide: use --peer-micro-batch one of {divisors(share)}."
+                )
+            return replace(self, micro_batches=share // at_once)
+        if self.pipeline == 1:
             return self
         fitting = [count for count in grids.divisors(sequences // self.data) if count <= PER_STAGE * self.pipeline]
         return replace(self, micro_batches=fitting[-1])

@@ -1,6 +1,7 @@
 """What a peer has to offer, and the pieces that all of them share: the serial model, its optimizer, its loss."""
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -70,6 +71,31 @@ def mean_loss(model: SerialModel, forward: Callable[[Tensor], Tensor], tokens_BS
     """The mean over this rank's tokens, never below fp32. forward: the model, or what is wrapped around it."""
     logits_BSV = at_least_fp32(forward(tokens_BS))
     return model.criterion(logits_BSV.flatten(0, 1), targets_BS.flatten(), targets_BS.numel())
+
+
+def accumulate(
+    tokens_BS: Tensor,
+    targets_BS: Tensor,
+    at_once: int | None,
+    loss_of: Callable[[Tensor, Tensor], Tensor],
+    around: Callable[[bool], AbstractContextManager[object]] = lambda last: nullcontext(),
+) -> Tensor:
+    """Forward and backward of a rank's rows, so many sequences at once or all: gradients are those of the mean loss,
+    which is returned.
+
+    loss_of: the mean over a micro-batch's tokens. around: entered with each micro-batch, and told whether it is the
+    last, as of most libraries only the last sums gradients over ranks.
+    """
+    size = at_once or len(tokens_BS)
+    parts = list(zip(tokens_BS.split(size), targets_BS.split(size), strict=True))
+    losses: list[Tensor] = []
+    for number, (tokens, targets) in enumerate(parts, 1):
+        with around(number == len(parts)):
+            loss = loss_of(tokens, targets)
+            loss.backward(torch.full_like(loss, 1 / len(parts)))
+        losses.append(loss.detach())
+        del loss  # and its graph, which else lives into the next forward
+    return losses[0] if len(parts) == 1 else torch.stack(losses).mean()
 
 
 def autocast(case: Case, device: torch.device) -> torch.autocast:

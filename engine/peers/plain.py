@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from engine.comm.funnel import Comm
 from engine.peers.contest import Case
-from engine.peers.peer import Values, adamw, autocast, mean_loss, serial_model
+from engine.peers.peer import Values, accumulate, adamw, autocast, mean_loss, serial_model
 
 
 class Plain:
@@ -18,8 +18,7 @@ class Plain:
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer."""
         self._optimizer.zero_grad()
-        loss = self._loss(tokens_BS, targets_BS)
-        loss.backward()
+        loss = accumulate(tokens_BS, targets_BS, self._case.peer_micro_batch, self._loss)
         norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._case.optim.clip)
         self._optimizer.step()
         return Values(loss.item(), norm.item())

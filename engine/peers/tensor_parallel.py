@@ -24,7 +24,7 @@ from torch.distributed.tensor.parallel import (
 from engine.comm.funnel import Comm
 from engine.models.serial import SerialModel
 from engine.peers.contest import Case
-from engine.peers.peer import Values, adamw, autocast, mean_loss, serial_model
+from engine.peers.peer import Values, accumulate, adamw, autocast, mean_loss, serial_model
 from engine.placement import NORMAL, Placement
 
 
@@ -51,13 +51,15 @@ class TensorParallel:
         """See peer.Peer."""
         self._optimizer.zero_grad()
         with loss_parallel():
-            loss = mean_loss(self._model, self._forward, tokens_BS, targets_BS)
-            loss.backward()
+            loss = accumulate(tokens_BS, targets_BS, self._case.peer_micro_batch, self._loss)
         norm = self._gradient_norm()
         for kind in self._kinds:
             nn.utils.clip_grads_with_norm_(kind, self._clip, norm)
         self._optimizer.step()
         return Values(_whole(loss).item(), norm.item())
+
+    def _loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+        return mean_loss(self._model, self._forward, tokens_BS, targets_BS)
 
     def _forward(self, tokens_BS: Tensor) -> Tensor:
         with autocast(self._case, self._device):

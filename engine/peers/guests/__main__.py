@@ -102,7 +102,7 @@ def guest_step(order: Order, device: torch.device) -> Step:
     contest, case = order.contest, order.case
     assert isinstance(contest.layout, Layout)
     module, _, constructor = contest.built_by.partition(":")
-    layout = contest.layout.for_batch(case.sequences)
+    layout = contest.layout.for_batch(case.sequences, case.peer_micro_batch)
     guest: Guest = getattr(import_module(module), constructor)(case, layout, device)
     return on_batches(guest, case, layout.rows(guest.data_rank, case.sequences), device)
 

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from engine.models.serial import SerialModel
 from engine.peers.contest import Case, Unavailable
 from engine.peers.layout import Layout
-from engine.peers.peer import Values, autocast, mean_loss, serial_model
+from engine.peers.peer import Values, accumulate, autocast, mean_loss, serial_model
 from engine.peers.tensor_parallel import regroup_parts
 from engine.placement import NORMAL, Placement
 
@@ -64,12 +64,14 @@ class AxoNN:
             overlap_all_gather=self.depth,
             model_object_for_overlapping_allgathers=self._model,
         ):  # fmt: skip
-            loss = mean_loss(self._model, self._forward, tokens_BS, targets_BS)
-            loss.backward()
+            loss = accumulate(tokens_BS, targets_BS, self._case.peer_micro_batch, self._loss)
         sync_gradients(self._model, mean=True, expert_mode=True)
         norm = clip_grad_norm_(self._model.parameters(), self._case.optim.clip)
         self._optimizer.step()
         return Values(loss.item(), norm.item())
+
+    def _loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+        return mean_loss(self._model, self._forward, tokens_BS, targets_BS)
 
     def _forward(self, tokens_BS: Tensor) -> Tensor:
         with autocast(self._case, self._device):

@@ -8,6 +8,7 @@ unsummed; nor is ZeRO, which takes no fp32.
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import colossalai.booster.plugin.hybrid_parallel_plugin as hybrid
@@ -30,6 +31,7 @@ from engine.models.gpt.shape import GPTShape
 from engine.models.llama.shape import UNSCALED_SEQUENCE, LlamaShape
 from engine.peers.contest import Case, Unavailable
 from engine.peers.layout import Layout
+from engine.peers.names import parts_of
 from engine.peers.peer import Values, adamw, serial_model
 from engine.peers.settings import chosen
 from engine.peers.stages import mean_cross_entropy
@@ -57,6 +59,7 @@ class ColossalAI:
         )  # fmt: skip
         self.data_rank = dist.get_rank(plugin.dp_group)
         with_loss(case.model.vocabulary, plugin.tp_group)
+        self._parts = layout.micro_batches
         self._booster, self._pipeline = Booster(plugin=plugin), layout.pipeline > 1
         model = model.to(device).train()
         optimizer = adamw(case.optim, model.parameters())
@@ -67,20 +70,31 @@ class ColossalAI:
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See guest.Guest."""
         self._optimizer.zero_grad()
-        batch = {"input_ids": tokens_BS, "attention_mask": torch.ones_like(tokens_BS)}
-        batch |= {"labels": targets_BS} if self._targets else {}
         if self._pipeline:
             found = self._booster.execute_pipeline(
-                iter([batch]), self._model, _its_loss, self._optimizer, return_loss=True
+                iter([self._batch(tokens_BS, targets_BS)]), self._model, _its_loss, self._optimizer, return_loss=True
             )["loss"]
             loss = math.nan if found is None else found.item()
         else:
-            outputs = self._model(**batch)
-            mean = outputs.loss if self._targets else mean_cross_entropy(outputs.logits, targets_BS)
-            self._booster.backward(mean, self._optimizer)
-            loss = mean.item()
+            loss = self._accumulated(tokens_BS, targets_BS)
         self._optimizer.step()
         return Values(loss, float(self._optimizer.get_grad_norm() or math.nan))
+
+    def _batch(self, tokens_BS: Tensor, targets_BS: Tensor) -> dict[str, Tensor]:
+        batch = {"input_ids": tokens_BS, "attention_mask": torch.ones_like(tokens_BS)}
+        return batch | ({"labels": targets_BS} if self._targets else {})
+
+    def _accumulated(self, tokens_BS: Tensor, targets_BS: Tensor) -> float:
+        """The mean loss of all micro-batches, of which only the last sums gradients over data ranks."""
+        losses: list[Tensor] = []
+        for number, (tokens, targets) in enumerate(parts_of(tokens_BS, targets_BS, self._parts), 1):
+            last = number == self._parts
+            with nullcontext() if last else self._booster.no_sync(self._model, self._optimizer):
+                outputs = self._model(**self._batch(tokens, targets))
+                mean = outputs.loss if self._targets else mean_cross_entropy(outputs.logits, targets)
+                self._booster.backward(mean / self._parts, self._optimizer)
+            losses.append(mean.detach())
+        return torch.stack(losses).mean().item()
 
 
 def _its_loss(outputs: Any, _: object) -> Tensor:

@@ -32,7 +32,7 @@ class _ZeRO:
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
         without_building()
         self.data_rank = torch.distributed.get_rank()
-        self._model = serial_model(case, device)
+        self._parts, self._model = layout.micro_batches, serial_model(case, device)
         config = _config(case, layout, device, self.stage)
         self._engine, *_ = deepspeed.initialize(
             model=self._model, model_parameters=decaying(case.optim, self._model.parameters()), config=config
@@ -40,10 +40,13 @@ class _ZeRO:
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See guest.Guest."""
-        loss = mean_loss(self._model, self._engine, tokens_BS, targets_BS)
-        self._engine.backward(loss)
-        self._engine.step()
-        return Values(loss.item(), float(self._engine.get_global_grad_norm()))
+        losses: list[Tensor] = []
+        for tokens, targets in parts_of(tokens_BS, targets_BS, self._parts):
+            loss = mean_loss(self._model, self._engine, tokens, targets)
+            self._engine.backward(loss)
+            self._engine.step()  # which it takes after the last of its gradient_accumulation_steps
+            losses.append(loss.detach())
+        return Values(torch.stack(losses).mean().item(), float(self._engine.get_global_grad_norm()))
 
 
 class ZeRO1(_ZeRO):

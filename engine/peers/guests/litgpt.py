@@ -23,6 +23,7 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.contest import Case, Unavailable
 from engine.peers.layout import Layout
+from engine.peers.names import parts_of
 from engine.peers.peer import Values, adamw, serial_model
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed"}
@@ -36,7 +37,7 @@ class LitGPT:
             raise Unavailable("litgpt computes parts of a network in fp32 at most: compare in fp32 or bf16.")
         if case.checkpoint_activations:
             raise Unavailable("litgpt recomputes activations by Fabric's FSDP only, which is for GPUs.")
-        self._case = case
+        self._case, self._parts = case, layout.micro_batches
         here = min(layout.data, torch.cuda.device_count()) if device.type == "cuda" else layout.data
         self._fabric = Fabric(
             accelerator=device.type, devices=here, num_nodes=layout.data // here, precision=PRECISIONS[case.precision],
@@ -51,12 +52,16 @@ class LitGPT:
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See guest.Guest."""
-        loss = chunked_cross_entropy(self._model(tokens_BS), targets_BS)
-        self._fabric.backward(loss)
+        losses: list[Tensor] = []
+        for number, (tokens, targets) in enumerate(parts_of(tokens_BS, targets_BS, self._parts), 1):
+            with self._fabric.no_backward_sync(self._model, enabled=number < self._parts):
+                loss = chunked_cross_entropy(self._model(tokens), targets) / self._parts
+                self._fabric.backward(loss)
+            losses.append(loss.detach())
         norm = self._fabric.clip_gradients(self._model, self._optimizer, max_norm=self._case.optim.clip)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        return Values(loss.item(), norm.item())
+        return Values(torch.stack(losses).sum().item(), norm.item())
 
 
 def _config(case: Case) -> Config:

@@ -23,6 +23,7 @@ from engine.models.adapters.values import library_state
 from engine.models.llama.shape import LlamaShape
 from engine.peers.contest import Case, Unavailable
 from engine.peers.layout import Layout
+from engine.peers.names import parts_of
 from engine.peers.peer import Values, adamw, serial_model
 from engine.precision import Precision
 
@@ -48,7 +49,7 @@ class TorchTitan:
         from torchtitan.models.llama3 import parallelize_llama, pipeline_llm
         from torchtitan.models.llama3.sharding import set_llama3_sharding_config
 
-        self._case, self._pipeline = case, layout.pipeline > 1
+        self._case, self._pipeline, self._count = case, layout.pipeline > 1, layout.micro_batches
         share = case.sequences // layout.data
         parallelism = ParallelismConfig(
             data_parallel_shard_degree=layout.data, tensor_parallel_degree=layout.tensor,
@@ -93,8 +94,8 @@ class TorchTitan:
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See guest.Guest. Each rank's loss is a sum over its rows, divided by the tokens of all."""
         self._optimizer.zero_grad()
-        tokens, targets, _ = self._inputs(self._dims, tokens_BS, targets_BS, {})
         if self._pipeline:
+            tokens, targets, _ = self._inputs(self._dims, tokens_BS, targets_BS, {})
             losses: list[Tensor] = []
             self._schedule.step(
                 *((tokens,) if self._first else ()), target=targets if self._last else None,
@@ -103,8 +104,13 @@ class TorchTitan:
             )  # fmt: skip
             loss = torch.stack(losses).sum() if self._last else torch.tensor(torch.nan)
         else:
-            loss, _ = self._loss(self._parts[0](tokens), targets, self._tokens)
-            loss.backward()
+            losses = []
+            for part in parts_of(tokens_BS, targets_BS, self._count):
+                tokens, targets, _ = self._inputs(self._dims, *part, {})
+                one, _ = self._loss(self._parts[0](tokens), targets, self._tokens)
+                one.backward()
+                losses.append(one.detach())
+            loss = sum(losses[1:], losses[0])
         norm = self._clip(
             self._parameters, self._case.optim.clip, foreach=True, pp_mesh=self._dims.get_optional_mesh("pp")
         )

@@ -25,7 +25,7 @@ from engine.models.llama.shape import LlamaShape
 from engine.peers.contest import Case, Unavailable
 from engine.peers.hugging_face import build
 from engine.peers.layout import Layout
-from engine.peers.peer import Values, adamw, autocast, serial_model
+from engine.peers.peer import Values, accumulate, adamw, autocast, serial_model
 from engine.precision import at_least_fp32
 
 try:
@@ -87,10 +87,7 @@ class TransformersTP:
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See guest.Guest."""
         self._optimizer.zero_grad()
-        with autocast(self._case, self._device):
-            logits_BSV = self._model(tokens_BS, use_cache=False).logits
-        loss = F.cross_entropy(at_least_fp32(logits_BSV).flatten(0, 1), targets_BS.flatten())
-        loss.backward()
+        loss = accumulate(tokens_BS, targets_BS, self._case.peer_micro_batch, self._loss)
         norms = [nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None]) for kind in self._kinds]
         norm = torch.linalg.vector_norm(
             torch.stack([one.full_tensor() if isinstance(one, DTensor) else one for one in norms])
@@ -99,6 +96,11 @@ class TransformersTP:
             nn.utils.clip_grads_with_norm_(kind, self._case.optim.clip, norm)
         self._optimizer.step()
         return Values(loss.item(), norm.item())
+
+    def _loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+        with autocast(self._case, self._device):
+            logits_BSV = self._model(tokens_BS, use_cache=False).logits
+        return F.cross_entropy(at_least_fp32(logits_BSV).flatten(0, 1), targets_BS.flatten())
 
 
 def opt(case: Case) -> "OPTForCausalLM":

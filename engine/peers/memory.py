@@ -1,0 +1,231 @@
+"""What both sides of a contest need of a device, by the formulas of engine/planning. No torch in it.
+
+Ours is Footprint's. A peer's is put together of the same parts: what the network's blocks keep of a token
+(KeptFeatures), the activation of a rank's rows, and the states of a parameter. What differs from peer to peer is data:
+MEMORY below says of each which ranks divide what, and what it has besides. Sources: ZeRO (Rajbhandari et al. 2020, 3
+and 5) for what data ranks divide in its stages; Korthikanti et al. 2022, 4, for activations by tensor ranks with and
+without sequence parallelism; Narayanan et al. 2021, 2.2, for micro-batches in flight of a pipeline; for the others
+their own code, as the guests call it. Against what PyTorch's allocator handed out on a processor it was within 25 %
+(tests/engine/test_peer_memory.py). DTensor's sequence parallelism took up to twice as much there, as what it is done
+with stays until Python collects it: of that nothing is counted. No GPU has confirmed any of it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from engine.batch import Batch
+from engine.grid import Grid
+from engine.peers.contest import Case, Contest
+from engine.peers.layout import Layout
+from engine.planning.memory import BYTES, Footprint, Workload
+from engine.planning.rank import RESERVE
+
+Divided = Literal["nothing", "optimizer", "gradients", "weights"]
+Built = Literal["device", "host"]
+USABLE = 1 - RESERVE
+"""Of a device's memory, what a plan may count on: the rest is the formulas' error, fragments and libraries."""
+MOMENTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """How a peer uses memory.
+
+    data: the most that its data ranks divide: nothing (DDP), optimizer states (ZeRO-1), gradients (ZeRO-2), or weights
+    (ZeRO-3, FSDP); each takes in what comes before it. keeps: gathered weights of all blocks at once, and gradients
+    whole until the last micro-batch. stream: whether tensor ranks split the residual stream by positions. gathers:
+    whether they then gather a product's input again in the backward, instead of keeping it whole. vocabulary: whether
+    they split the logits; else each has all of them. scores: whether attention keeps its scores. autocast: whether bf16
+    is autocast's, with weights, residual stream and gradients in fp32 and a cast of each weight kept; else weights are
+    bf16 beside fp32 masters. flights: micro-batches in flight of a pipeline, "all" of them or one a "stage". again:
+    what recomputation holds at once, a "block", or a "stage" as was seen of PyTorch's pipelines. built: where each rank
+    makes the whole network first.
+    """
+
+    data: Divided = "nothing"
+    keeps: bool = False
+    stream: bool = False
+    gathers: bool = False
+    vocabulary: bool = True
+    scores: bool = False
+    autocast: bool = True
+    flights: Literal["all", "stage"] = "stage"
+    again: Literal["block", "stage"] = "block"
+    built: Built = "device"
+
+
+_FULL = Habits(vocabulary=False)
+_PIPELINE = replace(_FULL, again="stage")
+_SHARDED = Habits(data="weights", autocast=False)
+_MEGATRON = Habits(scores=True, autocast=False, built="host")
+_DEEPSPEED = Habits(vocabulary=False, autocast=False)
+_TITAN = Habits(data="weights", autocast=False, built="host")
+MEMORY: Mapping[str, Habits] = MappingProxyType(
+    {
+        "plain": _FULL,
+        "compile": _FULL,
+        "transformers": _FULL,
+        "ddp": _FULL,
+        "fsdp2": replace(_SHARDED, keeps=True),
+        "fsdp2-reshard": _SHARDED,
+        "hsdp": _SHARDED,
+        "tensor-parallel": Habits(),
+        "tensor-parallel-sp": Habits(stream=True),
+        "pipeline-gpipe": replace(_PIPELINE, flights="all"),
+        "pipeline-1f1b": _PIPELINE,
+        "pipeline-interleaved": _PIPELINE,
+        "pipeline-zero-bubble": _PIPELINE,
+        "megatron-core": _MEGATRON,
+        "megatron-core-sp": replace(_MEGATRON, stream=True, gathers=True),
+        "deepspeed-zero1": replace(_DEEPSPEED, data="optimizer"),
+        "deepspeed-zero2": replace(_DEEPSPEED, data="gradients"),
+        "deepspeed-zero3": replace(_DEEPSPEED, data="weights"),
+        "deepspeed-pipeline": replace(_DEEPSPEED, data="optimizer"),
+        "deepspeed-3d": replace(_DEEPSPEED, data="optimizer"),
+        "torchtitan": _TITAN,
+        "torchtitan-sp": replace(_TITAN, stream=True),
+        "transformers-tp": replace(_FULL, data="weights"),
+        "colossalai": Habits(scores=True, autocast=False, built="host"),
+        "axonn": replace(_FULL, built="host"),
+        "axonn-depth": replace(_FULL, data="weights", built="host"),
+        "litgpt": replace(_FULL, built="host"),
+    }
+)
+
+
+class Ranks(NamedTuple):
+    """Of a peer: how many split the network each way. shards: over which data ranks divide. parts: micro-batches."""
+
+    tensor: int
+    pipeline: int
+    shards: int
+    at_once: float
+    parts: float
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """Bytes that a rank of each side needs."""
+
+    ours: float
+    peer: float
+
+    def lacking(self, name: str, device_memory: float) -> str | None:
+        """Which side doesn't fit alone, in a sentence; None where both do."""
+        for who, needed in (("the engine", self.ours), (name, self.peer)):
+            if needed > USABLE * device_memory:
+                return (
+                    f"{who} does not fit: needs {needed / 1e9:.3g} of {USABLE * device_memory / 1e9:.3g} GB that a "
+                    f"plan counts on of a device's {device_memory / 1e9:.3g}."
+                )
+        return None
+
+    def together(self, device_memory: float) -> bool:
+        """Whether one device holds both at once."""
+        return self.ours + self.peer <= USABLE * device_memory
+
+
+def both(contest: Contest, case: Case, device: str) -> Both:
+    """Of a contest, on devices of a kind: cpu or cuda."""
+    return Both(ours(case, contest.grid, device), peer(contest, case))
+
+
+def ours(case: Case, grid: Grid, device: str) -> float:
+    """Bytes of a rank of the engine."""
+    workload = Workload(
+        Batch(case.sequences, case.micro_batch), case.precision, None, case.checkpoint_activations, case.overlap, device
+    )
+    return Footprint(case.model, workload).on(grid).total
+
+
+def peer(contest: Contest, case: Case) -> float:
+    """Bytes of a rank of the peer: the most of training and of what it makes first. A peer that MEMORY doesn't have is
+    ourselves.
+    """
+    habits = MEMORY.get(contest.name)
+    if habits is None:
+        return ours(case, contest.grid, "cuda")
+    ranks = _ranks(contest, case)
+    return max(_trained(habits, ranks, case), _built(habits, ranks, case))
+
+
+def _ranks(contest: Contest, case: Case) -> Ranks:
+    """As its layout or its grid has them."""
+    layout = contest.layout if contest.layout is not None else contest.grid
+    if isinstance(layout, Layout):
+        settled = layout.for_batch(case.sequences, case.peer_micro_batch)
+        share = case.sequences / layout.data
+        return Ranks(layout.tensor, layout.pipeline, layout.data, share / settled.micro_batches, settled.micro_batches)
+    batch = Batch(case.sequences, case.peer_micro_batch)
+    at_once = batch.at_once(layout)
+    return Ranks(layout.x, 1, layout.z, at_once, batch.per_rank(layout) / at_once)
+
+
+def _states(habits: Habits, case: Case) -> tuple[float, float, float]:
+    """Bytes of a parameter: what is computed with, its gradient, and master and moments."""
+    narrow = case.precision == "bf16"
+    master = max(BYTES[case.precision], BYTES["fp32"])
+    if not narrow:
+        return master, master, MOMENTS * master
+    if habits.autocast:
+        return master + BYTES["bf16"], master, MOMENTS * master  # and autocast's copy
+    return BYTES["bf16"], master, (1 + MOMENTS) * master
+
+
+def _trained(habits: Habits, ranks: Ranks, case: Case) -> float:
+    """At the fullest moment: states, weights gathered, activations of what is in flight, logits."""
+    model, compute = case.model, BYTES[case.precision]
+    ways = ranks.tensor * ranks.pipeline
+    mine = model.parameters / ways
+    divided = {"nothing": 0, "optimizer": 1, "gradients": 2, "weights": 3}[habits.data]
+    weight, gradient, optimizer = _states(habits, case)
+    over = [1 if divided < place else ranks.shards for place in (3, 2, 1)]
+    held = mine * sum(bytes_ / by for bytes_, by in zip((weight, gradient, optimizer), over, strict=True))
+    if habits.data == "weights" and ranks.shards > 1:
+        ends = model.vocabulary * model.hidden
+        a_block = (model.parameters - ends) / model.layers
+        some, every = max(2 * a_block, ends) / ranks.tensor, mine
+        held += (every if habits.keeps else some) * compute  # weights, and gradients on their way or until the last
+        held += (every if habits.keeps and ranks.parts > 1 else some) * compute
+    return held + _activations(habits, ranks, case)
+
+
+def _activations(habits: Habits, ranks: Ranks, case: Case) -> float:
+    """Of the micro-batches in flight, with the fullest moment of one: a block recomputed, or the loss."""
+    model, compute = case.model, BYTES[case.precision]
+    master = max(compute, BYTES["fp32"])
+    tokens, features = ranks.at_once * model.sequence, model.kept_features()
+    wide = master if habits.autocast else compute
+    stream = tokens * model.hidden * wide / (ranks.tensor if habits.stream else 1)
+    split = tokens * compute * features.over_x / ranks.tensor
+    whole = tokens * features.over_y * compute / (ranks.tensor if habits.gathers else 1)
+    scores = tokens * model.sequence * model.heads / ranks.tensor * (2 * compute + master) if habits.scores else 0.0
+    of_block = split + whole + 2 * stream + scores
+    layers = model.layers / ranks.pipeline
+    kept = layers * (stream if case.checkpoint_activations else of_block)
+    flights = ranks.parts if habits.flights == "all" else min(ranks.pipeline, ranks.parts)
+    again = of_block * (layers if habits.again == "stage" else 1) if case.checkpoint_activations else 0.0
+    logits = tokens * model.vocabulary / (ranks.tensor if habits.vocabulary else 1)
+    loss = logits * (compute + 2 * master if compute != master else 3 * master)  # those, in fp32, their gradient
+    return flights * kept + max(again + stream, loss)
+
+
+def _built(habits: Habits, ranks: Ranks, case: Case) -> float:
+    """On the device, before anything is trained: the whole network in the master format, where it is made there, and
+    the shares that it is cut into.
+    """
+    if habits.built == "host":
+        return 0.0
+    master = max(BYTES[case.precision], BYTES["fp32"])
+    cut = ranks.tensor * ranks.pipeline * (ranks.shards if habits.data == "weights" else 1)
+    return case.model.parameters * master * (1 + (1 / cut if cut > 1 else 0))
+
+
+def host(contest: Contest, case: Case, ranks_of_a_node: int) -> float:
+    """Bytes of a node's own memory while its ranks make the network there, each one whole and once more renamed."""
+    habits = MEMORY.get(contest.name)
+    if habits is None or habits.built != "host":
+        return 0.0
+    return 2 * BYTES["fp32"] * case.model.parameters * ranks_of_a_node

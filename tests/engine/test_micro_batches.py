@@ -1,0 +1,95 @@
+"""Contests whose sides take a few sequences at once and add up gradients: they train what one large batch trains."""
+
+from dataclasses import replace
+
+import pytest
+from real_ranks import run_processes
+
+from engine.cli.main import main
+from engine.comm.funnel import Comm
+from engine.comm.launch import Launch
+from engine.grid import Grid
+from engine.models.gpt.config import GPTConfig
+from engine.models.llama.config import LlamaConfig
+from engine.peers import environments
+from engine.peers.alternate import measure
+from engine.peers.contest import CONTESTS, Case, Contest
+from engine.peers.layout import Layout
+from engine.result.peers import Measured
+from engine.training.config import OptimConfig, PrecisionName
+
+GPT = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
+LLAMA = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
+CASE = Case(GPT, sequences=8, optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=1, steps=1, timeout_s=120)
+WHOLE, FOUR = (None, None), (2, 1)
+"""Sequences that a rank of ours and of the peer's takes at once, which may differ."""
+
+
+def losses(comm: Comm, contest: Contest, case: Case) -> tuple[Measured, Measured]:
+    """At once, and in parts."""
+    launch = Launch(comm.rank, comm.grid.size, comm.rank, "test", "127.0.0.1", 0)
+    cases = [replace(case, micro_batch=ours, peer_micro_batch=peer) for ours, peer in (WHOLE, FOUR)]
+    whole, parts = (measure(comm, contest, one, launch=launch) for one in cases)
+    return whole, parts
+
+
+def check(contest: Contest, case: Case, within: float) -> None:
+    for whole, parts in run_processes(contest.grid, losses, contest, case):
+        for one in (parts.ours, parts.peer):
+            assert one.losses == pytest.approx(whole.ours.losses, rel=within)
+            assert one.gradient_norms == pytest.approx(whole.ours.gradient_norms, rel=within)
+        assert len(set(parts.peer.losses)) == 3
+
+
+@pytest.mark.parametrize(("precision", "within"), [("fp64", 1e-12), ("fp32", 1e-5)])
+@pytest.mark.parametrize(
+    "name", ["plain", "ddp", "fsdp2", "fsdp2-reshard", "hsdp", "tensor-parallel", "tensor-parallel-sp"]
+)
+def test_a_peer_adds_up_the_gradients_of_its_micro_batches(name: str, precision: PrecisionName, within: float) -> None:
+    check(CONTESTS[name], replace(CASE, precision=precision), within)
+
+
+def test_fsdp2_over_copies_recomputes_and_adds_up_alike() -> None:
+    check(CONTESTS["hsdp"], replace(CASE, precision="fp64", checkpoint_activations=True), 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "model"),
+    [
+        ("pipeline-1f1b", "pipeline=2", GPT),
+        ("transformers-tp", "tensor=2", LLAMA),
+        ("litgpt", "data=2", GPT),
+        ("deepspeed-zero1", "data=2", GPT),
+        ("deepspeed-zero2", "data=2", GPT),
+        ("deepspeed-zero3", "data=2", GPT),
+        ("megatron-core", "data=2", GPT),
+        ("megatron-core", "tensor=2", GPT),
+        ("torchtitan", "data=2", LLAMA),
+        ("torchtitan", "tensor=2", LLAMA),
+        ("colossalai", "data=2", GPT),
+        ("colossalai", "tensor=2", GPT),
+        ("axonn", "data=2", GPT),
+        ("axonn-depth", "data=2", GPT),
+    ],
+)
+def test_a_guest_adds_up_the_gradients_of_its_micro_batches(
+    name: str, layout: str, model: GPTConfig | LlamaConfig
+) -> None:
+    if reason := environments.lacking(CONTESTS[name].library):
+        pytest.skip(reason)
+    contest = CONTESTS[name].laid_out(Layout.parse(layout), Grid(data=2))
+    check(contest, replace(CASE, model=model), 1e-5)
+
+
+def test_micro_batches_that_do_not_divide_a_share_are_told(
+    tmp_path: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = ["--layers", "1", "--hidden", "16", "--heads", "2", "--vocab", "32", "--seq", "8", "--batch-size", "4"]
+    told = {
+        ("--peer", "ddp", "--micro-batch", "4"): "has 2 of the 4 sequences, which micro-batches of 4 don't divide",
+        ("--peer", "pipeline-gpipe", "--micro-batch", "1", "--peer-micro-batch", "3"): "--peer-micro-batch one of 1, 2",
+        ("--peer", "plain", "--micro-batch", "-1"): "--micro-batch is at least 1, but -1 was given.",
+    }
+    for words, sentence in told.items():
+        assert main(["bench", "peers", *tiny, *words, "--out", f"{tmp_path}/peers.json"]) == 2
+        assert sentence in capsys.readouterr().err

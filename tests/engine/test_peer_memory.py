@@ -1,0 +1,96 @@
+"""What peers are said to need of a device, against what PyTorch's allocator handed out."""
+
+from dataclasses import replace
+
+import pytest
+from real_ranks import run_processes
+
+from engine.comm.funnel import Comm
+from engine.comm.launch import Launch
+from engine.grid import Grid
+from engine.models.catalogue import lookup
+from engine.models.gpt.config import GPTConfig
+from engine.peers import memory
+from engine.peers.alternate import measure
+from engine.peers.contest import CONTESTS, Case, Contest
+from engine.peers.layout import Layout
+from engine.result.peers import Measured
+
+WIDE = GPTConfig("wide", layers=4, hidden=256, heads=4, vocabulary=1024, sequence=64)
+DEEP = GPTConfig("deep", layers=8, hidden=64, heads=4, vocabulary=256, sequence=128)
+CASE = Case(WIDE, sequences=8, warmup=3, rounds=1, steps=1, timeout_s=120)
+CASES = {
+    "weights": CASE,
+    "activations": replace(CASE, model=DEEP, sequences=16),
+    "micro-batches": replace(CASE, model=DEEP, sequences=16, peer_micro_batch=2),
+    "recomputed": replace(CASE, model=DEEP, sequences=16, checkpoint_activations=True),
+}
+WITHIN = 0.25
+
+
+def took(comm: Comm, contest: Contest) -> dict[str, Measured]:
+    launch = Launch(comm.rank, comm.grid.size, comm.rank, "test", "127.0.0.1", 0)
+    return {what: measure(comm, contest, case, ("peer",), launch) for what, case in CASES.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("plain", None),
+        ("ddp", None),
+        ("fsdp2", None),
+        ("fsdp2-reshard", None),
+        ("tensor-parallel", None),
+        ("pipeline-gpipe", "pipeline=2"),
+        ("pipeline-1f1b", "pipeline=2"),
+    ],
+)
+def test_a_peer_takes_about_what_is_said(name: str, layout: str | None) -> None:
+    contest = CONTESTS[name]
+    contest = contest.laid_out(Layout.parse(layout), contest.grid) if layout else contest
+    by_rank = run_processes(contest.grid, took, contest)
+    for what, case in CASES.items():
+        most = max(one[what].peer.peak_bytes or 0 for one in by_rank)
+        said = memory.peer(contest, case)
+        assert said == pytest.approx(most, rel=WITHIN), f"{what}: {said / most:.2f} of {most}"
+
+
+def test_every_peer_has_its_habits() -> None:
+    assert set(memory.MEMORY) == set(CONTESTS)
+
+
+def test_what_is_divided_among_ranks_is_what_their_papers_say() -> None:
+    """Rajbhandari et al. 2020, Fig. 1: of 7.5 billion parameters 120, 31.4, 16.6 and 1.9 GB on 64 ranks; 16 bytes each,
+    which are 18 where gradients are summed in fp32, as here."""
+    model = lookup("gpt-5b")
+    case = Case(model, sequences=64, precision="bf16", checkpoint_activations=True)
+
+    def a_parameter(stage: str) -> float:
+        ranks = memory.Ranks(1, 1, 64, 1, 1)
+        habits = replace(memory.MEMORY["deepspeed-zero1"], data=stage)  # type: ignore[arg-type]
+        return memory._trained(habits, ranks, case) / model.parameters
+
+    nothing, one, two, three = (a_parameter(stage) for stage in ("nothing", "optimizer", "gradients", "weights"))
+    assert nothing - one == pytest.approx(12 * 63 / 64)
+    assert one - two == pytest.approx(4 * 63 / 64)
+    assert three < two
+
+
+def test_a_schedule_of_all_forwards_keeps_all_micro_batches_and_the_other_one_a_stage() -> None:
+    case = Case(DEEP, sequences=64)
+
+    def needs(name: str, parts: int) -> float:
+        return memory.peer(CONTESTS[name].laid_out(Layout(pipeline=2, micro_batches=parts), Grid(z=2)), case)
+
+    assert needs("pipeline-gpipe", 16) > 1.5 * needs("pipeline-1f1b", 16)
+    assert needs("pipeline-gpipe", 2) == needs("pipeline-1f1b", 2)
+
+
+def test_what_does_not_fit_is_told_with_its_numbers() -> None:
+    found = memory.Both(88e9, 20e9)
+    assert found.lacking("ddp", 40e9) == (
+        "the engine does not fit: needs 88 of 28 GB that a plan counts on of a device's 40."
+    )
+    assert memory.Both(20e9, 20e9).lacking("ddp", 40e9) is None
+    assert not memory.Both(20e9, 20e9).together(40e9)
+    assert memory.Both(10e9, 10e9).together(40e9)
