@@ -6,7 +6,7 @@ import numpy as np
 
 from engine.models.adapters.adapter import Adapter
 from engine.models.adapters.options import Options
-from engine.models.adapters.rope import LLAMA3
+from engine.models.adapters.rope import LLAMA3, llama3
 from engine.models.adapters.stored import Index, Stored, halves, stored
 from engine.models.architecture import Architecture
 from engine.models.gpt.config import GPTConfig
@@ -95,12 +95,11 @@ def _neox(options: Options, name: str, sequence: int | None) -> GPTConfig:
 
 
 def _scaling(options: Options) -> float:
-    given = options.group("rope_adjustments")
-    factor = float(given.pop("factor", 1.0))
-    known = {"original_max_seq_len" if "original" in key else key: value for key, value in LLAMA3.items()}
-    if given != (known if factor != 1 else {}):
-        raise options.refusal(f"rope_adjustments of {given}", f"none, and {known}")
-    return factor
+    _, inner = options.within("rope_adjustments")
+    known = {"original_max_seq_len" if "original" in name else name: value for name, value in LLAMA3.items()}
+    found = llama3(inner, known) if inner else 1.0
+    inner.finish()
+    return found
 
 
 def litgpt_stored(architecture: Architecture) -> Stored:

@@ -14,6 +14,7 @@ NO_MATTER = frozenset(
         *("id2label", "label2id", "num_labels", "problem_type", "classifier_dropout", "task_specific_params"),
         *("use_cache", "return_dict", "output_attentions", "output_hidden_states", "torchscript", "pretraining_tp"),
         *("initializer_range", "chunk_size_feed_forward", "is_decoder", "pruned_heads", "use_bfloat16"),
+        *("is_llama_config", "transformers.js_config"),
     }
 )
 """Options of transformers that change nothing of a training step's numbers."""
@@ -25,6 +26,10 @@ class Options:
     def __init__(self, of: str, given: Mapping[str, Any], *, no_matter: Collection[str] = NO_MATTER) -> None:
         self._of = of
         self._left = {name: value for name, value in given.items() if value is not None and name not in no_matter}
+
+    def __bool__(self) -> bool:
+        """Whether there are options that nobody has asked for yet."""
+        return bool(self._left)
 
     def take(self, name: str, default: T | None = None) -> T:
         """Its value. Raises UsageError if it isn't given and has no default, or is of another type."""
@@ -43,16 +48,32 @@ class Options:
         self.require(name, *known, default=default, keep=True)
         return known[self.take(name, default)]
 
-    def maybe(self, name: str) -> int | None:
-        """A number, or None where it isn't given."""
-        return self.take(name, 1) if name in self._left else None
+    def given(self, name: str, like: T) -> T | None:
+        """Its value, of the type of like, or None where it isn't given."""
+        return self.take(name, like) if name in self._left else None
 
-    def group(self, name: str) -> dict[str, Any]:
-        """Options that are told together, without those that are None."""
-        value = self._left.pop(name, {})
-        if not isinstance(value, Mapping):
-            raise UsageError(f"{self._of} has {name}={value!r}, but that is to be a mapping: correct it.")
-        return {key: one for key, one in value.items() if one is not None}
+    def same(self, told: Mapping[str, T | None], default: T) -> T:
+        """What is told in several places, by name: None by those that don't. Raises UsageError where they differ."""
+        found = {place: value for place, value in told.items() if value is not None}
+        if len(set(found.values())) > 1:
+            both = " and ".join(f"{place}={value!r}" for place, value in found.items())
+            raise UsageError(f"{self._of} has {both}, which contradict each other: keep the one that is meant.")
+        return next(iter(found.values()), default)
+
+    def within(self, *names: str) -> "tuple[str, Options]":
+        """Options that are told together, under one of these names or under several alike, and that name."""
+        found: dict[str, Mapping[str, Any]] = {}
+        for name in names:
+            if value := self._left.pop(name, {}):
+                if not isinstance(value, Mapping):
+                    raise UsageError(f"{self._of} has {name}={value!r}, but that is to be a mapping: correct it.")
+                found[name] = value
+        if any(value != next(iter(found.values())) for value in found.values()):
+            raise UsageError(
+                f"{self._of} has {' and '.join(found)}, which contradict each other: keep the one that is meant."
+            )
+        place = next(iter(found), names[0])
+        return place, Options(f"{place} of {self._of}", found.get(place, {}), no_matter=())
 
     def require(self, name: str, *allowed: object, default: object, keep: bool = False) -> None:
         """Raises UsageError unless it has one of these values."""

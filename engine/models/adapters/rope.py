@@ -1,5 +1,9 @@
-"""Rotary positions as transformers configures them: rope_parameters, before version 5 rope_theta and rope_scaling."""
+"""Rotary positions as transformers configures them: in rope_parameters since version 5, in options of their own before.
 
+What is said twice has to be the same.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.models.adapters.options import Options
@@ -10,6 +14,8 @@ LLAMA3 = {
     "low_freq_factor": UNSCALED_SEQUENCE / SLOWED_ABOVE,
     "high_freq_factor": UNSCALED_SEQUENCE / KEPT_BELOW,
 }
+THETA, SHARE = "rope_theta", "partial_rotary_factor"
+DEFAULT_THETA = 1e4
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +27,34 @@ class Rope:
     share: float
 
 
-def rope(options: Options, *, theta: str = "rope_theta", share: str = "", shared: float = 1.0) -> Rope:
-    """Raises UsageError for a kind of positions that isn't known. theta, share: what these were called before version
-    5. shared: what is turned if nothing is said of it.
+def rope(options: Options, *, theta: str = THETA, share: str = "", default_share: float = 1.0) -> Rope:
+    """What a configuration says of its rotary positions.
+
+    theta, share: what these are called outside of rope_parameters. default_share: if nothing is said of it. Raises
+    UsageError for a kind of positions that isn't known, and where two places contradict each other.
     """
-    before = options.take(theta, 1e4), options.take(share, shared) if share else shared
-    given = options.group("rope_scaling") | options.group("rope_parameters")
-    kind = given.pop("rope_type", given.pop("type", "default"))
-    given.pop("type", None)
-    found = float(given.pop("rope_theta", before[0])), float(given.pop("partial_rotary_factor", before[1]))
-    scaling = float(given.pop("factor", 1.0)) if kind == "llama3" else 1.0
-    known: dict[str, float] = LLAMA3 if kind == "llama3" else {}
-    if kind not in ("default", "llama3") or given != known:
-        whole = {"rope_type": kind} | given
-        raise options.refusal(f"rotary positions of {whole}", f"the default kind, and llama3 with {LLAMA3},")
-    return Rope(found[0], scaling, found[1])
+    place, inner = options.within("rope_parameters", "rope_scaling")
+    thetas = {theta: options.given(theta, DEFAULT_THETA), f"{place}.{THETA}": inner.given(THETA, DEFAULT_THETA)}
+    shares = {f"{place}.{SHARE}": inner.given(SHARE, default_share)}
+    if share:
+        shares[share] = options.given(share, default_share)
+    found = Rope(options.same(thetas, DEFAULT_THETA), _scaling(inner), options.same(shares, default_share))
+    inner.finish()
+    return found
+
+
+def _scaling(options: Options) -> float:
+    kind = options.same({name: options.given(name, "") for name in ("rope_type", "type")}, "default")
+    if kind not in ("default", "llama3"):
+        raise options.refusal(f"rope_type={kind!r}", "'default' or 'llama3'")
+    return llama3(options, LLAMA3) if kind == "llama3" else 1.0
+
+
+def llama3(options: Options, known: Mapping[str, float]) -> float:
+    """Llama 3.1's scaling, whose factor may be any. known: what the others have to be, by their names."""
+    for name, value in known.items():
+        options.require(name, value, default=None)
+    factor = options.given("factor", 1.0)
+    if factor is None:
+        raise options.refusal("factor=None", "a number")
+    return factor

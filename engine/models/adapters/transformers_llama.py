@@ -28,6 +28,7 @@ def llama(
     options.require("use_sliding_window", False, default=False)
     options.require("layer_types", [FULL] * layers, default=[FULL] * layers)
     options.require("rope_interleaved", False, default=False)
+    options.require("use_mrope", False, default=False)
     options.forget("sliding_window", "max_window_layers")
     if options.dropout([], ["attention_dropout"], 0.0, dropout):
         raise options.refusal(f"dropout {dropout}", "none")
@@ -48,7 +49,7 @@ def llama(
         norm_eps=options.take("rms_norm_eps", 1e-6),
         qkv_bias=model_type == "qwen2",
         qk_norm=model_type == "qwen3",
-        head_features=options.take("head_dim", 128) if model_type == "qwen3" else options.maybe("head_dim"),
+        head_features=options.take("head_dim", 128) if model_type == "qwen3" else options.given("head_dim", 1),
     )
     if angles.share != 1:
         raise options.refusal(f"partial_rotary_factor={angles.share}", "1")

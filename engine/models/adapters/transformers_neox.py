@@ -17,7 +17,9 @@ def neox(options: Options, name: str, sequence: int | None, dropout: float | Non
     hidden: int = options.take("hidden_size")
     heads: int = options.take("num_attention_heads")
     longest: int = options.take("max_position_embeddings", 2048)
-    angles = rope(options, theta="rotary_emb_base", share="rotary_pct", shared=0.25)
+    angles = rope(options, theta="rotary_emb_base", share="rotary_pct", default_share=0.25)
+    options.require("rope_theta", angles.theta, default=angles.theta)  # late version 4 wrote these two once more
+    options.require("partial_rotary_factor", angles.share, default=angles.share)
     if angles.scaling != 1:
         raise options.refusal("rotary positions of rope_type llama3", "the default kind")
     network = GPTConfig(
