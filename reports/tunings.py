@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from engine.result import metrics
+from engine.result import choices
 from engine.result.matmul import TunedShape
 from engine.result.schema import Result
 from reports.text import clean, positive
@@ -23,7 +23,7 @@ class Tunings:
     """shapes: `run` is the index of the job in the frame of runs. ways: `shape` is the index in shapes.
 
     Times are of the second timing where there is one (again), of which the choice knew nothing; only then a choice can
-    hold, "yes" or "no".
+    hold: "yes", "no" or "undecided".
     """
 
     shapes: pd.DataFrame
@@ -59,7 +59,7 @@ def tunings(results: Sequence[Result]) -> Tunings:
 def _row(run: int, shape: TunedShape, again: bool) -> tuple[Any, ...]:
     own_s, chosen_s, best_s = map(positive, (shape.own_s, shape.chosen_s, shape.best_s))
     known = again and chosen_s == chosen_s and best_s == best_s
-    holds = ("yes" if metrics.choices_that_hold([(chosen_s, best_s)]) else "no") if known else ""
+    holds = {"pass": "yes", "fail": "no", "undecided": "undecided"}[choices.by_fastest(shape).outcome] if known else ""
     return (
         run, clean(shape.layer, 120), shape.layers, shape.m, shape.n, shape.k, clean(shape.dtype), shape.forwards,
         again, changed(shape), choice(shape), own_s, chosen_s, best_s, holds,

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.profiling.breakdown import AGREEMENT, break_down
-from engine.result import metrics, peers, schema
+from engine.result import choices, gate, metrics, peers, schema
 from engine.result.gpu_check import Finding, Status, read_findings
 from gpu_check.sizes import Training
 
 MFU = 0.55
 STEP_BY = {"plain": 1 / 1.1, "compile": 1.0}
-NOISE = 1.03
-"""Two timings of one product."""
 HOLD, TUNED_S = 0.95, 10.0
 BAND = (0.9, 1.2)
 """Of the peak by the plan, which leaves out temporaries and an allocator's roundings, and counts what is kept."""
@@ -77,22 +75,22 @@ class Judge:
         result = schema.read(out)
         assert result.tuning is not None
         assert result.model is not None
-        known = [
-            (shape.chosen_s, shape.own_s, shape.best_s)
-            for shape in result.tuning.again
-            if shape.chosen_s is not None and shape.own_s is not None and shape.best_s is not None
-        ]
-        worst = max(metrics.paired_ratio([(chosen, own)]) for chosen, own, _ in known)
-        holds = metrics.choices_that_hold([(chosen, best) for chosen, _, best in known])
+        known = [shape for shape in result.tuning.again if shape.times]
+        contests = [choices.by_own(shape) for shape in known]
+        outcome = gate.all_of(*(contest.outcome for contest in contests))
+        worst = max(contests, key=lambda contest: (contest.outcome == outcome, contest.ratio))
+        holds = choices.share_that_holds(known)
         model, time_s = result.model.name, result.tuning.time_s
         shapes = f"of {len(known)} shapes in a second timing"
         return [
             self.found(
-                f"tuner's choice by PyTorch's own, {model}", worst, "", worst <= NOISE, f"at most {NOISE:g}",
-                f"the worst {shapes}",
+                f"tuner's choice by PyTorch's own, {model}", worst.ratio, "", outcome == "pass",
+                f"at most {choices.SLOWEST:g}",
+                f"{outcome}: the worst {shapes}, interval {worst.interval.low:.3f} to {worst.interval.high:.3f}",
             ),
             self.found(
-                f"tuner's choices that hold, {model}", 100 * holds, "%", holds >= HOLD, f"at least {HOLD:.0%}", shapes
+                f"tuner's choices that hold, {model}", 100 * holds.low, "%", holds.low >= HOLD,
+                f"at least {HOLD:.0%}", f"{gate.at_least(holds, HOLD)}: {shapes}, and of {holds.high:.0%} it may be so",
             ),
             self.found(f"tuning, {model}", time_s, "s", time_s < TUNED_S, f"less than {TUNED_S:g} s"),
         ]  # fmt: skip

@@ -12,7 +12,9 @@ class ModeTime(Record):
     """One way to compute one product: its mode, and whether the weight is stored by columns.
 
     own: no operand is copied. Seconds are of one product with its copies: the median of the rounds, and their extremes.
-    flops_per_s: 2 m n k by the median. chosen: layers compute so.
+    flops_per_s: 2 m n k by the median. chosen: layers compute so. fastest: it is of the ways that were fastest in the
+    first timing, by whatever little. by_round_s: seconds of each round, in which all ways took turns; older files have
+    neither of the two.
     """
 
     role: RoleName
@@ -25,6 +27,8 @@ class ModeTime(Record):
     flops_per_s: float
     rounds: int
     chosen: bool
+    fastest: bool = False
+    by_round_s: tuple[float, ...] = ()
 
 
 class TunedShape(Record):
@@ -33,7 +37,8 @@ class TunedShape(Record):
     layers: how many, and layer, the first. forwards: how often O is computed for each dI and dW. movable: whether the
     weight may be stored by columns. forward, input_gradient, weight_gradient: the modes that were chosen; None is the
     product's own. Seconds of the layer's products in a micro-batch, medians of the rounds: own_s as PyTorch does them,
-    chosen_s as chosen, best_s each in the fastest way there was. times: empty if nothing could be timed.
+    chosen_s as chosen, best_s in the ways that were fastest in the first timing. times: empty if nothing could be
+    timed.
     """
 
     m: int
@@ -57,7 +62,8 @@ class TunedShape(Record):
 class Tuning(Record):
     """What the tuner did: seconds that it took, how many shapes it timed (others were in its cache), and the choice.
 
-    again: the same choice in a second timing, independent of the one that it was made by.
+    again: the same choice in a second timing, independent of the one that it was made by: engine.result.choices judges
+    it.
     """
 
     time_s: float

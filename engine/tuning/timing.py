@@ -25,8 +25,8 @@ from engine.tuning.shapes import Shape
 
 log = logging.getLogger(__name__)
 
-FEWEST, MOST = 5, 21
-"""Rounds."""
+FEWEST, MOST = 6, 21
+"""Rounds; fewer tell no interval."""
 GAPS, GAP_BYTES = 6, 800_000
 """Between operands; every other gap is free again when they are placed."""
 

@@ -13,7 +13,7 @@ from engine.grid import Axis
 from engine.layers.matmul import PLAIN, Kernels, Mode, Role
 from engine.precision import DTYPES
 from engine.progress import RENEWED
-from engine.result import metrics, provenance
+from engine.result import choices, metrics, provenance
 from engine.result.matmul import ModeTime, TunedShape, Tuning
 from engine.tuning.cache import cache_file, key, load, save
 from engine.tuning.choice import Times, choose, chosen, fastest, seconds_of
@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 BUDGET_S = {"cpu": 30.0, "cuda": 6.0}
 """Of all shapes together, as far as the fewest rounds allow it."""
+LONGER = 4
+"""Times as many rounds, at most, as a second timing's budget allows, until it tells whether a choice is fast enough."""
 MODES = (None, *Mode)
 
 
@@ -46,7 +48,7 @@ def tune(
         products, shape = found[index], shapes[index]
         log.info("tuning %d/%d  %s", number, len(missing), describe(shape), extra=RENEWED)
         times, kernels[index] = _choose(products, dtype, comm, BUDGET_S[comm.device.type] / len(missing))
-        shapes[index] = _timed(shape, times, kernels[index] or PLAIN)
+        shapes[index] = _timed(shape, times, kernels[index] or PLAIN, fastest(times, products.forwards))
         log.info("%s", describe(shapes[index]))
         if table is not None and shapes[index].times:
             table = save(file, table, shapes[index])
@@ -74,14 +76,36 @@ def _choose(products: Products, dtype: str, comm: Comm, budget_s: float) -> tupl
 
 
 def time_again(tuning: Tuning, found: Sequence[Products], dtype: str, comm: Comm) -> Tuning:
-    """The tuning with its choice in a second timing of all ways. Collective."""
+    """The tuning with its choice in a second timing of all ways. Collective.
+
+    Where that doesn't tell whether the choice is fast enough, it goes on to twice and LONGER times as many rounds.
+    """
     again = []
     for products, shape in zip(found, tuning.shapes, strict=True):
         log.info("timing once more  %s", describe(shape), extra=RENEWED)
         ways, budget_s = candidates(movable=products.movable), BUDGET_S[comm.device.type] / len(found)
-        times = time_shape(products.shape, DTYPES[dtype], comm, ways, budget_s=budget_s)
-        again.append(_timed(shape, times, _kernels(shape)))
+        kernels, first_fastest = _kernels(shape), _fastest(shape)
+        times: Times = time_shape(products.shape, DTYPES[dtype], comm, ways, budget_s=budget_s)
+        most = LONGER * _rounds(times)
+        timed = _timed(shape, times, kernels, first_fastest)
+        while _undecided(timed) and _rounds(times) < most:
+            more = time_shape(
+                products.shape, DTYPES[dtype], comm, list(times), budget_s=budget_s, rounds=_rounds(times)
+            )
+            if not more:
+                break
+            times = {way: [*times[way], *of] for way, of in more.items()}
+            timed = _timed(shape, times, kernels, first_fastest)
+        again.append(timed)
     return tuning.model_copy(update={"again": tuple(again)})
+
+
+def _rounds(times: Times) -> int:
+    return len(next(iter(times.values()), ()))
+
+
+def _undecided(shape: TunedShape) -> bool:
+    return "undecided" in (choices.by_own(shape).outcome, choices.by_fastest(shape).outcome)
 
 
 def describe(shape: TunedShape) -> str:
@@ -128,9 +152,18 @@ def _kernels(shape: TunedShape) -> Kernels:
     return Kernels(shape.column_major, *modes)
 
 
-def _timed(shape: TunedShape, times: Times, kernels: Kernels) -> TunedShape:
+def _fastest(shape: TunedShape) -> Kernels | None:
+    """The ways that were fastest when the shape was first timed, if that was kept."""
+    ways = {way.role: way for way in shape.times if way.fastest}
+    if not ways:
+        return None
+    modes = [Mode(ways[role.value].mode) for role in Role]
+    return Kernels(ways["forward"].column_major, *modes)
+
+
+def _timed(shape: TunedShape, times: Times, kernels: Kernels, first_fastest: Kernels | None) -> TunedShape:
     if not times:
-        return shape
+        return shape.model_copy(update={"own_s": None, "chosen_s": None, "best_s": None, "times": ()})
     rows = tuple(
         ModeTime(
             role=way.role.value,
@@ -143,12 +176,14 @@ def _timed(shape: TunedShape, times: Times, kernels: Kernels) -> TunedShape:
             flops_per_s=metrics.product_rate(shape.m, shape.n, shape.k, median(of)),
             rounds=len(of),
             chosen=chosen(way, kernels),
+            fastest=first_fastest is not None and chosen(way, first_fastest),
+            by_round_s=tuple(of),
         )
         for way, of in times.items()
     )
     seconds = {
         name: median(of) if (of := seconds_of(times, those, shape.forwards)) else None
-        for name, those in {"own_s": PLAIN, "chosen_s": kernels, "best_s": fastest(times, shape.forwards)}.items()
+        for name, those in {"own_s": PLAIN, "chosen_s": kernels, "best_s": first_fastest}.items()
     }
     return shape.model_copy(update=asdict(kernels) | seconds | {"times": rows})
 

@@ -16,8 +16,8 @@ from engine.grid import Grid
 from engine.layers import matmul
 from engine.layers.matmul import PLAIN, Kernels, Mode, Role, own_mode
 from engine.models.catalogue import lookup
-from engine.result.matmul import TunedShape
-from engine.tuning import timing
+from engine.result.matmul import TunedShape, Tuning
+from engine.tuning import timing, tune
 from engine.tuning.cache import Table, cache_file, load, save
 from engine.tuning.choice import choose, chosen, wins
 from engine.tuning.shapes import Shape, products
@@ -193,3 +193,36 @@ def test_a_user_without_a_home_tunes_without_a_table(
     assert (file, table) == (None, Table(machine=MACHINE))
     assert save(file, table, SHAPE) == table
     assert caplog.text.count("set XDG_CACHE_HOME") == 1
+
+
+@pytest.mark.parametrize(("spread", "rounds"), [(0.001, 6), (0.4, 24)])
+def test_a_second_timing_goes_on_until_it_tells_or_has_taken_four_times_the_rounds(
+    spread: float, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow way was chosen and is known to be, or noise hides it for good."""
+    (of, *_) = products(CASES["llama-plain"].config, Grid(), 1, recompute=False)
+
+    def planted(*_: object, rounds: int | None = None, **__: object) -> dict[Candidate, list[float]]:
+        high_low = itertools.cycle((1 - spread, 1 + spread))
+        other = itertools.cycle((1.0,))
+        return {
+            way: [0.1 * next(high_low if chosen(way, kernels) else other) for _ in range(rounds or 6)]
+            for way in candidates(movable=of.movable)
+        }
+
+    kernels = Kernels(forward=Mode.NN)
+    monkeypatch.setattr(tune, "time_shape", planted)
+    shape = tune._timed(tune._untimed(of, "fp32"), planted(), kernels, PLAIN)
+    again = tune.time_again(Tuning(time_s=1.0, timed=1, shapes=(shape,)), [of], "fp32", Comm(Grid())).again
+    assert {way.rounds for way in again[0].times} == {rounds}
+
+
+def test_a_second_timing_that_memory_has_no_room_for_tells_nothing_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (of, *_) = products(CASES["llama-plain"].config, Grid(), 1, recompute=False)
+    _, tuning = tune.tune([of], "fp32", Comm(Grid()), force=True)
+    monkeypatch.setattr(tune, "time_shape", lambda *_, **__: {})
+    (again,) = tune.time_again(tuning, [of], "fp32", Comm(Grid())).again
+    assert tuning.shapes[0].times
+    assert (again.times, again.chosen_s) == ((), None)

@@ -38,15 +38,19 @@ def timed(shape: Shape, way: Candidate, rates: Mapping[str, float], noise: rando
 def tuned(one: Products, dtype: str, rates: Mapping[str, float], noise: random.Random) -> tuple[TunedShape, ...]:
     """A shape as it was chosen for, and in the second timing."""
     kernels: Kernels | None = None
+    best: Kernels | None = None
     found = []
     for _ in range(2):
         times = {way: timed(one.shape, way, rates, noise) for way in candidates(movable=one.movable)}
         kernels = kernels or choose(times, one.forwards)
-        parts = {"own_s": PLAIN, "chosen_s": kernels, "best_s": fastest(times, one.forwards)}
+        best = best or fastest(times, one.forwards)
+        assert best is not None
+        parts = {"own_s": PLAIN, "chosen_s": kernels, "best_s": best}
         rows = tuple(
             ModeTime(
                 role=way.role.value, column_major=way.column_major, mode=way.mode.value, own=way.own,
                 median_s=median(of), low_s=min(of), high_s=max(of), rounds=len(of), chosen=chosen(way, kernels),
+                fastest=chosen(way, best), by_round_s=tuple(of),
                 flops_per_s=metrics.product_rate(one.shape.m, one.shape.n, one.shape.k, median(of)),
             )
             for way, of in times.items()

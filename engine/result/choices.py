@@ -1,0 +1,69 @@
+"""Whether what the tuner chose is as fast as PyTorch's own ways, and as the fastest that there were. No torch.
+
+A second timing judges, which the choice knew nothing of. All ways take turns in each of its rounds, so the ratio of two
+is taken round by round, and what disturbs a whole round cancels.
+"""
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from engine.result import metrics
+from engine.result.gate import Outcome, at_most
+from engine.result.interval import Interval, over_rounds
+from engine.result.matmul import ModeTime, TunedShape
+
+SLOWEST = 1.03
+"""So many times as long as other ways a choice may take: no two timings are equal."""
+_BY_DEFINITION = 1.0
+"""The ratio of ways to themselves, which noise doesn't change."""
+
+
+class Contest(NamedTuple):
+    """Of what was chosen with other ways: seconds by seconds, the median over rounds, and its interval."""
+
+    ratio: float
+    interval: Interval
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether the choice is fast enough."""
+        return at_most(self.interval, SLOWEST)
+
+
+def by_own(shape: TunedShape) -> Contest:
+    """All products of a layer as chosen, by PyTorch's own ways, which copy nothing and store weights row by row."""
+    return _contest(shape, lambda way: way.own and not way.column_major)
+
+
+def by_fastest(shape: TunedShape) -> Contest:
+    """The same, by the ways that were fastest in the first timing: who wins one by luck does not win the next."""
+    return _contest(shape, lambda way: way.fastest)
+
+
+def share_that_holds(shapes: Sequence[TunedShape]) -> Interval:
+    """Of these choices: how many are as fast as the fastest ways for certain, and how many may be. One or more."""
+    found = [by_fastest(shape) for shape in shapes]
+    failed = sum(contest.outcome == "fail" for contest in found)
+    return Interval(metrics.choices_that_hold([contest.interval for contest in found]), 1 - failed / len(found))
+
+
+def _contest(shape: TunedShape, others: Callable[[ModeTime], bool]) -> Contest:
+    """Of too few rounds, or where not all ways were timed or their rounds weren't kept, nothing is known."""
+    chosen = [way for way in shape.times if way.chosen]
+    against = [way for way in shape.times if others(way)]
+    if chosen and chosen == against:
+        return Contest(_BY_DEFINITION, Interval(_BY_DEFINITION, _BY_DEFINITION))
+    ratios = [
+        mine / theirs for mine, theirs in zip(_by_round(shape, chosen), _by_round(shape, against), strict=False)
+    ]  # fmt: skip
+    return Contest(median(ratios) if ratios else float("nan"), over_rounds(ratios))
+
+
+def _by_round(shape: TunedShape, ways: Sequence[ModeTime]) -> list[float]:
+    """Seconds of a layer's three products; nothing if one is missing."""
+    if sorted(way.role for way in ways) != ["forward", "input_gradient", "weight_gradient"]:
+        return []
+    counted = {"forward": shape.forwards}
+    parts = [[counted.get(way.role, 1) * s for s in way.by_round_s] for way in ways]
+    return [sum(part) for part in zip(*parts, strict=True)]
