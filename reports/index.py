@@ -67,7 +67,7 @@ def index(loaded: Loaded, others: pd.DataFrame) -> Page:
 
 
 def _read(loaded: Loaded) -> Section:
-    failed = sum(status != "ok" for status in loaded.statuses)
+    failed = loaded.statuses.count("failed")
     facts = (
         (f"{len(loaded.statuses):,}", "results", f"from {text.plural(loaded.files, 'file')}"),
         (f"{failed:,}", "of failed jobs", "shown with their reason"),

@@ -102,7 +102,7 @@ class Loaded:
 
     @property
     def statuses(self) -> list[str]:
-        """Of every job, "ok" or "failed"."""
+        """Of every job, "ok" or "failed"; a check of a GPU may be "undecided"."""
         runs, contests = ([found.result.status for found in some] for some in (self.runs, self.contests))
         return [*runs, *contests, *(found.result.status for found in self.checks)]
 

@@ -1,7 +1,7 @@
 """What is checked, in its order: what must be right first, then what it costs, then figures. No torch."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.result.gpu_check import Finding
@@ -13,16 +13,19 @@ FAMILIES = ("gpt", "llama")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One process. words: of its command, the file that it writes as the last; judge: from that file to findings.
+    """A process. words: of its command, the file that it writes as the last; judge: from the files of all processes of
+    the check to findings.
 
     least_s: with less time left it isn't begun; most_s: then it is ended. Both are for a GPU; a rehearsal has patience.
+    repeats: whether another process adds to what is known, where a finding is undecided.
     """
 
     name: str
     words: tuple[str, ...]
-    judge: Callable[[Path], list[Finding]]
+    judge: Callable[[Sequence[Path]], list[Finding]]
     least_s: float
     most_s: float
+    repeats: bool = False
 
     @property
     def slug(self) -> str:
@@ -41,8 +44,11 @@ def checks(judge: Judge, memory_bytes: float, folder: Path, *, tf32: bool) -> li
     def inside(part: str, most_s: float) -> Check:
         return Check(part, ("gpu_check", "inside", part, device), judge.own, 20, patience * most_s)
 
-    def bench(name: str, words: list[str], of: Callable[[Path], list[Finding]], least_s: float, most_s: float) -> Check:
-        return Check(name, ("engine", *words, "--device", device, "--out"), of, least_s, patience * most_s)
+    def bench(
+        name: str, words: list[str], of: Callable[[Sequence[Path]], list[Finding]], least_s: float, most_s: float,
+        *, repeats: bool = False,
+    ) -> Check:  # fmt: skip
+        return Check(name, ("engine", *words, "--device", device, "--out"), of, least_s, patience * most_s, repeats)
 
     def gemm(dtype: str) -> Check:
         large = "4096..16384" if dtype in ("bf16", "tf32") else "2048..8192"
@@ -55,10 +61,12 @@ def checks(judge: Judge, memory_bytes: float, folder: Path, *, tf32: bool) -> li
         return bench(f"tuner, {family}", words, judge.matmul, 25, 60)
 
     def contest(family: str, peer: str) -> Check:
-        often = ["--jobs", "1", "--rounds", "6" if judge.on_gpu else "2", "--threads", "4" if judge.on_gpu else "1"]
+        often = ["--jobs", "1", "--rounds", "3" if judge.on_gpu else "2", "--threads", "4" if judge.on_gpu else "1"]
         words = ["bench", "peers", "--peer", peer, *trained[family].options, *often]
         least_s, most_s = (40, 100) if peer == "plain" else (60, 120)
-        return bench(f"contest with {peer}, {family}", words, judge.contest(trained[family]), least_s, most_s)
+        return bench(
+            f"contest with {peer}, {family}", words, judge.contest(trained[family]), least_s, most_s, repeats=True
+        )
 
     profile = ["train", *trained["gpt"].options, "--data", "synthetic", "--iterations", "5", "--warmup", "1"]
     profile += ["--energy", "off", "--profile", str(folder / "profile")]
@@ -67,7 +75,7 @@ def checks(judge: Judge, memory_bytes: float, folder: Path, *, tf32: bool) -> li
     rehearsed = [
         inside("parity", 90),
         inside("streams", 100),
-        inside("flags", 60),
+        replace(inside("flags", 60), judge=judge.flags, repeats=True),
         gemm("bf16"),
         tuner("gpt"),
         contest("gpt", "plain"),

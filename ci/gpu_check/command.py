@@ -12,7 +12,7 @@ import systems
 from engine.cli.main import program, run
 from engine.errors import UsageError
 from engine.options import File, check_file
-from engine.result.gpu_check import GpuCheck
+from engine.result.gpu_check import UNJUDGED, GpuCheck
 from gpu_check.checks import checks
 from gpu_check.judges import Judge
 from gpu_check.session import Session
@@ -20,6 +20,7 @@ from gpu_check.session import Session
 OUT_HELP = "where the result goes; logs and results of its parts go beside it"
 DEVICE_HELP = "cpu rehearses: tiny sizes, and nothing that is timed is judged"
 PEAK_HELP = "advertised bf16 peak of one device, where systems/*.yaml has none of it, such as 989e12 for an H200"
+EXIT_CODES = {"ok": 0, "failed": 1, "undecided": 2}
 MINUTES_HELP = "for all of it: what no longer fits is told as not run"
 
 
@@ -48,8 +49,13 @@ def gpu(
     names. What that lacks besides (cyclopts, pydantic, numpy, yaml) comes as
     wheels, files or names for pip, without what they depend on.
 
-    Exit codes: 0 nothing failed or was left out; 1 something did; 2 it can't
-    work as asked, for want of a GPU for instance.
+    What varies passes if all of its interval keeps the limit, and fails if
+    all of it is beyond; else it is measured again, in another process, and
+    is undecided if time runs out first.
+
+    Exit codes: 0 all that is judged passed; 1 something failed; 2 nothing
+    failed, but not everything could be decided or run, or nothing at all,
+    for want of a GPU for instance.
     """
     check_file("--out", out)
     if not minutes > 0:
@@ -65,7 +71,7 @@ def gpu(
     judge = Judge(device == "cuda", peaks, bandwidth)
     result = session.carry_out(checks(judge, there.memory_bytes, session.folder, tf32=there.tf32), there)
     sys.stdout.write(f"{table(result)}\n{out}\n")
-    return 1 if {"fail", "not run"} & {finding.status for finding in result.findings} else 0
+    return EXIT_CODES[result.status]
 
 
 def table(result: GpuCheck) -> str:
@@ -78,7 +84,7 @@ def table(result: GpuCheck) -> str:
     lines = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     outcomes = [one.status for one in result.findings]
     told = [f"{outcomes.count(name)} {name}" for name in dict.fromkeys(outcomes)]
-    reasons = [f"{one.name}: {one.sentence}" for one in result.findings if one.status in ("fail", "not run")]
+    reasons = [f"{one.name}: {one.sentence}" for one in result.findings if one.status in ("fail", *UNJUDGED)]
     return "\n".join([*lines, "", *reasons, f"{', '.join(told)} in {result.seconds:.0f} s on {result.device_name}"])
 
 

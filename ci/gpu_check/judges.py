@@ -1,26 +1,32 @@
 """What the engine's own commands measured, judged: their result files to findings. No torch.
 
-On a processor nothing is judged that was timed or sized there: those models are too small for it.
+A check whose figure varies has a file of each of its processes, and the interval over them is what keeps a limit,
+breaks it or doesn't tell: one process happens to be faster or slower for as long as it lives. On a processor nothing is
+judged that was timed or sized there: those models are too small for it.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from engine.profiling.breakdown import AGREEMENT, break_down
 from engine.result import choices, gate, metrics, peers, schema
-from engine.result.gpu_check import Finding, Status, read_findings
+from engine.result.gate import Outcome
+from engine.result.gpu_check import Finding, read_findings
+from engine.result.interval import NOTHING_KNOWN, Interval, over_jobs
 from gpu_check.sizes import Training
 
 MFU = 0.55
 STEP_BY = {"plain": 1 / 1.1, "compile": 1.0}
+FLAGS_BY = 1.01
 HOLD, TUNED_S = 0.95, 10.0
 BAND = (0.9, 1.2)
 """Of the peak by the plan, which leaves out temporaries and an allocator's roundings, and counts what is kept."""
 EXPLAINED = 0.1
 """Beyond which no known reason makes a trace's difference from the record a small one."""
-BY_INTERVAL = "; too much only if the whole interval is above"
+BY_INTERVAL = "; all of its interval over processes, or beyond it to fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +39,44 @@ class Judge:
     peaks: Mapping[str, float]
     bytes_per_s: float | None
 
-    def found(self, name: str, figure: float, unit: str, good: bool, want: str, sentence: str = "") -> Finding:
+    def found(self, name: str, figure: float, unit: str, outcome: Outcome, want: str, sentence: str = "") -> Finding:
         """One that is judged where anything is."""
-        status: Status = "told" if not self.on_gpu else "pass" if good else "fail"
         return Finding(
-            name=name, status=status, figure=figure, unit=unit, want=want if self.on_gpu else "", sentence=sentence
-        )
+            name=name, status=outcome if self.on_gpu else "told", figure=figure, unit=unit,
+            want=want if self.on_gpu else "", sentence=sentence,
+        )  # fmt: skip
 
-    def own(self, out: Path) -> list[Finding]:
-        """A part that judges itself."""
-        return read_findings(out)
+    def own(self, outs: Sequence[Path]) -> list[Finding]:
+        """A part that judges itself, once."""
+        return read_findings(outs[-1])
 
-    def gemm(self, out: Path) -> list[Finding]:
+    def flags(self, outs: Sequence[Path]) -> list[Finding]:
+        """What all overlap flags cost, by the ratio that each process tells."""
+        told = [one for out in outs for one in read_findings(out)]
+        ratios = [one.figure for one in told if one.figure is not None]
+        if not ratios:
+            return []
+        between = over_jobs(ratios)
+        return [
+            self.found(
+                told[-1].name, metrics.ratio_over_jobs(ratios), "", gate.at_most(between, FLAGS_BY),
+                f"at most {FLAGS_BY:.2f} of the step without them{BY_INTERVAL}",
+                f"{_between(between, len(ratios))}; the last: {told[-1].sentence}",
+            )
+        ]  # fmt: skip
+
+    def gemm(self, outs: Sequence[Path]) -> list[Finding]:
         """The empirical peak."""
-        result = schema.read(out)
+        result = schema.read(outs[-1])
         best = max((p for p in result.gemm if p.flops_per_s is not None), key=lambda p: p.flops_per_s or 0.0)
         rate, peak = best.flops_per_s or 0.0, self.peaks.get(result.dtype)
         share = f", {metrics.utilisation(rate, 1, peak):.0%} of the advertised peak" if peak else ""
         told = f"best at {best.size} x {best.size}{share}"
         return [_told(f"matrix products in {result.dtype}", rate / 1e12, "Tflop/s", told)]
 
-    def memory(self, out: Path) -> list[Finding]:
+    def memory(self, outs: Sequence[Path]) -> list[Finding]:
         """STREAM's triad."""
-        stream = schema.read(out).stream
+        stream = schema.read(outs[-1]).stream
         assert stream is not None
         rate = next(kernel.best_bytes_per_s for kernel in stream.kernels if kernel.name == "triad")
         known = self.bytes_per_s
@@ -64,15 +85,15 @@ class Judge:
             _told("memory bandwidth", rate / 1e9, "GB/s", f"{share}triad of arrays of {stream.array_bytes:,} bytes")
         ]
 
-    def latency(self, out: Path) -> list[Finding]:
+    def latency(self, outs: Sequence[Path]) -> list[Finding]:
         """What a tiny operator costs the host."""
-        times = {launch.name: launch.median_s * 1e6 for launch in schema.read(out).launches}
+        times = {launch.name: launch.median_s * 1e6 for launch in schema.read(outs[-1]).launches}
         others = ", ".join(f"{name} {time:.1f} µs" for name, time in times.items() if name != "dispatch")
         return [_told("launch of a tiny operator", times["dispatch"], "µs", others)]
 
-    def matmul(self, out: Path) -> list[Finding]:
+    def matmul(self, outs: Sequence[Path]) -> list[Finding]:
         """The tuner's choice in a second timing, and what it took."""
-        result = schema.read(out)
+        result = schema.read(outs[-1])
         assert result.tuning is not None
         assert result.model is not None
         known = [shape for shape in result.tuning.again if shape.times]
@@ -84,70 +105,82 @@ class Judge:
         shapes = f"of {len(known)} shapes in a second timing"
         return [
             self.found(
-                f"tuner's choice by PyTorch's own, {model}", worst.ratio, "", outcome == "pass",
-                f"at most {choices.SLOWEST:g}",
-                f"{outcome}: the worst {shapes}, interval {worst.interval.low:.3f} to {worst.interval.high:.3f}",
+                f"tuner's choice by PyTorch's own, {model}", worst.ratio, "", outcome, f"at most {choices.SLOWEST:g}",
+                f"the worst {shapes}, interval {worst.interval.low:.3f} to {worst.interval.high:.3f}",
             ),
             self.found(
-                f"tuner's choices that hold, {model}", 100 * holds.low, "%", holds.low >= HOLD,
-                f"at least {HOLD:.0%}", f"{gate.at_least(holds, HOLD)}: {shapes}, and of {holds.high:.0%} it may be so",
+                f"tuner's choices that hold, {model}", 100 * holds.low, "%", gate.at_least(holds, HOLD),
+                f"at least {HOLD:.0%}", f"{shapes}, and of {holds.high:.0%} it may be so",
             ),
-            self.found(f"tuning, {model}", time_s, "s", time_s < TUNED_S, f"less than {TUNED_S:g} s"),
+            self.found(f"tuning, {model}", time_s, "s", _exact(time_s < TUNED_S), f"less than {TUNED_S:g} s"),
         ]  # fmt: skip
 
-    def contest(self, training: Training) -> Callable[[Path], list[Finding]]:
+    def contest(self, training: Training) -> Callable[[Sequence[Path]], list[Finding]]:
         """Of the engine with one peer in that training."""
-        return lambda out: self._contest(peers.parse(json.loads(out.read_text()), str(out)), training)
+        return lambda outs: self._contest(
+            [peers.parse(json.loads(out.read_text()), str(out)) for out in outs], training
+        )
 
-    def _contest(self, result: peers.PeersResult, training: Training) -> list[Finding]:
+    def _contest(self, results: Sequence[peers.PeersResult], training: Training) -> list[Finding]:
         model = training.choice.resolve().name
-        asked = result.contests[0]
-        if not result.comparisons:
+        asked = results[-1].contests[0]
+        measured = [job for result in results for held in result.comparisons for job in held.measured]
+        if not measured:
             return [
                 Finding(name=f"step by that of {asked.peer}, {model}", status="not run", sentence=asked.missing or "")
             ]
-        held = result.comparisons[0]
-        ratio, most = held.paired, STEP_BY[held.peer]
-        assert ratio is not None
-        ours, theirs = peers.peak_bytes(held.measured)
+        peer = results[-1].comparisons[0].peer
+        ratio = peers.paired(measured)
+        between = ratio.interval if len(measured) >= peers.FEWEST_JOBS else NOTHING_KNOWN
+        most = STEP_BY[peer]
+        ours_s, theirs_s = (
+            median(time_s for side in sides for time_s in peers.steps(side))
+            for sides in ([job.ours for job in measured], [job.peer for job in measured])
+        )
+        ours, theirs = peers.peak_bytes(measured)
         found = [
             self.found(
-                f"step by that of {held.peer}, {model}", ratio.ratio, "", ratio.interval.low <= most,
+                f"step by that of {peer}, {model}", ratio.ratio, "", gate.at_most(between, most),
                 f"at most {most:.2f}{BY_INTERVAL}",
-                f"{ratio}, {1e3 * held.ours_median_s:.1f} ms by "
-                f"{1e3 * held.peer_median_s:.1f} ms; {training.words}",
+                f"{_between(between, len(measured))}; {1e3 * ours_s:.1f} ms by {1e3 * theirs_s:.1f} ms; "
+                f"{training.words}",
             )
         ]  # fmt: skip
         if ours is not None and theirs is not None:
             by_theirs = metrics.memory_ratio(ours, theirs)
             told = f"{ours / 2**30:.3g} GiB by {theirs / 2**30:.3g} GiB"
-            name = f"memory by that of {held.peer}, {model}"
-            found.append(self.found(name, by_theirs, "", by_theirs <= 1, "at most 1", told))
-        if held.peer == "plain" and ours is not None:
-            found += [self._speed(result, held, model), self._planned(ours, training, model)]
+            name = f"memory by that of {peer}, {model}"
+            found.append(self.found(name, by_theirs, "", _exact(by_theirs <= 1), "at most 1", told))
+        if peer == "plain" and ours is not None:
+            found += [self._speed(results[-1], measured, model), self._planned(ours, training, model)]
         return found
 
-    def _speed(self, result: peers.PeersResult, held: peers.Comparison, model: str) -> Finding:
+    def _speed(self, result: peers.PeersResult, measured: Sequence[peers.Measured], model: str) -> Finding:
         assert result.work is not None
         known = peers.Peaks(advertised=self.peaks.get(result.dtype))
-        speed = peers.speed(result.work, known, 1, held.ours_median_s)
-        told = f"{speed.tokens_per_s:,.0f} tokens/s, {speed.model_flops_per_s / 1e12:.3g} Tflop/s"
-        if speed.mfu is None:
+        speeds = [peers.speed(result.work, known, 1, median(peers.steps(job.ours))) for job in measured]
+        rate, tokens = median(s.model_flops_per_s for s in speeds), median(s.tokens_per_s for s in speeds)
+        told = f"{tokens:,.0f} tokens/s, {rate / 1e12:.3g} Tflop/s"
+        shares = [speed.mfu for speed in speeds if speed.mfu is not None]
+        if not shares:
             why = "; no advertised peak is known, so --peak-flops has to say it" * self.on_gpu
-            return _told(f"rate, {model}", speed.model_flops_per_s / 1e12, "Tflop/s", told + why)
-        return self.found(f"MFU, {model}", 100 * speed.mfu, "%", speed.mfu >= MFU, f"at least {MFU:.0%}", told)
+            return _told(f"rate, {model}", rate / 1e12, "Tflop/s", told + why)
+        between = over_jobs(shares)
+        return self.found(
+            f"MFU, {model}", 100 * metrics.ratio_over_jobs(shares), "%", gate.at_least(between, MFU),
+            f"at least {MFU:.0%}{BY_INTERVAL}", f"{told}; {_between(between, len(shares))}",
+        )  # fmt: skip
 
     def _planned(self, taken: float, training: Training, model: str) -> Finding:
         planned = training.needs.total
         by_plan, (low, high) = metrics.of_planned_memory(taken, planned), BAND
         told = f"{taken / 2**30:.3g} GiB by {planned / 2**30:.3g} GiB"
-        return self.found(
-            f"memory by the plan, {model}", by_plan, "", low <= by_plan <= high, f"{low:g} to {high:g}", told
-        )
+        kept = _exact(low <= by_plan <= high)
+        return self.found(f"memory by the plan, {model}", by_plan, "", kept, f"{low:g} to {high:g}", told)
 
-    def profile(self, out: Path) -> list[Finding]:
+    def profile(self, outs: Sequence[Path]) -> list[Finding]:
         """Whether the trace of a step says what the run recorded, or why not."""
-        profiled = schema.read(out).profile
+        profiled = schema.read(outs[-1]).profile
         assert profiled is not None
         trace = profiled.traces[0]
         if trace.file is None:
@@ -158,7 +191,7 @@ class Judge:
         told = f"the {worst.figure}: {1e3 * worst.traced_s:.2f} ms, recorded {1e3 * worst.recorded_s:.2f} ms"
         return [
             self.found(
-                "profile by the run's own record", 100 * worst.difference, "%", worst.difference <= allowed,
+                "profile by the run's own record", 100 * worst.difference, "%", _exact(worst.difference <= allowed),
                 f"at most {AGREEMENT:.0%} off, or {EXPLAINED:.0%} for a reason",
                 f"{told}. {worst.reason}" if worst.reason else told,
             )
@@ -167,3 +200,15 @@ class Judge:
 
 def _told(name: str, figure: float, unit: str, sentence: str) -> Finding:
     return Finding(name=name, status="told", figure=figure, unit=unit, sentence=sentence)
+
+
+def _exact(good: bool) -> Outcome:
+    """Of a figure that doesn't vary, as what an allocator held."""
+    return "pass" if good else "fail"
+
+
+def _between(interval: Interval, processes: int) -> str:
+    """0.871 to 0.902 over 3 processes."""
+    if interval == NOTHING_KNOWN:
+        return "one process tells nothing of others"
+    return f"{interval.low:.3f} to {interval.high:.3f} over {processes} processes"

@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -17,6 +18,10 @@ from gpu_check.checks import Check
 RESERVE_S = 10.0
 """Of the time there is, for what lies between and after the processes."""
 LOOK_S = 90.0
+MOST_PROCESSES = 6
+"""Of a check; with so many Student's t is 2.6, and of three 4.3."""
+PATIENCE = 1.25
+"""A process of a check isn't begun once more with less time left than so many times what the last one took."""
 ENDED_BEFORE = "The command was ended before it came to this."
 
 
@@ -28,6 +33,22 @@ class There(NamedTuple):
     memory_bytes: int
     tf32: bool
     provenance: Provenance
+
+
+@dataclass(slots=True)
+class _Taken:
+    """A check, and what has come of it so far. outs: of its processes; took_s: what the last of them took."""
+
+    check: Check
+    findings: list[Finding]
+    outs: list[Path] = field(default_factory=list)
+    took_s: float = 0.0
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether another process may decide what none has yet."""
+        statuses = {one.status for one in self.findings}
+        return self.check.repeats and "undecided" in statuses and len(self.outs) < MOST_PROCESSES
 
 
 class Session:
@@ -57,14 +78,21 @@ class Session:
         return there
 
     def carry_out(self, wanted: Sequence[Check], there: There) -> GpuCheck:
-        """Every check that there is time for. The result is written after each, with those that are still to come."""
-        done: list[Finding] = []
-        result = self._result(done, wanted, there)
-        for number, check in enumerate(wanted, 1):
+        """Every check that there is time for; then what is undecided again, while there is time left.
+
+        The result is written after each process, with the checks that are still to come.
+        """
+        taken = [_Taken(check, [_not_run(check.name, ENDED_BEFORE)]) for check in wanted]
+        result = self._result(taken, there)
+        for number, one in enumerate(taken, 1):
             write(result, self._out)
-            found = self._one(check, f"{number}/{len(wanted)}")
-            done += found
-            result = self._result(done, wanted[number:], there)
+            self._first(one, f"{number}/{len(wanted)}")
+            result = self._result(taken, there)
+        while unsettled := [one for one in taken if one.unsettled and PATIENCE * one.took_s <= self._left_s]:
+            write(result, self._out)
+            one = min(unsettled, key=lambda one: len(one.outs))
+            self._take(one, f"undecided, process {len(one.outs) + 1} of")
+            result = self._result(taken, there)
         write(result, self._out)
         return result
 
@@ -72,35 +100,43 @@ class Session:
     def _left_s(self) -> float:
         return self._minutes * 60 - RESERVE_S - (time.monotonic() - self._began)
 
-    def _one(self, check: Check, place: str) -> list[Finding]:
-        if self._left_s < check.least_s:
-            why = f"Out of time: it takes {check.least_s:.0f} s or more of {self._minutes:g} minutes."
-            _say(f"{place} {check.name}: not run, {why[0].lower()}{why[1:]}")
-            return [Finding(name=check.name, status="not run", sentence=why)]
-        _say(f"{place} {check.name} ...")
-        out = self.folder / f"{check.slug}.json"
-        out.unlink(missing_ok=True)  # of a run before
-        ended = self._process(check.slug, (*check.words, str(out)), min(check.most_s, self._left_s))
-        found = self._judged(check, out, ended)
-        told = {status: sum(one.status == status for one in found) for status in ("pass", "fail", "told", "not run")}
-        counts = ", ".join(f"{count} {status}" for status, count in told.items() if count)
-        _say(f"{place} {check.name}: {counts}, {ended.seconds:.1f} s")
-        return [one.model_copy(update={"seconds": ended.seconds}) for one in found]
+    def _first(self, one: _Taken, place: str) -> None:
+        check = one.check
+        if self._left_s >= check.least_s:
+            self._take(one, place)
+            return
+        why = f"Out of time: it takes {check.least_s:.0f} s or more of {self._minutes:g} minutes."
+        _say(f"{place} {check.name}: not run, {why[0].lower()}{why[1:]}")
+        one.findings = [_not_run(check.name, why)]
 
-    def _judged(self, check: Check, out: Path, ended: process.Ended) -> list[Finding]:
-        """What the process found, and that it failed if it did."""
+    def _take(self, one: _Taken, place: str) -> None:
+        """One process of the check, judged with those before it."""
+        check = one.check
+        _say(f"{place} {check.name} ...")
+        name = check.slug if not one.outs else f"{check.slug}-{len(one.outs) + 1}"
+        out = self.folder / f"{name}.json"
+        out.unlink(missing_ok=True)  # of a run before
+        one.outs.append(out)
+        ended = self._process(name, (*check.words, str(out)), min(check.most_s, self._left_s))
+        found, one.took_s = self._judged(check, name, one.outs, ended), ended.seconds
+        outcomes = [finding.status for finding in found]
+        counts = ", ".join(f"{outcomes.count(status)} {status}" for status in dict.fromkeys(outcomes))
+        _say(f"{place} {check.name}: {counts}, {ended.seconds:.1f} s")
+        one.findings = [finding.model_copy(update={"seconds": ended.seconds}) for finding in found]
+
+    def _judged(self, check: Check, name: str, outs: Sequence[Path], ended: process.Ended) -> list[Finding]:
+        """What its processes found, and that the last one failed if it did."""
         fault = ended.fault
         if fault is not None:
-            failed = Finding(name=check.name, status="fail", sentence=f"{fault} (see {self._log(check.slug)})")
-            return [*read_findings(out), failed]
+            failed = Finding(name=check.name, status="fail", sentence=f"{fault} (see {self._log(name)})")
+            return [*read_findings(outs[-1]), failed]
         try:
-            found, why = check.judge(out), "It ended well and has found nothing."
+            found, why = check.judge(outs), "It ended well and has found nothing."
         except Exception as error:  # the other checks are worth their time all the same
             found, why = [], f"What it wrote can't be judged: {type(error).__name__}: {error}"
         return found or [Finding(name=check.name, status="fail", sentence=why)]
 
-    def _result(self, done: Sequence[Finding], left: Sequence[Check], there: There) -> GpuCheck:
-        to_come = [Finding(name=check.name, status="not run", sentence=ENDED_BEFORE) for check in left]
+    def _result(self, taken: Sequence[_Taken], there: There) -> GpuCheck:
         return GpuCheck(
             device=self._device,
             device_name=there.name,
@@ -108,7 +144,7 @@ class Session:
             memory_bytes=there.memory_bytes,
             minutes=self._minutes,
             seconds=time.monotonic() - self._began,
-            findings=(*done, *to_come),
+            findings=tuple(finding for one in taken for finding in one.findings),
             provenance=there.provenance.model_copy(update={"end": provenance.now()}),
         )
 
@@ -119,6 +155,10 @@ class Session:
 
     def _log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
+
+
+def _not_run(name: str, why: str) -> Finding:
+    return Finding(name=name, status="not run", sentence=why)
 
 
 def _say(words: str) -> None:

@@ -1,4 +1,7 @@
-"""The result of ci/gpu: what was looked at on one machine with a GPU, and how each of it came out."""
+"""The result of ci/gpu: what was looked at on one machine with a GPU, and how each of it came out.
+
+Version 1 had no outcome "undecided": what varied was judged by the favourable end of its interval in one process.
+"""
 
 import json
 from pathlib import Path
@@ -11,17 +14,18 @@ from engine.result.schema import Provenance, checked
 from engine.schema import Record
 
 SCHEMA: Literal["par4d.gpu_check"] = "par4d.gpu_check"
-VERSION: Literal[1] = 1
+VERSION: Literal[2] = 2
 
-Status = Literal["pass", "fail", "told", "not run"]
+Status = Literal["pass", "fail", "undecided", "told", "not run"]
+UNJUDGED: tuple[Status, ...] = ("undecided", "not run")
 
 
 class Finding(Record):
-    """One thing that was looked at. told: nothing is asked of its figure.
+    """One thing that was looked at. undecided: the interval of its figure lies across what is asked of it (gate.py).
 
-    figure: in unit; absent where there is none, or none that is finite. want: what it should be, in words. sentence:
-    what was seen, why it failed or why it was not run. seconds: of the process that found it, which may have found
-    others too.
+    told: nothing is asked of its figure. figure: in unit; absent where there is none, or none that is finite. want:
+    what it should be, in words. sentence: what was seen, why it failed or why it was not run. seconds: of the last
+    process that found it, which may have found others too.
     """
 
     name: str
@@ -41,7 +45,7 @@ class GpuCheck(Record):
     """
 
     schema_: Literal["par4d.gpu_check"] = Field(default=SCHEMA, alias="schema")
-    version: Literal[1] = VERSION
+    version: Literal[1, 2] = VERSION
     device: Literal["cpu", "cuda"]
     device_name: str
     devices: int
@@ -54,9 +58,10 @@ class GpuCheck(Record):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_by_name=True)
 
     @property
-    def status(self) -> Literal["ok", "failed"]:
-        """Of the whole: one that fails is enough."""
-        return "failed" if any(finding.status == "fail" for finding in self.findings) else "ok"
+    def status(self) -> Literal["ok", "failed", "undecided"]:
+        """Of the whole: one that fails is enough; without one, one that is undecided or was not run."""
+        found = {finding.status for finding in self.findings}
+        return "failed" if "fail" in found else "undecided" if found.intersection(UNJUDGED) else "ok"
 
 
 def parse(data: object, where: str) -> GpuCheck:

@@ -10,19 +10,21 @@ from reports.page import NOT_TOLD, Block, Column, Commands, Facts, Page, Paragra
 from reports.study import CheckStudy
 
 TITLE = "GPU check"
-SUMMARY = "Whether the engine is right on a GPU and as fast as it should be: one command, pass or fail."
+SUMMARY = "Whether the engine is right on a GPU and as fast as it should be: one command: pass, fail or undecided."
 LEAD = (
     "ci/gpu compares every layer and a training step with float64, runs collectives on their streams and two ranks "
     "along each axis of the grid, and measures what overlap costs on one rank, matrix products, the tuner, plain and "
     "compiled PyTorch on the same network, memory against the plan and a profile. Every figure says what it should be; "
-    "where nothing is asked of one it is told and not judged. Of each device the newest run is shown."
+    "where nothing is asked of one it is told and not judged. What varies is measured in several processes, and passes "
+    "if all of its interval keeps the limit, fails if all of it is beyond, else is undecided. Of each device the "
+    "newest run is shown."
 )
 REHEARSAL = (
     "A rehearsal without a GPU: what is compared with exact numbers is judged, nothing that was timed or sized is, and "
     "the networks are tiny."
 )
 RUN = ("ci/gpu", "python -m reports build --out site/")
-WORDS = {"pass": "passed", "fail": "failed", "told": "told, not judged", "not run": "not run"}
+WORDS = {"pass": "passed", "fail": "failed", "undecided": "undecided", "told": "told, not judged", "not run": "not run"}
 SOFTWARE = ("python", "torch", "cuda", "hip", "nccl", "driver")
 MOST_SECTIONS = 12
 
@@ -50,9 +52,13 @@ def _headline(shown: pd.DataFrame) -> str:
     on_gpus = shown[shown["device"] == "cuda"]
     if on_gpus.empty:
         return "rehearsed without a GPU only"
-    failed = int((on_gpus["status"] == "failed").sum())
     checked = f"checked on {text.plural(len(on_gpus), 'device')}"
-    return f"{checked}, {failed} of them with failures" if failed else f"{checked}, nothing failed"
+    told = [
+        f"{count} of them {words}"
+        for status, words in (("failed", "with failures"), ("undecided", "with what is undecided or was not run"))
+        if (count := int((on_gpus["status"] == status).sum()))
+    ]
+    return ", ".join([checked, *(told or ["all that is judged passed"])])
 
 
 def _section(name: str, title: str, row: "pd.Series[Any]") -> Section:

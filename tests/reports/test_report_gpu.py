@@ -48,7 +48,17 @@ def test_of_each_device_the_newest_run_is_shown_and_a_rehearsal_is_called_one(tm
     html = page([passed, check(job=2), check("AMD EPYC", cpu=True, job=9)], tmp_path)
     assert re.findall(r"<h2[^>]*>([^<]*)</h2>", html) == ["NVIDIA H200", "AMD EPYC, rehearsal"]
     assert len(rows(html.split("AMD EPYC, rehearsal</h2>")[0])) == 1
-    assert "Checked on 1 device, nothing failed" in (tmp_path / "site" / "index.html").read_text()
+    assert "Checked on 1 device, all that is judged passed" in (tmp_path / "site" / "index.html").read_text()
+
+
+def test_what_is_undecided_or_was_not_run_is_never_told_as_passed(tmp_path: Path) -> None:
+    undecided = Finding(name="step by that of plain, gpt", status="undecided", figure=0.91, want="at most 0.91")
+    for number, finding in enumerate((undecided, FINDINGS[3])):
+        html = page([check(findings=[FINDINGS[0], finding])], tmp_path / str(number))
+        assert rows(html)[1][1] == finding.status
+        index = (tmp_path / str(number) / "site" / "index.html").read_text()
+        assert "Checked on 1 device, 1 of them with what is undecided or was not run" in index
+        assert "1 check, 1 failed" not in index
 
 
 def test_without_a_run_the_page_says_what_to_run(tmp_path: Path) -> None:
@@ -66,7 +76,7 @@ def test_what_a_device_calls_itself_is_text(tmp_path: Path) -> None:
 
 def test_a_check_that_cannot_be_read_is_skipped_and_a_copy_counts_once(tmp_path: Path) -> None:
     save_checks([check(), check()], tmp_path)
-    newer = json.loads((tmp_path / "gpu-0.json").read_text()) | {"version": 2}
+    newer = json.loads((tmp_path / "gpu-0.json").read_text()) | {"version": 3}
     (tmp_path / "newer.json").write_text(json.dumps(newer))
     found = load([tmp_path])
     assert (len(found.checks), found.duplicates, found.statuses) == (1, 1, ["failed"])

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,14 +19,14 @@ from engine.peers.compare import comparison
 from engine.peers.contest import CONTESTS
 from engine.peers.ranks import Job
 from engine.result import provenance
-from engine.result.gpu_check import Finding, parse
+from engine.result.gpu_check import Finding, GpuCheck, Status, parse, write_findings
 from engine.result.peers import Measured, Peaks, PeersResult, Side, Work
 from engine.result.schema import Memory
 from gpu_check import inside, layers, process, staged, steps, streams
 from gpu_check.checks import Check, checks
-from gpu_check.command import table
-from gpu_check.judges import Judge
-from gpu_check.session import Session, There
+from gpu_check.command import EXIT_CODES, table
+from gpu_check.judges import STEP_BY, Judge
+from gpu_check.session import MOST_PROCESSES, Session, There
 from gpu_check.sizes import ON_GPU, TINY, training
 
 ROOT = Path(__file__).parents[2]
@@ -194,29 +195,104 @@ def test_a_process_that_is_killed_is_told_by_its_signal(tmp_path: Path, monkeypa
     assert ended.fault.startswith("It ended with SIGABRT")
 
 
-def _contest(ours_s: float, *, peak: float | None = None, bytes_of: tuple[int, int] = (1, 1)) -> list[Finding]:
-    """What is made of a contest with plain PyTorch whose steps take a second."""
+def _job(ours_s: float, theirs_s: float, bytes_of: tuple[int, int] = (1, 1)) -> Job:
+    """Six rounds of one step a side."""
     sides = [
         Side(losses=(1.0,), gradient_norms=(1.0,), wall_s=((time_s,),) * 6, cpu_s=((time_s,),) * 6, peak_bytes=taken)
-        for time_s, taken in zip((ours_s, 1.0), bytes_of, strict=True)
+        for time_s, taken in zip((ours_s, theirs_s), bytes_of, strict=True)
     ]
-    job = Job(Measured(ours=sides[0], peer=sides[1]), Memory(kind="allocated", peak_bytes_per_rank=(1,)), (), (), None)
-    held = comparison(CONTESTS["plain"], [job], 1e-4, 0.0)
-    result = PeersResult(
-        dtype="bf16", case={}, contests=(held,), comparisons=(held,), peaks=Peaks(), provenance=THERE.provenance,
+    return Job(Measured(ours=sides[0], peer=sides[1]), Memory(kind="allocated", peak_bytes_per_rank=(1,)), (), (), None)
+
+
+def _contest(
+    ours_s: float,
+    *,
+    noise: Sequence[float] = (0.995, 1.0, 1.005),
+    peak: float | None = None,
+    bytes_of: tuple[int, int] = (1, 1),
+) -> list[Finding]:
+    """What is made of contests with plain PyTorch, whose steps take a second, one of each process; noise is ours."""
+    every = [comparison(CONTESTS["plain"], [_job(ours_s * by, 1.0, bytes_of)], 1e-4, 0.0) for by in noise]
+    empty = PeersResult(
+        dtype="bf16", case={}, comparisons=(), peaks=Peaks(), provenance=THERE.provenance,
         work=Work(tokens=10, model_flops=500, hardware_flops=500),
     )  # fmt: skip
-    judge = Judge(True, {} if peak is None else {"bf16": peak}, None)
-    return judge._contest(result, TINY["gpt"])
+    results = [empty.model_copy(update={"contests": (held,), "comparisons": (held,)}) for held in every]
+    return Judge(True, {} if peak is None else {"bf16": peak}, None)._contest(results, TINY["gpt"])
 
 
 def test_a_contest_is_judged_by_its_ratio_its_rate_and_its_memory() -> None:
     planned = round(TINY["gpt"].needs.total)
-    good = _contest(0.9, peak=1000.0, bytes_of=(planned, planned))
+    good = _contest(0.89, peak=1000.0, bytes_of=(planned, planned))
     assert [finding.status for finding in good] == ["pass"] * 4
     bad = _contest(0.95, peak=1200.0, bytes_of=(2 * planned, planned))
     assert [finding.status for finding in bad] == ["fail"] * 4
     assert [finding.status for finding in _contest(0.9)][2] == "told", "no peak is known"
+
+
+def test_a_contest_7_percent_slower_than_its_limit_fails_and_one_process_decides_nothing() -> None:
+    most = STEP_BY["plain"]
+    assert _contest(1.07 * most)[0].status == "fail"
+    assert _contest(0.93 * most)[0].status == "pass"
+    assert _contest(most)[0].status == "undecided"
+    for ours_s in (1.07 * most, 0.93 * most):
+        assert _contest(ours_s, noise=(0.9, 1.0, 1.1))[0].status == "undecided", "processes that differ by 10 %"
+        (step, _, rate, _) = _contest(ours_s, noise=(1.0,), peak=1000.0)
+        assert (step.status, rate.status) == ("undecided", "undecided")
+        assert "one process tells nothing of others" in step.sentence
+
+
+def _flags(folder: Path, *ratios: float) -> Finding:
+    outs = [folder / f"{number}.json" for number in range(len(ratios))]
+    for ratio, out in zip(ratios, outs, strict=True):
+        write_findings([Finding(name="all overlap flags on one rank", status="told", figure=ratio)], out)
+    (finding,) = Judge(True, {}, None).flags(outs)
+    return finding
+
+
+def test_flags_that_cost_3_percent_fail(tmp_path: Path) -> None:
+    assert _flags(tmp_path, 1.028, 1.03, 1.032).status == "fail"
+    assert _flags(tmp_path, 0.998, 1.0, 1.002).status == "pass"
+    assert _flags(tmp_path, 1.0, 1.01, 1.02).status == "undecided"
+    assert _flags(tmp_path, 1.03).status == "undecided"
+
+
+def _repeated(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, judge: Callable[[Sequence[Path]], list[Finding]]
+) -> GpuCheck:
+    check = Check("varies", (_module(folder, monkeypatch, WRITES),), judge, 20, 100, repeats=True)
+    return Session("cuda", folder / "gpu.json", 9).carry_out([check], THERE)
+
+
+def test_what_is_undecided_is_measured_again_until_it_is_decided_or_a_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judged(enough: int) -> Callable[[Sequence[Path]], list[Finding]]:
+        return lambda outs: [Finding(name="it", status="pass" if len(set(outs)) >= enough else "undecided")]
+
+    result = _repeated(tmp_path, monkeypatch, judged(3))
+    assert (result.status, len(list(tmp_path.glob("gpu-parts/varies*.json")))) == ("ok", 3)
+    result = _repeated(tmp_path, monkeypatch, judged(100))
+    assert (result.status, EXIT_CODES[result.status]) == ("undecided", 2)
+    assert len(list(tmp_path.glob("gpu-parts/varies*.json"))) == MOST_PROCESSES
+    assert "it: " in table(result), "it is told why"
+    assert "1 undecided" in table(result)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code"),
+    [
+        (("pass", "told"), 0), (("pass", "undecided"), 2), (("pass", "not run"), 2), (("undecided", "fail"), 1),
+        (("not run", "fail"), 1),
+    ],
+)  # fmt: skip
+def test_the_exit_code_tells_what_failed_from_what_is_not_decided(statuses: tuple[Status, ...], code: int) -> None:
+    findings = tuple(Finding(name=status, status=status) for status in statuses)
+    found = GpuCheck(
+        device="cuda", device_name="it", devices=1, minutes=9, seconds=1, findings=findings,
+        provenance=THERE.provenance,
+    )  # fmt: skip
+    assert EXIT_CODES[found.status] == code
 
 
 def test_the_largest_network_that_fits_is_taken() -> None:
