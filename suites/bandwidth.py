@@ -43,7 +43,7 @@ class Bandwidth(EngineTest):
     message_bytes = variable(int, value=0)
     time_budget_s = variable(float, value=90.0)
     keep = variable(typ.Bool, value=True)
-    time_limit = {"cuda": "5m", "cpu": "3m"}[SYSTEM.device.kind]
+    time_limit = {"cuda": "4m", "cpu": "3m"}[SYSTEM.device.kind]
 
     @run_after("init")
     def take_whole_nodes(self) -> None:

@@ -29,6 +29,7 @@ from engine.peers.candidates import candidates
 from engine.peers.contest import ALONE, CONTESTS
 from engine.peers.environments import lacking
 from engine.peers.layout import Layout
+from suites.night import Worth
 from suites.point_training import SYSTEM, PointTraining
 from suites.ratios import contest_figures
 from suites.series import AUTO, Point, points
@@ -53,7 +54,7 @@ def matches() -> Iterator[Match]:
     memory = SYSTEM.device.memory_bytes.value if SYSTEM.device.memory_bytes else None
     for point in points("baselines", SYSTEM.name):
         network = lookup(point.model)
-        for name in sorted(set(CONTESTS) - set(ALONE)):
+        for name in point.series.peers or sorted(set(CONTESTS) - set(ALONE)):
             own = per_node or point.devices
             for layout in candidates(CONTESTS[name], point.devices, own, network, point.sequences, memory):
                 yield Match(point, name, layout)
@@ -67,6 +68,7 @@ class Baseline(PointTraining):
 
     descr = "step time against a peer, each on its best layout"
     study = "baselines"
+    worth = Worth.PEERS
     match = parameter(list(matches()), fmt=lambda match: str(match), loggable=True)
     rounds = variable(int, value=0)
     apart = variable(typ.Bool, value=False)

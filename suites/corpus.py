@@ -26,7 +26,7 @@ class Corpus(Allocation, rfm.RunOnlyRegressionTest):
     python = variable(str, value=sys.executable)
     num_tasks = 1
     local = SYSTEM.device.kind == "cuda"
-    time_limit = "2m"
+    time_limit = "1m"
 
     @property
     def folder(self) -> str:

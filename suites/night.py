@@ -15,8 +15,9 @@ class Worth:
     NOTHING = 0
     LAUNCHES = 1
     MEMORY = 2
-    OVERLAPS = 3
-    PRODUCTS = 4
-    LINKS = 5
-    CORRECTNESS = 6
-    TRAINING = 7
+    PEERS = 3
+    OVERLAPS = 4
+    PRODUCTS = 5
+    LINKS = 6
+    CORRECTNESS = 7
+    TRAINING = 8

@@ -78,7 +78,7 @@ class Peak(DeviceTest):
 
     descr = "GEMM peak of one device"
     worth = Worth.PRODUCTS
-    time_limit = {"cuda": "4m", "cpu": "2m"}[SYSTEM.device.kind]
+    time_limit = {"cuda": "3m", "cpu": "2m"}[SYSTEM.device.kind]
     dtype = parameter(DTYPES, type=str, loggable=True)
     sizes = variable(str, value="")
 

@@ -43,7 +43,8 @@ class Series(Record):
     all that par4d plan finds for it, activations recomputed, with the micro-batches that it takes. cache: blocks
     whose gathered weights a study of overlap keeps. rounds: in which what is compared takes turns; jobs: how often a
     contest on one device starts processes; apart: for each of its sides. ranks_per_node: at most. time_limit: of a job,
-    where the partition's doesn't do. token_budget: tokens of the training whose time to solution is asked for.
+    where the partition's doesn't do. token_budget: tokens of the training whose time to solution is asked for. peers:
+    those that a study of baselines holds contests with, where it isn't all of them.
     """
 
     name: str = Field(min_length=1)
@@ -61,6 +62,7 @@ class Series(Record):
     iterations: Count = 10
     time_limit: TimeLimit | None = None
     token_budget: float | None = Field(default=None, gt=0)
+    peers: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     systems: dict[str, dict[Count, str | tuple[str, ...]]]
 

@@ -42,7 +42,7 @@ class Recipe:
 RECIPES = {
     "cpu": Recipe(
         "gpt-test", vocabulary=512, sequences=16, precision="fp64", learning_rate=3e-3, tolerance=1e-9,
-        serial_limit="2m", limit="6m",
+        serial_limit="1m", limit="6m",
     ),
     "cuda": Recipe(
         "gpt2-125m", vocabulary=16384, sequences=16, precision="fp32", learning_rate=3e-4, tolerance=1e-3,

@@ -68,7 +68,7 @@ def test_account_time_limit_and_queue_are_asked_for(run: tuple[str, Run]) -> Non
         "summit": ["#BSUB -P abc123", "#BSUB -W {minutes}"],
     }
     for script in done.scripts.values():
-        minutes = 5 if "--label series=night " in script else 30
+        minutes = 4 if "--label series=night " in script else 30
         lines = [line.format(minutes=minutes) for line in asked[name]]
         assert [line for line in lines if line not in script.splitlines()] == []
 

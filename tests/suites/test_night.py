@@ -12,6 +12,7 @@ import pytest
 from running import option, reframe
 
 import systems
+from engine.peers.contest import CONTESTS
 from suites.launcher import allocation
 from suites.night import Worth
 
@@ -59,11 +60,19 @@ def test_a_night_fits_four_nodes_for_half_an_hour_with_two_node_hours(night: tup
         assert job["node_hours"] == pytest.approx(job["nodes"] * job["time_limit_s"] / 3600)
 
 
+ONE_OF_EACH = ("Peak", "MemoryBandwidth", "LaunchLatency", "Bandwidth", "Validation", "Baseline")
+SEVERAL = {"WeakScaling": {"local": 3}, "OverlapAblation": {"local": 1, "vcluster": 2, "other": 0}}
+
+
 def test_a_night_trains_from_end_to_end_and_has_what_narrows_a_slowdown_down(night: tuple[str, Night]) -> None:
+    """Which is what every selection must contain."""
     name, found = night
-    for one in ("Peak", "MemoryBandwidth", "Bandwidth", "Validation"):
+    for one in ONE_OF_EACH:
         assert len(found.of(one)) == 1, one
-    assert found.of("WeakScaling")
+    for several, by_system in SEVERAL.items():
+        assert len(found.of(several)) == by_system.get(name, by_system.get("other", 1)), several
+    peers = [peer for peer in CONTESTS.values() if f"-{peer.name}-" in found.of("Baseline")[0]["name"]]
+    assert [peer.library for peer in peers] == [None], "it takes no environment of its own"
     assert len(found.tests) <= 10
     assert {test["@class"] for test in found.tests if test["worth"] == Worth.TRAINING} == {"WeakScaling"}
     assert all(test["worth"] > Worth.NOTHING for test in found.tests)
@@ -99,7 +108,7 @@ def by_ranks(found: Night) -> list[dict[str, Any]]:
 def test_a_limit_that_a_user_sets_counts(tmp_path: Path) -> None:
     one = ["-c", "suites/weak_scaling.py", "--system", "frontier", "-n", "night-|par4d-64-"]
     night, other = by_ranks(described(tmp_path / "a", *one))
-    assert (night["time_limit_s"], night["nodes"]) == (300, 4)
+    assert (night["time_limit_s"], night["nodes"]) == (240, 4)
     assert (other["time_limit_s"], other["nodes"]) == (1800, 8), "the partition's, as before"
     night, other = by_ranks(described(tmp_path / "b", *one, "-S", "time_limit=90m", "-S", "ranks_per_node=2"))
     assert (night["time_limit_s"], night["nodes"], night["node_hours"]) == (5400, 16, 24)
