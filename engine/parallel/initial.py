@@ -34,6 +34,17 @@ def initial(placement: Placement, grid: Grid, coords: Coords, seed: int, device:
     return local.mul_(placement.init.std).to(device)
 
 
+def initial_rows(placement: Placement, rows: range, seed: int) -> Tensor:
+    """Those rows of a whole parameter, as `initial` draws them: float32 [len(rows), ...]."""
+    drawn = torch.empty(len(rows), *placement.shape[1:], dtype=torch.float32, device="cpu")
+    if isinstance(placement.init, Constant):
+        return drawn.fill_(placement.init.value)
+    generator = torch.Generator(device="cpu")
+    for number, part in zip(rows, drawn.unbind(), strict=True):
+        part.normal_(generator=generator.manual_seed(row_seed(seed, placement.name, number)))
+    return drawn.mul_(placement.init.std)
+
+
 def initialise_serial(
     architecture: Architecture,
     seed: int,
@@ -44,16 +55,22 @@ def initialise_serial(
 ) -> SerialModel:
     """The serial model with the same global weights that every grid starts from."""
     model = without_values(architecture, checkpoint_activations=checkpoint_activations)
-    model.to_empty(device=device).to(dtype)
-    for second, first in architecture.ties.items():  # to_empty makes two of a shared parameter
-        owner, _, attribute = second.rpartition(".")
-        setattr(model.get_submodule(owner), attribute, model.get_parameter(first))
+    model.to(dtype)
+    materialise(model, architecture, device)
     placements = architecture.placements()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             values = initial(placements[name], Grid(), Coords(0, 0, 0, 0), seed)
             parameter.copy_(values.view(parameter.shape))
     return model
+
+
+def materialise(model: SerialModel, architecture: Architecture, device: torch.device | str) -> None:
+    """Give a model on the meta device memory without values. Tied parameters stay one, of which to_empty makes two."""
+    model.to_empty(device=device)
+    for second, first in architecture.ties.items():
+        owner, _, attribute = second.rpartition(".")
+        setattr(model.get_submodule(owner), attribute, model.get_parameter(first))
 
 
 def row_seed(seed: int, name: str, row: int) -> int:

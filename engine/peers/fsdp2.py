@@ -1,4 +1,4 @@
-"""The serial model under FSDP2: fully_shard on each block and on the rest.
+"""The serial model under FSDP2: fully_shard on each block and on the rest, on the meta device; no rank makes all of it.
 
 Of several micro-batches it sums gradients over ranks after the last one, and keeps them whole until then, as it keeps
 gathered weights; where it gathers twice to save memory, gradients are sharded after each.
@@ -8,14 +8,17 @@ bf16 by its own policy: bf16 weights are gathered, gradients are reduced in bf16
 
 from contextlib import AbstractContextManager, nullcontext
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from engine.comm.funnel import Comm
+from engine.models.serial import SerialModel, without_values
+from engine.parallel.initial import initial_rows, materialise
 from engine.peers.contest import Case
-from engine.peers.peer import Values, accumulate, adamw, mean_loss, mean_over_ranks, serial_model
+from engine.peers.peer import Values, accumulate, adamw, mean_loss, mean_over_ranks
 from engine.precision import Precision
 
 
@@ -27,17 +30,32 @@ def policy(case: Case) -> MixedPrecisionPolicy:
     return MixedPrecisionPolicy(param_dtype=precision.compute, reduce_dtype=precision.reduce, cast_forward_inputs=False)
 
 
+def fill(model: SerialModel, case: Case) -> None:
+    """Give each rank's shards, which are rows as torch.chunk cuts them, the weights that every grid starts from."""
+    placements = case.model.placements()
+    for name, parameter in model.named_parameters():
+        assert isinstance(parameter, DTensor)
+        (dim,) = [number for number, placed in enumerate(parameter.placements) if placed.is_shard()]
+        mesh, local, all_rows = parameter.device_mesh, parameter.to_local(), len(parameter)
+        first = min(-(-all_rows // mesh.size(dim)) * mesh.get_local_rank(dim), all_rows)
+        with torch.no_grad():
+            local.copy_(initial_rows(placements[name], range(first, first + len(local)), case.seed))
+
+
 class FSDP2:
     """Gathered weights live from forward to backward, as the engine keeps them without activation checkpointing."""
 
     reshard_after_forward = False
 
     def __init__(self, case: Case, comm: Comm) -> None:
-        self._model = serial_model(case, comm.device)
+        self._model = without_values(case.model, checkpoint_activations=case.checkpoint_activations)
+        self._model.to(Precision.named(case.precision).master)
         mesh, mixed = self.mesh(comm), policy(case)
         for block in self._model.blocks:
             fully_shard(block, mesh=mesh, reshard_after_forward=self.reshard_after_forward, mp_policy=mixed)
         fully_shard(self._model, mesh=mesh, reshard_after_forward=False, mp_policy=mixed)
+        materialise(self._model, case.model, comm.device)
+        fill(self._model, case)
         self._optimizer = adamw(case.optim, self._model.parameters())
         self._clip, self._at_once = case.optim.clip, case.peer_micro_batch
 

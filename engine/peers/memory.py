@@ -23,7 +23,7 @@ from engine.planning.memory import BYTES, Footprint, Workload
 from engine.planning.rank import RESERVE
 
 Divided = Literal["nothing", "optimizer", "gradients", "weights"]
-Built = Literal["device", "host"]
+Built = Literal["device", "host", "parts"]
 USABLE = 1 - RESERVE
 """Of a device's memory, what a plan may count on: the rest is the formulas' error, fragments and libraries."""
 MOMENTS = 2
@@ -41,7 +41,7 @@ class Habits:
     is autocast's, with weights, residual stream and gradients in fp32 and a cast of each weight kept; else weights are
     bf16 beside fp32 masters. flights: micro-batches in flight of a pipeline, "all" of them or one a "stage". again:
     what recomputation holds at once, a "block", or a "stage" as was seen of PyTorch's pipelines. built: where each rank
-    makes the whole network first.
+    makes the whole network first, or that it makes its "parts" only.
     """
 
     data: Divided = "nothing"
@@ -58,7 +58,7 @@ class Habits:
 
 _FULL = Habits(vocabulary=False)
 _PIPELINE = replace(_FULL, again="stage")
-_SHARDED = Habits(data="weights", autocast=False)
+_SHARDED = Habits(data="weights", autocast=False, built="parts")
 _MEGATRON = Habits(scores=True, autocast=False, built="host")
 _DEEPSPEED = Habits(vocabulary=False, autocast=False)
 _TITAN = Habits(data="weights", autocast=False, built="host")
@@ -216,7 +216,7 @@ def _built(habits: Habits, ranks: Ranks, case: Case) -> float:
     """On the device, before anything is trained: the whole network in the master format, where it is made there, and
     the shares that it is cut into.
     """
-    if habits.built == "host":
+    if habits.built != "device":
         return 0.0
     master = max(BYTES[case.precision], BYTES["fp32"])
     cut = ranks.tensor * ranks.pipeline * (ranks.shards if habits.data == "weights" else 1)
