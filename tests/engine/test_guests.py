@@ -1,16 +1,15 @@
-"""Peers in another Python, beside the ranks: the baton, what is told when one fails, and the libraries themselves."""
+"""Peers in another Python, beside the ranks: the baton, and what is told when one fails."""
 
-import math
 import os
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from guest_cases import CASE, GPT, LLAMA, hold
 from real_ranks import run_processes, take_part_again
 
 from engine.cli.main import main
@@ -22,7 +21,7 @@ from engine.models.adapters.stored import stored
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers import away, environments
-from engine.peers.alternate import measure, our_side
+from engine.peers.alternate import our_side
 from engine.peers.compare import compare
 from engine.peers.contest import CONTESTS, Case, Contest, Unavailable
 from engine.peers.guests import torchtitan
@@ -31,11 +30,7 @@ from engine.peers.guests.order import Order
 from engine.peers.layout import Layout
 from engine.peers.peer import Values
 from engine.result.peers import Measured
-from engine.training.config import OptimConfig
 
-GPT = GPTConfig("tiny", layers=4, hidden=32, heads=4, vocabulary=64, sequence=16)
-LLAMA = LlamaConfig("tiny", layers=4, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
-CASE = Case(GPT, sequences=8, optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=2, steps=2, timeout_s=120)
 PAIR = Layout(data=2)
 CPU = torch.device("cpu")
 
@@ -44,15 +39,6 @@ def guest(name: str, layout: Layout = PAIR) -> Contest:
     """One of plain_guests, in this Python."""
     built_by = f"tests.engine.plain_guests:{name}"
     return Contest("guest", "a guest", Grid(data=2), None, built_by, (), splits=("data",), layout=layout)
-
-
-def hold(comm: Comm, contest: Contest, case: Case) -> Measured | str:
-    """On every rank; or what was told instead."""
-    launch = Launch(comm.rank, comm.grid.size, comm.rank, "test", "127.0.0.1", 0)
-    try:
-        return measure(comm, contest, case, launch=launch)
-    except (RunError, Unavailable) as error:
-        return f"{type(error).__name__}: {error}"
 
 
 def test_a_guest_has_the_engines_losses_and_takes_turns_with_it() -> None:
@@ -249,50 +235,3 @@ def test_an_environment_that_could_not_be_made_says_why(tmp_path: Path, monkeypa
 def test_torchtitan_keeps_each_key_head_between_its_queries_and_its_value() -> None:
     (part,) = stored(LLAMA, torchtitan.names(LLAMA)).parts["blocks.0.attention.qkv.weight"]
     assert (part.index[:: LLAMA.head_size] // LLAMA.head_size).tolist() == [0, 1, 4, 5, 2, 6, 3, 7]
-
-
-AWAY = [
-    (name, layout)
-    for name, layouts in {
-        "megatron-core": ("tensor=2", "pipeline=2,micro_batches=4", "data=2"),
-        "megatron-core-sp": ("tensor=2", "tensor=2,pipeline=2,micro_batches=2"),
-        "deepspeed-zero1": ("data=2",),
-        "deepspeed-zero2": ("data=2",),
-        "deepspeed-zero3": ("data=2",),
-        "deepspeed-pipeline": ("pipeline=2",),
-        "deepspeed-3d": ("tensor=2", "tensor=2,pipeline=2,micro_batches=2"),
-        "torchtitan": ("tensor=2", "pipeline=2,micro_batches=4", "data=2"),
-        "torchtitan-sp": ("tensor=2",),
-        "colossalai": ("tensor=2", "pipeline=2,micro_batches=4", "data=2"),
-        "axonn": ("tensor=2", "data=2"),
-        "axonn-depth": ("data=2",),
-        "litgpt": ("data=1", "data=2"),
-    }.items()
-    for layout in layouts
-]
-NO_GPT = {"torchtitan": "torchtitan has no GPT with learnt positions: compare a Llama."}
-"""By library."""
-
-
-def both(comm: Comm, contest: Contest) -> list[Any]:
-    """Both families."""
-    return [hold(comm, contest, replace(CASE, model=model)) for model in (GPT, LLAMA)]
-
-
-@pytest.mark.parametrize(("name", "layout"), AWAY)
-def test_a_library_trains_what_the_engine_trains(name: str, layout: str) -> None:
-    grid = Grid(data=Layout.parse(layout).size)
-    contest = CONTESTS[name].laid_out(Layout.parse(layout), grid)
-    assert contest.library is not None
-    if reason := environments.lacking(contest.library):
-        pytest.skip(reason)
-    for ranks in run_processes(grid, both, contest):
-        if lacks := NO_GPT.get(contest.library):
-            assert ranks.pop(0) == f"Unavailable: {lacks}"
-        for found in ranks:
-            assert isinstance(found, Measured), found
-            assert found.peer.losses == pytest.approx(found.ours.losses, rel=1e-5)
-            assert found.peer.gradient_norms == pytest.approx(found.ours.gradient_norms, rel=1e-5)
-            assert set(found.peer.versions) == {"torch", contest.library}
-            assert found.ours.versions == {}
-            assert not any(math.isnan(loss) for loss in found.peer.losses)

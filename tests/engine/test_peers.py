@@ -34,7 +34,7 @@ CASE = Case(MODEL, sequences=4, optim=OptimConfig(learning_rate=1e-2), warmup=3,
 LLAMA = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
 
 ALWAYS_HERE = [name for name, one in CONTESTS.items() if name not in ("compile", "transformers") and not one.splits]
-"""The others take a compiler, a package or an environment: test_single_device.py, test_guests.py."""
+"""The others take a compiler, a package or an environment: test_single_device.py, test_libraries.py."""
 
 # Steps small enough that AdamW doesn't make bf16's roundings large.
 RATES: dict[PrecisionName, float] = {"fp64": 1e-2, "fp32": 1e-2, "bf16": 1e-3}

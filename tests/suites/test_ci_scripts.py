@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = ["ci/setup", "ci/demo", "ci/test", "ci/cluster", "ci/gpu", "ci/env.sh", "ci/bin/reframe", ".ci/run"]
+SCRIPTS = [
+    "ci/setup",
+    "ci/demo",
+    "ci/test",
+    "ci/cluster",
+    "ci/gpu",
+    "ci/peers",
+    "ci/env.sh",
+    "ci/bin/reframe",
+    ".ci/run",
+]
 
 
 def bash(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -90,23 +100,29 @@ SKIPPED [1] tests/suites/test_cluster.py:126: a virtual cluster takes root on Li
 """
 
 
+def plant_tools(clone: Path, tool: str, peers: str = "#!/bin/sh\n") -> None:
+    """What ci/test calls, as scripts."""
+    (clone / "ci" / "setup").write_text("")
+    (clone / ".venv" / "bin").mkdir(parents=True)
+    (clone / ".venv" / "bin" / "activate").write_text(f"PATH={clone}/.venv/bin:$PATH")
+    for name in ("ruff", "mypy", "python", "reframe"):
+        (clone / ".venv" / "bin" / name).write_text(tool)
+        (clone / ".venv" / "bin" / name).chmod(0o755)
+    (clone / "ci" / "bin" / "reframe").unlink()
+    (clone / "ci" / "peers").write_text(peers)
+
+
 @pytest.mark.parametrize(
     ("said", "verdict", "last"),
     [
         ("9 passed", "all passed", None),
         (f"{SKIPPED}9 passed, 15 skipped", "all passed", "takes root on Linux"),
-        (f"{SKIPPED}1 failed", "failed: tests", "takes root on Linux"),
+        (f"{SKIPPED}1 failed", "failed: tests, peers", "takes root on Linux"),
     ],
     ids=["all", "skipped", "failed"],
 )
 def test_what_could_not_be_checked_is_said_at_the_end(clone: Path, said: str, verdict: str, last: str | None) -> None:
-    (clone / "ci" / "setup").write_text("")
-    (clone / ".venv" / "bin").mkdir(parents=True)
-    (clone / ".venv" / "bin" / "activate").write_text(f"PATH={clone}/.venv/bin:$PATH")
-    for tool in ("ruff", "mypy", "python", "reframe"):
-        (clone / ".venv" / "bin" / tool).write_text(TOOL)
-        (clone / ".venv" / "bin" / tool).chmod(0o755)
-    (clone / "ci" / "bin" / "reframe").unlink()
+    plant_tools(clone, TOOL)
     done = bash("ci/test", clone, SAID=said, CI="")
     assert done.returncode == (1 if "failed" in verdict else 0), done.stderr
     end = done.stdout.split("===")[-1].splitlines()
@@ -117,6 +133,31 @@ def test_what_could_not_be_checked_is_said_at_the_end(clone: Path, said: str, ve
         assert end[2] == "What could not be checked on this machine:"
         assert end[3] == "    tests/reports/test_report_browser.py: 12 skipped, no Chromium is installed"
         assert end[-1].endswith(last)
+
+
+GUESTS_SKIP = """#!/bin/sh
+case "$*" in
+    *"--ignore tests/engine/test_libraries.py"*) echo 9 passed ;;
+    *"-m not weekly tests/engine/test_libraries.py"*)
+        echo "SKIPPED [5] tests/engine/test_libraries.py:79: $(cat failed)" ;;
+esac
+"""
+NO_NETWORK = """#!/bin/sh
+sleep 1
+echo "$*: no network" | tee failed
+exit 1
+"""
+
+
+def test_peers_that_could_not_be_installed_are_said_with_the_reason(clone: Path) -> None:
+    """Their tests begin after the installation has ended, and skip."""
+    plant_tools(clone, GUESTS_SKIP, NO_NETWORK)
+    done = bash("ci/test", clone, CI="")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == [
+        "What could not be checked on this machine:",
+        "    tests/engine/test_libraries.py: 5 skipped, megatron-core deepspeed: no network",
+    ]
 
 
 def test_no_other_package_installs_a_script_of_ours() -> None:

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,6 +21,7 @@ from night.command import main
 from night.procedure import run
 from night.selection import Candidate, candidates, select
 from night.session import NightRun
+from night.weekly import EQUALITY, weekly
 from reports.nights.history import History, history
 from reports.nights.told import UNKNOWN
 from systems import references
@@ -207,11 +209,54 @@ def test_reframe_alone_fails_what_is_far_off_its_reference(tmp_path, monkeypatch
     assert "make it anew by `par4d reference make --system local`" in spoilt.out
 
 
+WEEKS = [
+    ("exit 0", "def test(): pass", 0, "Every library trains what the engine trains."),
+    ("exit 0", "def test(): assert 1.0 == 1.03", 1, "A library doesn't train what the engine trains, or failed"),
+    ("exit 1", "import pytest\ndef test(): pytest.skip('not installed')", 2, "Not every library was tested"),
+    ("exit 0", "import nothing_of_that_name", 2, "Not every library was tested"),
+    ("exit 0", "", 2, "Not every library was tested"),
+    ("exit 0", "import time\ndef test(): time.sleep(300)", 2, "took longer than --time-limit and was ended"),
+]
+
+
+@pytest.mark.parametrize(
+    ("peers", "test", "code", "said"), WEEKS, ids=["fine", "unequal", "missing", "broken", "empty", "slow"]
+)
+def test_a_week_is_fine_only_if_every_library_was_tested(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], peers: str, test: str, code: int, said: str
+) -> None:
+    script, equality = tmp_path / "ci" / "peers", tmp_path / EQUALITY
+    for file, words in ((script, f"#!/bin/sh\n{peers}\n"), (equality, test)):
+        file.parent.mkdir(parents=True)
+        file.write_text(words)
+    script.chmod(0o755)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    assert weekly(tmp_path / "results" / "weekly.xml", 8 if "sleep" in test else 120, tmp_path) == code
+    assert said in capfd.readouterr().err
+
+
+def test_the_week_tests_every_library_that_has_pins() -> None:
+    """And by the same file as ci/test, which leaves the marker out."""
+    pins = {file.stem for file in (ROOT / "engine" / "peers" / "guests").glob("*.txt")}
+    words = [sys.executable, "-m", "pytest", "--collect-only", EQUALITY]
+    every, each_change = (
+        subprocess.run(
+            [*words, *more], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+        ).stdout
+        for more in ((), ("-m", "not weekly"))
+    )  # fmt: skip
+    assert {name for name in pins if f"[{name}" in every} == pins
+    assert {name for name in pins if f"[{name}" in each_change} == {"megatron-core", "deepspeed"}
+
+
 def test_the_examples_of_schedules_are_what_they_say():
     gitlab = yaml.safe_load((ROOT / "ci" / "schedules" / "gitlab-ci.yml").read_text())
     assert gitlab["nightly"]["script"] == ["ci/nightly --system perlmutter --node-hours 2"]
+    assert gitlab["weekly"]["script"] == ["ci/nightly --weekly --time-limit 110m"]
     for name in ("crontab", "scrontab"):
         lines = (ROOT / "ci" / "schedules" / name).read_text().splitlines()
-        (line,) = [one for one in lines if one[:1].isdigit()]
-        assert line.split()[:5] == ["0", "1", "*", "*", "*"]
-        assert "/ci/nightly" in line
+        night, week = [one for one in lines if one[:1].isdigit()]
+        assert night.split()[:5] == ["0", "1", "*", "*", "*"]
+        assert week.split()[:5] == ["0", "13", "*", "*", "0"]
+        assert "/ci/nightly" in night
+        assert "--weekly" in week

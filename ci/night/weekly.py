@@ -1,0 +1,63 @@
+"""Once a week: does every library that the engine is compared with train what the engine trains?"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from xml.etree import ElementTree
+
+from night.procedure import say
+from night.session import ROOT
+from reports.nights.told import FINE, UNKNOWN, WORSE
+
+EQUALITY = "tests/engine/test_libraries.py"
+ENDED_WITHOUT_ALL = "Not every library was tested, so the week's check can't be judged: the lines above say why."
+INTERRUPTED_CODE = 2
+"""Of pytest, the first of those that are no verdict; below are 0, all fine, and 1, some failed."""
+
+
+def weekly(out: Path, limit_s: float, root: Path = ROOT) -> int:
+    """Make all environments of peers that aren't there, and train with each; returns the exit code, as of a night.
+
+    out: gets the JUnit file of the equality tests. It needs the network, but no GPU and no job: ranks are processes of
+    this host, and networks are tiny. A library that couldn't be installed is no success: UNKNOWN.
+    """
+    ends = time.monotonic() + limit_s
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.unlink(missing_ok=True)  # nobody may take it for this week's
+    _run([str(root / "ci" / "peers"), "all"], root, ends)
+    code = _run([sys.executable, "-m", "pytest", EQUALITY, "-rs", f"--junitxml={out}"], root, ends)
+    if code == 1:
+        say("A library doesn't train what the engine trains, or failed: the lines above say which.")
+        return WORSE
+    if code is None or code >= INTERRUPTED_CODE or code < 0 or _skipped(out):
+        say(ENDED_WITHOUT_ALL)
+        return UNKNOWN
+    say("Every library trains what the engine trains.")
+    return FINE
+
+
+def _skipped(junit: Path) -> bool:
+    """Whether some were, or none ran."""
+    suites = list(ElementTree.parse(junit).getroot().iter("testsuite"))
+    return any(int(suite.get("skipped", "0")) for suite in suites) or not any(
+        int(suite.get("tests", "0")) for suite in suites
+    )
+
+
+def _run(words: Sequence[str], root: Path, ends: float) -> int | None:
+    """Its exit code; None if it didn't end in time. However this ends, so does all that it started."""
+    running = subprocess.Popen(words, cwd=root, stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        return running.wait(max(ends - time.monotonic(), 0.0))
+    except subprocess.TimeoutExpired:
+        say(f"{Path(words[0]).name} took longer than --time-limit and was ended.")
+        return None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
