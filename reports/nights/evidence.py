@@ -20,7 +20,7 @@ shows what comes of all this.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from scipy.special import chdtri, comb, ndtr, stdtr, stdtrit
 from systems.references import LEAST, Reference
 
 Floats: TypeAlias = npt.NDArray[np.float64]
+Integers: TypeAlias = npt.NDArray[np.int64]
 
 OFF = 0.05
 """Of jobs, those that are off for a reason of their own."""
@@ -157,10 +158,19 @@ class Agreed:
     off: Floats
 
 
+@overload
+def majority(count: int) -> int: ...
+@overload
+def majority(count: Integers) -> Integers: ...
+def majority(count: int | Integers) -> int | Integers:
+    """The fewest of so many nights, or jobs of a night, that are more than half of them."""
+    return count // 2 + 1
+
+
 def agreed(nights: Sequence[Sequence[float]]) -> tuple[Agreed, Agreed]:
     """Of the jobs of each night: all of them, and more than half of them."""
     jobs = np.array([len(night) for night in nights])
-    more = jobs // 2 + 1
+    more = majority(jobs)
     every = Agreed(np.array([min(night) for night in nights]), OFF ** jobs.astype(float))
     most = np.array([sorted(night)[-count] for night, count in zip(nights, more, strict=True)])
     return every, Agreed(most, comb(jobs, more) * OFF ** more.astype(float))
@@ -171,9 +181,9 @@ def strongest(nights: Sequence[Sequence[float]], usual: Expected) -> Evidence:
     reference.
     """
     best = Evidence(1.0, 0, 0.0)
-    middle = np.array([np.median(night) for night in nights]) - usual.level
+    middle = np.array([median(np.array(night)) for night in nights]) - usual.level
     for count in range(1, len(nights) + 1):
-        effect = float(np.median(middle[-count:]))
+        effect = median(middle[-count:])
         if effect >= LEAST_EFFECT:
             every, most = agreed(nights[-count:])
             chance = min(_chance(every, usual, usual.least_seen), _chance(most, usual, usual.seen))
@@ -188,7 +198,7 @@ def _chance(nights: Agreed, usual: Expected, seen: Floats) -> float:
     count = len(nights.above)
     order = np.argsort(-nights.above, kind="stable")
     least = 1.0
-    for above in range(count // 2 + 1, count + 1):
+    for above in range(majority(count), count + 1):
         level = float(nights.above[order[above - 1]]) - usual.level
         if level <= 0:
             break

@@ -319,6 +319,7 @@ class Watch:
     def __init__(self, by_reference: Expected, limit: float) -> None:
         self._by_reference, self._limit = by_reference, limit
         self._middle, self._nights = list[float](), list[Sequence[float]]()
+        self._ends = list[tuple[float, float]]()
         self._open = list[_Open]()
         self._bad, self._over = set[int](), 0
         self._gain: _Gain | None = None
@@ -338,6 +339,7 @@ class Watch:
         """
         self._middle.append(median(jobs))
         self._nights.append(jobs)
+        self._ends.append((min(jobs), max(jobs)))
         while self._open and self._open[-1].is_over(self._middle):
             self._over = len(self._middle) - 2
             self._bad.update(range(self._open.pop().began, self._over))
@@ -368,7 +370,7 @@ class Watch:
     def _by_nights(self, before: Sequence[int], ahead: float, sign: int) -> Expected:
         """sign: -1 for what is expected with all signs turned."""
         middle = [sign * self._middle[at] for at in before]
-        least = [min(sign * job for job in self._nights[at]) for at in before]
+        least = [sign * self._ends[at][0 if sign > 0 else 1] for at in before]
         return evidence.from_nights(np.array(middle), ahead, np.array(least))
 
     def _gained(self) -> _Gain | None:
