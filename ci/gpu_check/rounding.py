@@ -1,8 +1,35 @@
-"""How far a tensor is from the exact one."""
+"""How far a tensor is from the exact one, and how far it may be.
+
+In fp32 the bound is a number of roundings. In bf16 it is what plain PyTorch loses in that format on the same device:
+the distance of a gradient from the float64 one by that of PyTorch's own gradient, for several seeds. Of a right
+gradient that ratio is 1 and hardly scatters, as both round alike; rounding moves a gradient by 0.5 to 2.5 % of its
+norm, so that one that is wrong by 3 % is 1.6 times as far off or more, however large it is beside the others.
+"""
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import geometric_mean
+from typing import NamedTuple
 
 from torch import Tensor
+
+from engine.result import gate
+from engine.result.interval import over_jobs
+
+SEEDS = range(6)
+TIMES = 1.25
+"""So many times as far from float64 as PyTorch's own a result in bf16 may be."""
+WANT = f"at most {TIMES:g} times as far from float64 as PyTorch's own"
+EXACT = 2.0**-20
+"""A distance that is nothing in bf16: what is only copied is exact on both sides."""
+
+
+class Worst(NamedTuple):
+    """Of several things that were compared in bf16: how all of them came out, and whose ratio is the largest."""
+
+    outcome: gate.Outcome
+    times: float
+    name: str
 
 
 def error(ours: Tensor, exact: Tensor) -> float:
@@ -19,3 +46,25 @@ def distance(ours: Tensor, exact: Tensor) -> float:
         return math.inf
     difference = (ours.double().cpu() - exact).norm() / exact.norm()
     return math.inf if difference.isnan() else float(difference)
+
+
+def times_as_far(ours: Tensor | None, plain: Tensor, exact: Tensor) -> float:
+    """The distance of ours by that of PyTorch's own; infinite for one that is missing."""
+    return math.inf if ours is None else (distance(ours, exact) + EXACT) / (distance(plain, exact) + EXACT)
+
+
+def worst(by_seed: Iterable[Mapping[str, float]]) -> Worst:
+    """Of ratios by name, one mapping a seed: each name's interval over seeds is held to TIMES. A name's ratio is the
+    geometric mean over seeds.
+    """
+    found: dict[str, list[float]] = {}
+    for ratios in by_seed:
+        for name, ratio in ratios.items():
+            found.setdefault(name, []).append(ratio)
+    outcomes = [_outcome(ratios) for ratios in found.values()]
+    times, name = max((geometric_mean(ratios), name) for name, ratios in found.items())
+    return Worst(gate.all_of(*outcomes), times, name)
+
+
+def _outcome(ratios: Sequence[float]) -> gate.Outcome:
+    return "fail" if math.inf in ratios else gate.at_most(over_jobs(ratios), TIMES)
