@@ -8,6 +8,13 @@ from reports import text
 from reports.page import Column, Table
 from reports.provenance import MACHINES, ORIGIN, START_AND_END
 
+NOT_FUSED = (
+    "Beyond what a contest fixes for both sides. What a peer isn't listed with is as it comes. On processors no "
+    "library has kernels of its own here: attention is PyTorch's fused one but in Megatron-core and in Colossal-AI's "
+    "GPT-2, where it is in parts, and only the peer compile is compiled. The column of GPUs follows the sources; no "
+    "GPU has confirmed it."
+)
+
 
 def tiny(value: float) -> str:
     """A relative difference."""
@@ -46,6 +53,7 @@ def contests_table(name: str, rows: pd.DataFrame) -> Table:
         Column("Threads", "threads", numeric=False, missing="unknown"),
         Column("Overlap", "overlap", numeric=False, missing="unknown"),
         Column("Apart", "apart", numeric=False),
+        Column("Peer's bf16", "bf16", numeric=False, missing="none"),
         Column("Tokens/s, ours", "ours_tokens_per_s", text.significant, figure="rate"),
         Column("peer's", "peer_tokens_per_s", text.significant, figure="rate"),
         Column("MFU, ours", "ours_mfu", text.percent, missing="no peak known", figure="utilisation"),
@@ -98,6 +106,27 @@ def missing(table: pd.DataFrame) -> list[Table]:
         Column("Result", "source", numeric=False, wide=True),
     )
     return [Table("Contests that can't be held there", columns, data, "missing")]
+
+
+def settings(table: pd.DataFrame) -> list[Table]:
+    """What peers are set to, as the newest results of each tell it."""
+    data = table.sort_values("end", ascending=False, kind="stable")[["peer", "settings"]]
+    rows = [
+        {"peer": peer, **{name: text.clean(str(value or ""), 200) for name, value in setting.model_dump().items()}}
+        for peer, told in data.drop_duplicates("peer").sort_values("peer").itertuples(index=False)
+        for setting in told
+    ]
+    if not rows:
+        return []
+    columns = (
+        Column("Peer", "peer", numeric=False),
+        Column("Setting", "name", numeric=False),
+        Column("On processors", "cpu", numeric=False),
+        Column("On GPUs", "cuda", numeric=False),
+        Column("if there is", "needs", numeric=False, missing=""),
+        Column("Source", "source", numeric=False, wide=True),
+    )
+    return [Table("How each peer is set", columns, pd.DataFrame(rows), "settings", NOT_FUSED)]
 
 
 def provenance(table: pd.DataFrame) -> Table:

@@ -48,6 +48,7 @@ CONTEST = [
         "threads",
         "overlap",
         "apart",
+        "bf16",
     ),
     *("target", "network"),
 ]
@@ -56,7 +57,7 @@ COLUMNS = [
     *CONTEST, "peer_is", "status", "reason", "study", "measured", "compared", "losses", "norms", "tolerance",
     "memory_max", "load", "warmup", "steps_per_round", "versions", "hosts", "launcher", "commit", "dirty", "start",
     "end", "source", "transport", "remark", "work", "peaks", "does", "peer_versions",
-    "grid_is",
+    "grid_is", "settings",
 ]  # fmt: skip
 
 
@@ -93,6 +94,7 @@ def _rows(found: Contests) -> list[dict[str, Any]]:
         "checkpointing": _text(case.get("checkpoint_activations")),
         "threads": _text(case.get("threads")),
         "overlap": _overlap(case.get("overlap")),
+        "bf16": _bf16(result.dtype, case),
         "apart": "yes" if case.get("apart") else "no",
         "warmup": _text(case.get("warmup")),
         "steps_per_round": _text(case.get("steps")),
@@ -138,6 +140,7 @@ def _asked(contest: Asked) -> dict[str, Any]:
         "peer_is": clean(contest.peer_is),
         "layout": clean(contest.layout or "", 60),
         "does": clean(contest.does),
+        "settings": contest.settings,
         "peer_versions": "",
         "grid": clean(contest.grid),
         "ranks": contest.ranks,
@@ -311,6 +314,13 @@ def _overlap(flags: object) -> str:
     on = [name for name in ("oar", "ors", "oag") if flags.get(name)]
     on += [f"cache={flags['cache']}"] if flags.get("cache") else []
     return clean(",".join(on + (["data"] if flags.get("data") else [])) or "none")
+
+
+def _bf16(dtype: str, case: Mapping[str, Any]) -> str:
+    """Of peers that leave it to their users, "" of other formats. Files that don't tell are of when it was autocast."""
+    if dtype != "bf16":
+        return ""
+    return "by autocast" if case.get("autocast", True) else "throughout"
 
 
 def _text(value: object) -> str:

@@ -31,6 +31,7 @@ GRID_HELP = "instead of the peer's usual one; repeatable. Under a launcher such 
 
 MICRO_HELP = "sequences a rank takes at once, both sides (default: its share; of a pipeline 4 parts a stage)"
 PEER_MICRO_HELP = "the peer's, where it isn't ours"
+AUTOCAST_HELP = "peers of PyTorch in bf16 by autocast, instead of in bf16 throughout as ours"
 
 
 def peers(
@@ -44,6 +45,7 @@ def peers(
     micro_batch: Annotated[int | None, Parameter(metavar="SEQS", help=MICRO_HELP)] = None,
     peer_micro_batch: Annotated[int | None, Parameter(metavar="SEQS", help=PEER_MICRO_HELP)] = None,
     precision: PrecisionOption = "fp32",
+    autocast: Annotated[bool, Parameter(help=AUTOCAST_HELP)] = False,
     device: Device = "auto",
     labels: Labels = (),
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice(),
@@ -67,6 +69,7 @@ def peers(
         micro_batch=micro_batch,
         peer_micro_batch=peer_micro_batch or micro_batch,
         precision=precision,
+        autocast=autocast,
         device=device,
         checkpoint_activations=checkpoint_activations,
         overlap=overlap,

@@ -16,6 +16,7 @@ from engine.comm.launch import Launch
 from engine.errors import ContactError, EngineError, is_out_of_memory
 from engine.files import write_text
 from engine.models.architecture import hardware_flops, model_flops
+from engine.peers import settings
 from engine.peers.contest import Case, Contest
 from engine.peers.ranks import OWN, Job, failure
 from engine.result import provenance
@@ -147,4 +148,5 @@ def told(contest: Contest) -> dict[str, Any]:
         "target": contest.target,
         "layout": str(contest.layout) if contest.layout else None,
         "does": contest.does,
+        "settings": settings.told(contest.name),
     }

@@ -1,4 +1,4 @@
-"""The serial model and its loss under torch.compile, on one rank; bf16 by autocast.
+"""The serial model and its loss under torch.compile, on one rank; bf16 as in plain.py.
 
 It is compiled in the first step, which is never timed. Clipping and the fused optimizer stay as they are.
 """
@@ -11,6 +11,7 @@ from engine.comm.funnel import Comm
 from engine.peers.contest import Case, Unavailable
 from engine.peers.peer import Values
 from engine.peers.plain import Plain
+from engine.peers.settings import chosen
 
 NO_COMPILER = ("InvalidCxxCompiler", "CppCompileError", "TritonMissing", "CalledProcessError", "FileNotFoundError")
 """How torch says that it is the compiler which is missing or broken; anything else is a failure of the contest."""
@@ -21,7 +22,7 @@ class Compiled(Plain):
 
     def __init__(self, case: Case, comm: Comm) -> None:
         super().__init__(case, comm)
-        self._compiled = torch.compile(super()._loss, dynamic=False)
+        self._compiled = torch.compile(super()._loss, **chosen("compile", "torch.compile", comm.device.type))
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer. Raises Unavailable where nothing can be compiled."""

@@ -173,8 +173,8 @@ CONTESTS = {
                 (),
                 library="megatron-core",
                 splits=("tensor", "pipeline", "data"),
-                does=f"vocabulary split over tensor ranks, {STREAM_WHOLE}, attention in parts (its local layers), "
-                "clipped by the norm over all ranks",
+                does=f"vocabulary split over tensor ranks, {STREAM_WHOLE}, attention in parts but with "
+                "Transformer Engine, clipped by the norm over all ranks",
             )
         ),
         *(
@@ -258,8 +258,8 @@ CONTESTS = {
             (),
             library="colossalai",
             splits=("tensor", "pipeline", "data"),
-            does="vocabulary split over tensor ranks, activations whole on each, GPT-2's attention in parts, clipped "
-            "by the norm over all ranks",
+            does="vocabulary split over tensor ranks, activations whole on each, GPT-2's attention in parts on "
+            "processors, clipped by the norm over all ranks",
         ),
         Contest(
             "axonn",
@@ -365,7 +365,9 @@ class Case(Sampling):
     """What both sides train, and how often. sequences: of the global batch. overlap: the engine's.
 
     precision: as engine/precision.py has it. device: auto, cpu or cuda. warmup: untimed steps of each side, whose
-    losses are compared. micro_batch, peer_micro_batch: sequences that a rank of ours and of the peer's takes at once,
+    losses are compared. autocast: whether peers that leave it to their users compute in bf16 by autocast, with fp32
+    parameters, gradients and residual stream, instead of in bf16 throughout beside fp32 masters, as the engine does.
+    micro_batch, peer_micro_batch: sequences that a rank of ours and of the peer's takes at once,
     adding up gradients; None for its whole share, of a pipeline for what its stages take in turn.
     """
 
@@ -374,6 +376,7 @@ class Case(Sampling):
     micro_batch: int | None = None
     peer_micro_batch: int | None = None
     precision: PrecisionName = "fp32"
+    autocast: bool = False
     device: str = "auto"
     optim: OptimConfig = field(default_factory=OptimConfig)
     seed: int = 0

@@ -1,6 +1,6 @@
 """The serial model under torch's DistributedDataParallel: the batch is split, the weights are copies.
 
-bf16 by autocast, with the hook of torch's own that sums gradients in bf16, as the engine does.
+bf16 throughout, or by autocast with the hook of torch's own that sums gradients in bf16: both as the engine sums them.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from engine.comm.funnel import Comm
 from engine.peers.contest import Case
-from engine.peers.peer import Values, accumulate, adamw, autocast, mean_loss, mean_over_ranks, serial_model
+from engine.peers.masters import Masters
+from engine.peers.peer import Values, accumulate, autocast, mean_loss, mean_over_ranks, serial_model
+from engine.peers.settings import chosen
 
 
 class DDP:
@@ -26,17 +28,20 @@ class DDP:
     def __init__(self, case: Case, comm: Comm) -> None:
         self._case, self._device = case, comm.device
         self._model = serial_model(case, comm.device)
-        whole = case.peer_micro_batch is None
-        self._parallel = DistributedDataParallel(self._model, gradient_as_bucket_view=True, static_graph=whole)
-        if case.precision == "bf16":
+        self._masters = Masters(case, self._model)
+        options = chosen("ddp", "DistributedDataParallel", comm.device.type)
+        options["static_graph"] &= case.peer_micro_batch is None
+        self._parallel = DistributedDataParallel(self._model, **options)
+        if case.precision == "bf16" and case.autocast:
             self._parallel.register_comm_hook(dist.group.WORLD, sum_in_bf16)
-        self._optimizer = adamw(case.optim, self._model.parameters())
+        self._optimizer = self._masters.adamw(case)
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer."""
         self._optimizer.zero_grad()
         loss = accumulate(tokens_BS, targets_BS, self._case.peer_micro_batch, self._loss, self._summed)
-        norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._case.optim.clip)
+        self._masters.take_gradients()
+        norm = nn.utils.clip_grad_norm_(self._masters.parameters, self._case.optim.clip)
         self._optimizer.step()
         return Values(mean_over_ranks(loss), norm.item())
 

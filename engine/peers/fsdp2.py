@@ -19,6 +19,7 @@ from engine.models.serial import SerialModel, without_values
 from engine.parallel.initial import initial_rows, materialise
 from engine.peers.contest import Case
 from engine.peers.peer import Values, accumulate, adamw, mean_loss, mean_over_ranks
+from engine.peers.settings import chosen
 from engine.precision import Precision
 
 
@@ -45,15 +46,20 @@ def fill(model: SerialModel, case: Case) -> None:
 class FSDP2:
     """Gathered weights live from forward to backward, as the engine keeps them without activation checkpointing."""
 
-    reshard_after_forward = False
+    settings = "fsdp2"
 
     def __init__(self, case: Case, comm: Comm) -> None:
         self._model = without_values(case.model, checkpoint_activations=case.checkpoint_activations)
         self._model.to(Precision.named(case.precision).master)
-        mesh, mixed = self.mesh(comm), policy(case)
-        for block in self._model.blocks:
-            fully_shard(block, mesh=mesh, reshard_after_forward=self.reshard_after_forward, mp_policy=mixed)
+        mesh, mixed, blocks = self.mesh(comm), policy(case), list(self._model.blocks)
+        how = chosen(self.settings, "fully_shard", comm.device.type)
+        for block in blocks:
+            fully_shard(block, mesh=mesh, mp_policy=mixed, **how)
         fully_shard(self._model, mesh=mesh, reshard_after_forward=False, mp_policy=mixed)
+        ahead = chosen(self.settings, "set_modules_to_forward_prefetch", comm.device.type)["blocks"]
+        for place, block in enumerate(blocks):
+            if coming := blocks[place + 1 : place + 1 + ahead]:
+                block.set_modules_to_forward_prefetch(coming)  # type: ignore[operator]
         materialise(self._model, case.model, comm.device)
         fill(self._model, case)
         self._optimizer = adamw(case.optim, self._model.parameters())
@@ -85,7 +91,7 @@ class FSDP2:
 class FSDP2Reshard(FSDP2):
     """Gathered weights of a block are freed after its forward and gathered again for its backward."""
 
-    reshard_after_forward = True
+    settings = "fsdp2-reshard"
 
     def before(self, last: bool) -> AbstractContextManager[object]:
         """See FSDP2.before: shards, always."""

@@ -1,7 +1,7 @@
 """The same network by Hugging Face's transformers: their GPT-2 and Llama, built of a configuration, on one rank.
 
 Nothing is downloaded: the weights are those of the serial model under other names. Attention is torch's fused one
-(sdpa), bf16 is by autocast.
+(sdpa); bf16 throughout, or by autocast.
 """
 
 import torch
@@ -16,7 +16,9 @@ from engine.models.adapters.values import library_state
 from engine.models.gpt.shape import GPTShape
 from engine.models.llama.shape import UNSCALED_SEQUENCE, LlamaShape
 from engine.peers.contest import Case, Unavailable
-from engine.peers.peer import Values, accumulate, adamw, autocast, serial_model
+from engine.peers.masters import Masters
+from engine.peers.peer import Values, accumulate, autocast, serial_model
+from engine.peers.settings import chosen
 from engine.precision import at_least_fp32
 
 try:
@@ -34,7 +36,7 @@ class HuggingFace:
             raise Unavailable("transformers computes parts of a network in fp32 at most: compare in fp32 or bf16.")
         serial = serial_model(case, comm.device).state_dict()
         with torch.device(comm.device):
-            self._model = build(case)
+            self._model = build(case, comm.device.type)
         adapter = LLAMA if isinstance(case.model, LlamaShape) else GPT2
         stored = adapter.stored(case.model)
         theirs = library_state(stored, {name: value for name, value in serial.items() if name in stored.parts})
@@ -43,13 +45,15 @@ class HuggingFace:
         if case.checkpoint_activations:
             self._model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self._model.train()
-        self._optimizer = adamw(case.optim, self._model.parameters())
+        self._masters = Masters(case, self._model)
+        self._optimizer = self._masters.adamw(case)
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer."""
         self._optimizer.zero_grad()
         loss = accumulate(tokens_BS, targets_BS, self._case.peer_micro_batch, self._loss)
-        norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._case.optim.clip)
+        self._masters.take_gradients()
+        norm = nn.utils.clip_grad_norm_(self._masters.parameters, self._case.optim.clip)
         self._optimizer.step()
         return Values(loss.item(), norm.item())
 
@@ -59,10 +63,11 @@ class HuggingFace:
         return F.cross_entropy(at_least_fp32(logits_BSV).flatten(0, 1), targets_BS.flatten())
 
 
-def build(case: Case) -> "GPT2LMHeadModel | LlamaForCausalLM":
+def build(case: Case, device: str) -> "GPT2LMHeadModel | LlamaForCausalLM":
     """Their network of the case's shape. Raises Unavailable for a shape that they have no network for."""
     shape = case.model
-    common = {"attn_implementation": "sdpa", "tie_word_embeddings": bool(shape.ties), "use_cache": False}
+    common = chosen("transformers", "from_config", device)
+    common |= {"tie_word_embeddings": bool(shape.ties), "use_cache": False}
     common |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "vocab_size": shape.vocabulary}
     if isinstance(shape, LlamaShape) and not (shape.qkv_bias or shape.qk_norm):
         # Nothing but a warning follows from it.

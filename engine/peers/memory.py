@@ -38,10 +38,10 @@ class Habits:
     whole until the last micro-batch. stream: whether tensor ranks split the residual stream by positions. gathers:
     whether they then gather a product's input again in the backward, instead of keeping it whole. vocabulary: whether
     they split the logits; else each has all of them. scores: whether attention keeps its scores. autocast: whether bf16
-    is autocast's, with weights, residual stream and gradients in fp32 and a cast of each weight kept; else weights are
-    bf16 beside fp32 masters. flights: micro-batches in flight of a pipeline, "all" of them or one a "stage". again:
-    what recomputation holds at once, a "block", or a "stage" as was seen of PyTorch's pipelines. built: where each rank
-    makes the whole network first, or that it makes its "parts" only.
+    is autocast's where the case asks for that, with weights, residual stream and gradients in fp32 and a cast of each
+    weight kept; else weights are bf16 beside fp32 masters. flights: micro-batches in flight of a pipeline, "all" of
+    them or one a "stage". again: what recomputation holds at once, a "block", or a "stage" as was seen of PyTorch's
+    pipelines. built: where each rank makes the whole network first, or that it makes its "parts" only.
     """
 
     data: Divided = "nothing"
@@ -89,7 +89,7 @@ MEMORY: Mapping[str, Habits] = MappingProxyType(
         "transformers-tp": replace(_FULL, data="weights"),
         "colossalai": Habits(scores=True, autocast=False, built="host"),
         "axonn": replace(_FULL, built="host"),
-        "axonn-depth": replace(_FULL, data="weights", built="host"),
+        "axonn-depth": replace(_FULL, data="weights", keeps=True, built="host"),
         "litgpt": replace(_FULL, built="host"),
     }
 )
@@ -169,7 +169,7 @@ def _states(habits: Habits, case: Case) -> tuple[float, float, float]:
     master = max(BYTES[case.precision], BYTES["fp32"])
     if not narrow:
         return master, master, MOMENTS * master
-    if habits.autocast:
+    if habits.autocast and case.autocast:
         return master + BYTES["bf16"], master, MOMENTS * master  # and autocast's copy
     return BYTES["bf16"], master, (1 + MOMENTS) * master
 
@@ -197,7 +197,7 @@ def _activations(habits: Habits, ranks: Ranks, case: Case) -> float:
     model, compute = case.model, BYTES[case.precision]
     master = max(compute, BYTES["fp32"])
     tokens, features = ranks.at_once * model.sequence, model.kept_features()
-    wide = master if habits.autocast else compute
+    wide = master if habits.autocast and case.autocast else compute
     stream = tokens * model.hidden * wide / (ranks.tensor if habits.stream else 1)
     split = tokens * compute * features.over_x / ranks.tensor
     whole = tokens * features.over_y * compute / (ranks.tensor if habits.gathers else 1)

@@ -99,9 +99,12 @@ def accumulate(
 
 
 def autocast(case: Case, device: torch.device) -> torch.autocast:
-    """Matrix products in the compute format where that isn't the masters'. Only a forward belongs under it."""
+    """Matrix products in the compute format where the case asks for it and that isn't the masters'. Only a forward
+    belongs under it.
+    """
     precision = Precision.named(case.precision)
-    return torch.autocast(device.type, precision.compute, enabled=precision.compute != precision.master)
+    enabled = case.autocast and precision.compute != precision.master
+    return torch.autocast(device.type, precision.compute, enabled=enabled)
 
 
 def mean_over_ranks(loss: Tensor) -> float:

@@ -1,10 +1,11 @@
-"""The serial model in plain PyTorch, on one rank; bf16 by autocast."""
+"""The serial model in plain PyTorch, on one rank; bf16 throughout, or by autocast."""
 
 from torch import Tensor, nn
 
 from engine.comm.funnel import Comm
 from engine.peers.contest import Case
-from engine.peers.peer import Values, accumulate, adamw, autocast, mean_loss, serial_model
+from engine.peers.masters import Masters
+from engine.peers.peer import Values, accumulate, autocast, mean_loss, serial_model
 
 
 class Plain:
@@ -13,13 +14,15 @@ class Plain:
     def __init__(self, case: Case, comm: Comm) -> None:
         self._case, self._device = case, comm.device
         self._model = serial_model(case, comm.device)
-        self._optimizer = adamw(case.optim, self._model.parameters())
+        self._masters = Masters(case, self._model)
+        self._optimizer = self._masters.adamw(case)
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer."""
         self._optimizer.zero_grad()
         loss = accumulate(tokens_BS, targets_BS, self._case.peer_micro_batch, self._loss)
-        norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._case.optim.clip)
+        self._masters.take_gradients()
+        norm = nn.utils.clip_grad_norm_(self._masters.parameters, self._case.optim.clip)
         self._optimizer.step()
         return Values(loss.item(), norm.item())
 

@@ -2,21 +2,48 @@
 
 from collections.abc import Mapping
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from engine.result.peers import Setting
 
 FILE = Path(__file__).with_name("settings.yaml")
 
 
 @cache
 def every() -> Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]]:
-    """The whole file: library, section, setting, then cpu, cuda and source."""
+    """The whole file: peers, section, setting, then cpu, cuda, source, and needs where a kernel has to be installed."""
     found: Mapping[str, Any] = yaml.safe_load(FILE.read_text())
     return found
 
 
-def chosen(library: str, section: str, device: str) -> dict[str, Any]:
-    """The settings of one section on "cpu" or "cuda", by name, as the library takes them."""
-    return {name: row[device] for name, row in every()[library][section].items()}
+def chosen(peers: str, section: str, device: str) -> dict[str, Any]:
+    """The settings of one section on "cpu" or "cuda", by name, as the library takes them: those of processors where
+    what a GPU's needs isn't installed.
+    """
+    return {
+        name: row[device] if "needs" not in row or find_spec(row["needs"]) else row["cpu"]
+        for name, row in every()[peers][section].items()
+    }
+
+
+def told(peer: str) -> tuple[Setting, ...]:
+    """All settings of the peer of a contest, whose name is that of its library, or begins with it."""
+    named = [one for one in every() if peer == one or peer.startswith(f"{one}-")]
+    if not named:
+        return ()
+    return tuple(
+        Setting(
+            name=f"{section}: {name}", cpu=_word(row["cpu"]), cuda=_word(row["cuda"]), needs=row.get("needs"),
+            source=row["source"],
+        )
+        for section, rows in every()[max(named, key=len)].items()
+        for name, row in rows.items()
+    )  # fmt: skip
+
+
+def _word(value: object) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

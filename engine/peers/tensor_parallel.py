@@ -24,7 +24,8 @@ from torch.distributed.tensor.parallel import (
 from engine.comm.funnel import Comm
 from engine.models.serial import SerialModel
 from engine.peers.contest import Case
-from engine.peers.peer import Values, accumulate, adamw, autocast, mean_loss, serial_model
+from engine.peers.masters import Masters
+from engine.peers.peer import Values, accumulate, autocast, mean_loss, serial_model
 from engine.placement import NORMAL, Placement
 
 
@@ -38,9 +39,10 @@ class TensorParallel:
         mesh = init_device_mesh(comm.device.type, (comm.grid.size,))
         parallelize_module(model, mesh, self.plan(model, placements))
         self._model = model
-        parameters = list(self._model.parameters())
+        self._masters = Masters(case, model)
+        parameters = self._masters.parameters
         self._kinds = [[p for p in parameters if isinstance(p, DTensor) is wanted] for wanted in (True, False)]
-        self._optimizer = adamw(case.optim, *self._kinds)
+        self._optimizer = self._masters.adamw(case, *self._kinds)
         self._clip = case.optim.clip
 
     def plan(self, model: SerialModel, placements: Mapping[str, Placement]) -> dict[str, ParallelStyle]:
@@ -52,6 +54,7 @@ class TensorParallel:
         self._optimizer.zero_grad()
         with loss_parallel():
             loss = accumulate(tokens_BS, targets_BS, self._case.peer_micro_batch, self._loss)
+        self._masters.take_gradients()
         norm = self._gradient_norm()
         for kind in self._kinds:
             nn.utils.clip_grads_with_norm_(kind, self._clip, norm)

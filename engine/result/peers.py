@@ -73,11 +73,25 @@ class Equality(Record):
     tolerance: float
 
 
+class Setting(Record):
+    """What a peer is set to for speed on processors and on GPUs: one of both, by the command's device.
+
+    needs: a package without which the value is that of processors. source: where the library tells of it.
+    """
+
+    name: str
+    cpu: str
+    cuda: str
+    needs: str | None = None
+    source: str
+
+
 class Asked(Record):
     """A contest that was asked for. target: what the paired ratio is to be at most; None where it is only told.
 
     layout: how the peer splits ranks, where it does so in its own way. does: what of the work it does how.
-    missing: why it can't be held on this machine, and wasn't.
+    settings: what else the peer is set to; older files don't tell. missing: why it can't be held on this machine, and
+    wasn't.
     """
 
     peer: str
@@ -87,6 +101,7 @@ class Asked(Record):
     target: float | None
     layout: str | None = None
     does: str = ""
+    settings: tuple[Setting, ...] = ()
     missing: str | None = None
 
 

@@ -9,7 +9,7 @@ from engine.result import metrics
 from engine.result.peers import FEWEST_JOBS
 from reports import bars, published, text
 from reports.bars import Bar, Bars
-from reports.contest_tables import contests_table, failures, missing, provenance, tiny
+from reports.contest_tables import contests_table, failures, missing, provenance, settings, tiny
 from reports.contests import SERIES, points
 from reports.derived import by_row
 from reports.methods import INTERVALS
@@ -52,7 +52,7 @@ def build(table: pd.DataFrame) -> Page:
     sections = [_section(*one) for one in zip(text.slugs(titles), titles, groups, strict=True)]
     first = Section("Who is faster", tuple(Paragraph(_standing(rows)) for rows in groups))
     details: tuple[Block, ...] = (Paragraph(HOW), contests_table("all", contests), *failures(table), *missing(table))
-    last = Section("Details", (*details, provenance(table)))
+    last = Section("Details", (*details, *settings(table), provenance(table)))
     return Page(TITLE, LEAD, (first, *sections, _published(), last), _headline(groups))
 
 

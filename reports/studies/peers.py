@@ -6,7 +6,7 @@ import pandas as pd
 
 from reports import text
 from reports.contest_figure import ratios
-from reports.contest_tables import contests_table, failures, missing, provenance
+from reports.contest_tables import contests_table, failures, missing, provenance, settings
 from reports.contests import SERIES, points
 from reports.methods import INTERVALS
 from reports.page import Block, Facts, Figure, Figures, Page, Paragraph, Section, nothing_measured
@@ -43,7 +43,13 @@ def build(table: pd.DataFrame) -> Page:
     titles = [_title(rows.iloc[0]) for rows in drawn]
     names = text.slugs(titles)
     sections = [_section(*one) for one in zip(names, titles, drawn, strict=True)]
-    details: tuple[Block, ...] = (Paragraph(HOW), *failures(table), *missing(table), provenance(table))
+    details: tuple[Block, ...] = (
+        Paragraph(HOW),
+        *failures(table),
+        *missing(table),
+        *settings(table),
+        provenance(table),
+    )
     if len(groups) > MOST_SECTIONS:
         details = (contests_table("all", contests), *details)
     sections.append(Section("Details", details))

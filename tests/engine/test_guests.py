@@ -23,13 +23,14 @@ from engine.models.llama.config import LlamaConfig
 from engine.peers import away, environments
 from engine.peers.alternate import our_side
 from engine.peers.compare import compare
-from engine.peers.contest import CONTESTS, Case, Contest, Unavailable
+from engine.peers.contest import CONTESTS, TOLERANCES, Case, Contest, Unavailable
 from engine.peers.guests import torchtitan
 from engine.peers.guests.__main__ import guest_step, of_all
 from engine.peers.guests.order import Order
 from engine.peers.layout import Layout
 from engine.peers.peer import Values
 from engine.result.peers import Measured
+from engine.training.config import OptimConfig, PrecisionName
 
 PAIR = Layout(data=2)
 CPU = torch.device("cpu")
@@ -52,10 +53,14 @@ def test_a_guest_has_the_engines_losses_and_takes_turns_with_it() -> None:
         assert found.peer.peak_bytes
 
 
-def in_turn(comm: Comm, contest: Contest, model: GPTConfig | LlamaConfig) -> tuple[list[Values], list[Values]]:
+def in_turn(
+    comm: Comm, contest: Contest, model: GPTConfig | LlamaConfig, precision: PrecisionName = "fp32"
+) -> tuple[list[Values], list[Values]]:
     """Three steps of ours and of a guest in the same process, as its own would take them."""
     os.environ |= {"RANK": str(comm.rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(comm.rank)}
-    case = replace(CASE, model=model)
+    case = replace(CASE, model=model, precision=precision)
+    if precision == "bf16":
+        case = replace(case, optim=OptimConfig(learning_rate=1e-3))
     ours = our_side(case, comm)
     theirs = guest_step(Order(contest, case, Launch(comm.rank, comm.grid.size, comm.rank, "test", "", 0)), CPU)
     return [ours() for _ in range(3)], of_all([theirs() for _ in range(3)])
@@ -81,6 +86,16 @@ def test_a_guest_of_pytorch_alone_trains_what_the_engine_trains(
     for ours, theirs in run_processes(Grid(data=2), in_turn, contest, model):
         for own, other in zip(ours, theirs, strict=True):
             assert other == pytest.approx(own, rel=1e-5)
+
+
+@pytest.mark.parametrize(("name", "layout", "model"), [OWN[0], OWN[4], *OWN[5:]])
+def test_a_guest_of_pytorch_alone_trains_in_bf16_throughout(
+    name: str, layout: str, model: GPTConfig | LlamaConfig
+) -> None:
+    contest = CONTESTS[name].laid_out(Layout.parse(layout), Grid(data=2))
+    for ours, theirs in run_processes(Grid(data=2), in_turn, contest, model, "bf16"):
+        for own, other in zip(ours, theirs, strict=True):
+            assert other == pytest.approx(own, rel=TOLERANCES["bf16"])
 
 
 @pytest.mark.parametrize(

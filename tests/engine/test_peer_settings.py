@@ -2,29 +2,96 @@
 
 import os
 import subprocess
+from importlib import import_module
+from typing import Any
 
 import pytest
+from real_ranks import run_processes
 
-from engine.peers import environments
-from engine.peers.settings import chosen, every
+from engine.comm.funnel import Comm
+from engine.grid import Grid
+from engine.models.gpt.config import GPTConfig
+from engine.peers import environments, settings
+from engine.peers.contest import CONTESTS, Case
+from engine.peers.settings import chosen, every, told
+
+CASE = Case(GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16), sequences=4)
 
 BUILDS = {
-    "megatron-core": "from megatron.core.transformer.transformer_config import TransformerConfig as T\n"
-    "from megatron.core.distributed import DistributedDataParallelConfig as D\n"
-    "from megatron.core.optimizer import OptimizerConfig as O\n"
+    "megatron-core": "from megatron.core.transformer.transformer_config import TransformerConfig\n"
+    "from megatron.core.distributed import DistributedDataParallelConfig\n"
+    "from megatron.core.optimizer import OptimizerConfig\n"
+    "from functools import partial\n"
     "need = dict(num_layers=2, hidden_size=8, num_attention_heads=2)\n"
-    "known = {'TransformerConfig': (T, need), 'DistributedDataParallelConfig': (D, {}), 'OptimizerConfig': (O, {})}\n",
+    "known = {'TransformerConfig': partial(TransformerConfig, **need), 'layers': partial(dict),\n"
+    " 'DistributedDataParallelConfig': DistributedDataParallelConfig, 'OptimizerConfig': OptimizerConfig}\n",
     "deepspeed": "from deepspeed.runtime.zero.config import DeepSpeedZeroConfig as Z\n"
-    "known = {'zero_optimization': (Z, {})}\n",
+    "known = {'zero_optimization': Z}\n",
+    "torchtitan": "from torchtitan.config import CompileConfig\nknown = {'CompileConfig': CompileConfig}\n",
+    "litgpt": "from lightning.fabric.strategies import DDPStrategy\nknown = {'DDPStrategy': DDPStrategy}\n",
+    "colossalai": "from inspect import signature\n"
+    "from colossalai.booster.plugin import HybridParallelPlugin as H\n"
+    "known = {'HybridParallelPlugin': signature(H).bind_partial}\n",
+    "axonn": "from inspect import signature\n"
+    "from axonn.intra_layer import Linear, optimize_communication\n"
+    "known = {'optimize_communication': signature(optimize_communication).bind_partial,\n"
+    " 'Linear': signature(Linear.forward).bind_partial}\n",
 }
+"""What takes each section, in the library's own Python."""
 
 
 def test_every_setting_has_a_value_for_both_devices_and_a_source() -> None:
     for sections in every().values():
         for section in sections.values():
             for row in section.values():
-                assert set(row) == {"cpu", "cuda", "source"}
+                assert set(row) - {"needs"} == {"cpu", "cuda", "source"}
                 assert row["source"]
+
+
+def test_every_peer_but_those_without_any_tells_its_settings() -> None:
+    without = {name for name in CONTESTS if not told(name)}
+    assert without == {
+        "plain", "tensor-parallel", "tensor-parallel-sp", *(name for name in CONTESTS if name.startswith("pipeline-"))
+    }  # fmt: skip
+    assert set(every()) == {next(key for key in sorted(every(), key=len, reverse=True) if name == key or
+                                 name.startswith(f"{key}-")) for name in set(CONTESTS) - without}  # fmt: skip
+    first = told("deepspeed-zero3")[0]
+    assert (first.name, first.cpu, first.cuda, first.needs) == ("zero_optimization: overlap_comm", "on", "on", None)
+    assert told("transformers-tp") == told("transformers")
+
+
+def test_what_a_gpu_has_no_kernel_for_is_as_on_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "find_spec", lambda name: None)
+    assert chosen("megatron-core", "layers", "cuda") == {"TEDotProductAttention": False}
+    monkeypatch.setattr(settings, "find_spec", lambda name: name)
+    assert chosen("megatron-core", "layers", "cuda") == {"TEDotProductAttention": True}
+    assert chosen("megatron-core", "layers", "cpu") == {"TEDotProductAttention": False}
+
+
+def built(comm: Comm) -> dict[str, Any]:
+    """Of peers that run here, what they were built with."""
+    peers = {name: peer_of(name)(CASE, comm) for name in ("ddp", "fsdp2", "fsdp2-reshard")}
+    parallel = peers["ddp"]._parallel
+    found: dict[str, Any] = {
+        "ddp": {name: getattr(parallel, name) for name in ("gradient_as_bucket_view", "static_graph")}
+    }
+    for name in ("fsdp2", "fsdp2-reshard"):
+        group = peers[name]._model.blocks[0]._get_fsdp_state()._fsdp_param_group
+        found[name] = group._reshard_after_forward
+    return found
+
+
+def peer_of(name: str) -> Any:
+    module, _, constructor = CONTESTS[name].built_by.partition(":")
+    return getattr(import_module(module), constructor)
+
+
+def test_pytorchs_own_are_built_with_what_the_table_says() -> None:
+    for found in run_processes(Grid(data=2), built):
+        said = chosen("ddp", "DistributedDataParallel", "cpu")
+        assert found["ddp"].items() <= said.items()
+        for name in ("fsdp2", "fsdp2-reshard"):
+            assert found[name] is chosen(name, "fully_shard", "cpu")["reshard_after_forward"]
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -34,7 +101,7 @@ def test_the_installed_library_takes_each_setting(library: str, device: str) -> 
     if reason := environments.lacking(library):
         pytest.skip(reason)
     given = {section: chosen(library, section, device) for section in every()[library]}
-    script = f"{BUILDS[library]}for name, own in {given!r}.items(): known[name][0](**known[name][1], **own)\n"
+    script = f"{BUILDS[library]}for name, own in {given!r}.items(): known[name](**own)\n"
     done = subprocess.run(
         [environments.python_of(library), "-P", "-c", script],
         capture_output=True, text=True, timeout=120, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -41,19 +42,30 @@ RATES: dict[PrecisionName, float] = {"fp64": 1e-2, "fp32": 1e-2, "bf16": 1e-3}
 SEEN = {"fp64": 1e-14, "fp32": 1e-5, "bf16": TOLERANCES["bf16"]}
 
 
-def formats(comm: Comm, name: str) -> tuple[str, str, str]:
-    """Of a peer in bf16: its parameters, their gradients after a step, and what its blocks compute in."""
+class Formats(NamedTuple):
+    """Of a peer in bf16: what it steps, the gradients of that, its products, and what its blocks hand on."""
+
+    stepped: str
+    gradients: str
+    products: str
+    stream: str
+
+
+def formats(comm: Comm, name: str, *, autocast: bool) -> Formats:
     module, _, constructor = CONTESTS[name].built_by.partition(":")
-    peer = getattr(import_module(module), constructor)(replace(CASE, precision="bf16"), comm)
+    case = replace(CASE, precision="bf16", autocast=autocast)
+    peer = getattr(import_module(module), constructor)(case, comm)
     seen: list[torch.dtype] = []
-    peer._model.blocks[0].attention.qkv.register_forward_hook(lambda *call: seen.append(call[2].dtype))
+    for layer in (peer._model.blocks[0].attention.qkv, peer._model.blocks[0]):
+        layer.register_forward_hook(lambda *call: seen.append(call[2].dtype))
     peer_side(CASE, comm, peer)()
-    (parameter,) = {str(p.dtype) for p in peer._model.parameters()}
-    (gradient,) = {str(p.grad.dtype) for p in peer._model.parameters()}
-    return parameter, gradient, str(seen[0])
+    stepped = [parameter for group in peer._optimizer.param_groups for parameter in group["params"]]
+    (parameter,) = {str(p.dtype) for p in stepped}
+    (gradient,) = {str(p.grad.dtype) for p in stepped}
+    return Formats(parameter, gradient, *(str(dtype) for dtype in seen))
 
 
-def train_each(comm: Comm, name: str) -> tuple[dict[tuple[str, str], Measured], tuple[str, str, str]]:
+def train_each(comm: Comm, name: str) -> tuple[dict[tuple[str, str], Measured], tuple[Formats, Formats]]:
     """Every case with one peer, and its formats in bf16: processes take longer to start than to train."""
     measured = {
         (model.family, precision): measure(
@@ -64,11 +76,13 @@ def train_each(comm: Comm, name: str) -> tuple[dict[tuple[str, str], Measured], 
         for model in (MODEL, LLAMA)
         for precision, rate in RATES.items()
     }
-    return measured, formats(comm, name)
+    by_autocast = replace(CASE, precision="bf16", autocast=True, optim=OptimConfig(learning_rate=RATES["bf16"]))
+    measured[MODEL.family, "autocast"] = measure(comm, CONTESTS[name], by_autocast)
+    return measured, (formats(comm, name, autocast=False), formats(comm, name, autocast=True))
 
 
 @cache
-def trained(name: str) -> list[tuple[dict[tuple[str, str], Measured], tuple[str, str, str]]]:
+def trained(name: str) -> list[tuple[dict[tuple[str, str], Measured], tuple[Formats, Formats]]]:
     """By rank."""
     return run_processes(CONTESTS[name].grid, train_each, name)
 
@@ -87,9 +101,20 @@ def test_a_peer_has_the_engines_losses_over_three_steps(name: str, family: str, 
 
 
 @pytest.mark.parametrize("name", ALWAYS_HERE)
-def test_a_peer_computes_in_bf16_over_fp32_masters(name: str) -> None:
-    for _, found in trained(name):
-        assert found == ("torch.float32", "torch.float32", "torch.bfloat16")
+def test_by_autocast_a_peer_has_the_engines_losses_too(name: str) -> None:
+    for found, _ in trained(name):
+        both = found[MODEL.family, "autocast"]
+        assert both.ours.losses == pytest.approx(both.peer.losses, rel=TOLERANCES["bf16"])
+        assert both.ours.gradient_norms == pytest.approx(both.peer.gradient_norms, rel=TOLERANCES["bf16"])
+
+
+@pytest.mark.parametrize("name", ALWAYS_HERE)
+def test_a_peer_computes_in_bf16_over_fp32_masters_as_the_engine_does(name: str) -> None:
+    """Its residual stream is bf16, too, but by autocast, which FSDP2 has no use for."""
+    narrow, wide = "torch.bfloat16", "torch.float32"
+    for _, (pure, autocast) in trained(name):
+        assert pure == (wide, wide, narrow, narrow)
+        assert autocast == (wide, wide, narrow, narrow if "sd" in name else wide)
 
 
 def unsummed(comm: Comm) -> list[Values]:
@@ -101,7 +126,7 @@ def unsummed(comm: Comm) -> list[Values]:
         return kept
 
     ddp.bf16_compress_hook = nothing  # type: ignore[assignment]
-    case = replace(CASE, precision="bf16")
+    case = replace(CASE, precision="bf16", autocast=True)
     step = peer_side(case, comm, ddp.DDP(case, comm))
     return [step(), step()]
 

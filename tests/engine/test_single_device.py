@@ -217,7 +217,7 @@ def test_transformers_own_llama_turns_by_the_same_angles(scaling: float) -> None
     from engine.peers.hugging_face import build
 
     shape = replace(LLAMA, hidden=256, rope_scaling=scaling)
-    frequencies = build(replace(CASE, model=shape)).model.rotary_emb.inv_freq
+    frequencies = build(replace(CASE, model=shape), "cpu").model.rotary_emb.inv_freq
     assert frequencies.tolist() == pytest.approx(rotary_frequencies(shape, torch.device("cpu")).tolist(), rel=1e-5)
 
 

@@ -193,6 +193,9 @@ def test_the_page_shows_every_contest_with_its_interval_and_the_failed_one_with_
     row = rows["tensor-parallel"]
     assert f"tensor-parallel 2x1x1x1: {float(row['ratio']):.3f} ({float(row['low']):.3f} to " in text
     assert f" {float(row['low']):.3f} to {float(row['high']):.3f} " in text
+    settings = list(csv.DictReader((site / "data" / "peers-settings.csv").open()))
+    assert {row["peer"] for row in settings} == {"ddp", "fsdp2", "fsdp2-reshard", "hsdp"}
+    assert "fully_shard: reshard_after_forward off off" in text
     assert "rank 1 of hsdp died" in text.split("Failed contests")[1]
     provenance = list(csv.DictReader((site / "data" / "peers-provenance.csv").open()))
     assert len(provenance) == 8

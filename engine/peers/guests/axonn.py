@@ -9,6 +9,7 @@ easy mode, whose gradients of biases are wrong on rows and columns.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +30,9 @@ from torch import Tensor, nn
 from engine.models.serial import SerialModel
 from engine.peers.contest import Case, Unavailable
 from engine.peers.layout import Layout
+from engine.peers.masters import Masters
 from engine.peers.peer import Values, accumulate, autocast, mean_loss, serial_model
+from engine.peers.settings import chosen
 from engine.peers.tensor_parallel import regroup_parts
 from engine.placement import NORMAL, Placement
 
@@ -45,6 +48,9 @@ class AxoNN:
         if device.type == "cpu":
             without_gpu()
         self._case, self._device = case, device
+        self._overlapped = chosen("axonn", "optimize_communication", device.type)
+        self._overlapped["overlap_reduce_scatter"] &= not case.checkpoint_activations
+        self._overlapped["overlap_all_gather"] &= self.depth
         copies, depth = (1, layout.data) if self.depth else (layout.data, 1)
         own = layout.size if device.type == "cpu" else None
         axonn.init(G_data=copies, G_intra_r=layout.tensor, G_intra_d=depth, gpus_per_node=own)
@@ -52,21 +58,24 @@ class AxoNN:
         self.data_rank = places[1] if self.depth else places[0]
         model, placements = serial_model(case, "cpu"), case.model.placements()
         regroup_parts(model, placements, layout.tensor)
-        put_layers(model, placements)
+        put_layers(model, placements, device)
         self._model = model.to(device)
-        self._optimizer = _adamw(case, self._model)
+        flat = {id(module.weight) for module in self._model.modules() if isinstance(module, Linear)}
+        matrices = [parameter.ndim > 1 or id(parameter) in flat for parameter in self._model.parameters()]
+        self._masters = Masters(case, self._model)
+        self._optimizer = self._masters.followed(_adamw(case, self._masters.parameters, matrices))
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See guest.Guest."""
         self._optimizer.zero_grad()
         with optimize_communication(
-            overlap_all_reduce=True, overlap_reduce_scatter=not self._case.checkpoint_activations,
-            overlap_all_gather=self.depth,
+            **self._overlapped,
             model_object_for_overlapping_allgathers=self._model,
         ):  # fmt: skip
             loss = accumulate(tokens_BS, targets_BS, self._case.peer_micro_batch, self._loss)
         sync_gradients(self._model, mean=True, expert_mode=True)
-        norm = clip_grad_norm_(self._model.parameters(), self._case.optim.clip)
+        self._masters.take_gradients()
+        norm = clip_grad_norm_(self._masters.parameters, self._case.optim.clip)
         self._optimizer.step()
         return Values(loss.item(), norm.item())
 
@@ -96,7 +105,7 @@ class _Gathered(nn.Module):
         return logits_BSV
 
 
-def put_layers(model: SerialModel, placements: Mapping[str, Placement]) -> None:
+def put_layers(model: SerialModel, placements: Mapping[str, Placement], device: torch.device) -> None:
     """Its layers in place of the linear ones, with their weights. Of each pair the second is transposed."""
     for name, layer in list(model.named_modules()):
         if not isinstance(layer, nn.Linear):
@@ -106,19 +115,21 @@ def put_layers(model: SerialModel, placements: Mapping[str, Placement]) -> None:
             layer.in_features, layer.out_features, bias=layer.bias is not None, transpose=second, expert_mode=True
         ).to(layer.weight.dtype)
         theirs.load_state_dict(layer.state_dict())
+        theirs.forward = partial(theirs.forward, **chosen("axonn", "Linear", device.type))
         if theirs.bias is not None:
             theirs.bias.needs_gradient_sync = True  # else its biases' gradients aren't summed over depth
         owner, _, last = name.rpartition(".")
         setattr(model.get_submodule(owner), last, _Gathered(theirs) if layer is model.head else theirs)
 
 
-def _adamw(case: Case, model: nn.Module) -> torch.optim.AdamW:
-    """See peer.adamw: its matrices are stored as vectors, and decay all the same."""
-    optim, parameters = case.optim, list(model.parameters())
-    flat = {id(module.weight) for module in model.modules() if isinstance(module, Linear)}
-    matrices = [parameter for parameter in parameters if parameter.ndim > 1 or id(parameter) in flat]
-    others = [parameter for parameter in parameters if parameter.ndim == 1 and id(parameter) not in flat]
-    groups = [{"params": matrices, "weight_decay": optim.weight_decay}, {"params": others, "weight_decay": 0.0}]
+def _adamw(case: Case, parameters: list[nn.Parameter], matrices: list[bool]) -> torch.optim.AdamW:
+    """See peer.adamw: its matrices are stored as vectors, and decay all the same. matrices: which parameters are."""
+    optim = case.optim
+    groups = [
+        {"params": [one for one, is_matrix in zip(parameters, matrices, strict=True) if is_matrix is wanted]}
+        | {"weight_decay": optim.weight_decay if wanted else 0.0}
+        for wanted in (True, False)
+    ]
     return torch.optim.AdamW(
         groups, lr=optim.learning_rate, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True
     )

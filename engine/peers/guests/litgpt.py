@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from lightning import Fabric
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
+from lightning.fabric.strategies import DDPStrategy
 from litgpt import GPT, Config
 from litgpt.utils import chunked_cross_entropy
 from torch import Tensor, nn
@@ -23,10 +24,12 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.contest import Case, Unavailable
 from engine.peers.layout import Layout
+from engine.peers.masters import Masters
 from engine.peers.names import parts_of
-from engine.peers.peer import Values, adamw, serial_model
+from engine.peers.peer import Values, serial_model
+from engine.peers.settings import chosen
 
-PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed"}
+PRECISIONS = ("fp32", "bf16")
 
 
 class LitGPT:
@@ -38,16 +41,23 @@ class LitGPT:
         if case.checkpoint_activations:
             raise Unavailable("litgpt recomputes activations by Fabric's FSDP only, which is for GPUs.")
         self._case, self._parts = case, layout.micro_batches
+        precision: Any = (
+            "bf16-mixed" if case.precision == "bf16" and case.autocast else "32-true"
+        )  # which casts nothing
         here = min(layout.data, torch.cuda.device_count()) if device.type == "cuda" else layout.data
+        options = chosen("litgpt", "DDPStrategy", device.type)
+        options["static_graph"] &= self._parts == 1
         self._fabric = Fabric(
-            accelerator=device.type, devices=here, num_nodes=layout.data // here, precision=PRECISIONS[case.precision],
-            strategy="ddp" if layout.data > 1 else "auto", plugins=[TorchElasticEnvironment()],
+            accelerator=device.type, devices=here, num_nodes=layout.data // here, precision=precision,
+            strategy=DDPStrategy(**options) if layout.data > 1 else "auto", plugins=[TorchElasticEnvironment()],
         )  # fmt: skip
         self._fabric.launch()
         self.data_rank = dist.get_rank()
         model = GPT(_config(case))
         _load(model, case)
-        optimizer = adamw(case.optim, model.parameters())
+        model.to(self._fabric.device)  # before it has masters
+        self._masters = Masters(case, model)
+        optimizer = self._masters.adamw(case)
         self._model, self._optimizer = self._fabric.setup(model, optimizer)
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
@@ -58,6 +68,7 @@ class LitGPT:
                 loss = chunked_cross_entropy(self._model(tokens), targets) / self._parts
                 self._fabric.backward(loss)
             losses.append(loss.detach())
+        self._masters.take_gradients()
         norm = self._fabric.clip_gradients(self._model, self._optimizer, max_norm=self._case.optim.clip)
         self._optimizer.step()
         self._optimizer.zero_grad()

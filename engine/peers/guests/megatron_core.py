@@ -1,7 +1,8 @@
 """Megatron-core: the network, the parallelism, the schedule, the gradients' buffers and the optimizer are all its own.
 
-Its "local" layers, which need no Transformer Engine: attention is not fused. Vocabulary, heads and feed-forward are
-split over tensor ranks, the residual stream too with its sequence parallelism. Clipping is by the norm over all ranks.
+Its "local" layers, which need no Transformer Engine: attention is in parts, but on GPUs where that is installed.
+Vocabulary, heads and feed-forward are split over tensor ranks, the residual stream too with its sequence parallelism.
+Clipping is by the norm over all ranks.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -59,7 +60,7 @@ class MegatronCore:
         self.data_rank = parallel_state.get_data_parallel_rank()
         config = _config(case, layout, device, sequence_parallel=self.sequence_parallel)
         whole = dict(renamed(case, layout, serial_model(case, "cpu").state_dict()))
-        model = _model(case, config)
+        model = _model(case, config, device)
         _load(model, whole, layout)
         self._model = DistributedDataParallel(
             config,
@@ -146,30 +147,33 @@ def _config(case: Case, layout: Layout, device: torch.device, *, sequence_parall
         sequence_parallel=sequence_parallel, attention_dropout=0.0, hidden_dropout=0.0,
         use_cpu_initialization=device.type == "cpu",
         params_dtype=dtype, pipeline_dtype=dtype, bf16=case.precision == "bf16",
-        masked_softmax_fusion=False,
-        gradient_accumulation_fusion=False, persist_layer_norm=False, apply_rope_fusion=False,
+        persist_layer_norm=False,
         finalize_model_grads_func=finalize_model_grads, **(recompute if case.checkpoint_activations else {}), **options,
         **fusions,
     )  # fmt: skip
 
 
-def _model(case: Case, config: TransformerConfig) -> GPTModel:
+def _model(case: Case, config: TransformerConfig, device: torch.device) -> GPTModel:
     shape = case.model
     rope: dict[str, Any] = {"position_embedding_type": "learned_absolute"}
     if isinstance(shape, LlamaShape):
         rope = {"position_embedding_type": "rope", "rotary_base": shape.rope_theta}
         rope |= {"rope_scaling": shape.rope_scaling != 1, "rope_scaling_factor": shape.rope_scaling}
     return GPTModel(
-        config, _layers(config), vocab_size=shape.vocabulary,
+        config, _layers(config, device), vocab_size=shape.vocabulary,
         max_sequence_length=shape.sequence, pre_process=parallel_state.is_pipeline_first_stage(),
         post_process=parallel_state.is_pipeline_last_stage(),
         share_embeddings_and_output_weights=bool(shape.ties), **rope,
     )  # fmt: skip
 
 
-def _layers(config: TransformerConfig) -> Any:
+def _layers(config: TransformerConfig, device: torch.device) -> Any:
     """Its own; but with sequence parallelism their norms are those of Apex or Transformer Engine: hence _Norm."""
     layer = get_gpt_layer_local_spec(normalization=config.normalization)
+    if chosen("megatron-core", "layers", device.type)["TEDotProductAttention"]:
+        from megatron.core.extensions.transformer_engine import TEDotProductAttention
+
+        layer.submodules.self_attention.submodules.core_attention = TEDotProductAttention
     if not config.sequence_parallel:
         return layer
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = _Norm

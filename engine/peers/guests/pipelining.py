@@ -19,7 +19,8 @@ from torch.distributed.pipelining.schedules import (
 
 from engine.peers.contest import Case, Unavailable
 from engine.peers.layout import Layout
-from engine.peers.peer import Values, adamw, autocast, serial_model
+from engine.peers.masters import Masters
+from engine.peers.peer import Values, autocast, serial_model
 from engine.peers.stages import cut, mean_cross_entropy
 
 
@@ -45,12 +46,13 @@ class _Pipelining:
             for place in places
         ]
         self._first, self._last = rank == 0, rank == ranks - 1
-        self._parameters = [parameter for part in parts for parameter in part.parameters()]
+        self._masters = Masters(case, *parts)
+        self._parameters = self._masters.parameters
         stages = [PipelineStage(part, place, count, device) for part, place in zip(parts, places, strict=True)]
         self._schedule = self.schedule(
             stages if self.stages_a_rank > 1 else stages[0], layout.micro_batches, loss_fn=mean_cross_entropy
         )
-        self._optimizer = adamw(case.optim, self._parameters)
+        self._optimizer = self._masters.adamw(case)
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See guest.Guest."""
@@ -61,6 +63,7 @@ class _Pipelining:
                 *((tokens_BS,) if self._first else ()),
                 **({"target": targets_BS, "losses": losses} if self._last else {}),
             )
+        self._masters.take_gradients()
         norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None]) ** 2
         dist.all_reduce(norm)
         norm = norm.sqrt()

@@ -25,6 +25,7 @@ from engine.peers.contest import Case, Unavailable
 from engine.peers.layout import Layout
 from engine.peers.names import parts_of
 from engine.peers.peer import Values, adamw, serial_model
+from engine.peers.settings import chosen
 from engine.precision import Precision
 
 ANY = {"weight": nn.init.ones_, "bias": nn.init.zeros_}
@@ -66,7 +67,7 @@ class TorchTitan:
         set_llama3_sharding_config(config, enable_sp=self.sequence_parallel)
         with torch.device("meta"):
             model = config.build()
-        compiler = CompileConfig()
+        compiler = CompileConfig(**chosen("torchtitan", "CompileConfig", device.type))
         self._loss = CrossEntropyLoss.Config(global_vocab_size=case.model.vocabulary).build(compile_config=compiler)
         precision = str(Precision.named(case.precision).compute).removeprefix("torch.")
         options: dict[str, Any] = {

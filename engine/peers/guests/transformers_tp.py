@@ -2,8 +2,8 @@
 
 Its plan for Llama: the table and the head are split by the vocabulary, logits gathered, the residual stream whole on
 each rank. Its GPT-2 has no plan and can't have one, as its layers are no nn.Linear: a GPT is its OPT, which is the same
-network, with the like plan. Attention is torch's fused one, bf16 is by autocast, clipping is by the norm over all
-ranks. Its pipeline is not offered: nothing flows back through it.
+network, with the like plan. Attention is torch's fused one; bf16 is throughout, or by autocast; clipping is by the norm
+over all ranks. Its pipeline is not offered: nothing flows back through it.
 """
 
 from collections.abc import Iterator
@@ -25,8 +25,10 @@ from engine.models.llama.shape import LlamaShape
 from engine.peers.contest import Case, Unavailable
 from engine.peers.hugging_face import build
 from engine.peers.layout import Layout
-from engine.peers.peer import Values, accumulate, adamw, autocast, serial_model
-from engine.precision import at_least_fp32
+from engine.peers.masters import Masters, is_pure
+from engine.peers.peer import Values, accumulate, autocast, serial_model
+from engine.peers.settings import chosen
+from engine.precision import Precision, at_least_fp32
 
 try:
     from transformers import OPTConfig, OPTForCausalLM
@@ -58,9 +60,11 @@ class TransformersTP:
         llama = isinstance(shape, LlamaShape)
         with torch.device("meta"):
             # A tied head is one parameter under two names, of which its plan finds one: they are tied afterwards.
-            model: Any = (
-                build(replace(case, model=replace(shape, tied=False))) if isinstance(shape, LlamaShape) else opt(case)
-            )
+            untied = replace(case, model=replace(shape, tied=False)) if isinstance(shape, LlamaShape) else case
+            model: Any = build(untied, device.type) if llama else opt(case, device.type)
+        if is_pure(case):
+            for parameter in model.parameters():
+                parameter.data = parameter.data.to(Precision.named(case.precision).compute)
         places = LLAMA.stored(case.model) if llama else opt_stored(case)
         config, _, mesh = type(model).prepare_distribute_model(
             DistributedConfig(
@@ -75,19 +79,23 @@ class TransformersTP:
         else:
             for layer in model.model.decoder.layers:
                 layer.self_attn.num_heads //= layout.tensor  # it counts on all heads, its Llama on what is there
-        _load(model, case, places, device)
+        masters = _load(model, case, places, device)
         if case.model.ties:
             model.lm_head.weight = model.get_input_embeddings().weight
         if case.checkpoint_activations:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.train()
-        self._model, self._kinds = model, list(_kinds(list(model.parameters())))
-        self._optimizer = adamw(case.optim, *self._kinds)
+        # A table that is tied afterwards leaves the master of its head behind.
+        pairs = [(parameter, masters[parameter]) for parameter in model.parameters()] if masters else []
+        self._masters = Masters.of(case, pairs) if pairs else Masters(case, model)
+        self._model, self._kinds = model, list(_kinds(self._masters.parameters))
+        self._optimizer = self._masters.adamw(case, *self._kinds)
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See guest.Guest."""
         self._optimizer.zero_grad()
         loss = accumulate(tokens_BS, targets_BS, self._case.peer_micro_batch, self._loss)
+        self._masters.take_gradients()
         norms = [nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None]) for kind in self._kinds]
         norm = torch.linalg.vector_norm(
             torch.stack([one.full_tensor() if isinstance(one, DTensor) else one for one in norms])
@@ -103,7 +111,7 @@ class TransformersTP:
         return F.cross_entropy(at_least_fp32(logits_BSV).flatten(0, 1), targets_BS.flatten())
 
 
-def opt(case: Case) -> "OPTForCausalLM":
+def opt(case: Case, device: str) -> "OPTForCausalLM":
     """The network of the case as an OPT. Raises Unavailable for a shape that it isn't."""
     shape = case.model
     known = isinstance(shape, GPTShape) and shape.rotary is None and not shape.parallel_residual and shape.bias
@@ -114,7 +122,8 @@ def opt(case: Case) -> "OPTForCausalLM":
             vocab_size=shape.vocabulary, hidden_size=shape.hidden, num_hidden_layers=shape.layers,
             num_attention_heads=shape.heads, ffn_dim=shape.wide, max_position_embeddings=shape.rows_of_positions,
             activation_function="gelu" if shape.activation == "gelu" else "gelu_new", dropout=0.0,
-            attention_dropout=0.0, layerdrop=0.0, do_layer_norm_before=True, attn_implementation="sdpa",
+            attention_dropout=0.0, layerdrop=0.0, do_layer_norm_before=True,
+            **chosen("transformers-tp", "from_config", device),
             tie_word_embeddings=False, use_cache=False, bos_token_id=None, eos_token_id=None, pad_token_id=None,
         )
     )  # fmt: skip
@@ -133,8 +142,9 @@ def opt_stored(case: Case) -> Stored:
 
 
 @torch.no_grad()
-def _load(model: Any, case: Case, places: Stored, device: torch.device) -> None:
-    """This rank's part of every parameter."""
+def _load(model: Any, case: Case, places: Stored, device: torch.device) -> dict[nn.Parameter, nn.Parameter]:
+    """This rank's part of every parameter; returns the master of each, where the case has masters."""
+    masters: dict[nn.Parameter, nn.Parameter] = {}
     serial = serial_model(case, device).state_dict()
     whole = library_state(places, {name: value for name, value in serial.items() if name in places.parts})
     whole |= {second: whole[first] for second, first in places.aliases.items()}
@@ -143,6 +153,9 @@ def _load(model: Any, case: Case, places: Stored, device: torch.device) -> None:
         if isinstance(parameter, DTensor):
             value = distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
         parameter.copy_(value)
+        if is_pure(case):
+            masters[parameter] = nn.Parameter(value.clone())
+    return masters
 
 
 def _kinds(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

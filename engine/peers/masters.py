@@ -1,0 +1,86 @@
+"""Training in bf16 throughout, as the engine and large runs do it, around a network and an optimizer of anyone's.
+
+Parameters, their gradients and the residual stream are bf16; AdamW steps fp32 masters of the parameters, and the norm
+and the clipping are of gradients in fp32. Nothing else is cast: the angles of rotary positions stay as they are. With
+autocast, or in another format, a network's own parameters are its masters. Gradients of micro-batches add up in bf16,
+as PyTorch adds them.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from engine.peers.contest import Case
+from engine.peers.peer import adamw
+from engine.precision import Precision
+
+
+def is_pure(case: Case) -> bool:
+    """Whether parameters are stored in the compute format, beside masters."""
+    precision = Precision.named(case.precision)
+    return precision.compute != precision.master and not case.autocast
+
+
+class Masters:
+    """What an optimizer steps: fp32 masters of a network's parameters where the case is pure, else these themselves.
+
+    As it is made, the parameters of the networks are replaced by ones in bf16: before DDP, which keeps what it finds.
+    """
+
+    def __init__(self, case: Case, *networks: nn.Module) -> None:
+        self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
+        if is_pure(case):
+            for network in networks:
+                self._pairs += _narrowed(network, Precision.named(case.precision).compute)
+            self.parameters = [master for _, master in self._pairs]
+        else:
+            self.parameters = [parameter for network in networks for parameter in network.parameters()]
+
+    @classmethod
+    def of(cls, case: Case, pairs: Sequence[tuple[nn.Parameter, nn.Parameter]]) -> "Masters":
+        """Of a network whose parameters are in bf16 already, each with its master."""
+        made = cls(case)
+        made._pairs, made.parameters = list(pairs), [master for _, master in pairs]
+        return made
+
+    def adamw(self, case: Case, *kinds: Iterable[nn.Parameter]) -> torch.optim.AdamW:
+        """peer.adamw, of masters."""
+        return self.followed(adamw(case.optim, *(kinds or (self.parameters,))))
+
+    def followed(self, optimizer: torch.optim.AdamW) -> torch.optim.AdamW:
+        """The optimizer, after each of whose steps the network's parameters are the masters, rounded."""
+        if self._pairs:
+            optimizer.register_step_post_hook(lambda *_: self._round())
+        return optimizer
+
+    def take_gradients(self) -> None:
+        """Move gradients from the network to its masters: one after the other, as both at once may not fit."""
+        for parameter, master in self._pairs:
+            if parameter.grad is not None:
+                master.grad, parameter.grad = parameter.grad.to(master.dtype), None
+
+    @torch.no_grad()
+    def _round(self) -> None:
+        torch._foreach_copy_(
+            [_own(parameter) for parameter, _ in self._pairs], [_own(master) for _, master in self._pairs]
+        )
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """This rank's part."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.data
+
+
+def _narrowed(network: nn.Module, dtype: torch.dtype) -> list[tuple[nn.Parameter, nn.Parameter]]:
+    """Replace each parameter of a network; returns the new ones, each with the one that was there."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for module in network.modules():
+        for name, master in list(module.named_parameters(recurse=False)):
+            if master not in made:  # else tied
+                made[master] = nn.Parameter(master.detach().to(dtype))
+                if not isinstance(master, DTensor):
+                    made[master].__dict__.update(master.__dict__)  # libraries keep there how it is split
+            setattr(module, name, made[master])
+    return [(narrow, master) for master, narrow in made.items()]
