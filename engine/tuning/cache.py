@@ -1,5 +1,6 @@
 """What was timed before, kept for the next job: a file for each device with its libraries. No torch.
 
+Devices that call themselves alike share a file, in which each has a table of its own, told by how fast it multiplies.
 A file that can't be read, or is of another device, is as good as none.
 """
 
@@ -7,6 +8,7 @@ import hashlib
 import json
 import logging
 import os
+from math import inf
 from pathlib import Path
 from typing import Literal
 
@@ -19,19 +21,42 @@ from engine.schema import Record, first_problem
 log = logging.getLogger(__name__)
 
 LOCK_S = 5.0
+ALIKE = 1.25
+"""The factor up to which two measured rates are one machine's. Look-alikes were seen to differ by 2.8, and classes on a
+fixed grid instead would lose a machine near an edge to its noise."""
 
 
 class Table(Record):
-    """machine: all that the times depend on besides the shapes."""
+    """Of one machine. machine: what it says of itself that the times depend on besides the shapes. flops_per_s: of a
+    short product, as it was measured when the table was begun.
+    """
+
+    machine: dict[str, str]
+    flops_per_s: float = Field(gt=0)
+    shapes: tuple[TunedShape, ...] = ()
+
+    def off(self, other: "Table") -> float:
+        """The factor between the rates of both, at least 1; infinite if the machines differ in what they say."""
+        if self.machine != other.machine:
+            return inf
+        return max(self.flops_per_s, other.flops_per_s) / min(self.flops_per_s, other.flops_per_s)
+
+
+class Tables(Record):
+    """A file of them. Version 2: before it a file was one table, without a rate."""
 
     schema_: Literal["par4d.matmul"] = Field(default="par4d.matmul", alias="schema")
-    version: Literal[1] = 1
-    machine: dict[str, str]
-    shapes: tuple[TunedShape, ...] = ()
+    version: Literal[2] = 2
+    tables: tuple[Table, ...] = ()
+
+    def of(self, like: Table) -> Table | None:
+        """The table of the same machine."""
+        nearest = min(self.tables, key=like.off, default=None)
+        return nearest if nearest is not None and like.off(nearest) <= ALIKE else None
 
 
 def cache_file(machine: dict[str, str]) -> Path | None:
-    """Where this machine's table is: below $XDG_CACHE_HOME, or ~/.cache; None for a user without a home."""
+    """Where the tables of such machines are: below $XDG_CACHE_HOME, or ~/.cache; None for a user without a home."""
     name = hashlib.blake2b(json.dumps(machine, sort_keys=True).encode(), digest_size=8).hexdigest()
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -40,30 +65,19 @@ def cache_file(machine: dict[str, str]) -> Path | None:
     return home / "par4d" / "matmul" / f"{name}.json"
 
 
-def load(file: Path | None, machine: dict[str, str], *, quietly: bool = False) -> Table:
-    """The table, or an empty one, with a line that says why unless that has been said."""
-    problem = None
+def load(file: Path | None, new: Table) -> Table:
+    """The table of the machine that the new one is of, which is taken if there is none; a line says what is lost."""
     if file is None:
         log.warning("No home folder to keep tuned products in: set XDG_CACHE_HOME, or the next job tunes again.")
-        return Table(machine=machine)
-    try:
-        table = Table.model_validate_json(file.read_bytes())
-        if table.machine == machine:
-            return table
-        problem = "it is of another device or of other libraries"
-    except FileNotFoundError:
-        pass
-    except ValidationError as error:
-        problem = first_problem(error)
-    except OSError as error:
-        problem = str(error)
-    if problem and not quietly:
+        return new
+    kept, problem = _read(file, new.machine)
+    if problem:
         log.warning("The table of tuned products %s is made anew: %s", file, problem)
-    return Table(machine=machine)
+    return kept.of(new) or new
 
 
 def save(file: Path | None, table: Table, timed: TunedShape) -> Table:
-    """Put this shape in place of the same one, beside what other jobs have kept meanwhile; what is in the file then.
+    """Put this shape in place of the same one, beside what other jobs have kept meanwhile; the table in the file then.
 
     Where the file can't be written, a line says so.
     """
@@ -72,13 +86,31 @@ def save(file: Path | None, table: Table, timed: TunedShape) -> Table:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with locked(file.parent, LOCK_S):
-            table = load(file, table.machine, quietly=True)
-            kept = tuple(shape for shape in table.shapes if key(shape) != key(timed))
-            table = table.model_copy(update={"shapes": (*kept, timed)})
-            write_text(file, table.model_dump_json(by_alias=True, indent=1))
+            kept, _ = _read(file, table.machine)
+            old = kept.of(table)
+            table = old or table
+            shapes = tuple(shape for shape in table.shapes if key(shape) != key(timed))
+            table = table.model_copy(update={"shapes": (*shapes, timed)})
+            others = tuple(other for other in kept.tables if other is not old)
+            write_text(file, Tables(tables=(*others, table)).model_dump_json(by_alias=True, indent=1))
     except OSError as error:
         log.warning("The table of tuned products can't be kept, so the next job tunes again: %s", error)
     return table
+
+
+def _read(file: Path, machine: dict[str, str]) -> tuple[Tables, str | None]:
+    """What the file has, and why that is nothing if it should have something."""
+    try:
+        found = Tables.model_validate_json(file.read_bytes())
+    except FileNotFoundError:
+        return Tables(), None
+    except ValidationError as error:
+        return Tables(), first_problem(error)
+    except OSError as error:
+        return Tables(), str(error)
+    if any(table.machine != machine for table in found.tables):
+        return Tables(), "it is of another device or of other libraries"
+    return found, None
 
 
 def key(shape: TunedShape) -> tuple[object, ...]:

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -15,8 +16,9 @@ from engine.precision import DTYPES
 from engine.progress import RENEWED
 from engine.result import choices, metrics, provenance
 from engine.result.matmul import ModeTime, TunedShape, Tuning
-from engine.tuning.cache import cache_file, key, load, save
+from engine.tuning.cache import Table, cache_file, key, load, save
 from engine.tuning.choice import Times, choose, chosen, fastest, seconds_of
+from engine.tuning.rate import rate
 from engine.tuning.shapes import Products
 from engine.tuning.timing import candidates, time_shape
 
@@ -37,9 +39,7 @@ def tune(
     dtype: of the products, by its name. force: time again what is in the cache.
     """
     start = time.perf_counter()
-    machine = _machine(comm)
-    file = cache_file(machine) if comm.rank == 0 else None
-    table = load(file, machine) if comm.rank == 0 else None
+    file, table = _kept(comm) if comm.rank == 0 else (None, None)
     kept = {key(shape): shape for shape in table.shapes} if table is not None and not force else {}
     shapes = [_with_layers(kept.get(key(new), new), new) for new in (_untimed(products, dtype) for products in found)]
     kernels = _agreed(comm, [_kernels(shape) if key(shape) in kept else None for shape in shapes])
@@ -122,9 +122,19 @@ def describe(shape: TunedShape) -> str:
     return f"{size}: {', '.join(changed)}, {gained:.2f} x as fast" if changed else f"{size}: as it is"
 
 
+def _kept(comm: Comm) -> tuple[Path | None, Table]:
+    """Where this rank's machine keeps its table, and the table."""
+    machine = _machine(comm)
+    file = cache_file(machine)
+    return file, load(file, Table(machine=machine, flops_per_s=rate(comm.device)))
+
+
 def _machine(comm: Comm) -> dict[str, str]:
-    """All that times depend on besides the shapes; where ranks share processors, how many there are."""
-    found = {"device": provenance.device_name(comm.device), "torch": torch.__version__}
+    """All that it says of itself that times depend on besides the shapes; where ranks share processors, how many there
+    are.
+    """
+    device = provenance.processor() if comm.device.type == "cpu" else provenance.device_name(comm.device)
+    found = {"device": device, "torch": torch.__version__}
     found |= {name: str(version) for name in ("cuda", "hip") if (version := getattr(torch.version, name, None))}
     if comm.device.type == "cpu":
         found |= {"threads": str(torch.get_num_threads()), "ranks": str(comm.grid.size)}

@@ -16,16 +16,20 @@ from engine.grid import Grid
 from engine.layers import matmul
 from engine.layers.matmul import PLAIN, Kernels, Mode, Role, own_mode
 from engine.models.catalogue import lookup
+from engine.result import provenance
 from engine.result.matmul import TunedShape, Tuning
 from engine.tuning import timing, tune
-from engine.tuning.cache import Table, cache_file, load, save
+from engine.tuning.cache import Table, Tables, cache_file, load, save
 from engine.tuning.choice import choose, chosen, wins
+from engine.tuning.rate import rate
 from engine.tuning.shapes import Shape, products
 from engine.tuning.timing import Candidate, candidates, time_shape
 
 WAYS = [Kernels(stored, *modes) for stored in (False, True) for modes in itertools.product((None, *Mode), repeat=3)]
 OTHERS = ("rows", "columns", "mixed")
 MACHINE = {"device": "one", "torch": "2"}
+RATE = 84e9
+NEW = Table(machine=MACHINE, flops_per_s=RATE)
 SHAPE = TunedShape(m=8, n=6, k=4, dtype="fp32", layers=1, layer="a", forwards=1, movable=True)
 
 
@@ -139,44 +143,93 @@ def test_every_way_is_timed_and_those_that_memory_forbids_are_left_out(
     assert choose({}, forwards=1) == PLAIN
 
 
+def with_rate(flops_per_s: float) -> Table:
+    return NEW.model_copy(update={"flops_per_s": flops_per_s})
+
+
 def test_a_table_is_found_again_and_grows(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "t.json"
-    first = load(file, MACHINE)
-    assert first.shapes == ()
+    first = load(file, NEW)
+    assert first == NEW
     assert save(file, first, SHAPE).shapes == (SHAPE,)
-    again = load(file, MACHINE)
+    again = load(file, NEW)
     assert again.shapes == (SHAPE,)
     newer, other = SHAPE.model_copy(update={"forward": "NN"}), SHAPE.model_copy(update={"m": 9})
     save(file, again, newer)
     save(file, first, other)  # another job, which has not seen these
-    assert set(load(file, MACHINE).shapes) == {newer, other}
+    assert set(load(file, NEW).shapes) == {newer, other}
+
+
+def test_machines_that_differ_only_in_how_fast_they_multiply_share_no_table(tmp_path: Path) -> None:
+    file, slow, fast = tmp_path / "t.json", with_rate(84e9), with_rate(235e9)
+    other = SHAPE.model_copy(update={"forward": "NN"})
+    save(file, load(file, slow), SHAPE)
+    assert load(file, fast) == fast
+    save(file, fast, other)
+    assert load(file, slow).shapes == (SHAPE,)
+    assert load(file, fast).shapes == (other,)
+
+
+@pytest.mark.parametrize("noise", [0.9, 1.1])
+def test_a_rate_that_is_off_by_noise_finds_the_same_table(noise: float, tmp_path: Path) -> None:
+    file = tmp_path / "t.json"
+    drawing = random.Random(5)
+    for flops_per_s in (84e9, 235e9, *(10 ** drawing.uniform(13, 15) for _ in range(20))):
+        own, again = with_rate(flops_per_s), with_rate(noise * flops_per_s)
+        file.unlink(missing_ok=True)
+        save(file, own, SHAPE)
+        assert load(file, again).shapes == (SHAPE,)
+        save(file, again, SHAPE)
+        assert [table.flops_per_s for table in Tables.model_validate_json(file.read_bytes()).tables] == [flops_per_s]
+
+
+def test_the_rate_of_this_machine_is_one_that_a_processor_can_have() -> None:
+    before = torch.get_num_threads()
+    assert 1e7 < rate(torch.device("cpu")) < 1e13
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    "said", [{"device": "EPYC, stepping 1, 4 cores"}, {"device": "EPYC, stepping 2, 4 cores"}], ids=str
+)
+def test_processors_of_one_model_keep_files_apart(said: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "processor", lambda: said["device"])
+    assert tune._machine(Comm(Grid()))["device"] == said["device"]
+    assert cache_file(said) != cache_file({"device": "EPYC"})
+
+
+def written(machine: dict[str, str]) -> str:
+    table = Table(machine=machine, flops_per_s=RATE, shapes=(SHAPE,))
+    return Tables(tables=(table,)).model_dump_json(by_alias=True)
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (Table(machine={"device": "two"}, shapes=(SHAPE,)).model_dump_json(by_alias=True), "of another device"),
-        (Table(machine=MACHINE, shapes=(SHAPE,)).model_dump_json(by_alias=True)[:-9], "invalid JSON"),
-        ('{"schema": "par4d.matmul", "version": 2, "machine": {}}', "at version"),
+        (written({"device": "two"}), "of another device"),
+        (written(MACHINE)[:-9], "invalid JSON"),
+        ('{"schema": "par4d.matmul", "version": 1, "machine": {"device": "one", "torch": "2"}}', "at version"),
         ("", "invalid JSON"),
     ],
+    ids=["another device", "cut short", "older", "empty"],
 )
-def test_a_table_that_is_no_use_is_ignored_with_one_line_and_rebuilt(
+def test_a_file_that_is_no_use_is_ignored_with_one_line_and_rebuilt(
     text: str, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "t.json"
     file.write_text(text)
-    table = load(file, MACHINE)
-    assert table == Table(machine=MACHINE)
+    table = load(file, NEW)
+    assert table == NEW
     assert why in caplog.text
+    assert "is made anew" in caplog.text
     assert caplog.text.count("\n") == 1
     save(file, table, SHAPE)
-    assert load(file, MACHINE).shapes == (SHAPE,)
+    assert load(file, NEW).shapes == (SHAPE,)
 
 
 def test_a_table_that_cant_be_kept_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
-    save(tmp_path / "file" / "t.json", Table(machine=MACHINE), SHAPE)
+    save(tmp_path / "file" / "t.json", NEW, SHAPE)
     assert "so the next job tunes again" in caplog.text
 
 
@@ -189,8 +242,8 @@ def test_a_user_without_a_home_tunes_without_a_table(
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", nowhere)
     file = cache_file(MACHINE)
-    table = load(file, MACHINE)
-    assert (file, table) == (None, Table(machine=MACHINE))
+    table = load(file, NEW)
+    assert (file, table) == (None, NEW)
     assert save(file, table, SHAPE) == table
     assert caplog.text.count("set XDG_CACHE_HOME") == 1
 
