@@ -7,6 +7,7 @@ import hypothesis
 import torch
 
 os.environ["OMP_NUM_THREADS"] = "1"  # of what tests start
+os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"  # torch.compile makes no trial libraries of vector instructions
 torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script: what tests start hears it
     signal.signal(signal.SIGINT, signal.default_int_handler)
