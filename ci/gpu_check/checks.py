@@ -68,8 +68,8 @@ def checks(judge: Judge, memory_bytes: float, folder: Path, *, tf32: bool) -> li
             f"contest with {peer}, {family}", words, judge.contest(trained[family]), least_s, most_s, repeats=True
         )
 
-    profile = ["train", *trained["gpt"].options, "--data", "synthetic", "--iterations", "5", "--warmup", "1"]
-    profile += ["--energy", "off", "--profile", str(folder / "profile")]
+    profile = ["train", *trained["gpt"].options, "--data", "synthetic", "--iterations", "15", "--warmup", "1"]
+    profile += ["--energy", "off", "--profile", str(folder / "profile"), "--profile-iterations", "3..14"]
     memory = ["bench", "memory", *([] if judge.on_gpu else ["--array-size", "4e6", "--repeats", "3"])]
     latency = ["bench", "latency", *([] if judge.on_gpu else ["--samples", "50"])]
     rehearsed = [

@@ -24,8 +24,6 @@ FLAGS_BY = 1.01
 HOLD, TUNED_S = 0.95, 10.0
 BAND = (0.9, 1.2)
 """Of the peak by the plan, which leaves out temporaries and an allocator's roundings, and counts what is kept."""
-EXPLAINED = 0.1
-"""Beyond which no known reason makes a trace's difference from the record a small one."""
 BY_INTERVAL = "; all of its interval over processes, or beyond it to fail"
 
 
@@ -179,20 +177,27 @@ class Judge:
         return self.found(f"memory by the plan, {model}", by_plan, "", kept, f"{low:g} to {high:g}", told)
 
     def profile(self, outs: Sequence[Path]) -> list[Finding]:
-        """Whether the trace of a step says what the run recorded, or why not."""
+        """Whether the trace of some steps says what the run recorded."""
         profiled = schema.read(outs[-1]).profile
         assert profiled is not None
         trace = profiled.traces[0]
         if trace.file is None:
             raise schema.ResultError(f"The profile could not be written: {trace.unwritten}")
-        step = break_down(Path(trace.file))
-        worst = max(step.differences, key=lambda difference: difference.difference)
-        allowed = EXPLAINED if worst.reason else AGREEMENT
-        told = f"the {worst.figure}: {1e3 * worst.traced_s:.2f} ms, recorded {1e3 * worst.recorded_s:.2f} ms"
+        found = break_down(Path(trace.file))
+        worst = max(found.differences, key=lambda d: (d.outcome == found.outcome, d.difference))
+        between = (
+            f"{worst.low:.3f} to {worst.high:.3f}" if worst.low is not None and worst.high is not None else "nothing"
+        )
+        told = (
+            f"the {worst.figure}: {between} known of {found.steps} steps, in the last {1e3 * worst.traced_s:.2f} ms, "
+        )
+        told += (
+            f"recorded {1e3 * worst.recorded_s:.2f} ms{f'; {found.lost} collectives have no events' * bool(found.lost)}"
+        )
         return [
             self.found(
-                "profile by the run's own record", 100 * worst.difference, "%", _exact(worst.difference <= allowed),
-                f"at most {AGREEMENT:.0%} off, or {EXPLAINED:.0%} for a reason",
+                "profile by the run's own record", 100 * worst.difference, "%", found.outcome,
+                f"at most {AGREEMENT:.0%} off; all of the interval over steps, or beyond it to fail",
                 f"{told}. {worst.reason}" if worst.reason else told,
             )
         ]  # fmt: skip

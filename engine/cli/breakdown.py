@@ -14,6 +14,11 @@ MOST = 10
 """Rows of a table."""
 NAME = 44
 """Columns of a name."""
+VERDICTS = {
+    "pass": "By {steps} the trace agrees with the record.",
+    "fail": "By {steps} the trace disagrees with the record: one of the two is wrong.",
+    "undecided": "Whether the trace agrees with the record is undecided by {steps}.",
+}
 
 
 def breakdown(
@@ -26,13 +31,16 @@ def breakdown(
     """Say where the time of a profiled step went: compute, exposed and hidden communication, copies, idle.
 
     Compute that stands still for a collective is exposed communication; hidden is compute with a collective in flight.
-    The figures come from the trace alone; whether the run's own record of the same step agrees is told at the end.
+    The figures come from the trace alone; whether the run's own record agrees is told at the end, of this step and of
+    all steps of the trace.
+
+    Exit codes: 0 told; 1 told, and the trace disagrees with the record; 2 the file can't be read as asked.
     """
     from engine.profiling.breakdown import break_down
 
     found = break_down(trace, iteration)
     sys.stdout.write(f"{found.model_dump_json(by_alias=True, indent=1)}\n" if json else f"{described(found)}\n")
-    return 0
+    return 1 if found.outcome == "fail" else 0
 
 
 def described(found: "TraceBreakdown") -> str:
@@ -90,18 +98,25 @@ def _cut(name: str) -> str:
 
 
 def agreement(found: "TraceBreakdown") -> str:
-    """Whether the run's own record says the same; if not, which figures don't and why."""
-    reasons = dict.fromkeys(d.reason for d in found.differences if d.reason is not None)
-    largest = max((d.difference for d in found.differences if d.reason is None), default=0.0)
-    agreeing = f"agrees with the run's own record of this step within {largest:.1%}"
-    if not reasons:
-        return f"The trace {agreeing}."
-    told = [f"The trace {agreeing}, but for:"]
-    for reason in reasons:
-        told += [
-            f"  {d.figure}: {d.traced_s:.4f} s, in the record {d.recorded_s:.4f} s"
-            for d in found.differences
-            if d.reason == reason
-        ]
-        told.append(f"{reason}")
+    """Whether the trace says what the run's own record does, by all its steps, and which figures of this one don't."""
+    from engine.profiling.breakdown import AGREEMENT
+
+    agreeing = [d for d in found.differences if d.difference <= AGREEMENT]
+    largest = max((d.difference for d in agreeing), default=0.0)
+    others = [d for d in found.differences if d not in agreeing]
+    told = [
+        f"The trace agrees with the run's own record of this step within {largest:.1%}{', but for:' if others else '.'}"
+    ]
+    told += [f"  {d.figure}: {d.traced_s:.4f} s, in the record {d.recorded_s:.4f} s" for d in others]
+    told += dict.fromkeys(d.reason for d in others if d.reason is not None)
+    told.append(VERDICTS[found.outcome].format(steps=_steps(found.steps)))
+    for d in found.differences:
+        if d.outcome != "pass" and d.low is not None and d.high is not None:
+            told.append(f"  {d.figure}: {d.low:.3f} to {d.high:.3f} of the record")
+    if found.outcome == "undecided" and found.steps < 6:
+        told.append("It takes six steps or more: train --profile-iterations 4..15, for instance.")
     return "\n".join(told)
+
+
+def _steps(number: int) -> str:
+    return "its only step" if number == 1 else f"its {number} steps"

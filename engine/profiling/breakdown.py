@@ -1,10 +1,19 @@
-"""Where the time of a profiled step went, by its trace, and whether the run's own record says the same. No torch."""
+"""Where the time of a profiled step went, by its trace, and whether the run's own record says the same. No torch.
 
+A trace agrees with the record if every figure does: the whole interval of the traced by the recorded, over the steps of
+the trace, lies within AGREEMENT of 1. It disagrees if one lies outside, or events are missing. Of fewer than six steps
+nothing is known beyond these steps: then, and where a reason makes up for what is outside, it is undecided.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.profiling import on_device, on_host, trace
 from engine.profiling.ran import Ran
-from engine.result import metrics
+from engine.result import gate, metrics
+from engine.result.gate import Outcome
+from engine.result.interval import NOTHING_KNOWN, Interval, over_rounds
 from engine.result.profile import Difference, RecordedStep, TraceBreakdown
 
 AGREEMENT = 0.02
@@ -12,21 +21,51 @@ NOTED_LATE = (
     "The run notes the end of a collective once gloo's thread has its turn with Python's lock, up to {late_ms:.1f} ms "
     "after gloo's own end of it in the trace; with the ends that the run noted the trace has {noted_s:.4f} s."
 )
-UNNOTED = "Between the run's clock and the profiler's lies what naming and tracing take, most on a machine under load."
-BY_EVENTS = (
-    "The run times events on the computing stream, the trace kernels: what the host issues late, and what lies between "
-    "an event and its kernel, is in one of them only."
-)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A figure of one step. ratio: metrics.trace_by_record. noted_s, as_noted: the figure and that ratio with the ends
+    of collectives that the run noted, where the trace has them.
+    """
+
+    traced_s: float
+    recorded_s: float
+    ratio: float
+    noted_s: float | None = None
+    as_noted: float | None = None
+
+    @property
+    def agrees(self) -> bool:
+        """In this step."""
+        return abs(self.ratio - 1) <= AGREEMENT
+
+    @property
+    def made_up_for(self) -> bool:
+        """Whether what makes them differ is when the run noted ends of collectives."""
+        return not self.agrees and self.as_noted is not None and abs(self.as_noted - 1) <= AGREEMENT
+
+    @property
+    def nearer(self) -> float:
+        """The ratio, or the one with the noted ends where that is nearer to 1."""
+        return min(self.ratio, self.ratio if self.as_noted is None else self.as_noted, key=lambda r: abs(r - 1))
 
 
 def break_down(path: Path, iteration: int | None = None) -> TraceBreakdown:
     """One step of a trace, the last unless an iteration is named. Raises TraceError."""
-    step = trace.read(path, iteration)
+    steps = trace.read(path)
+    place = trace.place_of(path, steps, iteration)
     try:
-        ran = (on_device if step.about.device == "cuda" else on_host).ran(step)
+        every = [(on_device if step.about.device == "cuda" else on_host).ran(step) for step in steps]
     except (KeyError, TypeError, ValueError):
         raise trace.TraceError(f"{path} is damaged: its events lack what a profile has. Take it once more.") from None
-    differences = _differences(ran, step.recorded, step.about.device)
+    compared = [_compared(one, step.recorded) for one, step in zip(every, steps, strict=True)]
+    step, ran, lost = steps[place], every[place], sum(one.lost for one in every)
+    differences = tuple(
+        _difference(figure, of, [one[figure] for one in compared if figure in one], _late_s(ran))
+        for figure, of in compared[place].items()
+    )
+    outcome = gate.all_of(*(difference.outcome for difference in differences))
     work_s, copies_s, rest_s = ran.split
     return TraceBreakdown(
         trace=str(path),
@@ -45,27 +84,56 @@ def break_down(path: Path, iteration: int | None = None) -> TraceBreakdown:
         operations=ran.by_operation(),
         layers=ran.by_layer(),
         differences=differences,
-        agrees=all(difference.difference <= AGREEMENT for difference in differences),
+        agrees=not ran.lost and all(one.agrees or one.made_up_for for one in compared[place].values()),
+        steps=len(steps),
+        lost=lost,
+        outcome="fail" if lost else outcome,
         notes=tuple(ran.notes),
     )
 
 
-def _differences(ran: Ran, recorded: RecordedStep, device: str) -> tuple[Difference, ...]:
+def _difference(figure: str, of: _Compared, steps: Sequence[_Compared], late_s: float) -> Difference:
+    """Of one step, judged with the figure in all steps."""
+    between = over_rounds([one.ratio for one in steps])
+    outcome = _within(between)
+    if outcome == "fail" and _within(over_rounds([one.nearer for one in steps])) != "fail":
+        outcome = "undecided"
+    known = between != NOTHING_KNOWN
+    reason = NOTED_LATE.format(late_ms=1e3 * late_s, noted_s=of.noted_s) if of.made_up_for else None
+    return Difference(
+        figure=figure, traced_s=of.traced_s, recorded_s=of.recorded_s, difference=abs(of.ratio - 1), reason=reason,
+        low=between.low if known else None, high=between.high if known else None, outcome=outcome,
+    )  # fmt: skip
+
+
+def _within(between: Interval) -> Outcome:
+    return gate.within(between, 1 - AGREEMENT, 1 + AGREEMENT)
+
+
+def _late_s(ran: Ran) -> float:
+    """How much later than gloo the run noted the end of a collective at most."""
+    return max((late.done - f.done for late, f in zip(ran.flights_as_noted, ran.flights, strict=False)), default=0.0)
+
+
+def _compared(ran: Ran, recorded: RecordedStep) -> dict[str, _Compared]:
+    """Every figure of a step by what it is called."""
     traced, own, noted = _figures(_recorded(ran, recorded.iteration)), _figures(recorded), dict[str, float]()
     if (as_noted := ran.as_noted()) is not None:
         noted = _figures(_recorded(as_noted, recorded.iteration))
-    late_s = max((late.done - f.done for late, f in zip(ran.flights_as_noted, ran.flights, strict=False)), default=0.0)
 
-    def compared(figure: str) -> Difference:
-        traced_s, own_s = traced.get(figure, 0.0), own.get(figure, 0.0)
-        difference, reason = metrics.trace_difference(traced_s, own_s, recorded.step_s), None
-        if difference > AGREEMENT:
-            reason = BY_EVENTS if device == "cuda" else UNNOTED
-            if figure in noted and metrics.trace_difference(noted[figure], own_s, recorded.step_s) <= AGREEMENT:
-                reason = NOTED_LATE.format(late_ms=1e3 * late_s, noted_s=noted[figure])
-        return Difference(figure=figure, traced_s=traced_s, recorded_s=own_s, difference=difference, reason=reason)
+    def ratio(seconds: float, figure: str) -> float:
+        return metrics.trace_by_record(seconds, own.get(figure, 0.0), recorded.step_s)
 
-    return tuple(compared(figure) for figure in dict.fromkeys([*own, *traced]))
+    return {
+        figure: _Compared(
+            traced_s=traced.get(figure, 0.0),
+            recorded_s=own.get(figure, 0.0),
+            ratio=ratio(traced.get(figure, 0.0), figure),
+            noted_s=noted.get(figure),
+            as_noted=ratio(noted[figure], figure) if figure in noted else None,
+        )
+        for figure in dict.fromkeys([*own, *traced])
+    }
 
 
 def _recorded(ran: Ran, iteration: int) -> RecordedStep:

@@ -46,9 +46,10 @@ def ran(step: Step) -> Ran:
     copies = [(event.start, event.end) for _, event in own if event.category in COPIES]
     computing = _busiest(own)
     on_it = [(launch, event) for launch, event in given if event.row == computing]
-    flights, notes = _flights(step, carried, on_it)
+    flights, lost = _flights(step, carried, on_it)
+    notes = [LOST.format(lost, len(flights))] * bool(lost)
     ends = [event.end for _, event in on_it] + [flight.resumed for flight in flights]
-    return Ran(step.region.start, max(ends), flights, work, copies, operations, layers, notes)
+    return Ran(step.region.start, max(ends), flights, work, copies, operations, layers, notes, lost=lost)
 
 
 def _given(step: Step) -> list[tuple[Event, Event]]:
@@ -77,10 +78,8 @@ def _busiest(own: list[tuple[Event, Event]]) -> tuple[Any, Any] | None:
     return max(seconds, key=lambda row: seconds[row], default=None)
 
 
-def _flights(
-    step: Step, carried: dict[str, list[Event]], on_it: list[tuple[Event, Event]]
-) -> tuple[list[Flown], list[str]]:
-    """Of each collective its kernels, and the wait of the computing stream, on which on_it ran."""
+def _flights(step: Step, carried: dict[str, list[Event]], on_it: list[tuple[Event, Event]]) -> tuple[list[Flown], int]:
+    """Of each collective its kernels, and the wait of the computing stream, on which on_it ran; how many have none."""
     waits = sorted(step.regions(Region.WAIT), key=lambda wait: wait[1].start)
     flights = []
     free, left, lost = step.region.start, 0, 0
@@ -95,4 +94,4 @@ def _flights(
         done = max((event.end for event in kernels), default=waited)
         free = max(waited, done)
         flights.append(Flown(what, begun, done, waited, free))
-    return flights, [LOST.format(lost, len(waits))] * bool(lost)
+    return flights, lost

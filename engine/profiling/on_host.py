@@ -24,6 +24,7 @@ NO_GLOO = (
     "This trace has no events of gloo, as where ranks share memory: when a collective began and ended is "
     "what the run's own clock says."
 )
+LOST = "The trace lacks events of {} collectives, though it has {}: it is not whole."
 
 
 def ran(step: Step) -> Ran:
@@ -42,9 +43,15 @@ def ran(step: Step) -> Ran:
         operations.seconds[event.name] += end - start - covered(start, end, standing)
     for start, end, event in innermost([event for _, event in step.regions(Region.LAYER, Region.BACKWARD)]):
         layers.seconds[event.name] += end - start - covered(start, end, standing)
-    flights, notes = _flights(step, waits)
-    notes = [NO_IDLE, *notes]
-    return Ran(region.start, region.end, flights, work, copies, operations, layers, notes, _as_noted(step, flights))
+    flights, by_run = _flights(step, waits)
+    carried = {flight.lane for flight in flights if flight.what not in by_run}
+    noted = _noted(step)
+    unlike = abs(len(noted) - len(flights)) if noted else 0
+    lost = max(unlike, sum(kind_and_lane(what)[1] in carried for what in by_run))
+    notes = [NO_IDLE, *[LOST.format(lost, len(flights))] * bool(lost), *[NO_GLOO] * (lost < len(by_run))]
+    return Ran(
+        region.start, region.end, flights, work, copies, operations, layers, notes, _as_noted(step, flights), lost
+    )
 
 
 def _as_noted(step: Step, flights: list[Flown]) -> list[Flown]:
@@ -64,16 +71,15 @@ def _flights(step: Step, waits: dict[str, Event]) -> tuple[list[Flown], list[str
     """As the recorder has them: from when each was issued, or the one before it on its lane ended, to gloo's end of it.
 
     gloo's events don't say whose they are: of each sort the first that begins after an issue is taken to be its. One
-    that gloo has no event of began and ended when the run noted it.
+    that gloo has no event of began and ended when the run noted it: of those that gloo tells of, also which these are.
     """
     carried: dict[str, deque[Event]] = defaultdict(deque)
     for event in step.of("user_annotation"):
         carried[event.name].append(event)
-    flights, lane_free = [], dict[str, float]()
-    missing = False
+    flights, by_run, lane_free = [], list[str](), dict[str, float]()
     issues, noted = list(step.regions(Region.ISSUE)), _noted(step)
     own = noted if len(noted) == len(issues) else [step.region] * len(issues)
-    for (what, issue), by_run in zip(issues, own, strict=True):
+    for (what, issue), of_run in zip(issues, own, strict=True):
         kind, lane = kind_and_lane(what)
         left = carried[GLOO.get(kind, "")]
         while left and left[0].start < issue.start:
@@ -81,9 +87,10 @@ def _flights(step: Step, waits: dict[str, Event]) -> tuple[list[Flown], list[str
         wait = waits.get(what)
         waited, resumed = (wait.start, wait.end) if wait is not None else (step.region.end, step.region.end)
         gloos = left.popleft() if left and left[0].start <= resumed else None
-        missing |= kind in GLOO and gloos is None
-        done = min((gloos or by_run).end, resumed)
-        start = min(done, max(issue.start if gloos else by_run.start, lane_free.get(lane, issue.start)))
+        if kind in GLOO and gloos is None:
+            by_run.append(what)
+        done = min((gloos or of_run).end, resumed)
+        start = min(done, max(issue.start if gloos else of_run.start, lane_free.get(lane, issue.start)))
         lane_free[lane] = done
         flights.append(Flown(what, start, done, waited, resumed))
-    return flights, [NO_GLOO] * missing
+    return flights, by_run

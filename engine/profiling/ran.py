@@ -44,7 +44,7 @@ class Ran:
     """A step from start to end. work: kernels or operators; copies: of memory; both may lie in each other and in waits.
 
     operations: kernels or operators by their names. layers: by the names of their regions. flights_as_noted: the same
-    flights with the ends that the run noted, where these come late.
+    flights with the ends that the run noted, where these come late. lost: collectives of which there are no events.
     """
 
     start: float
@@ -56,6 +56,7 @@ class Ran:
     layers: Sums
     notes: list[str]
     flights_as_noted: list[Flown] = field(default_factory=list)
+    lost: int = 0
 
     @property
     def step_s(self) -> float:

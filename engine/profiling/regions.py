@@ -65,9 +65,15 @@ class NamedFlight(Flight):
         Flight.wait(self, unavoidable=unavoidable)
 
     def resume(self) -> None:
-        """See Flight.resume. The region, which began before its stamp, ends before its stamp too: both last as long."""
-        self._end_region(Region.WAIT)
-        Flight.resume(self)
+        """See Flight.resume. A region that began before its stamp ends before its stamp too, and one that began after
+        it, as that of a wait at once, ends after it: both last as long.
+        """
+        if self.at_once:
+            Flight.resume(self)
+            self._end_region(Region.WAIT)
+        else:
+            self._end_region(Region.WAIT)
+            Flight.resume(self)
 
 
 class NamingRecorder(Recorder):

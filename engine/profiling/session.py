@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from engine.comm.funnel import Comm
 from engine.files import write_bytes
@@ -96,7 +96,8 @@ class Profiling:
             activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
             self._profiler = profile(activities=activities)
             self._profiler.start()
-            torch.ones(1, device=device).sum().item()  # what the profiler does at first is no part of a step
+            with record_function("before the first step"):  # what the profiler does at first is no part of a step
+                torch.ones(1, device=device).sum().item()
             self._recorder.naming = True
             self._running.enter_context(layers_named(self._model.module, self._recorder))
         self._comm.barrier()

@@ -4,7 +4,7 @@ import gzip
 import json
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,8 +55,8 @@ class Step:
                 yield found[1], event
 
 
-def read(path: Path, iteration: int | None = None) -> Step:
-    """One step of the trace, the last unless an iteration is named. Raises TraceError."""
+def read(path: Path) -> tuple[Step, ...]:
+    """The profiled steps of the trace, in their order; there is at least one. Raises TraceError."""
     document = _document(path)
     if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
         raise TraceError(f"{path} is not a Chrome trace: {HOW}.")
@@ -69,7 +69,12 @@ def read(path: Path, iteration: int | None = None) -> Step:
         raise TraceError(str(error)) from None
     except (KeyError, TypeError, ValueError, AttributeError):
         raise TraceError(f"{path} is damaged: its events are not those of a Chrome trace. Take it once more.") from None
-    recorded = _chosen(path, about, iteration)
+    if not about.steps:
+        raise TraceError(f"{path} tells of no iteration: {HOW}.")
+    return tuple(_step(path, about, recorded, events) for recorded in about.steps)
+
+
+def _step(path: Path, about: Profiled, recorded: RecordedStep, events: tuple[Event, ...]) -> Step:
     name = Region.STEP.of(recorded.iteration)
     region = next((event for event in events if event.name == name), None)
     if region is None:
@@ -103,17 +108,16 @@ def _events(raw: list[dict[str, Any]]) -> tuple[Event, ...]:
     return tuple(told(event) for event in lasting)
 
 
-def _chosen(path: Path, about: Profiled, iteration: int | None) -> RecordedStep:
-    steps = {step.iteration: step for step in about.steps}
-    if not steps:
-        raise TraceError(f"{path} tells of no iteration: {HOW}.")
+def place_of(path: Path, steps: Sequence[Step], iteration: int | None) -> int:
+    """Where an iteration is among these, the last unless one is named. Raises TraceError."""
+    known = [step.recorded.iteration for step in steps]
     if iteration is None:
-        return about.steps[-1]
-    if iteration not in steps:
+        return len(known) - 1
+    if iteration not in known:
         raise TraceError(
-            f"{path} has no iteration {iteration}, but {', '.join(map(str, steps))}: choose --iteration among them."
+            f"{path} has no iteration {iteration}, but {', '.join(map(str, known))}: choose --iteration among them."
         )
-    return steps[iteration]
+    return known.index(iteration)
 
 
 class Piece(NamedTuple):

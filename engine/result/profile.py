@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
+from engine.result.gate import Outcome
 from engine.result.step import AxisTime, LaneTime
 from engine.schema import Record
 
@@ -69,9 +70,12 @@ class LayerTime(Record):
 
 
 class Difference(Record):
-    """A figure of a step as the trace has it and as the run recorded it. difference: metrics.trace_difference.
+    """A figure of a step as the trace has it and as the run recorded it. difference: how far metrics.trace_by_record is
+    from 1 in this step.
 
-    reason: where they don't agree, what is known to cause such a thing.
+    reason: where they don't agree in this step, what was computed to make up for it; None where nothing does. low,
+    high: the interval of trace_by_record over all steps of the trace, None of fewer than six; outcome: whether it tells
+    that they agree. It never passes by a reason, and doesn't fail where the reason makes up for it in these steps.
     """
 
     figure: str
@@ -79,6 +83,9 @@ class Difference(Record):
     recorded_s: float
     difference: float
     reason: str | None = None
+    low: float | None = None
+    high: float | None = None
+    outcome: Outcome = "undecided"
 
 
 class TraceBreakdown(Record):
@@ -86,11 +93,13 @@ class TraceBreakdown(Record):
 
     compute_s + exposed_s is the step, hidden_s what of compute has a collective in flight, as in Breakdown. work_s
     (kernels, or operators on CPUs), copies_s (of memory, with no work beside them) and rest_s are compute; rest_s is
-    idle, on CPUs what is outside operators. agrees: whether every figure does with the run's own record.
+    idle, on CPUs what is outside operators. agrees: whether every figure does with the run's own record in this step,
+    or what keeps it from that was computed; outcome: whether the trace does, by all its steps. lost: collectives in
+    these steps that the trace has no events of, of which one is enough to fail. Version 1 had only agrees.
     """
 
     schema_: Literal["par4d.breakdown"] = Field(default="par4d.breakdown", alias="schema")
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     trace: str
     rank: int
     ranks: int
@@ -112,6 +121,9 @@ class TraceBreakdown(Record):
     layers: tuple[LayerTime, ...]
     differences: tuple[Difference, ...]
     agrees: bool
+    steps: int
+    lost: int
+    outcome: Outcome
     notes: tuple[str, ...]
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_by_name=True)

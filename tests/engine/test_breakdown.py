@@ -2,15 +2,17 @@
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from traces import BACKWARD, TraceFile, recorded
 
 from engine.cli.main import main
-from engine.profiling.breakdown import break_down
+from engine.profiling.breakdown import AGREEMENT, break_down
 from engine.profiling.trace import _events, innermost
-from engine.result.profile import KEY, TraceBreakdown
+from engine.result.profile import KEY, RecordedStep, TraceBreakdown
+from engine.result.step import AxisTime
 
 OF_GPU = recorded(3, 900.0, 220.0, 180.0, x=(100.0, 0.0), z=(120.0, 180.0))
 
@@ -140,18 +142,117 @@ def test_a_figure_that_the_record_has_otherwise_is_told_with_what_explains_it(
     record = recorded(0, 160.0, 41.0, 35.0, x=(40.0, 0.0), z=(1.0, 35.0))
     late = cpu().write(tmp_path / "late.json", record, device="cpu")
     found = break_down(late)
-    assert not found.agrees
+    assert (found.agrees, found.outcome) == (True, "undecided"), "in this step, and of others nothing is known"
     hidden, along_z = (d for d in found.differences if d.reason is not None)
     assert (hidden.figure, along_z.figure) == ("hidden", "hidden along z")
     assert hidden.difference == pytest.approx(5 / 35)
     assert "gloo's thread has its turn with Python's lock, up to 0.0 ms" in (hidden.reason or "")
     assert main(["breakdown", str(late)]) == 0
     told = capsys.readouterr().out
+    assert "Whether the trace agrees with the record is undecided by its only step." in told
     assert "agrees with the run's own record of this step within 0.0%, but for:\n  hidden: 0.0000 s" in told
+
+
+def test_what_nothing_explains_has_no_reason_and_does_not_agree(tmp_path: Path) -> None:
     other = break_down(cpu().write(tmp_path / "other.json", recorded(0, 160.0, 60.0, 30.0, **AXES), device="cpu"))
-    assert {d.figure for d in other.differences if d.reason is not None} == {"compute", "exposed"}
     on_gpu = break_down(gpu().write(tmp_path / "gpu.json", recorded(3, 1000.0, 220.0, 180.0)))
-    assert any("computing stream" in (d.reason or "") for d in on_gpu.differences)
+    for found in (other, on_gpu):
+        assert not found.agrees
+        assert found.outcome != "pass"
+        assert all(d.reason is None for d in found.differences)
+    assert {d.figure for d in other.differences if d.difference > AGREEMENT} == {"compute", "exposed"}
+
+
+NOISE = (0.995, 1.002, 0.999, 1.004, 0.997, 1.0, 1.003, 0.998)
+
+
+def several(
+    one: TraceFile, iteration: int, step: RecordedStep, path: Path, *, device: str, noise: Sequence[float] = NOISE
+) -> Path:
+    """That step again and again, each recorded a little longer or shorter than the others."""
+    whole, steps = TraceFile(), []
+    for number, by in enumerate(noise):
+        for event in one.events:
+            name = f"step/{number}" if event["name"] == f"step/{iteration}" else event["name"]
+            args = {key: f"{number}, {of}" if key == "correlation" else of for key, of in event["args"].items()}
+            whole.events.append(event | {"name": name, "ts": event["ts"] + 1e4 * number, "args": args})
+        figures = {name: by * getattr(step, name) for name in ("step_s", "exposed_s", "hidden_s")}
+        axes = tuple(AxisTime(axis=a.axis, exposed_s=by * a.exposed_s, hidden_s=by * a.hidden_s) for a in step.axes)
+        steps.append(step.model_copy(update=figures | {"iteration": number, "axes": axes}))
+    return whole.write(path, *steps, device=device)
+
+
+def longer(trace: TraceFile, of: str, by: float) -> TraceFile:
+    """A trace whose events of that name last so many times as long."""
+    for event in trace.events:
+        if of in event["name"]:
+            event["dur"] *= by
+    return trace
+
+
+ON_CPU = recorded(0, 160.0, 41.0, 30.0, **AXES)
+
+
+@pytest.mark.parametrize("by", [0.9, 1.1, 9.0])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_trace_of_which_one_kind_of_event_is_10_percent_off_disagrees(
+    device: str, by: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, of, iteration, step = (
+        (cpu(), "wait/all_reduce", 0, ON_CPU) if device == "cpu" else (gpu(), "nccl", 3, OF_GPU)
+    )
+    right = several(trace, iteration, step, tmp_path / "right.json", device=device)
+    found = break_down(right)
+    assert (found.outcome, found.steps, found.lost) == ("pass", len(NOISE), 0)
+    assert main(["breakdown", str(right)]) == 0
+    assert "By its 8 steps the trace agrees with the record." in capsys.readouterr().out
+    wrong = several(longer(trace, of, by), iteration, step, tmp_path / "wrong.json", device=device)
+    found = break_down(wrong)
+    assert (found.outcome, found.agrees) == ("fail", False)
+    assert main(["breakdown", str(wrong)]) == 1
+    assert "By its 8 steps the trace disagrees with the record: one of the two is wrong." in capsys.readouterr().out
+
+
+def test_few_steps_decide_nothing_and_neither_do_those_that_scatter_across_the_limit(tmp_path: Path) -> None:
+    for noise in (NOISE[:5], (0.99, 1.01, 0.97, 1.03, 0.99, 1.0, 1.01, 0.98)):
+        found = break_down(several(cpu(), 0, ON_CPU, tmp_path / "t.json", device="cpu", noise=noise))
+        assert found.outcome == "undecided"
+
+
+def test_ends_that_the_run_noted_late_keep_a_trace_from_failing_but_not_from_being_undecided(tmp_path: Path) -> None:
+    record = recorded(0, 160.0, 41.0, 35.0, x=(40.0, 0.0), z=(1.0, 35.0))
+    found = break_down(several(cpu(), 0, record, tmp_path / "t.json", device="cpu"))
+    assert {d.figure for d in found.differences if d.outcome != "pass"} == {"hidden", "hidden along z"}
+    assert found.outcome == "undecided"
+
+
+@pytest.mark.parametrize("left_out", ["gloo:all_reduce", "issue/all_reduce"])
+def test_a_collective_that_the_trace_lacks_in_one_step_is_enough_to_disagree(left_out: str, tmp_path: Path) -> None:
+    """As another on its lane is there."""
+    path = several(cpu_with_two_sums(), 0, recorded(0, 160.0, 41.0, 30.0, **AXES), tmp_path / "t.json", device="cpu")
+    assert break_down(path).lost == 0
+    document = json.loads(path.read_text())
+    document["traceEvents"].remove(next(e for e in document["traceEvents"] if left_out in e["name"]))
+    path.write_text(json.dumps(document))
+    found = break_down(path)
+    assert (found.lost, found.outcome) == (1, "fail")
+
+
+def cpu_with_two_sums() -> TraceFile:
+    """As cpu(), with a sum of a moment before the other on its lane."""
+    trace = cpu()
+    trace.region("issue/all_reduce x 3", 152, 152.01)
+    trace.region("gloo:all_reduce", 152.02, 152.03, (1, 8))
+    trace.region("wait/all_reduce x 3", 152.04, 152.05)
+    trace.add("collective", "all_reduce", 152, 152.05, ("as the run itself recorded it", 1), issued_us=152)  # type: ignore[arg-type]
+    return trace
+
+
+def test_a_gpu_s_collective_without_kernels_is_enough_to_disagree(tmp_path: Path) -> None:
+    trace = gpu()
+    trace.events = [event for event in trace.events if "AllReduce" not in event["name"]]
+    found = break_down(several(trace, 3, OF_GPU, tmp_path / "t.json", device="cuda"))
+    assert (found.lost, found.outcome) == (len(NOISE), "fail")
 
 
 def test_a_figure_of_little_of_the_step_may_differ_by_more_of_itself(tmp_path: Path) -> None:
@@ -166,6 +267,7 @@ def test_the_command_prints_a_person_s_table_or_json(tmp_path: Path, capsys: pyt
     told = capsys.readouterr().out
     assert "Iteration 3 on rank 0 of 2, grid 2x1x1x1" in told
     assert "The trace agrees with the run's own record of this step within 0.0%." in told
+    assert "It takes six steps or more" in told
     assert "ncclDevKernel_AllReduce_Sum" in told
     assert main(["breakdown", str(path), "--json"]) == 0
     assert TraceBreakdown.model_validate_json(capsys.readouterr().out) == break_down(path)

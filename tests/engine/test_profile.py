@@ -51,7 +51,7 @@ def test_one_rank_profiles_its_last_iteration_which_does_not_count(tmp_path: Pat
     assert (trace.rank, trace.file, trace.unwritten) == (0, str(tmp_path / "rank-0.json"), None)
     assert {path.name for path in tmp_path.iterdir()} == {"r.json", "t", "rank-0.json"}, "nothing half written is left"
 
-    step = read_trace(Path(trace.file or ""))
+    (step,) = read_trace(Path(trace.file or ""))
     assert step.recorded.step_s == pytest.approx(result.iterations[4].time_s)
     assert {what for what, _ in step.regions(Region.LAYER)} >= LAYERS
     assert {what for what, _ in step.regions(Region.BACKWARD)} >= LAYERS
@@ -69,31 +69,48 @@ def test_two_ranks_profile_and_the_traces_agree_with_what_the_run_recorded(
     tmp_path: Path, shared: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PAR4D_SHARED_MEMORY", shared)
-    options = ["--grid", "1x2x1x1", "--iterations", "5", "--warmup", "1", "--profile-iterations", "2..4"]
+    options = ["--grid", "1x2x1x1", "--iterations", "15", "--warmup", "1", "--profile-iterations", "3..14"]
     result = profiled(2, tmp_path, *WIDER, *options, "--profile-ranks", "0,1")
     assert result.profile is not None
     assert [trace.rank for trace in result.profile.traces] == [0, 1]
-    found = [
-        break_down(Path(trace.file or ""), iteration) for trace in result.profile.traces for iteration in (2, 3, 4)
-    ]
-    assert {(one.rank, one.iteration) for one in found} == {(rank, n) for rank in (0, 1) for n in (2, 3, 4)}
+    files = [Path(trace.file or "") for trace in result.profile.traces]
+    found = [break_down(file, iteration) for file in files for iteration in (3, 4, 14)]
+    assert {(one.rank, one.iteration) for one in found} == {(rank, n) for rank in (0, 1) for n in (3, 4, 14)}
     for one in found:
         assert one.compute_s + one.exposed_s == pytest.approx(one.step_s)
         assert one.work_s + one.copies_s + one.rest_s == pytest.approx(one.compute_s)
         assert [axis.axis for axis in one.axes] == ["y"]
         assert sum(axis.exposed_s for axis in one.axes) == pytest.approx(one.exposed_s)
         assert any("no events of gloo" in note for note in one.notes) == bool(int(shared))
-    whole = [{d.figure: d for d in one.differences} for one in found]
-    for of in whole:
-        for figure in ("step", "compute", "exposed", "hidden"):
-            assert of[figure].difference <= AGREEMENT or of[figure].reason, figure
-    assert min(of["step"].difference for of in whole) < 0.5, "the same steps"
+        assert (one.steps, one.lost) == (12, 0)
+        assert one.outcome != "fail", "it may be undecided on a loaded machine"
+    assert min(d.difference for one in found for d in one.differences if d.figure == "step") < AGREEMENT
     assert all(one.exposed_s > 0 for one in found)
     if shared == "0":
         assert all(one.hidden_s > 0 for one in found)
     else:
-        later = [one for one in found if one.iteration > 2]  # before, the clocks of trace and run lie apart
-        assert all(one.hidden_s < AGREEMENT * one.step_s for one in later), "nothing is on its way meanwhile"
+        assert any(one.hidden_s < AGREEMENT * one.step_s for one in found), "nothing is on its way meanwhile"
+    for event_of in ("wait/", "step/"):
+        assert break_down(_off(files[0], event_of, tmp_path / "off.json")).outcome != "pass"
+    if shared == "0":
+        whole = json.loads(files[0].read_text())
+        events = whole["traceEvents"]
+        last = next(event for event in events if event["name"] == "step/14")
+        sums = [event for event in events if event["name"] == "gloo:all_reduce" and event["ts"] > last["ts"]]
+        events.remove(min(sums, key=lambda event: event["ts"]))
+        (tmp_path / "lost.json").write_text(json.dumps(whole))
+        found_lost = break_down(tmp_path / "lost.json")
+        assert (found_lost.lost, found_lost.outcome) == (1, "fail")
+
+
+def _off(path: Path, of: str, wrong: Path) -> Path:
+    """The same trace whose events of that name last 10 % longer."""
+    whole = json.loads(path.read_text())
+    for event in whole["traceEvents"]:
+        if event["name"].startswith(of) and "dur" in event:
+            event["dur"] *= 1.1
+    wrong.write_text(json.dumps(whole))
+    return wrong
 
 
 def _train_after(code: str, folder: Path) -> str:

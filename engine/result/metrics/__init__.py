@@ -29,7 +29,7 @@ from engine.result.metrics.overlap import (
     share_of_greatest_gain,
     speed_up,
     step_by_bound,
-    trace_difference,
+    trace_by_record,
 )
 from engine.result.metrics.planning import (
     mean_absolute_error,
@@ -105,7 +105,7 @@ __all__ = [
     "time_per_iteration",
     "time_to_solution",
     "tokens_per_joule",
-    "trace_difference",
+    "trace_by_record",
     "utilisation",
 ]
 

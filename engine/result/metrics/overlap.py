@@ -72,10 +72,12 @@ def share_of_greatest_gain(ratio: float, none_s: float, bound_s: float, bound_no
     return (1 - ratio) / greatest if greatest > 0 else None
 
 
-@figure("Difference of a trace from the record", "abs(traced_s - recorded_s) / max(recorded_s, step_s / 20)")
-def trace_difference(traced_s: float, recorded_s: float, step_s: float) -> float:
-    """A figure of a profiled step, as its trace has it and as the run's own record does.
+@figure("Trace by the record", "1 + (traced_s - recorded_s) / max(recorded_s, step_s / 20)")
+def trace_by_record(traced_s: float, recorded_s: float, step_s: float) -> float:
+    """A figure of a profiled step as its trace has it, by that of the run's own record.
 
-    What takes less than a twentieth of the step counts as if it took that. Up to 0.02 the two agree.
+    What takes less than a twentieth of the step counts as if it took that. Within 0.02 of 1 the two agree in that step.
+    The interval over six profiled steps or more, by their order, says whether the trace agrees: all of it lies within
+    0.02 of 1. It disagrees if none of it does.
     """
-    return abs(traced_s - recorded_s) / max(recorded_s, step_s / 20)
+    return 1 + (traced_s - recorded_s) / max(recorded_s, step_s / 20)
