@@ -6,16 +6,15 @@
     reframe -c suites/baselines.py --system frontier -n node               what takes one node
 
 Peers with libraries of their own take environments of their own: ci/peers all makes them; one that isn't there is
-skipped and says so. Our side takes the grid that its series fixes, where several were measured; else the one that par4d
-plan finds the fastest, where the machine was calibrated, or that the engine chooses; the result is labelled with which.
+skipped and says so, and so is what does not fit. Our side takes the grid that its series fixes, where several were
+measured; else the one that par4d plan finds the fastest, where the machine was calibrated, or that the engine chooses;
+the result is labelled with which. Each side takes the largest micro-batches with which it fits a device alone, and they
+are measured one after the other where a device can't hold both.
 A peer is measured on every layout of few devices that fits, and on the one that its users would take of many
 (engine/peers/candidates.py); the report takes the fastest of a peer, and of all. A run is one job, a set of processes
 that may happen to be faster or slower for one side, and decides nothing: --repeat 3 to 6 do, also of several nights. Of
 two jobs the interval is very wide, as Student's t is 12.7.
 """
-
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import reframe as rfm
 from reframe.core.builtins import parameter, run_after, run_before, variable
@@ -24,40 +23,14 @@ from reframe.utility import typecheck as typ
 
 import systems
 from engine.grid import Grid
-from engine.models.catalogue import lookup
-from engine.peers.candidates import candidates
-from engine.peers.contest import ALONE, CONTESTS
+from engine.peers.contest import CONTESTS
 from engine.peers.environments import lacking
-from engine.peers.layout import Layout
+from suites.matches import case_of, matches, our_side, room
 from suites.night import Worth
 from suites.point_training import SYSTEM, PointTraining
 from suites.ratios import contest_figures
-from suites.series import AUTO, Point, points
+from suites.series import AUTO, Point
 from suites.training import planned_grid
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A peer on one of its layouts."""
-
-    point: Point
-    peer: str
-    layout: Layout | Grid
-
-    def __str__(self) -> str:
-        return f"{self.point}-{self.peer}-{self.layout}"
-
-
-def matches() -> Iterator[Match]:
-    """Of every point with every peer that can train its network."""
-    per_node = SYSTEM.node.devices.value if SYSTEM.node.devices else None
-    memory = SYSTEM.device.memory_bytes.value if SYSTEM.device.memory_bytes else None
-    for point in points("baselines", SYSTEM.name):
-        network = lookup(point.model)
-        for name in point.series.peers or sorted(set(CONTESTS) - set(ALONE)):
-            own = per_node or point.devices
-            for layout in candidates(CONTESTS[name], point.devices, own, network, point.sequences, memory):
-                yield Match(point, name, layout)
 
 
 @rfm.simple_test
@@ -69,7 +42,7 @@ class Baseline(PointTraining):
     descr = "step time against a peer, each on its best layout"
     study = "baselines"
     worth = Worth.PEERS
-    match = parameter(list(matches()), fmt=lambda match: str(match), loggable=True)
+    match = parameter(list(matches(SYSTEM)), fmt=lambda match: str(match), loggable=True)
     rounds = variable(int, value=0)
     apart = variable(typ.Bool, value=False)
     steps_per_round = variable(int, value=2)
@@ -106,6 +79,23 @@ class Baseline(PointTraining):
         return super().labels() | {"grid_is": self.grid_is}
 
     @run_before("setup")
+    def leave_out_what_does_not_fit(self) -> None:
+        """A network that -S gives may, and then its job says whether it does."""
+        if self.match.lacking and self.model == self.point.model:
+            self.skip(self.match.lacking)
+
+    @run_after("setup")
+    def take_the_largest_micro_batch_that_fits(self) -> None:
+        """Of ours, on the grid that is settled now. Both sides are on the devices at once where both fit."""
+        if self.model == self.point.model:
+            case, grid = case_of(self.point, self.system), Grid.parse(self.grid)
+            there = room(self.system)
+            self.micro_batch, needs = our_side(case, grid, there)
+            self.apart = self.apart or not there.fits(needs + self.match.needs)
+            if lacking := there.lacking("the engine", needs):
+                self.skip(lacking)
+
+    @run_before("setup")
     def leave_out_what_is_not_installed(self) -> None:
         library = CONTESTS[self.match.peer].library
         if library and not self.is_dry_run() and (reason := lacking(library)):
@@ -116,6 +106,8 @@ class Baseline(PointTraining):
         words = ["bench", "peers", "--peer", self.match.peer, "--layout", str(self.match.layout), "--grid", self.grid]
         words += ["--model", self.model, "--batch-size", str(self.sequences), "--precision", self.precision]
         words += ["--device", self.device, *self.recompute_options]
+        words += ["--micro-batch", str(self.micro_batch)] if self.micro_batch else []
+        words += ["--peer-micro-batch", str(self.match.micro_batch)] if self.model == self.point.model else []
         words += ["--rounds", str(self.rounds or series.rounds), "--steps-per-round", str(self.steps_per_round)]
         words += ["--apart"] if self.apart or series.apart else []
         return [*words, *self.peak_options(self.precision)]

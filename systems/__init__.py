@@ -79,10 +79,12 @@ class Device(Record):
 class Node(Record):
     """One node. Bandwidths are bytes/s in one direction.
 
-    intra_node_bytes_per_s: between two devices of the node; where the links differ, the slowest of them.
+    intra_node_bytes_per_s: between two devices of the node; where the links differ, the slowest of them. memory_bytes:
+    of its processors.
     """
 
     devices: Count | None = None
+    memory_bytes: Fact | None = None
     nics: Count | None = None
     nic_bytes_per_s: Fact | None = None
     intra_node_bytes_per_s: Fact | None = None

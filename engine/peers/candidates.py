@@ -1,45 +1,90 @@
-"""Which layouts of a peer are worth a measurement on so many devices. No torch.
+"""Which layouts of a peer are worth a measurement on so many devices, and in which micro-batches. No torch.
 
-Of a few devices all that fit, with tensor parallelism within a node. Of more, one, by what its users do: tensor ranks
-fill a node, there are as few pipeline stages as the memory allows, and data ranks are what is left (Narayanan et al.
-2021, takeaways 1 to 3); hybrid shards fill a node, too.
+Of a few devices all that divide the network, with tensor parallelism within a node. Of more, one, by what its users do:
+tensor ranks fill a node, there are as few pipeline stages as the memory allows, and data ranks are what is left
+(Narayanan et al. 2021, takeaways 1 to 3); hybrid shards fill a node, or as many nodes as they need. Each takes the
+largest micro-batches with which it fits; one that doesn't fit says so.
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from engine.batch import Batch
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
-from engine.peers.contest import Contest
+from engine.peers.contest import Case, Contest
 from engine.peers.layout import Layout, every
+from engine.peers.memory import Room, host, peer
 from engine.planning.fit import check_grid
-from engine.planning.grids import factorisations
+from engine.planning.grids import divisors, factorisations
 
 FEW = 16
-BYTES = 18
-"""A parameter takes so many in mixed precision: two for it, four each for gradient, master and AdamW's two. Data ranks
-divide all of them (FSDP, ZeRO-3), all but the weight's (ZeRO-2), those of master and AdamW (ZeRO-1), or none.
-"""
-FILLED = 0.7
-"""Of a device's memory, by these; the rest is for activations."""
 
 
-def candidates(
-    contest: Contest, ranks: int, per_node: int, model: Architecture, sequences: int, memory_bytes: float | None
-) -> list[Layout | Grid]:
-    """Layouts of the contest's peer, each of which fits; none where nothing does. memory_bytes: of a device."""
-    if not contest.splits:
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A layout. micro_batch: sequences a rank takes at once. needs: bytes of a device. lacking: why it doesn't fit, in
+    a sentence; None where it does.
+    """
+
+    layout: Layout | Grid
+    micro_batch: int
+    needs: float
+    lacking: str | None
+
+
+def candidates(contest: Contest, case: Case, ranks: int, per_node: int, room: Room) -> list[Candidate]:
+    """Of the contest's peer: every one of few ranks; of more the first that fits, or that which needs least. None where
+    nothing divides the network and the batch.
+    """
+    layouts: Sequence[Layout | Grid]
+    usual: Sequence[Layout | Grid]
+    if contest.splits:
+        split = [one for one in every(ranks, contest.splits, case.model, case.sequences) if one.tensor <= per_node]
+        layouts = split = [one for one in split if contest.about is None or getattr(one, contest.about) > 1]
+        most = max((one.tensor for one in split), default=1)
+        full = sorted((one for one in split if one.tensor == most), key=lambda one: one.pipeline)
+        usual = full
+    else:
         grids = [grid for grid in factorisations(ranks) if _uses(contest, grid) and grid.x <= per_node]
-        of_nodes = [grid for grid in grids if grid.z == per_node] if ranks > FEW and len(grids) > 1 else grids
-        return [grid for grid in of_nodes or grids if _fits(grid, model, sequences)]
-    fitting = [one for one in every(ranks, contest.splits, model, sequences) if one.tensor <= per_node]
-    if contest.about is not None:
-        fitting = [one for one in fitting if getattr(one, contest.about) > 1]
-    if ranks <= FEW or not fitting:
-        return list(fitting)
-    most = max(one.tensor for one in fitting)
-    full = sorted((one for one in fitting if one.tensor == most), key=lambda one: one.pipeline)
-    held = [one for one in full if _held(one, contest, model, memory_bytes)]
-    return [(held or full[-1:])[0]]
+        layouts = grids = [grid for grid in grids if _fits(grid, case.model, case.sequences)]
+        ordered = sorted(grids, key=lambda grid: (grid.z < per_node, grid.z))
+        usual = ordered
+    if ranks <= FEW:
+        return [settled(contest, case, one, per_node, room) for one in layouts]
+    found = []
+    for one in usual:
+        found.append(settled(contest, case, one, per_node, room))
+        if found[-1].lacking is None:
+            return found[-1:]
+    return sorted(found, key=lambda one: one.needs)[:1]
+
+
+def settled(contest: Contest, case: Case, layout: Layout | Grid, per_node: int, room: Room) -> Candidate:
+    """With the largest micro-batches that fit, or the smallest that there are."""
+    laid_out = contest.laid_out(layout, Grid(data=layout.size))
+    least: tuple[float, int] | None = None
+    for micro_batch in _micro_batches(layout, case.sequences):
+        needs = peer(laid_out, replace(case, peer_micro_batch=micro_batch), room.device)
+        if least is None or needs < least[0]:
+            least = needs, micro_batch
+        if room.fits(needs):
+            break
+    assert least is not None
+    needs, micro_batch = least
+    lacking = room.lacking(contest.name, needs) or room.lacking_in_node(contest.name, host(contest, case, per_node))
+    return Candidate(layout, micro_batch, needs, lacking)
+
+
+def _micro_batches(layout: Layout | Grid, sequences: int) -> list[int]:
+    """What is taken unasked, then all that are smaller, the largest first."""
+    if isinstance(layout, Grid):
+        share = unasked = sequences // layout.batch_split
+    else:
+        share = sequences // layout.data
+        unasked = share // layout.for_batch(sequences).micro_batches
+    return [size for size in reversed(divisors(share)) if size <= unasked]
 
 
 def _uses(contest: Contest, grid: Grid) -> bool:
@@ -57,9 +102,3 @@ def _fits(grid: Grid, model: Architecture, sequences: int) -> bool:
     except UsageError:
         return False
     return True
-
-
-def _held(layout: Layout, contest: Contest, model: Architecture, memory_bytes: float | None) -> bool:
-    each = BYTES - contest.shared + contest.shared / layout.data
-    needed = each * model.parameters / (layout.tensor * layout.pipeline)
-    return memory_bytes is None or needed <= FILLED * memory_bytes

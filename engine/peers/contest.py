@@ -31,8 +31,7 @@ class Contest:
     library: in whose environment (environments.py) the peer runs, if not in ours. splits: of ranks, where a peer splits
     them its own way; any grid of as many ranks is a match then. layout: how the peer splits its ranks, on a grid of its
     own where it has no splits; None where it does what our grid does. does: what of the work it does how. about: the
-    split without which it is another contest of its library. shared: of the BYTES that a parameter takes
-    (candidates.py), those that data ranks divide among them.
+    split without which it is another contest of its library.
     """
 
     name: str
@@ -48,7 +47,6 @@ class Contest:
     layout: Layout | Grid | None = None
     does: str = ""
     about: Split | None = None
-    shared: int = 0
 
     def check(self, model: Architecture) -> None:
         """Raises UsageError if the peer can't train that network as the engine does."""
@@ -188,9 +186,8 @@ CONTESTS = {
                 library="deepspeed",
                 splits=("data",),
                 does=WHOLE,
-                shared=shared,
             )
-            for stage, shared in ((1, 12), (2, 16), (3, 18))
+            for stage in (1, 2, 3)
         ),
         Contest(
             "deepspeed-pipeline",
@@ -204,7 +201,6 @@ CONTESTS = {
             splits=("pipeline", "data"),
             does=WHOLE,
             about="pipeline",
-            shared=12,
         ),
         Contest(
             "deepspeed-3d",
@@ -219,7 +215,6 @@ CONTESTS = {
             does="vocabulary split over tensor ranks and logits gathered, activations whole on each, clipped by the "
             "norm over all ranks",
             about="tensor",
-            shared=12,
         ),
         *_and_by_positions(
             Contest(
@@ -233,7 +228,6 @@ CONTESTS = {
                 splits=("tensor", "pipeline", "data"),
                 does=f"vocabulary split over tensor ranks, {STREAM_WHOLE}, weights over data ranks (FSDP), clipped by "
                 "the norm over all ranks",
-                shared=18,
             )
         ),
         Contest(
@@ -247,7 +241,6 @@ CONTESTS = {
             does="vocabulary split over tensor ranks and logits gathered, activations whole on each, weights split "
             "over data ranks (FSDP), clipped by the norm over all ranks",
             about="tensor",
-            shared=18,
         ),
         Contest(
             "colossalai",
@@ -287,7 +280,6 @@ CONTESTS = {
             does="head split over tensor ranks and logits gathered, table and activations whole on each, weights "
             "split over data ranks, clipped by the norm over all ranks",
             about="data",
-            shared=18,
         ),
         Contest(
             "litgpt",

@@ -30,7 +30,7 @@ class DDP:
         self._model = serial_model(case, comm.device)
         self._masters = Masters(case, self._model)
         options = chosen("ddp", "DistributedDataParallel", comm.device.type)
-        options["static_graph"] &= case.peer_micro_batch is None
+        options["static_graph"] &= case.peer_micro_batch in (None, case.sequences // comm.grid.batch_split)
         self._parallel = DistributedDataParallel(self._model, **options)
         if case.precision == "bf16" and case.autocast:
             self._parallel.register_comm_hook(dist.group.WORLD, sum_in_bf16)

@@ -19,6 +19,7 @@ from engine.batch import Batch
 from engine.grid import Grid
 from engine.peers.contest import Case, Contest
 from engine.peers.layout import Layout
+from engine.peers.settings import chosen
 from engine.planning.memory import BYTES, Footprint, Workload
 from engine.planning.rank import RESERVE
 
@@ -27,6 +28,8 @@ Built = Literal["device", "host", "parts"]
 USABLE = 1 - RESERVE
 """Of a device's memory, what a plan may count on: the rest is the formulas' error, fragments and libraries."""
 MOMENTS = 2
+DISTRIBUTED_OPTIMIZER = ("megatron-core", "OptimizerConfig")
+"""Where settings.yaml says on which devices its data ranks divide the optimizer's states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,30 +109,57 @@ class Ranks(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Room:
+    """device: cpu or cuda. device_memory: bytes of one; node_memory: of a node's processors; None where not known,
+    which is taken to hold everything.
+    """
+
+    device: str
+    device_memory: float | None = None
+    node_memory: float | None = None
+
+    def fits(self, needed: float) -> bool:
+        """Whether a device has room for so many bytes."""
+        return self.device_memory is None or needed <= USABLE * self.device_memory
+
+    def lacking(self, who: str, needed: float) -> str | None:
+        """Why it has no room, in a sentence; None where it has."""
+        if self.device_memory is None or self.fits(needed):
+            return None
+        return (
+            f"{who} does not fit: needs {needed / 1e9:.3g} of {USABLE * self.device_memory / 1e9:.3g} GB that a plan "
+            f"counts on of a device's {self.device_memory / 1e9:.3g}."
+        )
+
+    def lacking_in_node(self, who: str, needed: float) -> str | None:
+        """The same of a node."""
+        if self.node_memory is None or needed <= USABLE * self.node_memory:
+            return None
+        return (
+            f"{who} does not fit: its ranks make whole networks first, which needs {needed / 1e9:.3g} of "
+            f"{USABLE * self.node_memory / 1e9:.3g} GB that a plan counts on of a node's {self.node_memory / 1e9:.3g}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Both:
     """Bytes that a rank of each side needs."""
 
     ours: float
     peer: float
 
-    def lacking(self, name: str, device_memory: float) -> str | None:
+    def lacking(self, name: str, room: Room) -> str | None:
         """Which side doesn't fit alone, in a sentence; None where both do."""
-        for who, needed in (("the engine", self.ours), (name, self.peer)):
-            if needed > USABLE * device_memory:
-                return (
-                    f"{who} does not fit: needs {needed / 1e9:.3g} of {USABLE * device_memory / 1e9:.3g} GB that a "
-                    f"plan counts on of a device's {device_memory / 1e9:.3g}."
-                )
-        return None
+        return room.lacking("the engine", self.ours) or room.lacking(name, self.peer)
 
-    def together(self, device_memory: float) -> bool:
+    def together(self, room: Room) -> bool:
         """Whether one device holds both at once."""
-        return self.ours + self.peer <= USABLE * device_memory
+        return room.fits(self.ours + self.peer)
 
 
 def both(contest: Contest, case: Case, device: str) -> Both:
     """Of a contest, on devices of a kind: cpu or cuda."""
-    return Both(ours(case, contest.grid, device), peer(contest, case))
+    return Both(ours(case, contest.grid, device), peer(contest, case, device))
 
 
 def ours(case: Case, grid: Grid, device: str) -> float:
@@ -140,13 +170,15 @@ def ours(case: Case, grid: Grid, device: str) -> float:
     return Footprint(case.model, workload).on(grid).total
 
 
-def peer(contest: Contest, case: Case) -> float:
+def peer(contest: Contest, case: Case, device: str) -> float:
     """Bytes of a rank of the peer: the most of training and of what it makes first. A peer that MEMORY doesn't have is
     ourselves.
     """
     habits = MEMORY.get(contest.name)
     if habits is None:
-        return ours(case, contest.grid, "cuda")
+        return ours(case, contest.grid, device)
+    if contest.library == "megatron-core" and chosen(*DISTRIBUTED_OPTIMIZER, device).get("use_distributed_optimizer"):
+        habits = replace(habits, data="optimizer")
     ranks = _ranks(contest, case)
     return max(_trained(habits, ranks, case), _built(habits, ranks, case))
 

@@ -51,7 +51,7 @@ def test_a_peer_takes_about_what_is_said(name: str, layout: str | None) -> None:
     by_rank = run_processes(contest.grid, took, contest)
     for what, case in CASES.items():
         most = max(one[what].peer.peak_bytes or 0 for one in by_rank)
-        said = memory.peer(contest, case)
+        said = memory.peer(contest, case, "cpu")
         assert said == pytest.approx(most, rel=WITHIN), f"{what}: {said / most:.2f} of {most}"
 
 
@@ -80,17 +80,25 @@ def test_a_schedule_of_all_forwards_keeps_all_micro_batches_and_the_other_one_a_
     case = Case(DEEP, sequences=64)
 
     def needs(name: str, parts: int) -> float:
-        return memory.peer(CONTESTS[name].laid_out(Layout(pipeline=2, micro_batches=parts), Grid(z=2)), case)
+        return memory.peer(CONTESTS[name].laid_out(Layout(pipeline=2, micro_batches=parts), Grid(z=2)), case, "cpu")
 
     assert needs("pipeline-gpipe", 16) > 1.5 * needs("pipeline-1f1b", 16)
     assert needs("pipeline-gpipe", 2) == needs("pipeline-1f1b", 2)
 
 
 def test_what_does_not_fit_is_told_with_its_numbers() -> None:
-    found = memory.Both(88e9, 20e9)
-    assert found.lacking("ddp", 40e9) == (
+    found, room = memory.Both(88e9, 20e9), memory.Room("cuda", 40e9, 256e9)
+    assert found.lacking("ddp", room) == (
         "the engine does not fit: needs 88 of 28 GB that a plan counts on of a device's 40."
     )
-    assert memory.Both(20e9, 20e9).lacking("ddp", 40e9) is None
-    assert not memory.Both(20e9, 20e9).together(40e9)
-    assert memory.Both(10e9, 10e9).together(40e9)
+    assert memory.Both(20e9, 20e9).lacking("ddp", room) is None
+    assert not memory.Both(20e9, 20e9).together(room)
+    assert memory.Both(10e9, 10e9).together(room)
+    assert memory.Both(88e9, 20e9).together(memory.Room("cuda"))
+    assert "needs 200 of 179 GB" in str(room.lacking_in_node("megatron-core", 200e9))
+
+
+def test_megatron_core_divides_its_optimizer_where_its_settings_say_so() -> None:
+    case = Case(lookup("gpt-5b"), sequences=64, precision="bf16", checkpoint_activations=True)
+    contest = CONTESTS["megatron-core"].laid_out(Layout(tensor=2, data=8), Grid(data=16))
+    assert memory.peer(contest, case, "cuda") < 0.6 * memory.peer(contest, case, "cpu")

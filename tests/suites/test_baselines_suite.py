@@ -8,20 +8,25 @@ from running import figures, option, reframe
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.peers import environments
-from engine.peers.candidates import candidates
-from engine.peers.contest import CONTESTS
+from engine.peers.candidates import Candidate, candidates
+from engine.peers.contest import CONTESTS, Case
 from engine.peers.layout import Layout
+from engine.peers.memory import USABLE, Room
 from reports.load import load
 
 LOCAL = ["-c", "suites/baselines.py", "--system", "local", "-S", "model=gpt-test"]
 LOCAL += ["-S", "rounds=1", "-S", "steps_per_round=1"]
 
 
-def of(name: str, ranks: int, per_node: int, model: str, memory_bytes: float | None = None) -> list[Layout | Grid]:
-    return candidates(CONTESTS[name], ranks, per_node, lookup(model), 16, memory_bytes)
+NOTHING_KNOWN = Room("cpu")
 
 
-def test_of_a_few_ranks_every_layout_that_fits_is_a_candidate_with_tensor_ranks_within_a_node() -> None:
+def of(name: str, ranks: int, per_node: int, model: str) -> list[Layout | Grid]:
+    case = Case(lookup(model), sequences=16)
+    return [one.layout for one in candidates(CONTESTS[name], case, ranks, per_node, NOTHING_KNOWN)]
+
+
+def test_of_a_few_ranks_every_layout_that_divides_is_a_candidate_with_tensor_ranks_within_a_node() -> None:
     assert of("ddp", 8, 2, "gpt-vcluster-deep") == [Grid(data=8)]
     assert of("hsdp", 8, 2, "gpt-vcluster-deep") == [Grid(z=2, data=4), Grid(z=4, data=2)]
     assert of("tensor-parallel", 8, 2, "gpt-vcluster-deep") == []
@@ -34,18 +39,38 @@ def test_of_a_few_ranks_every_layout_that_fits_is_a_candidate_with_tensor_ranks_
 
 
 def test_of_many_ranks_tensor_ranks_fill_a_node_and_stages_are_as_few_as_the_memory_allows() -> None:
-    network = lookup("gpt-20b")
-    (small,) = candidates(CONTESTS["megatron-core"], 1024, 4, network, 8192, 1e15)
-    assert small == Layout(tensor=4, data=256)
-    (large,) = candidates(CONTESTS["megatron-core"], 1024, 4, network, 8192, 40e9)
-    assert isinstance(large, Layout)
-    assert large.tensor == 4
-    assert large.pipeline > 1
-    assert 18 * network.parameters / large.tensor / large.pipeline < 28e9
-    (zero,) = candidates(CONTESTS["deepspeed-3d"], 1024, 4, network, 8192, 40e9)
-    assert isinstance(zero, Layout)
-    assert zero.pipeline < large.pipeline, "its optimizer's state is divided among data ranks"
-    assert candidates(CONTESTS["hsdp"], 1024, 4, network, 8192, None) == [Grid(z=4, data=256)]
+    case = Case(lookup("gpt-20b"), sequences=8192, precision="bf16", checkpoint_activations=True)
+
+    def one(name: str, room: Room) -> Candidate:
+        (found,) = candidates(CONTESTS[name], case, 1024, 4, room)
+        return found
+
+    small = one("megatron-core", Room("cuda", 1e15))
+    assert small.layout == Layout(tensor=4, data=256)
+    large = one("megatron-core", Room("cuda", 40e9))
+    assert isinstance(large.layout, Layout)
+    assert large.layout.tensor == 4
+    assert large.layout.pipeline > 1
+    assert large.lacking is None
+    assert large.needs <= USABLE * 40e9
+    assert one("hsdp", NOTHING_KNOWN).layout == Grid(z=4, data=256)
+    more = one("hsdp", Room("cuda", 40e9))
+    assert isinstance(more.layout, Grid)
+    assert more.layout.z > 4, "four devices don't hold it"
+    assert more.lacking is None
+
+
+def test_the_largest_micro_batch_that_fits_is_taken_and_what_fits_with_none_says_so() -> None:
+    case = Case(lookup("gpt-5b"), sequences=2048, precision="bf16", checkpoint_activations=True)
+    by_memory = {gb: candidates(CONTESTS["fsdp2"], case, 64, 4, Room("cuda", gb * 1e9))[0] for gb in (24, 40, 64, 96)}
+    assert by_memory[24].lacking is not None
+    assert by_memory[24].lacking.startswith("fsdp2 does not fit: needs ")
+    assert by_memory[24].micro_batch == 1
+    sizes = [by_memory[gb].micro_batch for gb in (40, 64, 96)]
+    assert sizes == sorted(set(sizes))
+    assert all(by_memory[gb].lacking is None and 32 % by_memory[gb].micro_batch == 0 for gb in (40, 64, 96))
+    (host,) = candidates(CONTESTS["megatron-core"], case, 64, 4, Room("cuda", 96e9, 128e9))
+    assert "its ranks make whole networks first" in str(host.lacking)
 
 
 def test_on_a_calibrated_machine_our_grid_is_the_planners(tmp_path: Path) -> None:
@@ -66,6 +91,13 @@ def test_a_grid_that_the_series_fixes_is_not_said_to_be_chosen(tmp_path: Path) -
     assert "--label 'grid_is=fixed by the series after measuring several'" in script
 
 
+def test_what_does_not_fit_is_skipped_with_the_sentence_and_has_no_job(tmp_path: Path) -> None:
+    words = ["-c", "suites/baselines.py", "--system", "frontier", "-n", "weak-64-gpt-5b-ddp", "--dry-run"]
+    done = reframe(tmp_path, *words, PAR4D_ACCOUNT="abc123")
+    assert "ddp does not fit: needs " in done.out
+    assert not list(tmp_path.glob("stage/**/rfm_job.sh"))
+
+
 def test_a_job_is_told_both_sides_layouts(tmp_path: Path) -> None:
     words = ["-c", "suites/baselines.py", "--system", "frontier", "-n", "gpt-5b-.*megatron-core-tensor"]
     done = reframe(tmp_path, *words, PAR4D_ACCOUNT="abc123")
@@ -76,6 +108,9 @@ def test_a_job_is_told_both_sides_layouts(tmp_path: Path) -> None:
         assert option(script, name) == value
     assert Grid.parse(option(script, "--grid")).size == 64
     assert "--checkpoint-activations" in script
+    assert " --apart " in script, "each fills a device"
+    assert 1 <= int(option(script, "--micro-batch")) < 2048 // 8
+    assert 1 <= int(option(script, "--peer-micro-batch")) <= 2048 // 8
     assert "--label study=baselines" in script
     assert "--label 'grid_is=chosen by the engine'" in script
 

@@ -1,0 +1,72 @@
+"""Which contests a study of baselines holds on a system: points of its series, each with peers on their layouts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from engine.batch import Batch
+from engine.grid import Grid
+from engine.models.catalogue import lookup
+from engine.peers.candidates import candidates
+from engine.peers.contest import ALONE, CONTESTS, Case
+from engine.peers.layout import Layout
+from engine.peers.memory import Room
+from engine.planning.memory import Workload
+from engine.planning.rank import Job
+from suites.series import Point, points
+from systems import System
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A peer on one of its layouts. micro_batch: sequences that a rank of it takes at once. needs: bytes of a
+    device. lacking: why it doesn't fit, in a sentence; then there is no job.
+    """
+
+    point: Point
+    peer: str
+    layout: Layout | Grid
+    micro_batch: int
+    needs: float
+    lacking: str | None
+
+    def __str__(self) -> str:
+        return f"{self.point}-{self.peer}-{self.layout}"
+
+
+def matches(system: System) -> Iterator[Match]:
+    """Of every point with every peer that can train its network."""
+    for point in points("baselines", system.name):
+        per_node = system.node.devices.value if system.node.devices else point.devices
+        for name in point.series.peers or sorted(set(CONTESTS) - set(ALONE)):
+            case = case_of(point, system)
+            for found in candidates(CONTESTS[name], case, point.devices, per_node, room(system)):
+                yield Match(point, name, found.layout, found.micro_batch, found.needs, found.lacking)
+
+
+def case_of(point: Point, system: System) -> Case:
+    """What both sides train; GPUs compute activations again, as published runs do."""
+    return Case(
+        model=lookup(point.model),
+        sequences=point.sequences,
+        micro_batch=point.micro_batch,
+        precision=point.series.precision,
+        device=system.device.kind,
+        checkpoint_activations=system.device.kind == "cuda",
+        rounds=point.series.rounds,
+    )
+
+
+def room(system: System) -> Room:
+    """Of a device and of a node."""
+    device, node = system.device.memory_bytes, system.node.memory_bytes
+    return Room(system.device.kind, device.value if device else None, node.value if node else None)
+
+
+def our_side(case: Case, grid: Grid, room: Room) -> tuple[int | None, float]:
+    """What a rank of ours takes at once on a grid, the most that fits or 1, None for its share; and bytes it needs."""
+    workload = Workload(
+        Batch(case.sequences), case.precision, None, case.checkpoint_activations, case.overlap, room.device
+    )
+    micro, needs = Job(case.model, workload, room.device_memory).settled(grid)
+    share = case.sequences // grid.batch_split
+    return None if micro == share else micro, needs.total

@@ -1,0 +1,139 @@
+"""All contests of all systems: each fits on both sides, divides the network, and a series costs what it may."""
+
+from dataclasses import replace
+
+import pytest
+
+import systems
+from engine.batch import Batch
+from engine.grid import Grid
+from engine.models.architecture import hardware_flops
+from engine.models.catalogue import lookup
+from engine.peers import memory
+from engine.peers.contest import ALONE, CONTESTS, Case
+from engine.peers.layout import Layout
+from engine.planning.bandwidth import Bandwidths
+from engine.planning.choose import choose_grid
+from engine.planning.fit import check_grid
+from engine.planning.memory import Workload
+from suites.matches import Match, case_of, matches, our_side, room
+from suites.series import AUTO, Point, points
+
+NODE_HOURS = 2000
+OF_PEAK = 1 / 3
+OF_THE_LIMIT = 0.8
+"""Of a job's time, what steps may take at that share of the peak: the rest is for starting and making networks."""
+STEPS_A_ROUND = 2
+
+held = {name: [match for match in matches(systems.load(name)) if not match.lacking] for name in systems.names()}
+
+
+def our_grid(point: Point, system: systems.System) -> Grid:
+    """As the engine chooses it where the series doesn't."""
+    if point.grid != AUTO:
+        return Grid.parse(point.grid)
+    device, node, case = system.device, system.node, case_of(point, system)
+    recomputed = case.checkpoint_activations
+    workload = Workload(
+        Batch(case.sequences, case.micro_batch), case.precision, None, recomputed, case.overlap, case.device
+    )
+    inter, within = node.nic_bytes_per_s, node.intra_node_bytes_per_s
+    per_node = node.devices.value if node.devices else 1
+    nics = node.nics.value if node.nics else 1
+    bandwidths = Bandwidths(per_node, inter=nics * inter.value, within=within.value) if inter and within else None
+    bytes_ = device.memory_bytes.value if device.memory_bytes else None
+    return choose_grid(
+        case.model, point.devices, workload,
+        devices_per_node=per_node, device_memory=bytes_, bandwidths=bandwidths,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", systems.names())
+def test_our_side_of_every_baseline_divides_the_network_and_fits(name: str) -> None:
+    system = systems.load(name)
+    for point in points("baselines", name):
+        case, grid = case_of(point, system), our_grid(point, system)
+        micro, needs = our_side(case, grid, room(system))
+        assert room(system).fits(needs), f"{point} on {grid} needs {needs / 1e9:.1f} GB"
+        assert grid.size == point.devices
+        check_grid(case.model, grid, Batch(case.sequences, micro))
+
+
+@pytest.mark.parametrize("name", systems.names())
+def test_every_peer_of_a_baseline_divides_the_network_and_fits(name: str) -> None:
+    system = systems.load(name)
+    assert held[name]
+    for match in held[name]:
+        case, layout = case_of(match.point, system), match.layout
+        assert layout.size == match.point.devices
+        contest = CONTESTS[match.peer].laid_out(layout, Grid(data=layout.size))
+        contest.check(case.model)
+        if isinstance(layout, Layout):
+            layout.for_batch(case.sequences, match.micro_batch).check(case.model, case.sequences)
+        else:
+            check_grid(case.model, layout, Batch(case.sequences, match.micro_batch))
+        needs = memory.peer(contest, replace(case, peer_micro_batch=match.micro_batch), system.device.kind)
+        assert room(system).fits(needs), f"{match} needs {needs / 1e9:.1f} GB"
+
+
+def node_hours(match: Match, system: systems.System) -> float:
+    per_node = system.node.devices.value if system.node.devices else match.point.devices
+    limit = match.point.series.time_limit or system.partitions[0].time_limit
+    return -(-match.point.devices // per_node) * systems.seconds(limit) / 3600
+
+
+@pytest.mark.parametrize("name", systems.names())
+def test_a_whole_series_of_baselines_takes_at_most_2000_node_hours(name: str) -> None:
+    assert sum(node_hours(match, systems.load(name)) for match in held[name]) <= NODE_HOURS
+
+
+@pytest.mark.parametrize("name", ["alps", "frontier", "perlmutter"])
+def test_the_steps_of_both_sides_end_well_within_the_time_limit(name: str) -> None:
+    device = systems.load(name).device
+    for match in held[name]:
+        point = match.point
+        flops = hardware_flops(lookup(point.model), point.sequences, recompute=True)
+        step_s = flops / (point.devices * OF_PEAK * device.peak_flops["bf16"].value)
+        steps = 2 * (Case(lookup(point.model), 1).warmup + STEPS_A_ROUND * point.series.rounds)
+        limit = point.series.time_limit
+        assert limit is not None
+        assert steps * step_s <= OF_THE_LIMIT * systems.seconds(limit), f"{match}: {steps} of {step_s:.0f} s"
+
+
+@pytest.mark.parametrize("name", ["alps", "frontier", "perlmutter"])
+def test_every_library_is_compared_at_a_moderate_size_and_the_best_few_at_the_largest(name: str) -> None:
+    moderate = {match.peer for match in held[name] if match.point.devices == 64}
+    libraries = {contest.library for contest in CONTESTS.values()} - {None, "litgpt"}  # which is DDP, and doesn't fit
+    assert {CONTESTS[peer].library for peer in moderate} >= libraries
+    largest = max(match.point.devices for match in held[name])
+    assert 1 <= len({match.peer for match in held[name] if match.point.devices == largest}) <= 3
+    smallest = {match.peer for match in held[name] if match.point.devices <= 8}
+    assert "litgpt" in smallest
+
+
+@pytest.mark.parametrize("name", systems.names())
+def test_contests_of_peers_on_our_grids_fit_on_both_sides(name: str) -> None:
+    system = systems.load(name)
+    for point in points("peers", name):
+        case, grid = case_of(point, system), Grid.parse(point.grid)
+        for contest in CONTESTS.values():
+            beyond = [axis for axis in "xyz" if getattr(grid, axis) > 1 and axis not in contest.axes]
+            if contest.splits or contest.name in ALONE or beyond or (grid.data > 1 and "data" not in contest.axes):
+                continue
+            check_grid(case.model, grid, Batch(case.sequences))
+            whole = Case(case.model, case.sequences, precision=case.precision)  # that study keeps activations
+            found = memory.both(contest.on(grid), whole, system.device.kind)
+            assert found.lacking(contest.name, room(system)) is None, f"{point} with {contest.name}"
+
+
+@pytest.mark.parametrize("name", systems.names())
+def test_contests_on_one_device_fit_on_both_sides(name: str) -> None:
+    system = systems.load(name)
+    for point in points("single_device", name):
+        model = lookup(point.model)
+        if point.series.sequence:
+            model = replace(model, sequence=point.series.sequence)  # type: ignore[type-var]
+        case = Case(model, point.sequences, precision=point.series.precision)
+        for peer in ALONE:
+            found = memory.both(CONTESTS[peer], case, system.device.kind)
+            assert found.lacking(peer, room(system)) is None, f"{point} with {peer}"
