@@ -25,7 +25,7 @@ class Refused(ReframeError):
 def checked_grid(words: tuple[str, ...]) -> str:
     """The grid of that `engine check`, which tests of the same training ask for once. Raises Refused."""
     with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
-        code = engine(["check", *words])
+        code = engine(["check", *words, "--json"])
     if code:
         raise Refused(err.getvalue().strip().split("\n")[-1])
     return str(json.loads(out.getvalue())["grid"])

@@ -1,12 +1,13 @@
 """`bench gemm`, `matmul`, `memory`, `latency` and `startup`: what one device does."""
 
-import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from engine.cli.place import take_place
+from engine.cli.told import Json, columns, tell
 from engine.errors import RunError, UsageError
 from engine.grid import Grid
 from engine.loading import loading
@@ -25,6 +26,7 @@ def gemm(
     device: Device = "auto",
     time_budget: Annotated[Seconds, Parameter(help="sizes that would take longer are skipped")] = 120.0,
     labels: Labels = (),
+    json: Json = False,
     out: Out = Path("results/gemm.json"),
 ) -> int:
     """Measure the empirical peak: square matrix multiplications, on all ranks at once where a launcher starts several.
@@ -38,7 +40,12 @@ def gemm(
     result = run_gemm(
         launch, dtype=dtype, sizes=sizes, device=device, time_budget_s=time_budget, labels=dict(labels), out=out
     )
-    return _told(result, out, launch.rank, f"best {(result.best_flops_per_s or 0) / 1e12:.3f} Tflop/s")
+    rows = [
+        (f"{point.size} x {point.size}", f"{point.flops_per_s / 1e12:.4g}")
+        for point in result.gemm
+        if point.flops_per_s is not None
+    ]
+    return _told(result, out, launch.rank, columns((f"{dtype} matrices", "Tflop/s"), rows), as_json=json)
 
 
 def memory(
@@ -48,6 +55,7 @@ def memory(
     device: Device = "auto",
     time_budget: Annotated[Seconds, Parameter(help="fewer repeats if they would take longer")] = 60.0,
     labels: Labels = (),
+    json: Json = False,
     out: Out = Path("results/memory.json"),
 ) -> int:
     """Measure the memory bandwidth: STREAM's copy, scale, add and triad, on all ranks at once."""
@@ -65,8 +73,8 @@ def memory(
         out=out,
     )
     kernels = result.stream.kernels if result.stream else ()
-    rates = ", ".join(f"{kernel.name} {kernel.best_bytes_per_s / 1e9:.2f} GB/s" for kernel in kernels)
-    return _told(result, out, launch.rank, rates)
+    rows = [(kernel.name, f"{kernel.best_bytes_per_s / 1e9:.2f}") for kernel in kernels]
+    return _told(result, out, launch.rank, columns(("kernel", "GB/s"), rows), as_json=json)
 
 
 def latency(
@@ -74,6 +82,7 @@ def latency(
     samples: Annotated[int, Parameter(help="of each way to launch")] = 1000,
     device: Device = "auto",
     labels: Labels = (),
+    json: Json = False,
     out: Out = Path("results/latency.json"),
 ) -> int:
     """Measure the launch latency: what one tiny operator costs, on all ranks at once."""
@@ -82,8 +91,8 @@ def latency(
 
     launch = take_place(out)
     result = run_latency(launch, device=device, samples=samples, labels=dict(labels), out=out)
-    times = ", ".join(f"{launched.name} {launched.median_s * 1e6:.2f} µs" for launched in result.launches)
-    return _told(result, out, launch.rank, times)
+    rows = [(launched.name, f"{launched.median_s * 1e6:.2f}") for launched in result.launches]
+    return _told(result, out, launch.rank, columns(("launch", "µs"), rows), as_json=json)
 
 
 def matmul(
@@ -96,6 +105,7 @@ def matmul(
     twice: Annotated[bool, Parameter(help="time all ways once more, to see whether the choice holds")] = False,
     device: Device = "auto",
     labels: Labels = (),
+    json: Json = False,
     out: Out = Path("results/matmul.json"),
 ) -> int:
     """Time the matrix products of one rank of a job in every mode, and say which train --tune-matmul would take.
@@ -123,26 +133,28 @@ def matmul(
     if result.reason is not None:
         raise RunError(result.reason)
     if launch.rank == 0:
-        sys.stdout.write(f"{out}\n")
+        tell(str(out), out, as_json=json)
     return 0
 
 
 def startup(
     *,
     grid: Annotated[Grid, word(Grid.parse, GRID), Parameter(help="the default has 32,768 ranks")] = Grid(8, 4, 16, 64),
+    json: Json = False,
 ) -> int:
     """Measure what Grid and Comm cost one rank of a very large job."""
     from engine.bench.startup import measure
 
-    sys.stdout.write(f"{grid.size} ranks, {measure(grid)}\n")
+    found = measure(grid)
+    tell(f"{grid.size:,} ranks, {found}", {"ranks": grid.size, **asdict(found)}, as_json=json)
     return 0
 
 
-def _told(result: "Result", out: Path, rank: int, found: str) -> int:
+def _told(result: "Result", out: Path, rank: int, found: str, *, as_json: bool) -> int:
     """Raises RunError for a failed result."""
     if result.status != "ok":
         raise RunError(result.reason or "Nothing could be measured.")
     if rank == 0:
-        each = f" on each of {result.ranks} ranks at once" if result.ranks > 1 else ""
-        sys.stdout.write(f"{out}: {found}{each}\n")
+        each = f", on each of {result.ranks} ranks at once" if result.ranks > 1 else ""
+        tell(f"{found}\n{out}{each}", out, as_json=as_json)
     return 0

@@ -1,12 +1,12 @@
 """`check`: what a training run would come to, without starting it. No torch."""
 
-import json
 import sys
 from dataclasses import asdict, replace
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from engine.cli.told import Json, facts, size, tell
 from engine.cli.train import PaceOptions
 from engine.overlap.flags import Pace
 from engine.planning.fit import parameters_per_rank
@@ -20,11 +20,12 @@ def check(
     ranks: Annotated[int, Parameter(help="processes that would be started", group=RUN)],
     config: TrainConfig,
     pace: PaceOptions = Pace(),
+    json: Json = False,
 ) -> int:
     """Say whether a run would fit, and on which grid, without starting it.
 
-    Takes the options of train, checks all that can be known beforehand, prints the plan as JSON. Of memory it
-    tells what the allocator hands out at the fullest moment of a step, by what it is for (on a GPU, unless
+    Takes the options of train, checks all that can be known beforehand, prints the plan. Of memory it tells
+    what the allocator hands out at the fullest moment of a step, by what it is for (on a GPU, unless
     --device cpu); its fragments, NCCL's buffers and the device's context come on top.
     """
     plan = checked(replace(config, overlap=config.overlap.at(pace)), ranks)
@@ -40,5 +41,14 @@ def check(
         "memory_bytes_per_rank": {name: round(value) for name, value in asdict(needs).items()},
         "sequences_per_rank": plan.config.batch.per_rank(plan.grid),
     }
-    sys.stdout.write(json.dumps(told) + "\n")
+    memory = {f"memory of a rank, {name}": size(value) for name, value in asdict(needs).items() if value}
+    words = {
+        "model": f"{plan.model.name}, {plan.model.parameters:,} parameters",
+        "grid": f"{plan.grid} of {plan.grid.size:,} ranks",
+        "parameters of a rank": f"{told['parameters_per_rank']:,}",
+        "sequences of a rank": f"{told['sequences_per_rank']:,}",
+        **memory,
+        "memory of a rank, in all": size(needs.total),
+    }
+    tell(facts(words), told, as_json=json)
     return 0

@@ -1,12 +1,12 @@
 """`bench collectives`: what ranks send to each other within a node and between nodes."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from engine.cli.place import take_place
+from engine.cli.told import Json, columns, tell
 from engine.errors import RunError
 from engine.loading import loading
 from engine.options import Bytes, Device, Labels, Out, Seconds
@@ -22,6 +22,7 @@ def collectives(
     device: Device = "auto",
     time_budget: Annotated[Seconds, Parameter(help="fewer repeats if they would take longer")] = 60.0,
     labels: Labels = (),
+    json: Json = False,
     out: Out = Path("results/collectives.json"),
 ) -> int:
     """Measure the bandwidth of rings: within a node for every G0 and G1, and between nodes where there are several.
@@ -46,10 +47,13 @@ def collectives(
     if result.links is None:
         raise RunError(result.reason or "Nothing could be measured.")
     if launch.rank == 0:
-        told = [f"{rings.apart}x{rings.ranks} {rings.bytes_per_s / 1e9:.3g} GB/s" for rings in result.links.within]
-        told += [
-            f"one rank on each of {rings.nodes} nodes {rings.bytes_per_s / 1e9:.3g} GB/s"
+        rows = [
+            (f"{rings.ranks} ranks, {rings.apart} apart", f"{rings.bytes_per_s / 1e9:.3g}")
+            for rings in result.links.within
+        ]
+        rows += [
+            (f"one rank on each of {rings.nodes} nodes", f"{rings.bytes_per_s / 1e9:.3g}")
             for rings in result.links.alone
         ]
-        sys.stdout.write(f"{out}: {', '.join(told)}\n")
+        tell(f"{columns(('ring', 'GB/s'), rows)}\n{out}", out, as_json=json)
     return 0

@@ -1,11 +1,11 @@
 """`bench dry`: one rank of a job of any size, alone."""
 
-import json
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from engine.cli.told import Json, columns, facts, size, tell
 from engine.cli.train import PaceOptions
 from engine.errors import RunError
 from engine.grid import Grid
@@ -24,6 +24,9 @@ from engine.training.config import (
 )
 from engine.training.plan import checked
 
+if TYPE_CHECKING:
+    from engine.tracing.dry import DryRun
+
 
 def dry(
     *,
@@ -38,8 +41,9 @@ def dry(
     pace: PaceOptions = Pace(),
     trace: Annotated[File | None, Parameter(help="write the step's trace: products, collectives, memory")] = None,
     agree: Annotated[int, Parameter(help="check that so many groups, and the corners, issue the same collectives")] = 0,
+    json: Json = False,
 ) -> int:
-    """Run a training step of one rank of any job, alone and without computing; print what it sends as JSON.
+    """Run a training step of one rank of any job, alone and without computing; print what it sends and needs.
 
     The engine's own code runs on the meta device over a fake process group, so that calls and bytes are
     those of a real job's step.
@@ -67,7 +71,7 @@ def dry(
     run, traced = dry_run(plan, rank, device_memory=device_memory)
     if trace is not None:
         events.write(traced, trace)
-    sys.stdout.write(json.dumps(run.as_json(), indent=1) + "\n")
+    tell(_words(run), run.as_json(), as_json=json)
     if agree:
         ranks = corners(grid) | some_groups(grid, agree)
         found = disagreements(grid, ranks, lambda other: dry_run(plan, other, device_memory=device_memory)[1])
@@ -75,3 +79,22 @@ def dry(
             raise RunError(found[0])
         sys.stderr.write(f"{len(ranks)} ranks agree with those of their groups that were asked.\n")
     return 0
+
+
+def _words(run: "DryRun") -> str:
+    """For a person."""
+    place = ", ".join(f"{axis} {coordinate}" for axis, coordinate in run.coords.items())
+    head = facts(
+        {
+            "model": run.model,
+            "rank": f"{run.rank:,} of grid {run.grid}: {place}",
+            "parameters": f"{run.parameters_per_rank:,}",
+            "micro-batches": f"{run.micro_batches:,}",
+            "flops of a step": f"{run.flops:.4g}",
+            "memory, state": size(run.state_bytes),
+            "memory at its peak": size(run.step_bytes),
+            "blocks kept gathered": f"{run.cached_blocks:,}",
+        }
+    )
+    sent = [(f"{one.kind} {one.axis}", f"{one.calls:,}", size(one.bytes)) for one in run.collectives]
+    return f"{head}\n\n{columns(('collective of a step', 'calls', 'sent'), sent)}" if sent else head

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from engine.cli.place import take_place
+from engine.cli.told import Json, tell
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.loading import loading
@@ -50,6 +50,7 @@ def peers(
     labels: Labels = (),
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice(),
     sampling: Annotated[Sampling, Parameter(name="*", group="sampling")] = Sampling(),
+    json: Json = False,
     out: Out = Path("results/peers.json"),
 ) -> int:
     """Measure step times of the engine's grids against other people's parallelism, in turns in the same processes.
@@ -85,5 +86,5 @@ def peers(
         logging.shutdown()
         os._exit(1)  # at once, as a failed rank of train: its tidying up would wait for the others
     if report is not None:
-        sys.stdout.write(table(report))
+        tell(f"{table(report)}{out}", out, as_json=json)
     return 0

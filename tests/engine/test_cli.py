@@ -47,7 +47,8 @@ OF_PLAN = """
     measured refit
 """
 OF_BENCH_PEERS = """
-    peer grid layout overlap checkpoint-activations batch-size precision device label out jobs rounds
+    peer grid layout overlap checkpoint-activations batch-size micro-batch peer-micro-batch autocast precision device
+    label out jobs rounds
     steps-per-round threads timeout apart peak-flops empirical-peak-flops measure-peak model architecture layers
     hidden heads kv-heads ffn vocab seq norm no-bias tied dropout
 """
@@ -121,16 +122,16 @@ def test_every_field_has_an_option_of_its_own() -> None:
     ("command", "names"),
     [
         (["train"], OF_TRAIN.split()),
-        (["check"], [*OF_TRAIN.split(), "ranks"]),
+        (["check"], [*OF_TRAIN.split(), "ranks", "json"]),
         (["plan"], OF_PLAN.split()),
         (["data", "prepare"], ["source", "out", "vocab-size", "max-bytes"]),
-        (["bench", "gemm"], ["dtype", "sizes", "device", "time-budget", "label", "out"]),
-        (["bench", "memory"], ["array-size", "repeats", "device", "time-budget", "label", "out"]),
-        (["bench", "latency"], ["samples", "device", "label", "out"]),
-        (["bench", "startup"], ["grid"]),
-        (["bench", "matmul"], OF_BENCH_MATMUL.split()),
+        (["bench", "gemm"], ["dtype", "sizes", "device", "time-budget", "label", "json", "out"]),
+        (["bench", "memory"], ["array-size", "repeats", "device", "time-budget", "label", "json", "out"]),
+        (["bench", "latency"], ["samples", "device", "label", "json", "out"]),
+        (["bench", "startup"], ["grid", "json"]),
+        (["bench", "matmul"], [*OF_BENCH_MATMUL.split(), "json"]),
         (["bench", "overlap"], OF_BENCH_OVERLAP),
-        (["bench", "peers"], OF_BENCH_PEERS.split()),
+        (["bench", "peers"], [*OF_BENCH_PEERS.split(), "json"]),
     ],
 )
 def test_a_command_has_these_options_and_its_help_tells_each(
@@ -225,7 +226,7 @@ def test_help_fits_the_terminal_and_a_pipe_gets_no_escape_codes() -> None:
 def test_check_answers_without_loading_what_only_computing_needs() -> None:
     slow = "{'torch', 'numpy', 'pydantic', 'rich'}"
     code = f"import sys; from engine.cli.main import main; main(sys.argv[1:]); assert not {slow} & sys.modules.keys()"
-    command = [sys.executable, "-c", code, "check", *SMALL, "--ranks", "8", "--grid", "2x2x2x1"]
+    command = [sys.executable, "-c", code, "check", *SMALL, "--ranks", "8", "--grid", "2x2x2x1", "--json"]
     output = subprocess.run(command, check=True, timeout=300, capture_output=True, text=True).stdout
     assert json.loads(output)["sequences_per_rank"] == 4
 
@@ -238,5 +239,27 @@ def test_check_answers_without_loading_what_only_computing_needs() -> None:
     ],
 )
 def test_llama_is_chosen_by_name_or_by_shape(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", *words, "--batch-size", "4", "--data", "synthetic", "--ranks", "2"]) == 0
+    assert main(["check", *words, "--batch-size", "4", "--data", "synthetic", "--ranks", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["model"].startswith("llama")
+
+
+def test_a_person_reads_a_table_and_a_program_the_same_as_json(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    commands = {
+        "check": (["check", *SMALL, "--ranks", "2"], "parameters of a rank"),
+        "dry": (["bench", "dry", "--model", "gpt-test", "--grid", "2x1x1x1", "--batch-size", "4"], "all_reduce x"),
+        "gemm": (["bench", "gemm", "--sizes", "32,64", "--dtype", "fp32"], "64 x 64"),
+        "memory": (["bench", "memory", "--array-size", "1e5", "--repeats", "3"], "triad"),
+        "latency": (["bench", "latency", "--samples", "20"], "dispatch"),
+        "startup": (["bench", "startup", "--grid", "2x2x2x1"], "8 ranks"),
+    }
+    for name, (words, told) in commands.items():
+        file = tmp_path / f"{name}.json"
+        out = [] if name in ("check", "dry", "startup") else ["--device", "cpu", "--out", str(file)]
+        assert main([*words, *out]) == 0
+        assert told in capsys.readouterr().out, name
+        assert main([*words, *out, "--json"]) == 0
+        printed = json.loads(capsys.readouterr().out)
+        if out:
+            assert printed == json.loads(file.read_text())

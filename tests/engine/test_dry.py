@@ -72,7 +72,7 @@ COMMAND = ["bench", "dry", "--model", "llama-test", "--grid", "2x1x2x2", "--rank
 def test_the_command_prints_what_one_rank_sends_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     found = {}
     for options in ((), ("--precision", "fp32"), ("--micro-batch", "1"), ("--checkpoint-activations",)):
-        assert main([*COMMAND, *options]) == 0
+        assert main([*COMMAND, *options, "--json"]) == 0
         found[options] = json.loads(capsys.readouterr().out)
     plain = found[()]
     assert (plain["model"], plain["grid"], plain["rank"]) == ("llama-test", "2x1x2x2", 3)
@@ -92,7 +92,7 @@ def test_the_command_writes_a_trace_and_says_that_ranks_agree(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "trace.json"
-    assert main([*COMMAND, "--trace", str(file), "--agree", "2"]) == 0
+    assert main([*COMMAND, "--trace", str(file), "--agree", "2", "--json"]) == 0
     out, err = capsys.readouterr()
     assert "agree" in err
     assert events.read(file).flops == json.loads(out)["flops"]

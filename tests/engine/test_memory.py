@@ -129,7 +129,7 @@ def test_each_part_is_what_it_is_for() -> None:
 
 def test_check_tells_the_parts(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic", "--grid", "2x1x1x1"]
-    assert main(["check", *options, "--ranks", "2"]) == 0
+    assert main(["check", *options, "--ranks", "2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["memory_bytes_per_rank"]
     assert list(told) == ["state", "activations", "weights", "cache", "logits", "gradients"]
     model = ModelChoice(model="gpt-test").resolve()
