@@ -5,7 +5,7 @@ each comes from.
 import pandas as pd
 
 from reports import text
-from reports.page import Column, Table
+from reports.page import NOT_TOLD, Column, Table
 from reports.provenance import MACHINES, ORIGIN, START_AND_END
 
 NOT_FUSED = (
@@ -29,10 +29,12 @@ def contests_table(name: str, rows: pd.DataFrame) -> Table:
         Column("which is", "peer_is", numeric=False),
         Column("Its layout", "layout", numeric=False, missing="that of our grid"),
         Column("Grid", "grid", numeric=False),
+        Column("Road", "road", numeric=False, missing=NOT_TOLD),
         Column("Outcome", "verdict", numeric=False),
         Column("Paired ratio", "ratio", text.ratio, figure="ratio_over_jobs"),
         Column("from", "low", text.ratio, missing="not known", figure="ratio_over_jobs"),
         Column("to", "high", text.ratio, missing="not known", figure="ratio_over_jobs"),
+        Column("over other roads", "beside", numeric=False, missing="not measured"),
         Column("Ratio of medians", "of_medians", text.ratio, figure="ratio_of_medians"),
         Column("lowest job", "of_medians_low", text.ratio, figure="ratio_of_medians"),
         Column("highest job", "of_medians_high", text.ratio, figure="ratio_of_medians"),
@@ -136,6 +138,7 @@ def provenance(table: pd.DataFrame) -> Table:
         *START_AND_END,
         Column("Peer", "peer", numeric=False),
         Column("Grid", "grid", numeric=False),
+        Column("Road", "road", numeric=False, missing=NOT_TOLD),
         Column("System", "system", numeric=False, missing="unnamed"),
         Column("Partition", "partition", numeric=False, missing="none"),
         Column("Model", "model", numeric=False, missing="unknown"),

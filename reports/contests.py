@@ -11,12 +11,14 @@ import pandas as pd
 
 from engine.result import metrics
 from engine.result.peers import (
+    NO_ROAD,
     Asked,
     Comparison,
     Measured,
     Peaks,
     PeersResult,
     Work,
+    is_equal,
     paired,
     peak_bytes,
     rounds,
@@ -26,6 +28,7 @@ from engine.result.peers import (
     verdict,
 )
 from reports.load import Contests
+from reports.page import NOT_TOLD
 from reports.peaks import facts
 from reports.text import clean, number
 from reports.transports import network, words
@@ -50,7 +53,7 @@ CONTEST = [
         "apart",
         "bf16",
     ),
-    *("target", "network"),
+    *("target", "network", "road"),
 ]
 TOLERANCE_OF_VERSION_1 = 1e-4
 COLUMNS = [
@@ -68,7 +71,8 @@ def frame(found: Sequence[Contests]) -> pd.DataFrame:
     """
     table = pd.DataFrame([row for one in found for row in _rows(one)], columns=COLUMNS)
     table = as_others(table, "devices", [key for key in SERIES if key != "devices"])
-    table = as_others(table, "network", [key for key in CONTEST if key != "network"])
+    for column in ("network", "road"):
+        table = as_others(table, column, [key for key in CONTEST if key not in ("network", "road")])
     for column in ("start", "end"):
         table[column] = pd.to_datetime(table[column], errors="coerce", utc=True, format="ISO8601")
     return table
@@ -117,7 +121,8 @@ def _rows(found: Contests) -> list[dict[str, Any]]:
     missing = [_asked(contest) | _missing(contest.missing) for contest in asked if contest.missing is not None]
     possible = [contest for contest in asked if contest.missing is None]
     others = [
-        _asked(contest) | (_held(held[place]) if place < len(held) else _not_held(result, place - len(held)))
+        _asked(contest)
+        | (_held(held[place], result.device) if place < len(held) else _not_held(result, place - len(held)))
         for place, contest in enumerate(possible)
     ]
     return [common | one for one in others + missing]
@@ -149,16 +154,17 @@ def _asked(contest: Asked) -> dict[str, Any]:
 
 
 def _missing(reason: str) -> dict[str, Any]:
-    return {"status": "missing", "reason": clean(reason), "measured": (), "load": math.nan}
+    return {"status": "missing", "reason": clean(reason), "measured": (), "load": math.nan, "road": ""}
 
 
 def _not_held(result: PeersResult, after: int) -> dict[str, Any]:
     """The first that is missing failed; those after it were not come to."""
     reason = "not begun, as one before it failed" if after else clean(result.reason or "no reason given")
-    return {"status": "failed", "reason": reason, "measured": (), "load": math.nan}
+    return {"status": "failed", "reason": reason, "measured": (), "load": math.nan, "road": ""}
 
 
-def _held(contest: Comparison) -> dict[str, Any]:
+def _held(contest: Comparison, device: str) -> dict[str, Any]:
+    """Before roads were counted NCCL carried all on GPUs; on processors nobody knows."""
     equality, memory = contest.equality, contest.memory
     if equality is not None:
         equal = (equality.steps, equality.losses, equality.gradient_norms, equality.tolerance)
@@ -170,6 +176,7 @@ def _held(contest: Comparison) -> dict[str, Any]:
             TOLERANCE_OF_VERSION_1,
         )
     return {
+        "road": clean(contest.road or (NO_ROAD if contest.ranks == 1 else "nccl" if device == "cuda" else ""), 40),
         "status": "ok",
         "reason": "",
         "measured": contest.measured,
@@ -197,7 +204,8 @@ def points(table: pd.DataFrame) -> pd.DataFrame:
     losses, norms: the largest difference of any. changed: of how many shapes the tuner changed the products, NaN where
     nothing was tuned. jobs, rounds: of all together; failed: of how many commands it failed. NaN, and "not held", where
     no job ended well. What a side does in a second, its shares of the peaks and its memory: as in engine.result.peers;
-    memory_ratio: metrics.memory_ratio. grid_is: who chose the engine's grid, as the suite says it.
+    memory_ratio: metrics.memory_ratio. beside: the ratio of the same contest over its other roads, in words. grid_is:
+    who chose the engine's grid, as the suite says it.
     """
     rows = [_point(rows) for _, rows in table.groupby(CONTEST, dropna=False, sort=True)]
     columns = [
@@ -219,7 +227,21 @@ def points(table: pd.DataFrame) -> pd.DataFrame:
         "peak_measured",
         "changed",
     ]
-    return pd.DataFrame(rows, columns=columns)
+    return _beside(pd.DataFrame(rows, columns=columns))
+
+
+def over_equal_roads(points: pd.DataFrame) -> pd.DataFrame:
+    """Those of points that a headline counts; contests that were not held are among them."""
+    return points[points["road"].map(is_equal) | (points["jobs"] == 0)]
+
+
+def _beside(points: pd.DataFrame) -> pd.DataFrame:
+    same = [key for key in CONTEST if key not in ("road", "network")]
+    told = dict.fromkeys(points.index, "")
+    for _, rows in points[points["jobs"] > 0].groupby(same, dropna=False):
+        words = {place: f"{row['road'] or NOT_TOLD} {row['ratio']:.3f}" for place, row in rows.iterrows()}
+        told |= {place: ", ".join(words[other] for other in words if other != place) for place in words}
+    return points.assign(beside=pd.Series(told, dtype=object))
 
 
 _FIGURES = (

@@ -24,6 +24,11 @@ INTERVALS = (
     f"An interval (confidence {CONFIDENCE:g}) is over jobs, by Student's t of their logarithms. That of a single job "
     "is over its rounds, speaks of that job alone, and takes six of them."
 )
+ROADS = (
+    "On processors the ranks of a host exchange through memory that they share or over gloo: the road. Headlines count "
+    "contests in which the calls of both sides, as counted in the timed steps, took the same; against a pipeline that "
+    "is gloo. A ratio over other roads stands beside: own is ours through memory and the peer's over gloo."
+)
 SPREAD = (
     "The job is what is repeated: each job gives one number, the mean over its iterations after the warm-up, and a "
     "point is the median of its jobs. Whiskers span the fastest and the slowest job; a point of one job has none, and "
@@ -39,6 +44,7 @@ SPREAD = (
     "A contest is won where the whole interval is below 1 and lost where all of it is above; a target is met where all "
     "of it is at or below the target and missed where all is above. Anything else is undecided, and so is whatever a "
     "single job measured. A gain is written in grey where its interval contains no difference, or isn't known.",
+    ROADS,
     "Where each overlap ran in jobs of its own, as on the pages of weak and strong scaling, the time saved is that of "
     "the medians over jobs. Noise between jobs is in it and it has no interval.",
 )

@@ -7,6 +7,7 @@ out is its back end's affair: gloo.py, nccl.py, fake.py.
 
 import socket
 import zlib
+from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 
@@ -17,6 +18,7 @@ from engine.comm.backend import Backend, Channel
 from engine.comm.collective import IN_PLACE, LANES, POINT_TO_POINT, Kind, Lane, lane_name
 from engine.comm.groups import ProcessGroups
 from engine.comm.handle import Handle
+from engine.comm.process_group import carried
 from engine.comm.shared_memory import SharedMemoryChannel
 from engine.errors import ContactError
 from engine.grid import Axis, Grid
@@ -149,6 +151,11 @@ class Comm:
     def through_memory(self) -> tuple[bool, ...]:
         """Of each channel, whether its collectives go through memory that its ranks share."""
         return tuple(isinstance(channel, SharedMemoryChannel) for channel in self._channels.values())
+
+    def carried(self) -> Counter[str]:
+        """How many calls of this process went which way so far: those of its groups, and ours through memory."""
+        ours = sum(channel.carried for channel in self._channels.values() if isinstance(channel, SharedMemoryChannel))
+        return carried() + Counter(memory=ours)
 
     def _check_peer(self, kind: Kind, axis: Axis, size: int, peer: int | None) -> None:
         if kind not in POINT_TO_POINT:

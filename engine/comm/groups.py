@@ -12,6 +12,7 @@ from engine.comm.contact import Line
 from engine.comm.fake import FakeChannel
 from engine.comm.gloo import GlooChannel
 from engine.comm.nccl import CudaStreams, NcclChannel, group_options
+from engine.comm.process_group import NAME as MEMORY
 from engine.comm.shared_memory import shared_or
 from engine.errors import RunError
 from engine.grid import Axis, Grid
@@ -21,14 +22,20 @@ class ProcessGroups:
     """Backend of a Comm. Each rank makes only its own groups, with a time-out for every collective.
 
     A grid of one rank needs no process group. ranks: those of the job that are the grid's, in its order and this one
-    among them, where they aren't all. Raises RuntimeError if there are not as many as the grid has, or RunError if
-    their back end is unknown.
+    among them, where they aren't all. memory: whether those of one host may exchange through it. Raises RuntimeError
+    if there are not as many as the grid has, or RunError if their back end is unknown.
     """
 
     def __init__(
-        self, grid: Grid, device: torch.device, timeout: timedelta, ranks: Sequence[int] | None = None
+        self,
+        grid: Grid,
+        device: torch.device,
+        timeout: timedelta,
+        ranks: Sequence[int] | None = None,
+        *,
+        memory: bool = True,
     ) -> None:
-        self._device, self._timeout = device, timeout
+        self._device, self._timeout, self._memory = device, timeout, memory
         if not dist.is_initialized():
             if grid.size > 1:
                 raise RuntimeError("Comm needs an initialised process group for a grid of more than one rank.")
@@ -41,7 +48,9 @@ class ProcessGroups:
 
     def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> Channel:
         """See Backend.channel. A new group takes its back end's default time-out, not the parent's: it is passed."""
-        name = dist.get_backend()
+        name: str = dist.get_backend()
+        if name == MEMORY:
+            name = "gloo"  # the engine has a channel of its own through memory
         if name not in ("gloo", "nccl", "fake"):
             raise RunError(
                 f"Collectives go over gloo, nccl or fake, but torch.distributed was initialised with {name}: take one "
@@ -53,6 +62,7 @@ class ProcessGroups:
         with line.held():
             group = dist.new_group(
                 in_the_job,
+                backend=name,
                 timeout=self._timeout,
                 pg_options=group_options(self._timeout) if name == "nccl" else None,
                 use_local_synchronization=True,
@@ -63,4 +73,5 @@ class ProcessGroups:
             return NcclChannel(group, CudaStreams(self._device), line)
         if name == "fake":
             return FakeChannel(group)
-        return shared_or(GlooChannel(group, line), group, line, self._timeout)
+        gloo = GlooChannel(group, line)
+        return shared_or(gloo, group, line, self._timeout) if self._memory else gloo

@@ -197,9 +197,15 @@ def choose_device(name: str, local_rank: int) -> "torch.device":
 
 
 def init_process_group(
-    launch: Launch, device: "torch.device", timeout: timedelta, store: "dist.Store | None" = None
+    launch: Launch,
+    device: "torch.device",
+    timeout: timedelta,
+    store: "dist.Store | None" = None,
+    *,
+    memory: bool = False,
 ) -> None:
-    """Make torch.distributed's default group: gloo on CPUs, NCCL (or RCCL) on GPUs.
+    """Make torch.distributed's default group: gloo on CPUs, NCCL (or RCCL) on GPUs. memory: on CPUs the back end of
+    process_group.py instead, so that ranks of one host exchange through memory that they share.
 
     The group is not bound to a device: NCCL would then split it for each axis, by a hash of 31 bits that collides
     among the thousands of groups of a large grid.
@@ -213,6 +219,11 @@ def init_process_group(
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
+    if memory and backend == "gloo" and launch.world_size > 1:
+        from engine.comm.process_group import NAME, register
+
+        register()
+        backend = NAME
     if store is not None:
         dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world_size, timeout=timeout)
         return

@@ -9,7 +9,7 @@ two ranks and groups over several hosts are gloo's, which is in the group as the
 """
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -45,10 +45,22 @@ def register() -> None:
         dist.Backend.register_backend(NAME, _group, extended_api=True, devices=["cpu"])
 
 
-def roads() -> dict[str, int]:
-    """How many collectives and messages of this process's groups of this back end went "memory" or "gloo"."""
-    groups = [group for group in dist.distributed_c10d._world.pg_map if isinstance(group, MemoryGroup)]
-    return {road: sum(group.carried[road] for group in groups) for road in ("memory", "gloo")}
+def carried() -> Counter[str]:
+    """How many calls of this process's groups of torch.distributed went through memory, over gloo or over NCCL.
+
+    Of groups of gloo and NCCL themselves it is as they number their collectives, without messages between two ranks.
+    A group of one rank sends nothing.
+    """
+    found: Counter[str] = Counter()
+    group: Any
+    for group, (name, _) in dist.distributed_c10d._world.pg_map.items():
+        if group.size() == 1:
+            continue
+        if isinstance(group, MemoryGroup):
+            found.update(group.carried)
+        elif name in ("gloo", "nccl"):
+            found[name] += group._get_sequence_number_for_group()
+    return found
 
 
 def _group(options: Any, _: object = None) -> dist.ProcessGroup:
@@ -136,6 +148,8 @@ class Inputs:
 
     def of(self, rank: int, like: Tensor, offset: int = 0) -> Tensor:
         """As many elements from that byte on."""
+        if not like.numel():
+            return like
         return self._memories[rank].view(self._places[rank] + offset, like).view(like.shape)
 
     def every(self, like: Tensor, offset: int = 0) -> list[Tensor]:
@@ -207,8 +221,10 @@ class MemoryGroup(dist.ProcessGroup):
 
     def __init__(self, own: int, ranks: int, gloo: dist.ProcessGroupGloo, exchange: Exchange | None):
         super().__init__(own, ranks)  # type: ignore[call-arg]
-        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
-        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+        self._plain: Any = dist.ProcessGroup(own, ranks)  # type: ignore[call-arg]
+        for group in (self, self._plain):
+            group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+            group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
         self._gloo, self._exchange, self._own, self._ranks = gloo, exchange, own, ranks
         self._orders: SimpleQueue[Callable[[], None] | None] | None = None
         self.carried = {"memory": 0, "gloo": 0}
@@ -242,16 +258,19 @@ class MemoryGroup(dist.ProcessGroup):
         work: dist.Work = getattr(self._gloo, name)(*(one for one in arguments if one is not None))
         return work
 
+    def _leave_to_op(self, name: str, *arguments: Any) -> dist.Work:
+        """As _leave, where Python reaches gloo only through a group."""
+        self.carried["gloo"] += 1
+        work: dist.Work = getattr(self._plain, name)(*(one for one in arguments if one is not None))
+        return work
+
     def _can(self, *tensors: Tensor, op: Any = None) -> bool:
         """Whether memory carries these: of processors, dense, and with a sum that it knows."""
         known = op is None or _kind(op) in COMBINE
         return (
             self._exchange is not None
             and known
-            and all(
-                t.device.type == "cpu" and t.layout is torch.strided and t.is_contiguous() and t.numel()
-                for t in tensors
-            )
+            and all(t.device.type == "cpu" and t.layout is torch.strided and t.is_contiguous() for t in tensors)
         )
 
     def _reduced(self, parts: list[Tensor], op: Any, out: Tensor) -> None:
@@ -328,7 +347,7 @@ class MemoryGroup(dist.ProcessGroup):
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> dist.Work:
         if not self._can(*tensors, *outputs):
-            return self._leave("all_gather_into_tensor_coalesced", outputs, tensors, opts)
+            return self._leave_to_op("allgather_into_tensor_coalesced", outputs, tensors, opts)
         return self._gather_all(outputs, tensors, opts, outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -364,7 +383,7 @@ class MemoryGroup(dist.ProcessGroup):
         self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None
     ) -> dist.Work:
         if not self._can(*outputs, *tensors, op=_op(opts)):
-            return self._leave("reduce_scatter_tensor_coalesced", outputs, tensors, opts)
+            return self._leave_to_op("reduce_scatter_tensor_coalesced", outputs, tensors, opts)
         return self._scatter_sums(outputs, tensors, opts, outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced

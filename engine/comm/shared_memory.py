@@ -81,6 +81,11 @@ class SharedMemoryChannel:
         self._begun = 0
         self._unfinished: dict[int, None] = {}
 
+    @property
+    def carried(self) -> int:
+        """How many collectives went through it."""
+        return self._begun
+
     def start(
         self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, flight: Flight | None, *, blocking: bool
     ) -> Callable[[], None]:

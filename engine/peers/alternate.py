@@ -8,13 +8,17 @@ from datetime import timedelta
 from importlib import import_module
 from types import MappingProxyType
 
+import torch
+
 from engine.batch import Batch
 from engine.comm.funnel import Comm
+from engine.comm.groups import ProcessGroups
 from engine.comm.launch import Launch
 from engine.grid import Grid
 from engine.layers.matmul import Kernels
+from engine.measure.recorder import Recorder
 from engine.peers.away import Away
-from engine.peers.contest import TOLERANCES, Case, Contest
+from engine.peers.contest import TOLERANCES, Case, Contest, through_memory
 from engine.peers.equality import check_equal
 from engine.peers.ours import plan, trainer
 from engine.peers.peer import Peer, Values
@@ -24,6 +28,12 @@ from engine.training.run import tuned
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 ALONE = Launch(0, 1, 0, "none", "127.0.0.1", 0)
+
+
+def on_grid(grid: Grid, device: torch.device, recorder: Recorder | None = None, *, memory: bool) -> Comm:
+    """memory: whether ranks of a host exchange through it."""
+    groups = ProcessGroups(grid, device, COLLECTIVE_TIMEOUT, memory=memory)
+    return Comm(grid, recorder=recorder, device=device, backend=groups)
 
 
 def our_side(case: Case, comm: Comm, kernels: Mapping[str, Kernels] = MappingProxyType({})) -> Step:
@@ -59,13 +69,13 @@ def measure(
                 return processes.enter_context(Away(contest, case, comm, launch))
             module, _, constructor = contest.built_by.partition(":")
             peer = getattr(import_module(module), constructor)
-            own = comm
+            own, memory = comm, through_memory(contest, case.road).ours
             if isinstance(contest.layout, Grid) and contest.layout != contest.grid:
-                own = Comm(contest.layout, timeout=COLLECTIVE_TIMEOUT, device=comm.device)
-            return Here(lambda: peer_side(case, own, peer(case, own)), comm.device, case.warmup)
+                own = on_grid(contest.layout, comm.device, memory=memory)
+            return Here(lambda: peer_side(case, own, peer(case, own)), comm.device, case.warmup, own.carried)
 
         build: dict[SideName, Callable[[], Turns]] = {
-            "ours": lambda: Here(lambda: our_side(case, comm, kernels), comm.device, case.warmup),
+            "ours": lambda: Here(lambda: our_side(case, comm, kernels), comm.device, case.warmup, comm.carried),
             "peer": theirs,
         }
         sides = {name: build[name]() for name in names}

@@ -4,7 +4,7 @@ A peer is one short file with a class that satisfies peer.Peer, and one line in 
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, Literal, NamedTuple
 
 from cyclopts import Parameter
 
@@ -15,6 +15,9 @@ from engine.overlap.flags import ALL, Overlap
 from engine.peers.layout import SPLITS, Layout, Split, usual
 from engine.result.names import UNTUNED
 from engine.training.config import OptimConfig, PrecisionName
+
+Road = Literal["equal", "own", "gloo"]
+"""Which way the collectives of both sides go between ranks of a host."""
 
 
 class Unavailable(EngineError):
@@ -87,6 +90,24 @@ class Contest:
                 f"{' and '.join(self.splits)}."
             )
         return replace(self, grid=grid, layout=layout)
+
+
+class Memory(NamedTuple):
+    """Whether ranks of a host exchange through memory that they share; else gloo carries all, on processors."""
+
+    ours: bool
+    peer: bool
+
+
+def through_memory(contest: Contest, road: Road) -> Memory:
+    """What that road comes to in that contest.
+
+    Equal is over gloo for both where the peer is a pipeline, as messages between two ranks go over gloo.
+    """
+    if road != "equal":
+        return Memory(ours=road == "own", peer=False)
+    both = not (isinstance(contest.layout, Layout) and contest.layout.pipeline > 1)
+    return Memory(both, both)
 
 
 WHOLE = "vocabulary and activations whole on each rank, clipped by the norm over all ranks"
@@ -339,6 +360,9 @@ class Sampling:
     """what matrix products reach on one device"""
     measure_peak: bool = False
     """measure that first, on all ranks at once"""
+    road: Road = "equal"
+    """on processors, ranks of a host: both sides through memory that they share, or over gloo where the peer can't
+    (equal); over gloo (gloo); ours through memory and the peer's over gloo (own)"""
 
 
 TOLERANCES: dict[PrecisionName, float] = {"fp64": 2e-13, "fp32": 1e-4, "bf16": 3e-2}

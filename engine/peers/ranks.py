@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from engine.comm.launch import Launch
 from engine.errors import EngineError, RunError
 from engine.loading import loading
-from engine.peers.contest import TOLERANCES, Case, Contest, Unavailable
+from engine.peers.contest import TOLERANCES, Case, Contest, Unavailable, through_memory
 from engine.peers.equality import check_apart
 from engine.progress import log_to_stderr
 from engine.result.peers import SIDES, Measured, SideName
@@ -67,13 +67,12 @@ def take_part(
         import torch
         import torch.distributed as dist
 
-        from engine.comm.funnel import Comm
         from engine.comm.launch import choose_device, init_process_group
         from engine.comm.transport import backend_of, listen
         from engine.measure.clock import stamp_promptly
         from engine.measure.memory import forget_peak, give_memory_back, keep_freed_memory
         from engine.measure.recorder import Recorder
-        from engine.peers.alternate import COLLECTIVE_TIMEOUT, measure
+        from engine.peers.alternate import COLLECTIVE_TIMEOUT, measure, on_grid
         from engine.precision import DTYPES
         from engine.training.gathered import everyones, joint_peak
 
@@ -83,11 +82,11 @@ def take_part(
         stamp_promptly()
     torch.set_num_threads(case.threads)
     heard = listen(backend_of(device), os.environ) if launch.world_size > 1 else None
-    init_process_group(launch, device, COLLECTIVE_TIMEOUT, store)
+    init_process_group(launch, device, COLLECTIVE_TIMEOUT, store, memory=case.road == "equal")
     met()
     for contest in contests:
         recorder = Recorder.on(device, breakdown=False, alone=contest.grid.size == 1)
-        comm = Comm(contest.grid, timeout=COLLECTIVE_TIMEOUT, recorder=recorder, device=device)
+        comm = on_grid(contest.grid, device, recorder, memory=through_memory(contest, case.road).ours)
         asked = case.measure_peak and contest is contests[0]
         peak = joint_peak(comm, DTYPES[case.precision]) if asked else None
         forget_peak(device)

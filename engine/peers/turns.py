@@ -1,6 +1,7 @@
 """One side of a contest: its steps, warmed up and timed, a few at a time."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Protocol
@@ -68,8 +69,12 @@ class Here:
     The last step of the warm-up is not watched by what counts its memory.
     """
 
-    def __init__(self, build: Callable[[], Step], device: torch.device, warmup: int) -> None:
-        self._clock = HostClock(device)
+    def __init__(
+        self, build: Callable[[], Step], device: torch.device, warmup: int, count: Callable[[], Counter[str]]
+    ) -> None:
+        """count: calls of this process by road so far."""
+        self._clock, self._count = HostClock(device), count
+        self._carried: Counter[str] = Counter()
         watched = max(warmup - 1, 1)
         with Allocated(device) as self._memory:
             self._step = build()
@@ -83,11 +88,13 @@ class Here:
 
     def take(self, steps: int) -> None:
         """See Turns.take."""
+        before = self._count()
         wall, cpu = [self._clock.stamp_end()], [time.process_time()]
         for _ in range(steps):
             self._step()
             wall.append(self._clock.stamp_end())
             cpu.append(time.process_time())
+        self._carried += self._count() - before
         self._wall_s.append(tuple(self._clock.seconds(start, end) for start, end in pairwise(wall)))
         self._cpu_s.append(tuple(end - start for start, end in pairwise(cpu)))
 
@@ -99,4 +106,5 @@ class Here:
             wall_s=tuple(self._wall_s),
             cpu_s=tuple(self._cpu_s),
             peak_bytes=self._memory.peak_bytes,
+            carried=dict(self._carried),
         )

@@ -38,7 +38,8 @@ class Side(Record):
     process, threads of the collectives included, without waiting; other work on the machine disturbs them less.
     peak_bytes: the most that the device's allocator held for this side, from before it was built until it had taken its
     steps but the last of the warm-up; on processors of tensors only. versions: of the packages that it ran with, where
-    those aren't the engine's.
+    those aren't the engine's. carried: calls of the timed steps by road, as "memory", "gloo" or "nccl"; none in older
+    files.
     """
 
     losses: tuple[float, ...]
@@ -47,6 +48,7 @@ class Side(Record):
     cpu_s: tuple[tuple[float, ...], ...]
     peak_bytes: int | None = None
     versions: dict[str, str] = {}
+    carried: dict[str, int] = {}
 
 
 NOTHING = Side(losses=(), wall_s=(), cpu_s=())
@@ -128,7 +130,7 @@ class Comparison(Asked):
     each round, job by job; rounds_by_job: the same, a row a job. paired: metrics.paired of them.
     cpu_ratio: as ratio, of processor seconds. *_median_s: over all steps. measured: by rank 0 of each job. memory: of
     processes with both models, the most of any job. load: runnable processes of the whole machine as it started,
-    averaged over a minute.
+    averaged over a minute. road: as road() tells it; "" in older files.
     """
 
     ratio: float
@@ -143,6 +145,7 @@ class Comparison(Asked):
     memory: Memory | None = None
     measured: tuple[Measured, ...]
     load: float
+    road: str = ""
 
 
 class PeersResult(Record):
@@ -177,6 +180,26 @@ class PeersResult(Record):
 def parse(data: object, where: str) -> PeersResult:
     """Check a decoded JSON document. where names its origin in errors. Raises ResultError."""
     return checked(PeersResult, "contest with peers", data, where)
+
+
+UNEQUAL = "own"
+NO_ROAD = "none"
+
+
+def road(measured: Sequence[Measured], ranks: int) -> str:
+    """Which way the calls of both sides went in the timed steps of all jobs: "memory", "gloo", "nccl", or two of them.
+
+    UNEQUAL where the sides took different ones, NO_ROAD of one rank, "" where nobody counted.
+    """
+    if ranks == 1:
+        return NO_ROAD
+    ours, peer = ({road for job in measured for road in getattr(job, name).carried} for name in SIDES)
+    return " and ".join(sorted(ours)) if ours == peer else UNEQUAL
+
+
+def is_equal(road: str) -> bool:
+    """Whether a ratio over that road is one of equal roads."""
+    return road not in (UNEQUAL, "")
 
 
 def rounds(measured: Sequence[Measured]) -> list[list[tuple[float, float]]]:

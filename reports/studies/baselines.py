@@ -10,9 +10,9 @@ from engine.result.peers import FEWEST_JOBS
 from reports import bars, published, text
 from reports.bars import Bar, Bars
 from reports.contest_tables import contests_table, failures, missing, provenance, settings, tiny
-from reports.contests import SERIES, points
+from reports.contests import SERIES, over_equal_roads, points
 from reports.derived import by_row
-from reports.methods import INTERVALS
+from reports.methods import INTERVALS, ROADS
 from reports.page import NOT_TOLD, Block, Column, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.series_page import published_gains
 from reports.study import ContestStudy
@@ -30,7 +30,7 @@ HOW = (
     "Of a peer every layout that was measured stands in the table of all contests; its row elsewhere is the layout on "
     "which it stood best against the engine, by the paired ratio: of a job the median over rounds of the engine's time "
     "by the peer's, of several jobs their geometric mean. Time saved is what the engine takes less than the peer, as "
-    "the papers print their gains. " + INTERVALS
+    "the papers print their gains. " + ROADS + " " + INTERVALS
 )
 RUN = "reframe -c suites/baselines.py --system local"
 TRAINED = [*SERIES, "sequences", "sequence", "checkpointing", "threads", "ranks"]
@@ -47,7 +47,8 @@ def build(table: pd.DataFrame) -> Page:
     if table.empty:
         return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
     contests = points(table)
-    groups = [_best(rows) for _, rows in contests.groupby(TRAINED, dropna=False, sort=True)]
+    equal = over_equal_roads(contests)
+    groups = [_best(rows) for _, rows in equal.groupby(TRAINED, dropna=False, sort=True)]
     titles = [_title(rows.iloc[0]) for rows in groups]
     sections = [_section(*one) for one in zip(text.slugs(titles), titles, groups, strict=True)]
     first = Section("Who is faster", tuple(Paragraph(_standing(rows)) for rows in groups))
@@ -166,8 +167,10 @@ def _against(name: str, rows: pd.DataFrame) -> Table:
         Column("Its layout", "layout", numeric=False, missing="the engine's grid"),
         Column("Our grid", "grid", numeric=False),
         Column("which was", "grid_is", numeric=False, missing=NOT_TOLD),
+        Column("Road", "road", numeric=False, missing=NOT_TOLD),
         Column("Outcome", "verdict", numeric=False),
         Column("Our batch by its", "ratio", text.ratio, figure="ratio_over_jobs", spread=("low", "high"), level=1.0),
+        Column("over other roads", "beside", numeric=False, missing="not measured"),
         Column("Time saved", "saved", text.gain, figure="saved", spread=("saved_low", "saved_high"), level=0.0),
         Column("Our batch", "ours_s", text.seconds),
         Column("Its batch", "peer_s", text.seconds),

@@ -7,8 +7,8 @@ import pandas as pd
 from reports import text
 from reports.contest_figure import ratios
 from reports.contest_tables import contests_table, failures, missing, provenance, settings
-from reports.contests import SERIES, points
-from reports.methods import INTERVALS
+from reports.contests import SERIES, over_equal_roads, points
+from reports.methods import INTERVALS, ROADS
 from reports.page import Block, Facts, Figure, Figures, Page, Paragraph, Section, nothing_measured
 from reports.study import ContestStudy
 
@@ -26,7 +26,8 @@ HOW = (
     "together; its range is over jobs. A contest is won where the whole interval of the paired ratio is below 1 and "
     "lost where all of it is above; a target is met where all of it is at or below the target and missed where all is "
     "above. Anything else is undecided, and so is what one job measured: where a process happens to place its memory "
-    "makes one side faster for as long as it lives. Holding the same contest again adds its jobs. " + INTERVALS
+    "makes one side faster for as long as it lives. Holding the same contest again adds its jobs. "
+    f"{ROADS} {INTERVALS}"
 )
 RUN = "reframe -c suites/peers.py --system local"
 MOST_SECTIONS = 12
@@ -72,6 +73,9 @@ def _headline(contests: pd.DataFrame) -> str:
     held = contests[contests["jobs"] > 0]
     if held.empty:
         return "no contest ended well"
+    held = over_equal_roads(held)
+    if held.empty:
+        return "no contest was over equal roads"
     won, lost, undecided = _count(held)
     return f"{won:,} of {text.plural(len(held), 'contest')} won, {lost:,} lost, {undecided:,} undecided"
 
@@ -94,29 +98,34 @@ def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
 
 
 def _facts(rows: pd.DataFrame, held: pd.DataFrame) -> Facts:
-    first = rows.iloc[0]
+    first, apart = rows.iloc[0], held["losses"].max()
+    held = over_equal_roads(held)
     won, lost, undecided = _count(held)
-    apart = held["losses"].max()
     met, missed, unknown = (int((held["standing"] == one).sum()) for one in ("met", "missed", "undecided"))
     targets = (f"{met:,} of {met + missed + unknown:,}", "targets met", f"{missed:,} missed, {unknown:,} undecided")
     return Facts(
         (
-            (f"{won:,} of {len(held):,}", "contests won", f"{lost:,} lost, {undecided:,} undecided"),
+            (f"{won:,} of {len(held):,}", "contests over equal roads won", f"{lost:,} lost, {undecided:,} undecided"),
             *([targets] if met + missed + unknown else []),
             (text.count(rows["ranks"].max()), "ranks at most", first["devices"] or "unnamed devices"),
             (text.clean(first["torch"], 16) or None, "torch", f"number format {first['dtype']}"),
             (
                 None if pd.isna(apart) else f"{apart:.1e}",
                 "losses differ at most",
-                f"relative, of {held['tolerance'].max():.1e} allowed",
+                f"relative, of {rows['tolerance'].max():.1e} allowed",
             ),
         )
     )
 
 
+def _label(row: "pd.Series[Any]", *, several: bool) -> str:
+    return f"{row['peer']}  {row['grid']}" + (f"  {row['road']}" if several else "")
+
+
 def _figure(name: str, rows: pd.DataFrame) -> Figure:
     return ratios(
-        name, rows, other="peer", label=lambda row: f"{row['peer']}  {row['grid']}", heads=("ours", "peer's"),
+        name, rows, other="peer", label=lambda row: _label(row, several=rows["road"].nunique() > 1),
+        heads=("ours", "peer's"),
         beside=lambda row: (text.seconds(row["ours_s"]), text.seconds(row["peer_s"])),
-        columns=["peer", "grid", "ours_s", "peer_s"], remark=INTERVALS,
+        columns=["peer", "grid", "road", "ours_s", "peer_s"], remark=INTERVALS,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
-from real_ranks import run_processes
+from real_ranks import run_processes, take_part_again
 from torch import Tensor
 from torch.futures import Future
 
@@ -22,12 +22,13 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers import alternate, ddp
 from engine.peers.alternate import measure, our_side, peer_side
-from engine.peers.contest import CONTESTS, OWN_CONTEST, TOLERANCES, Case
+from engine.peers.contest import CONTESTS, OWN_CONTEST, TOLERANCES, Case, Road, through_memory
 from engine.peers.equality import check_equal
 from engine.peers.peer import Values, serial_model
 from engine.peers.plain import Plain
 from engine.peers.tensor_parallel import regroup_parts
 from engine.result.peers import Measured
+from engine.result.peers import road as road_of
 from engine.training.config import OptimConfig, PrecisionName
 
 MODEL = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
@@ -115,6 +116,33 @@ def test_a_peer_computes_in_bf16_over_fp32_masters_as_the_engine_does(name: str)
     for _, (pure, autocast) in trained(name):
         assert pure == (wide, wide, narrow, narrow)
         assert autocast == (wide, wide, narrow, narrow if "sd" in name else wide)
+
+
+def over(comm: Comm, name: str, road: Road) -> tuple[str, ...]:
+    """Which way the calls of ours and of the peer went, as counted, and what is told of both."""
+    (job,) = take_part_again(comm, [CONTESTS[name]], replace(CASE, road=road))
+    found = job.measured
+    return " ".join(found.ours.carried), " ".join(found.peer.carried), road_of([found], comm.grid.size)
+
+
+@pytest.mark.parametrize(
+    ("name", "road", "told"),
+    [
+        *((name, "equal", ("memory",) * 3) for name in ("ddp", "fsdp2", "hsdp", "tensor-parallel")),
+        ("ddp", "gloo", ("gloo",) * 3),
+        ("ddp", "own", ("memory", "gloo", "own")),
+    ],
+)
+def test_over_each_road_the_calls_of_both_sides_go_where_it_says(name: str, road: Road, told: tuple[str, ...]) -> None:
+    grid = CONTESTS[name].grid
+    assert run_processes(grid, over, name, road) == [told] * grid.size
+
+
+def test_against_a_pipeline_both_sides_go_over_gloo() -> None:
+    pipeline = CONTESTS["pipeline-gpipe"].on(Grid(z=2))
+    assert through_memory(pipeline, "equal") == (False, False)
+    assert through_memory(pipeline, "own") == (True, False)
+    assert through_memory(CONTESTS["ddp"], "equal") == (True, True)
 
 
 def unsummed(comm: Comm) -> list[Values]:

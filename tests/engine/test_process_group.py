@@ -1,14 +1,18 @@
 """The shared memory of ranks as a back end of torch.distributed: each collective against gloo, and trainings by it."""
 
 import copy
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from real_ranks import run_processes
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -138,6 +142,33 @@ def test_ranks_that_share_no_memory_leave_all_to_gloo_and_say_so() -> None:
     assert run_processes(Grid(2), _without_memory, shared=False) == [{"memory": 0, "gloo": 1}] * 2
 
 
+def _coalesced(comm: Comm) -> list[bool]:
+    """By the names of torch.distributed's own manager, and by those of functional collectives."""
+    group, ranks, right = _group(), comm.grid.size, []
+    ones = [torch.full((count,), float(count + comm.rank)) for count in (1, 3, 5)]
+    wholes = [torch.cat([one] * ranks) for one in ones]
+    gathered = [torch.cat([one - comm.rank + rank for rank in range(ranks)]) for one in ones]
+    summed = [ranks * (one - comm.rank) + sum(range(ranks)) for one in ones]
+
+    def same(left: Sequence[Tensor], then: Sequence[Tensor]) -> None:
+        right.append(all(torch.equal(*pair) for pair in zip(left, then, strict=True)))
+
+    outputs = [torch.empty_like(whole) for whole in wholes]
+    with dist._coalescing_manager(group, async_ops=True) as manager:
+        for output, one in zip(outputs, ones, strict=True):
+            dist.all_gather_into_tensor(output, one, group=group)
+    manager.wait()
+    same(outputs, gathered)
+    same(functional.all_gather_into_tensor_coalesced(ones, group), gathered)
+    same(functional.reduce_scatter_tensor_coalesced(wholes, "sum", [0] * len(wholes), group), summed)
+    return right
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_several_collectives_in_one_call_go_through_memory_or_by_gloo(shared: bool) -> None:
+    assert run_processes(Grid(2), _coalesced, shared=shared) == [[True] * 3] * 2
+
+
 def _different(comm: Comm) -> str:
     with pytest.raises(ValueError, match="A collective met another one of its group"):
         dist.all_reduce(torch.ones(5 + comm.rank), group=_group())
@@ -165,6 +196,27 @@ def _silent(comm: Comm, asks: str) -> str:
 def test_a_rank_that_takes_no_part_is_told_when_time_runs_out(asks: str) -> None:
     told, _ = run_processes(Grid(2), _silent, asks)
     assert "no answer within 0.5 s" in told
+
+
+def _killed(comm: Comm, folder: Path, asks: str) -> None:
+    """The last rank is killed while the others wait for it."""
+    group = _group()
+    if comm.rank == comm.grid.size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    work = dist.all_reduce(torch.ones(5), group=group, async_op=True)
+    try:
+        work.wait() if asks == "wait" else work.get_future().wait()
+    except (ContactError, RuntimeError) as error:
+        (folder / str(comm.rank)).write_text(str(error))
+    os._exit(0)  # nobody answers any more
+
+
+@pytest.mark.parametrize("asks", ["wait", "future"])
+def test_a_rank_that_is_killed_while_the_others_wait_is_missed_by_them_at_once(tmp_path: Path, asks: str) -> None:
+    with pytest.raises(AssertionError, match="it died"):
+        run_processes(Grid(3), _killed, tmp_path, asks)
+    for rank in range(2):
+        assert "the other end is closed" in (tmp_path / str(rank)).read_text()
 
 
 def _network() -> nn.Module:

@@ -20,6 +20,7 @@ from engine.result.schema import Memory
 RATIOS = {"plain": 1.01, "ddp": 0.98, "fsdp2": 0.87, "fsdp2-reshard": 0.79, "hsdp": 0.93, "tensor-parallel": 1.12}
 ONE_DEVICE = {"plain": 0.94, "compile": 1.04, "transformers": 0.71}
 NO_PEAKS = Peaks()
+CARRIED = {"memory": 26}
 MEMORY = {"plain": 690, "compile": 520, "transformers": 810}
 """MiB of a peer's side."""
 
@@ -34,7 +35,14 @@ def held(peer: str, *, ratio: float = 1.0, jobs: int = 3, rounds: int = 6, sprea
         wall = tuple(tuple(step_s * scale * noise.gauss(1.0, spread) for _ in range(2)) for _ in range(rounds))
         taken = MEMORY.get(peer, 650) if scale == 1.0 else 600
         norms = (1.8, 0.9, 0.8)
-        return Side(losses=tuple(losses), gradient_norms=norms, wall_s=wall, cpu_s=wall, peak_bytes=taken * 2**20)
+        return Side(
+            losses=tuple(losses),
+            gradient_norms=norms,
+            wall_s=wall,
+            cpu_s=wall,
+            peak_bytes=taken * 2**20,
+            carried=CARRIED,
+        )
 
     def job() -> Job:
         here, losses = noise.gauss(1.0, spread / 2), (8.31, 8.02, 7.77)

@@ -19,6 +19,7 @@ from reports.contests import frame, points
 from reports.load import Contests, load
 from reports.methods import INTERVALS
 from reports.site import build
+from reports.studies import peers
 
 
 def record(result: PeersResult) -> dict[str, Any]:
@@ -168,6 +169,24 @@ def test_the_same_contest_over_another_network_is_another_and_a_failed_one_count
     told = points(frame([Contests(one, "a") for one in (over(contests(("hsdp",)), "IB"), lost)]))
     (row,) = told[told["peer"] == "hsdp"].to_dict("records")
     assert (row["network"], row["jobs"], row["failed"]) == ("IB", 3, 1)
+
+
+def by_own_road(result: PeersResult) -> PeersResult:
+    return result.model_copy(
+        update={"comparisons": tuple(one.model_copy(update={"road": "own"}) for one in result.comparisons)}
+    )
+
+
+def test_contests_over_different_roads_are_two_and_the_headline_counts_equal_ones_alone(tmp_path: Path) -> None:
+    both = [contests(("ddp",)), by_own_road(contests(("ddp",), job=1))]
+    found = table(*both)
+    assert sorted(found["road"]) == ["memory", "own"]
+    assert list(found["jobs"]) == [3, 3]
+    own, memory = found.set_index("road").loc["own"], found.set_index("road").loc["memory"]
+    assert memory["beside"] == f"own {own['ratio']:.3f}"
+    assert own["beside"] == f"memory {memory['ratio']:.3f}"
+    assert "of 1 contest won" in peers.build(frame([Contests(one, "r.json") for one in both])).headline
+    assert peers.build(frame([Contests(both[1], "r.json")])).headline == "no contest was over equal roads"
 
 
 def test_a_contest_whose_test_found_it_wrong_is_not_held(tmp_path: Path) -> None:

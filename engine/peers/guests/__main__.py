@@ -19,7 +19,7 @@ from typing import Any
 
 from engine.errors import EngineError, RunError
 from engine.loading import loading
-from engine.peers.contest import Unavailable
+from engine.peers.contest import Unavailable, through_memory
 from engine.peers.guests.order import Order
 
 with loading():
@@ -27,6 +27,7 @@ with loading():
     import torch.distributed as dist
 
     from engine.comm.launch import choose_device, init_process_group
+    from engine.comm.process_group import carried
     from engine.measure.clock import stamp_promptly
     from engine.measure.memory import keep_freed_memory
     from engine.peers.guests.guest import Guest
@@ -84,8 +85,8 @@ def _life(order: Order, told: "SimpleQueue[Any]") -> Iterator[Any]:
     place: dict[str, object] = {"RANK": launch.rank, "WORLD_SIZE": launch.world_size, "LOCAL_RANK": launch.local_rank}
     place |= {"MASTER_ADDR": host, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in place.items()})
-    init_process_group(launch, device, TIMEOUT, store)
-    turns = Here(lambda: guest_step(order, device), device, case.warmup)
+    init_process_group(launch, device, TIMEOUT, store, memory=through_memory(order.contest, case.road).peer)
+    turns = Here(lambda: guest_step(order, device), device, case.warmup, carried)
     turns.values = of_all(turns.values)
     yield turns.values
     while (steps := told.get()) is not None:

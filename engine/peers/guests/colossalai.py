@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from colossalai.accelerator.cpu_accelerator import CpuAccelerator
 from colossalai.booster import Booster
+from colossalai.device.device_mesh import DeviceMesh
 from colossalai.shardformer.layer.loss import cross_entropy_1d
 from colossalai.tensor.d_tensor.api import is_customized_distributed_tensor
 from torch import Tensor
@@ -168,6 +169,7 @@ def without_gpu() -> None:
 
     Random numbers, of dropout, which is off: it hands torch a device that torch doesn't take, and can't be seeded.
     set_device: in each of GPT-2's forwards. is_hccl_available: asked of every PyTorch, only Ascend's has it.
+    _DIST_BACKEND: it finds a device by the name of its back end.
     """
     replaced: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
         (CpuAccelerator, "get_rng_state", lambda self, *_: torch.get_rng_state()),
@@ -175,5 +177,6 @@ def without_gpu() -> None:
         (torch.cuda, "set_device", lambda *_: None),
         (dist, "is_hccl_available", lambda: False),
     )
+    DeviceMesh._DIST_BACKEND["cpu"] = dist.get_backend()
     for owner, name, other in replaced:
         setattr(owner, name, other)
