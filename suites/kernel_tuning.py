@@ -57,7 +57,12 @@ class OfOneRank(PointTraining):
     @property
     def at_once(self) -> int:
         """Sequences."""
-        return self.micro_batch or Batch(self.sequences).per_rank(Grid.parse(self.grid))
+        return self.micro_batch or self.share
+
+    @property
+    def share(self) -> int:
+        """Sequences of a rank in a step."""
+        return Batch(self.sequences).per_rank(Grid.parse(self.grid))
 
     @run_before("performance")
     def choose_figures(self) -> None:
@@ -86,6 +91,7 @@ class KernelTuning(OfOneRank):
 
     def options(self) -> list[str]:
         words = ["bench", "matmul", "--model", self.model, "--grid", self.grid, "--micro-batch", str(self.at_once)]
+        words += ["--micro-batches", str(self.share // self.at_once)]
         words += ["--precision", self.precision, "--device", self.device, *self.recompute_options]
         return [*words, "--twice"]
 

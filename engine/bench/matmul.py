@@ -17,9 +17,10 @@ from engine.comm.launch import Launch, choose_device, init_process_group
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.planning.record import recorded
+from engine.precision import Precision
 from engine.result import provenance
 from engine.result.schema import Result, write
-from engine.tuning.shapes import products
+from engine.tuning.shapes import Job, products
 from engine.tuning.tune import time_again, tune
 
 MEETING = timedelta(minutes=10)
@@ -27,11 +28,12 @@ MEETING = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Of which rank of which job. sequences: of a micro-batch."""
+    """Of which rank of which job. sequences: of a micro-batch, and micro_batches: of a step."""
 
     model: Architecture
     grid: Grid
     sequences: int
+    micro_batches: int
     precision: str
     recompute: bool
     twice: bool
@@ -41,7 +43,9 @@ def run_matmul(launch: Launch, asked: Asked, device: str, labels: dict[str, str]
     """Time the products and, on rank 0, write result.json. Raises UsageError if the grid doesn't divide the model."""
     asked.model.check(asked.grid)
     target, start = choose_device(device, launch.local_rank), provenance.now()
-    found = products(asked.model, asked.grid, asked.sequences, recompute=asked.recompute)
+    precision = Precision.named(asked.precision)
+    job = Job(asked.grid, asked.sequences, precision, target, asked.micro_batches, asked.recompute)
+    found = products(asked.model, job)
     tuning, reason = None, "No product could be timed: the memory has no room for its operands."
     try:
         init_process_group(launch, target, MEETING)
@@ -62,7 +66,7 @@ def run_matmul(launch: Launch, asked: Asked, device: str, labels: dict[str, str]
         config={
             "model": asked.model.options,
             "grid": str(asked.grid),
-            "batch": {"micro": asked.sequences},
+            "batch": {"micro": asked.sequences, "micro_batches": asked.micro_batches},
             "checkpoint_activations": asked.recompute,
             "twice": asked.twice,
             "device": target.type,

@@ -100,6 +100,7 @@ def matmul(
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice(),
     grid: Annotated[Grid, word(Grid.parse, GRID), Parameter(help="of the job, one of whose ranks this is")] = Grid(),
     micro_batch: Annotated[int, Parameter(help="sequences that a rank takes at once")] = 1,
+    micro_batches: Annotated[int, Parameter(help="of a step: from the second on gradients are added up")] = 1,
     precision: PrecisionOption = "fp32",
     checkpoint_activations: CheckpointActivations = False,
     twice: Annotated[bool, Parameter(help="time all ways once more, to see whether the choice holds")] = False,
@@ -120,11 +121,14 @@ def matmul(
 
     if micro_batch < 1:
         raise UsageError(f"--micro-batch is at least 1, but {micro_batch} was given.")
+    if micro_batches < 1:
+        raise UsageError(f"--micro-batches is at least 1, but {micro_batches} was given.")
     launch = take_place(out)
     asked = Asked(
         model=model.resolve(),
         grid=grid,
         sequences=micro_batch,
+        micro_batches=micro_batches,
         precision=precision,
         recompute=checkpoint_activations,
         twice=twice,

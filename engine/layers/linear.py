@@ -98,8 +98,7 @@ class Linear(nn.Module):
         self.out_axis, self.in_axis = out_axis, in_axis
         self.out_ranks, self.in_ranks = comm.grid[out_axis], comm.grid[in_axis]
         master, compute = sharded.shard.dtype, schedule.compute_dtype
-        widened = comm.grid.z == 1 and matmul.widens(compute, master, sharded.shard.device)
-        self.gradient_dtype = master if widened else compute
+        self.gradient_dtype = matmul.gradient_dtype(compute, master, sharded.shard.device, z=comm.grid.z)
         self.weight = sharded.shard
         self.bias = bias
 

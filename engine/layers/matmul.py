@@ -93,6 +93,11 @@ def weight_gradient(out_NK: Tensor, dO_MN: Tensor, I_MK: Tensor, *, add: bool, m
         _add_widened(out, a, b, int(add))
 
 
+def gradient_dtype(compute: torch.dtype, master: torch.dtype, device: torch.device, *, z: int) -> torch.dtype:
+    """In which weight gradients come out of their product: the masters' where nothing sums them over z first."""
+    return master if z == 1 and widens(compute, master, device) else compute
+
+
 @cache
 def widens(narrow: torch.dtype, wide: torch.dtype, device: torch.device) -> bool:
     """Whether products of one format can be summed in a wider one, unrounded: tried once, on the device itself.

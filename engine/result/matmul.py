@@ -35,10 +35,12 @@ class TunedShape(Record):
     """Of linear layers with O [m, n] = I [m, k] W [k, n] on one rank.
 
     layers: how many, and layer, the first. forwards: how often O is computed for each dI and dW. movable: whether the
-    weight may be stored by columns. forward, input_gradient, weight_gradient: the modes that were chosen; None is the
-    product's own. Seconds of the layer's products in a micro-batch, medians of the rounds: own_s as PyTorch does them,
-    chosen_s as chosen, best_s in the ways that were fastest in the first timing. times: empty if nothing could be
-    timed.
+    weight may be stored by columns. bias: whether O's product adds the bias. accumulates: whether dW's product adds to
+    the sum of earlier micro-batches. widened: whether dW comes out in the format of the masters, not in dtype. Older
+    files have none of these three, and timed without them. forward, input_gradient, weight_gradient: the modes that
+    were chosen; None is the product's own. Seconds of the layer's products in a micro-batch, medians of the rounds:
+    own_s as PyTorch does them, chosen_s as chosen, best_s in the ways that were fastest in the first timing. times:
+    empty if nothing could be timed.
     """
 
     m: int
@@ -49,6 +51,9 @@ class TunedShape(Record):
     layer: str
     forwards: int
     movable: bool
+    bias: bool = False
+    accumulates: bool = False
+    widened: bool = False
     column_major: bool = False
     forward: ModeName | None = None
     input_gradient: ModeName | None = None

@@ -17,7 +17,7 @@ from engine.layers.matmul import Kernels
 from engine.measure.clock import stamp_promptly
 from engine.measure.memory import forget_peak, keep_freed_memory
 from engine.measure.recorder import Recorder
-from engine.precision import DTYPES
+from engine.precision import DTYPES, Precision
 from engine.profiling.regions import NamingRecorder
 from engine.profiling.session import Profiling, Request
 from engine.result import provenance
@@ -30,7 +30,7 @@ from engine.training.outcome import Outcome
 from engine.training.plan import Plan
 from engine.training.trainer import Trainer, run_iterations
 from engine.training.turns import take_turns
-from engine.tuning.shapes import products
+from engine.tuning.shapes import Job, products
 from engine.tuning.tune import tune
 
 
@@ -91,7 +91,15 @@ def tuned(plan: Plan, comm: Comm) -> tuple[Mapping[str, Kernels], Tuning | None]
     if not config.tune_matmul:
         return {}, None
     sequences = config.batch.at_once(plan.grid)
-    found = products(plan.model, plan.grid, sequences, recompute=config.checkpoint_activations)
+    job = Job(
+        plan.grid,
+        sequences,
+        Precision.named(config.precision),
+        comm.device,
+        micro_batches=config.batch.per_rank(plan.grid) // sequences,
+        recompute=config.checkpoint_activations,
+    )
+    found = products(plan.model, job)
     try:
         return tune(found, config.precision, comm, force=config.tune_matmul == "force")
     finally:

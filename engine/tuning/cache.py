@@ -115,4 +115,5 @@ def _read(file: Path, machine: dict[str, str]) -> tuple[Tables, str | None]:
 
 def key(shape: TunedShape) -> tuple[object, ...]:
     """By which a shape is found again."""
-    return shape.m, shape.n, shape.k, shape.dtype, shape.forwards, shape.movable
+    size = shape.m, shape.n, shape.k, shape.dtype
+    return *size, shape.forwards, shape.movable, shape.bias, shape.accumulates, shape.widened

@@ -21,7 +21,8 @@ from engine.layers import matmul
 from engine.layers.matmul import Mode, Role, own_mode
 from engine.measure.memory import forget_peak, free_bytes
 from engine.measure.sample import calls_of, sample
-from engine.tuning.shapes import Shape
+from engine.precision import Precision
+from engine.tuning.shapes import Products, Shape
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +60,10 @@ def candidates(*, movable: bool) -> list[Candidate]:
 
 
 class Operands:
-    """What the products of a shape take. Raises torch.OutOfMemoryError."""
+    """What the products of a shape take, as layers compute them. Raises torch.OutOfMemoryError."""
 
-    def __init__(self, shape: Shape, dtype: torch.dtype, device: torch.device, *, movable: bool) -> None:
+    def __init__(self, of: Products, precision: Precision, device: torch.device, *, movable: bool) -> None:
+        shape, dtype = of.shape, precision.compute
         generator = torch.Generator(device).manual_seed(shape.m ^ shape.n << 20 ^ shape.k << 40)
 
         def drawn(*size: int) -> Tensor:
@@ -71,7 +73,9 @@ class Operands:
         self._weights = {False: drawn(shape.n, shape.k)}
         if movable:
             self._weights[True] = self._weights[False].t().contiguous().t()
-        self._out = torch.empty_like(self._weights[False])
+        self._bias = drawn(shape.n) if of.bias else None
+        self._out = torch.zeros_like(self._weights[False], dtype=precision.master if of.widened else dtype)
+        self._add = of.accumulates
         self._between: list[Tensor] = []
 
     def move(self, drawing: random.Random) -> None:
@@ -85,27 +89,29 @@ class Operands:
             self._weights[column_major] = self._weights[column_major].clone()
 
     @staticmethod
-    def elements(shape: Shape, *, movable: bool) -> int:
-        """Held, with the largest result or that operand's second copy while it is moved."""
-        m, n, k = shape.m, shape.n, shape.k
-        return m * k + m * n + (3 if movable else 2) * n * k + max(m * n, m * k, n * k)
+    def held_bytes(of: Products, precision: Precision, *, movable: bool) -> int:
+        """With the largest result or that operand's second copy while it is moved."""
+        m, n, k = of.shape.m, of.shape.n, of.shape.k
+        size, out = precision.compute.itemsize, (precision.master if of.widened else precision.compute).itemsize
+        weights = (2 if movable else 1) * n * k
+        return (m * k + m * n + weights) * size + n * k * out + max(m * n * size, m * k * size, n * k * out)
 
     def compute(self, candidate: Candidate) -> None:
         """One product."""
         weight, mode = self._weights[candidate.column_major], None if candidate.own else candidate.mode
         match candidate.role:
             case Role.FORWARD:
-                matmul.forward(self._I_MK, weight, None, mode)
+                matmul.forward(self._I_MK, weight, self._bias, mode)
             case Role.INPUT_GRADIENT:
                 matmul.input_gradient(self._dO_MN, weight, mode)
             case Role.WEIGHT_GRADIENT:
                 out = self._out.view(weight.shape[::-1]).t() if candidate.column_major else self._out
-                matmul.weight_gradient(out, self._dO_MN, self._I_MK, add=False, mode=mode)
+                matmul.weight_gradient(out, self._dO_MN, self._I_MK, add=self._add, mode=mode)
 
 
 def time_shape(
-    shape: Shape,
-    dtype: torch.dtype,
+    of: Products,
+    precision: Precision,
     comm: Comm,
     all_ways: Sequence[Candidate],
     *,
@@ -117,13 +123,14 @@ def time_shape(
     A way whose copies don't fit the memory of every rank is left out, and all of them where the operands don't.
     budget_s: rounds are as many as fit it, FEWEST at least, unless their number is given.
     """
+    shape, dtype = of.shape, precision.compute
     device, movable = comm.device, any(way.column_major for way in all_ways)
     forget_peak(device)  # what an earlier shape took is free again
     free = free_bytes(device) / comm.ranks_sharing_memory()
-    held = Operands.elements(shape, movable=movable)
-    fits = [(held + way.copied(shape)) * dtype.itemsize <= free for way in all_ways]
+    held = Operands.held_bytes(of, precision, movable=movable)
+    fits = [held + way.copied(shape) * dtype.itemsize <= free for way in all_ways]
     ways = _of_all(comm, all_ways, fits)
-    operands = _operands(shape, dtype, comm, movable=movable) if ways else None
+    operands = _operands(of, precision, comm, movable=movable) if ways else None
     if operands is None:
         log.warning("%s: no memory to try any way to compute it", shape)
         return {}
@@ -166,10 +173,10 @@ def _of_all(comm: Comm, ways: Sequence[Candidate], can: Sequence[bool]) -> list[
     return [way for way, all_can in zip(ways, everyone, strict=True) if all_can]
 
 
-def _operands(shape: Shape, dtype: torch.dtype, comm: Comm, *, movable: bool) -> Operands | None:
+def _operands(of: Products, precision: Precision, comm: Comm, *, movable: bool) -> Operands | None:
     """None where they don't fit the memory of some rank, although they seemed to. Collective."""
     try:
-        operands = Operands(shape, dtype, comm.device, movable=movable)
+        operands = Operands(of, precision, comm.device, movable=movable)
     except torch.OutOfMemoryError:
         operands = None
     return operands if comm.unanimous(operands is not None) else None

@@ -12,7 +12,7 @@ import torch
 from engine.comm.funnel import Comm, Kind
 from engine.grid import Axis
 from engine.layers.matmul import PLAIN, Kernels, Mode, Role
-from engine.precision import DTYPES
+from engine.precision import Precision
 from engine.progress import RENEWED
 from engine.result import choices, metrics, provenance
 from engine.result.matmul import ModeTime, TunedShape, Tuning
@@ -63,12 +63,12 @@ def _choose(products: Products, dtype: str, comm: Comm, budget_s: float) -> tupl
     the best of them looks better than it is. What was timed twice has the second times.
     """
     ways = candidates(movable=products.movable)
-    times = time_shape(products.shape, DTYPES[dtype], comm, ways, budget_s=budget_s / 2)
+    times = time_shape(products, Precision.named(dtype), comm, ways, budget_s=budget_s / 2)
     kernels = choose(times, products.forwards)
     if kernels != PLAIN:
         ways = [way for way in times if chosen(way, kernels) or way.own]
         again = time_shape(
-            products.shape, DTYPES[dtype], comm, ways, budget_s=budget_s / 2, rounds=len(next(iter(times.values())))
+            products, Precision.named(dtype), comm, ways, budget_s=budget_s / 2, rounds=len(next(iter(times.values())))
         )
         kernels = choose(again, products.forwards)
         times |= again
@@ -85,12 +85,12 @@ def time_again(tuning: Tuning, found: Sequence[Products], dtype: str, comm: Comm
         log.info("timing once more  %s", describe(shape), extra=RENEWED)
         ways, budget_s = candidates(movable=products.movable), BUDGET_S[comm.device.type] / len(found)
         kernels, first_fastest = _kernels(shape), _fastest(shape)
-        times: Times = time_shape(products.shape, DTYPES[dtype], comm, ways, budget_s=budget_s)
+        times: Times = time_shape(products, Precision.named(dtype), comm, ways, budget_s=budget_s)
         most = LONGER * _rounds(times)
         timed = _timed(shape, times, kernels, first_fastest)
         while _undecided(timed) and _rounds(times) < most:
             more = time_shape(
-                products.shape, DTYPES[dtype], comm, list(times), budget_s=budget_s, rounds=_rounds(times)
+                products, Precision.named(dtype), comm, list(times), budget_s=budget_s, rounds=_rounds(times)
             )
             if not more:
                 break
@@ -149,6 +149,9 @@ def _untimed(products: Products, dtype: str) -> TunedShape:
         layer=products.layers[0],
         forwards=products.forwards,
         movable=products.movable,
+        bias=products.bias,
+        accumulates=products.accumulates,
+        widened=products.widened,
     )
 
 

@@ -15,27 +15,34 @@ from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.layers import matmul
 from engine.layers.matmul import PLAIN, Kernels, Mode, Role, own_mode
+from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
+from engine.precision import Precision
 from engine.result import provenance
 from engine.result.matmul import TunedShape, Tuning
 from engine.tuning import timing, tune
 from engine.tuning.cache import Table, Tables, cache_file, load, save
 from engine.tuning.choice import choose, chosen, wins
 from engine.tuning.rate import rate
-from engine.tuning.shapes import Shape, products
+from engine.tuning.shapes import Job, Products, Shape, products
 from engine.tuning.timing import Candidate, candidates, time_shape
 
 WAYS = [Kernels(stored, *modes) for stored in (False, True) for modes in itertools.product((None, *Mode), repeat=3)]
 OTHERS = ("rows", "columns", "mixed")
 MACHINE = {"device": "one", "torch": "2"}
 RATE = 84e9
+FP32 = Precision.named("fp32")
 NEW = Table(machine=MACHINE, flops_per_s=RATE)
 SHAPE = TunedShape(m=8, n=6, k=4, dtype="fp32", layers=1, layer="a", forwards=1, movable=True)
 
 
+def of_rank(model: Architecture, grid: Grid, sequences: int, *, recompute: bool) -> list[Products]:
+    return products(model, Job(grid, sequences, FP32, torch.device("cpu"), recompute=recompute))
+
+
 def tuned(case: Case, which: str) -> Case:
     """The case with kernels that differ from layer to layer; its gradients must not."""
-    found = products(case.config, Grid(), 1, recompute=case.checkpoint)
+    found = of_rank(case.config, Grid(), 1, recompute=case.checkpoint)
     drawing = random.Random(which)
     ways = [way for way in WAYS if which == "mixed" or way.column_major == (which == "columns")]
     kernels = tuple((name, drawing.choice(ways)) for of in found for name in of.layers)
@@ -81,13 +88,13 @@ def test_the_own_mode_of_a_product_copies_nothing(stored: bool) -> None:
 
 def test_the_products_of_a_rank_are_those_of_its_tiles() -> None:
     model = lookup("llama-3.1-8b")
-    found = {of.layers[0]: of for of in products(model, Grid(2, 2, 2, 4), 3, recompute=True)}
+    found = {of.layers[0]: of for of in of_rank(model, Grid(2, 2, 2, 4), 3, recompute=True)}
     down = found["blocks.0.feed_forward.down"]
     assert down.shape == Shape(3 * model.sequence, 4096 // 2, 14336 // 2)
     assert (down.forwards, down.movable, len(down.layers)) == (2, True, 32)
     assert (found["head"].forwards, found["head"].shape.n) == (1, model.vocabulary // 2)
     tied = replace(CASES["everything"].config, tied=True)
-    (head,) = [of for of in products(tied, Grid(), 1, recompute=False) if "head" in of.layers]
+    (head,) = [of for of in of_rank(tied, Grid(), 1, recompute=False) if "head" in of.layers]
     assert not head.movable, "an embedding looks rows up in it"
 
 
@@ -129,17 +136,18 @@ def test_what_is_chosen_is_one_way_of_each_product() -> None:
 def test_every_way_is_timed_and_those_that_memory_forbids_are_left_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shape, comm, ways = Shape(16, 8, 4), Comm(Grid()), candidates(movable=True)
-    times = time_shape(shape, torch.float32, comm, ways, budget_s=0)
+    of = Products(Shape(16, 8, 4), forwards=1, movable=True)
+    comm, ways = Comm(Grid()), candidates(movable=True)
+    times = time_shape(of, FP32, comm, ways, budget_s=0)
     assert set(times) == set(ways)
     assert {len(of) for of in times.values()} == {timing.FEWEST}
     assert all(s > 0 for of in times.values() for s in of)
-    room = timing.Operands.elements(shape, movable=True) * 4
+    room = timing.Operands.held_bytes(of, FP32, movable=True)
     monkeypatch.setattr(timing, "free_bytes", lambda _: room)
-    assert all(way.own for way in time_shape(shape, torch.float32, comm, ways, budget_s=0))
+    assert all(way.own for way in time_shape(of, FP32, comm, ways, budget_s=0))
     assert "no memory to try 12 of 18 ways" in caplog.text
     monkeypatch.setattr(timing, "free_bytes", lambda _: room - 1)
-    assert time_shape(shape, torch.float32, comm, ways, budget_s=0) == {}
+    assert time_shape(of, FP32, comm, ways, budget_s=0) == {}
     assert choose({}, forwards=1) == PLAIN
 
 
@@ -253,7 +261,7 @@ def test_a_second_timing_goes_on_until_it_tells_or_has_taken_four_times_the_roun
     spread: float, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow way was chosen and is known to be, or noise hides it for good."""
-    (of, *_) = products(CASES["llama-plain"].config, Grid(), 1, recompute=False)
+    (of, *_) = of_rank(CASES["llama-plain"].config, Grid(), 1, recompute=False)
 
     def planted(*_: object, rounds: int | None = None, **__: object) -> dict[Candidate, list[float]]:
         high_low = itertools.cycle((1 - spread, 1 + spread))
@@ -273,7 +281,7 @@ def test_a_second_timing_goes_on_until_it_tells_or_has_taken_four_times_the_roun
 def test_a_second_timing_that_memory_has_no_room_for_tells_nothing_of_the_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (of, *_) = products(CASES["llama-plain"].config, Grid(), 1, recompute=False)
+    (of, *_) = of_rank(CASES["llama-plain"].config, Grid(), 1, recompute=False)
     _, tuning = tune.tune([of], "fp32", Comm(Grid()), force=True)
     monkeypatch.setattr(tune, "time_shape", lambda *_, **__: {})
     (again,) = tune.time_again(tuning, [of], "fp32", Comm(Grid())).again

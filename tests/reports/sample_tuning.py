@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
+import torch
 from sample_contests import held
 from sample_results import provenance
 
@@ -13,12 +14,13 @@ from engine.layers.matmul import PLAIN, Kernels
 from engine.models.catalogue import lookup
 from engine.peers.contest import OWN_CONTEST
 from engine.planning.record import recorded
+from engine.precision import Precision
 from engine.result import metrics
 from engine.result.matmul import ModeTime, TunedShape, Tuning
 from engine.result.peers import Asked, PeersResult
 from engine.result.schema import Result
 from engine.tuning.choice import choose, chosen, fastest, seconds_of
-from engine.tuning.shapes import Products, Shape, products
+from engine.tuning.shapes import Job, Products, Shape, products
 from engine.tuning.timing import Candidate, candidates
 
 MI250X = {"NN": 105e12, "NT": 104e12, "TN": 11.5e12}
@@ -73,7 +75,8 @@ def tuning(
 ) -> Result:  # fmt: skip
     """A result of `bench matmul`. name: of the network and its layers, instead of their own."""
     network, split, noise = lookup(model), Grid.parse(grid), random.Random(job)
-    shapes = [] if failure else [tuned(one, dtype, rates, noise) for one in products(network, split, 2, recompute=True)]
+    one_rank = Job(split, 2, Precision.named(dtype), torch.device("cpu"), recompute=True)
+    shapes = [] if failure else [tuned(one, dtype, rates, noise) for one in products(network, one_rank)]
     first, again = tuple(zip(*shapes, strict=True)) or ((), ())
     if name:
         again = tuple(shape.model_copy(update={"layer": name}) for shape in again)
