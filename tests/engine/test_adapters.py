@@ -123,6 +123,11 @@ def with_hook(model: nn.Module) -> nn.Module:
     return model
 
 
+def with_hook_before(model: nn.Module) -> nn.Module:
+    model.get_submodule("model.norm").register_forward_pre_hook(lambda *call: None)
+    return model
+
+
 def with_forward(model: nn.Module) -> nn.Module:
     model.get_submodule("lm_head").forward = lambda x: x  # type: ignore[method-assign]
     return model
@@ -151,6 +156,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "eps": (lambda: with_layer("model.norm", other_norm()), r"norm of .*eps=0.5\), but .*says LlamaRMSNorm.*eps=0.001"),
     "untied": (untied, "lm_head.weight of .* are one tensor or two, but not as the configuration"),
     "hook": (lambda: with_hook(build("llama")), "model.norm of .* has a forward or hooks of its own, which would not"),
+    "hook before": (lambda: with_hook_before(build("llama")), "model.norm of .* has a forward or hooks of its own"),
     "forward": (lambda: with_forward(build("llama")), "lm_head of .* has a forward or hooks of its own"),
     "frozen": (lambda: frozen(build("llama")), "model.norm.weight of .* asks for no gradient, but all is trained"),
     "dropout": (lambda: build("gpt2-narrow").train(), "embd_pdrop=0.1, .* but dropout here is the same everywhere"),

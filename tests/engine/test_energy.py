@@ -203,6 +203,17 @@ def test_what_stands_still_or_is_too_short_is_not_measured(counter: Counter, ste
     assert why in reading.unmeasured
 
 
+def test_each_stretch_between_pauses_has_to_be_long_enough_for_its_counter() -> None:
+    meter = Meter(Found((saying(*range(10), renewed_s=0.1),)), seconds(0.1))
+    meter.start()
+    for _ in range(4):
+        with meter.paused():
+            pass
+    meter.stop()
+    assert meter.seconds > 10 * 0.1, "enough for one stretch"
+    assert "too rarely for the" in (meter.readings()["node"].unmeasured or "")
+
+
 def test_a_counter_that_fails_on_the_way_ends_its_component_and_no_other() -> None:
     def fail() -> Iterator[float]:
         yield 1.0

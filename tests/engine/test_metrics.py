@@ -20,6 +20,12 @@ def test_rates_shares_and_ratios() -> None:
     assert metrics.step_by_bound(3.0, 2.0) == pytest.approx(1.5)
 
 
+def test_the_faster_half_has_as_many_steps_as_the_slower_one_or_one_more() -> None:
+    assert metrics.faster_half([4.0, 1.0, 9.0, 2.0]) == pytest.approx(1.5)
+    assert metrics.faster_half([4.0, 1.0, 9.0]) == pytest.approx(2.5)
+    assert metrics.faster_half([3.0]) == pytest.approx(3.0)
+
+
 def test_every_wait_counts_as_exposed() -> None:
     """1 s hidden of an all-reduce of 5 s is a fifth, whoever says that the rest could not be avoided."""
     assert metrics.share_hidden(1.0, 4.0) == pytest.approx(0.2)
