@@ -111,7 +111,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "missing": (lambda f: with_tensors(f, {NORM: None}), "has no model.norm.weight, which its configuration asks for"),
     "shape": (lambda f: with_tensors(f, {NORM: torch.ones(31)}), r"shape \[31\], but its configuration asks \w+ \[32"),
     "unknown": (lambda f: with_tensors(f, {"lora": torch.ones(2)}), "has lora, which no adapter knows"),
-    "second copy": (lambda f: with_tensors(f, {"lm_head.weight": torch.ones(3, 32)}), "has lm_head.weight, which no adap"),
+    "second copy": (lambda f: with_tensors(f, {"lm_head.weight": torch.ones(3, 32)}), "has lm_head.weight, which no"),
     "integers": (lambda f: with_tensors(f, {NORM: torch.ones(32).int()}), "model.norm.weight in I32, but only F64, F"),
 }  # fmt: skip
 
