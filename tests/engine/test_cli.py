@@ -37,8 +37,8 @@ OF_NO_ABLATION = """
 OF_TURNS = "variant rounds steps-per-round end-within"
 OF_BENCH_OVERLAP = [*(set(OF_TRAIN.split()) - set(OF_NO_ABLATION.split())), *OF_TURNS.split()]
 OF_BENCH_MATMUL = """
-    model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout grid micro-batch precision
-    checkpoint-activations twice device label out
+    model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout grid micro-batch
+    micro-batches precision checkpoint-activations twice device label out
 """
 OF_PLAN = """
     model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout system gpus batch-tokens
@@ -48,9 +48,8 @@ OF_PLAN = """
 """
 OF_BENCH_PEERS = """
     peer grid layout overlap checkpoint-activations batch-size micro-batch peer-micro-batch autocast precision device
-    label out jobs rounds
-    steps-per-round threads timeout apart peak-flops empirical-peak-flops measure-peak model architecture layers
-    hidden heads kv-heads ffn vocab seq norm no-bias tied dropout
+    label out jobs rounds steps-per-round threads timeout apart road peak-flops empirical-peak-flops
+    measure-peak model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout
 """
 UNSET_BY_OPTIONS = {"beta1", "beta2", "eps", "final_fraction"}
 ODD_WORDS = {

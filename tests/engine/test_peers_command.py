@@ -108,9 +108,10 @@ def test_the_command_writes_every_step_time_and_a_table(tmp_path: Path, capsys: 
     assert found.equality is not None
     assert found.equality.losses <= found.equality.tolerance < 1e-12
     assert [asked.peer for asked in report.contests] == ["plain"]
-    header, row = capsys.readouterr().out.splitlines()
+    header, row, file = capsys.readouterr().out.splitlines()
     assert header.startswith("peer")
     assert row.split()[:2] == ["plain", "1x1x1x1"]
+    assert file == str(out)
 
 
 def test_a_peer_that_takes_too_long_is_ended_and_the_file_says_so(

@@ -273,10 +273,10 @@ def test_cron_runs_a_night_by_the_line_of_its_example_and_mails_what_is_not_fine
     """The line itself, in the environment that cron gives, for one short test in a folder of its own."""
     example = (ROOT / "ci" / "schedules" / "crontab").read_text().splitlines()
     given = dict(line.split("=", 1) for line in example if re.match(r"[A-Z0-9_]+=", line))
-    (line,) = [line for line in example if line[:1].isdigit()]
+    (line,) = [line for line in example if line[:1].isdigit() and "--weekly" not in line]
     command = tmp_path / "ci" / "nightly"
     command.parent.mkdir()
-    others = "WeakScaling|Validation|Bandwidth|Peak|Overlap"
+    others = "WeakScaling|Validation|Bandwidth|Peak|Overlap|Baseline"
     command.write_text(f'#!/bin/sh\nexec {ROOT}/ci/nightly "$@" --dir {tmp_path} --jobs 1 -- --exclude "{others}"\n')
     command.chmod(0o755)
     usual = {"HOME": str(tmp_path), "LOGNAME": "root", "SHELL": "/bin/sh", "PATH": "/usr/bin:/bin"}

@@ -120,7 +120,7 @@ def test_listing_lists_and_runs_nothing(tmp_path: Path) -> None:
     assert run.code == 0
     assert "night-32-gpt-5b" in run.out
     assert "Found 1 check(s)" in run.out
-    assert "1 test, at most 0.3 node-hours: up to 4 nodes, 5 minutes one after the other\n" in run.out
+    assert "1 test, at most 0.3 node-hours: up to 4 nodes, 4 minutes one after the other\n" in run.out
     assert not (tmp_path / "stage").exists()
 
 

@@ -27,7 +27,7 @@ from reports.nights.told import UNKNOWN
 from systems import references
 
 ROOT = Path(__file__).parents[2]
-ONE_TEST = ("--", "--exclude", "WeakScaling|Validation|Bandwidth|Peak|Overlap")
+ONE_TEST = ("--", "--exclude", "WeakScaling|Validation|Bandwidth|Peak|Overlap|Baseline")
 """Leaves LaunchLatency, whose job takes seconds."""
 
 
