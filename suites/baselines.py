@@ -25,6 +25,7 @@ import systems
 from engine.grid import Grid
 from engine.peers.contest import CONTESTS
 from engine.peers.environments import lacking
+from engine.peers.memory import Both
 from suites.matches import case_of, matches, our_side, room
 from suites.night import Worth
 from suites.point_training import SYSTEM, PointTraining
@@ -91,7 +92,7 @@ class Baseline(PointTraining):
             case, grid = case_of(self.point, self.system), Grid.parse(self.grid)
             there = room(self.system)
             self.micro_batch, needs = our_side(case, grid, there)
-            self.apart = self.apart or not there.fits(needs + self.match.needs)
+            self.apart = self.apart or not Both(needs, self.match.needs).together(there)
             if lacking := there.lacking("the engine", needs):
                 self.skip(lacking)
 

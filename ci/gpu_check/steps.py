@@ -3,9 +3,10 @@
 BOUND is of the loss's relative difference in fp32, and of the norm of what a gradient or a weight's change is off by,
 by its own norm: the roundings of a few blocks come to some tens of eps (2^-23), where a bound of 1000 leaves room and
 TF32 none. In bf16 each gradient and each change is held to what the serial model in bf16 on the same device is off for
-the same seeds (rounding.py). The loss is one number, whose roundings may happen to cancel: it may be so many times off
-as the worst of the serial model's. A weight changes by a gradient through AdamW, whose epsilon is chosen large enough
-here that it follows the gradient: with the usual one a first step is the gradient's sign, and rounding decides it.
+the same seeds (rounding.py). The loss is one number, whose roundings may happen to cancel: it may be LOSS_TIMES times
+as far off as the worst of the serial model's. A weight changes by a gradient through AdamW, whose epsilon is chosen
+large enough here that it follows the gradient: with the usual one a first step is the gradient's sign, and rounding
+decides it.
 """
 
 import math

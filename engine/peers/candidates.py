@@ -41,16 +41,19 @@ def candidates(contest: Contest, case: Case, ranks: int, per_node: int, room: Ro
     layouts: Sequence[Layout | Grid]
     usual: Sequence[Layout | Grid]
     if contest.splits:
-        split = [one for one in every(ranks, contest.splits, case.model, case.sequences) if one.tensor <= per_node]
-        layouts = split = [one for one in split if contest.about is None or getattr(one, contest.about) > 1]
+        fitting = every(ranks, contest.splits, case.model, case.sequences)
+        split = [one for one in fitting if one.tensor <= per_node and _is_about(contest, one)]
         most = max((one.tensor for one in split), default=1)
         full = sorted((one for one in split if one.tensor == most), key=lambda one: one.pipeline)
-        usual = full
+        layouts, usual = split, full
     else:
-        grids = [grid for grid in factorisations(ranks) if _uses(contest, grid) and grid.x <= per_node]
-        layouts = grids = [grid for grid in grids if _fits(grid, case.model, case.sequences)]
+        grids = [
+            grid
+            for grid in factorisations(ranks)
+            if _uses(contest, grid) and grid.x <= per_node and _fits(grid, case.model, case.sequences)
+        ]
         ordered = sorted(grids, key=lambda grid: (grid.z < per_node, grid.z))
-        usual = ordered
+        layouts, usual = grids, ordered
     if ranks <= FEW:
         return [settled(contest, case, one, per_node, room) for one in layouts]
     found = []
@@ -85,6 +88,11 @@ def _micro_batches(layout: Layout | Grid, sequences: int) -> list[int]:
         share = sequences // layout.data
         unasked = share // layout.for_batch(sequences).micro_batches
     return [size for size in reversed(divisors(share)) if size <= unasked]
+
+
+def _is_about(contest: Contest, layout: Layout) -> bool:
+    """Whether it has the split without which it is another contest."""
+    return contest.about is None or getattr(layout, contest.about) > 1
 
 
 def _uses(contest: Contest, grid: Grid) -> bool:

@@ -6,8 +6,9 @@ MEMORY below says of each which ranks divide what, and what it has besides. Sour
 and 5) for what data ranks divide in its stages; Korthikanti et al. 2022, 4, for activations by tensor ranks with and
 without sequence parallelism; Narayanan et al. 2021, 2.2, for micro-batches in flight of a pipeline; for the others
 their own code, as the guests call it. Against what PyTorch's allocator handed out on a processor it was within 25 %
-(tests/engine/test_peer_memory.py). DTensor's sequence parallelism took up to twice as much there, as what it is done
-with stays until Python collects it: of that nothing is counted. No GPU has confirmed any of it.
+(tests/engine/test_peer_memory.py). DTensor's tensor parallelism took up to 1.4 times as much there in
+micro-batches, and its sequence parallelism twice: why isn't known, and nothing is counted for it. No GPU has
+confirmed any of it.
 """
 
 from collections.abc import Mapping

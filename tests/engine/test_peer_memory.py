@@ -40,7 +40,6 @@ def took(comm: Comm, contest: Contest) -> dict[str, Measured]:
         ("ddp", None),
         ("fsdp2", None),
         ("fsdp2-reshard", None),
-        ("tensor-parallel", None),
         ("pipeline-gpipe", "pipeline=2"),
         ("pipeline-1f1b", "pipeline=2"),
     ],
