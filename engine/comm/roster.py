@@ -68,6 +68,10 @@ class Roster:
             with suppress(OSError):  # it has ended, or has heard so many that one more says nothing
                 self._ears.sendto(b"\0", _address(process, started))
 
+    def close(self) -> None:
+        """Hear nobody any more, so that the next roster of this process does."""
+        self._ears.close()
+
     def heard(self) -> bool:
         """Whether a rank has said goodbye."""
         try:

@@ -108,9 +108,11 @@ class Account:
             write(result, self._plan.config.out)
 
     def end(self) -> None:
-        """Let signals do what they do to any process."""
+        """Let signals do what they do to any process, and another run of this one be heard."""
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
+        if self.roster is not None:
+            self.roster.close()
 
     def tell(self, error: Exception) -> None:
         """Log why this rank fails, and write it if nobody has told as much."""

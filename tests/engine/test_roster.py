@@ -1,5 +1,6 @@
 """Who of a host's ranks is lost: real processes, signals and /proc."""
 
+import itertools
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from engine.comm.roster import Loss, Roster, Row, own_row
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
 
 LIMIT_S = 60
+DIFFERENT = itertools.count(1)
 RANK = "import sys; from engine.comm.roster import own_row; print(*own_row(), flush=True); sys.stdin.read()"
 
 
@@ -32,7 +34,9 @@ def others() -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def rows(others: list[subprocess.Popen[str]]) -> list[Row]:
-    found = [own_row()]
+    """This process says another start each time, as a run that failed in it before may still listen as its own."""
+    host, number, started = own_row()
+    found = [(host, number, started + next(DIFFERENT))]
     for process in others:
         assert process.stdout is not None
         host, number, started = map(int, process.stdout.readline().split())
@@ -75,6 +79,16 @@ def test_after_a_goodbye_who_is_gone_may_have_followed_it(others: list[subproces
     others[0].send_signal(signal.SIGSTOP)
     until(mine.lost)
     assert mine.lost() == {1: Loss.STOPPED}, "nobody stops because of another"
+
+
+def test_the_next_roster_of_a_process_hears_once_the_last_one_is_closed(others: list[subprocess.Popen[str]]) -> None:
+    every = rows(others)
+    for _ in range(2):
+        mine = Roster(0, every)
+        Roster(1, every).goodbye()
+        assert mine.heard()
+        mine.close()
+        assert not mine.heard()
 
 
 def test_another_process_of_the_same_number_is_not_the_rank(others: list[subprocess.Popen[str]]) -> None:
