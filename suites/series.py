@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar
 
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
+from engine import yaml_text
 from engine.batch import Batch
 from engine.errors import UsageError
 from engine.models.catalogue import lookup
@@ -42,9 +44,9 @@ class Series(Record):
     "auto" is the engine's choice, and that of a model that isn't named where it says model -> grids; "every" stands for
     all that par4d plan finds for it, activations recomputed, with the micro-batches that it takes. cache: blocks
     whose gathered weights a study of overlap keeps. rounds: in which what is compared takes turns; jobs: how often a
-    contest on one device starts processes; apart: for each of its sides. ranks_per_node: at most. time_limit: of a job,
-    where the partition's doesn't do. token_budget: tokens of the training whose time to solution is asked for. peers:
-    those that a study of baselines holds contests with, where it isn't all of them.
+    contest on one device starts processes. ranks_per_node: at most. time_limit: of a job, where the partition's doesn't
+    do. token_budget: tokens of the training whose time to solution is asked for. peers: those that a study of baselines
+    holds contests with, where it isn't all of them.
     """
 
     name: str = Field(min_length=1)
@@ -56,7 +58,6 @@ class Series(Record):
     cache: Count | Literal["auto"] = AUTO
     rounds: Count = 10
     jobs: Count = 3
-    apart: bool = False
     sequence: Count | None = None
     ranks_per_node: Count | None = None
     iterations: Count = 10
@@ -96,10 +97,11 @@ class Point:
         return name if self.grid == AUTO else f"{name}-{self.grid}"
 
 
+@cache
 def read(path: Path = FILE) -> dict[str, list[Series]]:
     """Read and check the file: study -> its series. Raises UsageError that names the file and the key."""
     try:
-        return TypeAdapter(dict[str, list[Series]]).validate_python(yaml.safe_load(path.read_text()))
+        return TypeAdapter(dict[str, list[Series]]).validate_python(yaml_text.parse(path.read_text()))
     except yaml.YAMLError as error:
         raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
     except ValidationError as error:

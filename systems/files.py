@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
+from engine import yaml_text
 from engine.errors import UsageError
 from engine.schema import Record, first_problem
 
@@ -33,7 +34,7 @@ def read_as(kind: type[_Kind], path: Path, *, what: str, holds: str, **given: st
 def read_data(path: Path, *, what: str, holds: str) -> dict[str, Any]:
     """The keys of a file, whatever they are; the words are as of read_as. Raises SystemFileError."""
     try:
-        data: Any = yaml.safe_load(path.read_text())
+        data: Any = yaml_text.parse(path.read_text())
     except OSError as error:
         raise SystemFileError(f"{path} can't be read: {error.strerror}.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -1,14 +1,14 @@
 """Shared by all tests: one thread a process, so that virtual ranks, real ones and two workers don't fight for cores."""
 
+import gc
 import os
 import signal
 
 import hypothesis
-import torch
+import pytest
 
-os.environ["OMP_NUM_THREADS"] = "1"  # of what tests start
+os.environ["OMP_NUM_THREADS"] = "1"  # of torch, which nothing has loaded yet, here and in what tests start
 os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"  # torch.compile makes no trial libraries of vector instructions
-torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script: what tests start hears it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # No example fails for being slow on a busy machine, and none is kept in the working tree.
@@ -16,3 +16,11 @@ hypothesis.settings.register_profile(
     "par4d", deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("par4d")
+gc.disable()  # while tests are loaded: to look for garbage would take a fifth of that time
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Collect garbage from now on, but not of what is loaded."""
+    gc.freeze()
+    gc.enable()

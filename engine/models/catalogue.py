@@ -5,8 +5,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-import yaml
-
+from engine import yaml_text
 from engine.errors import UsageError, nearest
 from engine.models.architecture import Architecture
 from engine.models.gpt.config import GPTConfig
@@ -20,7 +19,7 @@ def published() -> Mapping[str, Architecture]:
     """Every named size, by name; a family's are in its sizes.yaml."""
     found: dict[str, Architecture] = {}
     for family, of_shape in FAMILIES.items():
-        for group in yaml.safe_load((Path(__file__).parent / family / "sizes.yaml").read_text()):
+        for group in yaml_text.parse((Path(__file__).parent / family / "sizes.yaml").read_text()):
             models = group.pop("models")
             found |= {name: of_shape(**({"name": name} | group | shape)) for name, shape in models.items()}
     return MappingProxyType(found)

@@ -6,8 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from engine import yaml_text
 from engine.result.peers import Setting
 
 FILE = Path(__file__).with_name("settings.yaml")
@@ -16,7 +15,7 @@ FILE = Path(__file__).with_name("settings.yaml")
 @cache
 def every() -> Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]]:
     """The whole file: peers, section, setting, then cpu, cuda, source, and needs where a kernel has to be installed."""
-    found: Mapping[str, Any] = yaml.safe_load(FILE.read_text())
+    found: Mapping[str, Any] = yaml_text.parse(FILE.read_text())
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
+from engine import yaml_text
 from engine.errors import UsageError
 from engine.result import metrics
 from engine.result.schema import GridText
@@ -74,7 +75,7 @@ def measured_rows(path: Path = FOLDER / "measured.yaml") -> MeasuredRows:
 
 def _read(path: Path, kind: type[_Kind]) -> _Kind:
     try:
-        return TypeAdapter(kind).validate_python(yaml.safe_load(path.read_text()))
+        return TypeAdapter(kind).validate_python(yaml_text.parse(path.read_text()))
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}.") from None
     except yaml.YAMLError as error:

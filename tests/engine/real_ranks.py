@@ -20,7 +20,8 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         *("torch", "torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.run"),
-        *("engine.training.run", "engine.cli.main"),
+        *("engine.training.run", "engine.cli.main", "engine.peers.ranks"),
+        "pytest",  # which the file of a test imports
     ]
 )
 

@@ -21,16 +21,15 @@ from engine.training.config import OptimConfig, PrecisionName
 GPT = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
 LLAMA = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
 CASE = Case(GPT, sequences=8, optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=1, steps=1, timeout_s=120)
-WHOLE, FOUR = (None, None), (2, 1)
-"""Sequences that a rank of ours and of the peer's takes at once, which may differ."""
+OURS, PEERS = 2, 1
+"""Sequences that a rank of either side takes at once, which may differ."""
 
 
 def losses(comm: Comm, contest: Contest, case: Case) -> tuple[Measured, Measured]:
-    """At once, and in parts."""
+    """Ours at once, which other tests compare with the peer's, and both sides in parts."""
     launch = Launch(comm.rank, comm.grid.size, comm.rank, "test", "127.0.0.1", 0)
-    cases = [replace(case, micro_batch=ours, peer_micro_batch=peer) for ours, peer in (WHOLE, FOUR)]
-    whole, parts = (measure(comm, contest, one, launch=launch) for one in cases)
-    return whole, parts
+    whole = measure(comm, contest, case, ("ours",), launch)
+    return whole, measure(comm, contest, replace(case, micro_batch=OURS, peer_micro_batch=PEERS), launch=launch)
 
 
 def check(contest: Contest, case: Case, within: float) -> None:

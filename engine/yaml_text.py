@@ -1,0 +1,12 @@
+"""YAML, read by libyaml where PyYAML was built with it: the same data in a tenth of the time."""
+
+from typing import Any
+
+import yaml
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def parse(text: str) -> Any:
+    """What the text holds. Raises yaml.YAMLError."""
+    return yaml.load(text, Loader=_Loader)
