@@ -6,9 +6,7 @@ MEMORY below says of each which ranks divide what, and what it has besides. Sour
 and 5) for what data ranks divide in its stages; Korthikanti et al. 2022, 4, for activations by tensor ranks with and
 without sequence parallelism; Narayanan et al. 2021, 2.2, for micro-batches in flight of a pipeline; for the others
 their own code, as the guests call it. Against what PyTorch's allocator handed out on a processor it was within 25 %
-(tests/engine/test_peer_memory.py). DTensor's tensor parallelism took up to 1.4 times as much there in
-micro-batches, and its sequence parallelism twice: why isn't known, and nothing is counted for it. No GPU has
-confirmed any of it.
+for those that tests/engine/test_peer_memory.py asks; guests have never been measured. No GPU has confirmed any of it.
 """
 
 from collections.abc import Mapping

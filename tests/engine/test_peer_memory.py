@@ -40,6 +40,8 @@ def took(comm: Comm, contest: Contest) -> dict[str, Measured]:
         ("ddp", None),
         ("fsdp2", None),
         ("fsdp2-reshard", None),
+        ("tensor-parallel", None),
+        ("tensor-parallel-sp", None),
         ("pipeline-gpipe", "pipeline=2"),
         ("pipeline-1f1b", "pipeline=2"),
     ],
