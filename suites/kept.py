@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import get_args
 
+from engine.comm.collective import Kind
+from engine.planning.link import Timed, fit_link, fit_taken
 from engine.result.links import Rings
 from engine.result.schema import Result
 from systems import store
@@ -33,7 +36,9 @@ def links_of(result: Result) -> store.Measured:
             link_bytes_per_s=short(links.fitted.bytes_per_s),
             step_s=short(links.fitted.step_s),
             half_bytes=short(links.fitted.half_bytes),
+            processor=_processor([*links.alone, *links.shared]),
         )
+    of_node = [rings for rings in links.within if rings.ranks == links.devices_per_node]
     commit = origin.git_commit and f"{origin.git_commit}{', modified' if origin.git_dirty else ''}"
     return store.Measured(
         date=datetime.fromisoformat(origin.end).date().isoformat(),
@@ -48,6 +53,8 @@ def links_of(result: Result) -> store.Measured:
         devices_per_node=links.devices_per_node,
         intra=rates(links.within),
         intra_kinds={f"{rings.apart}x{rings.ranks}": kinds(rings) for rings in links.within},
+        intra_step_s=_step_s(of_node),
+        intra_processor=_processor(of_node),
         inter=inter,
     )
 
@@ -64,6 +71,30 @@ def superseded(before: store.Measured, found: store.Measured) -> str | None:
 def short(value: float) -> float:
     """In five digits."""
     return float(f"{value:.5g}")
+
+
+def _timed(several: Sequence[Rings], kind: str, *, processor: bool) -> list[Timed]:
+    """Its times, or the processor seconds where they were measured."""
+    found = [(one, one.processor_s if processor else one.median_s, rings) for rings in several for one in rings.times]
+    return [Timed(Kind(kind), one.input_bytes, rings.ranks, s) for one, s, rings in found if one.kind == kind and s]
+
+
+def _processor(several: Sequence[Rings]) -> dict[store.Name, store.OfProcessor]:
+    """What each kind of collective takes of a processor, where that was measured."""
+    taken = {}
+    for kind in get_args(store.Name):
+        if times := _timed(several, kind, processor=True):
+            found = fit_taken(times)
+            taken[kind] = store.OfProcessor(step_s=short(found.step_s), byte_s=short(found.byte_s))
+    return taken
+
+
+def _step_s(several: Sequence[Rings]) -> float | None:
+    """The latency of a ring's step, where messages of several sizes were sent."""
+    if not any(len({one.moved_bytes for one in rings.times}) > len(get_args(store.Name)) for rings in several):
+        return None
+    times = [one for kind in get_args(store.Name) for one in _timed(several, kind, processor=False)]
+    return short(fit_link(times).step_s)
 
 
 def _told(result: Result) -> list[tuple[str, object]]:

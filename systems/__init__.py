@@ -18,9 +18,12 @@ from engine.errors import UsageError, nearest
 from engine.schema import Record
 from systems.files import SystemFileError, read_as
 from systems.performance import Cores, Dtype, Fact, Performance
-from systems.store import Between, Measured, Source, measured
+from systems.store import Between, Measured, OfProcessor, Source, measured
 
-__all__ = ["Between", "Cores", "Dtype", "Fact", "Measured", "Performance", "Source", "SystemFileError", "measured"]
+__all__ = [
+    "Between", "Cores", "Dtype", "Fact", "Measured", "OfProcessor", "Performance", "Source", "SystemFileError",
+    "measured",
+]  # fmt: skip
 
 FOLDER = Path(__file__).parent
 

@@ -36,7 +36,15 @@ class Source(Record):
     ranks: int = Field(gt=0)
 
 
-Kinds = dict[Literal["all_gather", "reduce_scatter", "all_reduce"], Rate]
+Name = Literal["all_gather", "reduce_scatter", "all_reduce"]
+Kinds = dict[Name, Rate]
+
+
+class OfProcessor(Record):
+    """What a collective takes of a rank's processor (engine/planning/collectives.py): seconds a step and a byte."""
+
+    step_s: NotNegative
+    byte_s: NotNegative
 
 
 class Between(Record):
@@ -44,7 +52,8 @@ class Between(Record):
 
     bytes_per_s: one rank a node, nothing beside it, the three collectives together; kinds: each of them. shared: all
     ranks of all nodes at once, each ring's. step_s, half_bytes: of the Link (engine/planning/collectives.py) that fits
-    small messages too, whose bandwidth is link_bytes_per_s.
+    small messages too, whose bandwidth is link_bytes_per_s. processor: what each kind takes of a processor; empty for
+    accelerators, and where it wasn't measured.
     """
 
     bytes_per_s: Rate
@@ -53,6 +62,7 @@ class Between(Record):
     link_bytes_per_s: Rate
     step_s: NotNegative
     half_bytes: NotNegative
+    processor: dict[Name, OfProcessor] = {}
 
     def way_out(self) -> float:
         """What all ranks of a node send to other nodes together, at most."""
@@ -61,7 +71,8 @@ class Between(Record):
 
 class Measured(Record):
     """One system's. intra: within a node, in bytes/s of each ring, while all of a node communicate at once, the three
-    collectives together; intra_kinds: each of them.
+    collectives together; intra_kinds: each of them. intra_step_s, intra_processor: as of Between, among all ranks of a
+    node; both are measured of processors alone.
 
     message_bytes: of the largest buffer, in or out. devices_per_node: ranks that a node had. performance: of the same
     devices; None where only the links were measured.
@@ -73,6 +84,8 @@ class Measured(Record):
     devices_per_node: int = Field(gt=0)
     intra: dict[Pair, Rate] = {}
     intra_kinds: dict[Pair, Kinds] = {}
+    intra_step_s: NotNegative | None = None
+    intra_processor: dict[Name, OfProcessor] = {}
     inter: Between | None = None
     performance: Performance | None = None
 

@@ -2,7 +2,8 @@
 
 Within a node all groups of a hierarchy (G0, G1) communicate at once, as the paper's database wants it. Between nodes
 one rank a node does, with nothing beside it, in small messages too; then all ranks of the nodes in one ring, and in
-more and more until each rank of a node is in one of its own, which tells how they share its way out (Eq. 7).
+more and more until each rank of a node is in one of its own, which tells how they share its way out (Eq. 7). Of
+processors it is also told what a collective takes of them, and a whole node sends small messages, too.
 """
 
 import logging
@@ -58,6 +59,7 @@ class Party:
 
     def __init__(self, groups: Sequence[tuple[int, ...]], ranks: Comm, buffers: tuple[torch.Tensor, torch.Tensor]):
         self.size = len(groups[0])
+        self.on_processors = ranks.device.type == "cpu"
         self._whole, self._piece = buffers
         self._clock = HostClock(ranks.device)
         own = next((group for group in groups if ranks.rank in group), (ranks.rank,))
@@ -94,8 +96,9 @@ def links(ranks: AtOnce, device: torch.device, message_bytes: int | None, turns:
     small = sizes(message_bytes)
     of_all = [rank for node in nodes for rank in node]
     within = [
-        (g0, [group for node in nodes for group in outer_groups(node, g0, g1)], 1, small[:1])
+        (g0, [group for node in nodes for group in outer_groups(node, g0, g1)], 1, small if of_node else small[:1])
         for g0, g1 in pairs(devices)
+        for of_node in [device.type == "cpu" and g1 == devices]
     ]
     alone = [(devices, [tuple(node[0] for node in nodes[:count])], count, small) for count in sorted({2, len(nodes)})]
     shared = [
@@ -217,7 +220,7 @@ def _allocated(ranks: AtOnce, device: torch.device, message_bytes: int | None) -
 
 def _measured(party: Party, apart: int, groups: int, nodes: int, lengths: Sequence[int], turns: Turns) -> Rings:
     """All collectives in groups that communicate at once, with messages of each length."""
-    times = tuple(_timed(party, name, length, turns) for length in lengths for name in NAMES)
+    times = tuple(_timed(party, name, length, turns, groups * party.size) for length in lengths for name in NAMES)
     together = times[: len(NAMES)]  # of the largest message
     rate = ring_bandwidth(sum(one.moved_bytes for one in together), sum(one.median_s for one in together))
     rings = Rings(apart=apart, ranks=party.size, groups=groups, nodes=nodes, times=times, bytes_per_s=rate)
@@ -225,7 +228,8 @@ def _measured(party: Party, apart: int, groups: int, nodes: int, lengths: Sequen
     return rings
 
 
-def _timed(party: Party, name: Name, length: int, turns: Turns) -> CollectiveTime:
+def _timed(party: Party, name: Name, length: int, turns: Turns, ranks: int) -> CollectiveTime:
+    """ranks: that communicate."""
     kind = Kind(name)
     elements = max(1, length // DTYPE.itemsize // party.size) * party.size
     input_bytes = elements * DTYPE.itemsize // (party.size if kind is Kind.ALL_GATHER else 1)
@@ -241,6 +245,7 @@ def _timed(party: Party, name: Name, length: int, turns: Turns) -> CollectiveTim
         low_s=found.low_s,
         high_s=found.high_s,
         bytes_per_s=ring_bandwidth(moved, found.median_s),
+        processor_s=found.processor_s / ranks if party.on_processors else None,
     )
 
 

@@ -7,6 +7,7 @@ from math import ceil
 from statistics import median
 
 from engine.bench.at_once import AtOnce
+from engine.measure.machine import processor_s
 
 FEWEST = 3  # samples
 WINDOW_S = 0.02
@@ -16,13 +17,16 @@ MOST_CALLS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Seconds of a call, of count samples of so many calls each."""
+    """Seconds of a call, of count samples of so many calls each. processor_s: of all ranks' processors together, their
+    median.
+    """
 
     count: int
     calls: int
     median_s: float
     low_s: float
     high_s: float
+    processor_s: float
 
 
 class Turns:
@@ -44,17 +48,23 @@ class Turns:
         end_s = self._spent_s + max(0.0, self._budget_s - self._spent_s) / max(1, self._left)
         self._left -= 1
         self._sample(work, 1)
-        first_s = self._sample(work, 1)
-        calls = min(MOST_CALLS, max(1, ceil(WINDOW_S / max(first_s, 1e-9))))
-        times = [first_s] if calls == 1 else []
-        while len(times) < self._repeats and (len(times) < FEWEST or self._spent_s < end_s):
-            times.append(self._sample(work, calls))
-        return Samples(len(times), calls, median(times), min(times), max(times))
+        first = self._sample(work, 1)
+        calls = min(MOST_CALLS, max(1, ceil(WINDOW_S / max(first[0], 1e-9))))
+        samples = [first] if calls == 1 else []
+        while len(samples) < self._repeats and (len(samples) < FEWEST or self._spent_s < end_s):
+            samples.append(self._sample(work, calls))
+        times, processor = zip(*samples, strict=True)
+        return Samples(len(times), calls, median(times), min(times), max(times), median(processor))
 
-    def _sample(self, work: Callable[[int], float], calls: int) -> float:
-        """Seconds of a call on the slowest rank. What has passed is the slowest rank's too: all decide alike."""
+    def _sample(self, work: Callable[[int], float], calls: int) -> tuple[float, float]:
+        """Seconds of a call on the slowest rank, and what it takes of all ranks' processors. What has passed is the
+        slowest rank's too: all decide alike.
+        """
         self._ranks.meet()
-        own_s = work(calls) / calls
-        slowest = self._ranks.everyone([own_s, time.perf_counter() - self._start]).max(0).values
+        before_s = processor_s()
+        own_s = work(calls)
+        taken_s = processor_s() - before_s
+        everyone = self._ranks.everyone([own_s / calls, time.perf_counter() - self._start, taken_s / calls])
+        slowest = everyone.max(0).values
         self._spent_s = float(slowest[1])
-        return float(slowest[0])
+        return float(slowest[0]), float(everyone[:, 2].sum())

@@ -45,6 +45,8 @@ holds in nine of ten other cases is for other machines to say.
 
 ON_CORES = USUAL | {"slowdown": Usual(UNFITTED.slowdown, 1.0, 0.0, 4.0)}
 """Where ranks take turns on processor cores, so that collectives compute on them too."""
+CHARGED = USUAL | {"slowdown": Usual(0.0, 1.0, 0.0, 0.0)}
+"""Where it was measured what collectives take of the cores, which is all that they slow compute down by."""
 
 
 class Timed(NamedTuple):
@@ -64,7 +66,8 @@ def fit(rows: Sequence[Timed], known: Mapping[str, Usual] = USUAL, *, rounds: in
     """
     if not rows:
         raise ValueError("A fit needs at least one row.")
-    best, least = UNFITTED, _misfit(UNFITTED, rows, known)
+    best = replace(UNFITTED, **{name: usual.value for name, usual in known.items()})
+    least = _misfit(best, rows, known)
     steps = {name: usual.spread for name, usual in known.items()}
     for _ in range(rounds):
         moved = True

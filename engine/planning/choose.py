@@ -3,7 +3,7 @@
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.architecture import Architecture
-from engine.planning.bandwidth import Bandwidths
+from engine.planning.bandwidth import Bandwidths, agnostic
 from engine.planning.fit import check_grid, fits_nodes
 from engine.planning.grids import Task, factorisations
 from engine.planning.memory import SHARE, Footprint, Workload
@@ -21,14 +21,18 @@ def choose_grid(
 ) -> Grid:
     """A valid grid for that many ranks. Raises UsageError if there is none.
 
-    With the machine's bandwidths it is that whose communication costs least as run (rank.py). Where they aren't known,
-    or nothing fits, the rule is the baseline of axonn-sc24 VII-A: tensor parallelism (x) within a node, as far as what
-    a step needs (memory.py, of SHARE of device_memory bytes) asks for it; then shards over z until it fits; the rest is
-    data. Without device_memory one device is taken to hold everything. A batch too small for that many parts moves
-    ranks from data to z, then x, then y. No plane of x and y lies across the border of two nodes.
+    With the machine's bandwidths it is that whose communication costs least as run (rank.py). Processors of one node
+    exchange through their memory, which is the same for all of them: where its bandwidth isn't known, it is the grid
+    that moves least (par4d V-A). Else, or where nothing fits, the rule is the baseline of axonn-sc24 VII-A: tensor
+    parallelism (x) within a node, as far as what a step needs (memory.py, of SHARE of device_memory bytes) asks for it;
+    then shards over z until it fits; the rest is data. Without device_memory one device is taken to hold everything. A
+    batch too small for that many parts moves ranks from data to z, then x, then y. No plane of x and y lies across the
+    border of two nodes.
     """
     if ranks < 1:
         raise UsageError(f"A job has at least one rank, but {ranks} were asked for.")
+    if bandwidths is None and workload.device == "cpu" and ranks <= devices_per_node:
+        bandwidths = agnostic()
     if bandwidths is not None and (cheapest := _cheapest(model, ranks, workload, bandwidths, device_memory)):
         return cheapest
     footprint = Footprint(model, workload)

@@ -36,6 +36,20 @@ class Link:
         return self.bytes_per_s / (1 + self.fading * log2(max(ranks, 2) / 2))
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a collective takes of a rank's processor, whose threads send, receive and add up: seconds for each step of a
+    ring, and for each byte that the rank sends in it.
+    """
+
+    step_s: float
+    byte_s: float
+
+    def of(self, kind: Kind, num_bytes: float, ranks: int) -> float:
+        """Seconds of a collective of this input buffer among so many ranks."""
+        return steps(kind, ranks) * self.step_s + moved_bytes(kind, num_bytes, ranks) * self.byte_s
+
+
 def steps(kind: Kind, ranks: int) -> int:
     """Steps of a ring (Thakur et al. 2003; Rabenseifner 2004)."""
     if kind in (Kind.SEND, Kind.RECV):

@@ -1,13 +1,13 @@
-"""A Link from measured times: the inverse of collectives.ring_s."""
+"""A Link from measured times, the inverse of collectives.ring_s, and what it takes of a processor."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
 from engine.comm.collective import Kind
-from engine.planning.collectives import Link, ring_s
+from engine.planning.collectives import Link, Taken, moved_bytes, ring_s, steps
 
 TIE = 1e-6
 """Of the times, what more parameters have to gain."""
@@ -29,21 +29,39 @@ def fit_link(measured: Sequence[Timed]) -> Link:
     Neither step_s nor half_bytes is negative, and fading is 0. In rings of one length alone nobody can tell a step's
     latency from a small message's loss: all of it is step_s then. Raises ValueError without a single time.
     """
+    step_s, byte_s, lost_s = _solved(measured, _terms, ([1], [0, 1], [1, 2], [0, 1, 2]))
+    return Link(1 / byte_s, step_s=step_s, half_bytes=lost_s / byte_s)
+
+
+def fit_taken(measured: Sequence[Timed]) -> Taken:
+    """The same for processor seconds, which time_s is of each. Raises ValueError without a single one."""
+
+    def terms(one: Timed) -> tuple[float, ...]:
+        return steps(one.kind, one.ranks), moved_bytes(one.kind, one.num_bytes, one.ranks)
+
+    return Taken(*_solved(measured, terms, ([1], [0, 1])))
+
+
+def _solved(
+    measured: Sequence[Timed], terms_of: Callable[[Timed], tuple[float, ...]], ways: Sequence[list[int]]
+) -> list[float]:
+    """What the terms of the times are multiplied by, where none but those of one of the ways isn't 0; of the ways, each
+    of which has the second term, a later one only if it is better.
+    """
     if not measured:
         raise ValueError("A link is fitted to at least one time.")
     times = np.array([one.time_s for one in measured])
-    terms = np.array([_terms(one) for one in measured]) / times[:, None]
-    best, least = np.zeros(3), inf
-    for kept in ([1], [0, 1], [1, 2], [0, 1, 2]):  # the latter ones only if they are better
-        found = np.zeros(3)
+    terms = np.array([terms_of(one) for one in measured]) / times[:, None]
+    best, least = np.zeros(terms.shape[1]), inf
+    for kept in ways:
+        found = np.zeros_like(best)
         scale = terms[:, kept].max(0)
         solved, _, rank, _ = np.linalg.lstsq(terms[:, kept] / scale, np.ones(len(times)), rcond=1e-9)
         found[kept] = solved / scale
         error = float(np.sqrt(np.mean((terms @ found - 1) ** 2)))
         if rank == len(kept) and found.min() >= 0 and found[1] > 0 and error < least - TIE:
             best, least = found, error
-    step_s, byte_s, lost_s = map(float, best)
-    return Link(1 / byte_s, step_s=step_s, half_bytes=lost_s / byte_s)
+    return best.tolist()
 
 
 def _terms(one: Timed) -> tuple[float, float, float]:

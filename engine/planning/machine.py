@@ -7,7 +7,8 @@ fitted to:
     products    of the empirical peak, what products of a training step reach beyond the time for their bytes
     link        of the network's bandwidth, what collectives between nodes reach
     fading      of that bandwidth, what each doubling of a ring's ranks costs
-    slowdown    by how much compute is slower while a collective is in flight
+    slowdown    by how much compute is slower while a collective is in flight; 0 on processors where it was measured
+                what collectives take of them
 """
 
 from bisect import bisect
@@ -20,9 +21,10 @@ from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.overlap.bucket import HOP_S
 from engine.planning.bandwidth import Bandwidths, bandwidths, lacking
-from engine.planning.collectives import WITHIN_NODE, Link, Links, ring_s
+from engine.planning.collectives import WITHIN_NODE, Link, Links, Taken, ring_s
 from engine.planning.events import Attention, Product, Sweep
-from systems import Dtype, Measured, System
+from systems import Dtype, Measured, OfProcessor, System
+from systems.store import Name
 
 KERNEL_S = 4e-6
 """The least that a kernel takes."""
@@ -47,8 +49,9 @@ class Machine:
     products reach instead of that peak, from few rows to many, where it was measured. modes: of that,
     what products reach in a mode. kinds: of the bandwidth between nodes, what a kind of collective
     reaches where they differ; kinds_within: the same within a node, by the pairs of Bandwidths.intra. step_s: latency
-    of a ring's step. kernel_s: the least that a kernel takes. ranks_a_core: that take turns, where all that is said of
-    a device is of its share.
+    of a ring's step; step_within_s: of one within a node, where that was measured. kernel_s: the least that a kernel
+    takes. ranks_a_core: that take turns, where all that is said of a device is of its share. taken, taken_within: what
+    each kind of collective takes of a processor, between nodes and within; empty for accelerators.
     """
 
     name: str
@@ -62,10 +65,13 @@ class Machine:
     kinds: Mapping[str, float] = field(default_factory=dict)
     kinds_within: Mapping[tuple[int, int], Mapping[str, float]] = field(default_factory=dict)
     step_s: float = HOP_S
+    step_within_s: float | None = None
     half_bytes: float = 0.0
     kernel_s: float = KERNEL_S
     by_size: Sequence[tuple[float, float]] = ()
     ranks_a_core: float = 1.0
+    taken: Mapping[str, Taken] = field(default_factory=dict)
+    taken_within: Mapping[str, Taken] = field(default_factory=dict)
 
     def compute_s(self, event: Product | Attention | Sweep) -> float:
         """Seconds on a device that does nothing else."""
@@ -91,6 +97,8 @@ class Machine:
         """What one group of the axis finds while all of them, and no other axis, communicate."""
         bandwidth = self.bandwidths.in_a_run(grid, axis, self.fitted.link)
         if not self.bandwidths.leaves_node(grid, axis):
+            if self.step_within_s is not None:
+                return Link(bandwidth, self.step_within_s)
             return Link(bandwidth, self.step_s * WITHIN_NODE, self.half_bytes)
         return Link(bandwidth, self.step_s, self.half_bytes, self.fitted.fading)
 
@@ -105,6 +113,12 @@ class Machine:
             kinds = self.kinds_within.get((grid.stride(axis), grid[axis]), {})
         reached = replace(link, bytes_per_s=link.bytes_per_s * kinds.get(kind, 1.0))
         return ring_s(Kind(kind), num_bytes, grid[axis], reached)
+
+    def processor_s(self, kind: str, num_bytes: float, grid: Grid, axis: Axis) -> float:
+        """Seconds of a rank's share of a core that the collective takes beside compute; 0 on accelerators."""
+        taken = self.taken if self.bandwidths.leaves_node(grid, axis) else self.taken_within
+        found = taken.get(kind) or taken.get(Kind.ALL_REDUCE)
+        return self.ranks_a_core * found.of(Kind(kind), num_bytes, grid[axis]) if found and grid[axis] > 1 else 0.0
 
     @classmethod
     def of(cls, system: System, precision: Dtype, measured: Measured | None, ranks: int | None = None) -> "Machine":
@@ -147,12 +161,19 @@ class Machine:
             kinds={kind: rate / between.bytes_per_s for kind, rate in between.kinds.items()} if between else {},
             kinds_within=measured.kinds_of() if measured else {},
             step_s=between.step_s if between else HOP_S,
+            step_within_s=measured.intra_step_s if measured else None,
             half_bytes=between.half_bytes if between else 0.0,
             kernel_s=own.kernel_s.value / more if own and own.kernel_s else KERNEL_S,
             by_size=tuple(sorted((float(rows), more * rate) for rows, rate in sizes.items())),
             ranks_a_core=turns,
+            taken=_taken(between.processor) if between else {},
+            taken_within=_taken(measured.intra_processor) if measured else {},
         )
 
     def with_fitted(self, fitted: Fitted) -> "Machine":
         """The same hardware with other numbers."""
         return replace(self, fitted=fitted)
+
+
+def _taken(measured: Mapping[Name, OfProcessor]) -> dict[str, Taken]:
+    return {kind: Taken(found.step_s, found.byte_s) for kind, found in measured.items()}

@@ -3,7 +3,12 @@
 One rank stands for all, which do the same at the same time. Its compute runs in the trace's order. A collective begins
 when it is issued and those before it on its lane are over; collectives that are in flight at once and use the same kind
 of link, within nodes or between them, share it equally; compute is slower while any is in flight. A wait lasts until
-the collective is over. Exposed and hidden communication are told as a recorder tells them (measure/recorder.py).
+the collective is over.
+
+Where it was measured what collectives take of a processor, compute is slower by what those in flight between nodes
+take; it has half of the core at least, and then these are slower. Within a node such ranks exchange through memory,
+which is their own work: it is done when it is waited for. Exposed and hidden communication are told as a recorder tells
+them (measure/recorder.py).
 """
 
 from collections import defaultdict, deque
@@ -18,17 +23,23 @@ from engine.result.step import Span, Timeline
 
 END_S = 1e-12
 """What is left of a flight that is over."""
+FAIR = 0.5
+"""Of a core, what threads of collectives get at most while the rank computes, as schedulers are fair."""
 
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """A collective. left_s: seconds that it still takes on a link of its own."""
+    """A collective. left_s: seconds that it still takes on a link of its own. share: of the rank's core, that it takes
+    meanwhile. own: whether the rank does it itself when it waits.
+    """
 
     event: Issue
     axis: Axis
     left_s: float
     issued_s: float
     between_nodes: bool
+    share: float
+    own: bool
     start_s: float | None = None
     end_s: float | None = None
     hidden_s: float = 0.0
@@ -114,40 +125,63 @@ class _Player:
 
     def compute(self, work_s: float) -> None:
         """Of so many seconds on a device that does nothing else."""
+        self.compute_s += self._work(work_s, hides=True)
+
+    def _work(self, work_s: float, *, hides: bool) -> float:
+        """Returns how long it takes. hides: whether what is in flight meanwhile is hidden."""
         start_s = self.now_s
-        slower = 1 + self.machine.fitted.slowdown
+        slowdown = 1 + self.machine.fitted.slowdown
         while work_s > 0:
             if not self.flying:
                 self._pass(work_s)
                 break
-            step_s = min(self._next_end_s(), work_s * slower)
+            sharing = self._sharing()
+            taken = sum(flight.share / sharing[flight.between_nodes] for flight in self.flying)
+            speed = min(1.0, FAIR / taken) if taken else 1.0
+            slower = slowdown / (1 - taken * speed)
+            step_s = min(self._next_end_s() / speed, work_s * slower)
             work_s -= step_s / slower
-            self.hidden_s += step_s
-            for flight in self.flying:
-                flight.hidden_s += step_s
-            self._pass(step_s)
+            if hides:
+                self.hidden_s += step_s
+                for flight in self.flying:
+                    flight.hidden_s += step_s
+            self._pass(step_s, speed)
             if work_s < END_S:
                 break
-        self.compute_s += self.now_s - start_s
+        return self.now_s - start_s
 
     def issue(self, event: Issue) -> None:
         """Start a collective, or let it queue on its lane."""
         axis = AXIS_OF_LANE[event.lane]
-        seconds = self.machine.collective_s(event.kind, event.num_bytes, self.grid, axis)
-        flight = _Flight(event, axis, seconds, self.now_s, self.machine.bandwidths.leaves_node(self.grid, axis))
+        what = (event.kind, event.num_bytes, self.grid, axis)
+        processor_s = self.machine.processor_s(*what)
+        seconds = max(self.machine.collective_s(*what), processor_s)
+        between = self.machine.bandwidths.leaves_node(self.grid, axis)
+        share = processor_s / seconds if seconds else 0.0
+        flight = _Flight(event, axis, seconds, self.now_s, between, share, own=share > 0 and not between)
         self.issued.append(flight)
         queue = self.queues[event.lane]
         queue.append(flight)
-        if len(queue) == 1:
+        if len(queue) == 1 and not flight.own:
             self._start(flight)
 
     def wait(self, event: Wait) -> tuple[_Flight, float]:
         """Stand still until it is over; returns it, and when the wait began."""
         flight, start_s = self.issued[-event.back], self.now_s
         while flight.end_s is None:
-            self._pass(self._next_end_s())
+            if flight.own:
+                self._carry_out(self.queues[flight.event.lane][0])
+            else:
+                self._pass(self._next_end_s())
         self.exposed_s[flight.axis] += self.now_s - start_s
         return flight, start_s
+
+    def _carry_out(self, flight: _Flight) -> None:
+        """The rank itself, the first of its lane."""
+        flight.start_s = self.now_s
+        self._work(flight.left_s, hides=False)
+        flight.end_s = self.now_s
+        self.queues[flight.event.lane].popleft()
 
     def _next_end_s(self) -> float:
         """Until the first of those in flight is over, if nothing else begins."""
@@ -158,14 +192,14 @@ class _Player:
         between = sum(flight.between_nodes for flight in self.flying)
         return len(self.flying) - between, between
 
-    def _pass(self, seconds: float) -> None:
-        """Time goes by, for those in flight too."""
+    def _pass(self, seconds: float, speed: float = 1.0) -> None:
+        """Time goes by, for those in flight too, at such a speed."""
         self.now_s += seconds
         if not self.flying:
             return
         sharing = self._sharing()
         for flight in self.flying:
-            flight.left_s -= seconds / sharing[flight.between_nodes]
+            flight.left_s -= seconds * speed / sharing[flight.between_nodes]
         for flight in [flight for flight in self.flying if flight.left_s <= END_S]:
             self.flying.remove(flight)
             flight.end_s = self.now_s

@@ -12,7 +12,8 @@ class CollectiveTime(Record):
     """One collective in all groups at once: the median of its samples, with the least and the most.
 
     input_bytes: of a rank's input buffer; moved_bytes: what a rank of a ring sends for it. calls: of one sample, one
-    after another, over which its time is divided.
+    after another, over which its time is divided. processor_s: that it takes of a rank's processor, all threads
+    together, on average; absent for accelerators.
     """
 
     kind: Literal["all_gather", "reduce_scatter", "all_reduce"]
@@ -24,6 +25,7 @@ class CollectiveTime(Record):
     low_s: float
     high_s: float
     bytes_per_s: float
+    processor_s: float | None = None
 
 
 class Rings(Record):
@@ -49,9 +51,9 @@ class FittedLink(Record):
 
 
 class Links(Record):
-    """message_bytes: the largest buffer, input or output. within: groups within a node, on all nodes at once. alone:
-    one rank a node, of two nodes and of all, in several sizes. shared: all ranks of all nodes, as one ring, and as more
-    and more until each has one rank a node.
+    """message_bytes: the largest buffer, input or output. within: groups within a node, on all nodes at once, those of
+    all its processors in several sizes. alone: one rank a node, of two nodes and of all, in several sizes. shared: all
+    ranks of all nodes, as one ring, and as more and more until each has one rank a node.
     """
 
     nodes: int

@@ -214,4 +214,5 @@ def refitted(machine: Machine, rows: Sequence[Timed]) -> Fitted:
     if not rows:
         raise UsageError(f"Nothing was measured that {machine.name} can be fitted to: measure a grid of one axis.")
     log.info("fitting %s to %d rows", machine.name, len(rows))
-    return calibrate.fit(rows, calibrate.ON_CORES if machine.ranks_a_core > 1 else calibrate.USUAL)
+    known = calibrate.ON_CORES if machine.ranks_a_core > 1 else calibrate.USUAL
+    return calibrate.fit(rows, calibrate.CHARGED if machine.taken or machine.taken_within else known)

@@ -1,7 +1,9 @@
 """Bandwidths of rings: who communicates with whom, what is counted, and one valid result."""
 
 import socket
+import time
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -54,13 +56,24 @@ def test_messages_shrink_to_pages() -> None:
 def test_the_median_counts_and_small_messages_are_sent_in_a_row() -> None:
     lengths = iter([9.0, 0.004, 0.02, 0.03, 0.01, 0.05, 0.04])  # one warms up, one tells how many make a sample
     taken = Turns(AtOnce(), 5, 1e9).take(lambda calls: calls * next(lengths))
-    assert taken == Samples(5, 5, pytest.approx(0.03), pytest.approx(0.01), pytest.approx(0.05))
+    assert taken == Samples(5, 5, pytest.approx(0.03), pytest.approx(0.01), pytest.approx(0.05), ANY)
 
 
 def test_what_takes_long_is_one_call_a_sample_and_fewer_of_them_where_the_budget_ends() -> None:
     lengths = iter([9.0, 2.0, 1.0, 3.0])
     taken = Turns(AtOnce(), 7, 1e-9).take(lambda calls: calls * next(lengths))
-    assert taken == Samples(3, 1, pytest.approx(2.0), pytest.approx(1.0), pytest.approx(3.0))
+    assert taken == Samples(3, 1, pytest.approx(2.0), pytest.approx(1.0), pytest.approx(3.0), ANY)
+
+
+def test_what_a_call_takes_of_the_processor_is_no_time_asleep() -> None:
+    def busy(calls: int) -> float:
+        start = time.process_time()
+        while time.process_time() - start < 0.02 * calls:
+            pass
+        time.sleep(0.1)
+        return 1.0 * calls
+
+    assert Turns(AtOnce(), 3, 1e-9).take(busy).processor_s == pytest.approx(0.02, rel=0.2)
 
 
 def measured(comm: Comm) -> Links:
@@ -81,7 +94,7 @@ def test_ranks_of_several_nodes_measure_within_and_between_them() -> None:
     assert first.fitted.bytes_per_s > 0
     for rings in (*first.within, *first.alone, *first.shared):
         of_size = [rings.times[place : place + 3] for place in range(0, len(rings.times), 3)]
-        assert len(of_size) == (2 if rings in first.alone else 1)
+        assert len(of_size) == (1 if rings in first.shared else 2)
         for size, (gather, scatter, reduce) in zip((40000, 5000), of_size, strict=False):
             assert [one.kind for one in (gather, scatter, reduce)] == ["all_gather", "reduce_scatter", "all_reduce"]
             assert gather.input_bytes * rings.ranks == scatter.input_bytes == reduce.input_bytes == size
@@ -89,6 +102,8 @@ def test_ranks_of_several_nodes_measure_within_and_between_them() -> None:
             assert reduce.moved_bytes == pytest.approx(2 * scatter.moved_bytes)
         for one in rings.times:
             assert one.low_s <= one.median_s <= one.high_s
+            assert one.processor_s is not None
+            assert one.processor_s > 0
             assert one.bytes_per_s == pytest.approx(one.moved_bytes / one.median_s)
         together = [sum(values) for values in zip(*((t.moved_bytes, t.median_s) for t in of_size[0]), strict=True)]
         assert rings.bytes_per_s == pytest.approx(together[0] / together[1])

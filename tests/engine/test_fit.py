@@ -79,6 +79,15 @@ def test_tensor_parallelism_stays_in_the_node_then_shards_then_data() -> None:
     assert choose_grid(lookup("gpt-local-2"), 2, Workload(Batch(8))) == Grid(data=2)
 
 
+def test_processors_of_a_node_take_the_grid_that_moves_least() -> None:
+    """Of gpt-pair on two: all gradients are 109 MB; what its layers all-reduce over x is 50 MB."""
+    node = {"devices_per_node": 4}
+    assert choose_grid(lookup("gpt-pair"), 2, Workload(Batch(8), device="cpu"), **node) == Grid(x=2)
+    assert choose_grid(lookup("gpt-pair"), 2, Workload(Batch(64), device="cpu"), **node) == Grid(data=2)
+    assert choose_grid(lookup("gpt-pair"), 2, Workload(Batch(8), device="cuda"), **node) == Grid(data=2)
+    assert choose_grid(lookup("gpt-pair"), 8, Workload(Batch(8), device="cpu"), **node) == Grid(data=8)
+
+
 def test_what_a_step_takes_beyond_the_state_needs_more_tensor_parallelism() -> None:
     """Of llama-3.1-8b on 64 devices of 64 GB."""
     grids = [choose_grid(lookup("llama-3.1-8b"), 64, _trained(256, micro), **FRONTIER) for micro in (1, 8)]

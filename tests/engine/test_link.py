@@ -3,8 +3,8 @@
 import pytest
 
 from engine.comm.collective import Kind
-from engine.planning.collectives import Link, ring_s
-from engine.planning.link import Timed, fit_link
+from engine.planning.collectives import Link, Taken, ring_s
+from engine.planning.link import Timed, fit_link, fit_taken
 
 KINDS = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
 SIZES = [4096 * 8**power for power in range(6)]
@@ -65,3 +65,17 @@ def test_one_time_is_a_bandwidth_and_none_is_an_error() -> None:
     assert fit_link([Timed(Kind.ALL_REDUCE, 8e9, 2, 4.0)]).bytes_per_s == pytest.approx(2e9)
     with pytest.raises(ValueError, match="at least one"):
         fit_link([])
+
+
+@pytest.mark.parametrize("taken", [Taken(4e-4, 1.6e-9), Taken(0.0, 3e-10)])
+def test_processor_seconds_tell_what_a_step_and_a_byte_take(taken: Taken) -> None:
+    times = [Timed(kind, n, ranks, taken.of(kind, n, ranks)) for ranks in (2, 4) for n in SIZES for kind in KINDS]
+    found = fit_taken(times)
+    assert found.byte_s == pytest.approx(taken.byte_s)
+    assert found.step_s == pytest.approx(taken.step_s, abs=1e-12)
+    gathered = Timed(Kind.ALL_GATHER, 1e6, 4, taken.of(Kind.ALL_GATHER, 1e6, 4))
+    assert gathered.time_s == pytest.approx(3 * taken.step_s + 3e6 * taken.byte_s), "three steps of a whole buffer each"
+    alone = fit_taken([gathered])
+    assert alone == Taken(0.0, pytest.approx(gathered.time_s / 3e6)), "one size tells no step"
+    with pytest.raises(ValueError, match="at least one"):
+        fit_taken([])

@@ -13,7 +13,7 @@ from engine.grid import Axis, Grid
 from engine.models.catalogue import lookup
 from engine.overlap.flags import ALL, Overlap
 from engine.planning.bandwidth import Bandwidths
-from engine.planning.collectives import ring_s
+from engine.planning.collectives import Taken, ring_s
 from engine.planning.events import Attention, Event, Issue, Mark, Product, Segment, Sweep, Trace, Wait
 from engine.planning.machine import Fitted, Machine
 from engine.planning.simulate import in_turns, share_of, simulate
@@ -64,6 +64,60 @@ def test_what_is_in_flight_during_compute_is_hidden_and_slows_it() -> None:
     assert slow.compute_s == slow.time_s == pytest.approx(1.5 + 1)  # in 1.5 s one second is done
     partly = simulate(of(gather("z", 3), SECOND, Wait(1, False)), MACHINE)
     assert (partly.time_s, partly.communication_s, partly.hidden_s) == pytest.approx((3, 2, 1))
+
+
+def on_cores(between_s: float, within_s: float = 0.0, **more: float) -> Machine:
+    """Each byte that a rank sends takes so much of its core, at 0.5 MB/s between nodes and 4 MB/s within."""
+    between, within = Taken(0.0, between_s / 0.5e6), Taken(0.0, within_s / 4e6)
+    taken = {"taken": dict.fromkeys(KINDS, between), "taken_within": dict.fromkeys(KINDS, within) if within_s else {}}
+    return replace(MACHINE, **taken, **more)  # type: ignore[arg-type]
+
+
+def test_a_core_that_also_sends_computes_for_longer_by_what_that_takes() -> None:
+    """A collective of one second takes 0.2 s of the core."""
+    hidden = of(gather("z", 1), SECOND, Wait(1, False))
+    found = simulate(hidden, on_cores(0.2))
+    assert (found.time_s, found.communication_s) == pytest.approx((1.2, 0))
+    assert (found.compute_s, found.hidden_s) == pytest.approx((1.2, 1))
+    assert simulate(hidden, MACHINE).time_s == pytest.approx(1), "nothing where it wasn't measured, nor on accelerators"
+    exposed = simulate(of(SECOND, gather("z", 1), Wait(1, True)), on_cores(0.2))
+    assert exposed.time_s == pytest.approx(2), "a wait is long enough for it"
+    turns = simulate(hidden, on_cores(0.2, ranks_a_core=2))
+    assert turns.time_s == pytest.approx(1 + 2 * 0.2), "a rank's share of the core is half of it"
+    two = simulate(of(gather("z", 0.5), gather("data", 0.5), SECOND, Wait(1, False)), on_cores(0.2))
+    assert two.time_s == pytest.approx(1.2), "together they send for a second"
+
+
+def test_collectives_get_half_of_a_core_that_computes_and_what_they_take_is_never_lost() -> None:
+    found = simulate(of(gather("z", 1), SECOND, Wait(1, False)), on_cores(0.8))
+    assert found.time_s == pytest.approx(1.8)
+    assert found.hidden_s == pytest.approx(1.6), "0.8 s of the core at half of it"
+
+
+def test_within_a_node_the_rank_itself_exchanges_when_it_waits() -> None:
+    found = simulate(of(gather("x", 1), SECOND, Wait(1, False)), on_cores(0.2, 0.9), timeline=True)
+    assert (found.time_s, found.hidden_s) == pytest.approx((2, 0))
+    assert found.exposed_s == pytest.approx({"x": 1})
+    assert found.timeline is not None
+    (flight,) = (span for span in found.timeline.spans if span.kind == "collective")
+    assert (flight.issued_s, flight.start_s, flight.end_s) == pytest.approx((0, 1, 2))
+    queued = simulate(of(gather("x", 1), gather("x", 1), SECOND, Wait(1, False)), on_cores(0.2, 0.9))
+    assert queued.exposed_s == pytest.approx({"x": 2})
+    beside = simulate(of(gather("z", 2), gather("x", 1), Wait(1, True), Wait(2, False)), on_cores(0.2, 0.9))
+    assert beside.exposed_s == pytest.approx({"x": 1.25, "z": 0.75}), "what is sent meanwhile takes of the core"
+
+
+def test_where_sending_takes_processors_the_grid_that_sends_less_is_the_fastest() -> None:
+    """Over z each weight is gathered twice and its gradient scattered; over data the gradient is summed, once."""
+    steps = {grid: trace(dry_plan(lookup("gpt-test"), grid, Batch(16))) for grid in (Grid(z=4), Grid(data=4))}
+    fast = replace(MACHINE, bandwidths=Bandwidths(2, 1e12, 4e12), memory_bytes_per_s=1e9)
+    costly = replace(fast, taken=dict.fromkeys(("all_gather", "reduce_scatter", "all_reduce"), Taken(0.0, 1e-7)))
+
+    def fastest(machine: Machine) -> Grid:
+        return min(steps, key=lambda grid: simulate(steps[grid], machine).time_s)
+
+    assert fastest(fast) == Grid(z=4), "the optimizer has less to do"
+    assert fastest(costly) == Grid(data=4)
 
 
 def test_flights_that_use_the_same_link_share_it_and_others_do_not() -> None:

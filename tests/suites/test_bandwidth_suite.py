@@ -39,6 +39,9 @@ def test_a_run_that_is_good_fills_the_store_and_says_so(run: Run, root: Path) ->
         kinds = kept["intra_kinds"][f"{rings.apart}x{rings.ranks}"]
         largest = {time.kind: time.bytes_per_s for time in rings.times if time.input_bytes >= 65536 // rings.ranks}
         assert kinds == pytest.approx(largest, rel=1e-4)
+    assert set(kept["intra_processor"]) == {"all_gather", "reduce_scatter", "all_reduce"}
+    assert all(taken["byte_s"] > 0 for taken in kept["intra_processor"].values())
+    assert kept["intra_step_s"] >= 0
     assert kept["message_bytes"] == 65536
     assert kept["source"]["device"] == result.provenance.devices[0]
     assert kept["source"]["ranks"] == result.ranks

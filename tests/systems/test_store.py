@@ -47,6 +47,7 @@ def test_what_is_kept_is_read_again(folder: Path) -> None:
     found = systems.measured("one")
     assert found is not None
     assert found.intra_of() == {(1, 2): 1.5e9}
+    assert (found.intra_step_s, found.intra_processor) == (None, {}), "older files don't tell"
     assert store.keep("two", found) == folder / "two.yaml"
     assert systems.measured("two") == found
     assert yaml.safe_load((folder / "two.yaml").read_text())["intra"] == {"1x2": 1.5e9}
