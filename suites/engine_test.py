@@ -10,7 +10,7 @@ from typing import Any
 
 import reframe as rfm
 from reframe.core.builtins import run_after, run_before, sanity_function, variable
-from reframe.core.exceptions import SanityError
+from reframe.core.exceptions import PerformanceError, SanityError
 from reframe.core.logging import getlogger
 from reframe.utility import typecheck as typ
 from reframe.utility.sanity import make_performance_function
@@ -48,7 +48,8 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
 
     device: cpu or cuda; unless set, what the system's devices are. ranks_per_node: at most, unless its devices are
     fewer. record: the whole result, so that ReFrame's run report and database suffice to rebuild a report. worth: to a
-    night, as suites/night.py has it. compare: whether what is slower than usual fails.
+    night, as suites/night.py has it. compare: whether what is slower than usual fails. referenced: the figures of
+    which is known what is usual.
     """
 
     valid_systems = ["*"]
@@ -62,6 +63,7 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
     keep_files = [RESULT]
     study = ""
     reference: dict[str, Any]
+    referenced: tuple[str, ...] = ()
 
     @run_after("init")
     def take_the_systems_device(self) -> None:
@@ -87,6 +89,12 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
         if precision in device.empirical_peak_flops:
             return [*words, "--empirical-peak-flops", f"{device.empirical_peak_flops[precision].value:g}"]
         return [*words, "--measure-peak"]
+
+    @property
+    def device_memory_options(self) -> list[str]:
+        """Bytes of a device, where its file tells."""
+        memory = self.system.device.memory_bytes
+        return ["--device-memory", f"{memory.value:.0f}"] if memory else []
 
     @property
     def ranks_of_a_node(self) -> int | None:
@@ -139,7 +147,7 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
 
         A fixture has none: where it failed for being slow, ReFrame would run no test that needs it.
         """
-        if self.is_fixture() or not self.compare:
+        if self.is_fixture() or not self.compare or self.is_dry_run():
             return
         try:
             known = references.references(self.system.name)
@@ -155,8 +163,19 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
         )
         series = known.by_key().get(key) if known else None
         if series:
-            usual = {name: one.as_reframe() for name, one in series.figures.items() if name in self.perf_variables}
+            self.referenced = tuple(series.figures)
+            usual = {name: one.as_reframe() for name, one in series.figures.items()}
             self.reference = {f"{self.system.name}:{self.partition.name}": usual}
+
+    @run_after("performance")
+    def miss_no_figure(self) -> None:
+        """A figure with a reference that is no longer measured is told, and not green. Raises PerformanceError."""
+        measured = {name.split(":")[-1] for name in self.perfvalues}
+        if missing := sorted({*self.referenced} - measured):
+            raise PerformanceError(
+                f"not measured, though it has a reference: {', '.join(missing)}. Find out why, or make the references "
+                f"anew by `par4d reference make --system {self.system.name}`"
+            )
 
     def add_figures(self, found: Mapping[str, tuple[float | None, str]]) -> None:
         """Add (value, unit) by name to what the test measures; None is not measured, and absent."""

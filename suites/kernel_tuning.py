@@ -117,7 +117,7 @@ class KernelTuning(OfOneRank):
             sum(of.layers * (getattr(of, name) or 0.0) for of in self.shapes) for name in ("own_s", "chosen_s")
         )
         rates = [way.flops_per_s for of in self.shapes for way in of.times if way.chosen]
-        held = choices.share_that_holds(self.shapes)
+        held = choices.share_that_holds([choices.by_fastest(shape) for shape in self.shapes])
         found = {
             "speed_up": (metrics.speed_up(own_s, chosen_s), "x"),
             "choices_that_hold": (100 * held.low, "%"),

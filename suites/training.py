@@ -74,7 +74,7 @@ class Training(EngineTest):
 
     def plan_options(self, data: str) -> list[str]:
         """Options of every command that trains, and of check."""
-        device, node = self.system.device, self.system.node
+        node = self.system.node
         words = [
             "--model",
             self.model,
@@ -98,8 +98,7 @@ class Training(EngineTest):
             words += ["--learning-rate", f"{self.learning_rate:g}"]
         if self.ranks_of_a_node:
             words += ["--devices-per-node", str(self.ranks_of_a_node)]
-        if device.memory_bytes:
-            words += ["--device-memory", f"{device.memory_bytes.value:.0f}"]
+        words += self.device_memory_options
         if node.nic_bytes_per_s:
             nics = node.nics.value if node.nics else 1
             words += ["--link-bytes-per-s", f"{nics * node.nic_bytes_per_s.value:g}"]

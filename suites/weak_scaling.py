@@ -11,12 +11,14 @@ relates points to each other: the report has it.
 """
 
 import reframe as rfm
-from reframe.core.builtins import fixture, parameter
+from reframe.core.builtins import fixture, parameter, run_after
+from reframe.core.exceptions import PerformanceError
 
 from suites.corpus import Corpus
 from suites.night import Worth
 from suites.point_training import SYSTEM, PointTraining
 from suites.series import points
+from suites.targets import published_rate, unreached
 from suites.training import SYNTHETIC
 
 POINTS = points("weak_scaling", SYSTEM.name)
@@ -31,9 +33,17 @@ class WeakScaling(PointTraining):
     study = "weak_scaling"
     worth = Worth.TRAINING
     point = parameter(POINTS, fmt=lambda point: str(point), loggable=True)
-    reference = {"$ref": "targets.yaml"}
     if ON_TEXT:
         text = fixture(Corpus, scope="session")
+
+    @run_after("performance")
+    def reach_what_is_published(self) -> None:
+        """Where it isn't known what these jobs usually measure here. Raises PerformanceError."""
+        if self.is_dry_run() or self.referenced or not self.compare:
+            return
+        published = published_rate(self.system.name, self.series, self.num_tasks)
+        if published is not None and (reason := unreached(self.record, published)):
+            raise PerformanceError(reason)
 
     def corpus(self) -> str:
         return self.text.folder if ON_TEXT and self.data == SYNTHETIC else self.data

@@ -58,7 +58,7 @@ def checks(judge: Judge, memory_bytes: float, folder: Path, *, tf32: bool) -> li
     def tuner(family: str) -> Check:
         of = trained[family]
         words = ["bench", "matmul", *of.network, "--micro-batch", str(of.sequences), "--twice"]
-        return bench(f"tuner, {family}", words, judge.matmul, 25, 60)
+        return bench(f"tuner, {family}", words, judge.matmul, 25, 60, repeats=True)
 
     def contest(family: str, peer: str) -> Check:
         often = ["--jobs", "1", "--rounds", "3" if judge.on_gpu else "2", "--threads", "4" if judge.on_gpu else "1"]

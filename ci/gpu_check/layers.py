@@ -104,9 +104,15 @@ class Bench:
     def compared(
         self, ours: Sequence[Tensor], function: Callable[..., Tensor], gradient: Tensor, *inputs: Tensor
     ) -> Compared:
-        """With what the function of PyTorch makes of the same numbers, in the format on the device and in float64."""
+        """With what the function of PyTorch makes of the same numbers."""
+        return Compared(ours, *self.wanted(function, gradient, *inputs))
+
+    def wanted(
+        self, function: Callable[..., Tensor], gradient: Tensor, *inputs: Tensor
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """The function's result and gradients in the format on the device, and in float64."""
         plain = _taken(function, gradient, [self.input(x.detach()) for x in inputs])
-        return Compared(ours, plain, _taken(function, gradient, [x.clone().requires_grad_() for x in inputs]))
+        return plain, _taken(function, gradient, [x.clone().requires_grad_() for x in inputs])
 
 
 def _gradients(leaves: Sequence[Tensor]) -> list[Tensor]:
@@ -123,6 +129,7 @@ def _taken(function: Callable[..., Tensor], gradient: Tensor, leaves: Sequence[T
 def linear(bench: Bench) -> Iterator[Compared]:
     """In every mode, its weight stored either way, with a bias and without."""
     x_MK, W_NK, b_N, g_MN = bench.drawn(ROWS, IN), bench.drawn(OUT, IN), bench.drawn(OUT), bench.drawn(ROWS, OUT)
+    wanted = {biased: bench.wanted(F.linear, g_MN, x_MK, W_NK, *([b_N] if biased else [])) for biased in (True, False)}
     for kernels, biased in product(KERNELS, (True, False)):
         weight = bench.weight(W_NK, column_major=kernels.column_major)
         bias = bench.parameter(b_N) if biased else None
@@ -138,7 +145,7 @@ def linear(bench: Bench) -> Iterator[Compared]:
             weight.tile(weight.shard.grad),
             *_gradients([bias] if bias is not None else []),
         ]
-        yield bench.compared(ours, F.linear, g_MN, x_MK, W_NK, *([b_N] if biased else []))
+        yield Compared(ours, *wanted[biased])
 
 
 def token_embedding(bench: Bench) -> Iterator[Compared]:

@@ -31,32 +31,37 @@ class Contest(NamedTuple):
         return at_most(self.interval, SLOWEST)
 
 
-def by_own(shape: TunedShape) -> Contest:
-    """All products of a layer as chosen, by PyTorch's own ways, which copy nothing and store weights row by row."""
-    return _contest(shape, lambda way: way.own and not way.column_major)
+def by_own(*timed: TunedShape) -> Contest:
+    """All products of a layer as chosen, by PyTorch's own ways, which copy nothing and store weights row by row.
+
+    timed: the layer's shape, as often as it was tuned. Of several times the rounds count together.
+    """
+    return _contest(timed, lambda way: way.own and not way.column_major)
 
 
-def by_fastest(shape: TunedShape) -> Contest:
+def by_fastest(*timed: TunedShape) -> Contest:
     """The same, by the ways that were fastest in the first timing: who wins one by luck does not win the next."""
-    return _contest(shape, lambda way: way.fastest)
+    return _contest(timed, lambda way: way.fastest)
 
 
-def share_that_holds(shapes: Sequence[TunedShape]) -> Interval:
-    """Of these choices: how many are as fast as the fastest ways for certain, and how many may be. One or more."""
-    found = [by_fastest(shape) for shape in shapes]
+def share_that_holds(found: Sequence[Contest]) -> Interval:
+    """Of contests with the fastest, one or more: how many choices are as fast for certain, and how many may be."""
     failed = sum(contest.outcome == "fail" for contest in found)
     return Interval(metrics.choices_that_hold([contest.interval for contest in found]), 1 - failed / len(found))
 
 
-def _contest(shape: TunedShape, others: Callable[[ModeTime], bool]) -> Contest:
+def _contest(timed: Sequence[TunedShape], others: Callable[[ModeTime], bool]) -> Contest:
     """Of too few rounds, or where not all ways were timed or their rounds weren't kept, nothing is known."""
-    chosen = [way for way in shape.times if way.chosen]
-    against = [way for way in shape.times if others(way)]
-    if chosen and chosen == against:
+    sides = [
+        ([way for way in shape.times if way.chosen], [way for way in shape.times if others(way)]) for shape in timed
+    ]
+    if all(chosen and chosen == against for chosen, against in sides):
         return Contest(_BY_DEFINITION, Interval(_BY_DEFINITION, _BY_DEFINITION))
     ratios = [
-        mine / theirs for mine, theirs in zip(_by_round(shape, chosen), _by_round(shape, against), strict=False)
-    ]  # fmt: skip
+        mine / theirs
+        for shape, (chosen, against) in zip(timed, sides, strict=True)
+        for mine, theirs in zip(_by_round(shape, chosen), _by_round(shape, against), strict=False)
+    ]
     return Contest(median(ratios) if ratios else float("nan"), over_rounds(ratios))
 
 

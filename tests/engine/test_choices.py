@@ -86,6 +86,15 @@ def test_too_few_rounds_or_none_that_were_kept_are_undecided() -> None:
     assert by_own(old).outcome == by_fastest(old).outcome == "undecided"
 
 
+@pytest.mark.parametrize(("slower", "outcome"), [(1.0, "pass"), (1.24, "fail")])
+def test_rounds_of_several_tunings_count_together(slower: float, outcome: str) -> None:
+    often = [shape(slower, noise=0.002, rounds=5, seed=seed) for seed in range(3)]
+    assert {by_own(one).outcome for one in often} == {"undecided"}
+    assert by_own(*often).outcome == outcome
+    own = shape(1.0, noise=0.5, rounds=5, seed=0, chosen_is_own=True)
+    assert by_own(own, *often[1:]).outcome == ("pass" if outcome == "pass" else "undecided"), "another choice each time"
+
+
 def test_of_choices_that_hold_only_those_are_counted_that_do_so_for_certain() -> None:
     sure, slow, unknown = (shape(by, noise=0.005, rounds=of, seed=0) for by, of in ((1.0, 21), (1.2, 21), (1.0, 5)))
-    assert share_that_holds([sure, sure, slow, unknown]) == (0.5, 0.75)
+    assert share_that_holds([by_fastest(one) for one in (sure, sure, slow, unknown)]) == (0.5, 0.75)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,8 +19,9 @@ from engine.layers import matmul
 from engine.peers.compare import comparison
 from engine.peers.contest import CONTESTS
 from engine.peers.ranks import Job
-from engine.result import provenance
+from engine.result import provenance, schema
 from engine.result.gpu_check import Finding, GpuCheck, Status, parse, write_findings
+from engine.result.matmul import ModeTime, TunedShape, Tuning
 from engine.result.peers import Measured, Peaks, PeersResult, Side, Work
 from engine.result.schema import Memory
 from gpu_check import layers, process, rounding, staged, steps, streams
@@ -314,6 +316,46 @@ def test_flags_that_cost_3_percent_fail(tmp_path: Path) -> None:
     assert _flags(tmp_path, 0.998, 1.0, 1.002).status == "pass"
     assert _flags(tmp_path, 1.0, 1.01, 1.02).status == "undecided"
     assert _flags(tmp_path, 1.03).status == "undecided"
+
+
+def _tuning(monkeypatch: pytest.MonkeyPatch, *times_s: float, slower: float = 1.0) -> dict[str, Status]:
+    """What is made of so long tunings, whose choice takes so many times as long as PyTorch's own."""
+
+    def way(role: str, own: bool) -> ModeTime:
+        taken = tuple(1e-3 * (1.0 if own else slower) for _ in range(21))
+        return ModeTime(
+            role=role, column_major=False, mode="NN", own=own, median_s=taken[0], low_s=taken[0], high_s=taken[0],
+            flops_per_s=1.0, rounds=21, by_round_s=taken, fastest=own, chosen=not own,
+        )  # fmt: skip
+
+    ways = tuple(way(role, own) for role in ("forward", "input_gradient", "weight_gradient") for own in (True, False))
+    shape = TunedShape(
+        m=8, n=8, k=8, dtype="fp32", layers=1, layer="a", forwards=2, movable=True, own_s=1.0, chosen_s=1.0, best_s=1.0,
+        times=ways,
+    )  # fmt: skip
+    results = {
+        Path(f"{number}.json"): SimpleNamespace(
+            tuning=Tuning(time_s=time_s, timed=1, shapes=(shape,), again=(shape,)), model=SimpleNamespace(name="gpt")
+        )
+        for number, time_s in enumerate(times_s)
+    }
+    monkeypatch.setattr(schema, "read", results.__getitem__)
+    return {finding.name: finding.status for finding in Judge(True, {}, None).matmul(list(results))}
+
+
+def test_a_tuning_is_held_to_its_time_over_processes_and_one_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "tuning, gpt"
+    assert _tuning(monkeypatch, 6.0)[name] == _tuning(monkeypatch, 12.0)[name] == "undecided"
+    assert _tuning(monkeypatch, 6.0, 6.1)[name] == "pass"
+    assert _tuning(monkeypatch, 12.0, 12.1)[name] == "fail"
+    assert _tuning(monkeypatch, 6.0, 12.0)[name] == "undecided"
+    (tuner,) = [one for one in checks(Judge(True, {}, None), 141e9, Path(), tf32=True) if one.name == "tuner, gpt"]
+    assert tuner.repeats
+
+
+def test_a_choice_that_is_slower_than_pytorchs_own_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "tuner's choice by PyTorch's own, gpt"
+    assert [_tuning(monkeypatch, 6.0, 6.1, slower=by)[name] for by in (1.0, 1.05)] == ["pass", "fail"]
 
 
 def _repeated(

@@ -14,11 +14,10 @@ import pytest
 import torch
 import yaml
 from counter_files import rapl
-from running import ONCE, QUICK, ROOT, Run, figures, project, reframe, short
+from running import ONCE, QUICK, Run, figures, project, reframe, short
 
 from engine.result.schema import parse
 from reports.cli import main as build_report
-from suites.training import Training
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +51,7 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Run:
     python.write_text('#!/bin/sh\necho "no room" >&2\nexit 1\n')
     python.chmod(0o755)
     suites = [*WEAK_SCALING, *VALIDATION, *STRONG_SCALING, "-c", "suites/peak.py"]
-    faults = ["-S", "Validation.learning_rate=0.00301", "-S", "StrongScaling.learning_rate=1e30"]
+    faults = ["-S", "Validation.learning_rate=0.00300001", "-S", "StrongScaling.learning_rate=1e30"]
     faults += ["-S", f"Peak.python={python}"]
     names = "WeakScaling.*local-1-|^Validation|StrongScaling.*local-1-|Peak%ranks=1%dtype=fp32$"
     return reframe(tmp_path_factory.mktemp("wrong"), *suites, *THREE, *ONCE, *faults, "-n", names, root=root)
@@ -60,9 +59,7 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def aim(root: Path, *, ranks: int) -> None:
     """Make it a target of weak scaling on so many ranks to be faster than any machine, the only target there is."""
-    figure = {"hardware_flops_per_s": [1e30, -0.2, None, "flop/s"]}
-    targets = {"WeakScaling": {"$index": ["$system", "series", "num_tasks"], "local": {"local": {ranks: figure}}}}
-    (root / "suites" / "targets.yaml").write_text(yaml.safe_dump(targets))
+    (root / "suites" / "targets.yaml").write_text(yaml.safe_dump({"local": {"local": {ranks: 1e30}}}))
 
 
 @contextmanager
@@ -153,23 +150,6 @@ def test_each_result_is_whole_in_the_run_report_in_the_database_and_in_the_outpu
     assert stored == records
 
 
-def test_every_target_names_a_figure_that_is_really_measured(run: Run) -> None:
-    measured = {name for case in run.cases() for name in figures(case)}
-    measured |= {"percent_of_advertised_peak"} & set(vars(Training))
-    targets = yaml.safe_load((ROOT / "suites" / "targets.yaml").read_text())
-    names = {
-        name
-        for test in targets.values()
-        for system, by_series in test.items()
-        if system != "$index"
-        for by_devices in by_series.values()
-        for figures in by_devices.values()
-        for name in figures
-    }
-    assert names
-    assert names <= measured
-
-
 def test_nothing_is_written_outside_the_folder(run: Run) -> None:
     assert {path.name for path in run.folder.iterdir()} == {"suites", "stage", "output", "results", "reframe.log"}
 
@@ -187,7 +167,7 @@ def test_more_ranks_than_cores_are_run_on_demand_only(tmp_path: Path) -> None:
 
 def test_a_result_below_its_target_fails_and_one_without_target_does_not(wrong: Run, run: Run) -> None:
     assert wrong.code == 1
-    assert "failed to meet reference(s): hardware_flops_per_s=" in wrong.out
+    assert "undecided whether the target is reached: too few steps to tell" in wrong.out
     assert [case["result"] for case in weak_scaling(wrong)] == ["fail"]
     assert [case["result"] for case in weak_scaling(run)] == ["pass", "pass"], "the target of four ranks is not theirs"
 

@@ -4,6 +4,8 @@ import csv
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import pytest
 import yaml
@@ -17,7 +19,8 @@ from engine.planning.choose import choose_grid
 from engine.planning.fit import check_grid
 from engine.planning.memory import Workload
 from engine.training.config import TrainConfig
-from suites import series
+from suites import series, targets
+from suites.targets import published_rate
 
 ROOT = Path(series.__file__).parents[1]
 PUBLISHED = ROOT / "reports" / "published" / "weak_scaling.csv"
@@ -47,14 +50,34 @@ def test_the_series_of_the_paper_is_table_3_with_nothing_left_out() -> None:
 
 
 def test_the_targets_are_the_published_rates_and_every_published_rate_is_one() -> None:
-    targets = yaml.safe_load((ROOT / "suites" / "targets.yaml").read_text())["WeakScaling"]
-    assert targets.pop("$index") == ["$system", "series", "num_tasks"]
     ours = {
-        (system, devices): figures["hardware_flops_per_s"][0]
-        for system, by_series in targets.items()
-        for devices, figures in by_series["axonn-sc24"].items()
+        (system, devices): published_rate(system, "axonn-sc24", devices)
+        for system, by_series in yaml.safe_load(targets.FILE.read_text()).items()
+        for devices in by_series["axonn-sc24"]
     }
     assert ours == {(system, devices): pytest.approx(rate) for (system, devices, _), rate in table_3().items()}
+
+
+def steps(*times_s: float) -> dict[str, Any]:
+    """A result whose counted steps took so long, of 1e15 flop each; a slow warm-up comes first."""
+    every = [{"time_s": 9.0, "warmup": True}, *({"time_s": time_s, "warmup": False} for time_s in times_s)]
+    mean_s = fmean(times_s)
+    return {"summary": {"hardware_flops_per_s": 1e15 / mean_s, "time_per_iteration_s": mean_s}, "iterations": every}
+
+
+@pytest.mark.parametrize(
+    ("times_s", "outcome"),
+    [
+        ([1.0] * 8, None),
+        ([1.24, 1.22] * 4, None),
+        ([1.26, 1.28] * 4, "the target is missed: "),
+        ([1.2] * 5 + [1.3] * 3, "undecided whether the target is reached: "),
+        ([1.0] * 5, "undecided whether the target is reached: too few steps"),
+    ],
+)
+def test_a_target_is_reached_by_the_whole_interval_over_steps(times_s: list[float], outcome: str | None) -> None:
+    reason = targets.unreached(steps(*times_s), 1e15)
+    assert reason is None if outcome is None else str(reason).startswith(outcome)
 
 
 @pytest.mark.parametrize("study", STUDIES)

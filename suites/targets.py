@@ -1,0 +1,48 @@
+"""Whether a run reaches the published rate that targets.yaml has for it, by the whole interval over its steps.
+
+Steps of one job tell of that job alone, as one published rate does. Fewer than six tell nothing: then it is undecided.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from engine.result import gate
+from engine.result.interval import NOTHING_KNOWN, Interval, over_rounds
+
+REACHED = 0.8
+"""Of a published rate, that much has to be reached."""
+FILE = Path(__file__).with_name("targets.yaml")
+
+
+def published_rate(system: str, series: str, ranks: int) -> float | None:
+    """Sustained flop/s of the job; None where nothing is published."""
+    rate = yaml.safe_load(FILE.read_text()).get(system, {}).get(series, {}).get(ranks)
+    return None if rate is None else float(rate)
+
+
+def rate_over_steps(record: Mapping[str, Any]) -> Interval:
+    """Hardware flop/s of a job, by its counted steps; from 0 where they are too few."""
+    summary = record["summary"]
+    flops = summary["hardware_flops_per_s"] * summary["time_per_iteration_s"]
+    times = over_rounds([s["time_s"] for s in record["iterations"] if not (s["warmup"] or s.get("profiled"))])
+    if times == NOTHING_KNOWN:
+        return NOTHING_KNOWN
+    return Interval(flops / times.high, flops / times.low)
+
+
+def unreached(record: Mapping[str, Any], published: float) -> str | None:
+    """Why a result doesn't reach a published rate: it fails, or that is undecided. None if it does."""
+    found, least = rate_over_steps(record), REACHED * published
+    outcome = gate.at_least(found, least)
+    if outcome == "pass":
+        return None
+    verdict = "the target is missed" if outcome == "fail" else "undecided whether the target is reached"
+    between = (
+        "too few steps to tell (six or more do)"
+        if found == NOTHING_KNOWN
+        else f"{found.low:.4g} to {found.high:.4g} flop/s over its steps"
+    )
+    return f"{verdict}: {between}, at least {least:.4g} is wanted, {REACHED:.0%} of the published {published:.4g}"
