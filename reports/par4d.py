@@ -3,7 +3,6 @@
 It has its home here because the engine knows nothing of reports and suites, while they read what the engine writes.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -11,8 +10,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from engine.cli.main import commands, run
+from engine.cli.told import Json, facts, tell
 from engine.progress import log_to_stderr
 from reports.nights.commands import reference, verdict
+from systems.store import as_data
 
 
 def report(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
@@ -27,6 +28,7 @@ def calibrate(
     system: Annotated[str | None, Parameter(metavar="NAME")] = None,
     results: Annotated[Path | None, Parameter(metavar="DIR", help="fit to what an earlier run has measured")] = None,
     timeout: Annotated[float, Parameter(metavar="SECONDS", help="for all tests, and their time in a queue")] = 86400.0,
+    json: Json = False,
 ) -> int:
     """Measure what `par4d plan` takes of a machine: its links, its devices, and four numbers that a fit finds.
 
@@ -41,12 +43,13 @@ def calibrate(
         which (default: this machine)
     """
     from engine.errors import UsageError
-    from suites.calibrate import calibrated
+    from suites.calibrate import calibrated, numbers
 
     if not timeout > 0:
         raise UsageError(f"--timeout is a positive number, but {timeout:g} was given.")
     log_to_stderr(0)
-    sys.stdout.write(f"{calibrated(system, timeout_s=timeout, results=results)}\n")
+    file, found = calibrated(system, timeout_s=timeout, results=results)
+    tell(f"{facts(numbers(found))}\n{file}", as_data(found), as_json=json)
     return 0
 
 

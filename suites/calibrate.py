@@ -35,8 +35,9 @@ SUITES = ("bandwidth", "peak", "calibration")
 _Found = TypeVar("_Found")
 
 
-def calibrated(name: str | None, *, timeout_s: float, results: Path | None = None) -> Path:
-    """Calibrate a system; returns the file that has it. What is measured is kept below results/, for the report too.
+def calibrated(name: str | None, *, timeout_s: float, results: Path | None = None) -> tuple[Path, Measured]:
+    """Calibrate a system; returns the file that has it, and what it says. What is measured is kept below results/, for
+    the report too.
 
     results: a folder with what was measured before. Raises UsageError where that isn't enough, or where nothing can be
     measured from here; RunError where a test failed, or took longer than timeout_s with its time in a queue.
@@ -50,7 +51,15 @@ def calibrated(name: str | None, *, timeout_s: float, results: Path | None = Non
         _measure(system, results, timeout_s)
     found = calibration(system, results)
     with _writing(store.FOLDER):
-        return store.keep(system.name, found)
+        return store.keep(system.name, found), found
+
+
+def numbers(measured: Measured) -> dict[str, str]:
+    """What was fitted, by its names in the file."""
+    assert measured.performance is not None
+    found = measured.performance
+    names = ("products", "link", "fading", "slowdown", "spread")
+    return {name: f"{getattr(found, name):.4g}" for name in names} | {"fitted to": ", ".join(found.fitted_to)}
 
 
 def calibration(system: System, folder: Path) -> Measured:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from engine.cli.told import Json
 from engine.options import File
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def breakdown(
     /,
     *,
     iteration: Annotated[int | None, Parameter(help="of those in it (default: the last)")] = None,
-    json: Annotated[bool, Parameter(help="everything, as JSON")] = False,
+    json: Json = False,
 ) -> int:
     """Say where the time of a profiled step went: compute, exposed and hidden communication, copies, idle.
 

@@ -1,10 +1,10 @@
 """`data prepare`: a folder of text to token shards."""
 
-import sys
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from engine.cli.told import Json, tell
 from engine.options import Folder
 from engine.progress import log_to_stderr
 
@@ -15,11 +15,13 @@ def prepare(
     out: Annotated[Folder, Parameter(help="where the corpus goes")],
     vocab_size: Annotated[int, Parameter(help="tokens to learn")] = 8192,
     max_bytes: Annotated[int | None, Parameter(metavar="BYTES", help="use only so much text (default: all)")] = None,
+    json: Json = False,
 ) -> int:
     """Turn a folder of text into token shards."""
     from engine.data.corpus import prepare as prepare_corpus
+    from engine.data.tokens import HEADER
 
     log_to_stderr(0)
     header = prepare_corpus(source, out, vocab_size, max_bytes=max_bytes)
-    sys.stdout.write(f"{out}: {header.tokens:,} tokens, vocabulary {header.vocabulary}\n")
+    tell(f"{out}: {header.tokens:,} tokens, vocabulary {header.vocabulary}", out / HEADER, as_json=json)
     return 0

@@ -5,6 +5,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from engine.cli.place import take_place
+from engine.cli.told import Json
 from engine.cli.train import PaceOptions, carry_out
 from engine.options import words
 from engine.overlap.flags import ALL, Overlap, Pace
@@ -23,6 +24,7 @@ def overlap(
     variant: Variants = (),
     turns: Turns = Turns(),
     pace: PaceOptions = Pace(),
+    json: Json = False,
 ) -> int:
     """Measure what each overlap of communication with compute gains over none, in turns in the same processes.
 
@@ -36,4 +38,4 @@ def overlap(
     """
     launch = take_place()
     plan = checked_ablation(run, overlap.at(pace), variant, turns, launch.world_size)
-    return carry_out(plan, launch, ablation_notices(plan, variant))
+    return carry_out(plan, launch, ablation_notices(plan, variant), as_json=json)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from engine.batch import Batch
+from engine.cli.told import Json
 from engine.cli.train import PaceOptions
 from engine.cli.validate import validated
 from engine.errors import UsageError
@@ -94,7 +95,7 @@ def plan(
     config: PlanConfig = PlanConfig(),
     pace: PaceOptions = Pace(),
     explain: Annotated[int | None, Parameter(metavar="N", help="say why the N-th costs what it does")] = None,
-    json: Annotated[bool, Parameter(help="print a document for programs")] = False,
+    json: Json = False,
     out: Annotated[File | None, Parameter(help="write that document, for the report")] = None,
     validate: Annotated[bool, Parameter(help="predict what was published and measured instead")] = False,
     measured: Annotated[Path | None, Parameter(help="with --validate: results of suites/model_validation.py")] = None,

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from engine.cli.place import take_place
+from engine.cli.told import Json, tell
 from engine.comm.launch import Launch
 from engine.errors import UsageError
 from engine.loading import loading
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 PaceOptions = Annotated[Pace, Parameter(name="*", group=OVERLAP)]
 
 
-def train(*, config: TrainConfig, pace: PaceOptions = Pace()) -> int:
+def train(*, config: TrainConfig, pace: PaceOptions = Pace(), json: Json = False) -> int:
     """Train a network with 4D parallelism for a fixed number of iterations and write one result (--out).
 
     Start one process a device with any launcher; the grid's four sizes multiply to the number of processes:
@@ -41,10 +41,10 @@ def train(*, config: TrainConfig, pace: PaceOptions = Pace()) -> int:
     """
     launch = take_place()
     plan = checked(replace(config, overlap=config.overlap.at(pace)), launch.world_size)
-    return carry_out(plan, launch, notices(plan))
+    return carry_out(plan, launch, notices(plan), as_json=json)
 
 
-def carry_out(plan: Plan, launch: Launch, notices: Sequence[str]) -> int:
+def carry_out(plan: Plan, launch: Launch, notices: Sequence[str], *, as_json: bool) -> int:
     """Run the plan on this rank, after these sentences of what to expect of it; returns the exit code."""
     for notice in notices:
         log.warning("%s", notice)
@@ -65,5 +65,9 @@ def carry_out(plan: Plan, launch: Launch, notices: Sequence[str]) -> int:
         logging.shutdown()
         os._exit(1)
     if launch.rank == 0:
-        sys.stdout.write(f"{plan.config.out}\n")
+        from engine.cli.trained import trained
+        from engine.result.schema import read
+
+        out = plan.config.out
+        tell(f"{trained(read(out))}\n{out}", out, as_json=as_json)
     return 0

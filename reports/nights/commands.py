@@ -10,6 +10,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 import systems
+from engine.cli.told import Json, tell
 from engine.errors import EngineError, RunError, UsageError
 from reports import text
 from reports.nights.history import DATABASE
@@ -28,6 +29,7 @@ def make(
     min_jobs: Annotated[
         int, Parameter(metavar="N", help="of a test, so that its figures get a reference")
     ] = FEWEST_JOBS,
+    json: Json = False,
     database: Database = DATABASE,
 ) -> int:
     """Make a system's references of the jobs in ReFrame's database: median and spread of every figure.
@@ -58,8 +60,9 @@ def make(
         _say([f"{made.spoilt} What it held is lost."])
     head = f"New references: {new}, {text.plural(figures, 'figure')}.{f' Kept: {kept}.' if made.kept else ''}"
     names = named([*(one.key for one in made.series), *made.short])
-    _say([head, *(_night(names[one.key], one) for one in made.series), *_few(names, made.short)])
-    sys.stdout.write(f"{made.path}\n")
+    words = [head, *(_night(names[one.key], one) for one in made.series), *_few(names, made.short), str(made.path)]
+    written = systems.references.read(made.path, name)
+    tell("\n".join(words), written.model_dump(mode="json", by_alias=True), as_json=json)
     return 0
 
 
@@ -67,7 +70,7 @@ def verdict(
     *,
     system: System = None,
     last: Annotated[int, Parameter(metavar="N", help="so many nights")] = 1,
-    json: Annotated[bool, Parameter(help="for programs", negative=())] = False,
+    json: Json = False,
     database: Database = DATABASE,
 ) -> int:
     """Did it get slower? Judges the figures of the last night against references and the nights before; runs nothing.

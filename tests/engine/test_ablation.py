@@ -9,6 +9,7 @@ import pytest
 from engine_command import SMALL, finish, start
 
 from engine.cli.main import main
+from engine.cli.trained import trained
 from engine.result.metrics import paired, share_of_greatest_gain, time_per_iteration
 from engine.result.schema import Ratio, Result, Variant, read
 
@@ -28,6 +29,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, list[str]]:
     codes, said = compare(2, out, *CHECKPOINTED, *options, *FEW, "--prefetch-depth", "3")
     assert codes == [0, 0], said
     return read(out), said
+
+
+def test_a_person_reads_a_line_for_each_overlap(run: tuple[Result, list[str]]) -> None:
+    head, none, *others = trained(run[0]).splitlines()
+    assert head.split() == ["overlap", "step,", "ms", "by", "that", "of", "none"]
+    assert none.split()[0] == "none"
+    assert [line.split()[0] for line in others] == ["oag", "oag,cache=1", "cache=1"]
+    assert all(len(line.split()) > 2 for line in others), "the ratio, or that its interval is not known"
 
 
 def by_name(result: Result) -> dict[str, Variant]:

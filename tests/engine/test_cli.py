@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -48,7 +49,8 @@ OF_PLAN = """
 """
 OF_BENCH_PEERS = """
     peer grid layout overlap checkpoint-activations batch-size micro-batch peer-micro-batch autocast precision device
-    label out jobs rounds steps-per-round threads timeout apart road peak-flops empirical-peak-flops
+    device-memory node-memory devices-per-node
+    label out jobs rounds steps-per-round threads timeout apart at-once road peak-flops empirical-peak-flops
     measure-peak model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout
 """
 UNSET_BY_OPTIONS = {"beta1", "beta2", "eps", "final_fraction"}
@@ -86,6 +88,10 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
+TRAINING = [option for option in _options("train") if option.name != "--json"]
+"""Options of what is trained, not of how that is told."""
+
+
 def _word(option: Argument) -> list[str]:
     """A value that is nobody's default; none for a flag."""
     if option.name in ODD_WORDS:
@@ -96,7 +102,7 @@ def _word(option: Argument) -> list[str]:
     return {bool: [], int: ["977"], float: ["97.75"], str: ["odd"], Path: ["odd/place"]}[hint]
 
 
-@pytest.mark.parametrize("option", _options("train"), ids=lambda option: option.name)
+@pytest.mark.parametrize("option", TRAINING, ids=lambda option: option.name)
 def test_an_option_sets_its_field_and_no_other(option: Argument) -> None:
     required = ["--batch-size", "5", "--data", "here"]
     usual = dict(_leaves("", _parsed("train", *required)["config"])) | dict(_leaves("", Pace()))
@@ -110,26 +116,26 @@ def test_an_option_sets_its_field_and_no_other(option: Argument) -> None:
 
 
 def test_every_field_has_an_option_of_its_own() -> None:
-    reached = {option.field_info.name for option in _options("train")}
+    reached = {option.field_info.name for option in TRAINING}
     there = {path.rpartition(".")[2] for path, _ in _leaves("", TrainConfig(batch=Batch(1), data=""))}
     there |= {field.name for field in fields(Pace)}
     assert there - reached == UNSET_BY_OPTIONS
-    assert len(_options("train")) == len(there) - len(UNSET_BY_OPTIONS)
+    assert len(TRAINING) == len(there) - len(UNSET_BY_OPTIONS)
 
 
 @pytest.mark.parametrize(
     ("command", "names"),
     [
-        (["train"], OF_TRAIN.split()),
+        (["train"], [*OF_TRAIN.split(), "json"]),
         (["check"], [*OF_TRAIN.split(), "ranks", "json"]),
         (["plan"], OF_PLAN.split()),
-        (["data", "prepare"], ["source", "out", "vocab-size", "max-bytes"]),
+        (["data", "prepare"], ["source", "out", "vocab-size", "max-bytes", "json"]),
         (["bench", "gemm"], ["dtype", "sizes", "device", "time-budget", "label", "json", "out"]),
         (["bench", "memory"], ["array-size", "repeats", "device", "time-budget", "label", "json", "out"]),
         (["bench", "latency"], ["samples", "device", "label", "json", "out"]),
         (["bench", "startup"], ["grid", "json"]),
         (["bench", "matmul"], [*OF_BENCH_MATMUL.split(), "json"]),
-        (["bench", "overlap"], OF_BENCH_OVERLAP),
+        (["bench", "overlap"], [*OF_BENCH_OVERLAP, "json"]),
         (["bench", "peers"], [*OF_BENCH_PEERS.split(), "json"]),
     ],
 )
@@ -139,7 +145,7 @@ def test_a_command_has_these_options_and_its_help_tells_each(
     assert sorted(name for option in _options(*command) for name in option.names) == sorted(f"--{n}" for n in names)
     assert main([*command, "--help"]) == 0
     rows = [line.strip("│ *").split() for line in capsys.readouterr().out.splitlines()]
-    told = {row[0]: row[1:] for row in rows if row and row[0].startswith("--")}
+    told = {word: row[1:] for row in rows for word in takewhile(lambda word: word.startswith("--"), row)}
     assert {f"--{name}" for name in names} <= told.keys()
     assert all(len(words) > 1 for words in told.values()), "each says what it is for"
 
@@ -252,6 +258,7 @@ def test_a_person_reads_a_table_and_a_program_the_same_as_json(
         "memory": (["bench", "memory", "--array-size", "1e5", "--repeats", "3"], "triad"),
         "latency": (["bench", "latency", "--samples", "20"], "dispatch"),
         "startup": (["bench", "startup", "--grid", "2x2x2x1"], "8 ranks"),
+        "train": (["train", *SMALL, "--iterations", "3"], "at first"),
     }
     for name, (words, told) in commands.items():
         file = tmp_path / f"{name}.json"

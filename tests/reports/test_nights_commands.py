@@ -68,7 +68,11 @@ def test_references_have_median_and_mad_of_at_least_twenty_jobs_and_where_they_c
     assert steady.versions["torch"] == ("2.9.0",)
     assert steady.commits
     assert steady.first < steady.last
-    assert str(references.path_of("frontier")) in capsys.readouterr().out
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("New references: 2 tests")
+    assert said[-1] == str(references.path_of("frontier"))
+    assert make(tmp_path / "results.db", "--json") == 0
+    assert {one["test"] for one in json.loads(capsys.readouterr().out)["series"]} == {"Steady", "Slowed"}
 
 
 def test_too_few_jobs_make_no_reference_and_are_unknown(tmp_path, capsys):
@@ -333,7 +337,7 @@ def test_tests_that_have_too_few_jobs_now_keep_the_reference_that_they_had(tmp_p
     make(database)
     before = references.references("frontier")
     assert make(database, "--since", night_name(30)[:10]) == 0
-    assert "New references: 1 test, 1 figure. Kept: 1 other test." in capsys.readouterr().err
+    assert "New references: 1 test, 1 figure. Kept: 1 other test." in capsys.readouterr().out
     after = references.references("frontier")
     assert before is not None
     assert after is not None

@@ -43,9 +43,13 @@ def test_what_was_measured_becomes_the_machine_of_a_plan(
 ) -> None:
     assert run.code == 0, run.out
     assert main(["calibrate", "--system", "local", "--results", str(run.folder)]) == 0
-    assert capsys.readouterr().out.strip() == str(folder / "measured" / "local.yaml")
+    said = capsys.readouterr().out
+    assert said.splitlines()[-1] == str(folder / "measured" / "local.yaml")
     found = systems.measured("local")
     assert found is not None
+    assert "fitted to  gpt-local-2 on 1x1x1x2" in said
+    assert main(["calibrate", "--system", "local", "--results", str(run.folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["performance"]["fitted_to"] == ["gpt-local-2 on 1x1x1x2"]
     assert found.source.device == processor_name()
     assert found.performance is not None
     assert set(found.performance.fitted_to) == {"gpt-local-2 on 1x1x1x2"}

@@ -1,0 +1,30 @@
+"""What a person reads of a training, and of an ablation. No torch."""
+
+from engine.cli.told import columns, facts, size
+from engine.result.schema import Result
+
+
+def trained(result: Result) -> str:
+    """Its figures, or a line for each overlap where several took turns."""
+    return _overlaps(result) if result.variants else facts(_figures(result))
+
+
+def _figures(result: Result) -> dict[str, str]:
+    assert result.summary is not None
+    assert result.memory is not None
+    summary, losses = result.summary, [step.loss for step in result.iterations]
+    share = "" if summary.hfu is None else f", {summary.hfu:.1%} of the peak"
+    return {
+        "time of a step": f"{summary.time_per_iteration_s:.4g} s, mean of {summary.counted_iterations}",
+        "tokens": f"{summary.tokens_per_s:,.0f}/s",
+        "flop/s": f"{summary.hardware_flops_per_s:.4g}{share}",
+        "loss": f"{losses[0]:.4f} at first, {losses[-1]:.4f} at last",
+        "memory of a rank": f"{size(max(result.memory.peak_bytes_per_rank))} {result.memory.kind}",
+    }
+
+
+def _overlaps(result: Result) -> str:
+    rows = [
+        (one.overlap, f"{1e3 * one.time_per_iteration_s:.1f}", str(one.over_none or "")) for one in result.variants
+    ]  # fmt: skip
+    return columns(("overlap", "step, ms", "by that of none"), rows)
