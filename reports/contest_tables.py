@@ -54,7 +54,7 @@ def contests_table(name: str, rows: pd.DataFrame) -> Table:
         Column("Checkpointing", "checkpointing", numeric=False, missing="unknown"),
         Column("Threads", "threads", numeric=False, missing="unknown"),
         Column("Overlap", "overlap", numeric=False, missing="unknown"),
-        Column("Apart", "apart", numeric=False),
+        Column("Sides", "apart", numeric=False, missing=""),
         Column("Peer's bf16", "bf16", numeric=False, missing="none"),
         Column("Tokens/s, ours", "ours_tokens_per_s", text.significant, figure="rate"),
         Column("peer's", "peer_tokens_per_s", text.significant, figure="rate"),
@@ -95,14 +95,19 @@ def failures(table: pd.DataFrame) -> list[Table]:
 
 
 def missing(table: pd.DataFrame) -> list[Table]:
-    """Contests that no machine of theirs could hold, each machine and reason once."""
+    """Contests that no machine of theirs could hold, each machine and reason once. models: that it is told of."""
     data = table[table["status"] == "missing"].sort_values("end", ascending=False, kind="stable")
-    data = data.drop_duplicates(["peer", "system", "reason"])
     if data.empty:
         return []
+    same = ["peer", "layout", "ranks", "system", "reason"]
+    models = data.groupby(same)["model"].transform(lambda names: text.clean(", ".join(sorted(set(names) - {""})), 200))
+    data = data.assign(models=models).drop_duplicates(same)
     columns = (
         Column("Peer", "peer", numeric=False),
         Column("which is", "peer_is", numeric=False),
+        Column("Its layout", "layout", numeric=False, missing="that of our grid"),
+        Column("Ranks", "ranks", text.count),
+        Column("Models", "models", numeric=False, missing="unknown"),
         Column("System", "system", numeric=False, missing="unnamed"),
         Column("Why", "reason", numeric=False, wide=True),
         Column("Result", "source", numeric=False, wide=True),

@@ -55,6 +55,9 @@ CONTEST = [
     ),
     *("target", "network", "road"),
 ]
+TOLD_OF_HELD = ("network", "road", "apart")
+"""What only a contest that was held tells."""
+ONE_AFTER_THE_OTHER, AT_ONCE = "one after the other", "at once"
 TOLERANCE_OF_VERSION_1 = 1e-4
 COLUMNS = [
     *CONTEST, "peer_is", "status", "reason", "study", "measured", "compared", "losses", "norms", "tolerance",
@@ -71,8 +74,8 @@ def frame(found: Sequence[Contests]) -> pd.DataFrame:
     """
     table = pd.DataFrame([row for one in found for row in _rows(one)], columns=COLUMNS)
     table = as_others(table, "devices", [key for key in SERIES if key != "devices"])
-    for column in ("network", "road"):
-        table = as_others(table, column, [key for key in CONTEST if key not in ("network", "road")])
+    for column in TOLD_OF_HELD:
+        table = as_others(table, column, [key for key in CONTEST if key not in TOLD_OF_HELD])
     for column in ("start", "end"):
         table[column] = pd.to_datetime(table[column], errors="coerce", utc=True, format="ISO8601")
     return table
@@ -99,7 +102,6 @@ def _rows(found: Contests) -> list[dict[str, Any]]:
         "threads": _text(case.get("threads")),
         "overlap": _overlap(case.get("overlap")),
         "bf16": _bf16(result.dtype, case),
-        "apart": "yes" if case.get("apart") else "no",
         "warmup": _text(case.get("warmup")),
         "steps_per_round": _text(case.get("steps")),
         "versions": clean(", ".join(f"{name} {version}" for name, version in sorted(origin.versions.items()))),
@@ -121,8 +123,7 @@ def _rows(found: Contests) -> list[dict[str, Any]]:
     missing = [_asked(contest) | _missing(contest.missing) for contest in asked if contest.missing is not None]
     possible = [contest for contest in asked if contest.missing is None]
     others = [
-        _asked(contest)
-        | (_held(held[place], result.device) if place < len(held) else _not_held(result, place - len(held)))
+        _asked(contest) | (_held(held[place], result) if place < len(held) else _not_held(result, place - len(held)))
         for place, contest in enumerate(possible)
     ]
     return [common | one for one in others + missing]
@@ -154,17 +155,20 @@ def _asked(contest: Asked) -> dict[str, Any]:
 
 
 def _missing(reason: str) -> dict[str, Any]:
-    return {"status": "missing", "reason": clean(reason), "measured": (), "load": math.nan, "road": ""}
+    return {"status": "missing", "reason": clean(reason), "measured": (), "load": math.nan, "road": "", "apart": ""}
 
 
 def _not_held(result: PeersResult, after: int) -> dict[str, Any]:
     """The first that is missing failed; those after it were not come to."""
     reason = "not begun, as one before it failed" if after else clean(result.reason or "no reason given")
-    return {"status": "failed", "reason": reason, "measured": (), "load": math.nan, "road": ""}
+    return {"status": "failed", "reason": reason, "measured": (), "load": math.nan, "road": "", "apart": ""}
 
 
-def _held(contest: Comparison, device: str) -> dict[str, Any]:
-    """Before roads were counted NCCL carried all on GPUs; on processors nobody knows."""
+def _held(contest: Comparison, result: PeersResult) -> dict[str, Any]:
+    """Before roads were counted NCCL carried all on GPUs; on processors nobody knows. Whether its sides came one after
+    the other was an option of the whole command before memory decided it.
+    """
+    device, apart = result.device, contest.apart or result.case.get("apart") is True
     equality, memory = contest.equality, contest.memory
     if equality is not None:
         equal = (equality.steps, equality.losses, equality.gradient_norms, equality.tolerance)
@@ -177,6 +181,7 @@ def _held(contest: Comparison, device: str) -> dict[str, Any]:
         )
     return {
         "road": clean(contest.road or (NO_ROAD if contest.ranks == 1 else "nccl" if device == "cuda" else ""), 40),
+        "apart": ONE_AFTER_THE_OTHER if apart else AT_ONCE,
         "status": "ok",
         "reason": "",
         "measured": contest.measured,

@@ -1,5 +1,6 @@
 """The page of methods: every derived figure by its formula, how spread is told, and what colours mean."""
 
+from engine.peers.memory import USABLE
 from engine.result.interval import CONFIDENCE
 from engine.result.metrics import DEFINITIONS
 from reports import text
@@ -24,10 +25,22 @@ INTERVALS = (
     f"An interval (confidence {CONFIDENCE:g}) is over jobs, by Student's t of their logarithms. That of a single job "
     "is over its rounds, speaks of that job alone, and takes six of them."
 )
+MANY = (
+    f"No interval is corrected for how many contests there are: of N contests of sides that are equally fast about "
+    f"N/{1 / (1 - CONFIDENCE):.0f} are called won or lost by chance."
+)
 ROADS = (
     "On processors the ranks of a host exchange through memory that they share or over gloo: the road. Headlines count "
     "contests in which the calls of both sides, as counted in the timed steps, took the same; against a pipeline that "
     "is gloo. A ratio over other roads stands beside: own is ours through memory and the peer's over gloo."
+)
+ROOM = (
+    "Before a contest starts, one model of memory tells what a rank of either side needs of a device: that of par4d "
+    "plan for the engine, and the same parts, split as a peer splits them. A side that needs more than "
+    f"{text.percent(USABLE)} of a device does not fit: the contest is a row that says so, and takes no job. Where each "
+    "side fits, but not both, they are measured one after the other (the column Sides). Each then goes first in every "
+    "other job; of a job whose ranks a launcher starts, half of the engine's rounds come before the peer's and half "
+    "after them."
 )
 SPREAD = (
     "The job is what is repeated: each job gives one number, the mean over its iterations after the warm-up, and a "
@@ -43,8 +56,11 @@ SPREAD = (
     "with 5 % of the jobs off by 10 %, it held the true ratio in 94 to 98 % of the cases.",
     "A contest is won where the whole interval is below 1 and lost where all of it is above; a target is met where all "
     "of it is at or below the target and missed where all is above. Anything else is undecided, and so is whatever a "
-    "single job measured. A gain is written in grey where its interval contains no difference, or isn't known.",
+    "single job measured. A gain is written in grey where its interval contains no difference, or isn't known. "
+    f"{MANY} A peer with several layouts is shown on the one on which it stood best against the engine, chosen by the "
+    "jobs that judge it too: chance favours the peer in that choice.",
     ROADS,
+    ROOM,
     "Where each overlap ran in jobs of its own, as on the pages of weak and strong scaling, the time saved is that of "
     "the medians over jobs. Noise between jobs is in it and it has no interval.",
 )

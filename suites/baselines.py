@@ -6,10 +6,11 @@
     reframe -c suites/baselines.py --system frontier -n node               what takes one node
 
 Peers with libraries of their own take environments of their own: ci/peers all makes them; one that isn't there is
-skipped and says so, and so is what does not fit. Our side takes the grid that its series fixes, where several were
-measured; else the one that par4d plan finds the fastest, where the machine was calibrated, or that the engine chooses;
-the result is labelled with which. Each side takes the largest micro-batches with which it fits a device alone, and they
-are measured one after the other where a device can't hold both.
+skipped and says so. A contest that does not fit takes no allocation: its test runs beside ReFrame, where the engine
+writes what it needs, for the report. Our side takes the grid that its series fixes, where several were measured; else
+the one that par4d plan finds the fastest, where the machine was calibrated, or that the engine chooses; the result is
+labelled with which. Each side takes the largest micro-batches with which it fits a device alone; where a
+device can't hold both, the engine measures one after the other.
 A peer is measured on every layout of few devices that fits, and on the one that its users would take of many
 (engine/peers/candidates.py); the report takes the fastest of a peer, and of all. A run is one job, a set of processes
 that may happen to be faster or slower for one side, and decides nothing: --repeat 3 to 6 do, also of several nights. Of
@@ -18,34 +19,28 @@ two jobs the interval is very wide, as Student's t is 12.7.
 
 import reframe as rfm
 from reframe.core.builtins import parameter, run_after, run_before, variable
-from reframe.core.exceptions import SanityError
-from reframe.utility import typecheck as typ
 
 import systems
 from engine.grid import Grid
 from engine.peers.contest import CONTESTS
 from engine.peers.environments import lacking
-from engine.peers.memory import Both
-from suites.matches import case_of, matches, our_side, room
+from suites.matches import case_of, matches, our_micro_batch, room
 from suites.night import Worth
 from suites.point_training import SYSTEM, PointTraining
-from suites.ratios import contest_figures
+from suites.ratios import check_one_contest, contest_figures
 from suites.series import AUTO, Point
 from suites.training import planned_grid
 
 
 @rfm.simple_test
 class Baseline(PointTraining):
-    """One contest. rounds: those of the series, unless set. grid_is: who chose ours, in words. apart: one side after
-    the other, where a device can't hold both; a series may say so, too.
-    """
+    """One contest. rounds: those of the series, unless set. grid_is: who chose ours, in words."""
 
     descr = "step time against a peer, each on its best layout"
     study = "baselines"
     worth = Worth.PEERS
     match = parameter(list(matches(SYSTEM)), fmt=lambda match: str(match), loggable=True)
     rounds = variable(int, value=0)
-    apart = variable(typ.Bool, value=False)
     steps_per_round = variable(int, value=2)
     grid_is = variable(str, value="")
     breakdown = False
@@ -59,6 +54,11 @@ class Baseline(PointTraining):
 
     def own_options(self) -> list[str]:
         return []
+
+    @run_after("init")
+    def take_no_allocation_for_what_does_not_fit(self) -> None:
+        """A network that -S gives may fit, and then its job says whether it does."""
+        self.local = not self.match.fits and self.model == self.point.model
 
     @run_after("init")
     def say_whose_grid_it_is(self) -> None:
@@ -79,22 +79,12 @@ class Baseline(PointTraining):
     def labels(self) -> dict[str, str]:
         return super().labels() | {"grid_is": self.grid_is}
 
-    @run_before("setup")
-    def leave_out_what_does_not_fit(self) -> None:
-        """A network that -S gives may, and then its job says whether it does."""
-        if self.match.lacking and self.model == self.point.model:
-            self.skip(self.match.lacking)
-
     @run_after("setup")
     def take_the_largest_micro_batch_that_fits(self) -> None:
-        """Of ours, on the grid that is settled now. Both sides are on the devices at once where both fit."""
+        """Of ours, on the grid that is settled now."""
         if self.model == self.point.model:
-            case, grid = case_of(self.point, self.system), Grid.parse(self.grid)
-            there = room(self.system)
-            self.micro_batch, needs = our_side(case, grid, there)
-            self.apart = self.apart or not Both(needs, self.match.needs).together(there)
-            if lacking := there.lacking("the engine", needs):
-                self.skip(lacking)
+            case = case_of(self.point, self.system)
+            self.micro_batch = our_micro_batch(case, Grid.parse(self.grid), room(self.system))
 
     @run_before("setup")
     def leave_out_what_is_not_installed(self) -> None:
@@ -106,20 +96,21 @@ class Baseline(PointTraining):
         series = self.point.series
         words = ["bench", "peers", "--peer", self.match.peer, "--layout", str(self.match.layout), "--grid", self.grid]
         words += ["--model", self.model, "--batch-size", str(self.sequences), "--precision", self.precision]
-        words += ["--device", self.device, *self.recompute_options]
+        words += ["--device", self.device, *self.device_memory_options, *self.node_options(), *self.recompute_options]
         words += ["--micro-batch", str(self.micro_batch)] if self.micro_batch else []
         words += ["--peer-micro-batch", str(self.match.micro_batch)] if self.model == self.point.model else []
         words += ["--rounds", str(self.rounds or series.rounds), "--steps-per-round", str(self.steps_per_round)]
-        words += ["--apart"] if self.apart or series.apart else []
         return [*words, *self.peak_options(self.precision)]
 
+    def node_options(self) -> list[str]:
+        """Its memory, in which some peers make whole networks first, and for how many ranks, where its file tells."""
+        memory, devices = self.system.node.memory_bytes, self.system.node.devices
+        words = ["--node-memory", f"{memory.value:.0f}"] if memory else []
+        return [*words, "--devices-per-node", str(devices.value)] if memory and devices else words
+
     def judge(self) -> None:
-        """The engine has found both sides' losses equal before it timed them. A contest that can't be held with that
-        network or number format is kept with the reason, and has no figures.
-        """
-        missing = [asked for asked in self.record["contests"] if asked["missing"]]
-        if len(self.record["comparisons"]) + len(missing) != 1:
-            raise SanityError(f"the result has {len(self.record['comparisons'])} contests instead of one")
+        """The engine has found both sides' losses equal before it timed them. Raises SanityError."""
+        check_one_contest(self.record)
 
     @run_before("performance")
     def choose_figures(self) -> None:

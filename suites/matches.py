@@ -18,16 +18,15 @@ from systems import System
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A peer on one of its layouts. micro_batch: sequences that a rank of it takes at once. needs: bytes of a
-    device. lacking: why it doesn't fit, in a sentence; then there is no job.
+    """A peer on one of its layouts. micro_batch: sequences that a rank of it takes at once. fits: whether there is a
+    job of it.
     """
 
     point: Point
     peer: str
     layout: Layout | Grid
     micro_batch: int
-    needs: float
-    lacking: str | None
+    fits: bool
 
     def __str__(self) -> str:
         return f"{self.point}-{self.peer}-{self.layout}"
@@ -40,7 +39,7 @@ def matches(system: System) -> Iterator[Match]:
         for name in point.series.peers or sorted(set(CONTESTS) - set(ALONE)):
             case = case_of(point, system)
             for found in candidates(CONTESTS[name], case, point.devices, per_node, room(system)):
-                yield Match(point, name, found.layout, found.micro_batch, found.needs, found.lacking)
+                yield Match(point, name, found.layout, found.micro_batch, found.lacking is None)
 
 
 def case_of(point: Point, system: System) -> Case:
@@ -62,11 +61,10 @@ def room(system: System) -> Room:
     return Room(system.device.kind, device.value if device else None, node.value if node else None)
 
 
-def our_side(case: Case, grid: Grid, room: Room) -> tuple[int | None, float]:
-    """What a rank of ours takes at once on a grid, the most that fits or 1, None for its share; and bytes it needs."""
+def our_micro_batch(case: Case, grid: Grid, room: Room) -> int | None:
+    """What a rank of ours takes at once on a grid, the most that fits or 1; None for its share."""
     workload = Workload(
         Batch(case.sequences), case.precision, None, case.checkpoint_activations, case.overlap, room.device
     )
-    micro, needs = Job(case.model, workload, room.device_memory).settled(grid)
-    share = case.sequences // grid.batch_split
-    return None if micro == share else micro, needs.total
+    micro, _ = Job(case.model, workload, room.device_memory).settled(grid)
+    return None if micro == case.sequences // grid.batch_split else micro

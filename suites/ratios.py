@@ -2,9 +2,18 @@
 
 from typing import Any
 
+from reframe.core.exceptions import SanityError
+
 from engine.result import metrics
 
 Found = dict[str, tuple[float | None, str]]
+
+
+def check_one_contest(record: dict[str, Any]) -> None:
+    """Raises SanityError unless `bench peers` held one contest or says why it can't be held, which gives no figures."""
+    told = [asked for asked in record["contests"] if asked["missing"]]
+    if len(record["comparisons"]) + len(told) != 1:
+        raise SanityError(f"the result has {len(record['comparisons'])} contests instead of one")
 
 
 def contest_figures(contest: dict[str, Any]) -> Found:

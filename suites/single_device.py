@@ -52,15 +52,15 @@ class SingleDevice(OfSeries, EngineTest):
 
     def options(self) -> list[str]:
         series = self.point.series
-        words = ["bench", "peers", "--model", self.model, "--grid", "1x1x1x1", "--device", self.device]
+        words = ["bench", "peers", "--model", self.model, "--grid", "1x1x1x1"]
+        words += ["--device", self.device, *self.device_memory_options]
         for peer in self.peers:
             words += ["--peer", peer]
         words += ["--batch-size", str(self.point.sequences), "--precision", series.precision]
         if series.sequence:
             words += ["--seq", str(series.sequence)]
         words += ["--jobs", str(self.jobs), "--rounds", str(self.rounds)]
-        words += ["--steps-per-round", str(self.steps_per_round), *self.peak_options(series.precision)]
-        return [*words, "--apart"] if series.apart else words
+        return [*words, "--steps-per-round", str(self.steps_per_round), *self.peak_options(series.precision)]
 
     @property
     def result(self) -> PeersResult:

@@ -14,7 +14,7 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.loading import loading
 from engine.models.choice import ModelChoice
-from engine.options import Device, Grids, Labels, Out, words
+from engine.options import Bytes, Device, Grids, Labels, Out, words
 from engine.overlap.flags import ALL
 from engine.peers.contest import CONTESTS, Case, Sampling
 from engine.peers.layout import Layout, parse
@@ -31,6 +31,8 @@ GRID_HELP = "instead of the peer's usual one; repeatable. Under a launcher such 
 
 MICRO_HELP = "sequences a rank takes at once, both sides (default: its share; of a pipeline 4 parts a stage)"
 PEER_MICRO_HELP = "the peer's, where it isn't ours"
+DEVICE_MEMORY_HELP = "of one device: a contest that doesn't fit is told, not held (default: a GPU's, else endless)"
+NODE_MEMORY_HELP = "of a node's processors, on which some peers make whole networks first (default: endless)"
 AUTOCAST_HELP = "peers of PyTorch in bf16 by autocast, instead of in bf16 throughout as ours"
 
 
@@ -47,6 +49,9 @@ def peers(
     precision: PrecisionOption = "fp32",
     autocast: Annotated[bool, Parameter(help=AUTOCAST_HELP)] = False,
     device: Device = "auto",
+    device_memory: Annotated[Bytes | None, Parameter(help=DEVICE_MEMORY_HELP)] = None,
+    node_memory: Annotated[Bytes | None, Parameter(help=NODE_MEMORY_HELP)] = None,
+    devices_per_node: Annotated[int | None, Parameter(help="for --node-memory (default: all of a contest)")] = None,
     labels: Labels = (),
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice(),
     sampling: Annotated[Sampling, Parameter(name="*", group="sampling")] = Sampling(),
@@ -74,6 +79,9 @@ def peers(
         device=device,
         checkpoint_activations=checkpoint_activations,
         overlap=overlap,
+        device_memory=device_memory,
+        node_memory=node_memory,
+        devices_per_node=devices_per_node,
         **asdict(sampling),
     )
     contests = chosen(peer or ["all"], grid, layout)

@@ -18,6 +18,7 @@ from engine.files import write_text
 from engine.models.architecture import hardware_flops, model_flops
 from engine.peers import settings
 from engine.peers.contest import Case, Contest
+from engine.peers.memory import Both, both
 from engine.peers.ranks import OWN, Job, failure
 from engine.result import provenance
 from engine.result.peers import Asked, Comparison, Peaks, PeersResult, Work, parse
@@ -36,7 +37,7 @@ class Account:
         launch: Launch, out: Path,
     ) -> None:  # fmt: skip
         self._case, self._device, self._labels, self._launch, self._out = case, device, labels, launch, out
-        self._asked = [Asked(**told(contest)) for contest in contests]
+        self._asked = [self._of(contest) for contest in contests]
         self._held: list[Comparison] = []
         self._hosts: list[str] = []
         self._devices: list[str] = []
@@ -68,9 +69,12 @@ class Account:
 
     def missing(self, contest: Contest, reason: str) -> PeersResult:
         """Note why a contest can't be held here, and write all so far."""
-        place = next(number for number, asked in enumerate(self._asked) if asked == Asked(**told(contest)))
+        place = next(number for number, asked in enumerate(self._asked) if asked == self._of(contest))
         self._asked[place] = self._asked[place].model_copy(update={"missing": reason})
         return self._as_far_as_it_is()
+
+    def _of(self, contest: Contest) -> Asked:
+        return Asked(**told(contest, both(contest, self._case, self._device)))
 
     def _as_far_as_it_is(self) -> PeersResult:
         whole = len(self._held) == sum(asked.missing is None for asked in self._asked)
@@ -138,8 +142,8 @@ class Account:
         write_text(self._out, result.to_json())
 
 
-def told(contest: Contest) -> dict[str, Any]:
-    """What the file says of a contest."""
+def told(contest: Contest, needs: Both | None = None) -> dict[str, Any]:
+    """What the file says of a contest. needs: of a rank, where it is known."""
     return {
         "peer": contest.name,
         "peer_is": contest.peer,
@@ -149,4 +153,5 @@ def told(contest: Contest) -> dict[str, Any]:
         "layout": str(contest.layout) if contest.layout else None,
         "does": contest.does,
         "settings": settings.told(contest.name),
+        "needs": needs and (round(needs.ours), round(needs.peer)),
     }

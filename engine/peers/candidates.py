@@ -76,7 +76,9 @@ def settled(contest: Contest, case: Case, layout: Layout | Grid, per_node: int, 
             break
     assert least is not None
     needs, micro_batch = least
-    lacking = room.lacking(contest.name, needs) or room.lacking_in_node(contest.name, host(contest, case, per_node))
+    lacking = room.lacking(contest.name, needs) or room.lacking_in_node(
+        contest.name, host(contest, case, min(per_node, layout.size))
+    )
     return Candidate(layout, micro_batch, needs, lacking)
 
 

@@ -20,9 +20,12 @@ from engine.errors import UsageError, nearest
 from engine.grid import Grid
 from engine.peers import environments
 from engine.peers.account import Account, told
+from engine.peers.apart import order_in_a_job, put_together
 from engine.peers.contest import CONTESTS, OWN_CONTEST, TOLERANCES, Case, Contest, Unavailable
+from engine.peers.fit import room_here, settled
 from engine.peers.layout import Layout
-from engine.peers.ranks import Job, put_together, run_ranks, take_part
+from engine.peers.memory import Both, Room, both
+from engine.peers.ranks import Job, run_ranks, take_part
 from engine.planning.fit import check_grid
 from engine.result.metrics import paired_ratio, ratio_of_medians
 from engine.result.peers import (
@@ -74,20 +77,23 @@ def chosen(names: Sequence[str], grids: Sequence[Grid] = (), layouts: Sequence[L
 
 
 def kind_of_device(name: str, local_rank: int) -> DeviceKind:
-    """What --device auto, cpu or cuda comes to. Raises UsageError."""
-    if name == "cpu":
-        return "cpu"
+    """What --device auto, cpu or cuda comes to; whether a GPU is there is asked of what is held (check_devices)."""
+    if name != "auto":
+        return "cuda" if name == "cuda" else "cpu"
     return "cuda" if choose_device(name, local_rank).type == "cuda" else "cpu"
 
 
-def check_devices(contests: Sequence[Contest], device: DeviceKind, ranks: int) -> None:
-    """Raises UsageError if ranks that are started here would have to share a GPU, which NCCL can't."""
-    if ranks > 1 or device == "cpu":
+def check_devices(contests: Sequence[Contest], device: DeviceKind, ranks: int, local_rank: int = 0) -> None:
+    """Raises UsageError if there is no GPU for these contests, or if ranks that are started here would have to share
+    one, which NCCL can't.
+    """
+    if device == "cpu" or not contests:
         return
     import torch
 
+    choose_device(device, local_rank)
     for contest in contests:
-        if contest.grid.size > torch.cuda.device_count():
+        if ranks == 1 and contest.grid.size > torch.cuda.device_count():
             raise UsageError(
                 f"The contest with {contest.name} on grid {contest.grid} takes {contest.grid.size} GPUs, but "
                 f"{torch.cuda.device_count()} can be seen here: take --device cpu, a smaller --grid, or a launcher."
@@ -96,18 +102,21 @@ def check_devices(contests: Sequence[Contest], device: DeviceKind, ranks: int) -
 
 def check_contests(case: Case, contests: Sequence[Contest], ranks: int) -> None:
     """Raises UsageError for whatever can't be run, before anything is. ranks: of the launcher, 1 without one."""
+    numbers: dict[str, int | None]
     numbers = {"--jobs": case.jobs, "--rounds": case.rounds, "--steps-per-round": case.steps, "--threads": case.threads}
-    numbers |= {"--micro-batch": case.micro_batch or 1, "--peer-micro-batch": case.peer_micro_batch or 1}
+    numbers |= {"--micro-batch": case.micro_batch, "--peer-micro-batch": case.peer_micro_batch}
+    numbers |= {"--devices-per-node": case.devices_per_node}
     for option, number in numbers.items():
-        if number < 1:
+        if number is not None and number < 1:
             raise UsageError(f"{option} is at least 1, but {number} was given.")
     if case.timeout_s <= 0:
         raise UsageError(f"--timeout is a positive number of seconds, but {case.timeout_s:g} was given.")
     for option, rate in {"--peak-flops": case.peak_flops, "--empirical-peak-flops": case.empirical_peak_flops}.items():
         if rate is not None and not 0 < rate < math.inf:
             raise UsageError(f"{option} is a positive number of flop/s, but {rate:g} was given.")
-    if case.apart and case.jobs % 2 and ranks == 1:
-        raise UsageError(f"--apart takes an even number of --jobs, as each side goes first in half, not {case.jobs}.")
+    for option, memory in {"--device-memory": case.device_memory, "--node-memory": case.node_memory}.items():
+        if memory is not None and not 0 < memory < math.inf:
+            raise UsageError(f"{option} is a positive number of bytes, but {memory:g} was given.")
     for contest in contests:
         contest.check(case.model)
         if isinstance(contest.layout, Grid):
@@ -128,25 +137,30 @@ def compare(
 ) -> PeersResult | None:
     """Run the contests and write them to out, each as it ends; None on ranks that write nothing.
 
-    The ranks are those of the launcher, or without one started here. Raises UsageError before anything is written, or
-    RunError, whose sentence the file has then.
+    The ranks are those of the launcher, or without one started here, where none are for what doesn't fit. Raises
+    UsageError before anything is written, or RunError, whose sentence the file has then.
     """
     device = kind_of_device(case.device, launch.local_rank)
     check_contests(case, contests, launch.world_size)
-    check_devices(contests, device, launch.world_size)
     if launch.world_size > 1:
-        case = replace(case, jobs=1)  # the processes are the launcher's
+        case, room = replace(case, jobs=1), None  # the processes are the launcher's, and agree on the room
+    else:
+        room = room_here(case, device)
+        case = replace(case, device_memory=room.device_memory)
+    ready = [_ready(contest, case, room) for contest in contests]
+    here = [contest for contest, one in zip(contests, ready, strict=True) if not isinstance(one, Unavailable)]
+    check_devices(here, device, launch.world_size, launch.local_rank)
     account, result = Account(case, device, contests, dict(labels), launch, out), None
     account.begin()
-    lacking_by_peer = {contest.name: environments.lacking(contest.library) for contest in contests}
-    here = [contest for contest in contests if lacking_by_peer[contest.name] is None]
     joined = take_part(launch, here, case, met=account.meet) if launch.world_size > 1 else None
-    for contest in contests:
+    measure_peak = case.measure_peak
+    for contest, one in zip(contests, ready, strict=True):
         load = os.getloadavg()[0]
         try:
-            if reason := lacking_by_peer[contest.name]:
-                raise Unavailable(reason)
-            jobs = [_job(contest, case, number) for number in range(case.jobs)] if joined is None else [_next(joined)]
+            if isinstance(one, Unavailable):
+                raise one
+            settings = replace(one, measure_peak=measure_peak)
+            jobs = [_next(joined)] if joined else [_job(contest, settings, number) for number in range(case.jobs)]
         except Unavailable as lacking:
             if launch.rank == 0:
                 log.info("%s is not held: %s", contest.name, lacking)
@@ -157,13 +171,23 @@ def compare(
             raise
         if launch.rank:
             continue
-        found = comparison(contest, jobs, TOLERANCES[case.precision], load)
+        found = comparison(contest, jobs, TOLERANCES[case.precision], load, both(contest, case, device))
         log.info("%s on %s: paired ratio %s", contest.name, contest.grid, found.paired)
         result = account.held(found, jobs)
-        case = replace(case, measure_peak=False)  # once is enough
+        measure_peak = False  # once is enough
     if joined is not None:
         next(joined, None)
     return result
+
+
+def _ready(contest: Contest, case: Case, room: Room | None) -> Case | Unavailable:
+    """The case with what memory decides, where the room is known; or why the contest can't be held."""
+    if reason := environments.lacking(contest.library):
+        return Unavailable(reason)
+    try:
+        return case if room is None else settled(contest, case, room)
+    except Unavailable as lacking:
+        return lacking
 
 
 def _next(joined: Iterator[Job | Unavailable]) -> Job:
@@ -177,24 +201,26 @@ def _next(joined: Iterator[Job | Unavailable]) -> Job:
 def _job(contest: Contest, case: Case, number: int) -> Job:
     """The job of that number, counted from 0; only the first one measures the peak of matrix products.
 
-    Of sides that are apart, each goes first in half of the jobs. Raises RunError, Unavailable.
+    Of sides that are apart, each goes first in every other job. Raises RunError, Unavailable.
     """
     case = replace(case, measure_peak=case.measure_peak and number == 0)
     if not case.apart:
         return run_ranks(contest, case)
     halves = {
         name: run_ranks(contest, replace(case, measure_peak=case.measure_peak and name == "ours"), (name,))
-        for name in (SIDES if number % 2 == 0 else SIDES[::-1])
+        for name in order_in_a_job(number)
     }
     ours, peer = (halves[name] for name in SIDES)
-    measured = put_together(contest, case, ours.measured, peer.measured)
+    measured = put_together(contest, case, [ours.measured, peer.measured])
     peaks = zip(ours.memory.peak_bytes_per_rank, peer.memory.peak_bytes_per_rank, strict=True)
     memory = ours.memory.model_copy(update={"peak_bytes_per_rank": tuple(map(max, peaks))})
-    return replace(ours, measured=measured, memory=memory)
+    return replace(ours, measured=measured, memory=memory, apart=True)
 
 
-def comparison(contest: Contest, jobs: Sequence[Job], tolerance: float, load: float) -> Comparison:
-    """The statistics of what rank 0 of each job measured."""
+def comparison(
+    contest: Contest, jobs: Sequence[Job], tolerance: float, load: float, needs: Both | None = None
+) -> Comparison:
+    """The statistics of what rank 0 of each job measured. needs: of a rank, as told by memory.py."""
     measured = tuple(job.measured for job in jobs)
     times = [(steps(job.ours), steps(job.peer)) for job in measured]
     processor_times = [(steps(job.ours, processor=True), steps(job.peer, processor=True)) for job in measured]
@@ -202,7 +228,8 @@ def comparison(contest: Contest, jobs: Sequence[Job], tolerance: float, load: fl
     losses, norms = zip(*map(difference, measured), strict=True)
     peaks = [job.memory.peak_bytes_per_rank for job in jobs]
     return Comparison(
-        **told(contest),
+        **told(contest, needs),
+        apart=jobs[0].apart,
         ratio=ratio_of_medians(times),
         job_ratios=tuple(ratio_of_medians([job]) for job in times),
         round_ratios=tuple(chain.from_iterable(rounds_by_job)),
@@ -240,7 +267,7 @@ def table(report: PeersResult) -> str:
         lines.append(
             f"{name(c):<{wide}}{c.grid:<9}{c.road:<8}{c.ours_median_s:7.4f}{c.peer_median_s:9.4f}  {c.paired!s:<28}"
             f"{verdict(of, jobs):<11}{target:<16}{c.ratio:<12.3f}{_span(c.job_ratios):<16}{_span(c.round_ratios):<16}"
-            f"{c.cpu_ratio:.3f}"
+            f"{c.cpu_ratio:.3f}{'  one after the other' if c.apart else ''}"
         )
     few = min((len(c.measured) for c in report.comparisons), default=FEWEST_JOBS) < FEWEST_JOBS
     return "\n".join([*lines, *([ONE_JOB] if few else [])]) + "\n"

@@ -338,7 +338,8 @@ class Sampling:
 
     A round is `steps` steps of one side, then of the other. A job is a set of processes with so many rounds. There are
     several jobs, one after the other: where a process happens to place its memory makes one side faster by 1 % for as
-    long as it lives.
+    long as it lives. Of sides that are apart each goes first in every other job; where a launcher has started the ranks
+    half of the engine's rounds come before the peer's and half after (apart.py).
     """
 
     jobs: int = 3
@@ -351,9 +352,8 @@ class Sampling:
     """of each rank"""
     timeout_s: Annotated[float, Parameter(name="--timeout", metavar="SECONDS")] = 1800.0
     """for one job"""
-    apart: bool = False
-    """each side of a job in processes of its own, one after the other: where a device can't hold both; of a launcher's
-    processes, the engine's first"""
+    apart: Annotated[bool | None, Parameter(negative="--at-once")] = None
+    """one side after the other, or both at once (default: at once where a device holds both)"""
     peak_flops: Annotated[float | None, Parameter(metavar="FLOPS")] = None
     """advertised peak of one device, for MFU"""
     empirical_peak_flops: Annotated[float | None, Parameter(metavar="FLOPS")] = None
@@ -384,7 +384,8 @@ class Case(Sampling):
     losses are compared. autocast: whether peers that leave it to their users compute in bf16 by autocast, with fp32
     parameters, gradients and residual stream, instead of in bf16 throughout beside fp32 masters, as the engine does.
     micro_batch, peer_micro_batch: sequences that a rank of ours and of the peer's takes at once,
-    adding up gradients; None for its whole share, of a pipeline for what its stages take in turn.
+    adding up gradients; None for its whole share, of a pipeline for what its stages take in turn. device_memory,
+    node_memory: bytes; None is as GPUs have it, and everything elsewhere. devices_per_node: None is all of them.
     """
 
     model: Architecture
@@ -399,3 +400,6 @@ class Case(Sampling):
     checkpoint_activations: bool = False
     overlap: Overlap = ALL
     warmup: int = 3
+    device_memory: float | None = None
+    node_memory: float | None = None
+    devices_per_node: int | None = None

@@ -8,7 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import TYPE_CHECKING, Final
@@ -16,14 +16,18 @@ from typing import TYPE_CHECKING, Final
 from engine.comm.launch import Launch
 from engine.errors import EngineError, RunError
 from engine.loading import loading
-from engine.peers.contest import TOLERANCES, Case, Contest, Unavailable, through_memory
-from engine.peers.equality import check_apart
+from engine.peers.apart import parts_in_a_launch, put_together
+from engine.peers.contest import Case, Contest, Unavailable, through_memory
+from engine.peers.fit import bytes_of_gpu, settled
+from engine.peers.memory import Room
 from engine.progress import log_to_stderr
 from engine.result.peers import SIDES, Measured, SideName
 from engine.result.schema import Memory, Transport
 
 if TYPE_CHECKING:
     import torch.distributed as dist
+
+    from engine.comm.funnel import Comm
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +41,8 @@ LEAVE_S = 10
 @dataclass(frozen=True, slots=True)
 class Job:
     """What rank 0 knows of one job. memory, hosts, devices, transport, clocks: of all ranks. peak_flops_per_s: what
-    matrix products reached on each rank, all at once, where that was asked for.
+    matrix products reached on each rank, all at once, where that was asked for. apart: whether its sides were measured
+    one after the other.
     """
 
     measured: Measured
@@ -47,6 +52,7 @@ class Job:
     transport: Transport | None
     peak_flops_per_s: float | None = None
     clocks: tuple[tuple[str, float], ...] = ()
+    apart: bool = False
 
 
 def take_part(
@@ -60,8 +66,8 @@ def take_part(
 ) -> Iterator[Job | Unavailable]:
     """Take part in each contest as one of the ranks of a launch, who meet first and part at the end.
 
-    store: where they meet, instead of at the master. met: called when they have. names: of the sides to measure, apart
-    one after the other. What matrix products reach is measured before the first contest.
+    store: where they meet, instead of at the master. met: called when they have. names: of the sides to measure. What
+    matrix products reach is measured before the first contest that is held.
     """
     with loading():
         import torch
@@ -84,34 +90,37 @@ def take_part(
     heard = listen(backend_of(device), os.environ) if launch.world_size > 1 else None
     init_process_group(launch, device, COLLECTIVE_TIMEOUT, store, memory=case.road == "equal")
     met()
+
+    def room(comm: "Comm") -> Room:
+        """The same on all ranks: that of the smallest of their GPUs, where nothing else is said."""
+        memory = case.device_memory
+        if memory is None and device.type == "cuda":
+            memory = float(comm.everyone(torch.tensor([bytes_of_gpu(device.index)], dtype=torch.float64)).min())
+        return Room(device.type, memory, case.node_memory)
+
     for contest in contests:
         recorder = Recorder.on(device, breakdown=False, alone=contest.grid.size == 1)
         comm = on_grid(contest.grid, device, recorder, memory=through_memory(contest, case.road).ours)
-        asked = case.measure_peak and contest is contests[0]
-        peak = joint_peak(comm, DTYPES[case.precision]) if asked else None
-        forget_peak(device)
         try:
+            one = settled(contest, case, room(comm))
+            peak = joint_peak(comm, DTYPES[case.precision]) if case.measure_peak else None
+            forget_peak(device)
+            both = one.apart and len(names) == len(SIDES)
             parts: list[Measured] = []
-            for some in [(name,) for name in names] if case.apart else [names]:
+            for some, rounds in parts_in_a_launch(case.rounds) if both else [(names, case.rounds)]:
                 if parts:
                     give_memory_back(device)  # the other side's
-                parts.append(measure(comm, contest, case, some, launch))
-            measured = parts[0] if len(parts) == 1 else put_together(contest, case, *parts)
+                parts.append(measure(comm, contest, replace(one, rounds=rounds), some, launch))
+            measured = put_together(contest, case, parts) if both else parts[0]
         except Unavailable as lacking:
             yield lacking
         else:
             ranks = everyones(comm, heard)
             hosts, devices, clocks = tuple(ranks.hosts), tuple(ranks.devices), tuple(ranks.clocks)
-            yield Job(measured, ranks.memory, hosts, devices, ranks.transport, peak, clocks)
+            yield Job(measured, ranks.memory, hosts, devices, ranks.transport, peak, clocks, bool(one.apart))
+            case = replace(case, measure_peak=False)  # once is enough
         comm.barrier()
     dist.destroy_process_group()
-
-
-def put_together(contest: Contest, case: Case, ours: Measured, peer: Measured) -> Measured:
-    """Of two sides that were apart. Raises RunError if their losses or gradient norms differ."""
-    measured = Measured(ours=ours.ours, peer=peer.peer, tuning=ours.tuning)
-    check_apart(contest.name, measured, TOLERANCES[case.precision])
-    return measured
 
 
 def run_ranks(contest: Contest, case: Case, names: Sequence[SideName] = SIDES) -> Job:

@@ -93,7 +93,7 @@ class Asked(Record):
 
     layout: how the peer splits ranks, where it does so in its own way. does: what of the work it does how.
     settings: what else the peer is set to; older files don't tell. missing: why it can't be held on this machine, and
-    wasn't.
+    wasn't. needs: bytes that a rank of ours and of the peer's needs of a device, as planned; older files don't tell.
     """
 
     peer: str
@@ -105,6 +105,7 @@ class Asked(Record):
     does: str = ""
     settings: tuple[Setting, ...] = ()
     missing: str | None = None
+    needs: tuple[int, int] | None = None
 
 
 class Work(Record):
@@ -130,7 +131,8 @@ class Comparison(Asked):
     each round, job by job; rounds_by_job: the same, a row a job. paired: metrics.paired of them.
     cpu_ratio: as ratio, of processor seconds. *_median_s: over all steps. measured: by rank 0 of each job. memory: of
     processes with both models, the most of any job. load: runnable processes of the whole machine as it started,
-    averaged over a minute. road: as road() tells it; "" in older files.
+    averaged over a minute. road: as road() tells it; "" in older files. apart: whether the sides were measured one
+    after the other, which older files tell of the whole command only.
     """
 
     ratio: float
@@ -146,6 +148,7 @@ class Comparison(Asked):
     measured: tuple[Measured, ...]
     load: float
     road: str = ""
+    apart: bool = False
 
 
 class PeersResult(Record):

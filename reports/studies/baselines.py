@@ -12,7 +12,7 @@ from reports.bars import Bar, Bars
 from reports.contest_tables import contests_table, failures, missing, provenance, settings, tiny
 from reports.contests import SERIES, over_equal_roads, points
 from reports.derived import by_row
-from reports.methods import INTERVALS, ROADS
+from reports.methods import INTERVALS, MANY, ROADS, ROOM
 from reports.page import NOT_TOLD, Block, Column, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.series_page import published_gains
 from reports.study import ContestStudy
@@ -22,21 +22,24 @@ SUMMARY = "Time per batch beside Megatron-core, DeepSpeed, PyTorch's own ways an
 LEAD = (
     "The engine trains a network on one grid, which its series fixes after measuring several, par4d plan finds or the "
     "engine chooses, and others train the same network from the same weights on the same batches, on as many devices, "
-    "each on the layout that suits it best. Both take turns, "
-    "round by round, so that whatever disturbs the machine disturbs both; libraries that contradict each other run in "
-    "environments of their own. Before anything is timed both sides must have the same losses and gradient norms."
+    "each on the layout that suits it best. Where a device holds both, they take turns, round by round, so that "
+    "whatever disturbs the machine disturbs both; libraries that contradict each other run in environments of their "
+    "own. Before anything is timed both sides must have the same losses and gradient norms."
 )
 HOW = (
     "Of a peer every layout that was measured stands in the table of all contests; its row elsewhere is the layout on "
     "which it stood best against the engine, by the paired ratio: of a job the median over rounds of the engine's time "
-    "by the peer's, of several jobs their geometric mean. Time saved is what the engine takes less than the peer, as "
-    "the papers print their gains. " + ROADS + " " + INTERVALS
+    "by the peer's, of several jobs their geometric mean. The jobs that judge it choose it too, so of several layouts "
+    "that are equally fast chance takes the one that looks fastest: that favours the peer. "
+    + MANY
+    + " Time saved is what the engine takes less than the peer, as "
+    "the papers print their gains. " + ROADS + " " + ROOM + " " + INTERVALS
 )
 RUN = "reframe -c suites/baselines.py --system local"
 TRAINED = [*SERIES, "sequences", "sequence", "checkpointing", "threads", "ranks"]
 ABSENT = (
-    "There was no contest with these, for want of an environment (ci/peers makes them), of a layout of theirs that "
-    "fits these ranks, or of time:"
+    "There was no contest with these, for want of an environment (ci/peers makes them), of a layout of theirs for "
+    "these ranks, or of time:"
 )
 PAPERS = ("Megatron-LM", "DeepSpeed", "DeepSpeed-3D", "ZeRO-3")
 """What they compare with."""

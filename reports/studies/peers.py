@@ -8,7 +8,7 @@ from reports import text
 from reports.contest_figure import ratios
 from reports.contest_tables import contests_table, failures, missing, provenance, settings
 from reports.contests import SERIES, over_equal_roads, points
-from reports.methods import INTERVALS, ROADS
+from reports.methods import INTERVALS, ROADS, ROOM
 from reports.page import Block, Facts, Figure, Figures, Page, Paragraph, Section, nothing_measured
 from reports.study import ContestStudy
 
@@ -16,9 +16,10 @@ TITLE = "Peers"
 SUMMARY = "Step times against DDP, FSDP2, HSDP and DTensor on the same ranks, with how sure and how equal."
 LEAD = (
     "The same network from the same weights on the same batches, trained by the engine on a grid and by other people's "
-    "parallelism that does what the grid does. Both live in the same processes and take turns, round by round, so that "
-    "whatever disturbs the machine disturbs both. A ratio is the engine's step time by the peer's: below 1 the engine "
-    "is faster. Before anything is timed both must have the same losses and gradient norms."
+    "parallelism that does what the grid does. Where a device holds both, they live in the same processes and take "
+    "turns, round by round, so that whatever disturbs the machine disturbs both. A ratio is the engine's step time by "
+    "the peer's: below 1 the engine is faster. Before anything is timed both must have the same losses and gradient "
+    "norms."
 )
 HOW = (
     "The paired ratio of a job is the median over rounds of the engine's time by the peer's, each the median of its "
@@ -27,7 +28,7 @@ HOW = (
     "lost where all of it is above; a target is met where all of it is at or below the target and missed where all is "
     "above. Anything else is undecided, and so is what one job measured: where a process happens to place its memory "
     "makes one side faster for as long as it lives. Holding the same contest again adds its jobs. "
-    f"{ROADS} {INTERVALS}"
+    f"{ROADS} {ROOM} {INTERVALS}"
 )
 RUN = "reframe -c suites/peers.py --system local"
 MOST_SECTIONS = 12

@@ -9,7 +9,7 @@ from reports import text
 from reports.contest_figure import ratios
 from reports.contest_tables import contests_table, failures, missing, provenance
 from reports.contests import points
-from reports.methods import INTERVALS
+from reports.methods import INTERVALS, ROOM
 from reports.page import (
     NOT_MEASURED,
     Block,
@@ -38,14 +38,12 @@ HOW = (
     "Tokens per second and shares of a peak are those of a side's median step. What is faster is told by the paired "
     "ratio alone: of a job the median over rounds of the engine's time by the other's, each the median of its steps in "
     "the round; of several jobs their geometric mean. A contest is won where the whole interval is below 1 and lost "
-    "where all of it is above, else undecided, and so is one of a single job. Where a device can't hold two models the "
-    "sides of a job had processes of their own, one after the other (the column Apart); else they took turns in the "
-    "same ones. Memory is what the device's allocator held for a side at most, without what was there before; on "
-    "processors that of tensors. " + INTERVALS
+    "where all of it is above, else undecided, and so is one of a single job. Memory is what the device's allocator "
+    "held for a side at most, without what was there before; on processors that of tensors. " + ROOM + " " + INTERVALS
 )
 RUN = "reframe -c suites/single_device.py --system local"
 MACHINE = ["system", "partition", "device", "devices", "torch"]
-TRAINED = ["model", "dtype", "series", "sequences", "sequence", "checkpointing", "threads", "overlap", "apart"]
+TRAINED = ["model", "dtype", "series", "sequences", "sequence", "checkpointing", "threads", "overlap"]
 PEERS = ("plain", "compile", "transformers")
 """In this order, others after them."""
 MOST_SECTIONS, MOST_FACTS = 12, 6

@@ -6,10 +6,13 @@ from pathlib import Path
 
 from sample_contests import baseline, baselines, save_contests
 
+from engine.grid import Grid
 from engine.peers.account import told
 from engine.peers.contest import CONTESTS
 from engine.peers.layout import Layout
 from engine.result.peers import Asked, Comparison
+from reports.contests import ONE_AFTER_THE_OTHER, frame
+from reports.load import Contests
 from reports.site import build
 
 
@@ -124,6 +127,21 @@ def test_contests_that_were_not_held_stand_with_the_job_that_they_are_of(tmp_pat
     assert len(re.findall(r"<h2[^>]*>local, cpu, gpt-pair", html)) == 1
     assert "no contest" not in words(html.split("Time per batch")[0])
     assert "torchtitan has no such network" in words(html)
+
+
+def test_what_does_not_fit_is_a_row_and_sides_that_a_device_cannot_hold_at_once_are_told(tmp_path: Path) -> None:
+    sentence = "ddp does not fit: needs 96.1 of 28 GB that a plan counts on of a device's 40."
+    every = baselines(job=1)
+    asked = (Asked(**told(CONTESTS["ddp"].on(Grid(data=64))), missing=sentence),)
+    apart = tuple(one.model_copy(update={"apart": True}) for one in baselines().comparisons)
+    later = every.model_copy(update={"comparisons": (), "contests": asked})
+    save_contests([baselines().model_copy(update={"comparisons": apart}), later], tmp_path / "r")
+    build([tmp_path / "r"], tmp_path / "site")
+    text = words((tmp_path / "site" / "baselines.html").read_text())
+    assert sentence in text.split("Contests that can't be held there")[1]
+    assert re.search(r"DistributedDataParallel .{,600} one after the other", text)
+    older = every.model_copy(update={"case": every.case | {"apart": True}})
+    assert set(frame([Contests(older, "older.json")])["apart"]) == {ONE_AFTER_THE_OTHER}
 
 
 def test_the_page_of_peers_leaves_them_out(tmp_path: Path) -> None:

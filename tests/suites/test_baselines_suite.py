@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import pytest
-from running import figures, option, reframe
+from running import figures, option, project, reframe
 
 from engine.grid import Grid
 from engine.models.catalogue import lookup
-from engine.peers import environments
 from engine.peers.candidates import Candidate, candidates
 from engine.peers.contest import CONTESTS, Case
 from engine.peers.layout import Layout
@@ -91,11 +90,21 @@ def test_a_grid_that_the_series_fixes_is_not_said_to_be_chosen(tmp_path: Path) -
     assert "--label 'grid_is=fixed by the series after measuring several'" in script
 
 
-def test_what_does_not_fit_is_skipped_with_the_sentence_and_has_no_job(tmp_path: Path) -> None:
-    words = ["-c", "suites/baselines.py", "--system", "frontier", "-n", "weak-64-gpt-5b-ddp", "--dry-run"]
+def test_what_does_not_fit_takes_no_allocation_and_is_kept_as_a_row(tmp_path: Path) -> None:
+    """Run for real: not on that system, but not as a job of it either."""
+    words = ["-c", "suites/baselines.py", "--system", "frontier", "-n", "weak-64-gpt-5b-ddp", "-r"]
     done = reframe(tmp_path, *words, PAR4D_ACCOUNT="abc123")
-    assert "ddp does not fit: needs " in done.out
-    assert not list(tmp_path.glob("stage/**/rfm_job.sh"))
+    assert done.code == 0, done.out
+    (script,) = [file.read_text() for file in tmp_path.glob("output/**/rfm_job.sh")]
+    assert "#SBATCH" not in script
+    assert "srun" not in script
+    (case,) = done.cases()
+    assert (case["nodes"], case["node_hours"]) == (0, 0)
+    (kept,) = load([tmp_path / "results"]).contests
+    (asked,) = kept.result.contests
+    assert kept.result.comparisons == ()
+    assert asked.missing == "ddp does not fit: needs 96.1 of 44.8 GB that a plan counts on of a device's 64."
+    assert (asked.grid, asked.layout) == ("1x1x4x16", "1x1x1x64")
 
 
 def test_a_job_is_told_both_sides_layouts(tmp_path: Path) -> None:
@@ -108,7 +117,9 @@ def test_a_job_is_told_both_sides_layouts(tmp_path: Path) -> None:
         assert option(script, name) == value
     assert Grid.parse(option(script, "--grid")).size == 64
     assert "--checkpoint-activations" in script
-    assert " --apart " in script, "each fills a device"
+    memory = {"--device-memory": "64000000000", "--node-memory": "512000000000", "--devices-per-node": "8"}
+    assert {name: option(script, name) for name in memory} == memory
+    assert " --apart " not in script, "which the engine decides"
     assert 1 <= int(option(script, "--micro-batch")) < 2048 // 8
     assert 1 <= int(option(script, "--peer-micro-batch")) <= 2048 // 8
     assert "--label study=baselines" in script
@@ -117,10 +128,10 @@ def test_a_job_is_told_both_sides_layouts(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_has_no_environment_is_skipped_and_the_rest_is_kept(tmp_path: Path) -> None:
-    done = reframe(tmp_path, *LOCAL, "-n", "gpt-pair-2x1x1x1-(ddp|megatron-core-tensor)")
+    words = [*LOCAL, "-n", "gpt-pair-(ddp|megatron-core-tensor)"]
+    done = reframe(tmp_path, *words, root=project(tmp_path))  # a copy has no environments
     assert done.code == 0, done.out
-    if reason := environments.lacking("megatron-core"):
-        assert reason in done.out
+    assert "megatron-core has no environment here: make it by ci/peers megatron-core." in done.out
     kept = {one.result.comparisons[0].peer: one for one in load([tmp_path / "results"]).contests}
     assert "ddp" in kept
     assert kept["ddp"].result.labels["study"] == "baselines"

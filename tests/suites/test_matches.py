@@ -1,4 +1,6 @@
-"""All contests of all systems: each fits on both sides, divides the network, and a series costs what it may."""
+"""All contests of all systems: each fits on both sides or the command says why not, divides the network, and a series
+costs what it may.
+"""
 
 from dataclasses import replace
 
@@ -10,13 +12,14 @@ from engine.grid import Grid
 from engine.models.architecture import hardware_flops
 from engine.models.catalogue import lookup
 from engine.peers import memory
-from engine.peers.contest import ALONE, CONTESTS, Case
+from engine.peers.contest import ALONE, CONTESTS, Case, Unavailable
+from engine.peers.fit import settled
 from engine.peers.layout import Layout
 from engine.planning.bandwidth import Bandwidths
 from engine.planning.choose import choose_grid
 from engine.planning.fit import check_grid
 from engine.planning.memory import Workload
-from suites.matches import Match, case_of, matches, our_side, room
+from suites.matches import Match, case_of, matches, our_micro_batch, room
 from suites.series import AUTO, Point, points
 
 NODE_HOURS = 2000
@@ -24,8 +27,11 @@ OF_PEAK = 1 / 3
 OF_THE_LIMIT = 0.8
 """Of a job's time, what steps may take at that share of the peak: the rest is for starting and making networks."""
 STEPS_A_ROUND = 2
+WARM_UPS = 3
+"""Of ours before the peer and after it, and of the peer's."""
 
-held = {name: [match for match in matches(systems.load(name)) if not match.lacking] for name in systems.names()}
+every = {name: list(matches(systems.load(name))) for name in systems.names()}
+held = {name: [match for match in some if match.fits] for name, some in every.items()}
 
 
 def our_grid(point: Point, system: systems.System) -> Grid:
@@ -53,7 +59,8 @@ def test_our_side_of_every_baseline_divides_the_network_and_fits(name: str) -> N
     system = systems.load(name)
     for point in points("baselines", name):
         case, grid = case_of(point, system), our_grid(point, system)
-        micro, needs = our_side(case, grid, room(system))
+        micro = our_micro_batch(case, grid, room(system))
+        needs = memory.ours(replace(case, micro_batch=micro), grid, system.device.kind)
         assert room(system).fits(needs), f"{point} on {grid} needs {needs / 1e9:.1f} GB"
         assert grid.size == point.devices
         check_grid(case.model, grid, Batch(case.sequences, micro))
@@ -76,6 +83,26 @@ def test_every_peer_of_a_baseline_divides_the_network_and_fits(name: str) -> Non
         assert room(system).fits(needs), f"{match} needs {needs / 1e9:.1f} GB"
 
 
+@pytest.mark.parametrize("name", systems.names())
+def test_the_command_holds_every_baseline_that_fits_and_says_why_it_holds_no_other(name: str) -> None:
+    system, grids = systems.load(name), dict[str, Grid]()
+    for match in every[name]:
+        point = match.point
+        grid = grids[str(point)] = grids.get(str(point)) or our_grid(point, system)
+        case = replace(
+            case_of(point, system),
+            micro_batch=our_micro_batch(case_of(point, system), grid, room(system)),
+            peer_micro_batch=match.micro_batch,
+            devices_per_node=system.node.devices.value if system.node.devices else None,
+        )
+        contest = CONTESTS[match.peer].laid_out(match.layout, grid)
+        if match.fits:
+            assert settled(contest, case, room(system)).apart in (True, False)
+        else:
+            with pytest.raises(Unavailable, match=r"^\S+ does not fit: .*needs \S+ of \S+ GB that a plan counts on"):
+                settled(contest, case, room(system))
+
+
 def node_hours(match: Match, system: systems.System) -> float:
     per_node = system.node.devices.value if system.node.devices else match.point.devices
     limit = match.point.series.time_limit or system.partitions[0].time_limit
@@ -94,7 +121,7 @@ def test_the_steps_of_both_sides_end_well_within_the_time_limit(name: str) -> No
         point = match.point
         flops = hardware_flops(lookup(point.model), point.sequences, recompute=True)
         step_s = flops / (point.devices * OF_PEAK * device.peak_flops["bf16"].value)
-        steps = 2 * (Case(lookup(point.model), 1).warmup + STEPS_A_ROUND * point.series.rounds)
+        steps = WARM_UPS * Case(lookup(point.model), 1).warmup + 2 * STEPS_A_ROUND * point.series.rounds
         limit = point.series.time_limit
         assert limit is not None
         assert steps * step_s <= OF_THE_LIMIT * systems.seconds(limit), f"{match}: {steps} of {step_s:.0f} s"

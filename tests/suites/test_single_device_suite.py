@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from running import figures, option, options, reframe, short
 
+import systems
 from reports.load import load
 
 ONE = ["-c", "suites/single_device.py", "--system", "local", "-n", "gpt-test"]
@@ -32,7 +33,7 @@ def test_one_device_of_a_node_trains_networks_of_both_families_against_every_pee
         sequence = "1024" if system == "perlmutter" else "2048"
         expected = {"--device": "cuda", "--precision": "bf16", "--seq": sequence, "--peak-flops": peak, "--ntasks": "1"}
         assert {name: option(script, name) for name in expected} == expected
-        assert " --apart " in script
+        assert option(script, "--device-memory") == f"{systems.load(system).device.memory_bytes.value:.0f}"  # type: ignore[union-attr]
         assert "--label study=single_device" in script
 
 

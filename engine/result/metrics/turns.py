@@ -41,8 +41,8 @@ def paired_ratio(rounds: Sequence[tuple[float, float]]) -> float:
 
     In each round every way takes as many steps, in another order each time; the time of a way in a round is the median
     of its steps. Noise that lasts longer than a round disturbs both sides alike and cancels. Not so where the sides of
-    a contest ran apart, in processes one after the other because a device can't hold both: minutes lie between the
-    rounds of a pair, and noise stays in the ratio.
+    a contest ran one after the other because a device can't hold both: minutes lie between the rounds of a pair, and
+    noise stays in the ratio; of a drift, the order of the sides cancels what it can.
     """
     return median(time_s / base_s for time_s, base_s in rounds)
 

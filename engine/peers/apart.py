@@ -1,0 +1,49 @@
+"""Sides that a device can't hold at once: which is measured when, and how their parts become one. No torch."""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import reduce
+from itertools import chain
+from operator import add
+
+from engine.peers.contest import TOLERANCES, Case, Contest
+from engine.peers.equality import check_apart
+from engine.result.peers import SIDES, Measured, Side, SideName
+
+
+def order_in_a_job(number: int) -> tuple[SideName, ...]:
+    """Which side's processes come first in the job of that number, counted from 0: each side's in every other job."""
+    return SIDES if number % 2 == 0 else SIDES[::-1]
+
+
+def parts_in_a_launch(rounds: int) -> list[tuple[tuple[SideName, ...], int]]:
+    """What the same processes build and drop, one after the other, and for how many rounds.
+
+    Half of the engine's rounds come before the peer's and half after them, so that of a machine that gets slower or
+    faster neither side has the better part. Of an odd number more come before.
+    """
+    later = rounds // 2
+    parts: list[tuple[tuple[SideName, ...], int]] = [(("ours",), rounds - later), (("peer",), rounds)]
+    return [*parts, (("ours",), later)] if later else parts
+
+
+def put_together(contest: Contest, case: Case, parts: Sequence[Measured]) -> Measured:
+    """Of parts that each have one side. Raises RunError if losses or gradient norms differ anywhere."""
+    ours = [part for part in parts if part.ours.wall_s]
+    peers = [part.peer for part in parts if part.peer.wall_s]
+    for one in ours:
+        for peer in peers:
+            check_apart(contest.name, Measured(ours=one.ours, peer=peer), TOLERANCES[case.precision])
+    return Measured(ours=_joined([one.ours for one in ours]), peer=_joined(peers), tuning=ours[0].tuning)
+
+
+def _joined(sides: Sequence[Side]) -> Side:
+    """All rounds of a side, in their order, and the most memory that it took."""
+    return sides[0].model_copy(
+        update={
+            "wall_s": tuple(chain.from_iterable(side.wall_s for side in sides)),
+            "cpu_s": tuple(chain.from_iterable(side.cpu_s for side in sides)),
+            "peak_bytes": max((side.peak_bytes for side in sides if side.peak_bytes is not None), default=None),
+            "carried": dict(reduce(add, (Counter(side.carried) for side in sides))),
+        }
+    )

@@ -1,0 +1,42 @@
+"""Whether a machine has room for a contest, and for both of its sides at once. No torch, but to ask a GPU that is here.
+
+What a side needs is told by memory.py; a contest that doesn't fit is no job but a row with the sentence.
+"""
+
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+
+from engine.comm.launch import choose_device
+from engine.peers.contest import Case, Contest, Unavailable
+from engine.peers.memory import Room, both, host
+
+
+def settled(contest: Contest, case: Case, room: Room) -> Case:
+    """The case with apart decided: what is asked for, else both sides at once where a device has room for both.
+
+    Raises Unavailable where a side doesn't fit by itself.
+    """
+    needs = both(contest, case, room.device)
+    ranks_of_a_node = min(case.devices_per_node or contest.grid.size, contest.grid.size)
+    lacking = needs.lacking(contest.name, room)
+    if reason := lacking or room.lacking_in_node(contest.name, host(contest, case, ranks_of_a_node)):
+        raise Unavailable(reason)
+    return case if case.apart is not None else replace(case, apart=not needs.together(room))
+
+
+def room_here(case: Case, device: str) -> Room:
+    """As the case says it; of GPUs that it says nothing of, as the first one here. Raises UsageError without one."""
+    memory = case.device_memory
+    if memory is None and device == "cuda":
+        choose_device(device, 0)
+        with ProcessPoolExecutor(1, get_context("spawn")) as other:  # so that this process takes nothing of it
+            memory = other.submit(bytes_of_gpu, 0).result()
+    return Room(device, memory, case.node_memory)
+
+
+def bytes_of_gpu(index: int) -> float:
+    """What torch says that it has."""
+    import torch
+
+    return float(torch.cuda.get_device_properties(index).total_memory)

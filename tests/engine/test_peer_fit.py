@@ -1,0 +1,199 @@
+"""Contests that a device has no room for are rows and no jobs; sides that it can't hold at once come one after the
+other, and neither always first.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_ranks import run_processes, take_part_again
+
+from engine.cli.main import main
+from engine.comm.funnel import Comm
+from engine.errors import RunError
+from engine.grid import Grid
+from engine.models.gpt.config import GPTConfig
+from engine.peers import alternate, compare
+from engine.peers.apart import order_in_a_job, parts_in_a_launch, put_together
+from engine.peers.contest import CONTESTS, Case, Contest, Unavailable
+from engine.peers.fit import settled
+from engine.peers.memory import USABLE, Room, both
+from engine.peers.ranks import Job
+from engine.result.peers import NOTHING, Measured, PeersResult, Side, SideName, parse
+
+SHAPE = {"--layers": 1, "--hidden": 16, "--heads": 2, "--vocab": 32, "--seq": 8, "--batch-size": 2, "--device": "cpu"}
+TINY = [str(word) for pair in (SHAPE | {"--rounds": 3, "--steps-per-round": 1}).items() for word in pair]
+CASE = Case(GPTConfig("tiny", layers=1, hidden=16, heads=2, vocabulary=32, sequence=8), sequences=2, rounds=3, steps=1)
+
+
+def for_one(contest: Contest) -> float:
+    """Of a device that holds each side, but not both."""
+    needs = both(contest, CASE, "cpu")
+    return 1.5 * max(needs.ours, needs.peer) / USABLE
+
+
+def written(out: Path) -> PeersResult:
+    return parse(json.loads(out.read_text()), str(out))
+
+
+def test_what_does_not_fit_is_a_row_and_no_rank_is_started_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object) -> Job:
+        raise AssertionError("a rank was started")
+
+    monkeypatch.setattr(compare, "run_ranks", start)
+    out, contest = tmp_path / "a.json", CONTESTS["ddp"]
+    needs = both(contest, CASE, "cpu")
+    words = ["--peer", "ddp", "--device-memory", "1000", "--label", "study=baselines", "--out", str(out)]
+    assert main(["bench", "peers", *TINY, *words]) == 0
+    found = written(out)
+    (asked,) = found.contests
+    sentence = f"the engine does not fit: needs {needs.ours / 1e9:.3g} of 7e-07 GB that a plan counts on of a device's"
+    assert str(asked.missing).startswith(sentence)
+    assert asked.needs == (round(needs.ours), round(needs.peer))
+    assert (found.status, found.comparisons) == ("ok", ())
+    assert f"not held: {sentence}" in capsys.readouterr().out
+
+
+def test_on_gpus_that_are_not_here_what_does_not_fit_is_told_all_the_same(tmp_path: Path) -> None:
+    """Where a system's jobs are started there need be none."""
+    out = tmp_path / "a.json"
+    words = [*TINY, "--peer", "ddp", "--grid", "1x1x1x2", "--device", "cuda", "--device-memory", "1000"]
+    assert main(["bench", "peers", *words, "--out", str(out)]) == 0
+    assert "does not fit" in str(written(out).contests[0].missing)
+
+
+@pytest.mark.usefixtures("forked_contests")
+def test_sides_that_fit_alone_but_not_together_are_apart_and_each_comes_first_in_every_other_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[Sequence[SideName]] = []
+    run_ranks = compare.run_ranks
+
+    def noted(contest: Contest, case: Case, names: Sequence[SideName]) -> Job:
+        order.append(names)
+        return run_ranks(contest, case, names)
+
+    monkeypatch.setattr(compare, "run_ranks", noted)
+    out = tmp_path / "a.json"
+    words = ["--peer", "plain", "--jobs", "3", "--device-memory", f"{for_one(CONTESTS['plain']):.0f}"]
+    assert main(["bench", "peers", *TINY, *words, "--out", str(out)]) == 0
+    assert order == [("ours",), ("peer",), ("peer",), ("ours",), ("ours",), ("peer",)]
+    found = written(out)
+    (contest,) = found.comparisons
+    assert contest.apart
+    assert found.case["apart"] is None, "nobody asked for it"
+    assert len(contest.measured) == 3
+    assert "one after the other" in capsys.readouterr().out
+
+
+def test_memory_decides_unless_it_is_told() -> None:
+    contest = CONTESTS["plain"]
+    one, two = for_one(contest), 2 * for_one(contest)
+    assert settled(contest, CASE, Room("cpu", one)).apart is True
+    assert settled(contest, CASE, Room("cpu", two)).apart is False
+    assert settled(contest, CASE, Room("cpu")).apart is False
+    assert settled(contest, replace(CASE, apart=False), Room("cpu", one)).apart is False
+    assert settled(contest, replace(CASE, apart=True), Room("cpu")).apart is True
+    with pytest.raises(Unavailable, match="does not fit: needs"):
+        settled(contest, CASE, Room("cpu", 1000))
+
+
+def test_where_ranks_make_whole_networks_their_node_has_to_hold_them() -> None:
+    contest = CONTESTS["megatron-core"].on(Grid(x=2))
+    settled(contest, CASE, Room("cpu", None, 1e9))
+    of_one = 2 * 4 * CASE.model.parameters / USABLE
+    with pytest.raises(Unavailable, match="its ranks make whole networks first"):
+        settled(contest, CASE, Room("cpu", None, 1.5 * of_one))
+    settled(contest, replace(CASE, devices_per_node=1), Room("cpu", None, 1.5 * of_one))
+
+
+def parts(comm: Comm, device_memory: float) -> tuple[list[tuple[Sequence[SideName], int]], Job | Unavailable]:
+    """What ranks of a launcher measure, and what of it they tell."""
+    order: list[tuple[Sequence[SideName], int]] = []
+    measure = alternate.measure
+
+    def noted(comm: Comm, contest: Contest, case: Case, names: Sequence[SideName], *rest: Any) -> Measured:
+        order.append((names, case.rounds))
+        return measure(comm, contest, case, names, *rest)
+
+    alternate.measure = noted  # type: ignore[assignment]
+    case = replace(CASE, device="cpu", device_memory=device_memory)
+    (job,) = take_part_again(comm, [CONTESTS["ddp"]], case)
+    return order, job
+
+
+def test_under_a_launcher_half_of_our_rounds_come_before_the_peers_and_half_after() -> None:
+    for order, job in run_processes(Grid(data=2), parts, for_one(CONTESTS["ddp"])):
+        assert order == [(("ours",), 2), (("peer",), 3), (("ours",), 1)]
+        assert isinstance(job, Job)
+        assert job.apart
+        assert [len(steps) for steps in job.measured.ours.wall_s] == [1, 1, 1]
+        assert [len(steps) for steps in job.measured.peer.wall_s] == [1, 1, 1]
+        assert job.measured.ours.losses == pytest.approx(job.measured.peer.losses, rel=1e-5)
+
+
+def test_ranks_of_a_launcher_build_nothing_that_does_not_fit() -> None:
+    for order, told in run_processes(Grid(data=2), parts, 1000.0):
+        assert order == []
+        assert "does not fit" in str(told)
+
+
+@pytest.mark.slow
+def test_a_launched_command_tells_that_sides_came_one_after_the_other(tmp_path: Path) -> None:
+    out, memory = tmp_path / "a.json", for_one(CONTESTS["ddp"])
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "engine"]
+    words = ["bench", "peers", "--peer", "ddp", *TINY, "--device-memory", f"{memory:.0f}", "--out", str(out)]
+    done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    (contest,) = written(out).comparisons
+    assert contest.apart
+    (job,) = contest.measured
+    assert len(job.ours.wall_s) == len(job.peer.wall_s) == 3
+
+
+def test_the_order_of_sides_is_balanced() -> None:
+    assert [order_in_a_job(number)[0] for number in range(4)] == ["ours", "peer", "ours", "peer"]
+    assert parts_in_a_launch(4) == [(("ours",), 2), (("peer",), 4), (("ours",), 2)]
+    assert parts_in_a_launch(1) == [(("ours",), 1), (("peer",), 1)]
+
+
+def side(seconds: Sequence[float], loss: float = 2.0, peak: int = 1) -> Side:
+    rounds, carried = tuple((s,) for s in seconds), {"gloo": 2}
+    return Side(losses=(loss,), gradient_norms=(1.0,), wall_s=rounds, cpu_s=rounds, peak_bytes=peak, carried=carried)
+
+
+def test_parts_of_a_side_become_one_and_each_is_held_to_the_peer() -> None:
+    peer = Measured(ours=NOTHING, peer=side([7.0, 8.0, 9.0]))
+    first, last = (Measured(ours=one, peer=NOTHING) for one in (side([1.0, 2.0]), side([3.0], peak=5)))
+    found = put_together(CONTESTS["ddp"], CASE, [first, peer, last])
+    assert found.ours.wall_s == found.ours.cpu_s == ((1.0,), (2.0,), (3.0,))
+    assert (found.ours.peak_bytes, found.ours.carried) == (5, {"gloo": 4})
+    assert found.peer == peer.peer
+    with pytest.raises(RunError, match="the engine's loss was"):
+        put_together(CONTESTS["ddp"], CASE, [first, peer, Measured(ours=side([3.0], loss=2.1), peer=NOTHING)])
+
+
+def test_a_file_that_tells_nothing_of_room_is_read(tmp_path: Path) -> None:
+    out = tmp_path / "a.json"
+    assert main(["bench", "peers", *TINY, "--peer", "plain", "--device-memory", "1000", "--out", str(out)]) == 0
+    older = json.loads(out.read_text())
+    del older["contests"][0]["needs"]
+    assert parse(older, "older.json").contests[0].needs is None
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [("--device-memory", "--device-memory is a positive number of bytes"), ("--devices-per-node", "is at least 1")],
+)
+def test_a_machine_without_room_is_refused(
+    option: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "peers", *TINY, "--peer", "plain", option, "0", "--out", str(tmp_path / "a.json")]) == 2
+    assert sentence in capsys.readouterr().err
