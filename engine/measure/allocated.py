@@ -7,7 +7,7 @@ of one process can be told apart.
 import gc
 import os
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from types import TracebackType
 from typing import Any, Self
@@ -59,18 +59,19 @@ class Allocated:
         if self._profile is None:
             self.peak_bytes = torch.cuda.max_memory_allocated(self._device) - self._before
         else:
-            self.peak_bytes = _most(self._profile)
+            assert self._profile.kineto_results is not None
+            events = self._profile.kineto_results.experimental_event_tree()
+            self.peak_bytes = most_held(chain.from_iterable(map(_allocations, events)))
             self._profile = None
 
 
-def _most(profiled: profile) -> int:
-    """The highest running total of allocations less releases, in bytes.
+def most_held(told: Iterable[tuple[int, int, int]]) -> int:
+    """The highest running total of allocations less releases, in bytes; told: when, where and how many, as the profiler
+    has them, releases as negative numbers.
 
     The profiler doesn't see what other threads release, such as those of collectives that hold a tensor the longest. It
     is taken for released once an allocation is given any of its addresses.
     """
-    assert profiled.kineto_results is not None
-    told = chain.from_iterable(map(_allocations, profiled.kineto_results.experimental_event_tree()))
     starts: list[int] = []
     sizes: dict[int, int] = {}
     held = most = 0

@@ -4,7 +4,7 @@ import threading
 
 import torch
 
-from engine.measure.allocated import Allocated
+from engine.measure.allocated import Allocated, most_held
 
 BIG = 1 << 20
 CPU = torch.device("cpu")
@@ -37,12 +37,11 @@ def test_what_another_thread_releases_is_no_leak() -> None:
 
 
 def test_an_allocation_over_parts_of_two_that_are_gone_takes_the_place_of_both() -> None:
-    with Allocated(CPU) as memory:
-        held = [torch.empty(BIG // 2, dtype=torch.uint8) for _ in range(64)]
-        other = threading.Thread(target=held.clear)
-        other.start()
-        other.join()
-        kept = [big() for _ in range(16)]
-    assert memory.peak_bytes is not None
-    assert memory.peak_bytes <= 40 * BIG
-    assert len(kept) == 16
+    """Of two of eight bytes side by side, which nobody was seen to release."""
+    two = [(1, 100, 8), (2, 108, 8)]
+    assert most_held(two) == 16
+    assert most_held([*two, (3, 104, 8), (4, 200, 4)]) == 16, "eight, and four elsewhere"
+    assert most_held([*two, (3, 116, 4)]) == 20, "beside them"
+    assert most_held([*two, (3, 96, 4)]) == 20
+    assert most_held([*two, (3, 100, -8), (4, 100, 4)]) == 16
+    assert most_held([(1, 0, -64), (2, 100, 80)]) == 16, "what was there before and is released makes room"

@@ -4,6 +4,7 @@ import pytest
 
 from engine.errors import UsageError
 from engine.models.gpt.config import GPTConfig
+from engine.models.llama.config import LlamaConfig
 from engine.peers.layout import SPLITS, Layout, every, usual
 
 GPT = GPTConfig("tiny", layers=4, hidden=32, heads=4, vocabulary=64, sequence=16)
@@ -47,6 +48,13 @@ def test_every_layout_of_some_ranks_that_fits() -> None:
     assert Layout(tensor=2, pipeline=2, data=2) in found
     assert every(8, ("data",), GPT, 8) == [Layout(data=8)]
     assert every(8, ("data",), GPT, 4) == []
+
+
+def test_tensor_ranks_divide_the_heads_of_keys_which_may_be_fewer() -> None:
+    model = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
+    Layout(tensor=2).check(model, 8)
+    with pytest.raises(UsageError, match="tensor is 4, which doesn't divide its 2 heads"):
+        Layout(tensor=4).check(model, 8)
 
 
 def test_data_ranks_share_the_batch() -> None:
