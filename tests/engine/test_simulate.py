@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.batch import Batch
+from engine.comm.collective import Kind
 from engine.grid import Axis, Grid
 from engine.models.catalogue import lookup
 from engine.overlap.flags import ALL, Overlap
@@ -242,6 +243,16 @@ def test_a_collective_within_a_node_reaches_what_its_kind_does() -> None:
         return [machine.collective_s(kind, 1e6, GRID, axis) for axis in (Axis.X, Axis.Z) for kind in KINDS]
 
     assert [b / a for a, b in zip(times(MACHINE), times(slower), strict=True)] == pytest.approx([2, 1, 4, 1])
+
+
+def test_a_kind_of_collective_takes_its_own_of_a_core_and_another_as_much_as_an_all_reduce() -> None:
+    gathers, reduces = Taken(0.0, 1e-7), Taken(0.0, 4e-7)
+    machine = replace(MACHINE, taken={"all_gather": gathers, "all_reduce": reduces})
+    found = [machine.processor_s(kind, 1e6, GRID, Axis.Z) for kind in ("all_gather", "all_reduce", "reduce_scatter")]
+    ranks = GRID[Axis.Z]
+    expected = [(Kind.ALL_GATHER, gathers), (Kind.ALL_REDUCE, reduces), (Kind.REDUCE_SCATTER, reduces)]
+    assert found == pytest.approx([taken.of(kind, 1e6, ranks) for kind, taken in expected])
+    assert machine.processor_s("all_gather", 1e6, GRID, Axis.X) == pytest.approx(0), "within a node it isn't known"
 
 
 def test_a_product_reaches_what_its_size_does() -> None:

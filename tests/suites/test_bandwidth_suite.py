@@ -1,14 +1,20 @@
 """`reframe -c suites/bandwidth.py`: it measures, and fills the store of its system."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
 from running import Run, figures, option, project, reframe
 
+from engine.comm.collective import Kind
+from engine.planning.collectives import Taken, moved_bytes
+from engine.planning.link import Timed
+from engine.result.links import CollectiveTime, FittedLink, Rings
 from engine.result.schema import parse
-from suites.kept import superseded
+from suites.kept import links_of, superseded
 from systems import Between, Measured, Performance, Source
+from systems.store import Name
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +53,31 @@ def test_a_run_that_is_good_fills_the_store_and_says_so(run: Run, root: Path) ->
     assert kept["source"]["ranks"] == result.ranks
     assert kept["source"]["command"].startswith("bench collectives --device cpu --bytes 65536")
     assert "inter" not in kept
+
+
+def test_what_messages_between_nodes_take_is_that_of_few_ranks_in_small_and_of_all_in_large_ones(run: Run) -> None:
+    """Either alone is of one size, which tells no step."""
+    result = parse(run.cases()[0]["record"], "record")
+    assert result.links is not None
+    made = Taken(3e-4, 2e-9)
+
+    def rings(ranks: int, num_bytes: int) -> Rings:
+        of = [Timed(Kind(kind), num_bytes, ranks, made.of(Kind(kind), num_bytes, ranks)) for kind in get_args(Name)]
+        times = tuple(
+            CollectiveTime(
+                kind=one.kind.value, input_bytes=num_bytes, moved_bytes=moved_bytes(one.kind, num_bytes, ranks), samples=3,
+                calls=1, median_s=1.0, low_s=1.0, high_s=1.0, bytes_per_s=1.0, processor_s=one.time_s,
+            )
+            for one in of
+        )  # fmt: skip
+        return Rings(apart=1, ranks=ranks, groups=1, nodes=2, times=times, bytes_per_s=1.0)
+
+    fitted = FittedLink(bytes_per_s=1.0, step_s=0.0, half_bytes=0.0)
+    several = {"nodes": 2, "alone": (rings(2, 4096),), "shared": (rings(4, 1 << 20),), "fitted": fitted}
+    inter = links_of(result.model_copy(update={"links": result.links.model_copy(update=several)})).inter
+    assert inter is not None
+    for taken in inter.processor.values():
+        assert (taken.step_s, taken.byte_s) == pytest.approx((made.step_s, made.byte_s), rel=1e-3)
 
 
 def test_what_says_more_is_not_replaced() -> None:
