@@ -22,6 +22,10 @@ MFU = 0.55
 STEP_BY = {"plain": 1 / 1.1, "compile": 1.0}
 FLAGS_BY = 1.01
 HOLD, TUNED_S = 0.95, 10.0
+MOST_PROCESSES = 6
+"""Of a check."""
+LOOKS = MOST_PROCESSES - 1
+"""How often an interval over processes may decide: of two, and of each more."""
 BAND = (0.9, 1.2)
 """Of the peak by the plan, which leaves out temporaries and an allocator's roundings, and counts what is kept."""
 BY_INTERVAL = "; all of its interval over processes, or beyond it to fail"
@@ -54,7 +58,7 @@ class Judge:
         ratios = [one.figure for one in told if one.figure is not None]
         if not ratios:
             return []
-        between = over_jobs(ratios)
+        between = over_jobs(ratios, LOOKS)
         return [
             self.found(
                 told[-1].name, metrics.ratio_over_jobs(ratios), "", gate.at_most(between, FLAGS_BY),
@@ -99,12 +103,13 @@ class Judge:
             for same in zip(*(tuning.again for tuning in tunings), strict=True)
             if (timed := [shape for shape in same if shape.times])
         ]
-        contests = [choices.by_own(*timed) for timed in known]
+        looks = MOST_PROCESSES * choices.LOOKS
+        contests = [choices.by_own(*timed, looks=looks) for timed in known]
         outcome = gate.all_of(*(contest.outcome for contest in contests))
         worst = max(contests, key=lambda contest: (contest.outcome == outcome, contest.ratio))
-        holds = choices.share_that_holds([choices.by_fastest(*timed) for timed in known])
+        holds = choices.share_that_holds([choices.by_fastest(*timed, looks=looks) for timed in known])
         model, times_s = results[-1].model.name, [tuning.time_s for tuning in tunings]
-        between = over_jobs(times_s)
+        between = over_jobs(times_s, LOOKS)
         shapes = f"of {len(known)} shapes in a second timing"
         return [
             self.found(
@@ -137,7 +142,7 @@ class Judge:
             ]
         peer = results[-1].comparisons[0].peer
         ratio = peers.paired(measured)
-        between = ratio.interval if len(measured) >= peers.FEWEST_JOBS else NOTHING_KNOWN
+        between = over_jobs([peers.paired([job]).ratio for job in measured], LOOKS)
         most = STEP_BY[peer]
         ours_s, theirs_s = (
             median(time_s for side in sides for time_s in peers.steps(side))
@@ -171,7 +176,7 @@ class Judge:
         if not shares:
             why = "; no advertised peak is known, so --peak-flops has to say it" * self.on_gpu
             return _told(f"rate, {model}", rate / 1e12, "Tflop/s", told + why)
-        between = over_jobs(shares)
+        between = over_jobs(shares, LOOKS)
         return self.found(
             f"MFU, {model}", 100 * metrics.ratio_over_jobs(shares), "%", gate.at_least(between, MFU),
             f"at least {MFU:.0%}{BY_INTERVAL}", f"{told}; {_between(between, len(shares))}",

@@ -14,12 +14,11 @@ from engine.result.gpu_check import Finding, GpuCheck, read_findings, write
 from engine.result.schema import Provenance
 from gpu_check import process
 from gpu_check.checks import Check
+from gpu_check.judges import MOST_PROCESSES
 
 RESERVE_S = 10.0
 """Of the time there is, for what lies between and after the processes."""
 LOOK_S = 90.0
-MOST_PROCESSES = 6
-"""Of a check; with so many Student's t is 2.6, and of three 4.3."""
 PATIENCE = 1.25
 """A process of a check isn't begun once more with less time left than so many times what the last one took."""
 ENDED_BEFORE = "The command was ended before it came to this."

@@ -15,6 +15,8 @@ from engine.result.matmul import ModeTime, TunedShape
 
 SLOWEST = 1.03
 """So many times as long as other ways a choice may take: no two timings are equal."""
+LOOKS = 3
+"""How often a second timing is looked at, of so many rounds, twice and four times as many (tuning/tune.py)."""
 _BY_DEFINITION = 1.0
 """The ratio of ways to themselves, which noise doesn't change."""
 
@@ -31,17 +33,18 @@ class Contest(NamedTuple):
         return at_most(self.interval, SLOWEST)
 
 
-def by_own(*timed: TunedShape) -> Contest:
+def by_own(*timed: TunedShape, looks: int = LOOKS) -> Contest:
     """All products of a layer as chosen, by PyTorch's own ways, which copy nothing and store weights row by row.
 
-    timed: the layer's shape, as often as it was tuned. Of several times the rounds count together.
+    timed: the layer's shape, as often as it was tuned. Of several times the rounds count together, and tell of these
+    times alone. looks: how often they may be looked at in all.
     """
-    return _contest(timed, lambda way: way.own and not way.column_major)
+    return _contest(timed, lambda way: way.own and not way.column_major, looks)
 
 
-def by_fastest(*timed: TunedShape) -> Contest:
+def by_fastest(*timed: TunedShape, looks: int = LOOKS) -> Contest:
     """The same, by the ways that were fastest in the first timing: who wins one by luck does not win the next."""
-    return _contest(timed, lambda way: way.fastest)
+    return _contest(timed, lambda way: way.fastest, looks)
 
 
 def share_that_holds(found: Sequence[Contest]) -> Interval:
@@ -50,7 +53,7 @@ def share_that_holds(found: Sequence[Contest]) -> Interval:
     return Interval(metrics.choices_that_hold([contest.interval for contest in found]), 1 - failed / len(found))
 
 
-def _contest(timed: Sequence[TunedShape], others: Callable[[ModeTime], bool]) -> Contest:
+def _contest(timed: Sequence[TunedShape], others: Callable[[ModeTime], bool], looks: int) -> Contest:
     """Of too few rounds, or where not all ways were timed or their rounds weren't kept, nothing is known."""
     sides = [
         ([way for way in shape.times if way.chosen], [way for way in shape.times if others(way)]) for shape in timed
@@ -62,7 +65,7 @@ def _contest(timed: Sequence[TunedShape], others: Callable[[ModeTime], bool]) ->
         for shape, (chosen, against) in zip(timed, sides, strict=True)
         for mine, theirs in zip(_by_round(shape, chosen), _by_round(shape, against), strict=False)
     ]
-    return Contest(median(ratios) if ratios else float("nan"), over_rounds(ratios))
+    return Contest(median(ratios) if ratios else float("nan"), over_rounds(ratios, looks))
 
 
 def _by_round(shape: TunedShape, ways: Sequence[ModeTime]) -> list[float]:

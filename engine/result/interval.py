@@ -6,16 +6,11 @@ alone.
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from statistics import mean, stdev
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
-_STUDENT = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-"""Quantiles 0.975 of Student's t by degrees of freedom, from 1 on; that of 30 holds, a little wide, for more. They are
-scipy's, which a machine that ci/gpu visits needn't have."""
 
 
 class Interval(NamedTuple):
@@ -29,29 +24,56 @@ NOTHING_KNOWN = Interval(0.0, math.inf)
 """Of a ratio that was measured too few times."""
 
 
-def over_jobs(ratios: Sequence[float]) -> Interval:
+def over_jobs(ratios: Sequence[float], looks: int = 1) -> Interval:
     """Of ratios, one a job, by Student's t of their logarithms; of fewer than two jobs nothing is known.
 
-    Raises ValueError for a ratio that isn't positive.
+    looks: how often an interval may be asked for, each time of more jobs, until it decides. The chance to be wrong is
+    shared among them (Bonferroni), so that all of them together have CONFIDENCE. Raises ValueError for a ratio that
+    isn't positive.
     """
     if len(ratios) < 2:
         return NOTHING_KNOWN
     logs = [math.log(ratio) for ratio in ratios]
-    reach = _STUDENT[min(len(logs) - 1, len(_STUDENT)) - 1] * stdev(logs) / math.sqrt(len(logs))
+    reach = _student(len(logs) - 1, _confidence(looks)) * stdev(logs) / math.sqrt(len(logs))
     return Interval(math.exp(mean(logs) - reach), math.exp(mean(logs) + reach))
 
 
-def over_rounds(ratios: Sequence[float]) -> Interval:
+def over_rounds(ratios: Sequence[float], looks: int = 1) -> Interval:
     """Of the median of ratios, one a round, by their order: as many are left out at both ends as chance allows.
 
     It asks nothing of how they are distributed. Of fewer than six rounds nothing is known: the whole range of five
-    holds the median with confidence 1 - 2 * 0.5**5 = 0.94.
+    holds the median with confidence 1 - 2 * 0.5**5 = 0.94. looks: as of over_jobs.
     """
-    ordered, left_out, tail = sorted(ratios), 0, 0.5 ** len(ratios)
-    if 2 * tail > 1 - CONFIDENCE:
+    ordered, left_out, tail, most = sorted(ratios), 0, 0.5 ** len(ratios), 1 - _confidence(looks)
+    if 2 * tail > most:
         return NOTHING_KNOWN
     while True:
         tail += math.comb(len(ordered), left_out + 1) * 0.5 ** len(ordered)
-        if 2 * tail > 1 - CONFIDENCE:
+        if 2 * tail > most:
             return Interval(ordered[left_out], ordered[-1 - left_out])
         left_out += 1
+
+
+def _confidence(looks: int) -> float:
+    """Of one of so many looks."""
+    return 1 - (1 - CONFIDENCE) / looks
+
+
+@cache
+def _student(freedom: int, confidence: float) -> float:
+    """How far from 0 Student's t is with that confidence at most. A machine that ci/gpu visits needn't have scipy."""
+    low, high = 0.0, math.pi / 2  # of the angle whose tangent is t by the root of freedom
+    while high - low > 1e-14:
+        angle = (low + high) / 2
+        low, high = (angle, high) if _chance(freedom, angle) < confidence else (low, angle)
+    return math.sqrt(freedom) * math.tan(low)
+
+
+def _chance(freedom: int, angle: float) -> float:
+    """That |t| is smaller (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
+    sine, cosine, odd = math.sin(angle), math.cos(angle), freedom % 2
+    total, term = 0.0, cosine if odd else 1.0
+    for power in range(odd, freedom - 1, 2):
+        total += term
+        term *= cosine**2 * (power + 1) / (power + 2)
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total

@@ -55,19 +55,21 @@ def test_a_choice_that_is_five_per_cent_slower_or_more_fails(slower: float) -> N
 
 
 def test_a_choice_that_is_a_quarter_slower_fails_in_the_fewest_rounds_of_a_noisy_machine() -> None:
-    found = outcomes(1.24, noise=0.05, rounds=6)
+    """Seven, as the first of three looks; of six nothing is known yet."""
+    assert set(outcomes(1.24, noise=0.05, rounds=6)) == {"undecided"}
+    found = outcomes(1.24, noise=0.05, rounds=7)
     assert found.count("fail") >= 0.95 * len(found)
     assert "pass" not in found
 
 
-@pytest.mark.parametrize(("noise", "rounds"), [(0.01, 6), (0.05, 6), (0.05, 21), (0.2, 21), (0.2, 84)])
+@pytest.mark.parametrize(("noise", "rounds"), [(0.01, 7), (0.05, 7), (0.05, 21), (0.2, 21), (0.2, 84)])
 def test_noise_alone_never_fails_a_choice_more_often_than_its_confidence_allows(noise: float, rounds: int) -> None:
     found = outcomes(1.0, noise=noise, rounds=rounds)
     assert found.count("fail") <= 0.05 * len(found)
 
 
 def test_noise_that_hides_a_slower_choice_is_undecided_and_no_pass() -> None:
-    found = outcomes(1.05, noise=0.2, rounds=6)
+    found = outcomes(1.05, noise=0.2, rounds=7)
     assert found.count("undecided") >= 0.8 * len(found)
     assert found.count("pass") <= 0.05 * len(found)
 

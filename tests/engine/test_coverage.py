@@ -13,6 +13,7 @@ import pytest
 from engine.result import metrics
 from engine.result.gate import at_least, at_most
 from engine.result.interval import over_jobs
+from gpu_check.judges import LOOKS, MOST_PROCESSES
 
 DRAWS, MOST_JOBS = 20_000, 10
 NOISES = ("normal", "laplace", "heavy tails")
@@ -29,10 +30,10 @@ def noise(name: str, drawing: np.random.Generator, shape: tuple[int, ...]) -> np
     return drawing.laplace(size=shape) / 2**0.5 if name == "laplace" else drawing.standard_t(3, shape) / 3**0.5
 
 
-def ends(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def ends(logs: np.ndarray, looks: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """What interval.over_jobs does, of a row of logarithms each: where it begins and ends, as logarithms."""
     jobs = logs.shape[1]
-    one = np.log(over_jobs([math.e**-0.5, math.e**0.5] + [1.0] * (jobs - 2)))
+    one = np.log(over_jobs([math.e**-0.5, math.e**0.5] + [1.0] * (jobs - 2), looks))
     student = one[1] / (np.std([-0.5, 0.5] + [0.0] * (jobs - 2), ddof=1))
     reach = student * logs.std(axis=1, ddof=1)
     return logs.mean(axis=1) - reach, logs.mean(axis=1) + reach
@@ -67,6 +68,21 @@ def test_an_interval_over_jobs_holds_the_truth_and_seldom_decides_wrongly(name: 
         missed[case] = float(((high <= 0) | (low > 0)).mean())
     worst = max(missed, key=missed.__getitem__)
     assert missed[worst] <= min(1 - LEAST_COVERED, MOST_WRONG), f"{worst}: {missed[worst]:.3f}"
+
+
+def test_who_looks_at_ever_more_jobs_until_they_decide_is_seldom_wrong() -> None:
+    """As ci/gpu does, of two to six processes; were each look as sure as a single one, it would be wrong too often."""
+    logs = np.random.default_rng(2).normal(0, 0.01, (DRAWS, MOST_PROCESSES))
+
+    def wrong(looks: int) -> float:
+        decided = np.zeros(DRAWS, bool)
+        for jobs in range(2, MOST_PROCESSES + 1):
+            low, high = ends(logs[:, :jobs], looks)
+            decided |= (high <= 0) | (low > 0)
+        return float(decided.mean())
+
+    assert wrong(LOOKS) <= 0.05
+    assert wrong(1) > 0.08
 
 
 def test_the_simulation_decides_as_the_real_figure_does() -> None:

@@ -36,6 +36,17 @@ def test_an_interval_over_jobs_is_students_of_their_logarithms(number: int) -> N
     assert over_jobs(ratios) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-4)
 
 
+@pytest.mark.parametrize("looks", [1, 3, 5])
+def test_each_of_several_looks_is_surer(looks: int) -> None:
+    ratios = [1.0, 1.1, 1.3, 1.2]
+    logs = [math.log(ratio) for ratio in ratios]
+    low, high = stats.t.interval(1 - 0.05 / looks, 3, loc=sum(logs) / 4, scale=stats.sem(logs))
+    assert over_jobs(ratios, looks) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-9)
+    many = [float(index) for index in range(30)]
+    left_out = int(over_rounds(many, looks).low)
+    assert 2 * stats.binom.cdf(left_out, 30, 0.5) <= 0.05 / looks < 2 * stats.binom.cdf(left_out + 1, 30, 0.5)
+
+
 def test_one_job_or_five_rounds_tell_nothing() -> None:
     assert over_jobs([0.5]) == over_jobs([]) == over_rounds([0.5] * 5) == NOTHING_KNOWN
 

@@ -65,11 +65,12 @@ def test_what_messages_between_nodes_take_is_that_of_few_ranks_in_small_and_of_a
         of = [Timed(Kind(kind), num_bytes, ranks, made.of(Kind(kind), num_bytes, ranks)) for kind in get_args(Name)]
         times = tuple(
             CollectiveTime(
-                kind=one.kind.value, input_bytes=num_bytes, moved_bytes=moved_bytes(one.kind, num_bytes, ranks), samples=3,
-                calls=1, median_s=1.0, low_s=1.0, high_s=1.0, bytes_per_s=1.0, processor_s=one.time_s,
+                **{"kind": one.kind.value, "input_bytes": num_bytes, "samples": 3, "calls": 1},
+                **{"moved_bytes": moved_bytes(one.kind, num_bytes, ranks), "processor_s": one.time_s},
+                **dict.fromkeys(("median_s", "low_s", "high_s", "bytes_per_s"), 1.0),
             )
             for one in of
-        )  # fmt: skip
+        )
         return Rings(apart=1, ranks=ranks, groups=1, nodes=2, times=times, bytes_per_s=1.0)
 
     fitted = FittedLink(bytes_per_s=1.0, step_s=0.0, half_bytes=0.0)
