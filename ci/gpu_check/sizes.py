@@ -7,13 +7,10 @@ from engine.batch import Batch
 from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL
+from engine.peers.contest import CONTESTS, Case
+from engine.peers.memory import Room, both
 from engine.planning.memory import Footprint, Needs, Workload
 from engine.training.config import PrecisionName
-
-ROOM = 0.85
-"""Of a device's memory, what both sides of a contest may take by the plan."""
-BEYOND_PLAN = 1.3
-"""What an allocator loses in fragments, and what another implementation keeps that the engine doesn't."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +45,9 @@ class Training:
         return Footprint(model, Workload(Batch(self.sequences), self.precision, overlap=ALL)).on(Grid())
 
     def fits(self, memory_bytes: float) -> bool:
-        """Whether a contest does, which holds the weights and moments of both sides."""
-        needs = self.needs
-        return BEYOND_PLAN * (needs.total - needs.state) + 2 * needs.state <= ROOM * memory_bytes
+        """Whether both sides of a contest do at once, so that they take turns."""
+        case = Case(self.choice.resolve(), sequences=self.sequences, precision=self.precision)
+        return both(CONTESTS["plain"], case, "cuda").together(Room("cuda", memory_bytes))
 
 
 def _cut(name: str, layers: int, sequences: int) -> Training:
@@ -60,9 +57,9 @@ def _cut(name: str, layers: int, sequences: int) -> Training:
 TINY = {family: Training(ModelChoice(model=f"{family}-test"), 4, "fp32") for family in ("gpt", "llama")}
 ON_GPU: dict[str, Sequence[Training]] = {
     "gpt": (_cut("gpt-5b", 3, 8), _cut("gpt-5b", 3, 4), _cut("gpt3-1.3b", 8, 4), _cut("gpt3-1.3b", 4, 2)),
-    "llama": (_cut("llama-3.2-3b", 6, 8), _cut("llama-3.2-3b", 6, 4), _cut("llama-3.2-1b", 4, 2)),
+    "llama": (*(_cut("llama-3.2-3b", 6, n) for n in (8, 4, 2)), _cut("llama-3.2-3b", 3, 2), _cut("llama-3.2-1b", 4, 2)),
 }
-"""The first two of each are of about a billion parameters; the last is for what is left of 16 GiB."""
+"""The first two of each are of about a billion parameters. Of 16 GiB llama has none whose sides fit at once."""
 ONE_RANK = {"cpu": TINY["gpt"], "cuda": _cut("gpt3-1.3b", 4, 2)}
 """For the cost of flags: steps that are short, as their cost is the host's."""
 
@@ -76,4 +73,4 @@ def training(family: str, device: str, memory_bytes: float) -> Training:
 
 def _smallest(family: str) -> Training:
     last = ON_GPU[family][-1]
-    return replace(last, choice=replace(last.choice, layers=1), sequences=1)
+    return replace(last, choice=replace(last.choice, layers=1, seq=512), sequences=1)

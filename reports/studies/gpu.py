@@ -15,7 +15,8 @@ LEAD = (
     "ci/gpu compares every layer and a training step with float64, runs collectives on their streams and two ranks "
     "along each axis of the grid, and measures what overlap costs on one rank, matrix products, the tuner, plain and "
     "compiled PyTorch on the same network, memory against the plan and a profile. Every figure says what it should be; "
-    "where nothing is asked of one it is told and not judged. What varies is measured in several processes, and passes "
+    "where nothing is asked of one it is told and not judged. Steps, rates and what tuning takes are timed "
+    "in several processes, the tuner's choices over rounds and the profile over steps: each passes "
     "if all of its interval keeps the limit, fails if all of it is beyond, else is undecided. Of each device the "
     "newest run is shown."
 )
