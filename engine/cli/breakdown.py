@@ -15,6 +15,7 @@ MOST = 10
 """Rows of a table."""
 NAME = 44
 """Columns of a name."""
+EXIT_CODES = {"pass": 0, "fail": 1, "undecided": 3}
 VERDICTS = {
     "pass": "By {steps} the trace agrees with the record.",
     "fail": "By {steps} the trace disagrees with the record: one of the two is wrong.",
@@ -35,13 +36,14 @@ def breakdown(
     The figures come from the trace alone; whether the run's own record agrees is told at the end, of this step and of
     all steps of the trace.
 
-    Exit codes: 0 told; 1 told, and the trace disagrees with the record; 2 the file can't be read as asked.
+    Exit codes: 0 told; 1 told, and the trace disagrees with the record; 2 the file can't be read as asked; 3 told, and
+    it is undecided whether they agree, as of fewer than six steps.
     """
     from engine.profiling.breakdown import break_down
 
     found = break_down(trace, iteration)
     sys.stdout.write(f"{found.model_dump_json(by_alias=True, indent=1)}\n" if json else f"{described(found)}\n")
-    return 1 if found.outcome == "fail" else 0
+    return EXIT_CODES[found.outcome]
 
 
 def described(found: "TraceBreakdown") -> str:
@@ -105,9 +107,9 @@ def agreement(found: "TraceBreakdown") -> str:
     agreeing = [d for d in found.differences if d.difference <= AGREEMENT]
     largest = max((d.difference for d in agreeing), default=0.0)
     others = [d for d in found.differences if d not in agreeing]
-    told = [
-        f"The trace agrees with the run's own record of this step within {largest:.1%}{', but for:' if others else '.'}"
-    ]
+    figures = f"{len(agreeing)} of {len(found.differences)} figures" if others else "All figures"
+    end = ", and not:" if others else "."
+    told = [f"{figures} of this step are those of the run's own record within {largest:.1%}{end}"]
     told += [f"  {d.figure}: {d.traced_s:.4f} s, in the record {d.recorded_s:.4f} s" for d in others]
     told += dict.fromkeys(d.reason for d in others if d.reason is not None)
     told.append(VERDICTS[found.outcome].format(steps=_steps(found.steps)))

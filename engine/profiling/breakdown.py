@@ -2,7 +2,8 @@
 
 A trace agrees with the record if every figure does: the whole interval of the traced by the recorded, over the steps of
 the trace, lies within AGREEMENT of 1. It disagrees if one lies outside, or events are missing. Of fewer than six steps
-nothing is known beyond these steps: then, and where a reason makes up for what is outside, it is undecided.
+nothing is known beyond these steps: then it is undecided, and so is a figure that lies outside by the trace's ends of
+collectives and does not by those that the run noted.
 """
 
 from collections.abc import Sequence
@@ -41,14 +42,9 @@ class _Compared:
         return abs(self.ratio - 1) <= AGREEMENT
 
     @property
-    def made_up_for(self) -> bool:
-        """Whether what makes them differ is when the run noted ends of collectives."""
-        return not self.agrees and self.as_noted is not None and abs(self.as_noted - 1) <= AGREEMENT
-
-    @property
-    def nearer(self) -> float:
-        """The ratio, or the one with the noted ends where that is nearer to 1."""
-        return min(self.ratio, self.ratio if self.as_noted is None else self.as_noted, key=lambda r: abs(r - 1))
+    def noted(self) -> float:
+        """The ratio with the noted ends; without them the ratio."""
+        return self.ratio if self.as_noted is None else self.as_noted
 
 
 def break_down(path: Path, iteration: int | None = None) -> TraceBreakdown:
@@ -84,7 +80,7 @@ def break_down(path: Path, iteration: int | None = None) -> TraceBreakdown:
         operations=ran.by_operation(),
         layers=ran.by_layer(),
         differences=differences,
-        agrees=not ran.lost and all(one.agrees or one.made_up_for for one in compared[place].values()),
+        agrees=not ran.lost and all(one.agrees for one in compared[place].values()),
         steps=len(steps),
         lost=lost,
         outcome="fail" if lost else outcome,
@@ -96,10 +92,11 @@ def _difference(figure: str, of: _Compared, steps: Sequence[_Compared], late_s: 
     """Of one step, judged with the figure in all steps."""
     between = over_rounds([one.ratio for one in steps])
     outcome = _within(between)
-    if outcome == "fail" and _within(over_rounds([one.nearer for one in steps])) != "fail":
+    if outcome == "fail" and _within(over_rounds([one.noted for one in steps])) != "fail":
         outcome = "undecided"
     known = between != NOTHING_KNOWN
-    reason = NOTED_LATE.format(late_ms=1e3 * late_s, noted_s=of.noted_s) if of.made_up_for else None
+    explained = not of.agrees and abs(of.noted - 1) <= AGREEMENT
+    reason = NOTED_LATE.format(late_ms=1e3 * late_s, noted_s=of.noted_s) if explained else None
     return Difference(
         figure=figure, traced_s=of.traced_s, recorded_s=of.recorded_s, difference=abs(of.ratio - 1), reason=reason,
         low=between.low if known else None, high=between.high if known else None, outcome=outcome,

@@ -90,8 +90,11 @@ def test_two_ranks_profile_and_the_traces_agree_with_what_the_run_recorded(
         assert all(one.hidden_s > 0 for one in found)
     else:
         assert any(one.hidden_s < AGREEMENT * one.step_s for one in found), "nothing is on its way meanwhile"
+    of_steps = [d.outcome for one in found for d in one.differences if d.figure == "step"]
+    assert "pass" in of_steps, "which nothing but the clocks can move"
     for event_of in ("wait/", "step/"):
-        assert break_down(_off(files[0], event_of, tmp_path / "off.json")).outcome != "pass"
+        assert break_down(_off(files[0], event_of, 1.1, tmp_path / "off.json")).outcome != "pass"
+    assert break_down(_off(files[0], "step/", 1.5, tmp_path / "off.json")).outcome == "fail"
     if shared == "0":
         whole = json.loads(files[0].read_text())
         events = whole["traceEvents"]
@@ -103,12 +106,12 @@ def test_two_ranks_profile_and_the_traces_agree_with_what_the_run_recorded(
         assert (found_lost.lost, found_lost.outcome) == (1, "fail")
 
 
-def _off(path: Path, of: str, wrong: Path) -> Path:
-    """The same trace whose events of that name last 10 % longer."""
+def _off(path: Path, of: str, by: float, wrong: Path) -> Path:
+    """The same trace whose events of that name last so many times as long."""
     whole = json.loads(path.read_text())
     for event in whole["traceEvents"]:
         if event["name"].startswith(of) and "dur" in event:
-            event["dur"] *= 1.1
+            event["dur"] *= by
     wrong.write_text(json.dumps(whole))
     return wrong
 
