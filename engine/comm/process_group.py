@@ -12,7 +12,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial
+from functools import lru_cache, partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -22,10 +22,11 @@ from torch import Tensor
 from torch.futures import Future
 
 from engine.comm.contact import Line
-from engine.comm.neighbours import MESSAGE, Neighbour, Own
+from engine.comm.neighbours import MESSAGE, Neighbour, Own, host
 from engine.comm.shared_memory import add_up, meet
 
 NAME = "par4d"
+BETWEEN_HOSTS = "gloo between hosts"
 _OP: Any = dist.ReduceOp.RedOpType
 COMBINE: dict[Any, Callable[..., Tensor]] = {
     _OP.SUM: torch.add,
@@ -46,21 +47,31 @@ def register() -> None:
 
 
 def carried() -> Counter[str]:
-    """How many calls of this process's groups of torch.distributed went through memory, over gloo or over NCCL.
+    """How many calls of this process's groups of torch.distributed went through memory, over gloo or over NCCL; those
+    of groups whose ranks are on several hosts, which have no memory in common, BETWEEN_HOSTS.
 
     Of groups of gloo and NCCL themselves it is as they number their collectives, without messages between two ranks.
-    A group of one rank sends nothing.
+    A group of one rank sends nothing. All ranks have to ask for it, as each tells the others its host.
     """
     found: Counter[str] = Counter()
-    group: Any
-    for group, (name, _) in dist.distributed_c10d._world.pg_map.items():
-        if group.size() == 1:
-            continue
+    groups: Any = {group: name for group, (name, _) in dist.distributed_c10d._world.pg_map.items() if group.size() > 1}
+    hosts = _hosts(dist.group.WORLD) if groups else []
+    for group, name in groups.items():
+        over_gloo = "gloo" if len({hosts[rank] for rank in dist.get_process_group_ranks(group)}) == 1 else BETWEEN_HOSTS
         if isinstance(group, MemoryGroup):
-            found.update(group.carried)
+            found.update({over_gloo if road == "gloo" else road: calls for road, calls in group.carried.items()})
         elif name in ("gloo", "nccl"):
-            found[name] += group._get_sequence_number_for_group()
-    return found
+            found[over_gloo if name == "gloo" else name] += group._get_sequence_number_for_group()
+    return +found
+
+
+@lru_cache(maxsize=1)
+def _hosts(_: dist.ProcessGroup | None) -> list[bytes]:
+    """Of every rank of the world, asked for once, while all of them live."""
+    store = dist.distributed_c10d._get_default_store()
+    ranks = range(dist.get_world_size())
+    store.set(f"host of {dist.get_rank()}", str(host()))
+    return [store.get(f"host of {rank}") for rank in ranks]
 
 
 def _group(options: Any, _: object = None) -> dist.ProcessGroup:

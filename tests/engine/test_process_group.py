@@ -19,10 +19,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from engine.comm import process_group
 from engine.comm.funnel import Comm
-from engine.comm.process_group import NAME, MemoryGroup, register
+from engine.comm.process_group import NAME, MemoryGroup, carried, register
 from engine.errors import ContactError
 from engine.grid import Grid
+from engine.result.peers import UNEQUAL, Measured, Side, is_equal, road
 
 SIZES = (1, 3, 4099)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.int64)
@@ -130,6 +132,47 @@ def _subgroups(comm: Comm) -> list[float]:
 
 def test_groups_of_some_ranks_sum_among_themselves() -> None:
     assert run_processes(Grid(4), _subgroups) == [[2.0], [4.0], [2.0], [4.0]]
+
+
+def _by_host(comm: Comm) -> dict[str, int]:
+    """Four ranks, of which two and two say that they are on a host."""
+    pair = _group([rank for rank in range(4) if rank // 2 == comm.rank // 2])
+    usual = process_group.host
+    process_group.host = lambda: comm.rank // 2
+    process_group._hosts.cache_clear()
+    try:
+        before = carried()
+        for group in (pair, dist.group.WORLD):
+            dist.all_reduce(torch.ones(1), group=group)
+        return dict(carried() - before)
+    finally:
+        process_group.host = usual
+        process_group._hosts.cache_clear()
+
+
+def test_calls_between_hosts_are_told_from_those_within_one() -> None:
+    assert run_processes(Grid(4), _by_host) == [{"memory": 1, process_group.BETWEEN_HOSTS: 1}] * 4
+
+
+@pytest.mark.parametrize(
+    ("ours", "peer", "told"),
+    [
+        (("memory",), ("memory",), "memory"),
+        (("gloo",), ("gloo",), "gloo"),
+        (("memory",), ("gloo",), UNEQUAL),
+        (("memory",), ("memory", "gloo"), UNEQUAL),
+        (("memory", "gloo"), ("memory", "gloo"), UNEQUAL),
+        ((process_group.BETWEEN_HOSTS,), ("memory", process_group.BETWEEN_HOSTS), "gloo between hosts and memory"),
+        ((process_group.BETWEEN_HOSTS, "gloo"), ("memory", process_group.BETWEEN_HOSTS), UNEQUAL),
+        ((), (), ""),
+    ],
+)
+def test_roads_are_equal_where_calls_within_a_host_all_took_one(
+    ours: tuple[str, ...], peer: tuple[str, ...], told: str
+) -> None:
+    sides = [Side(losses=(), wall_s=(), cpu_s=(), carried=dict.fromkeys(names, 3)) for names in (ours, peer)]
+    assert road([Measured(ours=sides[0], peer=sides[1])], 4) == told
+    assert is_equal(told) == (told not in (UNEQUAL, ""))
 
 
 def _without_memory(comm: Comm) -> dict[str, int]:
