@@ -31,8 +31,9 @@ MANY = (
 )
 ROADS = (
     "On processors the ranks of a host exchange through memory that they share or over gloo: the road. Headlines count "
-    "contests in which the calls of both sides, as counted in the timed steps, took the same; against a pipeline that "
-    "is gloo. A ratio over other roads stands beside: own is ours through memory and the peer's over gloo."
+    "contests in which all calls of both sides between ranks of a host, as counted in the timed steps, took the same; "
+    "against a pipeline that is gloo, as it is between hosts. A ratio over other roads stands beside: own is ours "
+    "through memory and the peer's over gloo."
 )
 ROOM = (
     "Before a contest starts, one model of memory tells what a rank of either side needs of a device: that of par4d "
@@ -132,7 +133,9 @@ NIGHTS = (
     f"noise, and from {text.percent(evidence.OFF)} of all jobs being off for reasons of their own, so one bad job "
     "never does. What s of n nights have shown comes again with a chance of (s + 1/2) / (n + 1) at least. "
     "The limit is such that all figures of a system together give about "
-    f"{evidence.FALSE_ALARMS_A_YEAR:g} false alarms a year. An alarm ends with two nights in a row that are worse by "
+    f"{evidence.FALSE_ALARMS_A_YEAR:g} false alarms a year, by simulation; of jobs that scatter by 1.5 % they were 1.4 "
+    "times as many, and nights that depend on each other give more. "
+    "An alarm ends with two nights in a row that are worse by "
     f"less than {text.percent(judge.STILL_WORSE)} of it, or with references of nights that it is in. "
     + " ".join(
         f"Where {other} is measured, {one} may raise {text.percent(RARELY)} as many false ones, and none when it does."

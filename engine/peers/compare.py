@@ -21,7 +21,7 @@ from engine.grid import Grid
 from engine.peers import environments
 from engine.peers.account import Account, told
 from engine.peers.apart import order_in_a_job, put_together
-from engine.peers.contest import CONTESTS, OWN_CONTEST, TOLERANCES, Case, Contest, Unavailable
+from engine.peers.contest import CONTESTS, OWN_CONTEST, TOLERANCES, Case, Contest, Tolerance, Unavailable
 from engine.peers.fit import room_here, settled
 from engine.peers.layout import Layout
 from engine.peers.memory import Both, Room, both
@@ -218,7 +218,7 @@ def _job(contest: Contest, case: Case, number: int) -> Job:
 
 
 def comparison(
-    contest: Contest, jobs: Sequence[Job], tolerance: float, load: float, needs: Both | None = None
+    contest: Contest, jobs: Sequence[Job], tolerance: Tolerance, load: float, needs: Both | None = None
 ) -> Comparison:
     """The statistics of what rank 0 of each job measured. needs: of a rank, as told by memory.py."""
     measured = tuple(job.measured for job in jobs)
@@ -239,7 +239,11 @@ def comparison(
         ours_median_s=median(chain.from_iterable(ours for ours, _ in times)),
         peer_median_s=median(chain.from_iterable(peer for _, peer in times)),
         equality=Equality(
-            steps=len(measured[0].ours.losses), losses=max(losses), gradient_norms=max(norms), tolerance=tolerance
+            steps=len(measured[0].ours.losses),
+            losses=max(losses),
+            gradient_norms=max(norms),
+            tolerance=tolerance.losses,
+            norm_tolerance=tolerance.norms,
         ),
         memory=Memory(kind=jobs[0].memory.kind, peak_bytes_per_rank=tuple(map(max, zip(*peaks, strict=True)))),
         measured=measured,

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 
 from engine.errors import RunError
+from engine.peers.contest import Tolerance
 from engine.result.metrics import relative_difference
 from engine.result.peers import Measured
 
 
 def check_equal(
-    name: str, ours: Sequence[tuple[float, float]], peer: Sequence[tuple[float, float]], tolerance: float
+    name: str, ours: Sequence[tuple[float, float]], peer: Sequence[tuple[float, float]], tolerance: Tolerance
 ) -> None:
     """Raises RunError unless both sides had the same losses, a pair a step, and the same first gradient norm, up to the
     tolerance.
@@ -17,15 +18,15 @@ def check_equal(
     sum them is not, and clipping by it hands the difference on (1e-4 in the third step, while losses differed by 1e-7).
     """
     for step, (a, b) in enumerate(zip(ours, peer, strict=True)):
-        for what, x, y in zip(("loss", "gradient norm"), a, b, strict=True):
-            if (step == 0 or what == "loss") and not relative_difference(x, y) <= tolerance:
+        for what, x, y, most in zip(("loss", "gradient norm"), a, b, tolerance, strict=True):
+            if (step == 0 or what == "loss") and not relative_difference(x, y) <= most:
                 raise RunError(
                     f"The engine and {name} don't do the same: in step {step} the engine's {what} was {x:.7g} and "
-                    f"that of {name} {y:.7g}, more than {tolerance:g} apart, so their times can't be compared."
+                    f"that of {name} {y:.7g}, more than {most:g} apart, so their times can't be compared."
                 )
 
 
-def check_apart(name: str, measured: Measured, tolerance: float) -> None:
+def check_apart(name: str, measured: Measured, tolerance: Tolerance) -> None:
     """The same of sides that were measured in processes of their own. Raises RunError."""
     ours, peer = (list(zip(side.losses, side.gradient_norms, strict=True)) for side in (measured.ours, measured.peer))
     check_equal(name, ours, peer, tolerance)

@@ -29,6 +29,11 @@ USABLE = 1 - RESERVE
 MOMENTS = 2
 DISTRIBUTED_OPTIMIZER = ("megatron-core", "OptimizerConfig")
 """Where settings.yaml says on which devices its data ranks divide the optimizer's states."""
+FUSED_ATTENTION = {
+    "megatron-core": ("layers", "TEDotProductAttention"),
+    "colossalai": ("HybridParallelPlugin", "enable_flash_attention"),
+}
+"""By library, where it says on which devices attention is one kernel, which keeps no scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,8 @@ class Habits:
     (ZeRO-3, FSDP); each takes in what comes before it. keeps: gathered weights of all blocks at once, and gradients
     whole until the last micro-batch. stream: whether tensor ranks split the residual stream by positions. gathers:
     whether they then gather a product's input again in the backward, instead of keeping it whole. vocabulary: whether
-    they split the logits; else each has all of them. scores: whether attention keeps its scores. autocast: whether bf16
+    they split the logits; else each has all of them. scores: whether attention keeps its scores, where
+    no setting makes it one kernel. autocast: whether bf16
     is autocast's where the case asks for that, with weights, residual stream and gradients in fp32 and a cast of each
     weight kept; else weights are bf16 beside fp32 masters. flights: micro-batches in flight of a pipeline, "all" of
     them or one a "stage". again: what recomputation holds at once, a "block", or a "stage" as was seen of PyTorch's
@@ -178,6 +184,9 @@ def peer(contest: Contest, case: Case, device: str) -> float:
         return ours(case, contest.grid, device)
     if contest.library == "megatron-core" and chosen(*DISTRIBUTED_OPTIMIZER, device).get("use_distributed_optimizer"):
         habits = replace(habits, data="optimizer")
+    if contest.library in FUSED_ATTENTION:
+        section, name = FUSED_ATTENTION[contest.library]
+        habits = replace(habits, scores=habits.scores and not chosen(contest.library, section, device)[name])
     ranks = _ranks(contest, case)
     return max(_trained(habits, ranks, case), _built(habits, ranks, case))
 

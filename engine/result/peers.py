@@ -38,8 +38,8 @@ class Side(Record):
     process, threads of the collectives included, without waiting; other work on the machine disturbs them less.
     peak_bytes: the most that the device's allocator held for this side, from before it was built until it had taken its
     steps but the last of the warm-up; on processors of tensors only. versions: of the packages that it ran with, where
-    those aren't the engine's. carried: calls of the timed steps by road, as "memory", "gloo" or "nccl"; none in older
-    files.
+    those aren't the engine's. carried: calls of the timed steps by road, as engine/comm/process_group.py names them:
+    "memory", "gloo", "nccl", and "gloo between hosts" of groups whose ranks are on several; none in older files.
     """
 
     losses: tuple[float, ...]
@@ -66,13 +66,15 @@ class Measured(Record):
 class Equality(Record):
     """That both sides trained alike before they were timed. steps: compared in each job.
 
-    losses, gradient_norms: the largest relative difference in a step of a job; it may be up to the tolerance.
+    losses, gradient_norms: the largest relative difference in a step of a job. Losses may differ by up to the
+    tolerance, first norms by norm_tolerance; later ones are only told. In older files one tolerance was for both.
     """
 
     steps: int
     losses: float
     gradient_norms: float
     tolerance: float
+    norm_tolerance: float | None = None
 
 
 class Setting(Record):
@@ -187,17 +189,21 @@ def parse(data: object, where: str) -> PeersResult:
 
 UNEQUAL = "own"
 NO_ROAD = "none"
+BETWEEN_HOSTS = "gloo between hosts"
 
 
 def road(measured: Sequence[Measured], ranks: int) -> str:
-    """Which way the calls of both sides went in the timed steps of all jobs: "memory", "gloo", "nccl", or two of them.
+    """Which way the calls of both sides went in the timed steps of all jobs: "memory", "gloo", "nccl", BETWEEN_HOSTS,
+    or the latter and another.
 
-    UNEQUAL where the sides took different ones, NO_ROAD of one rank, "" where nobody counted.
+    Between hosts there is one road; within them each side takes a single one, and the sides the same where both have
+    calls there. Else it is UNEQUAL. NO_ROAD of one rank, "" where nobody counted.
     """
     if ranks == 1:
         return NO_ROAD
     ours, peer = ({road for job in measured for road in getattr(job, name).carried} for name in SIDES)
-    return " and ".join(sorted(ours)) if ours == peer else UNEQUAL
+    within = (ours | peer) - {BETWEEN_HOSTS}
+    return " and ".join(sorted(ours | peer)) if len(within) <= 1 else UNEQUAL
 
 
 def is_equal(road: str) -> bool:

@@ -196,7 +196,7 @@ def _equal(name: str, rows: pd.DataFrame) -> Table:
         Column("Versions", "peer_versions", numeric=False, missing="the engine's torch"),
         Column("Losses differ", "losses", tiny, figure="relative_difference"),
         Column("Gradient norms differ", "norms", tiny, figure="relative_difference"),
-        Column("Allowed", "tolerance", tiny),
+        Column("Losses may", "tolerance", tiny),
         Column("Steps compared", "compared", text.count),
         Column("Laid out", "does", numeric=False, wide=True),
     )

@@ -87,6 +87,13 @@ def test_a_schedule_of_all_forwards_keeps_all_micro_batches_and_the_other_one_a_
     assert needs("pipeline-gpipe", 2) == needs("pipeline-1f1b", 2)
 
 
+def test_attention_keeps_no_scores_where_the_settings_make_it_one_kernel() -> None:
+    case = Case(lookup("gpt-5b"), sequences=8)
+    contest = CONTESTS["colossalai"].laid_out(Layout(tensor=2), Grid(x=2))
+    scores = 8 * case.model.sequence**2 * case.model.heads / 2 * 3 * 4 * case.model.layers
+    assert memory.peer(contest, case, "cpu") - memory.peer(contest, case, "cuda") == pytest.approx(scores)
+
+
 def test_what_does_not_fit_is_told_with_its_numbers() -> None:
     found, room = memory.Both(88e9, 20e9), memory.Room("cuda", 40e9, 256e9)
     assert found.lacking("ddp", room) == (

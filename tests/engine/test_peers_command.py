@@ -16,7 +16,7 @@ from engine.errors import RunError, UsageError
 from engine.models.gpt.config import GPTConfig
 from engine.peers.account import UNFINISHED, Account
 from engine.peers.compare import ONE_JOB, check_devices, comparison, table
-from engine.peers.contest import CONTESTS, Case
+from engine.peers.contest import CONTESTS, TOLERANCES, Case
 from engine.peers.ranks import Job
 from engine.result.metrics import paired
 from engine.result.peers import Measured, PeersResult, Side, parse
@@ -45,14 +45,14 @@ JOBS = [
 
 
 def test_the_ratio_is_the_median_of_the_jobs_ratios_of_medians() -> None:
-    found = comparison(CONTESTS["ddp"], JOBS, 1e-4, load=0.0)
+    found = comparison(CONTESTS["ddp"], JOBS, TOLERANCES["fp32"], load=0.0)
     assert found.job_ratios == pytest.approx((0.5, 1.5, 1.0))
     assert (found.ratio, found.cpu_ratio, found.peer_median_s) == pytest.approx((1.0, 2.0, 4.0))
     assert found.round_ratios[:2] == pytest.approx((1.5 / 4, 46.0 / 4))
 
 
 def test_the_paired_ratio_is_over_jobs_and_of_each_over_its_rounds() -> None:
-    found = comparison(CONTESTS["ddp"], JOBS, 1e-4, load=0.0)
+    found = comparison(CONTESTS["ddp"], JOBS, TOLERANCES["fp32"], load=0.0)
     assert found.paired is not None
     assert found.rounds_by_job[1] == pytest.approx((4.5 / 4, 138.0 / 4))
     rounds = [[(scale * 1.5, 4.0), (scale * 46.0, 4.0)] for scale in (1.0, 3.0, 2.0)]
@@ -62,7 +62,7 @@ def test_the_paired_ratio_is_over_jobs_and_of_each_over_its_rounds() -> None:
 
 def line_of(tmp_path: Path, jobs: list[Job], target: float) -> str:
     mine = account(tmp_path / "a.json", names=("ddp",))
-    found = comparison(CONTESTS["ddp"], jobs, 1e-4, 0.0).model_copy(update={"target": target})
+    found = comparison(CONTESTS["ddp"], jobs, TOLERANCES["fp32"], 0.0).model_copy(update={"target": target})
     return table(mine.held(found, jobs))
 
 
@@ -79,10 +79,10 @@ def test_the_table_says_what_a_contest_decides_and_whether_its_target_is_met(tmp
 
 
 def test_a_contest_says_how_equal_the_losses_were_and_what_memory_it_took() -> None:
-    found = comparison(CONTESTS["ddp"], JOBS, 1e-4, load=0.0)
+    found = comparison(CONTESTS["ddp"], JOBS, TOLERANCES["fp32"], load=0.0)
     assert found.equality is not None
     assert found.memory is not None
-    assert (found.equality.steps, found.equality.tolerance) == (2, 1e-4)
+    assert (found.equality.steps, found.equality.tolerance, found.equality.norm_tolerance) == (2, 1e-5, 1e-4)
     assert found.equality.losses == found.equality.gradient_norms == pytest.approx(3e-6, rel=1e-3)
     assert found.memory.peak_bytes_per_rank == (7, 6)
 
@@ -134,7 +134,7 @@ def test_a_rank_that_fails_under_a_launcher_leaves_its_own_reason(tmp_path: Path
         "import os, sys\n"
         "from engine.cli.main import main\n"
         "from engine.peers import alternate\n"
-        "if os.environ['RANK'] == '1': alternate.TOLERANCES = dict.fromkeys(alternate.TOLERANCES, -1.0)\n"
+        "if os.environ['RANK'] == '1': alternate.TOLERANCES = dict.fromkeys(alternate.TOLERANCES, (-1.0, -1.0))\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
@@ -161,10 +161,10 @@ def test_a_command_that_is_killed_has_said_so_and_keeps_the_contests_it_held(tmp
     mine = account(tmp_path / "a.json")
     mine.begin()
     assert (written(tmp_path / "a.json").status, written(tmp_path / "a.json").reason) == ("failed", UNFINISHED)
-    mine.held(comparison(CONTESTS["ddp"], JOBS, 1e-4, 0.0), JOBS)
+    mine.held(comparison(CONTESTS["ddp"], JOBS, TOLERANCES["fp32"], 0.0), JOBS)
     found = written(tmp_path / "a.json")
     assert (found.status, found.reason, len(found.comparisons)) == ("failed", UNFINISHED, 1)
-    mine.held(comparison(CONTESTS["fsdp2"], JOBS, 1e-4, 0.0), JOBS)
+    mine.held(comparison(CONTESTS["fsdp2"], JOBS, TOLERANCES["fp32"], 0.0), JOBS)
     found = written(tmp_path / "a.json")
     assert (found.status, found.reason, len(found.comparisons)) == ("ok", None, 2)
     assert found.provenance.hosts == ("n0", "n1")
@@ -193,7 +193,7 @@ def test_an_unexpected_error_names_its_rank_and_contest(tmp_path: Path) -> None:
 def version_1(folder: Path) -> dict[str, Any]:
     """As the first version wrote it."""
     mine = account(folder / "new.json", names=("ddp",))
-    mine.held(comparison(CONTESTS["ddp"], JOBS, 1e-4, 0.0), JOBS)
+    mine.held(comparison(CONTESTS["ddp"], JOBS, TOLERANCES["fp32"], 0.0), JOBS)
     new = json.loads((folder / "new.json").read_text())
     for key in ("status", "reason", "labels", "device", "dtype", "contests", "work", "peaks"):
         del new[key]

@@ -46,7 +46,7 @@ def held(peer: str, *, ratio: float = 1.0, jobs: int = 3, rounds: int = 6, sprea
 
     def job() -> Job:
         here, losses = noise.gauss(1.0, spread / 2), (8.31, 8.02, 7.77)
-        equal = [loss * (1 + tolerance / 300) for loss in losses]
+        equal = [loss * (1 + tolerance.losses / 300) for loss in losses]
         memory = Memory(kind="resident", peak_bytes_per_rank=(700 * 2**20,) * contest.grid.size)
         return Job(
             Measured(ours=side(ratio * here, losses), peer=side(1.0, equal)), memory, ("n0",), ("a processor",), None

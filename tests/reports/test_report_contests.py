@@ -67,8 +67,8 @@ def test_a_contest_has_the_figures_of_its_result() -> None:
         )
         assert (row["ours_s"], row["peer_s"]) == pytest.approx((found.ours_median_s, found.peer_median_s))
         assert (row["jobs"], row["rounds"], row["failed"], row["compared"]) == (3, 18, 0, 3)
-        assert row["losses"] == pytest.approx(1e-4 / 300, rel=1e-6)
-        assert row["tolerance"] == pytest.approx(1e-4)
+        assert row["losses"] == pytest.approx(1e-5 / 300, rel=1e-6)
+        assert row["tolerance"] == pytest.approx(1e-5)
     assert told["verdict"].to_dict() == {
         "fsdp2": "won", "fsdp2-reshard": "won", "hsdp": "won", "tensor-parallel": "lost", "ddp": "undecided",
         "plain": "undecided",
@@ -104,7 +104,7 @@ def test_version_1_is_told_with_what_it_kept(tmp_path: Path) -> None:
     assert loaded.skipped == ()
     old, new = points(frame(loaded.contests)).set_index("peer"), table(contests())
     assert list(old.loc[list(RATIOS), "ratio"]) == pytest.approx(list(new.loc[list(RATIOS), "ratio"]))
-    assert list(old["losses"]) == pytest.approx([1e-4 / 300] * 6, rel=1e-6)
+    assert list(old["losses"]) == pytest.approx([1e-5 / 300] * 6, rel=1e-6)
     assert old["norms"].isna().all()
     assert set(old["device"] + old["dtype"]) == {"cpufp32"}
 
