@@ -116,7 +116,7 @@ def plant_tools(clone: Path, tool: str, peers: str = "#!/bin/sh\n") -> None:
     ("said", "verdict", "last"),
     [
         ("9 passed", "all passed", None),
-        (f"{SKIPPED}9 passed, 15 skipped", "all passed", "takes root on Linux"),
+        (f"{SKIPPED}9 passed, 15 skipped", "all that could be checked passed", "takes root on Linux"),
         (f"{SKIPPED}1 failed", "failed: tests, peers", "takes root on Linux"),
     ],
     ids=["all", "skipped", "failed"],
