@@ -26,7 +26,7 @@ from engine.peers.contest import CONTESTS
 from engine.peers.environments import lacking
 from suites.matches import case_of, matches, our_micro_batch, room
 from suites.night import Worth
-from suites.point_training import SYSTEM, PointTraining
+from suites.point_training import ON_THIS_MACHINE, SYSTEM, PointTraining
 from suites.ratios import check_one_contest, contest_figures
 from suites.series import AUTO, Point
 from suites.training import planned_grid
@@ -54,6 +54,11 @@ class Baseline(PointTraining):
 
     def own_options(self) -> list[str]:
         return []
+
+    def plan_options(self, data: str) -> list[str]:
+        """All ranks of a machine without a scheduler are in its one node, by which the engine chooses a grid."""
+        here = ON_THIS_MACHINE and not self.ranks_of_a_node
+        return [*super().plan_options(data), *(["--devices-per-node", str(self.num_tasks)] if here else [])]
 
     @run_after("init")
     def take_no_allocation_for_what_does_not_fit(self) -> None:

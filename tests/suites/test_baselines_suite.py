@@ -82,6 +82,14 @@ def test_on_a_calibrated_machine_our_grid_is_the_planners(tmp_path: Path) -> Non
     assert "--label 'grid_is=found by par4d plan'" in script
 
 
+def test_on_one_machine_our_grid_is_the_one_that_moves_least_between_its_ranks(tmp_path: Path) -> None:
+    done = reframe(tmp_path, "-c", "suites/baselines.py", "--system", "local", "-n", "gpt-pair-ddp", "--dry-run")
+    assert done.code == 0, done.out
+    (script,) = [file.read_text() for file in tmp_path.glob("stage/**/rfm_job.sh")]
+    assert option(script, "--grid") == "2x1x1x1"
+    assert "--label 'grid_is=chosen by the engine'" in script
+
+
 def test_a_grid_that_the_series_fixes_is_not_said_to_be_chosen(tmp_path: Path) -> None:
     root = project(tmp_path)
     series = root / "suites" / "series.yaml"
