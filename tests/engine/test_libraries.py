@@ -1,10 +1,13 @@
-"""Libraries with environments of their own train what the engine trains, in each way that they split a network.
+"""Libraries with environments of their own train what the engine trains, in each way that they split a network, in
+micro-batches too, and take the settings that the table has for them.
 
 Those that aren't weekly are what ci/test runs: every way of Megatron-core and of DeepSpeed on two ranks, each with a
-GPT or a Llama. `ci/nightly --weekly` runs all.
+GPT or a Llama, and what differs between them. `ci/nightly --weekly` runs all.
 """
 
 import math
+import os
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,6 +15,8 @@ from typing import Any
 import pytest
 from guest_cases import CASE, GPT, LLAMA, hold
 from real_ranks import run_processes
+from test_micro_batches import CASE as IN_PARTS
+from test_micro_batches import check
 
 from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
@@ -19,6 +24,7 @@ from engine.models.llama.config import LlamaConfig
 from engine.peers import environments
 from engine.peers.contest import CONTESTS
 from engine.peers.layout import Layout
+from engine.peers.settings import chosen, every
 from engine.result.peers import Measured
 
 AT_EACH_CHANGE = {
@@ -51,6 +57,49 @@ NO_GPT = {"torchtitan": "torchtitan has no GPT with learnt positions: compare a 
 """By library."""
 
 
+IN_MICRO_BATCHES = {
+    ("deepspeed-zero1", "data=2"): GPT,
+    ("deepspeed-zero2", "data=2"): GPT,
+    ("deepspeed-zero3", "data=2"): GPT,
+    ("megatron-core", "data=2"): GPT,
+    ("megatron-core", "tensor=2"): GPT,
+    ("torchtitan", "data=2"): LLAMA,
+    ("torchtitan", "tensor=2"): LLAMA,
+    ("colossalai", "data=2"): GPT,
+    ("colossalai", "tensor=2"): GPT,
+    ("axonn", "data=2"): GPT,
+    ("axonn-depth", "data=2"): GPT,
+    ("litgpt", "data=2"): GPT,
+}
+IN_MICRO_BATCHES_AT_EACH_CHANGE = (
+    ("deepspeed-zero2", "data=2"),
+    ("deepspeed-zero3", "data=2"),
+    ("megatron-core", "tensor=2"),
+)
+BUILDS = {
+    "megatron-core": "from megatron.core.transformer.transformer_config import TransformerConfig\n"
+    "from megatron.core.distributed import DistributedDataParallelConfig\n"
+    "from megatron.core.optimizer import OptimizerConfig\n"
+    "from functools import partial\n"
+    "need = dict(num_layers=2, hidden_size=8, num_attention_heads=2)\n"
+    "known = {'TransformerConfig': partial(TransformerConfig, **need), 'layers': partial(dict),\n"
+    " 'DistributedDataParallelConfig': DistributedDataParallelConfig, 'OptimizerConfig': OptimizerConfig}\n",
+    "deepspeed": "from deepspeed.runtime.zero.config import DeepSpeedZeroConfig as Z\n"
+    "known = {'zero_optimization': Z}\n",
+    "torchtitan": "from torchtitan.config import CompileConfig\nknown = {'CompileConfig': CompileConfig}\n",
+    "litgpt": "from lightning.fabric.strategies import DDPStrategy\nknown = {'DDPStrategy': DDPStrategy}\n",
+    "colossalai": "from inspect import signature\n"
+    "from colossalai.booster.plugin import HybridParallelPlugin as H\n"
+    "known = {'HybridParallelPlugin': signature(H).bind_partial}\n",
+    "axonn": "from inspect import signature\n"
+    "from axonn.intra_layer import Linear, optimize_communication\n"
+    "known = {'optimize_communication': signature(optimize_communication).bind_partial,\n"
+    " 'Linear': signature(Linear.forward).bind_partial}\n",
+}
+"""What takes each section, in the library's own Python."""
+SETTINGS_AT_EACH_CHANGE = ("megatron-core", "deepspeed")
+
+
 def contests() -> Iterator[Any]:
     """Every layout with either network."""
     for name, layouts in LAYOUTS.items():
@@ -78,3 +127,37 @@ def test_a_library_trains_what_the_engine_trains(name: str, layout: str, model: 
         assert set(found.peer.versions) == {"torch", contest.library}
         assert found.ours.versions == {}
         assert not any(math.isnan(loss) for loss in found.peer.losses)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        pytest.param(*one, marks=() if one in IN_MICRO_BATCHES_AT_EACH_CHANGE else (pytest.mark.weekly,))
+        for one in IN_MICRO_BATCHES
+    ],
+)
+def test_a_library_adds_up_the_gradients_of_its_micro_batches(name: str, layout: str) -> None:
+    contest = CONTESTS[name].laid_out(Layout.parse(layout), Grid(data=2))
+    assert contest.library is not None
+    if reason := environments.lacking(contest.library):
+        pytest.skip(reason)
+    check(contest, replace(IN_PARTS, model=IN_MICRO_BATCHES[name, layout]), 1e-5)
+
+
+@pytest.mark.parametrize(
+    "library",
+    [pytest.param(one, marks=() if one in SETTINGS_AT_EACH_CHANGE else (pytest.mark.weekly,)) for one in BUILDS],
+)
+def test_the_installed_library_takes_each_setting(library: str) -> None:
+    """Also those of GPUs, which nothing else here builds."""
+    if reason := environments.lacking(library):
+        pytest.skip(reason)
+    script = BUILDS[library]
+    for device in ("cpu", "cuda"):
+        given = {section: chosen(library, section, device) for section in every()[library]}
+        script += f"for name, own in {given!r}.items(): known[name](**own)\n"
+    done = subprocess.run(
+        [environments.python_of(library), "-P", "-c", script],
+        capture_output=True, text=True, timeout=120, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]

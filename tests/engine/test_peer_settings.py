@@ -1,7 +1,5 @@
-"""The table of what peers are set to for speed, and the installed libraries."""
+"""The table of what peers are set to for speed. Installed libraries are asked in test_libraries.py."""
 
-import os
-import subprocess
 from importlib import import_module
 from typing import Any
 
@@ -11,33 +9,11 @@ from real_ranks import run_processes
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
-from engine.peers import environments, settings
+from engine.peers import settings
 from engine.peers.contest import CONTESTS, Case
 from engine.peers.settings import chosen, every, told
 
 CASE = Case(GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16), sequences=4)
-
-BUILDS = {
-    "megatron-core": "from megatron.core.transformer.transformer_config import TransformerConfig\n"
-    "from megatron.core.distributed import DistributedDataParallelConfig\n"
-    "from megatron.core.optimizer import OptimizerConfig\n"
-    "from functools import partial\n"
-    "need = dict(num_layers=2, hidden_size=8, num_attention_heads=2)\n"
-    "known = {'TransformerConfig': partial(TransformerConfig, **need), 'layers': partial(dict),\n"
-    " 'DistributedDataParallelConfig': DistributedDataParallelConfig, 'OptimizerConfig': OptimizerConfig}\n",
-    "deepspeed": "from deepspeed.runtime.zero.config import DeepSpeedZeroConfig as Z\n"
-    "known = {'zero_optimization': Z}\n",
-    "torchtitan": "from torchtitan.config import CompileConfig\nknown = {'CompileConfig': CompileConfig}\n",
-    "litgpt": "from lightning.fabric.strategies import DDPStrategy\nknown = {'DDPStrategy': DDPStrategy}\n",
-    "colossalai": "from inspect import signature\n"
-    "from colossalai.booster.plugin import HybridParallelPlugin as H\n"
-    "known = {'HybridParallelPlugin': signature(H).bind_partial}\n",
-    "axonn": "from inspect import signature\n"
-    "from axonn.intra_layer import Linear, optimize_communication\n"
-    "known = {'optimize_communication': signature(optimize_communication).bind_partial,\n"
-    " 'Linear': signature(Linear.forward).bind_partial}\n",
-}
-"""What takes each section, in the library's own Python."""
 
 
 def test_every_setting_has_a_value_for_both_devices_and_a_source() -> None:
@@ -92,18 +68,3 @@ def test_pytorchs_own_are_built_with_what_the_table_says() -> None:
         assert found["ddp"].items() <= said.items()
         for name in ("fsdp2", "fsdp2-reshard"):
             assert found[name] is chosen(name, "fully_shard", "cpu")["reshard_after_forward"]
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("library", BUILDS)
-def test_the_installed_library_takes_each_setting(library: str, device: str) -> None:
-    """Also those of GPUs, which nothing else here builds."""
-    if reason := environments.lacking(library):
-        pytest.skip(reason)
-    given = {section: chosen(library, section, device) for section in every()[library]}
-    script = f"{BUILDS[library]}for name, own in {given!r}.items(): known[name](**own)\n"
-    done = subprocess.run(
-        [environments.python_of(library), "-P", "-c", script],
-        capture_output=True, text=True, timeout=120, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
