@@ -26,7 +26,7 @@ from engine.tuning.shapes import Products, Shape
 
 log = logging.getLogger(__name__)
 
-FEWEST, MOST = 6, 21
+FEWEST, MOST = 7, 21
 """Rounds; fewer tell no interval."""
 GAPS, GAP_BYTES = 6, 800_000
 """Between operands; every other gap is free again when they are placed."""

@@ -23,7 +23,7 @@ CASE = Case(WIDE, sequences=8, warmup=3, rounds=1, steps=1, timeout_s=120)
 CASES = {
     "weights": CASE,
     "activations": replace(CASE, model=DEEP, sequences=16),
-    "micro-batches": replace(CASE, model=DEEP, sequences=16, peer_micro_batch=2),
+    "micro-batches": replace(CASE, model=DEEP, sequences=8, peer_micro_batch=2),
     "recomputed": replace(CASE, model=DEEP, sequences=16, checkpoint_activations=True),
 }
 WITHIN = 0.25

@@ -256,7 +256,7 @@ def test_a_user_without_a_home_tunes_without_a_table(
     assert caplog.text.count("set XDG_CACHE_HOME") == 1
 
 
-@pytest.mark.parametrize(("spread", "rounds"), [(0.001, 6), (0.4, 24)])
+@pytest.mark.parametrize(("spread", "rounds"), [(0.001, 7), (0.4, 28)])
 def test_a_second_timing_goes_on_until_it_tells_or_has_taken_four_times_the_rounds(
     spread: float, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,7 +267,7 @@ def test_a_second_timing_goes_on_until_it_tells_or_has_taken_four_times_the_roun
         high_low = itertools.cycle((1 - spread, 1 + spread))
         other = itertools.cycle((1.0,))
         return {
-            way: [0.1 * next(high_low if chosen(way, kernels) else other) for _ in range(rounds or 6)]
+            way: [0.1 * next(high_low if chosen(way, kernels) else other) for _ in range(rounds or 7)]
             for way in candidates(movable=of.movable)
         }
 

@@ -79,7 +79,9 @@ def test_a_choice_that_is_slower_than_another_way_in_the_second_timing_does_not_
         way.model_copy(
             update={
                 "fastest": way is own[way.role],
-                "by_round_s": tuple(s * (1.04 if way.chosen else 1.0) for s in (0.998, 0.999, 1.0, 1.0, 1.001, 1.002)),
+                "by_round_s": tuple(
+                    s * (1.04 if way.chosen else 1.0) for s in (0.998, 0.999, 1.0, 1.0, 1.0, 1.001, 1.002)
+                ),
             }
         )
         for way in first.times

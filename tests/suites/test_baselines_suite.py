@@ -73,7 +73,17 @@ def test_the_largest_micro_batch_that_fits_is_taken_and_what_fits_with_none_says
 
 
 def test_on_a_calibrated_machine_our_grid_is_the_planners(tmp_path: Path) -> None:
-    words = ["-c", "suites/baselines.py", "--system", "vcluster", "-n", "wide.*ddp", "--dry-run"]
+    words = [
+        "-c",
+        "suites/baselines.py",
+        "--system",
+        "vcluster",
+        "-n",
+        "wide.*ddp",
+        "--dry-run",
+        "-S",
+        "model=gpt-test",
+    ]
     done = reframe(tmp_path, *words)
     assert done.code == 0, done.out
     (script,) = [file.read_text() for file in tmp_path.glob("stage/**/rfm_job.sh")]

@@ -67,7 +67,7 @@ def test_a_run_keeps_the_contest_with_what_both_sides_do_and_hold(tmp_path: Path
 def test_a_contest_between_sides_that_differ_fails_with_the_engines_own_reason(tmp_path: Path) -> None:
     copy = short(tmp_path, peaks=["fp32"])
     file = copy / "engine" / "peers" / "contest.py"
-    file.write_text(file.read_text().replace('"fp32": 1e-4', '"fp32": -1.0'))
+    file.write_text(file.read_text().replace('"fp32": Tolerance(1e-5, 1e-4)', '"fp32": Tolerance(-1.0, -1.0)'))
     done = reframe(tmp_path / "a", *ONE, *SHORT, root=copy)
     assert done.code == 1
     assert "the run failed: The engine and plain don't do the same: in step 0 the engine's loss was" in done.out
