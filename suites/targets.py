@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from engine import yaml_text
 from engine.result import gate
 from engine.result.interval import NOTHING_KNOWN, Interval, over_rounds
+from suites.steps import counted_times_s
 
 REACHED = 0.8
 """Of a published rate, that much has to be reached."""
@@ -19,7 +19,7 @@ FILE = Path(__file__).with_name("targets.yaml")
 
 def published_rate(system: str, series: str, ranks: int) -> float | None:
     """Sustained flop/s of the job; None where nothing is published."""
-    rate = yaml.safe_load(FILE.read_text()).get(system, {}).get(series, {}).get(ranks)
+    rate = yaml_text.parse(FILE.read_text()).get(system, {}).get(series, {}).get(ranks)
     return None if rate is None else float(rate)
 
 
@@ -27,7 +27,7 @@ def rate_over_steps(record: Mapping[str, Any]) -> Interval:
     """Hardware flop/s of a job, by its counted steps; from 0 where they are too few."""
     summary = record["summary"]
     flops = summary["hardware_flops_per_s"] * summary["time_per_iteration_s"]
-    times = over_rounds([s["time_s"] for s in record["iterations"] if not (s["warmup"] or s.get("profiled"))])
+    times = over_rounds(counted_times_s(record))
     if times == NOTHING_KNOWN:
         return NOTHING_KNOWN
     return Interval(flops / times.high, flops / times.low)

@@ -12,6 +12,7 @@ from reframe.utility import typecheck as typ
 from engine.cli.main import main as engine
 from engine.result import metrics
 from suites.engine_test import EngineTest
+from suites.steps import counted_times_s
 
 COLLECTIVE_TIMEOUT_S = 300
 SYNTHETIC = "synthetic"
@@ -147,8 +148,7 @@ class Training(EngineTest):
     @performance_function("s")
     def faster_half(self) -> float:
         """Of the steps, on average: what tells one night from another, as other work on the machine hardly moves it."""
-        counted = [step for step in self.record["iterations"] if not (step["warmup"] or step.get("profiled"))]
-        return metrics.faster_half([float(step["time_s"]) for step in counted])
+        return metrics.faster_half(counted_times_s(self.record))
 
     @performance_function("flop/s")
     def hardware_flops_per_s(self) -> float:

@@ -95,10 +95,15 @@ def links(ranks: AtOnce, device: torch.device, message_bytes: int | None, turns:
     message_bytes = buffers[0].numel() * DTYPE.itemsize
     small = sizes(message_bytes)
     of_all = [rank for node in nodes for rank in node]
+    of_node = small if device.type == "cpu" else small[:1]
     within = [
-        (g0, [group for node in nodes for group in outer_groups(node, g0, g1)], 1, small if of_node else small[:1])
+        (
+            g0,
+            [group for node in nodes for group in outer_groups(node, g0, g1)],
+            1,
+            of_node if g1 == devices else small[:1],
+        )
         for g0, g1 in pairs(devices)
-        for of_node in [device.type == "cpu" and g1 == devices]
     ]
     alone = [(devices, [tuple(node[0] for node in nodes[:count])], count, small) for count in sorted({2, len(nodes)})]
     shared = [

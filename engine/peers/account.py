@@ -69,7 +69,7 @@ class Account:
 
     def missing(self, contest: Contest, reason: str) -> PeersResult:
         """Note why a contest can't be held here, and write all so far."""
-        place = next(number for number, asked in enumerate(self._asked) if asked == self._of(contest))
+        place = self._asked.index(self._of(contest))
         self._asked[place] = self._asked[place].model_copy(update={"missing": reason})
         return self._as_far_as_it_is()
 

@@ -94,8 +94,8 @@ class TraceBreakdown(Record):
     compute_s + exposed_s is the step, hidden_s what of compute has a collective in flight, as in Breakdown. work_s
     (kernels, or operators on CPUs), copies_s (of memory, with no work beside them) and rest_s are compute; rest_s is
     idle, on CPUs what is outside operators. agrees: whether every figure does with the run's own record in this step;
-    outcome: whether the trace does, by all its steps. lost: collectives in
-    these steps that the trace has no events of, of which one is enough to fail. Version 1 had only agrees.
+    outcome: whether the trace does, by all its steps. lost: collectives in these steps that the trace has no events of,
+    of which one is enough to fail. Version 1 had only agrees.
     """
 
     schema_: Literal["par4d.breakdown"] = Field(default="par4d.breakdown", alias="schema")
