@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [
     "ci/setup",
+    "ci/python",
     "ci/demo",
     "ci/test",
     "ci/cluster",
@@ -54,7 +55,7 @@ def test_without_a_new_enough_python_setup_says_what_to_install(clone: Path) -> 
     done = bash("ci/setup", clone, PAR4D_PYTHON="/bin/false")
     assert done.returncode == 1
     assert done.stderr.strip() == (
-        "setup: Par4D needs Python 3.11 or newer, which is not on PATH: install it, or set PAR4D_PYTHON to it."
+        "Par4D needs Python 3.11 or newer, which is not on PATH: install it, or set PAR4D_PYTHON to it."
     )
 
 
