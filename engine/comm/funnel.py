@@ -148,9 +148,9 @@ class Comm:
         return int(self.everyone(torch.tensor([owner])).eq(owner).sum().item())
 
     @property
-    def through_memory(self) -> tuple[bool, ...]:
-        """Of each channel, whether its collectives go through memory that its ranks share."""
-        return tuple(isinstance(channel, SharedMemoryChannel) for channel in self._channels.values())
+    def through_memory(self) -> dict[str, bool]:
+        """Of each lane by its name, whether its collectives go through memory that its ranks share."""
+        return {lane_name(*of): isinstance(one, SharedMemoryChannel) for of, one in self._channels.items()}
 
     def carried(self) -> Counter[str]:
         """How many calls of this process went which way so far: those of its groups, and ours through memory."""

@@ -113,7 +113,7 @@ def _late_s(ran: Ran) -> float:
 
 
 def _compared(ran: Ran, recorded: RecordedStep) -> dict[str, _Compared]:
-    """Every figure of a step by what it is called."""
+    """Every figure of a step that the trace tells, by what it is called."""
     traced, own, noted = _figures(_recorded(ran, recorded.iteration)), _figures(recorded), dict[str, float]()
     if (as_noted := ran.as_noted()) is not None:
         noted = _figures(_recorded(as_noted, recorded.iteration))
@@ -121,6 +121,7 @@ def _compared(ran: Ran, recorded: RecordedStep) -> dict[str, _Compared]:
     def ratio(seconds: float, figure: str) -> float:
         return metrics.trace_by_record(seconds, own.get(figure, 0.0), recorded.step_s)
 
+    by_run = {"hidden", *(f"hidden along {axis}" for axis in ran.untraced)} if ran.untraced else set[str]()
     return {
         figure: _Compared(
             traced_s=traced.get(figure, 0.0),
@@ -130,6 +131,7 @@ def _compared(ran: Ran, recorded: RecordedStep) -> dict[str, _Compared]:
             as_noted=ratio(noted[figure], figure) if figure in noted else None,
         )
         for figure in dict.fromkeys([*own, *traced])
+        if figure not in by_run
     }
 
 

@@ -20,9 +20,9 @@ NO_IDLE = (
     "A trace of CPUs can't tell idle from Python: what is outside operators is the interpreter's own time, autograd's "
     "between two operators, and other processes' turns on the core."
 )
-NO_GLOO = (
-    "This trace has no events of gloo, as where ranks share memory: when a collective began and ended is "
-    "what the run's own clock says."
+BY_RUN = (
+    "Of collectives through memory that ranks share a trace has no events: when they began and ended is what the run's "
+    "own clock says, so what of them was hidden can't be compared."
 )
 LOST = "The trace lacks events of {} collectives, though it has {}: it is not whole."
 
@@ -44,14 +44,15 @@ def ran(step: Step) -> Ran:
     for start, end, event in innermost([event for _, event in step.regions(Region.LAYER, Region.BACKWARD)]):
         layers.seconds[event.name] += end - start - covered(start, end, standing)
     flights, by_run = _flights(step, waits)
-    carried = {flight.lane for flight in flights if flight.what not in by_run}
+    untraced = {flight for flight in by_run if flight.lane in step.about.lanes_in_memory}
     noted = _noted(step)
     unlike = abs(len(noted) - len(flights)) if noted else 0
-    lost = max(unlike, sum(kind_and_lane(what)[1] in carried for what in by_run))
-    notes = [NO_IDLE, *[LOST.format(lost, len(flights))] * bool(lost), *[NO_GLOO] * (lost < len(by_run))]
+    lost = max(unlike, len(by_run) - len(untraced))
+    notes = [NO_IDLE, *[LOST.format(lost, len(flights))] * bool(lost), *[BY_RUN] * bool(untraced)]
     return Ran(
-        region.start, region.end, flights, work, copies, operations, layers, notes, _as_noted(step, flights), lost
-    )
+        region.start, region.end, flights, work, copies, operations, layers, notes, _as_noted(step, flights), lost,
+        frozenset(flight.axis for flight in untraced),
+    )  # fmt: skip
 
 
 def _as_noted(step: Step, flights: list[Flown]) -> list[Flown]:
@@ -67,16 +68,17 @@ def _noted(step: Step) -> list[Event]:
     return sorted(step.of("collective"), key=lambda event: float(event.args["issued_us"]))
 
 
-def _flights(step: Step, waits: dict[str, Event]) -> tuple[list[Flown], list[str]]:
+def _flights(step: Step, waits: dict[str, Event]) -> tuple[list[Flown], list[Flown]]:
     """As the recorder has them: from when each was issued, or the one before it on its lane ended, to gloo's end of it.
 
     gloo's events don't say whose they are: of each sort the first that begins after an issue is taken to be its. One
-    that gloo has no event of began and ended when the run noted it: of those that gloo tells of, also which these are.
+    that gloo has no event of began and ended when the run noted it: of those that gloo would tell of, also which these
+    are.
     """
     carried: dict[str, deque[Event]] = defaultdict(deque)
     for event in step.of("user_annotation"):
         carried[event.name].append(event)
-    flights, by_run, lane_free = [], list[str](), dict[str, float]()
+    flights, by_run, lane_free = list[Flown](), list[Flown](), dict[str, float]()
     issues, noted = list(step.regions(Region.ISSUE)), _noted(step)
     own = noted if len(noted) == len(issues) else [step.region] * len(issues)
     for (what, issue), of_run in zip(issues, own, strict=True):
@@ -87,10 +89,10 @@ def _flights(step: Step, waits: dict[str, Event]) -> tuple[list[Flown], list[str
         wait = waits.get(what)
         waited, resumed = (wait.start, wait.end) if wait is not None else (step.region.end, step.region.end)
         gloos = left.popleft() if left and left[0].start <= resumed else None
-        if kind in GLOO and gloos is None:
-            by_run.append(what)
         done = min((gloos or of_run).end, resumed)
         start = min(done, max(issue.start if gloos else of_run.start, lane_free.get(lane, issue.start)))
         lane_free[lane] = done
         flights.append(Flown(what, start, done, waited, resumed))
+        if kind in GLOO and gloos is None:
+            by_run.append(flights[-1])
     return flights, by_run

@@ -45,6 +45,7 @@ class Ran:
 
     operations: kernels or operators by their names. layers: by the names of their regions. flights_as_noted: the same
     flights with the ends that the run noted, where these come late. lost: collectives of which there are no events.
+    untraced: axes along which some began and ended when the run noted it, as no trace tells of them.
     """
 
     start: float
@@ -57,6 +58,7 @@ class Ran:
     notes: list[str]
     flights_as_noted: list[Flown] = field(default_factory=list)
     lost: int = 0
+    untraced: frozenset[str] = frozenset()
 
     @property
     def step_s(self) -> float:

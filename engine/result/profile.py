@@ -39,7 +39,10 @@ class RecordedStep(Record):
 
 
 class Profiled(Record):
-    """What a trace file of a profile says of the run that wrote it."""
+    """What a trace file of a profile says of the run that wrote it.
+
+    lanes_in_memory: those whose collectives go through memory that ranks share.
+    """
 
     schema_: Literal["par4d.profile"] = Field(default=PROFILE_SCHEMA, alias="schema")
     version: Literal[1] = 1
@@ -48,6 +51,7 @@ class Profiled(Record):
     grid: str
     overlap: str
     device: Literal["cpu", "cuda"]
+    lanes_in_memory: tuple[str, ...] = ()
     steps: tuple[RecordedStep, ...]
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_by_name=True)

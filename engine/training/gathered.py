@@ -61,7 +61,7 @@ def everyones(comm: Comm, heard: Callable[[], Heard] | None = None) -> Ranks:
     devices = texts(comm, provenance.device_name(comm.device))
     transport = None
     if heard is not None:
-        own = with_memory(heard(), comm.through_memory)
+        own = with_memory(heard(), [*comm.through_memory.values()])
         said = [Heard.from_text(text) for text in texts(comm, own.to_text(), NETWORK_BYTES)]
         transport = grouped(backend_of(comm.device), said, hosts)
     clocks = [(host, float(rate)) for host, rate in zip(hosts, rates, strict=True) if rate]

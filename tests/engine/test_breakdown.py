@@ -168,7 +168,14 @@ NOISE = (0.995, 1.002, 0.999, 1.004, 0.997, 1.0, 1.003, 0.998)
 
 
 def several(
-    one: TraceFile, iteration: int, step: RecordedStep, path: Path, *, device: str, noise: Sequence[float] = NOISE
+    one: TraceFile,
+    iteration: int,
+    step: RecordedStep,
+    path: Path,
+    *,
+    device: str,
+    noise: Sequence[float] = NOISE,
+    in_memory: Sequence[str] = (),
 ) -> Path:
     """That step again and again, each recorded a little longer or shorter than the others."""
     whole, steps = TraceFile(), []
@@ -180,7 +187,7 @@ def several(
         figures = {name: by * getattr(step, name) for name in ("step_s", "exposed_s", "hidden_s")}
         axes = tuple(AxisTime(axis=a.axis, exposed_s=by * a.exposed_s, hidden_s=by * a.hidden_s) for a in step.axes)
         steps.append(step.model_copy(update=figures | {"iteration": number, "axes": axes}))
-    return whole.write(path, *steps, device=device)
+    return whole.write(path, *steps, device=device, in_memory=in_memory)
 
 
 def longer(trace: TraceFile, of: str, by: float) -> TraceFile:
@@ -268,6 +275,32 @@ def cpu_with_two_sums() -> TraceFile:
     trace.region("wait/all_reduce x 3", 152.04, 152.05)
     trace.add("collective", "all_reduce", 152, 152.05, ("as the run itself recorded it", 1), issued_us=152)  # type: ignore[arg-type]
     return trace
+
+
+def through_memory() -> TraceFile:
+    """As cpu(), with no event of gloo."""
+    trace = cpu()
+    trace.events = [event for event in trace.events if not event["name"].startswith("gloo:")]
+    return trace
+
+
+def test_a_trace_that_lacks_all_events_of_gloo_disagrees_unless_no_collective_was_gloos(tmp_path: Path) -> None:
+    path = several(through_memory(), 0, ON_CPU, tmp_path / "t.json", device="cpu")
+    assert (break_down(path).lost, break_down(path).outcome) == (2 * len(NOISE), "fail")
+    path = several(through_memory(), 0, ON_CPU, tmp_path / "t.json", device="cpu", in_memory=["z gather"])
+    assert (break_down(path).lost, break_down(path).outcome) == (len(NOISE), "fail")
+
+
+def test_what_a_trace_knows_from_the_run_alone_is_not_compared_with_the_run(tmp_path: Path) -> None:
+    record = recorded(0, 160.0, 41.0, 90.0, x=(40.0, 7.0), z=(1.0, 90.0))
+    path = several(through_memory(), 0, record, tmp_path / "t.json", device="cpu", in_memory=["x", "z gather"])
+    found = break_down(path)
+    assert (found.lost, found.outcome) == (0, "pass")
+    assert {d.figure for d in found.differences} == {"step", "compute", "exposed", "exposed along x", "exposed along z"}
+    assert any("what of them was hidden can't be compared" in note for note in found.notes)
+    wrong = longer(through_memory(), "wait/all_reduce", 1.1)
+    path = several(wrong, 0, record, tmp_path / "t.json", device="cpu", in_memory=["x", "z gather"])
+    assert break_down(path).outcome == "fail"
 
 
 def test_a_gpu_s_collective_without_kernels_is_enough_to_disagree(tmp_path: Path) -> None:

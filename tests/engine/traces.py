@@ -1,6 +1,7 @@
 """Traces of profiles, made by hand: times are in microseconds, so that every figure can be told beforehand."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,9 @@ class TraceFile:
         self.add("cuda_runtime", "cudaLaunchKernel", launched, launched + 2, row, correlation=self._launched)
         self.add(category, name, start, end, (0, stream), correlation=self._launched)
 
-    def write(self, path: Path, *steps: RecordedStep, device: str = "cuda") -> Path:
-        about = {"rank": 0, "ranks": 2, "grid": "2x1x1x1", "overlap": "oar", "device": device}
-        profiled = Profiled.model_validate(about | {"steps": steps})
+    def write(self, path: Path, *steps: RecordedStep, device: str = "cuda", in_memory: Sequence[str] = ()) -> Path:
+        about: dict[str, Any] = {"rank": 0, "ranks": 2, "grid": "2x1x1x1", "overlap": "oar", "device": device}
+        profiled = Profiled.model_validate(about | {"steps": steps, "lanes_in_memory": in_memory})
         named = {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "python"}}
         path.write_text(json.dumps({"traceEvents": [named, *self.events], KEY: profiled.model_dump(by_alias=True)}))
         return path
