@@ -49,9 +49,10 @@ def gpu(
     names. What that lacks besides (cyclopts, pydantic, numpy, yaml) comes as
     wheels, files or names for pip, without what they depend on.
 
-    What varies passes if all of its interval keeps the limit, and fails if
-    all of it is beyond; else it is measured again, in another process, and
-    is undecided if time runs out first.
+    What varies passes if all of its interval keeps the limit, fails if all
+    of it is beyond, and else is undecided. Contests, tunings and the cost of
+    overlap are measured again then, in six processes at most, while there
+    is time.
 
     Exit codes: 0 all that is judged passed; 1 something failed; 2 nothing
     failed, but not everything could be decided or run, or nothing at all,

@@ -16,9 +16,9 @@ LEAD = (
     "along each axis of the grid, and measures what overlap costs on one rank, matrix products, the tuner, plain and "
     "compiled PyTorch on the same network, memory against the plan and a profile. Every figure says what it should be; "
     "where nothing is asked of one it is told and not judged. Steps, rates and what tuning takes are timed "
-    "in several processes, the tuner's choices over rounds and the profile over steps: each passes "
-    "if all of its interval keeps the limit, fails if all of it is beyond, else is undecided. Of each device the "
-    "newest run is shown."
+    "in up to six processes, while there is time and they don't decide, the tuner's choices over rounds, the profile "
+    "over steps and bf16 over seeds: each passes if all of its interval keeps the limit, fails if all of it is beyond, "
+    "else is undecided. Of each device the newest run is shown."
 )
 REHEARSAL = (
     "A rehearsal without a GPU: what is compared with exact numbers is judged, nothing that was timed or sized is, and "

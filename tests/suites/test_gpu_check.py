@@ -249,6 +249,24 @@ def test_what_no_longer_fits_is_told_and_never_left_out(tmp_path: Path) -> None:
     assert (found.status, found.sentence) == ("not run", "Out of time: it takes 20 s or more of 0.1 minutes.")
 
 
+def test_what_is_ended_with_the_time_of_all_checks_is_not_run_and_keeps_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_check.session.RESERVE_S", 0.0)
+    code = "import threading; threading.Event().wait()"
+    check = Check("varies", (_module(tmp_path, monkeypatch, code),), Judge(True, {}, None).own, 0, 100)
+    (found,) = Session("cuda", tmp_path / "gpu.json", 3 / 60).carry_out([check], THERE).findings
+    assert found.status == "not run"
+    assert found.sentence.startswith("Out of time: it was ended after")
+    again = f"import os; {WRITES}threading.Event().wait() if len(sys.argv[1]) > {{}} else None"
+    first = len(str(tmp_path / "gpu-parts" / "varies.json"))
+    words = (_module(tmp_path, monkeypatch, "import threading; " + again.format(first)),)
+    undecided = Check("varies", words, lambda outs: [Finding(name="it", status="undecided")], 0, 100, repeats=True)
+    monkeypatch.setattr("gpu_check.session.PATIENCE", 0.0)
+    (found,) = Session("cuda", tmp_path / "gpu.json", 8 / 60).carry_out([undecided], THERE).findings
+    assert (found.name, found.status) == ("it", "undecided")
+
+
 def test_a_process_that_is_killed_is_told_by_its_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [_module(tmp_path, monkeypatch, "import os; os.abort()")]
     ended = process.run(words, log=tmp_path / "log", timeout_s=100, environment={})
