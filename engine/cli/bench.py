@@ -1,5 +1,6 @@
 """`bench gemm`, `matmul`, `memory`, `latency` and `startup`: what one device does."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,9 +14,11 @@ from engine.grid import Grid
 from engine.loading import loading
 from engine.models.choice import ModelChoice
 from engine.options import GRID, Bytes, Device, Labels, Out, Seconds, word
+from engine.result import metrics
 from engine.training.config import MODEL, CheckpointActivations, PrecisionOption
 
 if TYPE_CHECKING:
+    from engine.result.matmul import TunedShape
     from engine.result.schema import Result
 
 
@@ -137,7 +140,8 @@ def matmul(
     if result.reason is not None:
         raise RunError(result.reason)
     if launch.rank == 0:
-        tell(str(out), out, as_json=json)
+        assert result.tuning is not None
+        tell(f"{table_of_choices(result.tuning.shapes)}\n{out}", out, as_json=json)
     return 0
 
 
@@ -152,6 +156,18 @@ def startup(
     found = measure(grid)
     tell(f"{grid.size:,} ranks, {found}", {"ranks": grid.size, **asdict(found)}, as_json=json)
     return 0
+
+
+def table_of_choices(shapes: "Sequence[TunedShape]") -> str:
+    """A table: of each shape the time of a layer's products in a micro-batch, and what tuning gains."""
+    rows = []
+    for shape in shapes:
+        words = ["-", "-", "-"]
+        if shape.own_s is not None and shape.chosen_s is not None:
+            gain = metrics.speed_up(shape.own_s, shape.chosen_s)
+            words = [f"{1e3 * shape.own_s:.3f}", f"{1e3 * shape.chosen_s:.3f}", f"{gain:.3f}"]
+        rows.append([f"{shape.layer} and {shape.layers - 1} more", str(shape.m), str(shape.n), str(shape.k), *words])
+    return columns(["layers", "m", "n", "k", "PyTorch's own, ms", "chosen, ms", "times as fast"], rows)
 
 
 def _told(result: "Result", out: Path, rank: int, found: str, *, as_json: bool) -> int:

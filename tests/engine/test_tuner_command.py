@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from engine_command import SMALL, finish, start, train
 
+from engine.cli.bench import table_of_choices
 from engine.cli.main import main
 from engine.grid import Grid
 from engine.peers.compare import chosen
@@ -73,6 +74,11 @@ def test_the_products_of_a_rank_of_a_larger_job_are_timed_twice(tmp_path: Path) 
         check(again)
         assert [way.chosen for way in shape.times] == [way.chosen for way in again.times]
         assert [way.median_s for way in shape.times] != [way.median_s for way in again.times]
+    head, *rows = table_of_choices(result.tuning.shapes).splitlines()
+    assert head.split("  ")[-1] == "times as fast"
+    assert [float(row.split()[-1]) for row in rows] == [
+        pytest.approx((shape.own_s or 0) / (shape.chosen_s or 1), abs=1e-3) for shape in result.tuning.shapes
+    ]
 
 
 def test_the_engine_takes_turns_with_itself_untuned_on_the_first_blocks_of_a_network(tmp_path: Path) -> None:
@@ -138,4 +144,4 @@ def test_what_cant_be_timed_is_one_sentence_and_exit_code_2(
     told = capsys.readouterr().err
     assert sentence in told
     assert told.count("\n") == 1
-    assert not (tmp_path / "result.json").exists()
+    assert not list(tmp_path.rglob("*.json"))
