@@ -9,10 +9,12 @@ from reports.page import NOT_TOLD, Column, Table
 from reports.provenance import MACHINES, ORIGIN, START_AND_END
 
 NOT_FUSED = (
-    "Beyond what a contest fixes for both sides. What a peer isn't listed with is as it comes. On processors no "
-    "library has kernels of its own here: attention is PyTorch's fused one but in Megatron-core and in Colossal-AI's "
-    "GPT-2, where it is in parts, and only the peer compile is compiled. The column of GPUs follows the sources; no "
-    "GPU has confirmed it."
+    "Beyond what a contest fixes for both sides, such as the number format, the layout, and what makes both compute "
+    "the same. A setting that isn't listed is as the library comes. On processors no library has kernels of its own "
+    "here: attention is PyTorch's fused one but in Megatron-core and in Colossal-AI's GPT-2, where it is in parts, and "
+    "only the peer compile is compiled. FSDP2, HSDP and DeepSpeed wait there for each of their collectives, as they "
+    "overlap them by streams, which only GPUs have. The column of GPUs follows the sources, and what of it a library "
+    "had to do without is beside its versions; no GPU has confirmed it."
 )
 
 

@@ -193,7 +193,10 @@ def _held(contest: Comparison, result: PeersResult) -> dict[str, Any]:
 
 
 def _versions(job: Measured) -> str:
-    return ", ".join(f"{clean(name, 40)} {clean(version, 40)}" for name, version in sorted(job.peer.versions.items()))
+    """Of its packages, and what it had to do without."""
+    named = [f"{clean(name, 40)} {clean(version, 40)}" for name, version in sorted(job.peer.versions.items())]
+    lacked = [f"without {clean(name, 60)} ({clean(needs, 200)})" for name, needs in sorted(job.peer.without.items())]
+    return ", ".join(named + lacked)
 
 
 def _losses(job: Measured) -> float:

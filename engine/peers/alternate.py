@@ -83,7 +83,7 @@ def measure(
             check_equal(contest.name, sides["ours"].values, sides["peer"].values, TOLERANCES[case.precision])
         turns = list(sides.values())
         for index in range(case.rounds):
-            for side in turns if index % 2 == 0 else reversed(turns):  # each goes first in half of the rounds
+            for side in turns if index % 2 == 0 else reversed(turns):  # each goes first in every other round
                 comm.barrier()
                 side.take(case.steps)
         measured = {name: sides[name].measured() if name in sides else NOTHING for name in SIDES}

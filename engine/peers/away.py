@@ -23,6 +23,7 @@ from engine.peers.contest import Case, Contest, Unavailable
 from engine.peers.environments import ROOT, python_of
 from engine.peers.guests.order import Order
 from engine.peers.peer import Values
+from engine.peers.settings import environ
 from engine.result.peers import Side
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class Away:
         here, there = Pipe()
         words = [str(python_of(contest.library)), "-P", "-m", "engine.peers.guests", str(there.fileno())]
         own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(case.threads), "PYTHONUNBUFFERED": "1"}
+        own |= environ(contest.library, comm.device.type)
         self._process = subprocess.Popen(
             words,
             pass_fds=(there.fileno(),),

@@ -184,6 +184,8 @@ def _ready(contest: Contest, case: Case, room: Room | None) -> Case | Unavailabl
     """The case with what memory decides, where the room is known; or why the contest can't be held."""
     if reason := environments.lacking(contest.library):
         return Unavailable(reason)
+    if reason := contest.lacking(case.model, recompute=case.checkpoint_activations):
+        return Unavailable(reason)
     try:
         return case if room is None else settled(contest, case, room)
     except Unavailable as lacking:

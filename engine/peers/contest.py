@@ -34,7 +34,8 @@ class Contest:
     library: in whose environment (environments.py) the peer runs, if not in ours. splits: of ranks, where a peer splits
     them its own way; any grid of as many ranks is a match then. layout: how the peer splits its ranks, on a grid of its
     own where it has no splits; None where it does what our grid does. does: what of the work it does how. about: the
-    split without which it is another contest of its library.
+    split without which it is another contest of its library. family: of networks, where it has only one; recomputes:
+    whether it computes activations again.
     """
 
     name: str
@@ -50,6 +51,16 @@ class Contest:
     layout: Layout | Grid | None = None
     does: str = ""
     about: Split | None = None
+    family: str | None = None
+    recomputes: bool = True
+
+    def lacking(self, model: Architecture, *, recompute: bool) -> str | None:
+        """Why the peer has nothing like that training, in a sentence; None where it has."""
+        if self.family is not None and model.family != self.family:
+            return f"{self.name} has no {model.family}: compare a {self.family}."
+        if recompute and not self.recomputes:
+            return f"{self.name} computes no activations again: compare without --checkpoint-activations."
+        return None
 
     def check(self, model: Architecture) -> None:
         """Raises UsageError if the peer can't train that network as the engine does."""
@@ -247,8 +258,9 @@ CONTESTS = {
                 (),
                 library="torchtitan",
                 splits=("tensor", "pipeline", "data"),
-                does=f"vocabulary split over tensor ranks, {STREAM_WHOLE}, weights over data ranks (FSDP), clipped by "
-                "the norm over all ranks",
+                does=f"vocabulary split over tensor ranks, {STREAM_WHOLE}, weights over data ranks (FSDP), whose "
+                "gradients are summed in fp32 always, clipped by the norm over all ranks",
+                family="llama",
             )
         ),
         Contest(
@@ -312,6 +324,7 @@ CONTESTS = {
             library="litgpt",
             splits=("data",),
             does=WHOLE,
+            recomputes=False,
         ),
     )
 }

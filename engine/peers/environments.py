@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from engine.errors import UsageError
@@ -25,6 +26,13 @@ def lacking(library: str | None) -> str | None:
         why = (FOLDER / f"{library}.failed").read_text().strip()
         return f"{library} couldn't be installed here: {why}"
     return f"{library} has no environment here: make it by ci/peers {library}."
+
+
+def has(library: str | None, module: str) -> bool:
+    """Whether a module, or a package of them, is installed there. None is ours."""
+    if library is None:
+        return find_spec(module) is not None
+    return any((FOLDER / library).glob(f"lib/python3*/site-packages/{module}*"))
 
 
 def check(library: str | None) -> None:

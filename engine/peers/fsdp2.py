@@ -7,6 +7,7 @@ bf16 by its own policy: bf16 weights are gathered, gradients are reduced in bf16
 """
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +53,7 @@ class FSDP2:
         self._model = without_values(case.model, checkpoint_activations=case.checkpoint_activations)
         self._model.to(Precision.named(case.precision).master)
         mesh, mixed, blocks = self.mesh(comm), policy(case), list(self._model.blocks)
-        how = chosen(self.settings, "fully_shard", comm.device.type)
+        how = self.how(case, comm)
         for block in blocks:
             fully_shard(block, mesh=mesh, mp_policy=mixed, **how)
         fully_shard(self._model, mesh=mesh, reshard_after_forward=False, mp_policy=mixed)
@@ -64,6 +65,10 @@ class FSDP2:
         fill(self._model, case)
         self._optimizer = adamw(case.optim, self._model.parameters())
         self._clip, self._at_once = case.optim.clip, case.peer_micro_batch
+
+    def how(self, case: Case, comm: Comm) -> dict[str, Any]:
+        """What fully_shard takes for each block."""
+        return chosen(self.settings, "fully_shard", comm.device.type)
 
     def mesh(self, comm: Comm) -> DeviceMesh:
         """All ranks, each with its shard."""

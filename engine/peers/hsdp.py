@@ -1,6 +1,7 @@
 """The serial model under FSDP2 with hybrid sharding: shards over z, copies over data."""
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -10,11 +11,15 @@ from engine.peers.fsdp2 import FSDP2
 
 
 class HSDP(FSDP2):
-    """As FSDP2 on a two-dimensional mesh, whose second dimension is the sharded one."""
+    """As FSDP2 on a two-dimensional mesh, whose second dimension is the sharded one. Where activations are recomputed
+    weights are gathered again, too.
+    """
 
-    def __init__(self, case: Case, comm: Comm) -> None:
-        self.reshard_after_forward = case.checkpoint_activations  # as the engine gathers again to recompute
-        super().__init__(case, comm)
+    settings = "hsdp"
+
+    def how(self, case: Case, comm: Comm) -> dict[str, Any]:
+        """See FSDP2.how."""
+        return super().how(case, comm) | ({"reshard_after_forward": True} if case.checkpoint_activations else {})
 
     def before(self, last: bool) -> AbstractContextManager[object]:
         """Gradients are sharded after each micro-batch, and summed over copies after the last."""

@@ -11,11 +11,13 @@ for those that tests/engine/test_peer_memory.py asks; guests have never been mea
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from engine.batch import Batch
 from engine.grid import Grid
+from engine.peers import environments
 from engine.peers.contest import Case, Contest
 from engine.peers.layout import Layout
 from engine.peers.settings import chosen
@@ -47,7 +49,8 @@ class Habits:
     they split the logits; else each has all of them. scores: whether attention keeps its scores, where
     no setting makes it one kernel. autocast: whether bf16
     is autocast's where the case asks for that, with weights, residual stream and gradients in fp32 and a cast of each
-    weight kept; else weights are bf16 beside fp32 masters. flights: micro-batches in flight of a pipeline, "all" of
+    weight kept; else weights are bf16 beside fp32 masters, of which a rank then copies its own share, too, or only what
+    it gathers. flights: micro-batches in flight of a pipeline, "all" of
     them or one a "stage". again: what recomputation holds at once, a "block", or a "stage" as was seen of PyTorch's
     pipelines. built: where each rank makes the whole network first, or that it makes its "parts" only.
     """
@@ -59,6 +62,7 @@ class Habits:
     vocabulary: bool = True
     scores: bool = False
     autocast: bool = True
+    copies: bool = True
     flights: Literal["all", "stage"] = "stage"
     again: Literal["block", "stage"] = "block"
     built: Built = "device"
@@ -66,10 +70,10 @@ class Habits:
 
 _FULL = Habits(vocabulary=False)
 _PIPELINE = replace(_FULL, again="stage")
-_SHARDED = Habits(data="weights", autocast=False, built="parts")
+_SHARDED = Habits(data="weights", autocast=False, copies=False, built="parts")
 _MEGATRON = Habits(scores=True, autocast=False, built="host")
 _DEEPSPEED = Habits(vocabulary=False, autocast=False)
-_TITAN = Habits(data="weights", autocast=False, built="host")
+_TITAN = Habits(data="weights", autocast=False, copies=False, built="host")
 MEMORY: Mapping[str, Habits] = MappingProxyType(
     {
         "plain": _FULL,
@@ -78,7 +82,7 @@ MEMORY: Mapping[str, Habits] = MappingProxyType(
         "ddp": _FULL,
         "fsdp2": replace(_SHARDED, keeps=True),
         "fsdp2-reshard": _SHARDED,
-        "hsdp": _SHARDED,
+        "hsdp": replace(_SHARDED, keeps=True),
         "tensor-parallel": Habits(),
         "tensor-parallel-sp": Habits(stream=True),
         "pipeline-gpipe": replace(_PIPELINE, flights="all"),
@@ -182,11 +186,14 @@ def peer(contest: Contest, case: Case, device: str) -> float:
     habits = MEMORY.get(contest.name)
     if habits is None:
         return ours(case, contest.grid, device)
+    if contest.name == "hsdp" and case.checkpoint_activations:
+        habits = replace(habits, keeps=False)  # hsdp.py gathers again, too
+    installed = partial(environments.has, contest.library)
     if contest.library == "megatron-core" and chosen(*DISTRIBUTED_OPTIMIZER, device).get("use_distributed_optimizer"):
         habits = replace(habits, data="optimizer")
     if contest.library in FUSED_ATTENTION:
         section, name = FUSED_ATTENTION[contest.library]
-        habits = replace(habits, scores=habits.scores and not chosen(contest.library, section, device)[name])
+        habits = replace(habits, scores=habits.scores and not chosen(contest.library, section, device, installed)[name])
     ranks = _ranks(contest, case)
     return max(_trained(habits, ranks, case), _built(habits, ranks, case))
 
@@ -211,7 +218,7 @@ def _states(habits: Habits, case: Case) -> tuple[float, float, float]:
         return master, master, MOMENTS * master
     if habits.autocast and case.autocast:
         return master + BYTES["bf16"], master, MOMENTS * master  # and autocast's copy
-    return BYTES["bf16"], master, (1 + MOMENTS) * master
+    return BYTES["bf16"] * habits.copies, master, (1 + MOMENTS) * master
 
 
 def _trained(habits: Habits, ranks: Ranks, case: Case) -> float:

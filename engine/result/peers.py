@@ -38,7 +38,8 @@ class Side(Record):
     process, threads of the collectives included, without waiting; other work on the machine disturbs them less.
     peak_bytes: the most that the device's allocator held for this side, from before it was built until it had taken its
     steps but the last of the warm-up; on processors of tensors only. versions: of the packages that it ran with, where
-    those aren't the engine's. carried: calls of the timed steps by road, as engine/comm/process_group.py names them:
+    those aren't the engine's. without: modules that it lacked on this device, each with the settings that need it and
+    were as on processors. carried: calls of the timed steps by road, as engine/comm/process_group.py names them:
     "memory", "gloo", "nccl", and "gloo between hosts" of groups whose ranks are on several; none in older files.
     """
 
@@ -48,6 +49,7 @@ class Side(Record):
     cpu_s: tuple[tuple[float, ...], ...]
     peak_bytes: int | None = None
     versions: dict[str, str] = {}
+    without: dict[str, str] = {}
     carried: dict[str, int] = {}
 
 

@@ -1,5 +1,6 @@
 """The table of what peers are set to for speed. Installed libraries are asked in test_libraries.py."""
 
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -10,6 +11,7 @@ from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
 from engine.peers import settings
+from engine.peers.alternate import on_grid
 from engine.peers.contest import CONTESTS, Case
 from engine.peers.settings import chosen, every, told
 
@@ -37,11 +39,25 @@ def test_every_peer_but_those_without_any_tells_its_settings() -> None:
 
 
 def test_what_a_gpu_has_no_kernel_for_is_as_on_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "find_spec", lambda name: None)
-    assert chosen("megatron-core", "layers", "cuda") == {"TEDotProductAttention": False}
-    monkeypatch.setattr(settings, "find_spec", lambda name: name)
-    assert chosen("megatron-core", "layers", "cuda") == {"TEDotProductAttention": True}
-    assert chosen("megatron-core", "layers", "cpu") == {"TEDotProductAttention": False}
+    def attention(device: str, *, installed: bool) -> object:
+        return chosen("megatron-core", "layers", device, lambda module: installed)["TEDotProductAttention"]
+
+    assert [attention("cuda", installed=there) for there in (False, True)] == [False, True]
+    assert attention("cpu", installed=True) is False
+    monkeypatch.setattr(settings, "find_spec", lambda module: None)
+    lacking = settings.without("megatron-core", "cuda")
+    assert lacking["transformer_engine"] == "apply_rope_fusion, TEDotProductAttention"
+    assert settings.without("megatron-core", "cpu") == settings.without("deepspeed", "cuda") == {}
+
+
+def test_what_a_library_reads_from_its_environment_is_there_on_the_device_that_needs_it() -> None:
+    assert settings.environ("megatron-core", "cuda") == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    assert (
+        settings.environ("megatron-core", "cpu")
+        == settings.environ("litgpt", "cuda")
+        == settings.environ(None, "cuda")
+        == {}
+    )
 
 
 def built(comm: Comm) -> dict[str, Any]:
@@ -54,6 +70,12 @@ def built(comm: Comm) -> dict[str, Any]:
     for name in ("fsdp2", "fsdp2-reshard"):
         group = peers[name]._model.blocks[0]._get_fsdp_state()._fsdp_param_group
         found[name] = group._reshard_after_forward
+    resharded = peer_of("hsdp")(
+        replace(CASE, checkpoint_activations=True), on_grid(Grid(z=2), comm.device, memory=False)
+    )
+    kept = peer_of("hsdp")(CASE, on_grid(Grid(z=2), comm.device, memory=False))
+    for name, peer in (("hsdp", kept), ("hsdp, recomputing", resharded)):
+        found[name] = peer._model.blocks[0]._get_fsdp_state()._fsdp_param_group._reshard_after_forward
     return found
 
 
@@ -68,3 +90,4 @@ def test_pytorchs_own_are_built_with_what_the_table_says() -> None:
         assert found["ddp"].items() <= said.items()
         for name in ("fsdp2", "fsdp2-reshard"):
             assert found[name] is chosen(name, "fully_shard", "cpu")["reshard_after_forward"]
+        assert (found["hsdp"], found["hsdp, recomputing"]) == (False, True), "as memory.peer has it"

@@ -18,6 +18,7 @@ from engine.errors import RunError
 from engine.grid import Grid
 from engine.layers import matmul
 from engine.layers.matmul import Kernels, Mode
+from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers import alternate, ddp
@@ -116,6 +117,15 @@ def test_a_peer_computes_in_bf16_over_fp32_masters_as_the_engine_does(name: str)
     for _, (pure, autocast) in trained(name):
         assert pure == (wide, wide, narrow, narrow)
         assert autocast == (wide, wide, narrow, narrow if "sd" in name else wide)
+
+
+def test_what_a_peer_has_nothing_like_is_a_row_and_starts_no_rank() -> None:
+    gpt, llama = lookup("gpt-test"), lookup("llama-test")
+    assert CONTESTS["torchtitan"].lacking(llama, recompute=True) is None
+    assert CONTESTS["torchtitan"].lacking(gpt, recompute=False) == "torchtitan has no gpt: compare a llama."
+    assert CONTESTS["litgpt"].lacking(gpt, recompute=False) is None
+    told = str(CONTESTS["litgpt"].lacking(gpt, recompute=True))
+    assert told == "litgpt computes no activations again: compare without --checkpoint-activations."
 
 
 def over(comm: Comm, name: str, road: Road) -> tuple[str, ...]:

@@ -129,13 +129,22 @@ def test_the_steps_of_both_sides_end_well_within_the_time_limit(name: str) -> No
 
 @pytest.mark.parametrize("name", ["alps", "frontier", "perlmutter"])
 def test_every_library_is_compared_at_a_moderate_size_and_the_best_few_at_the_largest(name: str) -> None:
+    for match in held[name]:
+        model = lookup(match.point.model)
+        assert CONTESTS[match.peer].lacking(model, recompute=True) is None, "no rank would be started"
     moderate = {match.peer for match in held[name] if match.point.devices == 64}
-    libraries = {contest.library for contest in CONTESTS.values()} - {None, "litgpt"}  # which is DDP, and doesn't fit
+    libraries = {contest.library for contest in CONTESTS.values()} - {None, "litgpt"}  # which recomputes nothing
     assert {CONTESTS[peer].library for peer in moderate} >= libraries
     largest = max(match.point.devices for match in held[name])
     assert 1 <= len({match.peer for match in held[name] if match.point.devices == largest}) <= 3
-    smallest = {match.peer for match in held[name] if match.point.devices <= 8}
-    assert "litgpt" in smallest
+    on_a_node = {match.peer for match in held[name] if match.point.devices <= 8}
+    assert {CONTESTS[peer].library for peer in on_a_node} >= libraries
+
+
+@pytest.mark.parametrize("name", systems.names())
+def test_no_grid_of_ours_is_fixed_by_hand_and_each_side_goes_first_in_half_of_the_rounds(name: str) -> None:
+    for point in points("baselines", name):
+        assert (point.grid, point.series.rounds % 2) == (AUTO, 0), point
 
 
 @pytest.mark.parametrize("name", systems.names())

@@ -33,6 +33,7 @@ with loading():
     from engine.peers.guests.guest import Guest
     from engine.peers.layout import Layout
     from engine.peers.peer import Values
+    from engine.peers.settings import without
     from engine.peers.turns import Here, Step, on_batches
 
 TIMEOUT = timedelta(minutes=5)
@@ -95,7 +96,8 @@ def _life(order: Order, told: "SimpleQueue[Any]") -> Iterator[Any]:
         yield None
     library = order.contest.library
     versions = {name: version(name) for name in ("torch", library)} if library else {}
-    yield turns.measured().model_copy(update={"versions": versions})
+    lacks = without(library, device.type) if library else {}
+    yield turns.measured().model_copy(update={"versions": versions, "without": lacks})
 
 
 def guest_step(order: Order, device: torch.device) -> Step:

@@ -38,8 +38,6 @@ class LitGPT:
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
         if case.precision not in PRECISIONS:
             raise Unavailable("litgpt computes parts of a network in fp32 at most: compare in fp32 or bf16.")
-        if case.checkpoint_activations:
-            raise Unavailable("litgpt recomputes activations by Fabric's FSDP only, which is for GPUs.")
         self._case, self._parts = case, layout.micro_batches
         precision: Any = (
             "bf16-mixed" if case.precision == "bf16" and case.autocast else "32-true"

@@ -117,10 +117,9 @@ class SequenceParallel(MegatronCore):
     sequence_parallel = True
 
 
-def _of_data_ranks(section: str, layout: Layout, device: torch.device) -> dict[str, bool]:
+def _of_data_ranks(section: str, layout: Layout, device: torch.device) -> dict[str, Any]:
     """Settings of what data ranks do together: none of them for one."""
-    found: dict[str, bool] = chosen("megatron-core", section, device.type)
-    return {name: on and layout.data > 1 for name, on in found.items()}
+    return chosen("megatron-core", section, device.type) if layout.data > 1 else {}
 
 
 def _config(case: Case, layout: Layout, device: torch.device, *, sequence_parallel: bool) -> TransformerConfig:

@@ -129,8 +129,7 @@ class SequenceParallel(TorchTitan):
 def checked(case: Case, layout: Layout) -> LlamaShape:
     """The shape of the network. Raises Unavailable for what it has nothing like."""
     shape = case.model
-    if not isinstance(shape, LlamaShape):
-        raise Unavailable("torchtitan has no GPT with learnt positions: compare a Llama.")
+    assert isinstance(shape, LlamaShape)
     if shape.qkv_bias or shape.qk_norm or shape.head_features:
         raise Unavailable(f"torchtitan's Llama has no network like {shape.name}.")
     if case.precision == "fp64":
