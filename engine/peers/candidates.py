@@ -3,7 +3,8 @@
 Of a few devices all that divide the network, with tensor parallelism within a node. Of more, one, by what its users do:
 tensor ranks fill a node, there are as few pipeline stages as the memory allows, and data ranks are what is left
 (Narayanan et al. 2021, takeaways 1 to 3); hybrid shards fill a node, or as many nodes as they need. Each takes the
-largest micro-batches with which it fits; one that doesn't fit says so.
+largest micro-batches with which it fits; one that doesn't fit says so. Of a pipeline they are so small that its stages
+are idle for at most BUBBLE of a step, where there are enough sequences (the same, 2.2.1).
 """
 
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from engine.planning.fit import check_grid
 from engine.planning.grids import divisors, factorisations
 
 FEW = 16
+BUBBLE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,11 @@ def _micro_batches(layout: Layout | Grid, sequences: int) -> list[int]:
     else:
         share = sequences // layout.data
         unasked = share // layout.for_batch(sequences).micro_batches
-    return [size for size in reversed(divisors(share)) if size <= unasked]
+    sizes = [size for size in reversed(divisors(share)) if size <= unasked]
+    if isinstance(layout, Grid) or layout.pipeline == 1:
+        return sizes
+    idle = layout.pipeline - 1
+    return [size for size in sizes if idle <= BUBBLE * (share / size + idle)] or sizes[-1:]
 
 
 def _is_about(contest: Contest, layout: Layout) -> bool:

@@ -103,6 +103,16 @@ def test_the_command_holds_every_baseline_that_fits_and_says_why_it_holds_no_oth
                 settled(contest, case, room(system))
 
 
+@pytest.mark.parametrize("name", ["alps", "frontier", "perlmutter"])
+def test_stages_of_a_large_pipeline_are_hardly_idle(name: str) -> None:
+    piped = [(m, m.layout) for m in held[name] if isinstance(m.layout, Layout) and m.layout.pipeline > 1]
+    large = [(match, layout) for match, layout in piped if match.point.devices == 64]
+    assert large
+    for match, layout in large:
+        parts = match.point.sequences / layout.data / match.micro_batch
+        assert (layout.pipeline - 1) / (parts + layout.pipeline - 1) <= 0.05, f"{match} in {parts} micro-batches"
+
+
 def node_hours(match: Match, system: systems.System) -> float:
     per_node = system.node.devices.value if system.node.devices else match.point.devices
     limit = match.point.series.time_limit or system.partitions[0].time_limit
