@@ -138,7 +138,7 @@ class KernelTuning(OfOneRank):
 @rfm.simple_test
 class TunedStep(OfOneRank):
     """The engine with its tuner against the engine without, in turns (`engine bench peers`). On one device it is
-    three jobs; on more it is one, which decides nothing: --repeat 3 to 6 do.
+    four jobs; on more it is one, which decides nothing: --repeat 3 to 6 do.
 
     layers: the network's first blocks, so that two copies fit the devices. always: also where the tuner has left all
     products as they are, and a step gains nothing by definition; what is measured then is noise, of which processors

@@ -4,14 +4,18 @@ from typing import Any
 
 from reframe.core.exceptions import SanityError
 
+from engine.peers.memory import UNFIT
 from engine.result import metrics
 
 Found = dict[str, tuple[float | None, str]]
 
 
 def check_one_contest(record: dict[str, Any]) -> None:
-    """Raises SanityError unless `bench peers` held one contest or says why it can't be held, which gives no figures."""
-    told = [asked for asked in record["contests"] if asked["missing"]]
+    """Raises SanityError unless `bench peers` held one contest, or says that it doesn't fit, which gives no figures."""
+    told = [asked["missing"] for asked in record["contests"] if asked["missing"]]
+    for sentence in told:
+        if UNFIT not in sentence:
+            raise SanityError(f"undecided: the contest was not held, as {sentence}")
     if len(record["comparisons"]) + len(told) != 1:
         raise SanityError(f"the result has {len(record['comparisons'])} contests instead of one")
 

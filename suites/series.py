@@ -42,11 +42,11 @@ class Series(Record):
     sequences: of a global batch, the same at every size unless it says devices -> sequences. sequence: tokens of one,
     where it isn't as the model has it. micro_batch: of a rank, at once, as sequences. grids: each point is run on each;
     "auto" is the engine's choice, and that of a model that isn't named where it says model -> grids; "every" stands for
-    all that par4d plan finds for it, activations recomputed, with the micro-batches that it takes. cache: blocks
-    whose gathered weights a study of overlap keeps. rounds: in which what is compared takes turns; jobs: how often a
-    contest on one device starts processes. ranks_per_node: at most. time_limit: of a job, where the partition's doesn't
-    do. token_budget: tokens of the training whose time to solution is asked for. peers: those that a study of baselines
-    holds contests with, where it isn't all of them.
+    all that par4d plan finds for it, activations recomputed, with the micro-batches that it takes. cache: blocks whose
+    gathered weights a study of overlap keeps. rounds: in which what is compared takes turns; jobs: how often a contest
+    on one device starts processes, of which each side's come first in half. ranks_per_node: at most. time_limit: of a
+    job, where the partition's doesn't do. token_budget: tokens of the training whose time to solution is asked for.
+    peers: those that a study of baselines holds contests with, where it isn't all of them.
     """
 
     name: str = Field(min_length=1)
@@ -57,7 +57,7 @@ class Series(Record):
     grids: Grids | dict[str, Grids] | Literal["every"] = (AUTO,)
     cache: Count | Literal["auto"] = AUTO
     rounds: Count = 10
-    jobs: Count = 3
+    jobs: Count = 4
     sequence: Count | None = None
     ranks_per_node: Count | None = None
     iterations: Count = 10

@@ -8,7 +8,7 @@ number format and machine, in turns in one job; two that a device can't hold at 
 A test is one model and holds a contest with each of the peers (python -m engine bench peers). A peer that isn't
 installed, or that no compiler works for, is no failure: the result says why there was no contest with it. Where a
 device can't hold two models, each side of a job has processes of its own, one after the other. A test starts several
-jobs by itself, three unless the series or -S jobs says otherwise; the report decides by an interval over them.
+jobs by itself, four unless the series or -S jobs says otherwise; the report decides by an interval over them.
 """
 
 import reframe as rfm

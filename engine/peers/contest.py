@@ -355,7 +355,7 @@ class Sampling:
     half of the engine's rounds come before the peer's and half after (apart.py).
     """
 
-    jobs: int = 3
+    jobs: int = 4
     """fresh sets of processes"""
     rounds: int = 6
     """of each job"""

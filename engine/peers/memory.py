@@ -28,6 +28,8 @@ Divided = Literal["nothing", "optimizer", "gradients", "weights"]
 Built = Literal["device", "host", "parts"]
 USABLE = 1 - RESERVE
 """Of a device's memory, what a plan may count on: the rest is the formulas' error, fragments and libraries."""
+UNFIT = "does not fit"
+"""In the sentence of each contest that isn't held for want of memory."""
 MOMENTS = 2
 DISTRIBUTED_OPTIMIZER = ("megatron-core", "OptimizerConfig")
 """Where settings.yaml says on which devices its data ranks divide the optimizer's states."""
@@ -136,7 +138,7 @@ class Room:
         if self.device_memory is None or self.fits(needed):
             return None
         return (
-            f"{who} does not fit: needs {needed / 1e9:.3g} of {USABLE * self.device_memory / 1e9:.3g} GB that a plan "
+            f"{who} {UNFIT}: needs {needed / 1e9:.3g} of {USABLE * self.device_memory / 1e9:.3g} GB that a plan "
             f"counts on of a device's {self.device_memory / 1e9:.3g}."
         )
 
@@ -145,7 +147,7 @@ class Room:
         if self.node_memory is None or needed <= USABLE * self.node_memory:
             return None
         return (
-            f"{who} does not fit: its ranks make whole networks first, which needs {needed / 1e9:.3g} of "
+            f"{who} {UNFIT}: its ranks make whole networks first, which needs {needed / 1e9:.3g} of "
             f"{USABLE * self.node_memory / 1e9:.3g} GB that a plan counts on of a node's {self.node_memory / 1e9:.3g}."
         )
 
