@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -30,9 +30,11 @@ def free_port() -> int:
 class Forked:
     """`python -m engine` with these options, of which a test may do and read what it may of a subprocess.Popen."""
 
-    def __init__(self, environment: Mapping[str, str], options: Sequence[str]) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], options: Sequence[str], before: Callable[[], object] | None = None
+    ) -> None:
         here, there = CONTEXT.Pipe(duplex=False)
-        words = (there, dict(environment), str(Path.cwd()), list(options))
+        words = (there, dict(environment), str(Path.cwd()), list(options), before)
         self._process = CONTEXT.Process(target=_command, args=words, daemon=True)
         self._process.start()
         there.close()
@@ -74,7 +76,13 @@ class Forked:
         return None, said
 
 
-def _command(errors: Connection, environment: dict[str, str], folder: str, options: list[str]) -> None:
+def _command(
+    errors: Connection,
+    environment: dict[str, str],
+    folder: str,
+    options: list[str],
+    before: Callable[[], object] | None,
+) -> None:
     """The life of one process: as if it had been started in that folder with these variables."""
     gc.freeze()
     with Path(os.devnull).open("w") as nothing:
@@ -84,24 +92,31 @@ def _command(errors: Connection, environment: dict[str, str], folder: str, optio
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    if before is not None:
+        before()
     from engine.cli.main import main
 
     sys.exit(main(options))
 
 
 def start(
-    ranks: int, *options: str, under: Sequence[str] = (), anew: bool = False
+    ranks: int,
+    *options: str,
+    under: Sequence[str] = (),
+    anew: bool = False,
+    before: Callable[[], object] | None = None,
 ) -> list[subprocess.Popen[str] | Forked]:
     """One process a rank, with the variables that torchrun would set.
 
-    anew: a Python of its own for each, started under a command if one is given.
+    anew: a Python of its own for each, started under a command if one is given. before: called in each that is forked,
+    before the engine begins.
     """
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
     processes: list[subprocess.Popen[str] | Forked] = []
     for rank in range(ranks):
         own = os.environ | address | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
         if not anew and not under:
-            processes.append(Forked(own, options))
+            processes.append(Forked(own, options, before))
             continue
         command = [*under, sys.executable, "-m", "engine", *options]
         pipe = subprocess.PIPE
@@ -119,8 +134,8 @@ def finish(processes: Sequence[subprocess.Popen[str] | Forked]) -> tuple[list[in
     return [process.returncode for process in processes], said
 
 
-def train(ranks: int, *options: str) -> tuple[list[int], list[str]]:
-    return finish(start(ranks, "train", *options))
+def train(ranks: int, *options: str, before: Callable[[], object] | None = None) -> tuple[list[int], list[str]]:
+    return finish(start(ranks, "train", *options, before=before))
 
 
 def await_iteration(process: subprocess.Popen[str] | Forked) -> None:

@@ -9,12 +9,20 @@ from engine_command import SMALL, finish, start, train
 from engine.cli.bench import table_of_choices
 from engine.cli.main import main
 from engine.grid import Grid
+from engine.measure import sample
 from engine.peers.compare import chosen
 from engine.result import peers
 from engine.result.matmul import TunedShape
 from engine.result.schema import Result, read
+from engine.tuning import timing
 
 ASKED = ["--model", "gpt-test", "--grid", "2x1x2x4", "--micro-batch", "2", "--checkpoint-activations"]
+
+
+def briefly() -> None:
+    """Time few calls of each way, and as few rounds as are allowed: how fast it is, is not asked here."""
+    sample.SAMPLE_S = 2e-4
+    timing.MOST = timing.FEWEST
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +34,9 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def tune(tmp_path: Path, *options: str) -> tuple[Result, list[str]]:
     out = tmp_path / "r.json"
-    codes, said = train(2, *SMALL, "--grid", "1x1x2x1", "--iterations", "3", "--out", str(out), *options)
+    codes, said = train(
+        2, *SMALL, "--grid", "1x1x2x1", "--iterations", "3", "--out", str(out), *options, before=briefly
+    )
     assert codes == [0, 0], said
     return read(out), said
 
@@ -61,7 +71,9 @@ def test_the_next_job_finds_what_was_timed_and_trains_the_same(tmp_path: Path, t
 
 def test_the_products_of_a_rank_of_a_larger_job_are_timed_twice(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
-    codes, said = finish(start(2, "bench", "matmul", *ASKED, "--twice", "--out", str(out), "--label", "study=k"))
+    codes, said = finish(
+        start(2, "bench", "matmul", *ASKED, "--twice", "--out", str(out), "--label", "study=k", before=briefly)
+    )
     assert codes == [0, 0], said
     result = read(out)
     assert (result.kind, result.status, result.grid, result.ranks) == ("matmul", "ok", "2x1x2x4", 2)
@@ -85,7 +97,19 @@ def test_the_engine_takes_turns_with_itself_untuned_on_the_first_blocks_of_a_net
     out = tmp_path / "r.json"
     words = ["--model", "gpt-test", "--layers", "1", "--grid", "2x1x1x1", "--batch-size", "2", "--rounds", "2"]
     codes, said = finish(
-        start(2, "bench", "peers", "--peer", "untuned", *words, "--steps-per-round", "1", "--out", str(out))
+        start(
+            2,
+            "bench",
+            "peers",
+            "--peer",
+            "untuned",
+            *words,
+            "--steps-per-round",
+            "1",
+            "--out",
+            str(out),
+            before=briefly,
+        )
     )
     assert codes == [0, 0], said
     result = peers.parse(json.loads(out.read_text()), str(out))

@@ -1,0 +1,23 @@
+"""The other end of forked_python.py, which loads next to nothing: SOCKET, then the words of `python`."""
+
+import json
+import os
+import signal
+import socket
+import sys
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+desk = socket.socket(socket.AF_UNIX)
+desk.connect(sys.argv[1])
+folder = os.getcwd()  # noqa: PTH109 (pathlib takes longer to load than all of this)
+order = json.dumps({"words": sys.argv[2:], "folder": folder, "environ": dict(os.environ)}).encode()
+socket.send_fds(desk, [len(order).to_bytes(8)], [0, 1, 2])
+desk.sendall(order)
+for number in SIGNALS:
+    signal.signal(number, lambda number, _: desk.sendall(bytes([number])))
+code = int.from_bytes(desk.recv(4), signed=True)
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+sys.exit(code)

@@ -1,0 +1,109 @@
+"""A `python` for the jobs of tests: each of its processes is forked from the server of real_ranks, which has torch
+loaded, as loading it takes most of the time of a short job.
+
+It is a script that asks this process, by forked_client.py, and passes on files, signals and the exit code. What runs is
+what the job asks for, with its words, its environment and its folder, by the engine of this project.
+"""
+
+import atexit
+import gc
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from multiprocessing.connection import wait
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+
+from real_ranks import CONTEXT
+
+CLIENT = Path(__file__).with_name("forked_client.py")
+HEAD_BYTES = 8
+_STARTS = threading.Lock()
+"""Held while a process is started or its end is read: multiprocessing does the latter in start(), too."""
+
+
+class _Files:
+    """Descriptors that a process takes along when it is started."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self.numbers = list(numbers)
+
+    def __getstate__(self) -> list[object]:
+        return [DupFd(number) for number in self.numbers]
+
+    def __setstate__(self, state: list[object]) -> None:
+        self.numbers = [one.detach() for one in state]  # type: ignore[attr-defined]
+
+
+@cache
+def forked_python() -> Path:
+    """The script, which answers for as long as this process lives."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    script, desk = Path(folder.name, "python"), socket.socket(socket.AF_UNIX)
+    desk.bind(str(script.with_suffix(".socket")))
+    desk.listen()
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{CLIENT}" "{desk.getsockname()}" "$@"\n')
+    script.chmod(0o755)
+    threading.Thread(target=_answer, args=(desk,), daemon=True).start()
+    return script
+
+
+def _answer(desk: socket.socket) -> None:
+    while True:
+        client, _ = desk.accept()
+        threading.Thread(target=_serve, args=(client,), daemon=True).start()
+
+
+def _serve(client: socket.socket) -> None:
+    """One process, from its start to its exit code. If its client is killed, so is it."""
+    with client:
+        head, files, _, _ = socket.recv_fds(client, HEAD_BYTES, 3)
+        order = json.loads(_whole(client, int.from_bytes(head)))
+        process = CONTEXT.Process(target=_life, args=(_Files(files), order))
+        with _STARTS:
+            process.start()
+        for number in files:
+            os.close(number)
+        while process.sentinel not in (ready := wait([process.sentinel, client])):
+            told = client.recv(1) if client in ready else b""
+            if process.pid is not None:
+                os.kill(process.pid, told[0] if told else signal.SIGKILL)
+            if not told:
+                break
+        with _STARTS:
+            process.join()
+        code = process.exitcode or 0
+        client.sendall(code.to_bytes(4, signed=True))
+
+
+def _whole(client: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        found += client.recv(size - len(found))
+    return found
+
+
+def _life(files: _Files, order: Mapping[str, object]) -> None:
+    """What `python -m MODULE ...` does."""
+    gc.freeze()
+    for target, number in enumerate(files.numbers):
+        os.dup2(number, target)
+        os.close(number)
+    os.environ.clear()
+    os.environ.update(order["environ"])  # type: ignore[arg-type]
+    os.chdir(str(order["folder"]))
+    option, module, *words = order["words"]  # type: ignore[misc]
+    assert option == "-m"
+    sys.argv = [module, *words]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    finally:
+        atexit._run_exitfuncs()
