@@ -1,4 +1,7 @@
-"""The other end of forked_python.py, which loads next to nothing: SOCKET, then the words of `python`."""
+"""The other end of forked_python.py, which loads next to nothing: SOCKET SCRIPT, then the words of `python`.
+
+What isn't a module of the project, or torch's launcher, is left to the Python that runs this.
+"""
 
 import json
 import os
@@ -8,10 +11,15 @@ import sys
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
+FORKED = ("engine", "gpu_check", "torch.distributed.run")
+
+_, where, script, *words = sys.argv
+if words[:1] != ["-m"] or words[1] not in FORKED:
+    os.execv(sys.executable, [sys.executable, *words])
 desk = socket.socket(socket.AF_UNIX)
-desk.connect(sys.argv[1])
+desk.connect(where)
 folder = os.getcwd()  # noqa: PTH109 (pathlib takes longer to load than all of this)
-order = json.dumps({"words": sys.argv[2:], "folder": folder, "environ": dict(os.environ)}).encode()
+order = json.dumps({"python": script, "words": words, "folder": folder, "environ": dict(os.environ)}).encode()
 socket.send_fds(desk, [len(order).to_bytes(8)], [0, 1, 2])
 desk.sendall(order)
 for number in SIGNALS:

@@ -50,7 +50,7 @@ def forked_python() -> Path:
     script, desk = Path(folder.name, "python"), socket.socket(socket.AF_UNIX)
     desk.bind(str(script.with_suffix(".socket")))
     desk.listen()
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{CLIENT}" "{desk.getsockname()}" "$@"\n')
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{CLIENT}" "{desk.getsockname()}" "$0" "$@"\n')
     script.chmod(0o755)
     threading.Thread(target=_answer, args=(desk,), daemon=True).start()
     return script
@@ -100,9 +100,8 @@ def _life(files: _Files, order: Mapping[str, object]) -> None:
     os.environ.clear()
     os.environ.update(order["environ"])  # type: ignore[arg-type]
     os.chdir(str(order["folder"]))
-    option, module, *words = order["words"]  # type: ignore[misc]
-    assert option == "-m"
-    sys.argv = [module, *words]
+    _, module, *words = order["words"]  # type: ignore[misc]
+    sys.argv, sys.executable = [module, *words], str(order["python"])
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     finally:
