@@ -1,4 +1,4 @@
-"""The engine against the papers' baselines and today's trainers, each side on its best layout, in turns.
+"""The engine against the papers' baselines and today's trainers, each side laid out its own way, in turns.
 
     reframe -c suites/baselines.py --system local --repeat 3 -r            every peer that is installed, two ranks
     reframe -c suites/baselines.py --system vcluster -n 'wide' -r          one shape of network
@@ -36,7 +36,7 @@ from suites.training import planned_grid
 class Baseline(PointTraining):
     """One contest. rounds: those of the series, unless set. grid_is: who chose ours, in words."""
 
-    descr = "step time against a peer, each on its best layout"
+    descr = "step time against a peer, each laid out its own way"
     study = "baselines"
     worth = Worth.PEERS
     match = parameter(list(matches(SYSTEM)), fmt=lambda match: str(match), loggable=True)

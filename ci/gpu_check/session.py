@@ -120,7 +120,7 @@ class Session:
         ended = self._process(name, (*check.words, str(out)), min(check.most_s, left_s))
         one.took_s = ended.seconds
         if ended.code is None and left_s < check.most_s:
-            self._out_of_time(one, place, ended.seconds)
+            self._out_of_time(one, place, ended.seconds, out)
             return
         found = self._judged(check, name, one.outs, ended)
         outcomes = [finding.status for finding in found]
@@ -128,13 +128,13 @@ class Session:
         _say(f"{place} {check.name}: {counts}, {ended.seconds:.1f} s")
         one.findings = [finding.model_copy(update={"seconds": ended.seconds}) for finding in found]
 
-    def _out_of_time(self, one: _Taken, place: str, seconds: float) -> None:
-        """A process that was ended with the time of all checks tells nothing: what others before it found stays."""
+    def _out_of_time(self, one: _Taken, place: str, seconds: float, out: Path) -> None:
+        """Of a process that was ended with the time of all checks: what it had found, or others before it, stays."""
         one.outs.pop()
         why = f"Out of time: it was ended after {seconds:.0f} s, with the {self._minutes:g} minutes."
         _say(f"{place} {one.check.name}: {why[0].lower()}{why[1:]}")
         if not one.outs:
-            one.findings = [_not_run(one.check.name, why)]
+            one.findings = [*read_findings(out), _not_run(one.check.name, why)]
 
     def _judged(self, check: Check, name: str, outs: Sequence[Path], ended: process.Ended) -> list[Finding]:
         """What its processes found, and that the last one failed if it did."""

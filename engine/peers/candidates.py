@@ -22,6 +22,8 @@ from engine.planning.grids import divisors, factorisations
 
 FEW = 16
 BUBBLE = 0.05
+HARDLY_IDLE = ("pipeline-interleaved", "pipeline-zero-bubble")
+"""Whose schedules fill that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def settled(contest: Contest, case: Case, layout: Layout | Grid, per_node: int, 
     """With the largest micro-batches that fit, or the smallest that there are."""
     laid_out = contest.laid_out(layout, Grid(data=layout.size))
     least: tuple[float, int] | None = None
-    for micro_batch in _micro_batches(layout, case.sequences):
+    for micro_batch in _micro_batches(layout, case.sequences, idle=contest.name not in HARDLY_IDLE):
         needs = peer(laid_out, replace(case, peer_micro_batch=micro_batch), room.device)
         if least is None or needs < least[0]:
             least = needs, micro_batch
@@ -84,18 +86,20 @@ def settled(contest: Contest, case: Case, layout: Layout | Grid, per_node: int, 
     return Candidate(layout, micro_batch, needs, lacking)
 
 
-def _micro_batches(layout: Layout | Grid, sequences: int) -> list[int]:
-    """What is taken unasked, then all that are smaller, the largest first."""
+def _micro_batches(layout: Layout | Grid, sequences: int, *, idle: bool) -> list[int]:
+    """What is taken unasked, then all that are smaller, the largest first. idle: whether stages wait for the first and
+    the last micro-batches.
+    """
     if isinstance(layout, Grid):
         share = unasked = sequences // layout.batch_split
     else:
         share = sequences // layout.data
         unasked = share // layout.for_batch(sequences).micro_batches
     sizes = [size for size in reversed(divisors(share)) if size <= unasked]
-    if isinstance(layout, Grid) or layout.pipeline == 1:
+    if isinstance(layout, Grid) or layout.pipeline == 1 or not idle:
         return sizes
-    idle = layout.pipeline - 1
-    return [size for size in sizes if idle <= BUBBLE * (share / size + idle)] or sizes[-1:]
+    others = layout.pipeline - 1
+    return [size for size in sizes if others <= BUBBLE * (share / size + others)] or sizes[-1:]
 
 
 def _is_about(contest: Contest, layout: Layout) -> bool:

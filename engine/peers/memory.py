@@ -45,16 +45,16 @@ class Habits:
     """How a peer uses memory.
 
     data: the most that its data ranks divide: nothing (DDP), optimizer states (ZeRO-1), gradients (ZeRO-2), or weights
-    (ZeRO-3, FSDP); each takes in what comes before it. keeps: gathered weights of all blocks at once, and gradients
-    whole until the last micro-batch. stream: whether tensor ranks split the residual stream by positions. gathers:
-    whether they then gather a product's input again in the backward, instead of keeping it whole. vocabulary: whether
-    they split the logits; else each has all of them. scores: whether attention keeps its scores, where
-    no setting makes it one kernel. autocast: whether bf16
-    is autocast's where the case asks for that, with weights, residual stream and gradients in fp32 and a cast of each
-    weight kept; else weights are bf16 beside fp32 masters, of which a rank then copies its own share, too, or only what
-    it gathers. flights: micro-batches in flight of a pipeline, "all" of
-    them or one a "stage". again: what recomputation holds at once, a "block", or a "stage" as was seen of PyTorch's
-    pipelines. built: where each rank makes the whole network first, or that it makes its "parts" only.
+    (ZeRO-3, FSDP); each takes in what comes before it. keeps: gathered weights of all blocks at once; sums: then
+    gradients, too, whole until the last micro-batch. stream: whether tensor ranks split the residual stream by
+    positions. gathers: whether they then gather a product's input again in the backward, instead of keeping it whole.
+    vocabulary: whether they split the logits; else each has all of them. scores: whether attention keeps its scores,
+    where no setting makes it one kernel. autocast: whether bf16 is autocast's where the case asks for that, with
+    weights, residual stream and gradients in fp32 and a cast of each weight kept; else weights are bf16 beside fp32
+    masters, of which a rank then copies its own share, too, or only what it gathers. flights: micro-batches in flight
+    of a pipeline, "all" of them or one a "stage". again: what recomputation holds at once, a "block", or a "stage" as
+    was seen of PyTorch's pipelines. built: where each rank makes the whole network first, or that it makes its "parts"
+    only.
     """
 
     data: Divided = "nothing"
@@ -65,6 +65,7 @@ class Habits:
     scores: bool = False
     autocast: bool = True
     copies: bool = True
+    sums: bool = True
     flights: Literal["all", "stage"] = "stage"
     again: Literal["block", "stage"] = "block"
     built: Built = "device"
@@ -84,7 +85,7 @@ MEMORY: Mapping[str, Habits] = MappingProxyType(
         "ddp": _FULL,
         "fsdp2": replace(_SHARDED, keeps=True),
         "fsdp2-reshard": _SHARDED,
-        "hsdp": replace(_SHARDED, keeps=True),
+        "hsdp": replace(_SHARDED, keeps=True, sums=False),
         "tensor-parallel": Habits(),
         "tensor-parallel-sp": Habits(stream=True),
         "pipeline-gpipe": replace(_PIPELINE, flights="all"),
@@ -190,13 +191,15 @@ def peer(contest: Contest, case: Case, device: str) -> float:
         return ours(case, contest.grid, device)
     if contest.name == "hsdp" and case.checkpoint_activations:
         habits = replace(habits, keeps=False)  # hsdp.py gathers again, too
+    ranks = _ranks(contest, case)
+    if contest.library == "torchtitan" and ranks.pipeline > 1:
+        habits = replace(habits, keeps=True)  # as its parallelize says
     installed = partial(environments.has, contest.library)
     if contest.library == "megatron-core" and chosen(*DISTRIBUTED_OPTIMIZER, device).get("use_distributed_optimizer"):
         habits = replace(habits, data="optimizer")
     if contest.library in FUSED_ATTENTION:
         section, name = FUSED_ATTENTION[contest.library]
         habits = replace(habits, scores=habits.scores and not chosen(contest.library, section, device, installed)[name])
-    ranks = _ranks(contest, case)
     return max(_trained(habits, ranks, case), _built(habits, ranks, case))
 
 
@@ -229,6 +232,8 @@ def _trained(habits: Habits, ranks: Ranks, case: Case) -> float:
     ways = ranks.tensor * ranks.pipeline
     mine = model.parameters / ways
     divided = {"nothing": 0, "optimizer": 1, "gradients": 2, "weights": 3}[habits.data]
+    if habits.data == "weights" and ranks.shards == 1:
+        habits = replace(habits, copies=True)  # all of it is gathered
     weight, gradient, optimizer = _states(habits, case)
     over = [1 if divided < place else ranks.shards for place in (3, 2, 1)]
     held = mine * sum(bytes_ / by for bytes_, by in zip((weight, gradient, optimizer), over, strict=True))
@@ -237,7 +242,7 @@ def _trained(habits: Habits, ranks: Ranks, case: Case) -> float:
         a_block = (model.parameters - ends) / model.layers
         some, every = max(2 * a_block, ends) / ranks.tensor, mine
         held += (every if habits.keeps else some) * compute  # weights, and gradients on their way or until the last
-        held += (every if habits.keeps and ranks.parts > 1 else some) * compute
+        held += (every if habits.keeps and habits.sums and ranks.parts > 1 else some) * compute
     return held + _activations(habits, ranks, case)
 
 

@@ -44,7 +44,10 @@ def ran(step: Step) -> Ran:
     for start, end, event in innermost([event for _, event in step.regions(Region.LAYER, Region.BACKWARD)]):
         layers.seconds[event.name] += end - start - covered(start, end, standing)
     flights, by_run = _flights(step, waits)
-    untraced = {flight for flight in by_run if flight.lane in step.about.lanes_in_memory}
+    in_memory = step.about.lanes_in_memory
+    if in_memory is None:  # as in older files: those that gloo tells nothing of
+        in_memory = tuple({flight.lane for flight in by_run} - {f.lane for f in flights if f not in by_run})
+    untraced = {flight for flight in by_run if flight.lane in in_memory}
     noted = _noted(step)
     unlike = abs(len(noted) - len(flights)) if noted else 0
     lost = max(unlike, len(by_run) - len(untraced))
@@ -88,7 +91,8 @@ def _flights(step: Step, waits: dict[str, Event]) -> tuple[list[Flown], list[Flo
             left.popleft()
         wait = waits.get(what)
         waited, resumed = (wait.start, wait.end) if wait is not None else (step.region.end, step.region.end)
-        gloos = left.popleft() if left and left[0].start <= resumed else None
+        told = bool(left) and left[0].start <= resumed and lane not in (step.about.lanes_in_memory or ())
+        gloos = left.popleft() if told else None
         done = min((gloos or of_run).end, resumed)
         start = min(done, max(issue.start if gloos else of_run.start, lane_free.get(lane, issue.start)))
         lane_free[lane] = done

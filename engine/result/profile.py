@@ -41,7 +41,7 @@ class RecordedStep(Record):
 class Profiled(Record):
     """What a trace file of a profile says of the run that wrote it.
 
-    lanes_in_memory: those whose collectives go through memory that ranks share.
+    lanes_in_memory: those whose collectives go through memory that ranks share; older files don't say.
     """
 
     schema_: Literal["par4d.profile"] = Field(default=PROFILE_SCHEMA, alias="schema")
@@ -51,7 +51,7 @@ class Profiled(Record):
     grid: str
     overlap: str
     device: Literal["cpu", "cuda"]
-    lanes_in_memory: tuple[str, ...] = ()
+    lanes_in_memory: tuple[str, ...] | None = None
     steps: tuple[RecordedStep, ...]
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_by_name=True)

@@ -1,4 +1,4 @@
-"""Baselines: time per batch of the engine and of other people's trainers, each on its best layout."""
+"""Baselines: time per batch of the engine and of other people's trainers, each laid out its own way."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from reports.series_page import published_gains
 from reports.study import ContestStudy
 
 TITLE = "Baselines"
-SUMMARY = "Time per batch beside Megatron-core, DeepSpeed, PyTorch's own ways and others, each side on its best layout."
+SUMMARY = "Time per batch beside Megatron-core, DeepSpeed, PyTorch's own ways and others, each laid out its own way."
 LEAD = (
     "The engine trains a network on one grid, which its series fixes after measuring several, par4d plan finds or the "
     "engine chooses, and others train the same network from the same weights on the same batches, on as many devices, "

@@ -24,8 +24,12 @@ socket.send_fds(desk, [len(order).to_bytes(8)], [0, 1, 2])
 desk.sendall(order)
 for number in SIGNALS:
     signal.signal(number, lambda number, _: desk.sendall(bytes([number])))
-code = int.from_bytes(desk.recv(4), signed=True)
+told = desk.recv(4)
+if len(told) < 4:
+    sys.exit("The server of forked processes has ended.")
+code = int.from_bytes(told, signed=True)
 if code < 0:
-    signal.signal(-code, signal.SIG_DFL)
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
 sys.exit(code)

@@ -8,6 +8,7 @@ what the job asks for, with its words, its environment and its folder, by the en
 import atexit
 import gc
 import json
+import multiprocessing.process
 import os
 import runpy
 import signal
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from multiprocessing.connection import wait
 from multiprocessing.reduction import DupFd
@@ -26,7 +28,9 @@ from real_ranks import CONTEXT
 CLIENT = Path(__file__).with_name("forked_client.py")
 HEAD_BYTES = 8
 _STARTS = threading.Lock()
-"""Held while a process is started or its end is read: multiprocessing does the latter in start(), too."""
+"""Held while a process is started, until only this file knows of it: multiprocessing reads the ends of those that it
+knows of in every start(), and waits for them as Python ends.
+"""
 
 
 class _Files:
@@ -64,30 +68,35 @@ def _answer(desk: socket.socket) -> None:
 
 def _serve(client: socket.socket) -> None:
     """One process, from its start to its exit code. If its client is killed, so is it."""
-    with client:
+    with client, suppress(OSError):  # of a client that is gone
         head, files, _, _ = socket.recv_fds(client, HEAD_BYTES, 3)
-        order = json.loads(_whole(client, int.from_bytes(head)))
-        process = CONTEXT.Process(target=_life, args=(_Files(files), order))
-        with _STARTS:
-            process.start()
-        for number in files:
-            os.close(number)
+        try:
+            order = json.loads(_whole(client, int.from_bytes(head)))
+            process = CONTEXT.Process(target=_life, args=(_Files(files), order))
+            with _STARTS:
+                process.start()
+                multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]  # it is watched here
+        finally:
+            for number in files:
+                os.close(number)
         while process.sentinel not in (ready := wait([process.sentinel, client])):
             told = client.recv(1) if client in ready else b""
-            if process.pid is not None:
-                os.kill(process.pid, told[0] if told else signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(process.pid or 0, told[0] if told else signal.SIGKILL)
             if not told:
                 break
-        with _STARTS:
-            process.join()
-        code = process.exitcode or 0
-        client.sendall(code.to_bytes(4, signed=True))
+        process.join()
+        client.sendall((process.exitcode or 0).to_bytes(4, signed=True))
 
 
 def _whole(client: socket.socket, size: int) -> bytes:
+    """Raises ConnectionError for a client that ends before it has said so much."""
     found = b""
     while len(found) < size:
-        found += client.recv(size - len(found))
+        more = client.recv(size - len(found))
+        if not more:
+            raise ConnectionError
+        found += more
     return found
 
 

@@ -54,17 +54,20 @@ class Run:
         return cases
 
 
+LAUNCHED = "import sys; sys.executable = sys.argv.pop(1); from suites.launcher import main; main()"
+"""The command, whose jobs and launchers take another Python."""
+
+
 def reframe(folder: Path, *arguments: str, root: Path = ROOT, **environment: str) -> Run:
     """`reframe ...` of the project at root, run in folder, where `suites` is the project's: paths may be relative."""
     folder.mkdir(parents=True, exist_ok=True)
-    if "local" in arguments and has_our_engine(root):
-        arguments = ("-S", f"python={forked_python()}", *arguments)
+    python = forked_python() if "local" in arguments and has_our_engine(root) else sys.executable
     if not (folder / "suites").exists():
         (folder / "suites").symlink_to(root / "suites")
     foreign = ("RFM_", "PAR4D_", "SBATCH_", "SLURM_", "PYTHONPATH")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "suites.launcher", "--nocolor", *arguments],
+        [sys.executable, "-P", "-c", LAUNCHED, str(python), "--nocolor", *arguments],
         cwd=folder,
         env=kept | {"PYTHONPATH": str(root)} | environment,
         stdin=subprocess.DEVNULL,
@@ -78,7 +81,7 @@ def reframe(folder: Path, *arguments: str, root: Path = ROOT, **environment: str
 
 def has_our_engine(root: Path) -> bool:
     """Whether nothing was changed in a copy's."""
-    files = [file.relative_to(ROOT) for file in ROOT.glob("engine/**/*.py")]
+    files = [file.relative_to(ROOT) for kind in ("py", "yaml") for file in ROOT.glob(f"engine/**/*.{kind}")]
     return all((root / file).stat().st_mtime_ns == (ROOT / file).stat().st_mtime_ns for file in files)
 
 

@@ -254,14 +254,14 @@ def test_what_is_ended_with_the_time_of_all_checks_is_not_run_and_keeps_what_was
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpu_check.session.RESERVE_S", 0.0)
-    code = "import threading; threading.Event().wait()"
+    code = f"{WRITES}import threading; threading.Event().wait()"
     check = Check("varies", (_module(tmp_path, monkeypatch, code),), Judge(True, {}, None).own, 0, 100)
-    (found,) = Session("cuda", tmp_path / "gpu.json", 3 / 60).carry_out([check], THERE).findings
-    assert found.status == "not run"
+    first, found = Session("cuda", tmp_path / "gpu.json", 6 / 60).carry_out([check], THERE).findings
+    assert (first.name, first.status, found.status) == ("first", "pass", "not run")
     assert found.sentence.startswith("Out of time: it was ended after")
     again = f"import os; {WRITES}threading.Event().wait() if len(sys.argv[1]) > {{}} else None"
-    first = len(str(tmp_path / "gpu-parts" / "varies.json"))
-    words = (_module(tmp_path, monkeypatch, "import threading; " + again.format(first)),)
+    shortest = len(str(tmp_path / "gpu-parts" / "varies.json"))
+    words = (_module(tmp_path, monkeypatch, "import threading; " + again.format(shortest)),)
     undecided = Check("varies", words, lambda outs: [Finding(name="it", status="undecided")], 0, 100, repeats=True)
     monkeypatch.setattr("gpu_check.session.PATIENCE", 0.0)
     (found,) = Session("cuda", tmp_path / "gpu.json", 8 / 60).carry_out([undecided], THERE).findings
