@@ -38,9 +38,10 @@ def matches(system: System) -> Iterator[Match]:
         per_node = system.node.devices.value if system.node.devices else point.devices
         for name in point.series.peers or sorted(set(CONTESTS) - set(ALONE)):
             case = case_of(point, system)
-            if CONTESTS[name].lacking(case.model, recompute=case.checkpoint_activations):
-                continue
             for found in candidates(CONTESTS[name], case, point.devices, per_node, room(system)):
+                contest = CONTESTS[name].laid_out(found.layout, Grid(data=found.layout.size))
+                if contest.lacking(case.model, recompute=case.checkpoint_activations):
+                    continue
                 yield Match(point, name, found.layout, found.micro_batch, found.lacking is None)
 
 

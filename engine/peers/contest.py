@@ -35,7 +35,7 @@ class Contest:
     them its own way; any grid of as many ranks is a match then. layout: how the peer splits its ranks, on a grid of its
     own where it has no splits; None where it does what our grid does. does: what of the work it does how. about: the
     split without which it is another contest of its library. family: of networks, where it has only one; recomputes:
-    whether it computes activations again.
+    whether it computes activations again. chunks: stages of a pipeline that each rank has.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Contest:
     about: Split | None = None
     family: str | None = None
     recomputes: bool = True
+    chunks: int = 1
 
     def lacking(self, model: Architecture, *, recompute: bool) -> str | None:
         """Why the peer has nothing like that training, in a sentence; None where it has."""
@@ -60,6 +61,8 @@ class Contest:
             return f"{self.name} has no {model.family}: compare a {self.family}."
         if recompute and not self.recomputes:
             return f"{self.name} computes no activations again: compare without --checkpoint-activations."
+        if isinstance(self.layout, Layout) and model.layers % (stages := self.layout.pipeline * self.chunks):
+            return f"{self.name} on {self.layout} has {stages} stages, into which {model.layers} layers can't be cut."
         return None
 
     def check(self, model: Architecture) -> None:
@@ -185,12 +188,13 @@ CONTESTS = {
                 ties=False,
                 splits=("pipeline",),
                 does=WHOLE,
+                chunks=chunks,
             )
-            for name, what, built in (
-                ("gpipe", "GPipe", "GPipe"),
-                ("1f1b", "1F1B", "OneForwardOneBackward"),
-                ("interleaved", "interleaved 1F1B", "Interleaved"),
-                ("zero-bubble", "interleaved zero bubble", "ZeroBubble"),
+            for name, what, built, chunks in (
+                ("gpipe", "GPipe", "GPipe", 1),
+                ("1f1b", "1F1B", "OneForwardOneBackward", 1),
+                ("interleaved", "interleaved 1F1B", "Interleaved", 2),
+                ("zero-bubble", "interleaved zero bubble", "ZeroBubble", 2),
             )
         ),
         *_and_by_positions(

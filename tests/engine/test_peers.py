@@ -25,6 +25,7 @@ from engine.peers import alternate, ddp
 from engine.peers.alternate import measure, our_side, peer_side
 from engine.peers.contest import CONTESTS, OWN_CONTEST, TOLERANCES, Case, Road, through_memory
 from engine.peers.equality import check_equal
+from engine.peers.layout import Layout
 from engine.peers.peer import Values, serial_model
 from engine.peers.plain import Plain
 from engine.peers.tensor_parallel import regroup_parts
@@ -126,6 +127,10 @@ def test_what_a_peer_has_nothing_like_is_a_row_and_starts_no_rank() -> None:
     assert CONTESTS["litgpt"].lacking(gpt, recompute=False) is None
     told = str(CONTESTS["litgpt"].lacking(gpt, recompute=True))
     assert told == "litgpt computes no activations again: compare without --checkpoint-activations."
+    pipeline = CONTESTS["pipeline-interleaved"].laid_out(Layout(pipeline=2), Grid(z=2))
+    assert pipeline.lacking(replace(gpt, layers=8), recompute=True) is None
+    told = str(pipeline.lacking(replace(gpt, layers=6), recompute=True))
+    assert told == "pipeline-interleaved on pipeline=2 has 4 stages, into which 6 layers can't be cut."
 
 
 def over(comm: Comm, name: str, road: Road) -> tuple[str, ...]:

@@ -140,8 +140,8 @@ def test_the_steps_of_both_sides_end_well_within_the_time_limit(name: str) -> No
 @pytest.mark.parametrize("name", ["alps", "frontier", "perlmutter"])
 def test_every_library_is_compared_at_a_moderate_size_and_the_best_few_at_the_largest(name: str) -> None:
     for match in held[name]:
-        model = lookup(match.point.model)
-        assert CONTESTS[match.peer].lacking(model, recompute=True) is None, "no rank would be started"
+        contest = CONTESTS[match.peer].laid_out(match.layout, Grid(data=match.layout.size))
+        assert contest.lacking(lookup(match.point.model), recompute=True) is None, "no rank would be started"
     moderate = {match.peer for match in held[name] if match.point.devices == 64}
     libraries = {contest.library for contest in CONTESTS.values()} - {None, "litgpt"}  # which recomputes nothing
     assert {CONTESTS[peer].library for peer in moderate} >= libraries

@@ -17,7 +17,7 @@ from torch.distributed.pipelining.schedules import (
     ScheduleInterleavedZeroBubble,
 )
 
-from engine.peers.contest import Case, Unavailable
+from engine.peers.contest import Case
 from engine.peers.layout import Layout
 from engine.peers.masters import Masters
 from engine.peers.peer import Values, autocast, serial_model
@@ -33,8 +33,7 @@ class _Pipelining:
         self._case, self._device = case, device
         rank, ranks = dist.get_rank(), layout.pipeline
         count = ranks * self.stages_a_rank
-        if case.model.layers % count:
-            raise Unavailable(f"{case.model.layers} layers can't be cut into {count} equal stages.")
+        assert case.model.layers % count == 0
         layers, a_stage = cut(serial_model(case, device)), case.model.layers // count
         places = range(rank, count, ranks)
         parts = [
