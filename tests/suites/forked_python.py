@@ -1,5 +1,5 @@
-"""A `python` for the jobs of tests: each of its processes is forked from the server of real_ranks, which has torch
-loaded, as loading it takes most of the time of a short job.
+"""A `python` for ReFrame's runs in tests and their jobs: each of its processes is forked from the server of real_ranks,
+which has torch and ReFrame loaded, as loading them takes most of the time of a short job.
 
 It is a script that asks this process, by forked_client.py, and passes on files, signals and the exit code. What runs is
 what the job asks for, with its words, its environment and its folder, by the engine of this project.
@@ -110,7 +110,9 @@ def _life(files: _Files, order: Mapping[str, object]) -> None:
     os.environ.update(order["environ"])  # type: ignore[arg-type]
     os.chdir(str(order["folder"]))
     _, module, *words = order["words"]  # type: ignore[misc]
-    sys.argv, sys.executable = [module, *words], str(order["python"])
+    sys.argv = [module, *words]
+    if module != "suites.launcher" or "local" in words:  # jobs of other systems run elsewhere
+        sys.executable = str(order["python"])
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     finally:

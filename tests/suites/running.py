@@ -61,13 +61,16 @@ LAUNCHED = "import sys; sys.executable = sys.argv.pop(1); from suites.launcher i
 def reframe(folder: Path, *arguments: str, root: Path = ROOT, **environment: str) -> Run:
     """`reframe ...` of the project at root, run in folder, where `suites` is the project's: paths may be relative."""
     folder.mkdir(parents=True, exist_ok=True)
-    python = forked_python() if "local" in arguments and has_our_engine(root) else sys.executable
+    command = [str(forked_python()), "-m", "suites.launcher"]
+    if root != ROOT:
+        jobs = forked_python() if "local" in arguments and has_our_engine(root) else sys.executable
+        command = [sys.executable, "-P", "-c", LAUNCHED, str(jobs)]
     if not (folder / "suites").exists():
         (folder / "suites").symlink_to(root / "suites")
     foreign = ("RFM_", "PAR4D_", "SBATCH_", "SLURM_", "PYTHONPATH")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     done = subprocess.run(
-        [sys.executable, "-P", "-c", LAUNCHED, str(python), "--nocolor", *arguments],
+        [*command, "--nocolor", *arguments],
         cwd=folder,
         env=kept | {"PYTHONPATH": str(root)} | environment,
         stdin=subprocess.DEVNULL,
