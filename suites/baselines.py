@@ -7,14 +7,13 @@
 
 Peers with libraries of their own take environments of their own: ci/peers all makes them; one that isn't there is
 skipped and says so. A contest that does not fit takes no allocation: its test runs beside ReFrame, where the engine
-writes what it needs, for the report. Our side takes the grid that its series fixes, where several were measured; else
-the one that par4d plan finds the fastest, where the machine was calibrated, or that the engine chooses; the result is
-labelled with which. Each side takes the largest micro-batches with which it fits a device alone; where a
-device can't hold both, the engine measures one after the other.
-A peer is measured on every layout of few devices that fits, and on the one that its users would take of many
-(engine/peers/candidates.py); the report takes the fastest of a peer, and of all. A run is one job, a set of processes
-that may happen to be faster or slower for one side, and decides nothing: --repeat 3 to 6 do, also of several nights. Of
-two jobs the interval is very wide, as Student's t is 12.7.
+writes what it needs, for the report. Our side takes the grid that par4d plan finds the fastest, where the machine was
+calibrated, or that the engine chooses, unless its series fixes one; the result is labelled with which. Each side takes
+the largest micro-batches with which it fits a device alone; where a device can't hold both, the engine measures one
+after the other. A peer is measured on every layout of few devices that fits, and on the one that its users would take
+of many (engine/peers/candidates.py); the report takes the fastest of a peer, and of all. A run is one job, a set of
+processes that may happen to be faster or slower for one side, and decides nothing: --repeat 3 to 6 do, also of several
+nights. Of two jobs the interval is very wide, as Student's t is 12.7.
 """
 
 import reframe as rfm

@@ -20,8 +20,8 @@ from reports.study import ContestStudy
 TITLE = "Baselines"
 SUMMARY = "Time per batch beside Megatron-core, DeepSpeed, PyTorch's own ways and others, each laid out its own way."
 LEAD = (
-    "The engine trains a network on one grid, which its series fixes after measuring several, par4d plan finds or the "
-    "engine chooses, and others train the same network from the same weights on the same batches, on as many devices, "
+    "The engine trains a network on one grid, which par4d plan finds, the engine chooses or its series fixes, and "
+    "others train the same network from the same weights on the same batches, on as many devices, "
     "each on the layout of few devices on which it was the fastest, and of many on the one that its users take. Where "
     "a device holds both, they take turns, round by round, so that whatever disturbs the machine disturbs both; "
     "libraries that contradict each other run in environments of their own. Before anything is timed both sides must "
