@@ -25,6 +25,7 @@ from engine.planning.memory import BYTES, Footprint, Workload
 from engine.planning.rank import RESERVE
 
 Divided = Literal["nothing", "optimizer", "gradients", "weights"]
+Keeps = Literal["never", "always", "unless recomputing", "in a pipeline"]
 Built = Literal["device", "host", "parts"]
 USABLE = 1 - RESERVE
 """Of a device's memory, what a plan may count on: the rest is the formulas' error, fragments and libraries."""
@@ -45,20 +46,20 @@ class Habits:
     """How a peer uses memory.
 
     data: the most that its data ranks divide: nothing (DDP), optimizer states (ZeRO-1), gradients (ZeRO-2), or weights
-    (ZeRO-3, FSDP); each takes in what comes before it. keeps: gathered weights of all blocks at once; sums: then
-    gradients, too, whole until the last micro-batch. stream: whether tensor ranks split the residual stream by
-    positions. gathers: whether they then gather a product's input again in the backward, instead of keeping it whole.
-    vocabulary: whether they split the logits; else each has all of them. scores: whether attention keeps its scores,
-    where no setting makes it one kernel. autocast: whether bf16 is autocast's where the case asks for that, with
-    weights, residual stream and gradients in fp32 and a cast of each weight kept; else weights are bf16 beside fp32
-    masters, of which a rank then copies its own share, too, or only what it gathers. flights: micro-batches in flight
-    of a pipeline, "all" of them or one a "stage". again: what recomputation holds at once, a "block", or a "stage" as
-    was seen of PyTorch's pipelines. built: where each rank makes the whole network first, or that it makes its "parts"
-    only.
+    (ZeRO-3, FSDP); each takes in what comes before it. keeps: when gathered weights of all blocks are there at once;
+    sums: then gradients, too, whole until the last micro-batch. stream: whether tensor ranks split the residual stream
+    by positions. gathers: whether they then gather a product's input again in the backward, instead of keeping it
+    whole. vocabulary: whether they split the logits; else each has all of them. scores: whether attention keeps its
+    scores, where no setting makes it one kernel. autocast: whether bf16 is autocast's where the case asks for that,
+    with weights, residual stream and gradients in fp32 and a cast of each weight kept; else weights are bf16 beside
+    fp32 masters, of which a rank then copies its own share, too, or only what it gathers. flights: micro-batches in
+    flight of a pipeline, "all" of them or one a "stage". again: what recomputation holds at once, a "block", or a
+    "stage" as was seen of PyTorch's pipelines. built: where each rank makes the whole network first, or that it makes
+    its "parts" only.
     """
 
     data: Divided = "nothing"
-    keeps: bool = False
+    keeps: Keeps = "never"
     stream: bool = False
     gathers: bool = False
     vocabulary: bool = True
@@ -76,16 +77,16 @@ _PIPELINE = replace(_FULL, again="stage")
 _SHARDED = Habits(data="weights", autocast=False, copies=False, built="parts")
 _MEGATRON = Habits(scores=True, autocast=False, built="host")
 _DEEPSPEED = Habits(vocabulary=False, autocast=False)
-_TITAN = Habits(data="weights", autocast=False, copies=False, built="host")
+_TITAN = Habits(data="weights", keeps="in a pipeline", autocast=False, copies=False, built="host")
 MEMORY: Mapping[str, Habits] = MappingProxyType(
     {
         "plain": _FULL,
         "compile": _FULL,
         "transformers": _FULL,
         "ddp": _FULL,
-        "fsdp2": replace(_SHARDED, keeps=True),
+        "fsdp2": replace(_SHARDED, keeps="always"),
         "fsdp2-reshard": _SHARDED,
-        "hsdp": replace(_SHARDED, keeps=True, sums=False),
+        "hsdp": replace(_SHARDED, keeps="unless recomputing", sums=False),
         "tensor-parallel": Habits(),
         "tensor-parallel-sp": Habits(stream=True),
         "pipeline-gpipe": replace(_PIPELINE, flights="all"),
@@ -104,7 +105,7 @@ MEMORY: Mapping[str, Habits] = MappingProxyType(
         "transformers-tp": replace(_FULL, data="weights"),
         "colossalai": Habits(scores=True, autocast=False, built="host"),
         "axonn": replace(_FULL, built="host"),
-        "axonn-depth": replace(_FULL, data="weights", keeps=True, built="host"),
+        "axonn-depth": replace(_FULL, data="weights", keeps="always", built="host"),
         "litgpt": replace(_FULL, built="host"),
     }
 )
@@ -189,17 +190,13 @@ def peer(contest: Contest, case: Case, device: str) -> float:
     habits = MEMORY.get(contest.name)
     if habits is None:
         return ours(case, contest.grid, device)
-    if contest.name == "hsdp" and case.checkpoint_activations:
-        habits = replace(habits, keeps=False)  # hsdp.py gathers again, too
-    ranks = _ranks(contest, case)
-    if contest.library == "torchtitan" and ranks.pipeline > 1:
-        habits = replace(habits, keeps=True)  # as its parallelize says
     installed = partial(environments.has, contest.library)
     if contest.library == "megatron-core" and chosen(*DISTRIBUTED_OPTIMIZER, device).get("use_distributed_optimizer"):
         habits = replace(habits, data="optimizer")
     if contest.library in FUSED_ATTENTION:
         section, name = FUSED_ATTENTION[contest.library]
         habits = replace(habits, scores=habits.scores and not chosen(contest.library, section, device, installed)[name])
+    ranks = _ranks(contest, case)
     return max(_trained(habits, ranks, case), _built(habits, ranks, case))
 
 
@@ -241,9 +238,16 @@ def _trained(habits: Habits, ranks: Ranks, case: Case) -> float:
         ends = model.vocabulary * model.hidden
         a_block = (model.parameters - ends) / model.layers
         some, every = max(2 * a_block, ends) / ranks.tensor, mine
-        held += (every if habits.keeps else some) * compute  # weights, and gradients on their way or until the last
-        held += (every if habits.keeps and habits.sums and ranks.parts > 1 else some) * compute
+        keeps = _keeps(habits.keeps, ranks, case)
+        held += (every if keeps else some) * compute  # weights, and gradients on their way or until the last
+        held += (every if keeps and habits.sums and ranks.parts > 1 else some) * compute
     return held + _activations(habits, ranks, case)
+
+
+def _keeps(keeps: Keeps, ranks: Ranks, case: Case) -> bool:
+    if keeps == "unless recomputing":
+        return not case.checkpoint_activations
+    return keeps == "always" or (keeps == "in a pipeline" and ranks.pipeline > 1)
 
 
 def _activations(habits: Habits, ranks: Ranks, case: Case) -> float:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,8 @@ from engine.models.architecture import Architecture
 from engine.parallel.parallelize import parallelize
 from engine.precision import Precision
 
-pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[peers]'")
+if not find_spec("transformers"):
+    pytest.skip("transformers is not installed: pip install '.[peers]'", allow_module_level=True)
 
 SMALL_GRIDS = [*factorisations((1, 2, 4)), Grid(2, 2, 2, 1)]
 GRIDS = {"llama": factorisations(), "gpt2": factorisations(), "qwen3": SMALL_GRIDS, "neox": SMALL_GRIDS}

@@ -4,6 +4,7 @@ Each is cut to a small width, with everything else as it is; version 5 of transf
 """
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from engine.models.adapters.known import IN_FILES
 from engine.models.adapters.options import Options
 from engine.models.architecture import Architecture
 
-transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[peers]'")
+if not find_spec("transformers"):
+    pytest.skip("transformers is not installed: pip install '.[peers]'", allow_module_level=True)
 
 TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "use_cache": True, "initializer_range": 0.02}
 LLAMA = TOKENS | {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu"}
@@ -129,6 +131,8 @@ def read(config: dict[str, Any]) -> Architecture:
 
 def version_5(config: dict[str, Any]) -> dict[str, Any]:
     """What transformers of today makes of it and writes."""
+    import transformers
+
     kind = transformers.AutoConfig.for_model(config["model_type"])
     found: dict[str, Any] = json.loads(type(kind)(**config).to_json_string(use_diff=False))
     return found
@@ -149,6 +153,8 @@ def small(config: dict[str, Any]) -> dict[str, Any]:
 
 def written(folder: Path, config: dict[str, Any]) -> nn.Module:
     """transformers' own network of a folder, in float64, with drawn weights that are written there."""
+    import transformers
+
     (folder / "config.json").write_text(json.dumps(config))
     torch.set_default_dtype(torch.float64)
     try:

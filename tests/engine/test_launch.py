@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked_python import forked_python
 
 from engine.comm.launch import Launch, choose_device, first_of_nodelist, from_environment, init_process_group
 from engine.errors import RunError, UsageError
@@ -224,8 +225,8 @@ def test_bare_python_is_a_group_of_one(program: Path) -> None:
 
 
 def test_two_ranks_of_torchrun_meet(program: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
-    assert outputs([(torchrun, {})]) == ["torchrun 0 0 [1.0, 2.0]", "torchrun 1 1 [1.0, 2.0]"]
+    torchrun = [str(forked_python()), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    assert outputs([([*torchrun, str(program)], {})]) == ["torchrun 0 0 [1.0, 2.0]", "torchrun 1 1 [1.0, 2.0]"]
 
 
 @pytest.mark.parametrize("launcher", ["srun", "mpirun", "mpiexec", "flux"])

@@ -4,13 +4,13 @@ other, and neither always first.
 
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import forked_python
 from real_ranks import run_processes, take_part_again
 
 from engine.cli.main import main
@@ -148,7 +148,8 @@ def test_ranks_of_a_launcher_build_nothing_that_does_not_fit() -> None:
 @pytest.mark.slow
 def test_a_launched_command_tells_that_sides_came_one_after_the_other(tmp_path: Path) -> None:
     out, memory = tmp_path / "a.json", for_one(CONTESTS["ddp"])
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "engine"]
+    torchrun = [str(forked_python()), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    launcher = [*torchrun, "-m", "engine"]
     words = ["bench", "peers", "--peer", "ddp", *TINY, "--device-memory", f"{memory:.0f}", "--out", str(out)]
     done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -34,7 +34,7 @@ from engine.result.peers import road as road_of
 from engine.training.config import OptimConfig, PrecisionName
 
 MODEL = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
-CASE = Case(MODEL, sequences=4, optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=2, steps=1)
+CASE = Case(MODEL, sequences=4, optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=1, steps=1)
 LLAMA = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
 
 ALWAYS_HERE = [name for name, one in CONTESTS.items() if name not in ("compile", "transformers") and not one.splits]
@@ -100,7 +100,7 @@ def test_a_peer_has_the_engines_losses_over_three_steps(name: str, family: str, 
         assert ours.losses == pytest.approx(peer.losses, rel=SEEN[precision])
         assert ours.gradient_norms == pytest.approx(peer.gradient_norms, rel=SEEN[precision])
         assert len(set(ours.losses)) == 3
-        assert [len(times) for times in ours.wall_s] == [len(times) for times in peer.wall_s] == [1, 1]
+        assert [len(times) for times in ours.wall_s] == [len(times) for times in peer.wall_s] == [1]
 
 
 @pytest.mark.parametrize("name", ALWAYS_HERE)

@@ -3,12 +3,12 @@
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forked_python import forked_python
 
 from engine.cli.main import main
 from engine.comm.launch import Launch
@@ -137,9 +137,9 @@ def test_a_rank_that_fails_under_a_launcher_leaves_its_own_reason(tmp_path: Path
         "if os.environ['RANK'] == '1': alternate.TOLERANCES = dict.fromkeys(alternate.TOLERANCES, (-1.0, -1.0))\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    torchrun = [str(forked_python()), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     words = ["bench", "peers", "--peer", "ddp", *TINY, "--label", "study=peers", "--out", str(out)]
-    done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([*torchrun, str(script), *words], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode
     report = parse(json.loads(out.read_text()), "result.json")
     assert report.status == "failed"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from engine_command import SMALL, TIMEOUT_S, train
+from forked_python import forked_python
 from test_clock_rate import frequency
 
 from engine.cli.main import main
@@ -165,7 +166,7 @@ def test_a_terminal_gets_one_line_that_renews_itself(tmp_path: Path) -> None:
 
 def test_torchrun_starts_it_too(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    torchrun = [str(forked_python()), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     train = ["-m", "engine", "train", *SMALL, "--iterations", "2", "--warmup", "1", "--grid", "1x1x1x2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [*torchrun, *train, "--out", str(out)]

@@ -82,7 +82,9 @@ def cases(done: Run) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.slow
 def test_products_and_a_step_are_measured_here_and_kept_in_reframes_own_report(tmp_path: Path) -> None:
+    """Whatever the choices are worth: on a machine that others load, seven rounds may not tell."""
     copy = few_rounds(tmp_path)
+    change(copy / "engine" / "result" / "choices.py", "SLOWEST = 1.03", "SLOWEST = 100.0")
     done = reframe(tmp_path, *LOCAL, BOTH, "-S", "rounds=1", root=copy, XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert done.code == 0, done.out
     found = cases(done)

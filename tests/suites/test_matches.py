@@ -3,6 +3,7 @@ costs what it may.
 """
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -30,8 +31,16 @@ STEPS_A_ROUND = 2
 WARM_UPS = 3
 """Of ours before the peer and after it, and of the peer's."""
 
-every = {name: list(matches(systems.load(name))) for name in systems.names()}
-held = {name: [match for match in some if match.fits] for name, some in every.items()}
+
+@cache
+def every(name: str) -> list[Match]:
+    """Of a system."""
+    return list(matches(systems.load(name)))
+
+
+def held(name: str) -> list[Match]:
+    """Those that fit."""
+    return [match for match in every(name) if match.fits]
 
 
 def our_grid(point: Point, system: systems.System) -> Grid:
@@ -69,8 +78,8 @@ def test_our_side_of_every_baseline_divides_the_network_and_fits(name: str) -> N
 @pytest.mark.parametrize("name", systems.names())
 def test_every_peer_of_a_baseline_divides_the_network_and_fits(name: str) -> None:
     system = systems.load(name)
-    assert held[name]
-    for match in held[name]:
+    assert held(name)
+    for match in held(name):
         case, layout = case_of(match.point, system), match.layout
         assert layout.size == match.point.devices
         contest = CONTESTS[match.peer].laid_out(layout, Grid(data=layout.size))
@@ -86,7 +95,7 @@ def test_every_peer_of_a_baseline_divides_the_network_and_fits(name: str) -> Non
 @pytest.mark.parametrize("name", systems.names())
 def test_the_command_holds_every_baseline_that_fits_and_says_why_it_holds_no_other(name: str) -> None:
     system, grids = systems.load(name), dict[str, Grid]()
-    for match in every[name]:
+    for match in every(name):
         point = match.point
         grid = grids[str(point)] = grids.get(str(point)) or our_grid(point, system)
         case = replace(
@@ -105,7 +114,7 @@ def test_the_command_holds_every_baseline_that_fits_and_says_why_it_holds_no_oth
 
 @pytest.mark.parametrize("name", ["alps", "frontier", "perlmutter"])
 def test_stages_of_a_large_pipeline_are_hardly_idle(name: str) -> None:
-    piped = [(m, m.layout) for m in held[name] if isinstance(m.layout, Layout) and m.layout.pipeline > 1]
+    piped = [(m, m.layout) for m in held(name) if isinstance(m.layout, Layout) and m.layout.pipeline > 1]
     large = [(match, layout) for match, layout in piped if match.point.devices == 64]
     assert large
     for match, layout in large:
@@ -121,13 +130,13 @@ def node_hours(match: Match, system: systems.System) -> float:
 
 @pytest.mark.parametrize("name", systems.names())
 def test_a_whole_series_of_baselines_takes_at_most_2000_node_hours(name: str) -> None:
-    assert sum(node_hours(match, systems.load(name)) for match in held[name]) <= NODE_HOURS
+    assert sum(node_hours(match, systems.load(name)) for match in held(name)) <= NODE_HOURS
 
 
 @pytest.mark.parametrize("name", ["alps", "frontier", "perlmutter"])
 def test_the_steps_of_both_sides_end_well_within_the_time_limit(name: str) -> None:
     device = systems.load(name).device
-    for match in held[name]:
+    for match in held(name):
         point = match.point
         flops = hardware_flops(lookup(point.model), point.sequences, recompute=True)
         step_s = flops / (point.devices * OF_PEAK * device.peak_flops["bf16"].value)
@@ -139,15 +148,15 @@ def test_the_steps_of_both_sides_end_well_within_the_time_limit(name: str) -> No
 
 @pytest.mark.parametrize("name", ["alps", "frontier", "perlmutter"])
 def test_every_library_is_compared_at_a_moderate_size_and_the_best_few_at_the_largest(name: str) -> None:
-    for match in held[name]:
+    for match in held(name):
         contest = CONTESTS[match.peer].laid_out(match.layout, Grid(data=match.layout.size))
         assert contest.lacking(lookup(match.point.model), recompute=True) is None, "no rank would be started"
-    moderate = {match.peer for match in held[name] if match.point.devices == 64}
+    moderate = {match.peer for match in held(name) if match.point.devices == 64}
     libraries = {contest.library for contest in CONTESTS.values()} - {None, "litgpt"}  # which recomputes nothing
     assert {CONTESTS[peer].library for peer in moderate} >= libraries
-    largest = max(match.point.devices for match in held[name])
-    assert 1 <= len({match.peer for match in held[name] if match.point.devices == largest}) <= 3
-    on_a_node = {match.peer for match in held[name] if match.point.devices <= 8}
+    largest = max(match.point.devices for match in held(name))
+    assert 1 <= len({match.peer for match in held(name) if match.point.devices == largest}) <= 3
+    on_a_node = {match.peer for match in held(name) if match.point.devices <= 8}
     assert {CONTESTS[peer].library for peer in on_a_node} >= libraries
 
 
