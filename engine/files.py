@@ -10,6 +10,14 @@ from pathlib import Path
 PAUSE_S = 0.01
 
 
+def cache_folder() -> Path | None:
+    """Where what is made once is kept for other runs: $XDG_CACHE_HOME, or ~/.cache; None for a user without a home."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "par4d"
+    except RuntimeError:
+        return None
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a text file in one step, making its folder if need be."""
     write_bytes(path, text.encode())

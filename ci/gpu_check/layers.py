@@ -87,7 +87,7 @@ class Bench:
         replicated: Sequence[nn.Parameter], gradient: Tensor,
     ) -> Tensor:  # fmt: skip
         """Forward and backward of a layer with a weight; its result. The gradients are in their .grad."""
-        schedule = WeightSchedule(self.comm, [weight], replicated, self.precision, Overlap())
+        schedule = self.schedule([weight], replicated)
         forward = build(schedule)
         schedule.start_step()
         schedule.start_pass(last=True)
@@ -95,6 +95,10 @@ class Bench:
         result.backward(self.sent(gradient, result))
         schedule.finish_step()
         return result.detach()
+
+    def schedule(self, weights: Sequence[ShardedWeight], replicated: Sequence[nn.Parameter]) -> WeightSchedule:
+        """Of a layer's parameters, without overlap."""
+        return WeightSchedule(self.comm, weights, replicated, self.precision, Overlap())
 
     @staticmethod
     def sent(gradient: Tensor, result: Tensor) -> Tensor:
@@ -168,7 +172,7 @@ def position_embedding(bench: Bench) -> Iterator[Compared]:
 def layer_norm(bench: Bench) -> Iterator[Compared]:
     x_MH, w_H, b_H, g_MH = bench.drawn(ROWS, IN), bench.drawn(IN), bench.drawn(IN), bench.drawn(ROWS, IN)
     leaves = [bench.input(x_MH), weight := bench.parameter(w_H), bias := bench.parameter(b_H)]
-    result = LayerNorm(bench.comm, weight, bias, EPS)(leaves[0])
+    result = LayerNorm(bench.comm, bench.schedule([], [weight, bias]), weight, bias, EPS)(leaves[0])
     result.backward(bench.sent(g_MH, result))
     ours = [result.detach(), *_gradients(leaves)]
     yield bench.compared(ours, lambda x, w, b: F.layer_norm(x, (IN,), w, b, EPS), g_MH, x_MH, w_H, b_H)
@@ -177,7 +181,7 @@ def layer_norm(bench: Bench) -> Iterator[Compared]:
 def rms_norm(bench: Bench) -> Iterator[Compared]:
     x_MH, w_H, g_MH = bench.drawn(ROWS, IN), bench.drawn(IN), bench.drawn(ROWS, IN)
     leaves = [bench.input(x_MH), weight := bench.parameter(w_H)]
-    result = RMSNorm(bench.comm, weight, EPS)(leaves[0])
+    result = RMSNorm(bench.comm, bench.schedule([], [weight]), weight, EPS)(leaves[0])
     result.backward(bench.sent(g_MH, result))
     ours = [result.detach(), *_gradients(leaves)]
     yield bench.compared(ours, lambda x, w: F.rms_norm(x, (IN,), w, EPS), g_MH, x_MH, w_H)

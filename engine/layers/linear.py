@@ -19,10 +19,11 @@ class Matmul3D(torch.autograd.Function):
     """Lines 2-3 and 9-15: everything of Algorithm 1 but the all-reduce of O (see AllReduce)."""
 
     @staticmethod
-    def forward(ctx, I_MK: Tensor, shard: Tensor, bias_N: Tensor | None, layer: "Linear") -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx, I_MK: Tensor, shard: Tensor, bias: Tensor | None, layer: "Linear") -> Tensor:  # type: ignore[no-untyped-def]
         W_NK = layer.schedule.gather(layer.sharded)  # line 2: all-gather over z
         ctx.save_for_backward(I_MK, W_NK)  # line 5
         ctx.layer = layer
+        bias_N = None if layer.bias is None or bias is None else layer.schedule.cast(layer.bias)
         return matmul.forward(I_MK, W_NK, bias_N, layer.kernels.forward)  # line 3
 
     @staticmethod
@@ -42,7 +43,7 @@ class Matmul3D(torch.autograd.Function):
             matmul.weight_gradient(out, dO_MN, I_MK, add=add, mode=layer.kernels.weight_gradient)
 
         schedule.accumulate(layer.sharded, fill, layer.gradient_dtype)  # lines 13-14: product and reduce-scatter over z
-        dbias_N = dO_MN.sum(dim=0) if ctx.needs_input_grad[2] else None
+        dbias_N = dO_MN.sum(dim=0, dtype=layer.weight.dtype) if ctx.needs_input_grad[2] else None
         if reduction is not None:
             dI_MK = reduction.wait(unavoidable=True)  # OAR (V-D): behind all that doesn't need it
         # The shard's gradient is set by the schedule: autograd would copy a buffer that is still in flight.
@@ -63,6 +64,20 @@ class AllReduce(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dO: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
         return dO, None, None
+
+
+class AddBias(torch.autograd.Function):
+    """O + bias in place. The bias and its gradient are in the master dtype, which nothing is rounded for."""
+
+    @staticmethod
+    def forward(ctx, O_MN: Tensor, bias: Tensor, cast_N: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.mark_dirty(O_MN)
+        ctx.dtype = bias.dtype
+        return O_MN.add_(cast_N)
+
+    @staticmethod
+    def backward(ctx, dO_MN: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[no-untyped-def]
+        return dO_MN, dO_MN.sum(dim=0, dtype=ctx.dtype), None
 
 
 def all_reduce(partial: Tensor, comm: Comm, axis: Axis) -> Tensor:
@@ -105,11 +120,10 @@ class Linear(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., K] -> [..., N]."""
         I_MK = inputs.flatten(0, -2)
-        bias_N = None if self.bias is None else self.bias.to(inputs.dtype)
         whole = self.in_ranks == 1
-        O_MN = Matmul3D.apply(I_MK, self.weight, bias_N if whole else None, self)
+        O_MN = Matmul3D.apply(I_MK, self.weight, self.bias if whole else None, self)
         if not whole:
             O_MN = all_reduce(O_MN, self.comm, self.in_axis)
-            if bias_N is not None:
-                O_MN = O_MN + bias_N
+            if self.bias is not None:
+                O_MN = AddBias.apply(O_MN, self.bias, self.schedule.cast(self.bias))
         return O_MN.unflatten(0, inputs.shape[:-1])

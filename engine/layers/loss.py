@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from engine.comm.funnel import Comm, Kind
 from engine.grid import Axis
 from engine.layers.chunk import chunks
+from engine.layers.compiled import Compiled
 from engine.precision import at_least_fp32
 
 
@@ -24,7 +25,7 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(ctx, logits_MV: Tensor, targets_M: Tensor, divisor: float, differentiate: bool) -> Tensor:  # type: ignore[no-untyped-def]
         by = divisor if differentiate else None
         columns_M1 = targets_M.unsqueeze(1)
-        losses = [_of_whole_rows(logits_MV[rows], columns_M1[rows], by) for rows in _chunks(logits_MV)]
+        losses = [of_whole_rows(logits_MV[rows], columns_M1[rows], by) for rows in _chunks(logits_MV)]
         ctx.save_for_backward(logits_MV)
         return reduce(torch.add, losses) / divisor
 
@@ -45,7 +46,7 @@ class _SplitCrossEntropy(torch.autograd.Function):
         columns_M1 = targets_M.unsqueeze(1) - comm.coords.x * logits_MV.shape[1]
         held_M1 = (columns_M1 >= 0) & (columns_M1 < logits_MV.shape[1])
         columns_M1 = columns_M1.where(held_M1, 0)
-        parts = [_of_split_rows(logits_MV[rows], columns_M1[rows], highest_M1[rows]) for rows in _chunks(logits_MV)]
+        parts = [of_split_rows(logits_MV[rows], columns_M1[rows], highest_M1[rows]) for rows in _chunks(logits_MV)]
         sums_M1, targets_M1 = map(torch.cat, zip(*parts, strict=True))
         sums_2M1 = comm.run(Kind.ALL_REDUCE, Axis.X, torch.stack([sums_M1, targets_M1 * held_M1]))
         ctx.save_for_backward(logits_MV, highest_M1, sums_2M1[0], columns_M1, held_M1)
@@ -58,7 +59,7 @@ class _SplitCrossEntropy(torch.autograd.Function):
         scale = dloss / ctx.divisor
         by_sum_M1, at_target_M1 = scale / sums_M1, -scale * held_M1
         for rows in _chunks(logits_MV):
-            _to_gradient(logits_MV[rows], highest_M1[rows], by_sum_M1[rows], columns_M1[rows], at_target_M1[rows])
+            to_gradient(logits_MV[rows], highest_M1[rows], by_sum_M1[rows], columns_M1[rows], at_target_M1[rows])
         return logits_MV, None, None, None
 
 
@@ -77,6 +78,18 @@ def _of_whole_rows(logits_CV: Tensor, columns_C1: Tensor, divisor: float | None)
     return loss
 
 
+def _of_whole_rows_in_two_passes(logits_CV: Tensor, columns_C1: Tensor, divisor: float | None) -> Tensor:
+    """The same: one pass for the sums of exponentials, and one that makes the gradient of what it reads."""
+    wide_CV = at_least_fp32(logits_CV)
+    highest_C1 = wide_CV.amax(dim=1, keepdim=True)
+    sums_C1 = (wide_CV - highest_C1).exp().sum(dim=1, keepdim=True)
+    loss = (highest_C1 - wide_CV.gather(1, columns_C1) + sums_C1.log()).sum()
+    if divisor is not None:
+        likely_CV = (wide_CV - highest_C1).exp() / sums_C1
+        logits_CV.copy_((likely_CV - _at(columns_C1, logits_CV).to(wide_CV.dtype)) / divisor)
+    return loss
+
+
 def _of_split_rows(logits_CV: Tensor, columns_C1: Tensor, highest_C1: Tensor) -> tuple[Tensor, Tensor]:
     """Sums of their exponentials below the highest logit, and the logit in a column below it, [C, 1] each."""
     below_CV = logits_CV - highest_C1
@@ -90,6 +103,24 @@ def _to_gradient(
     """In place."""
     gradient_CV = (logits_CV - highest_C1).exp_().mul_(by_sum_C1)
     logits_CV.copy_(gradient_CV.scatter_add_(1, columns_C1, at_target_C1))
+
+
+def _to_gradient_in_one_pass(
+    logits_CV: Tensor, highest_C1: Tensor, by_sum_C1: Tensor, columns_C1: Tensor, at_target_C1: Tensor
+) -> None:
+    """The same, without a scatter."""
+    gradient_CV = (logits_CV - highest_C1).exp() * by_sum_C1
+    logits_CV.copy_(gradient_CV + _at(columns_C1, logits_CV) * at_target_C1)
+
+
+def _at(columns_C1: Tensor, logits_CV: Tensor) -> Tensor:
+    """Where each row has its column."""
+    return torch.arange(logits_CV.shape[1], device=logits_CV.device) == columns_C1
+
+
+of_whole_rows = Compiled(_of_whole_rows, _of_whole_rows_in_two_passes)
+of_split_rows = Compiled(_of_split_rows)
+to_gradient = Compiled(_to_gradient, _to_gradient_in_one_pass)
 
 
 class CrossEntropy(nn.Module):

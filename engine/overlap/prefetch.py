@@ -10,7 +10,7 @@ wrong.
 
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
 
@@ -53,15 +53,14 @@ def gathers(uses: Iterable[ShardedWeight], cached: Collection[ShardedWeight]) ->
 
 
 class Prefetch:
-    """Gathers one model's weights. dtype: in which they travel and are used.
+    """Gathers one model's weights. casts: what they travel as; dtype: of that.
 
     most_ahead_bytes, most_kept_bytes: the most memory that prefetched and cached weights have taken at once since the
     last switch().
     """
 
-    def __init__(self, comm: Comm, weights: Sequence[ShardedWeight], dtype: torch.dtype, overlap: Overlap) -> None:
-        self._comm, self._dtype = comm, dtype
-        self._casts = Casts(weights if comm.grid.z == 1 else (), dtype)
+    def __init__(self, comm: Comm, casts: Casts, dtype: torch.dtype, overlap: Overlap) -> None:
+        self._comm, self._casts, self._dtype = comm, casts, dtype
         self._pass = Pass.NONE
         self._uses: list[ShardedWeight] = []
         """Those of a pass, in their order; empty until one has been learnt."""
@@ -86,10 +85,6 @@ class Prefetch:
         """Between steps: keep each of these from a gather to its next use in the pass, which needs none."""
         self._cached = frozenset(weights)
 
-    def start_step(self) -> None:
-        """The weights stay as they are until the step ends."""
-        self._casts.start_step()
-
     def start_pass(self, *, last: bool) -> None:
         """A forward begins. Unless it is the step's last, its end already gathers for the next one's beginning."""
         self._end_pass()
@@ -107,13 +102,11 @@ class Prefetch:
 
     def end_step(self) -> None:
         """The last backward is over. The weights are about to change: nothing that is gathered may be used again."""
-        self._casts.end_step()
         self._end_pass()
         self._drop_ahead()
 
     def abort(self) -> None:
         """Leave a pass as it is, and forget what it has gathered, once Comm.abandon() has waited for all of it."""
-        self._casts.end_step()
         if self._pass is Pass.LEARNING:
             self._uses = []
         self._ahead.clear()
@@ -131,7 +124,7 @@ class Prefetch:
     def gather(self, weight: ShardedWeight) -> Tensor:
         """The flat elements of the weight's tile in the compute dtype."""
         if self._comm.grid.z == 1:
-            return self._casts.of(weight)
+            return self._casts.of(weight.shard)
         if self._pass is Pass.NONE:
             return self._issue(weight, at_once=True).wait()
         self._note_use(weight)
@@ -167,8 +160,7 @@ class Prefetch:
         self.most_ahead_bytes = max(self.most_ahead_bytes, ahead_bytes)
 
     def _issue(self, weight: ShardedWeight, *, at_once: bool) -> Handle:
-        # Cast before it travels, not after.
-        shard = weight.shard.detach().to(self._dtype)
+        shard = self._casts.of(weight.shard)  # before it travels, not after
         return self._comm.issue(Kind.ALL_GATHER, Axis.Z, shard, lane=Lane.GATHER, at_once=at_once)
 
     def _end_pass(self) -> None:

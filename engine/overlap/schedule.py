@@ -17,7 +17,7 @@ from engine.comm.funnel import Comm
 from engine.overlap.flags import Overlap
 from engine.overlap.prefetch import Prefetch
 from engine.overlap.reduction import Fill, OnSummed, Reduction
-from engine.overlap.weight import ShardedWeight, gathered_bytes
+from engine.overlap.weight import Casts, ShardedWeight, gathered_bytes
 from engine.precision import Precision
 
 
@@ -48,12 +48,17 @@ class WeightSchedule:
         self.overlap = overlap
         self._in_step = False
         self.compute_dtype = precision.compute
-        self._prefetch = Prefetch(comm, weights, precision.compute, overlap)
+        self._casts = Casts([*(weight.shard for weight in weights), *replicated], precision.compute)
+        self._prefetch = Prefetch(comm, self._casts, precision.compute, overlap)
         self._reduction = Reduction(comm, weights, replicated, precision, overlap)
 
     def gather(self, weight: ShardedWeight) -> Tensor:
         """The weight's tile [n, k] in the compute dtype."""
         return weight.tile(self._prefetch.gather(weight))
+
+    def cast(self, parameter: nn.Parameter) -> Tensor:
+        """A replicated parameter in the compute dtype; what is done with that, its gradient knows nothing of."""
+        return self._casts.of(parameter)
 
     def accumulate(self, weight: ShardedWeight, fill: Fill, dtype: torch.dtype | None = None) -> None:
         """Add a layer's gradient [n, k] of this rank's rows, which fill makes in that dtype (the compute dtype)."""
@@ -62,7 +67,7 @@ class WeightSchedule:
     def start_step(self) -> None:
         """Forget the last step's gradients."""
         self._in_step = True
-        self._prefetch.start_step()
+        self._casts.start_step()
         self._reduction.start_step()
 
     def start_pass(self, *, last: bool) -> None:
@@ -75,6 +80,7 @@ class WeightSchedule:
 
         on_summed: called with some of the parameters as soon as their gradients are final, until it has had all.
         """
+        self._casts.end_step()
         self._prefetch.end_step()
         with torch.no_grad():
             self._reduction.finish(on_summed)
@@ -82,6 +88,7 @@ class WeightSchedule:
 
     def abort_step(self) -> None:
         """Leave a step in its middle, once Comm.abandon() has waited for all that is in flight."""
+        self._casts.end_step()
         self._prefetch.abort()
         self._reduction.abort()
         self._in_step = False

@@ -1,6 +1,6 @@
 """A weight matrix on this rank."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -30,38 +30,38 @@ class ShardedWeight:
 
 
 class Casts:
-    """Weights that z doesn't split, in the compute dtype. In a step they are cast once, all together, not at each use.
+    """A rank's parameters in the compute dtype. In a step they are cast once, all together, not at each use.
 
     Takes the memory of one such copy of each, if the dtypes differ.
     """
 
-    def __init__(self, weights: Sequence[ShardedWeight], dtype: torch.dtype) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], dtype: torch.dtype) -> None:
         self._dtype = dtype
-        shards = {weight: weight.shard.detach() for weight in weights}
-        self._as_they_are = {weight: shard for weight, shard in shards.items() if shard.dtype == dtype}
-        self._shards = {weight: shard for weight, shard in shards.items() if shard.dtype != dtype}
-        self._copies: dict[ShardedWeight, Tensor] = {}
+        held = {parameter: parameter.detach() for parameter in parameters}
+        self._as_they_are = {parameter: values for parameter, values in held.items() if values.dtype == dtype}
+        self._masters = {parameter: values for parameter, values in held.items() if values.dtype != dtype}
+        self._copies: dict[nn.Parameter, Tensor] = {}
         self._fresh = False
 
     def start_step(self) -> None:
-        """The weights don't change until the step ends."""
-        if self._shards and not self._copies:
+        """The parameters don't change until the step ends."""
+        if self._masters and not self._copies:
             self._copies = {
-                weight: torch.empty_like(shard, dtype=self._dtype) for weight, shard in self._shards.items()
+                parameter: torch.empty_like(values, dtype=self._dtype) for parameter, values in self._masters.items()
             }
-        if self._shards:
-            torch._foreach_copy_(list(self._copies.values()), list(self._shards.values()))
+        if self._masters:
+            torch._foreach_copy_(list(self._copies.values()), list(self._masters.values()))
             self._fresh = True
 
     def end_step(self) -> None:
         """They are about to change."""
         self._fresh = False
 
-    def of(self, weight: ShardedWeight) -> Tensor:
-        """The flat elements of its tile."""
-        if weight in self._as_they_are:
-            return self._as_they_are[weight]
-        return self._copies[weight] if self._fresh else self._shards[weight].to(self._dtype)
+    def of(self, parameter: nn.Parameter) -> Tensor:
+        """Its elements, of which no gradient is taken."""
+        if parameter in self._as_they_are:
+            return self._as_they_are[parameter]
+        return self._copies[parameter] if self._fresh else self._masters[parameter].to(self._dtype)
 
 
 def gathered_bytes(weights: Iterable[ShardedWeight], dtype: torch.dtype) -> int:

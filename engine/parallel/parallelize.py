@@ -88,11 +88,12 @@ def parallelize(
             case nn.Embedding():
                 return PositionEmbedding(parameters[weight], precision.compute)
             case nn.LayerNorm():
-                return LayerNorm(comm, parameters[weight], bias, layer.eps)
+                return LayerNorm(comm, schedule, parameters[weight], bias, layer.eps)
             case nn.RMSNorm():
                 assert layer.eps is not None
-                kind = RMSNorm if placements[weight].split == (Axis.Y,) else HeadNorm
-                return kind(comm, parameters[weight], layer.eps)
+                if placements[weight].split == (Axis.Y,):
+                    return RMSNorm(comm, schedule, parameters[weight], layer.eps)
+                return HeadNorm(comm, parameters[weight], layer.eps)
             case Dropout():
                 return Dropout(layer.p, layer.site, part=coords.y)
             case nn.Dropout():

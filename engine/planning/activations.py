@@ -32,7 +32,6 @@ class Activations:
         self._master, self._on_cpu, self._recomputed = master, device == "cpu", recomputed
         self._narrow = compute != master
         self._chunk = CHUNK_BYTES[device]
-        self._norm_keeps_input = grid.y == 1 or features.norm == "rmsnorm"
         self.over_x = rows * compute / grid.x
         self.stream = rows * compute * model.hidden / grid.y
         self.wide_stream = self.stream * master / compute
@@ -42,29 +41,23 @@ class Activations:
         return blocks * (self.stream if self._recomputed else self.kept_of_block())
 
     def kept_of_block(self) -> float:
-        """What its operations save, its input among it where the first norm keeps that."""
+        """What its operations save, its input among it, which the first norm keeps."""
         products = self._features.over_x * self.over_x + self._features.over_y * self.stream / self._model.hidden
-        return products + 2 * self.kept_of_norm() + self._features.angles * self._master
+        return products + 2 * self.stream + self._features.angles * self._master
 
     def recomputed_of_block(self) -> float:
         """What a block has more of once it is recomputed."""
         if not self._recomputed:
             return 0.0
-        return self.kept_of_block() - (self.stream if self._norm_keeps_input else 0.0)
-
-    def kept_of_norm(self) -> float:
-        """Its input; the engine's own LayerNorm: what that becomes before it is scaled, in the master dtype."""
-        return self.stream if self._norm_keeps_input else self.wide_stream
+        return self.kept_of_block() - self.stream
 
     def made_by_norm(self) -> float:
         """In its backward, of a kernel the gradient; of the engine's own norms products in the master dtype, too.
 
         PyTorch has kernels of both norms on a GPU, of LayerNorm alone on a processor (layers/norm.py).
         """
-        if self._features.norm == "rmsnorm" and (self._grid.y > 1 or self._on_cpu):
-            return 4 * self.wide_stream + self.stream if self._narrow else 3 * self.wide_stream
-        if self._grid.y > 1:
-            return (3 if self._narrow else 2) * self.wide_stream
+        if self._grid.y > 1 or (self._features.norm == "rmsnorm" and self._on_cpu):
+            return 2 * self.wide_stream + (self.stream if self._narrow else 0.0)
         return self.stream
 
     def made_by_table(self) -> float:

@@ -152,7 +152,7 @@ class _Moments:
     def _at_head(self, turn: Turn) -> Iterator[Held]:
         """The loss, the backward of the product before it, and that of the norm before that."""
         act, weights, gradients = self.activations, self.weights, self.gradients
-        kept = act.kept(self.layers) + act.kept_of_norm()
+        kept = act.kept(self.layers) + act.stream
         held = weights.waiting(self.layers) + weights.ahead(self.layers, turn)
         gathered, cache = held + weights.gathered(weights.head), weights.cached(self.layers)
         loss, before = act.logits() + act.made_by_loss(), gradients.in_flight([], turn)

@@ -46,7 +46,6 @@ class Weights:
     ) -> None:
         of_block, others = ([(_tile(p, grid), p.sharded) for p in group] for group in placements)
         self._layers, self._z, self._compute, self._recomputed = layers, grid.z, compute, recomputed
-        self._narrow = compute != master
         self.block = [tile for tile, sharded in of_block if sharded]
         rest = [tile for tile, sharded in others if sharded]
         self.table, self.head = rest[0], rest[-1]
@@ -54,9 +53,8 @@ class Weights:
             sum(tile / grid.z if sharded else tile for tile, sharded in group) for group in (of_block, others)
         )
         self.stored = layers * self.stored_block + stored
-        whole = layers * sum(self.block) + sum(rest)
-        self.casts = compute * whole if grid.z == 1 and self._narrow else 0.0
-        """Copies in the compute dtype of what z doesn't split: made once a step, and kept."""
+        self.casts = compute * self.stored if compute != master else 0.0
+        """Copies in the compute dtype of all that is stored: made once a step, and kept."""
         gathers = grid.z > 1
         self._cached = overlap.cache if recomputed and gathers and overlap.cache != AUTO else 0
         self._depth = overlap.prefetch_depth if overlap.oag and gathers else 0
@@ -74,13 +72,11 @@ class Weights:
         return max(self._cached - (self._layers - below), 0) * self.gathered(*self.block)
 
     def ahead(self, below: int, turn: Turn) -> float:
-        """The next that oag gathers: for the recomputation of these first blocks, and then for the next micro-batch.
-        With what each rank sends, where that is a cast.
-        """
+        """The next that oag gathers: for the recomputation of these first blocks, and then for the next micro-batch."""
         again = min(below, self._layers - self._cached, self._depth) if self._recomputed else 0
         following = [] if turn.last else self.first(self._depth)
         tiles = [*self.block * again, *following][: self._depth]
-        return sum(tiles) * self._compute * (1 + (1 / self._z if self._narrow else 0))
+        return sum(tiles) * self._compute
 
     def first(self, count: int) -> list[float]:
         """That a micro-batch uses, in that order; the other way round, the last whose gradients it makes."""

@@ -7,14 +7,13 @@ A file that can't be read, or is of another device, is as good as none.
 import hashlib
 import json
 import logging
-import os
 from math import inf
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from engine.files import locked, write_text
+from engine.files import cache_folder, locked, write_text
 from engine.result.matmul import TunedShape
 from engine.schema import Record, first_problem
 
@@ -56,13 +55,10 @@ class Tables(Record):
 
 
 def cache_file(machine: dict[str, str]) -> Path | None:
-    """Where the tables of such machines are: below $XDG_CACHE_HOME, or ~/.cache; None for a user without a home."""
+    """Where the tables of such machines are; None where nothing can be kept."""
     name = hashlib.blake2b(json.dumps(machine, sort_keys=True).encode(), digest_size=8).hexdigest()
-    try:
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:
-        return None
-    return home / "par4d" / "matmul" / f"{name}.json"
+    folder = cache_folder()
+    return None if folder is None else folder / "matmul" / f"{name}.json"
 
 
 def load(file: Path | None, new: Table) -> Table:

@@ -25,11 +25,19 @@ from engine.layers.linear import Linear, all_reduce
 from engine.layers.loss import CrossEntropy
 from engine.layers.norm import LayerNorm, RMSNorm
 from engine.overlap.flags import Overlap
+from engine.overlap.schedule import WeightSchedule
 from engine.precision import Precision
 
 
 def _parts(tensor: torch.Tensor, comm: Comm, coordinate: int, size: int) -> torch.Tensor:
     return tensor.chunk(size, dim=-1)[coordinate].contiguous()
+
+
+def _norm(kind: type[nn.Module], comm: Comm, weight: nn.Parameter, precision: str) -> nn.Module:
+    schedule = WeightSchedule(comm, [], [weight], Precision.named(precision), Overlap())
+    if kind is LayerNorm:
+        return LayerNorm(comm, schedule, weight, None, 1e-5)
+    return RMSNorm(comm, schedule, weight, 1e-5)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -40,7 +48,7 @@ def test_a_split_layer_norm_keeps_fp32_digits_far_from_zero(ranks: int) -> None:
 
     def split(comm: Comm) -> torch.Tensor:
         weight = nn.Parameter(torch.ones(256 // ranks))
-        return LayerNorm(comm, weight, None, 1e-5)(_parts(x, comm, comm.coords.y, ranks)).detach()
+        return _norm(LayerNorm, comm, weight, "fp32")(_parts(x, comm, comm.coords.y, ranks)).detach()
 
     ours = torch.cat(run_ranks(Grid(y=ranks), split), dim=1)
     native = (F.layer_norm(x, (256,)) - exact).abs().max()
@@ -53,7 +61,7 @@ def test_a_split_rms_norm_equals_pytorch() -> None:
 
     def split(comm: Comm) -> torch.Tensor:
         own = nn.Parameter(_parts(weight, comm, comm.coords.y, 3))
-        return RMSNorm(comm, own, 1e-5)(_parts(x, comm, comm.coords.y, 3)).detach()
+        return _norm(RMSNorm, comm, own, "fp64")(_parts(x, comm, comm.coords.y, 3)).detach()
 
     assert torch.allclose(torch.cat(run_ranks(Grid(y=3), split), dim=1), F.rms_norm(x, (24,), weight, 1e-5), rtol=1e-12)
 
@@ -66,8 +74,7 @@ def test_a_norm_of_bf16_rounds_its_statistics_no_more_than_its_output(norm: type
 
     def split(comm: Comm) -> torch.Tensor:
         own = nn.Parameter(torch.ones(96 // ranks))
-        layer = LayerNorm(comm, own, None, 1e-5) if norm is LayerNorm else RMSNorm(comm, own, 1e-5)
-        return layer(_parts(x, comm, comm.coords.y, ranks)).detach()
+        return _norm(norm, comm, own, "bf16")(_parts(x, comm, comm.coords.y, ranks)).detach()
 
     ours = torch.cat(run_ranks(Grid(y=ranks), split), dim=1)
     assert ours.dtype == torch.bfloat16
@@ -77,7 +84,7 @@ def test_a_norm_of_bf16_rounds_its_statistics_no_more_than_its_output(norm: type
 def test_an_rms_norm_sends_half_of_what_a_layer_norm_does() -> None:
     def num_bytes(comm: Comm, *, centred: bool) -> int:
         own = nn.Parameter(torch.ones(8))
-        layer = LayerNorm(comm, own, None, 1e-5) if centred else RMSNorm(comm, own, 1e-5)
+        layer = _norm(LayerNorm if centred else RMSNorm, comm, own, "fp32")
         assert comm.recorder is not None
         comm.recorder.start_step("all")
         layer(torch.ones(4, 8, requires_grad=True)).sum().backward()

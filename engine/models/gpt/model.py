@@ -32,7 +32,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
         """The number of heads follows from the width of qkv's output. rotation: see Rotate."""
-        q, k, v = self.qkv(x).unflatten(2, (3, -1, self.head_size)).permute(2, 0, 3, 1, 4)
+        parts = self.qkv(x).unflatten(2, (3, -1, self.head_size)).unbind(2)  # so that their gradients lie as qkv's do
+        q, k, v = (part.transpose(1, 2) for part in parts)
         if rotation is not None:
             q, k = self.rotate(q, rotation), self.rotate(k, rotation)
         return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))

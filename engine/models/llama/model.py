@@ -32,9 +32,10 @@ class Attention(nn.Module):
 
     def forward(self, x_BSH: Tensor, rotation_2SP: Tensor) -> Tensor:
         """The number of heads follows from the width of qkv's output."""
-        heads_BNSD = self.qkv(x_BSH).unflatten(2, (-1, self.head_size)).transpose(1, 2)
-        keys = heads_BNSD.shape[1] // (self.queries_per_key + 2)
-        q_BNSD, k_BNSD, v_BNSD = heads_BNSD.split([keys * self.queries_per_key, keys, keys], dim=1)
+        heads_BSND = self.qkv(x_BSH).unflatten(2, (-1, self.head_size))
+        keys = heads_BSND.shape[2] // (self.queries_per_key + 2)
+        parts = heads_BSND.split([keys * self.queries_per_key, keys, keys], dim=2)  # their gradients lie as qkv's do
+        q_BNSD, k_BNSD, v_BNSD = (part.transpose(1, 2) for part in parts)
         q_BNSD = self.rotate(self.norm_q(q_BNSD), rotation_2SP)
         k_BNSD = self.rotate(self.norm_k(k_BNSD), rotation_2SP)
         o_BNSD = F.scaled_dot_product_attention(q_BNSD, k_BNSD, v_BNSD, is_causal=True, enable_gqa=True)
