@@ -54,7 +54,7 @@ def _combined(parts_R2M: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def _normalised(x_MH: Tensor, mean_M1: Tensor, rstd_M1: Tensor, weight_H: Tensor, bias_H: Tensor | None) -> Tensor:
-    out_MH = (at_least_fp32(x_MH) - mean_M1).mul_(rstd_M1).mul_(weight_H)
+    out_MH = (x_MH - mean_M1).mul_(rstd_M1).mul_(weight_H)
     return (out_MH if bias_H is None else out_MH.add_(bias_H)).to(x_MH.dtype)
 
 
@@ -63,7 +63,7 @@ def _norm_shares(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What this rank's features add to the gradients of all: [2, M]; and those of weight and bias."""
     wide_MH = at_least_fp32(g_MH)
-    both_MH = (at_least_fp32(x_MH) - mean_M1).mul_(rstd_M1).mul_(wide_MH)
+    both_MH = (x_MH - mean_M1).mul_(rstd_M1).mul_(wide_MH)
     return torch.stack([both_MH @ weight_H, wide_MH @ weight_H]), both_MH.sum(0), wide_MH.sum(0)
 
 
@@ -77,7 +77,7 @@ def _norm_gradient(
     features: int,
 ) -> Tensor:
     with_normal_M1, alone_M1 = (shares_2M / features).unsqueeze(2)
-    normal_MH = (at_least_fp32(x_MH) - mean_M1).mul_(rstd_M1)
+    normal_MH = (x_MH - mean_M1).mul_(rstd_M1)
     dx_MH = (g_MH * weight_H).addcmul_(normal_MH, with_normal_M1, value=-1).sub_(alone_M1).mul_(rstd_M1)
     return dx_MH.to(x_MH.dtype)
 
@@ -120,7 +120,7 @@ def _squares(x_MH: Tensor) -> Tensor:
 
 
 def _scaled(x_MH: Tensor, rstd_M1: Tensor, weight_H: Tensor) -> Tensor:
-    return (at_least_fp32(x_MH) * rstd_M1).mul_(weight_H).to(x_MH.dtype)
+    return (x_MH * rstd_M1).mul_(weight_H).to(x_MH.dtype)
 
 
 def _rms_shares(g_MH: Tensor, x_MH: Tensor, rstd_M1: Tensor, weight_H: Tensor) -> tuple[Tensor, Tensor]:

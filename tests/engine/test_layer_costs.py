@@ -1,0 +1,75 @@
+"""What a layer costs besides its products: bytes that are read and written, and operators that a host dispatches.
+
+Counted of traces in bf16 on the meta device, where functions that a GPU has compiled run as they are written, and
+gradients of weights are cast and added, which a GPU's products do themselves.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from dry_plans import dry_plan
+
+from engine.batch import Batch
+from engine.grid import Grid
+from engine.models.gpt.config import GPTConfig
+from engine.models.llama.config import LlamaConfig
+from engine.planning.events import Attention, Mark, Product, Sweep
+from engine.tracing.step import trace
+
+HIDDEN, SEQUENCES, SEQUENCE, VOCABULARY = 256, 64, 512, 512
+"""So many tokens that what the weights cost is little beside the activations."""
+SHAPE = {"layers": 2, "hidden": HIDDEN, "heads": 8, "vocabulary": VOCABULARY, "sequence": SEQUENCE}
+MODELS = {"gpt": GPTConfig("a", **SHAPE), "llama": LlamaConfig("b", **SHAPE, kv_heads=8, ffn=4 * HIDDEN)}  # type: ignore[arg-type]
+PASSES = ("forward", "backward")
+
+LAYER: Mapping[tuple[str, str], tuple[tuple[float, int], tuple[float, int]]] = {
+    ("gpt", "1x1x1x1"): ((36.5, 10), (79.5, 31)),
+    ("gpt", "2x1x1x1"): ((36.5, 12), (54, 31)),
+    ("gpt", "1x2x1x1"): ((194.5, 42), (322.5, 63)),
+    ("gpt", "1x1x2x1"): ((36.5, 10), (79, 31)),
+    ("llama", "1x1x1x1"): ((153, 35), (294, 51)),
+    ("llama", "1x2x1x1"): ((233, 35), (450.5, 51)),
+}
+"""By family and grid, forward and backward: bytes a token and feature of the residual stream on a rank, and operators
+and collectives without those of attention. Of a norm split over y a GPU's compiled functions move 20 bytes an element,
+test_compiled.py says, where these count 132.
+"""
+LOGIT = {"1x1x1x1": 32.5, "2x1x1x1": 50.5}
+"""Bytes of the loss and its gradient for each logit of a rank; compiled they are 6 and 8."""
+
+
+@cache
+def costs(family: str, grid: str, layers: int, vocabulary: int) -> dict[str, tuple[int, int]]:
+    """Bytes and operators of each phase of a step."""
+    found: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    model, on = replace(MODELS[family], layers=layers, vocabulary=vocabulary), Grid.parse(grid)
+    phase = ""
+    for event in trace(dry_plan(model, on, Batch(SEQUENCES * on.batch_split), checkpoint=False)):
+        num_bytes, operators = found[phase]
+        match event:
+            case Mark(phase):
+                pass
+            case Sweep(moved, kernels):
+                found[phase] = num_bytes + moved, operators + kernels
+            case Product() | Attention():
+                found[phase] = num_bytes, operators + 1
+    return found
+
+
+@pytest.mark.parametrize(("family", "grid"), LAYER)
+def test_a_layer_moves_and_dispatches_no_more(family: str, grid: str) -> None:
+    two, three = (costs(family, grid, layers, VOCABULARY) for layers in (2, 3))
+    elements = SEQUENCES * SEQUENCE * HIDDEN / Grid.parse(grid).y
+    for phase, (most_bytes, most_operators) in zip(PASSES, LAYER[family, grid], strict=True):
+        assert (three[phase][0] - two[phase][0]) / elements <= most_bytes
+        assert three[phase][1] - two[phase][1] <= most_operators
+
+
+@pytest.mark.parametrize("grid", LOGIT)
+def test_the_loss_moves_no_more(grid: str) -> None:
+    once, twice = (costs("gpt", grid, 2, vocabulary) for vocabulary in (VOCABULARY, 2 * VOCABULARY))
+    logits = SEQUENCES * SEQUENCE * VOCABULARY / Grid.parse(grid).x
+    assert sum(twice[phase][0] - once[phase][0] for phase in PASSES) / logits <= LOGIT[grid]
