@@ -76,7 +76,8 @@ COLOURS = (
     "predicted; they never stand in one figure with measured points but where the two are held against each other.",
 )
 PEAKS = (
-    "The advertised peak is the one that was given to the job, else that of the system's file. The empirical peak is "
+    "The advertised peak is the one that was given to the job, else that of the system's file, which is of dense "
+    "products: a device's rate with sparsity is halved. The empirical peak is "
     "what the job's own ranks reached all at once before they trained, else the one given to the job, else that of the "
     "system's file, else that of a job that measured matrix products on as many ranks at once with as many threads "
     "each, or on one accelerator; of several such jobs the highest, which makes the share smaller. Each page says "

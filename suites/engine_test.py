@@ -105,6 +105,12 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
         most = min(devices.value, self.ranks_per_node or devices.value)
         return max(number for number in range(1, most + 1) if self.num_tasks % number == 0)
 
+    @property
+    def fills_its_nodes(self) -> bool:
+        """Whether there is a rank for each of their devices."""
+        devices = self.system.node.devices
+        return devices is not None and self.ranks_of_a_node == devices.value
+
     @run_before("run")
     def spread_over_nodes(self) -> None:
         if fits := self.ranks_of_a_node:
@@ -116,7 +122,8 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
         """The engine's command line, with every option spelled out."""
         extras = self.current_partition.extras
         self.num_cpus_per_task = extras.get("cpus_per_task")
-        self.job.launcher.options = extras.get("launcher_options", [])
+        full = extras.get("full_node_options", []) if self.fills_its_nodes else []
+        self.job.launcher.options = [*extras.get("launcher_options", []), *full]
         words = self.options()
         for name, value in self.labels().items():
             words += ["--label", f"{name}={value}"]

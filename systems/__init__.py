@@ -1,8 +1,8 @@
 """The machines: one YAML file each, with its hardware facts and how ReFrame runs jobs on it.
 
 Adding a machine is adding one file. settings.py hands the partitions to ReFrame; suites and reports read the facts
-from here. Every fact names its source, and what is not known is left out. What was measured on a machine is in a file
-of its own (store.py).
+from here. Every fact names its source, and what is not known is left out. What a GPU can do is in devices/, by its name
+(device.py); what was measured on a machine is in a file of its own (store.py).
 """
 
 import os
@@ -10,19 +10,20 @@ import re
 import socket
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from engine.errors import UsageError, nearest
 from engine.schema import Record
-from systems.files import SystemFileError, read_as
+from systems.device import Device, completed, device_called
+from systems.files import SystemFileError, as_record, read_data
 from systems.performance import Cores, Dtype, Fact, Performance
 from systems.store import Between, Measured, OfProcessor, Source, measured
 
 __all__ = [
-    "Between", "Cores", "Dtype", "Fact", "Measured", "OfProcessor", "Performance", "Source", "SystemFileError",
-    "measured",
+    "Between", "Cores", "Device", "Dtype", "Fact", "Measured", "OfProcessor", "Performance", "Source",
+    "SystemFileError", "device_called", "measured",
 ]  # fmt: skip
 
 FOLDER = Path(__file__).parent
@@ -62,21 +63,6 @@ class Transport(Record):
     nccl_net: str = Field(min_length=1)
     env_vars: Variables
     remedy: str = Field(min_length=1)
-
-
-class Device(Record):
-    """One device: what a rank computes on. Peaks are flop/s by dtype, those of matrix products.
-
-    empirical_peak_flops: the best a GEMM benchmark has sustained, and at which size its source says.
-    memory_bytes_per_s: of its own memory, as advertised.
-    """
-
-    name: str = Field(min_length=1)
-    kind: Literal["cpu", "cuda"]
-    memory_bytes: Fact | None = None
-    memory_bytes_per_s: Fact | None = None
-    peak_flops: dict[Dtype, Fact] = {}
-    empirical_peak_flops: dict[Dtype, Fact] = {}
 
 
 class Node(Record):
@@ -133,7 +119,7 @@ class Partition(Record):
 
     access: an option that speaks of {account} is left out where the environment names no account.
     devices_option: how a job asks for {devices} GPUs of each node, which on Slurm goes without saying.
-    launcher_options: for the launch line.
+    launcher_options: for the launch line. full_node_options: more of them, for jobs whose ranks fill their nodes.
     cancel_reasons: of those that Slurm gives for a waiting job, up to a comma, the ones that no waiting mends.
     transport: what NCCL has to take there, where the machine has a network that it doesn't take by itself.
     longest_jobs: what the queue allows, where that depends on a job's nodes.
@@ -147,6 +133,7 @@ class Partition(Record):
     access: tuple[str, ...] = ()
     devices_option: str | None = None
     launcher_options: tuple[str, ...] = ()
+    full_node_options: tuple[str, ...] = ()
     cpus_per_task: int | None = Field(default=None, gt=0)
     features: tuple[str, ...] = ()
     env_vars: dict[str, str] = {}
@@ -164,7 +151,7 @@ class System(Record):
     name: str
     title: str = Field(min_length=1)
     here: Here
-    device: Device
+    device: Annotated[Device, BeforeValidator(completed)]
     node: Node
     performance: Performance | None = None
     partitions: tuple[Partition, ...] = Field(min_length=1)
@@ -193,21 +180,8 @@ def load(name: str) -> System:
     return _load(name)
 
 
-def device_called(name: str) -> Device | None:
-    """The GPU of a system, by what PyTorch calls it; None for one that is in no system's file.
-
-    It is the one whose model, the first word such as A100 or MI250X of its own name, is a word of the name.
-    """
-    words = set(re.findall(r"\w+", name))
-    for device in (load(system).device for system in names()):
-        model = re.search(r"\b[A-Z]+\d{2,}\w*", device.name)
-        if device.kind == "cuda" and model is not None and model[0] in words:
-            return device
-    return None
-
-
 def here() -> System:
-    """The system this machine is; one that any machine is (its hosts match everything) comes last."""
+    """The system this machine is, of several the first by name; what any machine is, by its hosts, comes last."""
     mine = [system for system in map(load, names()) if system.is_here()]
     if not mine:
         raise UsageError(
@@ -222,5 +196,28 @@ def _load(name: str) -> System:
 
 
 def read(path: Path) -> System:
-    """Read and check one file; the system is named as the file. Raises SystemFileError."""
-    return read_as(System, path, what="a system", holds="title, device and partitions", name=path.stem)
+    """Read and check one file; the system is named as the file. Raises SystemFileError.
+
+    A file that says `like: OTHER` gives what differs from that system, in place of whole keys of it.
+    """
+    data = _keys(path)
+    if (like := data.pop("like", None)) is not None:
+        other = path.with_name(f"{like}.yaml")
+        if not other.exists() or "like" in (base := _keys(other)):
+            raise SystemFileError(f"{path} is like {like!r}, which should be a file there that is like no other.")
+        read(other)
+        data = _over(base, data)
+    return as_record(System, {"name": path.stem} | data, path, what="a system")
+
+
+def _keys(path: Path) -> dict[str, Any]:
+    return read_data(path, what="a system", holds="title, device and partitions")
+
+
+def _over(other: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Keys of its own in place of the other's; partitions of its own have so what the other's of that name have."""
+    partitions = {one["name"]: one for one in other["partitions"]}
+    match own.get("partitions"):
+        case [*given] if all(isinstance(one, dict) for one in given):
+            own = own | {"partitions": [partitions.get(one.get("name"), {}) | one for one in given]}
+    return other | own

@@ -22,9 +22,13 @@ def read_as(kind: type[_Kind], path: Path, *, what: str, holds: str, **given: st
 
     Raises SystemFileError.
     """
-    data = read_data(path, what=what, holds=holds)
+    return as_record(kind, given | read_data(path, what=what, holds=holds), path, what=what)
+
+
+def as_record(kind: type[_Kind], data: dict[str, Any], path: Path, *, what: str) -> _Kind:
+    """Keys of that file as such a record. Raises SystemFileError."""
     try:
-        return kind.model_validate(given | data)
+        return kind.model_validate(data)
     except ValidationError as error:
         raise SystemFileError(
             f"{path} is not a valid {what.split(maxsplit=1)[1]} file: {first_problem(error)}"

@@ -67,6 +67,7 @@ def _partition(system: System, partition: Partition) -> dict[str, Any]:
         "time_limit": partition.time_limit,
         "extras": {
             "launcher_options": list(partition.launcher_options),
+            "full_node_options": list(partition.full_node_options),
             "cpus_per_task": partition.cpus_per_task,
         },
         "sched_options": {"use_nodes_option": True},

@@ -19,7 +19,7 @@ from gpu_check.session import Session
 
 OUT_HELP = "where the result goes; logs and results of its parts go beside it"
 DEVICE_HELP = "cpu rehearses: tiny sizes, and nothing that is timed is judged"
-PEAK_HELP = "advertised bf16 peak of one device, where systems/*.yaml has none of it, such as 989e12 for an H200"
+PEAK_HELP = "advertised dense bf16 peak of one device, where systems/devices has none, such as 181e12 for an MI210"
 EXIT_CODES = {"ok": 0, "failed": 1, "undecided": 2}
 MINUTES_HELP = "for all of it: what no longer fits is told as not run"
 
@@ -41,7 +41,7 @@ def gpu(
 
       ci/gpu
 
-      ci/gpu --peak-flops 989e12 wheels/*.whl
+      ci/gpu --peak-flops 181e12 wheels/*.whl
 
       ci/gpu --device cpu
 
@@ -64,15 +64,20 @@ def gpu(
     signal.signal(signal.SIGTERM, _end)
     session = Session(device, out, minutes)
     there = session.look()
-    known = systems.device_called(there.name) if device == "cuda" else None
+    judge = judge_of(there.name, device, peak_flops)
+    result = session.carry_out(checks(judge, there.memory_bytes, session.folder, tf32=there.tf32), there)
+    sys.stdout.write(f"{table(result)}\n{out}\n")
+    return EXIT_CODES[result.status]
+
+
+def judge_of(name: str, device: Literal["cuda", "cpu"], peak_flops: float | None) -> Judge:
+    """By what is advertised of the GPU of that name, where it is known. peak_flops: bf16's, which goes first."""
+    known = systems.device_called(name) if device == "cuda" else None
     peaks = {str(dtype): fact.value for dtype, fact in known.peak_flops.items()} if known else {}
     if peak_flops is not None:
         peaks["bf16"] = peak_flops
     bandwidth = known.memory_bytes_per_s.value if known and known.memory_bytes_per_s else None
-    judge = Judge(device == "cuda", peaks, bandwidth)
-    result = session.carry_out(checks(judge, there.memory_bytes, session.folder, tf32=there.tf32), there)
-    sys.stdout.write(f"{table(result)}\n{out}\n")
-    return EXIT_CODES[result.status]
+    return Judge(device == "cuda", peaks, bandwidth)
 
 
 def table(result: GpuCheck) -> str:

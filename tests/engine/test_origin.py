@@ -44,6 +44,8 @@ def test_without_a_calibration_it_is_the_published_times_or_nothing() -> None:
         ("vcluster", "Slow Processor", None, "this one, Fast Processor"),
         ("local", "Slow Processor", None, "this one, Fast Processor"),
         ("perlmutter", "NVIDIA A100-SXM4-40GB", None, None),
+        ("perlmutter", "NVIDIA A100-SXM4-80GB", None, "NVIDIA A100-SXM4-40GB"),
+        ("perlmutter80", "NVIDIA A100-SXM4-80GB", None, None),
         ("perlmutter", "AMD Instinct MI250X", None, systems.load("perlmutter").device.name),
         ("perlmutter", "a GPU that no file has", None, systems.load("perlmutter").device.name),
     ],

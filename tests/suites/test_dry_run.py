@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from running import Run, option, ranks, reframe
+from running import Run, option, options, ranks, reframe
 
 import systems
 from engine.grid import Grid
 from suites.series import points
 
-REMOTE = ["alps", "frontier", "perlmutter", "summit"]
+REMOTE = ["alps", "frontier", "perlmutter", "perlmutter80", "summit"]
 
 
 @pytest.fixture(scope="module", params=REMOTE)
@@ -65,6 +65,7 @@ def test_account_time_limit_and_queue_are_asked_for(run: tuple[str, Run]) -> Non
         "alps": ["#SBATCH --account=abc123", "#SBATCH --time=0:{minutes}:0", "#SBATCH --partition=normal"],
         "frontier": ["#SBATCH --account=abc123", "#SBATCH --time=0:{minutes}:0", "#SBATCH --partition=batch"],
         "perlmutter": ["#SBATCH --account=abc123", "#SBATCH --time=0:{minutes}:0", "#SBATCH --qos=regular"],
+        "perlmutter80": ["#SBATCH --account=abc123", "#SBATCH --time=0:{minutes}:0", "#SBATCH --qos=regular"],
         "summit": ["#BSUB -P abc123", "#BSUB -W {minutes}"],
     }
     for script in done.scripts.values():
@@ -73,11 +74,24 @@ def test_account_time_limit_and_queue_are_asked_for(run: tuple[str, Run]) -> Non
         assert [line for line in lines if line not in script.splitlines()] == []
 
 
+def test_on_perlmutter_a_job_takes_cards_of_one_size_only(run: tuple[str, Run]) -> None:
+    name, done = run
+    constraint = {"perlmutter": ["gpu&hbm40g"], "perlmutter80": ["gpu&hbm80g"]}.get(name, [])
+    assert all(options(script, "--constraint") == constraint for script in done.scripts.values())
+
+
 def test_the_launch_line_starts_with_the_systems_launcher(run: tuple[str, Run]) -> None:
     name, done = run
-    starts = {"frontier": "srun --cpus-per-task=7 --gpus-per-task=1 --gpu-bind=closest", "summit": "jsrun --nrs="}
+    of_perlmutter = "srun --cpus-per-task=32 --gpu-bind=none --kill-on-bad-exit=1 --cpu-bind=map_ldom:3,2,1,0 "
+    starts = {
+        "alps": "srun --cpus-per-task=72 --gpu-bind=none --cpu-bind=cores --kill-on-bad-exit=1 ",
+        "frontier": "srun --cpus-per-task=7 --gpus-per-task=1 --gpu-bind=closest ",
+        "perlmutter": of_perlmutter,
+        "perlmutter80": of_perlmutter,
+        "summit": "jsrun --nrs=",
+    }
     for script in done.scripts.values():
-        assert script.splitlines()[-1].startswith(starts.get(name, "srun --cpus-per-task="))
+        assert script.splitlines()[-1].startswith(starts[name])
         assert " -m engine train " in script.splitlines()[-1]
 
 
@@ -89,6 +103,15 @@ def test_the_advertised_peak_and_the_memory_are_those_of_the_file(run: tuple[str
         peak = device.peak_flops[option(script, "--precision")]
         assert float(option(script, "--peak-flops")) == pytest.approx(peak.value, rel=1e-5)
         assert float(option(script, "--device-memory")) == device.memory_bytes.value
+
+
+def test_ranks_that_do_not_fill_a_node_are_bound_by_no_map_of_all_its_domains(tmp_path: Path) -> None:
+    done = reframe(tmp_path, "-c", "suites/peak.py", "--system", "perlmutter80", "-n", "Peak")
+    assert done.code == 0, done.out
+    lines = [script.splitlines()[-1] for script in done.jobs("bench gemm")]
+    assert lines
+    assert all(line.startswith("srun --cpus-per-task=32 --gpu-bind=none --kill-on-bad-exit=1 ") for line in lines)
+    assert not any("map_ldom" in line for line in lines), "Slurm would end such a job"
 
 
 def test_nothing_is_measured_by_a_dry_run(run: tuple[str, Run]) -> None:

@@ -14,7 +14,6 @@ import pytest
 import torch
 from forked_python import forked_python
 
-import systems
 from engine.comm.collective import Kind
 from engine.layers import matmul
 from engine.peers.compare import comparison
@@ -27,7 +26,7 @@ from engine.result.peers import Measured, Peaks, PeersResult, Side, Work
 from engine.result.schema import Memory
 from gpu_check import layers, process, rounding, staged, steps, streams
 from gpu_check.checks import Check, checks
-from gpu_check.command import EXIT_CODES, table
+from gpu_check.command import EXIT_CODES, judge_of, table
 from gpu_check.judges import MOST_PROCESSES, STEP_BY, Judge
 from gpu_check.session import Session, There
 from gpu_check.sizes import ON_GPU, TINY, training
@@ -432,7 +431,11 @@ def test_the_largest_network_that_fits_is_taken() -> None:
     assert sum(check.least_s for check in every) < 9 * 60
 
 
-def test_a_gpu_is_known_by_its_model() -> None:
-    assert systems.device_called("NVIDIA A100-SXM4-40GB") == systems.load("perlmutter").device
-    assert systems.device_called("AMD Instinct MI250X") == systems.load("frontier").device
-    assert systems.device_called("NVIDIA H200") is None
+def test_a_gpu_is_judged_by_what_is_advertised_of_its_whole_name_and_by_nothing_that_is_of_another() -> None:
+    h100 = judge_of("NVIDIA H100 80GB HBM3", "cuda", None)
+    assert (h100.peaks["bf16"], h100.bytes_per_s) == (989.4e12, 3.35e12)
+    assert judge_of("NVIDIA A100-SXM4-80GB", "cuda", None).bytes_per_s == 2.039e12
+    unknown = judge_of("NVIDIA L40S", "cuda", None)
+    assert (unknown.peaks, unknown.bytes_per_s) == ({}, None)
+    assert judge_of("NVIDIA L40S", "cuda", 1e12).peaks == {"bf16": 1e12}
+    assert judge_of("NVIDIA H100 80GB HBM3", "cpu", None).peaks == {}

@@ -76,7 +76,7 @@ def test_a_night_trains_from_end_to_end_and_has_what_narrows_a_slowdown_down(nig
     assert len(found.tests) <= 10
     assert {test["@class"] for test in found.tests if test["worth"] == Worth.TRAINING} == {"WeakScaling"}
     assert all(test["worth"] > Worth.NOTHING for test in found.tests)
-    if name in ("perlmutter", "frontier", "alps", "vcluster"):
+    if name in ("perlmutter", "perlmutter80", "frontier", "alps", "vcluster"):
         assert {found.of(one)[0]["nodes"] for one in ("WeakScaling", "Bandwidth")} == {NODES}
 
 

@@ -92,6 +92,9 @@ def test_nothing_is_claimed_about_the_processor_of_an_unknown_machine(name: str)
         (("value: 1.0e+12", "value: fast"), ["device.peak_flops.bf16.value", "number", "fast"]),
         (("bf16:", "bf17:"), ["device.peak_flops.bf17", "'bf16'"]),
         (("kind: cuda", "kind: tpu"), ["device.kind", "'cpu' or 'cuda'", "tpu"]),
+        (("  kind: cuda\n", ""), ["at device", "systems/devices has no 'a device'", "its kind and facts"]),
+        (("title: a machine", "like: nowhere"), ["is like 'nowhere'", "a file there that is like no other"]),
+        (("title: a machine", "like: broken"), ["is like 'broken'", "a file there that is like no other"]),
         (("title: a machine", "titel: a machine"), ["title", "required"]),
         (("node: {}", "node: {gpus: 4}"), ["node.gpus", "not permitted"]),
         (("^nowhere$", "(nowhere"), ["here.hostnames.0", "regular expression"]),
@@ -161,6 +164,60 @@ def test_a_queue_s_limit_is_that_of_the_job_s_nodes() -> None:
 @pytest.mark.parametrize(("limit", "seconds"), [("2h", 7200), ("30m", 1800), ("1h30m", 5400)])
 def test_a_time_limit_is_so_many_seconds(limit: str, seconds: int) -> None:
     assert systems.seconds(limit) == seconds
+
+
+def test_a_system_like_another_has_whole_keys_of_its_own_and_so_in_partitions_and_all_else_of_the_other(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "one.yaml").write_text(GOOD)
+    like, partition = tmp_path / "like.yaml", "{name: gpu, access: [--constraint=large]}"
+    like.write_text(f"like: one\ndevice: {{name: another, kind: cuda}}\npartitions: [{partition}]")
+    one, found = systems.read(tmp_path / "one.yaml"), systems.read(like)
+    assert (found.name, found.device.name, found.device.peak_flops) == ("like", "another", {})
+    of_its_own = {"access": ("--constraint=large",)}
+    assert found.partitions == (one.partitions[0].model_copy(update=of_its_own),)
+    rest = {"name": "one", "device": one.device, "partitions": one.partitions}
+    assert found.model_copy(update=rest) == one
+
+
+@pytest.mark.parametrize("partitions", ["[{name: cpu}]", "[gpu]", "gpu", "[{access: [a]}]"])
+def test_a_partition_that_the_other_system_hasnt_is_told_what_it_lacks(tmp_path: Path, partitions: str) -> None:
+    (tmp_path / "one.yaml").write_text(GOOD)
+    (tmp_path / "like.yaml").write_text(f"like: one\npartitions: {partitions}")
+    with pytest.raises(SystemFileError, match=r"like\.yaml is not a valid system file: at partitions"):
+        systems.read(tmp_path / "like.yaml")
+
+
+def test_the_other_nodes_of_perlmutter_differ_in_their_cards_alone() -> None:
+    of_40, of_80 = systems.load("perlmutter"), systems.load("perlmutter80")
+    (usual,), (large,) = of_40.partitions, of_80.partitions
+    assert [option for option in large.access if option not in usual.access] == ["--constraint=gpu&hbm80g"]
+    assert [option for option in usual.access if option not in large.access] == ["--constraint=gpu&hbm40g"]
+    same = {"name": of_40.name, "title": of_40.title, "device": of_40.device, "partitions": of_40.partitions}
+    assert of_80.model_copy(update=same) == of_40
+    assert large.model_copy(update={"access": usual.access}) == usual
+    assert of_80.device.memory_bytes.value == 2 * of_40.device.memory_bytes.value  # type: ignore[union-attr]
+    assert not of_80.device.empirical_peak_flops, "the paper's is of a card of 40 GB"
+
+
+def test_perlmutter_by_itself_is_the_one_with_the_usual_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NERSC_HOST", "perlmutter")
+    assert systems.load("perlmutter80").is_here()
+    assert systems.here().name == "perlmutter"
+
+
+@pytest.mark.parametrize("name", ["alps", "perlmutter", "perlmutter80"])
+def test_where_gpus_reach_each_others_memory_every_rank_sees_all_of_its_node(name: str) -> None:
+    system = systems.load(name)
+    (partition,) = system.partitions
+    assert "--gpu-bind=none" in partition.launcher_options
+    every = [*partition.launcher_options, *partition.full_node_options]
+    assert not any(option.startswith("--gpus-per-task") for option in every)
+    assert not any("=map_" in option or "=mask_" in option for option in partition.launcher_options), "of entire nodes"
+    assert system.node.devices is not None
+    for domains in (option.partition("map_ldom:")[2] for option in partition.full_node_options):
+        assert sorted(map(int, domains.split(","))) == list(range(system.node.devices.value))
+    assert sum(option.startswith("--cpu-bind=") for option in every) == 1
 
 
 @pytest.mark.parametrize("name", ["alps", "frontier", "perlmutter"])

@@ -1,0 +1,126 @@
+"""What is advertised of devices: by whole names, dense, and each with its source."""
+
+from pathlib import Path
+
+import pytest
+
+import systems
+from systems import Device, device
+from systems.device import FOLDER, device_called, devices
+from systems.files import SystemFileError, read_as
+
+WITH_SPARSITY = {
+    "Tesla V100-SXM2-16GB": None,
+    **dict.fromkeys(("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"), 624e12),
+    **dict.fromkeys(("NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe"), 624e12),
+    **dict.fromkeys(("NVIDIA H100 80GB HBM3", "NVIDIA H200"), 1979e12),
+    "NVIDIA H100 PCIe": 1513e12,
+    **dict.fromkeys(("NVIDIA H100 NVL", "NVIDIA H200 NVL"), 1671e12),
+    **dict.fromkeys(("NVIDIA GH200 120GB", "NVIDIA GH200 480GB", "NVIDIA GH200 144G HBM3e"), 1979e12),
+    "NVIDIA B200": 36e15 / 8,
+    "AMD Instinct MI250X": None,
+    "AMD Instinct MI300X": 2614.9e12,
+    "AMD Instinct MI300A": 1961.2e12,
+}
+"""Flop/s in fp16 as data sheets print them, twice what is dense; None for what has no such rate."""
+
+
+def called(name: str) -> Device:
+    found = device_called(name)
+    assert found is not None
+    return found
+
+
+def figures(name: str, *dtypes: str) -> tuple[float, ...]:
+    """Memory in GB, its GB/s and Tflop/s by dtype."""
+    one = called(name)
+    assert one.memory_bytes
+    assert one.memory_bytes_per_s
+    peaks = {str(dtype): fact.value for dtype, fact in one.peak_flops.items()}
+    return one.memory_bytes.value / 1e9, one.memory_bytes_per_s.value / 1e9, *(peaks[dtype] / 1e12 for dtype in dtypes)
+
+
+def test_the_table_has_each_device_under_its_whole_name() -> None:
+    assert {one.name for one in devices().values()} == set(WITH_SPARSITY)
+    assert all(called(name).name == name for name in WITH_SPARSITY)
+
+
+def test_no_two_devices_share_a_name() -> None:
+    files = [read_as(device.Devices, path, what="a devices", holds="kind") for path in FOLDER.glob("*.yaml")]
+    every = [known for file in files for name, said in file.devices.items() for known in (name, *said.aliases)]
+    assert len(every) == len({*every}) == len(devices())
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("NVIDIA A100-SXM4-40GB", (40, 1555, 312, 156)),
+        ("NVIDIA A100-SXM4-80GB", (80, 2039, 312, 156)),
+        ("NVIDIA A100 80GB PCIe", (80, 1935, 312, 156)),
+        ("NVIDIA H100 80GB HBM3", (80, 3350, 989.4, 494.7)),
+        ("NVIDIA H100 PCIe", (80, 2000, 756, 378)),
+        ("NVIDIA H100 NVL", (94, 3900, 835.5, 417.5)),
+        ("NVIDIA H200", (141, 4800, 989.4, 494.7)),
+        ("NVIDIA H200 NVL", (141, 4800, 835.5, 417.5)),
+        ("NVIDIA GH200 480GB", (96, 4000, 990, 494)),
+        ("NVIDIA GH200 144G HBM3e", (144, 4900, 990, 494)),
+    ],
+)
+def test_forms_and_memory_sizes_of_one_model_are_told_apart(name: str, known: tuple[float, ...]) -> None:
+    assert figures(name, "bf16", "tf32") == pytest.approx(known)
+
+
+@pytest.mark.parametrize(("name", "sparse"), WITH_SPARSITY.items())
+def test_peaks_are_dense_and_in_proportion_to_each_other_and_to_the_memory(name: str, sparse: float | None) -> None:
+    one = called(name)
+    peaks = {str(dtype): fact.value for dtype, fact in one.peak_flops.items()}
+    half = peaks["fp16"]
+    assert peaks.get("bf16", half) == half
+    if sparse is not None:
+        assert half == pytest.approx(sparse / 2, rel=1e-3)
+        assert half == pytest.approx(2 * peaks["tf32"], rel=2.5e-3)
+    assert peaks["fp64"] <= peaks["fp32"] <= half / 4
+    assert one.memory_bytes
+    assert one.memory_bytes_per_s
+    assert 0.017 < one.memory_bytes.value / one.memory_bytes_per_s.value < 0.043
+    assert 100 < half / one.memory_bytes_per_s.value < 400
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA H100", "nvidia h200", "NVIDIA A100", "NVIDIA L40S", "A100", "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
+        "AMD Instinct MI250X / MI250", "",
+    ],
+)  # fmt: skip
+def test_a_part_of_a_name_a_slice_of_a_gpu_and_an_unknown_one_are_none(name: str) -> None:
+    assert device_called(name) is None
+
+
+def test_older_drivers_names_are_known_too() -> None:
+    assert called("A100-SXM4-80GB") == called("NVIDIA A100-SXM4-80GB")
+
+
+@pytest.mark.parametrize("name", [name for name in systems.names() if systems.load(name).device.kind == "cuda"])
+def test_every_systems_gpu_is_in_the_table_and_has_its_memory(name: str) -> None:
+    own = systems.load(name).device
+    advertised = called(own.name)
+    assert (own.memory_bytes, own.memory_bytes_per_s) == (advertised.memory_bytes, advertised.memory_bytes_per_s)
+    assert set(own.peak_flops) == set(advertised.peak_flops)
+    for dtype, fact in own.peak_flops.items():
+        assert fact.value == pytest.approx(advertised.peak_flops[dtype].value, rel=2e-3), "a paper may round"
+
+
+def test_what_a_system_says_of_its_device_goes_before_what_is_advertised_and_is_no_other_systems() -> None:
+    alps, table = systems.load("alps").device, called("NVIDIA GH200 120GB")
+    assert (alps.peak_flops["bf16"].value, table.peak_flops["bf16"].value) == (989e12, 990e12)
+    assert alps.peak_flops["tf32"] == table.peak_flops["tf32"]
+    assert set(alps.empirical_peak_flops) == {"bf16"}
+    assert not table.empirical_peak_flops
+
+
+def test_a_device_of_a_file_without_its_source_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "maker.yaml"
+    file.write_text("kind: cuda\ndevices: {Fast 1: {memory_bytes: {value: 1.0}}}")
+    with pytest.raises(SystemFileError, match=r"maker\.yaml.*devices\.Fast 1\.memory_bytes\.source"):
+        read_as(device.Devices, file, what="a devices", holds="kind and devices")
