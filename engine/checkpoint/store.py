@@ -1,8 +1,9 @@
 """Save and resume a training run: weights, optimizer moments, step. A checkpoint doesn't depend on the grid.
 
-Each entry is a serial tensor, written as the rectangles that the ranks hold (torch.distributed.checkpoint does the
-files and the resharding). A checkpoint is a folder step-N, written under a temporary name and renamed when it is
-whole; manifest.json in it says what it holds and how long each file is.
+Each entry is a serial tensor, written as the rectangles that the ranks hold; files and table of contents are those of
+torch.distributed.checkpoint, so its readers read them too. Its planning, which gathers what every rank holds on one, is
+not used: see contents.py. A checkpoint is a folder step-N, written under a temporary name and renamed when it is whole;
+manifest.json in it says what it holds and how long each file is.
 """
 
 import pickle
@@ -15,29 +16,20 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
-from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import _StoragePrefix
 from torch.distributed.checkpoint.metadata import (
     _MEM_FORMAT_ENCODING,
-    ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
     StorageMeta,
-    TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import (
-    LoadPlan,
-    ReadItem,
-    SavePlan,
-    TensorWriteData,
-    WriteItem,
-    WriteItemType,
-)
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, WriteItem
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
+from engine.checkpoint.contents import MOMENTS, Contents, Entry, chunks_of, file_prefix, stored_names
 from engine.checkpoint.manifest import Manifest, Saved, write_manifest
-from engine.comm.contact import Line
-from engine.comm.funnel import Comm
+from engine.comm.agreement import together
 from engine.errors import RunError
 from engine.parallel.model import ParallelModel
 from engine.placement import Placement, Rectangle
@@ -47,16 +39,12 @@ State = Mapping[nn.Parameter, Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One serial tensor of a checkpoint and the elements of it that this rank holds."""
+class _Held:
+    """A serial tensor of a checkpoint and the elements of it that this rank holds."""
 
     placement: Placement
     local: Tensor
     rectangles: list[Rectangle]
-
-    def chunks(self) -> list[ChunkStorageMetadata]:
-        """Its rectangles as torch.distributed.checkpoint names them."""
-        return [ChunkStorageMetadata(torch.Size(r.offsets), torch.Size(r.sizes)) for r in self.rectangles]
 
     def region(self, index: MetadataIndex) -> Tensor:
         """The view of the local elements that starts at an offset of the serial tensor."""
@@ -65,25 +53,9 @@ class Entry:
 
 
 class _SavePlanner(dcp.DefaultSavePlanner):
-    def create_local_plan(self) -> SavePlan:
-        items = [
-            WriteItem(
-                index=MetadataIndex(name, chunk.offsets),
-                type=WriteItemType.SHARD,
-                tensor_data=TensorWriteData(
-                    chunk=chunk,
-                    properties=TensorProperties.create_from_tensor(entry.local.detach()),
-                    size=torch.Size(entry.placement.shape),
-                ),
-            )
-            for name, entry in self.state_dict.items()
-            for chunk in entry.chunks()
-        ]
-        self.plan = SavePlan(items)
-        return self.plan
-
     def resolve_data(self, write_item: WriteItem) -> Tensor:
-        return self.state_dict[write_item.index.fqn].region(write_item.index)
+        region: Tensor = self.state_dict[write_item.index.fqn].region(write_item.index)
+        return region.reshape(-1).view(region.shape)  # the strides that its sizes give, which are written too
 
 
 class _LoadPlanner(dcp.DefaultLoadPlanner):
@@ -96,10 +68,10 @@ class _LoadPlanner(dcp.DefaultLoadPlanner):
     def create_local_plan(self) -> LoadPlan:
         assert self.metadata is not None
         items: list[ReadItem] = []
-        for name, entry in self.state_dict.items():
-            stored = self.metadata.state_dict_metadata[name]
-            assert isinstance(stored, TensorStorageMetadata)
-            items += create_read_items_for_chunk_list(name, stored, entry.chunks())
+        for name, held in self.state_dict.items():
+            table = self.metadata.state_dict_metadata[name]
+            assert isinstance(table, TensorStorageMetadata)
+            items += create_read_items_for_chunk_list(name, table, chunks_of(held.rectangles))
         return LoadPlan(items)
 
     def resolve_tensor(self, read_item: ReadItem) -> Tensor:
@@ -155,16 +127,15 @@ class _Reader(dcp.FileSystemReader):
         return metadata
 
 
-def _entries(model: ParallelModel, state: State) -> dict[str, Entry]:
-    """Every parameter and both of its moments, by a name that holds the serial one."""
-    grid, coords = model.comm.grid, model.comm.coords
-    found: dict[str, Entry] = {}
+def _held(model: ParallelModel, state: State) -> dict[str, _Held]:
+    """Every parameter and its moments."""
+    found: dict[str, _Held] = {}
     for name, parameter in model.local_parameters().items():
         placement = model.placements[name]
-        rectangles = placement.rectangles(grid, coords)
-        found[f"model/{name}"] = Entry(placement, parameter, rectangles)
-        for moment in ("exp_avg", "exp_avg_sq"):
-            found[f"optimizer/{name}/{moment}"] = Entry(placement, state[parameter][moment], rectangles)
+        rectangles = placement.rectangles(model.comm.grid, model.comm.coords)
+        tensors = parameter, *(state[parameter][moment] for moment in MOMENTS)
+        for stored_as, local in zip(stored_names(name), tensors, strict=True):
+            found[stored_as] = _Held(placement, local, rectangles)
     return found
 
 
@@ -172,52 +143,68 @@ def save(folder: Path, manifest: Manifest, model: ParallelModel, state: State) -
     """Write the checkpoint folder/step-N, all ranks together; returns its path once it is whole.
 
     manifest.files is filled in here. A save that is killed leaves only a hidden folder, which the next save of that
-    step removes.
+    step removes. Raises RunError on all ranks if one could not do its part.
     """
     final = folder / f"step-{manifest.step}"
     temporary = folder / f".step-{manifest.step}.part"
-    first = model.comm.rank == 0
-    if first:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-    model.comm.barrier()
-    try:
-        planner = _SavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-        with _line(model.comm, f"while saving {final}").held():
-            dcp.save(_entries(model, state), checkpoint_id=temporary, planner=planner)
-    except CheckpointException as error:
-        raise RunError(f"The checkpoint {final} could not be written: {_first_cause(error)}") from error
-    if first:
-        files = {file.name: file.stat().st_size for file in sorted(temporary.iterdir())}
-        write_manifest(manifest.model_copy(update={"files": files}), temporary)
-        older = folder / f".step-{manifest.step}.old"
-        if final.exists():
-            shutil.rmtree(older, ignore_errors=True)
-            final.rename(older)
-        temporary.rename(final)
-        shutil.rmtree(older, ignore_errors=True)
-    model.comm.barrier()
+    comm = model.comm
+    first = comm.rank == 0
+    held = _held(model, state)
+    contents = Contents([Entry(name, one.placement, one.local.dtype) for name, one in held.items()], comm.grid)
+    failed = f"The checkpoint {final} could not be written"
+    with together(comm, failed):
+        if first:
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+    with together(comm, failed):
+        _write(contents, held, temporary, comm.rank)
+        sizes = contents.write_table(temporary) if first else {}
+    with together(comm, failed):
+        if first:
+            _finish(manifest, sizes, temporary, final)
     return final
+
+
+def _write(contents: Contents, held: Mapping[str, _Held], folder: Path, rank: int) -> None:
+    """This rank's file. Raises RunError if anything stands elsewhere in it than the table of contents says."""
+    items, results = contents.of(rank)
+    if not items:
+        return
+    planner = _SavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    planner.set_up_planner(dict(held))
+    writer = dcp.FileSystemWriter(folder)
+    plan = SavePlan(items, storage_data=_StoragePrefix(file_prefix(rank)))
+    written = writer.write_data(plan, planner)
+    written.wait()
+    if written.value() != results:
+        raise RunError("torch.save wrote other lengths than those that it gives for the same sizes.")
+
+
+def _finish(manifest: Manifest, sizes: Mapping[str, int], temporary: Path, final: Path) -> None:
+    """Give the checkpoint its manifest and its name. Raises RunError unless the files of all ranks are there."""
+    files = {file.name: file.stat().st_size for file in sorted(temporary.iterdir())}
+    for name, size in sizes.items():
+        if files.get(name) != size:
+            raise RunError(
+                f"{name} has {files.get(name, 0)} of {size} bytes where rank 0 looks: save to a folder that all ranks "
+                f"share."
+            )
+    write_manifest(manifest.model_copy(update={"files": files}), temporary)
+    older = final.with_name(f".{final.name}.old")
+    if final.exists():
+        shutil.rmtree(older, ignore_errors=True)
+        final.rename(older)
+    temporary.rename(final)
+    shutil.rmtree(older, ignore_errors=True)
 
 
 def load(saved: Saved, model: ParallelModel, state: State) -> None:
     """Read weights and moments into this rank's part of the model and of its state, on whatever grid. All ranks
-    together.
+    together. Raises RunError on all of them if one could not read its part.
     """
-    try:
-        with _line(model.comm, f"while loading {saved.folder}").held():
-            dcp.load(_entries(model, state), storage_reader=_Reader(saved.folder), planner=_LoadPlanner())
-    except CheckpointException as error:
-        raise RunError(f"The checkpoint {saved.folder} could not be read: {_first_cause(error)}") from error
-
-
-def _line(comm: Comm, doing: str) -> Line:
-    """The library's own way to all ranks. An error that isn't its CheckpointException is one of that way."""
-    others = [rank for rank in range(comm.grid.size) if rank != comm.rank]
-    return Line(comm.rank, doing, others, "torch.distributed")
-
-
-def _first_cause(error: CheckpointException) -> str:
-    """The library's exception (not an Exception) holds one failure a rank."""
-    rank, (cause, _) = next(iter(error.failures.items()))
-    return f"rank {rank}: {type(cause).__name__}: {cause}"
+    with together(model.comm, f"The checkpoint {saved.folder} could not be read"):
+        reader, planner = _Reader(saved.folder), _LoadPlanner()
+        table = reader.read_metadata()
+        planner.set_up_planner(dict(_held(model, state)), table)
+        reader.set_up_storage_reader(table, is_coordinator=False)
+        reader.read_data(planner.create_local_plan(), planner).wait()

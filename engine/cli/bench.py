@@ -148,13 +148,20 @@ def matmul(
 def startup(
     *,
     grid: Annotated[Grid, word(Grid.parse, GRID), Parameter(help="the default has 32,768 ranks")] = Grid(8, 4, 16, 64),
+    model: Annotated[str | None, Parameter(help="of which a checkpoint is planned too, such as gpt-320b")] = None,
     json: Json = False,
 ) -> int:
-    """Measure what Grid and Comm cost one rank of a very large job."""
+    """Measure what Grid and Comm, and the plan of a checkpoint, cost one rank of a very large job."""
+    from engine.bench import checkpoint
     from engine.bench.startup import measure
 
+    network = ModelChoice(model=model).resolve() if model else None
     found = measure(grid)
-    tell(f"{grid.size:,} ranks, {found}", {"ranks": grid.size, **asdict(found)}, as_json=json)
+    words, record = f"{grid.size:,} ranks, {found}", {"ranks": grid.size, **asdict(found)}
+    if network is not None:
+        plan = checkpoint.measure(network, grid)
+        words, record = f"{words}\n{network.name}, {plan}", record | asdict(plan)
+    tell(words, record, as_json=json)
     return 0
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import torch
 
+from engine.comm.agreement import texts
 from engine.comm.funnel import Comm
 from engine.energy import meter as metering
 from engine.energy.counter import Found
@@ -16,7 +17,6 @@ from engine.measure.machine import kernel_name, sysfs
 from engine.result import metrics
 from engine.result.energy import COMPONENTS, Component, ComponentEnergy, Energy
 from engine.training.config import EnergyOption
-from engine.training.gathered import texts
 
 log = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from engine.comm.agreement import texts
 from engine.comm.collective import AXIS_OF_LANE
 from engine.comm.funnel import Comm
 from engine.comm.roster import Roster, own_row
@@ -35,7 +36,7 @@ from engine.result.step import (
 )
 from engine.training.network import grouped, with_memory
 
-NAME_BYTES, NETWORK_BYTES = 256, 600
+NETWORK_BYTES = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +214,6 @@ def profile(comm: Comm, profiling: Profiling) -> Profile:
             for rank in profiling.request.ranks
         ),
     )
-
-
-def texts(comm: Comm, text: str, most_bytes: int = NAME_BYTES) -> list[str]:
-    """A short text of every rank, in rank order; a longer one is cut. Collective."""
-    encoded = text.encode()[:most_bytes].ljust(most_bytes, b"\0")
-    rows = comm.everyone(torch.frombuffer(bytearray(encoded), dtype=torch.uint8))
-    return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows.tolist()]
 
 
 def roster(comm: Comm) -> Roster:

@@ -133,7 +133,7 @@ def test_every_field_has_an_option_of_its_own() -> None:
         (["bench", "gemm"], ["dtype", "sizes", "device", "time-budget", "label", "json", "out"]),
         (["bench", "memory"], ["array-size", "repeats", "device", "time-budget", "label", "json", "out"]),
         (["bench", "latency"], ["samples", "device", "label", "json", "out"]),
-        (["bench", "startup"], ["grid", "json"]),
+        (["bench", "startup"], ["grid", "model", "json"]),
         (["bench", "matmul"], [*OF_BENCH_MATMUL.split(), "json"]),
         (["bench", "overlap"], [*OF_BENCH_OVERLAP, "json"]),
         (["bench", "peers"], [*OF_BENCH_PEERS.split(), "json"]),
@@ -257,7 +257,7 @@ def test_a_person_reads_a_table_and_a_program_the_same_as_json(
         "gemm": (["bench", "gemm", "--sizes", "32,64", "--dtype", "fp32"], "64 x 64"),
         "memory": (["bench", "memory", "--array-size", "1e5", "--repeats", "3"], "triad"),
         "latency": (["bench", "latency", "--samples", "20"], "dispatch"),
-        "startup": (["bench", "startup", "--grid", "2x2x2x1"], "8 ranks"),
+        "startup": (["bench", "startup", "--grid", "2x2x2x1", "--model", "gpt-test"], "the table of all"),
         "train": (["train", *SMALL, "--iterations", "3"], "at first"),
     }
     for name, (words, told) in commands.items():

@@ -8,11 +8,12 @@ import nccl_logs
 import pytest
 from real_ranks import run_processes
 
+from engine.comm.agreement import texts
 from engine.comm.funnel import Comm
 from engine.comm.transport import Heard, listen, parse
 from engine.grid import Grid
 from engine.result.schema import Network
-from engine.training.gathered import NETWORK_BYTES, everyones, texts
+from engine.training.gathered import NETWORK_BYTES, everyones
 from engine.training.network import grouped, with_memory
 
 SOCKET = Heard(network="Socket")

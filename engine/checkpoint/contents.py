@@ -1,0 +1,185 @@
+"""What the files of a checkpoint hold. It follows from the placements, so every rank knows it without asking another.
+
+Elements that several ranks hold are written by one: of each tensor by the ranks at one place on the axes that don't
+split it, where least is written so far. A rank writes its rectangles one after another into one file, and torch.save
+takes as many bytes for each as dtype and sizes say.
+"""
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import IO, cast
+
+import numpy as np
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import DEFAULT_SUFFIX, _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import WriteResult
+
+from engine.grid import Axis, Coords, Grid
+from engine.placement import Placement, Rectangle
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+AXES = tuple(reversed(Axis))
+"""In the order of the ranks: the outermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One serial tensor of a checkpoint."""
+
+    name: str
+    placement: Placement
+    dtype: torch.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the whole tensor."""
+        return prod(self.placement.shape) * self.dtype.itemsize
+
+
+def stored_names(parameter: str) -> list[str]:
+    """The names, which hold its serial one, of a parameter and its moments."""
+    return [f"model/{parameter}", *(f"optimizer/{parameter}/{moment}" for moment in MOMENTS)]
+
+
+def chunks_of(rectangles: Iterable[Rectangle]) -> list[ChunkStorageMetadata]:
+    """Rectangles as torch.distributed.checkpoint names them."""
+    return [ChunkStorageMetadata(torch.Size(r.offsets), torch.Size(r.sizes)) for r in rectangles]
+
+
+class Contents:
+    """The files of a checkpoint that the ranks of a grid write."""
+
+    def __init__(self, entries: Iterable[Entry], grid: Grid) -> None:
+        self._grid = grid
+        # The writer sorts by these sizes where it copies from a GPU ahead, and elsewhere not at all.
+        self._entries = sorted(entries, key=lambda entry: entry.num_bytes)
+        self._ranks = np.arange(grid.size).reshape([grid[axis] for axis in AXES])
+        self._writers = _writers(self._entries, grid, self._ranks.shape)
+        self._shards: dict[tuple[object, ...], list[list[ChunkStorageMetadata]]] = {}
+
+    def of(self, rank: int) -> tuple[list[WriteItem], list[WriteResult]]:
+        """What a rank writes, in this order, and what the writer has to say of it."""
+        coords, file = self._grid.coords(rank), File(rank)
+        items, results = [], []
+        for entry, writers in zip(self._entries, self._writers, strict=True):
+            if rank not in self._ranks[writers]:
+                continue
+            for chunk in chunks_of(entry.placement.rectangles(self._grid, coords)):
+                data = TensorWriteData(chunk, TensorProperties(entry.dtype), torch.Size(entry.placement.shape))
+                items.append(WriteItem(MetadataIndex(entry.name, chunk.offsets), WriteItemType.SHARD, tensor_data=data))
+                results.append(file.add(entry, chunk))
+        return items, results
+
+    def write_table(self, folder: Path) -> dict[str, int]:
+        """Write the table of contents of all ranks' files; returns how many bytes each file has."""
+        tensors = {
+            entry.name: TensorStorageMetadata(
+                TensorProperties(entry.dtype),
+                torch.Size(entry.placement.shape),
+                [chunk for shard in self._shards_of(entry.placement) for chunk in shard],
+            )
+            for entry in self._entries
+        }
+        files = [File(rank) for rank in range(self._grid.size)]
+        dcp.FileSystemWriter(folder).finish(Metadata(tensors), self._results(files))  # type: ignore[arg-type]
+        return {file.name: file.num_bytes for file in files if file.num_bytes}
+
+    def _results(self, files: Sequence["File"]) -> Iterator[list[WriteResult]]:
+        """Of all ranks, a list an entry, so that few are there at once."""
+        for entry, writers in zip(self._entries, self._writers, strict=True):
+            ranks, shards = self._ranks[writers].ravel().tolist(), self._shards_of(entry.placement)
+            yield [files[rank].add(entry, chunk) for rank, shard in zip(ranks, shards, strict=True) for chunk in shard]
+
+    def _shards_of(self, placement: Placement) -> list[list[ChunkStorageMetadata]]:
+        """The rectangles of all ranks that hold something else, in the order of their places."""
+        p = placement
+        key = p.shape, p.split, p.sharded, tuple(p.parts.items()), p.column_major
+        if key not in self._shards:
+            held = _held(placement)
+            places = product(*(range(self._grid[axis] if axis in held else 1) for axis in AXES))
+            self._shards[key] = [
+                chunks_of(placement.rectangles(self._grid, Coords(**dict(zip(AXES, place, strict=True)))))
+                for place in places
+            ]
+        return self._shards[key]
+
+
+class File:
+    """What a rank writes, one rectangle after another."""
+
+    def __init__(self, rank: int) -> None:
+        self.name, self.num_bytes = f"{file_prefix(rank)}0{DEFAULT_SUFFIX}", 0
+
+    def add(self, entry: Entry, chunk: ChunkStorageMetadata) -> WriteResult:
+        """Where the next one stands."""
+        length, offset = saved_bytes(entry.dtype, chunk.sizes), self.num_bytes
+        self.num_bytes += length
+        return WriteResult(MetadataIndex(entry.name, chunk.offsets), length, _StorageInfo(self.name, offset, length))
+
+
+def file_prefix(rank: int) -> str:
+    """How torch.distributed.checkpoint has the names of a rank's files begin."""
+    return f"__{rank}_"
+
+
+def _held(placement: Placement) -> frozenset[Axis]:
+    """The axes along which ranks hold different elements."""
+    return frozenset(axis for axis in placement.split if axis) | ({Axis.Z} if placement.sharded else frozenset())
+
+
+def _writers(entries: Sequence[Entry], grid: Grid, shape: Sequence[int]) -> list[tuple[slice, ...]]:
+    """Of each entry where the ranks that write it stand. Large ones are given out first."""
+    load = np.zeros(shape, dtype=np.int64)
+    found: dict[str, tuple[slice, ...]] = {}
+    for entry in reversed(entries):
+        held = _held(entry.placement)
+        heaviest = load.max(axis=tuple(dim for dim, axis in enumerate(AXES) if axis in held), keepdims=True)
+        least = np.unravel_index(heaviest.argmin(), heaviest.shape)
+        writers = tuple(
+            slice(None) if axis in held else slice(int(at), int(at) + 1) for axis, at in zip(AXES, least, strict=True)
+        )
+        load[writers] += entry.placement.local_numel(grid) * entry.dtype.itemsize
+        found[entry.name] = writers
+    return [found[entry.name] for entry in entries]
+
+
+class _Count(io.RawIOBase):
+    """A file of which only the length is kept."""
+
+    def __init__(self) -> None:
+        self._position = 0
+
+    def write(self, data: object) -> int:
+        size = memoryview(data).nbytes  # type: ignore[arg-type]
+        self._position += size
+        return size
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + (self._position if whence == io.SEEK_CUR else 0)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+
+@cache
+def saved_bytes(dtype: torch.dtype, sizes: torch.Size) -> int:
+    """What torch.save makes of a contiguous tensor: neither its memory nor its bytes are touched."""
+    count = _Count()
+    with torch.serialization.skip_data():
+        torch.save(torch.empty(sizes, dtype=dtype), cast("IO[bytes]", count))
+    return count.tell()
