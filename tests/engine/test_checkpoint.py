@@ -1,24 +1,32 @@
 """Checkpoints: saved on one grid and resumed on another, whole or not there, and refused when they don't fit."""
 
 import pickle
+import re
+import resource
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from real_ranks import run_processes
+from torch import Tensor
 from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
 from training import grid_id
 
 from engine.batch import Batch
-from engine.checkpoint.manifest import Manifest, find, read_manifest, write_manifest
+from engine.checkpoint import contents
+from engine.checkpoint.manifest import Manifest, Saved, find, read_manifest, write_manifest
 from engine.checkpoint.store import _Unpickler
 from engine.comm.funnel import Comm
-from engine.errors import UsageError
+from engine.errors import RunError, UsageError
 from engine.grid import Grid
+from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
+from engine.parallel.serial_state import full_state_dict
 from engine.training.config import OptimConfig, TrainConfig
 from engine.training.plan import checked
 
@@ -120,6 +128,107 @@ def test_a_checkpoint_of_another_model_or_run_is_refused(saved: tuple[Path, list
         checked(_config(folder, Grid(), resume=folder, seed=1), 1)
     with pytest.raises(UsageError, match="There is no checkpoint"):
         checked(_config(folder, Grid(), resume=folder / "nowhere"), 1)
+
+
+OF_OBJECTS = ("gather_object", "all_gather_object", "scatter_object_list", "broadcast_object_list")
+
+
+def _saved_in_silence(comm: Comm, config: TrainConfig) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Weights before a save and after a load, gathered on rank 0, in a process where nobody can send objects."""
+    from engine.checkpoint import store
+    from engine.training.trainer import Trainer
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("an object was sent")
+
+    for name in OF_OBJECTS:
+        setattr(dist, name, refuse)
+    with pytest.raises(AssertionError, match="an object was sent"):
+        dcp.save({"a": torch.zeros(1)}, checkpoint_id=config.out.parent / "theirs")
+    assert comm.recorder is not None
+    trainer = Trainer(checked(config, comm.grid.size), comm, comm.recorder)
+    trainer.step()
+    trainer.save()
+    before = full_state_dict(trainer.model)
+    assert config.save is not None
+    folder = config.save / "step-1"
+    trainer.step()
+    store.load(Saved(folder, read_manifest(folder, trainer.plan.model)), trainer.model, trainer.optimizer.state)
+    return before, full_state_dict(trainer.model)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_no_object_is_sent_to_save_or_to_load_and_the_librarys_own_reader_finds_the_serial_tensors(
+    tmp_path: Path,
+) -> None:
+    grid = Grid(2, 1, 2, 2)
+    before, after = run_processes(grid, _saved_in_silence, _config(tmp_path, grid, save=tmp_path, save_every=1))[0]
+    read = {f"model/{name}": torch.full_like(tensor, torch.nan) for name, tensor in before.items()}
+    dcp.load(read, checkpoint_id=tmp_path / "step-1", no_dist=True)
+    for name, tensor in before.items():
+        assert torch.equal(read[f"model/{name}"], tensor)
+        assert torch.equal(after[name], tensor)
+
+
+def _refused(act: Callable[[], object]) -> str:
+    with pytest.raises(RunError) as told:
+        act()
+    return str(told.value)
+
+
+def _faults_of_rank_1(comm: Comm, config: TrainConfig) -> list[str]:
+    """What a rank says of a disk that is full, of a folder that isn't shared and of a file that can't be read."""
+    from engine.checkpoint import store
+    from engine.training.trainer import Trainer
+
+    assert comm.recorder is not None
+    own = config.out.parent / f"of rank {comm.rank}"
+    (own / ".step-1.part").mkdir(parents=True)
+    trainer = Trainer(checked(config, comm.grid.size), comm, comm.recorder)
+    trainer.step()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if comm.rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+    said = [_refused(trainer.save)]
+    resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    trainer.plan = replace(trainer.plan, config=replace(config, save=own))
+    said.append(_refused(trainer.save))
+    trainer.plan = replace(trainer.plan, config=config)
+    trainer.save()
+    folder = own if comm.rank == 1 else config.out.parent / "saved" / "step-1"
+    manifest = Manifest(step=1, seed=0, batch_size=8, dtype="fp64", model={}, files={})
+    said.append(_refused(lambda: store.load(Saved(folder, manifest), trainer.model, trainer.optimizer.state)))
+    return said
+
+
+def test_what_one_rank_can_not_write_or_read_all_ranks_tell_in_its_words(tmp_path: Path) -> None:
+    grid = Grid(1, 1, 1, 2)
+    config = _config(tmp_path, grid, save=tmp_path / "saved", save_every=1)
+    told = run_processes(grid, _faults_of_rank_1, config)
+    full, apart, missing = told[0]
+    assert re.fullmatch(r"The checkpoint \S*saved/step-1 could not be written: rank 1: .*File too large.*", full)
+    assert re.search(
+        r"could not be written: rank 0: __1_0\.distcp has 0 of \d+ bytes where rank 0 looks: save to a folder that all "
+        r"ranks share\.$",
+        apart,
+    )
+    assert re.search(r"could not be read: rank 1: FileNotFoundError: .*of rank 1/\.metadata", missing)
+    assert [words.partition(": ")[2] for words in told[1]] == [words.partition(": ")[2] for words in told[0]]
+    assert [path.name for path in (tmp_path / "saved").iterdir()] == ["step-1"], "the save after the one that failed"
+    assert not (tmp_path / "of rank 0" / "step-1").exists()
+
+
+def test_a_rank_whose_file_is_not_as_the_table_of_contents_says_refuses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine.training.trainer import Trainer
+
+    trainer = Trainer(checked(_config(tmp_path, Grid(), save=tmp_path, save_every=1), 1), Comm(Grid()), Recorder())
+    trainer.step()
+    monkeypatch.setattr(contents, "saved_bytes", lambda dtype, sizes: 64)
+    with pytest.raises(RunError, match=r"rank 0: torch\.save wrote other lengths"):
+        trainer.save()
+    assert not (tmp_path / "step-1").exists()
 
 
 class _Hostile:
