@@ -4,26 +4,33 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.reduce_dtype import reduce_dtype
+
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """master: the stored shards, their gradients and the optimizer. compute: gathered weights and activations.
-    reduce: weight gradients while they are summed over z, all gradients over data. Norm
-    statistics and losses are never below fp32.
+    """master: the stored shards, their gradients and the optimizer. compute: gathered weights and activations. given:
+    the name of the format in which gradients are summed, if it is not for reduce() to choose. Norm statistics and
+    losses are never below fp32.
     """
 
     master: torch.dtype
     compute: torch.dtype
-    reduce: torch.dtype
+    given: str | None = None
 
     @classmethod
     def named(cls, name: str, reduce: str | None = None) -> "Precision":
-        """fp32 and fp64 throughout, or bf16 compute over fp32 masters; reduce defaults to the compute dtype."""
+        """fp32 and fp64 throughout, or bf16 compute over fp32 masters; reduce: for all sums of gradients."""
         compute = DTYPES[name]
         master = torch.float32 if compute is torch.bfloat16 else compute
-        return cls(master, compute, DTYPES[reduce or name])
+        return cls(master, compute, reduce)
+
+    def reduce(self, ranks: int) -> torch.dtype:
+        """Of weight gradients while they are summed over so many ranks of z, and of all gradients over data."""
+        return DTYPES[reduce_dtype(NAMES[self.compute], ranks, self.given)]
 
 
 def at_least_fp32(tensor: torch.Tensor) -> torch.Tensor:

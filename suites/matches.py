@@ -67,7 +67,7 @@ def room(system: System) -> Room:
 def our_micro_batch(case: Case, grid: Grid, room: Room) -> int | None:
     """What a rank of ours takes at once on a grid, the most that fits or 1; None for its share."""
     workload = Workload(
-        Batch(case.sequences), case.precision, None, case.checkpoint_activations, case.overlap, room.device
+        Batch(case.sequences), case.precision, case.precision, case.checkpoint_activations, case.overlap, room.device
     )
     micro, _ = Job(case.model, workload, room.device_memory).settled(grid)
     return None if micro == case.sequences // grid.batch_split else micro

@@ -210,6 +210,7 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
                 place,
                 candidate,
                 {axis: taken.along(candidate.grid, axis) for axis in Axis},
+                reduce_dtypes=workload.reduce_dtypes(candidate.grid),
                 device_memory=memory,
                 tokens=tokens_a_batch,
                 token_budget=budget,

@@ -78,7 +78,8 @@ class Reduction:
         precision: Precision,
         overlap: Overlap,
     ) -> None:
-        self._comm, self._precision = comm, precision
+        self._comm = comm
+        self._over_z, self._over_data = precision.reduce(comm.grid.z), precision.reduce(comm.grid.data)
         self._parameters = [weight.shard for weight in weights] + list(replicated)
         offsets = [0, *accumulate(parameter.numel() for parameter in self._parameters)]
         self._starts = offsets[:-1]
@@ -97,7 +98,7 @@ class Reduction:
         self._late: list[tuple[_Gradient, Tensor]] = []
         self._early = False
         """In a step's last pass: whole gradients are handed over to the sum over data at once."""
-        self._data_sum = DataSum(comm, self.flat, precision.reduce)
+        self._data_sum = DataSum(comm, self.flat, self._over_data)
         self.switch(overlap)
 
     def switch(self, overlap: Overlap) -> None:
@@ -105,7 +106,7 @@ class Reduction:
         self._overlap = overlap
         early = overlap.data and self._comm.grid.data > 1
         bucket = overlap.bucket_bytes or bucket_bytes(self._comm.grid.data)
-        self._data_sum.bucket = bucket / self._precision.reduce.itemsize if early else torch.inf
+        self._data_sum.bucket = bucket / self._over_data.itemsize if early else torch.inf
 
     def start_step(self) -> None:
         """Sharded gradients are overwritten by their first contribution, so only the rest is zeroed."""
@@ -141,7 +142,7 @@ class Reduction:
             return
         contribution = gradient.elements.new_empty(prod(weight.tile_shape), dtype=dtype)
         fill(weight.tile(contribution), add=False)
-        flat = contribution.to(self._precision.reduce)
+        flat = contribution.to(self._over_z)
         out = None
         if gradient.state is GradientState.EMPTY and flat.dtype == gradient.elements.dtype:
             out, gradient.state = gradient.elements, GradientState.PARTIAL

@@ -29,7 +29,9 @@ def policy(case: Case) -> MixedPrecisionPolicy:
     precision = Precision.named(case.precision)
     if precision.compute == precision.master:
         return MixedPrecisionPolicy()
-    return MixedPrecisionPolicy(param_dtype=precision.compute, reduce_dtype=precision.reduce, cast_forward_inputs=False)
+    return MixedPrecisionPolicy(
+        param_dtype=precision.compute, reduce_dtype=precision.compute, cast_forward_inputs=False
+    )
 
 
 def fill(model: SerialModel, case: Case) -> None:

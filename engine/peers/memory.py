@@ -178,7 +178,12 @@ def both(contest: Contest, case: Case, device: str) -> Both:
 def ours(case: Case, grid: Grid, device: str) -> float:
     """Bytes of a rank of the engine."""
     workload = Workload(
-        Batch(case.sequences, case.micro_batch), case.precision, None, case.checkpoint_activations, case.overlap, device
+        Batch(case.sequences, case.micro_batch),
+        case.precision,
+        case.precision,
+        case.checkpoint_activations,
+        case.overlap,
+        device,
     )
     return Footprint(case.model, workload).on(grid).total
 

@@ -29,6 +29,7 @@ def plan(case: Case, comm: Comm, *, tune: bool = False) -> Plan:
         optim=case.optim,
         seed=case.seed,
         precision=case.precision,
+        reduce_dtype=case.precision,  # as the peers do
         tune_matmul=tune,
     )
     return Plan(config, case.model, comm.grid, Synthetic(case.model.vocabulary))

@@ -27,6 +27,11 @@ from engine.planning.memory import Workload
 Seconds = Mapping[tuple[str, Axis], float]
 """Of a step, by an equation's name and the axis that it runs along."""
 LinksOn = Callable[[Grid], Links]
+SUMMED_ALONG: Mapping[Callable[[Layer, Grid, Links], float], Axis] = {
+    reduce_scatter_z: Axis.Z,
+    all_reduce_data: Axis.DATA,
+}
+"""Equations of weight gradients, whose format on their way may be a wider one."""
 
 
 def papers_links(bandwidths: Bandwidths) -> LinksOn:
@@ -61,7 +66,7 @@ class Costs:
 
     def __init__(self, model: Architecture, workload: Workload) -> None:
         again = 2 if workload.checkpoint_activations else 1
-        self._sequences = workload.batch.sequences
+        self._sequences, self._workload = workload.batch.sequences, workload
         block, head = linear_layers(model, self._sequences * model.sequence, workload.compute)
         # Nothing needs the last sum of a block that is computed again: it is left out (closed form of the engine).
         parts = [_Part(layer, again, again if at < len(block) - 1 else 1) for at, layer in enumerate(block)]
@@ -101,5 +106,7 @@ class Costs:
         for part, count in self._parts.items():
             layer = replace(part.layer, m=part.layer.m // (grid.data * micros))
             for equation, often in times(part).items():
-                spent[equation.__name__, axis_of(equation, layer)] += count * often * equation(layer, grid, links)
+                along = SUMMED_ALONG.get(equation)
+                sent = layer if along is None else replace(layer, element=self._workload.reduce(grid, along))
+                spent[equation.__name__, axis_of(equation, layer)] += count * often * equation(sent, grid, links)
         return dict(spent)

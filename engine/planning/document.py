@@ -40,8 +40,9 @@ class Memory(Record):
 class Row(Record):
     """One grid. What only a simulation tells is absent without one; days and device-hours are for the token budget.
 
-    exact: whether the whole network was traced, not few layers. peak_bytes: of that trace. timeline: of the fastest, of
-    a network of timeline_layers.
+    reduce_dtypes: in which gradients are summed along z and data; older plans don't say. exact: whether the whole
+    network was traced, not few layers. peak_bytes: of that trace. timeline: of the fastest, of a network of
+    timeline_layers.
     """
 
     place: int = Field(ge=1)
@@ -52,6 +53,7 @@ class Row(Record):
     costs: tuple[Cost, ...]
     bytes_per_s: dict[Axis, float]
     memory: Memory
+    reduce_dtypes: dict[Axis, str] = {}
     time_s: float | None = None
     interval_s: tuple[float, float] | None = None
     compute_s: float | None = None
@@ -106,6 +108,7 @@ def row(
     candidate: Candidate,
     bytes_per_s: dict[Axis, float],
     *,
+    reduce_dtypes: dict[Axis, str],
     device_memory: float | None,
     tokens: int,
     token_budget: float,
@@ -152,5 +155,6 @@ def row(
             total=needs.total,
             of_device=metrics.of_device_memory(needs.total, device_memory) if device_memory else None,
         ),
+        reduce_dtypes=reduce_dtypes,
         **told,
     )

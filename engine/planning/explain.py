@@ -123,6 +123,7 @@ def explained(plan: GridPlan, row: Row, after: Row | None, bandwidths: Bandwidth
         )
     found = [axis for axis in Axis if grid[axis] > 1]
     lines += [_bandwidth(plan, grid, axis, row.bytes_per_s[axis], bandwidths) for axis in found]
+    lines += _summed(row, grid, plan.precision)
     lines.append(_memory(row.memory, plan))
     lines += (
         [LAST[plan.ordered_by == "simulated"]] if after is None else _compared(row, after, plan.ordered_by == "as_run")
@@ -143,6 +144,15 @@ def _bandwidth(plan: GridPlan, grid: Grid, axis: Axis, bytes_per_s: float, bandw
     if rings == 1:
         return f"{begun}: their group leaves its nodes, and no other ring does."
     return f"{begun}: their group leaves its nodes, where {rings} rings share {bandwidths.inter / 1e9:.3g} GB/s."
+
+
+def _summed(row: Row, grid: Grid, precision: str) -> list[str]:
+    """In which format gradients travel along each axis that sums them."""
+    found = {axis: dtype for axis, dtype in row.reduce_dtypes.items() if grid[axis] > 1}
+    if not found:
+        return []
+    wider = f", for {precision} loses too much over so many ranks" if set(found.values()) != {precision} else ""
+    return [f"Gradients are summed {' and '.join(f'over {a} in {dtype}' for a, dtype in found.items())}{wider}."]
 
 
 def _memory(memory: Memory, plan: GridPlan) -> str:

@@ -16,14 +16,15 @@ from engine.planning.weights import Turn, Weights
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """Of one rank. reduce, master: bytes of an element on its way, and where it is summed. on_cpu: over gloo, whose
-    reduce-scatter is an exchange into a second buffer and a sum (comm/gloo.py).
+    """Of one rank. over_z, over_data, master: bytes of an element on its way along an axis, and where it is summed.
+    on_cpu: over gloo, whose reduce-scatter is an exchange into a second buffer and a sum (comm/gloo.py).
     """
 
     weights: Weights
     grid: Grid
     overlap: Overlap
-    reduce: int
+    over_z: int
+    over_data: int
     master: int
     on_cpu: bool
 
@@ -32,13 +33,13 @@ class Gradients:
 
         What isn't sent is made where it belongs, or else added to that, for which a processor casts it first.
         """
-        made = tile * dtype if dtype != self.reduce else 0.0
+        made = tile * dtype if dtype != self.over_z else 0.0
         if self.grid.z > 1:
             return made + tile * self._of_flight(turn.number)
         if dtype == self.master:
             return 0.0
-        added = tile * self.master if self.on_cpu and turn.number and self.reduce != self.master else 0.0
-        return made + tile * self.reduce + added
+        added = tile * self.master if self.on_cpu and turn.number and self.over_z != self.master else 0.0
+        return made + tile * self.over_z + added
 
     def in_flight(self, made: Sequence[float], turn: Turn) -> float:
         """After these of this micro-batch, the latest first; those of the one before it come after them."""
@@ -58,15 +59,15 @@ class Gradients:
         if not (turn.last and self.overlap.data and self._copied):
             return 0.0
         bucket = self.overlap.bucket_bytes or bucket_bytes(self.grid.data)
-        return blocks * self.weights.stored_block * self.reduce // bucket * bucket
+        return blocks * self.weights.stored_block * self.over_data // bucket * bucket
 
     def at_end(self) -> float:
         """Copies that are summed over data when all is made."""
-        return self.reduce * self.weights.stored if self._copied else 0.0
+        return self.over_data * self.weights.stored if self._copied else 0.0
 
     @property
     def _copied(self) -> bool:
-        return self.grid.data > 1 and self.reduce != self.master
+        return self.grid.data > 1 and self.over_data != self.master
 
     @property
     def _window(self) -> int:
@@ -76,5 +77,5 @@ class Gradients:
         """Bytes an element: what is sent, what comes in, and the sum; that has its place already in a first micro-batch
         and one dtype.
         """
-        placed = number == 0 and self.reduce == self.master
-        return self.reduce * ((2 if self.on_cpu else 1) + (0 if placed else 1 / self.grid.z))
+        placed = number == 0 and self.over_z == self.master
+        return self.over_z * ((2 if self.on_cpu else 1) + (0 if placed else 1 / self.grid.z))

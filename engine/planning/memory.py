@@ -21,12 +21,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.batch import Batch
-from engine.grid import Grid
+from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture, KeptFeatures
 from engine.overlap.flags import Overlap
 from engine.planning.activations import Activations
 from engine.planning.gradients import Gradients
 from engine.planning.weights import Turn, Weights, turns
+from engine.reduce_dtype import reduce_dtype
 
 SPARE = {"formulas": 0.05, "fragments": 0.1, "libraries": 0.15, "cache": 0.1}
 """Of a device's memory, what a chosen grid leaves free. All but the first are assumptions that no GPU has confirmed.
@@ -71,10 +72,13 @@ class Workload:
         """Of the state; of statistics and losses too."""
         return max(self.compute, BYTES["fp32"])
 
-    @property
-    def reduce(self) -> int:
-        """Of weight gradients on their way."""
-        return BYTES[self.reduce_dtype or self.precision]
+    def reduce_dtypes(self, grid: Grid) -> dict[Axis, str]:
+        """In which gradients are summed along each axis that sums them."""
+        return {axis: reduce_dtype(self.precision, grid[axis], self.reduce_dtype) for axis in (Axis.Z, Axis.DATA)}
+
+    def reduce(self, grid: Grid, axis: Axis) -> int:
+        """Of gradients on their way along an axis."""
+        return BYTES[self.reduce_dtypes(grid)[axis]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,8 @@ class Footprint:
         rows = (work.batch.micro or work.batch.sequences / grid.batch_split) * model.sequence
         activations = Activations(model, self._features, grid, rows, *dtypes, work.device, recomputed=recomputed)
         weights = Weights(self._placements, model.layers, grid, *dtypes, work.overlap, recomputed=recomputed)
-        gradients = Gradients(weights, grid, work.overlap, work.reduce, work.master, work.device == "cpu")
+        over_z, over_data = (work.reduce(grid, axis) for axis in (Axis.Z, Axis.DATA))
+        gradients = Gradients(weights, grid, work.overlap, over_z, over_data, work.master, work.device == "cpu")
         moments = _Moments(self._features, model.layers, *dtypes, activations, weights, gradients)
         held, gathered, *others = max(moments.of_step(work.micro_batches(grid)), key=sum)
         return Needs(STATES * work.master * weights.stored, held, weights.casts + gathered, *others)

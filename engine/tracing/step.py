@@ -62,7 +62,7 @@ def trace(plan: Plan, rank: int = 0, *, device_memory: float | None = None) -> T
             "rank": rank,
             "batch": asdict(config.batch),
             "precision": config.precision,
-            "reduce_dtype": config.reduce_dtype or config.precision,
+            "reduce_dtype": config.workload.reduce_dtypes(plan.grid),
             "checkpoint_activations": config.checkpoint_activations,
             "overlap": str(config.overlap),
             "torch": torch.__version__,

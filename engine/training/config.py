@@ -93,7 +93,7 @@ class RunConfig:
     batch: BatchOptions
     precision: PrecisionOption = "fp32"
     reduce_dtype: PrecisionName | None = None
-    """gradients while summed (default: precision)"""
+    """gradients while summed (default: precision, but of bf16 fp32 along z or data from 64 ranks on)"""
     checkpoint_activations: CheckpointActivations = False
     data: Annotated[str, Parameter(metavar="PATH|synthetic")]
     """a corpus of `data prepare`, or synthetic"""

@@ -56,7 +56,7 @@ class Plan:
         del options["labels"]
         options |= {"model": self.model.options, "grid": str(self.grid)}
         options["batch"]["micro"] = config.batch.at_once(self.grid)
-        options["reduce_dtype"] = config.reduce_dtype or config.precision
+        options["reduce_dtype"] = config.workload.reduce_dtypes(self.grid)
         tuning = options.pop("overlap")
         options |= {key: tuning[key] for key in ("prefetch_depth", "reduce_window", "bucket_bytes", "cache_bytes")}
         options["overlap"] = str(config.overlap)

@@ -2,7 +2,8 @@
 
 axonn-sc24 Eq. 1-5 give the linear layers: all-gather of k n / (Gx Gy Gz), reduce-scatter of k n / (Gx Gy), all-reduces
 of m n / Gx and m k / Gy elements for the m rows of a rank. To that come norm statistics, embedding, loss, replicated
-gradients, the data all-reduce of everything, and what activation checkpointing repeats.
+gradients, the data all-reduce of everything, and what activation checkpointing repeats. Of bf16, sums over 64 ranks or
+more travel in fp32.
 """
 
 from collections import Counter
@@ -52,6 +53,7 @@ def closed_form(model: Architecture, batch: Batch, grid: Grid, *, precision: str
     h, vocabulary, layers = model.hidden, model.vocabulary, model.layers
     compute = {"fp64": 8, "fp32": 4, "bf16": 2}[precision]
     wide = max(compute, 4)
+    over_z, over_data = (wide if ranks >= 64 else compute for ranks in (grid.z, grid.data))
     share = batch.per_rank(grid)
     micro = batch.micro or share
     m, again = micro * model.sequence, 1 if checkpoint else 0
@@ -61,7 +63,7 @@ def closed_form(model: Architecture, batch: Batch, grid: Grid, *, precision: str
         for number, (n, k) in enumerate(parts.linears):
             tile = n * k / (x * y)
             volume.add("all_gather", "z", tile / z, size=compute, times=layers * (1 + again))
-            volume.add("reduce_scatter", "z", tile, size=compute, times=layers)
+            volume.add("reduce_scatter", "z", tile, size=over_z, times=layers)
             normal = number % 2 == 0
             in_axis, out_axis, out_parts, in_parts = ("y", "x", x, y) if normal else ("x", "y", y, x)
             # The last all-reduce of a block is not repeated: nothing after it needs its result.
@@ -72,7 +74,7 @@ def closed_form(model: Architecture, batch: Batch, grid: Grid, *, precision: str
         # tokens add in one place, is made in the master dtype and travels in the dtype of reductions.
         for _ in range(2):
             volume.add("all_gather", "z", vocabulary * h / (x * y * z), size=compute)
-            volume.add("reduce_scatter", "z", vocabulary * h / (x * y), size=compute)
+            volume.add("reduce_scatter", "z", vocabulary * h / (x * y), size=over_z)
         volume.add("all_reduce", "x", m * h / y, size=compute)  # embedding's output
         volume.add("all_reduce", "y", m * vocabulary / x, size=compute)  # logits
         volume.add("all_reduce", "x", m * h / y, size=compute)  # gradient of the head's input
@@ -86,7 +88,7 @@ def closed_form(model: Architecture, batch: Batch, grid: Grid, *, precision: str
     placements = model.placements().values()
     replicated = sum(p.local_numel(grid) for p in placements if not p.sharded)
     volume.add("all_reduce", "z", replicated, size=wide)
-    volume.add("all_reduce", "data", sum(p.local_numel(grid) for p in placements), size=compute)
+    volume.add("all_reduce", "data", sum(p.local_numel(grid) for p in placements), size=over_data)
     for axis in ("z", "data"):
         volume.add("all_reduce", axis, 1, size=8)  # the reported loss
     active = {"x": x > 1, "y": y > 1, "z": z > 1, "data": grid.data > 1}

@@ -113,7 +113,19 @@ def test_a_grid_is_explained_by_equations_bandwidths_memory_and_the_next(capsys:
     assert "Over y, 4 ranks find 25 GB/s: their group leaves its nodes, where 4 rings share 100 GB/s." in said
     assert f"A rank needs {row.memory.total / 1e9:.3g} of its device's 64 GB: " in said
     assert f"The next, grid {after.grid}, costs " in said
+    assert row.reduce_dtypes == {"z": "bf16", "data": "bf16"}
+    assert "Gradients are summed over z in bf16 and over data in bf16." in said
     assert "It is the last one that fits." in _told(capsys, f"{words} --explain {plan.fit}")
+
+
+def test_where_many_ranks_sum_gradients_the_explanation_says_that_they_travel_in_fp32(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "--model gpt-5b --gpus 1024 --batch-size 1024 --top 1000"
+    row = next(row for row in _document(words).rows if row.grid == "2x1x8x64")
+    assert row.reduce_dtypes == {"z": "bf16", "data": "fp32"}
+    said = _told(capsys, f"{words} --explain {row.place}")
+    assert "over z in bf16 and over data in fp32, for bf16 loses too much over so many ranks." in said
 
 
 def test_of_a_tie_the_rule_is_told(capsys: pytest.CaptureFixture[str]) -> None:

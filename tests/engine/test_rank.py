@@ -30,7 +30,7 @@ NOTHING = Needs(0, 0, 0, 0, 0, 0)
 
 
 def _job(model: str, sequences: int, memory: float | None = None, micro: int | None = None, again: bool = True) -> Job:
-    return Job(lookup(model), Workload(Batch(sequences, micro), "bf16", checkpoint_activations=again), memory)
+    return Job(lookup(model), Workload(Batch(sequences, micro), "bf16", "bf16", checkpoint_activations=again), memory)
 
 
 def _ranked(job: Job, ranks: int, bandwidths: Bandwidths) -> Ranking:

@@ -37,10 +37,18 @@ class _Slot:
 
 
 class Hub:
-    """Where the threads meet. mutate(kind, axis, number of the call on that axis) -> "drop", "twice" or None."""
+    """Where the threads meet. mutate(kind, axis, number of the call on that axis) -> "drop", "twice" or None.
 
-    def __init__(self, mutate: Callable[[Kind, Axis, int], str | None] | None = None) -> None:
+    add: of the ranks' inputs [ranks, n] their sum.
+    """
+
+    def __init__(
+        self,
+        mutate: Callable[[Kind, Axis, int], str | None] | None = None,
+        add: Callable[[Tensor], Tensor] = lambda parts: parts.sum(0),
+    ) -> None:
         self.mutate = mutate or (lambda kind, axis, number: None)
+        self._add = add
         self.failed = threading.Event()
         self.turn = threading.Lock()
         self._lock = threading.Lock()
@@ -66,7 +74,7 @@ class Hub:
                 if kind is Kind.ALL_GATHER:
                     slot.outcome = ordered.flatten()
                 else:
-                    slot.outcome = ordered.amax(0) if kind is Kind.MAX_REDUCE else ordered.sum(0)
+                    slot.outcome = ordered.amax(0) if kind is Kind.MAX_REDUCE else self._add(ordered)
                 del self._slots[place]
                 slot.done.set()
         return slot
@@ -190,9 +198,10 @@ def run_ranks(
     mutate: Callable[[Kind, Axis, int], str | None] | None = None,
     record: bool = False,
     of: type[LazyComm] = LazyComm,
+    add: Callable[[Tensor], Tensor] = lambda parts: parts.sum(0),
 ) -> list[T]:
     """work(comm) on every rank of the grid at once; what each returned, in rank order."""
-    hub = Hub(mutate)
+    hub = Hub(mutate, add)
 
     def one(rank: int) -> T:
         try:
