@@ -25,7 +25,7 @@ from engine.layers.dropout import BatchRows, keep_mask
 from engine.layers.embedding import PositionEmbedding, TokenEmbedding
 from engine.layers.linear import Linear
 from engine.layers.loss import CrossEntropy
-from engine.layers.matmul import Kernels, Mode, widens
+from engine.layers.matmul import Kernels, Mode, widening
 from engine.layers.norm import LayerNorm, RMSNorm
 from engine.overlap.flags import Overlap
 from engine.overlap.schedule import WeightSchedule
@@ -233,8 +233,9 @@ def layers(device: torch.device, name: str) -> Iterator[Finding]:
         yield found.model_copy(update={"name": f"{layer}, {name}"})
     precision = Precision.named(name)
     if precision.compute != precision.master:
-        within = "within" if widens(precision.compute, precision.master, device) else "after"
-        yield Finding(name=f"weight gradients, {name}", status="told", sentence=f"summed in fp32 {within} the product")
+        way = widening(precision.compute, precision.master, device)
+        how = "after the product, which rounds them" if way is None else f"by {way}"
+        yield Finding(name=f"weight gradients, {name}", status="told", sentence=f"summed in fp32 {how}")
 
 
 def _by_bound(run: Sequence[Compared]) -> Finding:

@@ -30,6 +30,15 @@ class Role(StrEnum):
     WEIGHT_GRADIENT = "weight_gradient"
 
 
+class Widening(StrEnum):
+    """What of PyTorch sums products of one format in a wider one."""
+
+    ADDMM = "addmm"
+    """The product itself adds."""
+    MM = "mm"
+    """The product is made in the wider format and added then, which takes a copy and a sweep of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kernels:
     """How a linear layer multiplies. None: as the operands lie, without a copy.
@@ -80,7 +89,7 @@ def weight_gradient(out_NK: Tensor, dO_MN: Tensor, I_MK: Tensor, *, add: bool, m
     """Write dW into out [n, k], which lies as the weight does, or add it to what is there.
 
     The product is the one whose result lies row by row: of a column-major weight that is I^T dO, else dO^T I. out may
-    be of a wider format than the factors where widens() says so.
+    be of a wider format than the factors where there is a widening() of it.
     """
     if out_NK.is_contiguous():
         out, a, b = out_NK, dO_MN.t(), I_MK
@@ -90,33 +99,56 @@ def weight_gradient(out_NK: Tensor, dO_MN: Tensor, I_MK: Tensor, *, add: bool, m
     if out.dtype == a.dtype:
         out.addmm_(a, b, beta=int(add))
     else:
-        _add_widened(out, a, b, int(add))
+        way = widening(a.dtype, out.dtype, out.device)
+        assert way is not None
+        _add_widened(out, a, b, int(add), way)
 
 
 def gradient_dtype(compute: torch.dtype, master: torch.dtype, device: torch.device, *, z: int) -> torch.dtype:
     """In which weight gradients come out of their product: the masters' where nothing sums them over z first."""
-    return master if z == 1 and widens(compute, master, device) else compute
+    return compute if widened_by(compute, master, device, z=z) is None else master
+
+
+def widened_by(compute: torch.dtype, master: torch.dtype, device: torch.device, *, z: int) -> Widening | None:
+    """What makes weight gradients in the masters' format, unrounded; None where they come out in the compute format."""
+    return widening(compute, master, device) if z == 1 else None
 
 
 @cache
-def widens(narrow: torch.dtype, wide: torch.dtype, device: torch.device) -> bool:
-    """Whether products of one format can be summed in a wider one, unrounded: tried once, on the device itself.
-
-    It takes CUDA and a library that knows the pair. The result and what it is added to are checked, not trusted.
+def widening(narrow: torch.dtype, wide: torch.dtype, device: torch.device) -> Widening | None:
+    """How products of one format can be summed in a wider one, unrounded; None where that takes other than CUDA, or a
+    library that doesn't know the pair.
     """
-    if narrow == wide or device.type != "cuda":
-        return False
+    return None if narrow == wide or device.type != "cuda" else first_that_widens(narrow, wide, device)
+
+
+def first_that_widens(narrow: torch.dtype, wide: torch.dtype, device: torch.device) -> Widening | None:
+    """The first way that works, tried on the device itself. What it makes is checked, not trusted.
+
+    PyTorch 2.8 took no wide sum in addmm, only a narrow one; later ones take either.
+    """
     a, b = torch.arange(256.0).view(16, 16), torch.eye(16) / 256
-    out = torch.ones(16, 16, dtype=wide, device=device)
-    try:
-        _add_widened(out, a.to(device, narrow), b.to(device, narrow), 1)
-    except (RuntimeError, TypeError):  # no such kernel, or a torch without the overload
-        return False
-    return bool((out.cpu() == a.to(wide) / 256 + 1).all())
+    factors = a.to(device, narrow), b.to(device, narrow)
+    for way in Widening:
+        made, added = (torch.full((16, 16), value, dtype=wide, device=device) for value in (torch.nan, 1.0))
+        try:
+            _add_widened(made, *factors, 0, way)
+            _add_widened(added, *factors, 1, way)
+        except (RuntimeError, TypeError):  # no such kernel, or a torch without the overload
+            continue
+        product = a.to(wide) / 256
+        if torch.equal(made.cpu(), product) and torch.equal(added.cpu(), product + 1):
+            return way
+    return None
 
 
-def _add_widened(out: Tensor, a: Tensor, b: Tensor, beta: int) -> None:
-    torch.addmm(out, a, b, out_dtype=out.dtype, beta=beta, out=out)
+def _add_widened(out: Tensor, a: Tensor, b: Tensor, beta: int, way: Widening) -> None:
+    if way is Widening.ADDMM:
+        torch.addmm(out, a, b, out_dtype=out.dtype, beta=beta, out=out)
+    elif beta:
+        out.add_(torch.mm(a, b, out_dtype=out.dtype))
+    else:
+        torch.mm(a, b, out_dtype=out.dtype, out=out)
 
 
 def _laid(a: Tensor, b: Tensor, mode: Mode | None) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, choose_device, init_process_group
 from engine.comm.transport import backend_of, listen
-from engine.layers.matmul import Kernels
+from engine.layers.matmul import Kernels, widened_by
 from engine.measure.clock import stamp_promptly
 from engine.measure.memory import forget_peak, keep_freed_memory
 from engine.measure.recorder import Recorder
@@ -59,6 +59,8 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
         forget_peak(device)
     kernels, tuning = tuned(plan, comm)
     trainer = Trainer(plan, comm, recorder, kernels)
+    precision = Precision.named(config.precision)
+    account.resolved["widened_by"] = widened_by(precision.compute, precision.master, device, z=plan.grid.z)
     account.training = True
     variants, times, profiled = None, None, None
     if isinstance(plan, AblationPlan):

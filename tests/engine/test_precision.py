@@ -51,7 +51,7 @@ def test_sixteen_micro_batches_err_no_more_than_one_because_sums_are_kept_in_fp3
     assert not any(torch.equal(sums, sums.bfloat16().float()) for sums in matrices), "a sum was rounded to bf16"
 
 
-def _widened(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, beta: int) -> None:
+def _widened(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, beta: int, way: matmul.Widening) -> None:
     out.copy_(beta * out + a.float() @ b.float())
 
 
@@ -63,7 +63,7 @@ def test_where_a_product_widens_no_weight_gradient_is_rounded(
     case = Case(SMALL, steps=1, precision="bf16", micro_batches=micro_batches)
     reference = train_serial(replace(case, precision="fp64")).gradients
     rounded = _gradients(Comm(Grid()), case, "bf16")
-    monkeypatch.setattr(matmul, "widens", lambda *_: True)
+    monkeypatch.setattr(matmul, "widening", lambda *_: matmul.Widening.ADDMM)
     monkeypatch.setattr(matmul, "_add_widened", _widened)
     ours = _gradients(Comm(Grid()), case, "bf16")
     weights = [
@@ -78,8 +78,67 @@ def test_where_a_product_widens_no_weight_gradient_is_rounded(
         assert errors[0] < 1.05 * errors[1]
 
 
+BF16, FP32, CPU = torch.bfloat16, torch.float32, torch.device("cpu")
+
+
 def test_a_processor_widens_no_product() -> None:
-    assert not matmul.widens(torch.bfloat16, torch.float32, torch.device("cpu"))
+    assert matmul.widening(BF16, FP32, CPU) is None
+    assert matmul.first_that_widens(BF16, FP32, CPU) is None, "its library has no such kernel"
+
+
+class Library:
+    """Products with out_dtype as a GPU's library makes them. addmm_takes: formats of the sum that its addmm adds to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, addmm_takes: set[torch.dtype], *, wrong: float = 0.0) -> None:
+        self._addmm_takes, self._wrong = addmm_takes, wrong
+        self._mm = torch.mm
+        monkeypatch.setattr(torch, "addmm", self.addmm)
+        monkeypatch.setattr(torch, "mm", self.mm)
+
+    def mm(
+        self, a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        product = self._mm(a.to(out_dtype), b.to(out_dtype))
+        return product if out is None else out.copy_(product)
+
+    def addmm(
+        self,
+        total: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        *,
+        out_dtype: torch.dtype,
+        beta: int,
+        out: torch.Tensor,
+    ) -> torch.Tensor:
+        if total.dtype not in self._addmm_takes:
+            raise RuntimeError("self and mat2 must have the same dtype, but got Float and BFloat16")
+        return out.copy_((beta * total if beta else 0) + self.mm(a, b, out_dtype=out_dtype) + self._wrong)
+
+
+def test_the_first_product_that_sums_unrounded_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    for takes, wrong, expected in (
+        ({BF16, FP32}, 0.0, matmul.Widening.ADDMM),
+        ({BF16}, 0.0, matmul.Widening.MM),
+        ({BF16, FP32}, 1e-3, matmul.Widening.MM),
+    ):
+        with monkeypatch.context() as patch:
+            Library(patch, takes, wrong=wrong)
+            assert matmul.first_that_widens(BF16, FP32, CPU) == expected
+
+
+@pytest.mark.parametrize("column_major", [False, True])
+def test_a_library_whose_addmm_takes_no_wide_sum_makes_the_same_weight_gradients(
+    column_major: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dO, inputs = torch.randn(32, 8).bfloat16(), torch.randn(32, 6).bfloat16()
+    Library(monkeypatch, {BF16})
+    monkeypatch.setattr(matmul, "widening", lambda *_: matmul.first_that_widens(BF16, FP32, CPU))
+    out = torch.full((6, 8), torch.nan).t() if column_major else torch.full((8, 6), torch.nan)
+    exact = dO.double().t() @ inputs.double()
+    for times, add in ((1, False), (2, True)):
+        matmul.weight_gradient(out, dO, inputs, add=add)
+        torch.testing.assert_close(out.double(), times * exact, rtol=1e-5, atol=1e-5)
 
 
 def test_masters_and_gradients_are_fp32_under_bf16() -> None:

@@ -86,6 +86,8 @@ def test_a_bare_python_is_one_rank_and_auto_finds_its_grid(tmp_path: Path) -> No
     assert read(out).collectives == ()
     asked = read(out).config
     assert asked is not None
+    assert asked["widened_by"] is None
+    assert asked["reduce_dtype"] == {"z": "fp32", "data": "fp32"}
     assert (asked["overlap"], asked["prefetch_depth"], asked["reduce_window"]) == ("oar,oag", 7, 4)
 
 

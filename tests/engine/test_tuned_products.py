@@ -82,11 +82,11 @@ def timed(case: Case, of: list[Products]) -> Counter[Op]:
 def widen(monkeypatch: pytest.MonkeyPatch) -> None:
     """As GPUs do it; processors have no such kernel, so its arithmetic stands in."""
 
-    def add(out: Tensor, a: Tensor, b: Tensor, beta: int) -> None:
+    def add(out: Tensor, a: Tensor, b: Tensor, beta: int, way: matmul.Widening) -> None:
         assert (out.dtype, a.dtype) == (torch.float32, torch.bfloat16)
         out.addmm_(a.float(), b.float(), beta=beta)
 
-    monkeypatch.setattr(matmul, "widens", lambda narrow, wide, _: narrow != wide)
+    monkeypatch.setattr(matmul, "widening", lambda narrow, wide, _: None if narrow == wide else matmul.Widening.ADDMM)
     monkeypatch.setattr(matmul, "_add_widened", add)
 
 
