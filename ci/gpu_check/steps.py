@@ -1,4 +1,5 @@
-"""Parity of a training step: the engine on the device against the serial model in float64 on the processor.
+"""Parity of a training step: the engine on the device against the serial model in float64 on the processor, and against
+itself: twice from the same start it is the same to the last bit.
 
 BOUND is of the loss's relative difference in fp32, and of the norm of what a gradient or a weight's change is off by,
 by its own norm: the roundings of a few blocks come to some tens of eps (2^-23), where a bound of 1000 leaves room and
@@ -120,14 +121,34 @@ def engines(case: Case, device: torch.device, name: str) -> Taken:
 
 
 def steps(device: torch.device, name: str) -> Iterator[Finding]:
-    """A finding a network. name: of the number format."""
+    """Two findings a network. name: of the number format."""
     for model in MODELS:
         case = replace(CASE, model=model)
+        yield repeated(case, device, name)
         if name == "fp32":
             yield _by_bound(case, device)
         else:
             cases = [replace(case, seed=seed) for seed in rounding.SEEDS]
             yield judged(model, [(engines(one, device, name), plain(one, device), exact(one)) for one in cases])
+
+
+def repeated(case: Case, device: torch.device, name: str) -> Finding:
+    """Of two steps from one start. Sequences are so short here that even fused attention adds in one order."""
+    one, other = engines(case, device, name), engines(case, device, name)
+    pairs = [
+        (mine[of], theirs[of])
+        for mine, theirs in ((one.gradients, other.gradients), (one.changes, other.changes))
+        for of in mine
+    ]
+    differing = sum(int((mine != theirs).sum()) for mine, theirs in pairs)
+    return Finding(
+        name=f"training step of {case.model.name} once more, {name}",
+        status="fail" if differing or one.loss != other.loss else "pass",
+        figure=differing,
+        unit="elements",
+        want="none differs",
+        sentence=f"of {sum(mine.numel() for mine, _ in pairs):,} of gradients and of changes of weights",
+    )
 
 
 def _by_bound(case: Case, device: torch.device) -> Finding:
