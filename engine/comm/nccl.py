@@ -88,7 +88,7 @@ class NcclChannel:
     def carry_out(self, kind: Kind, source: Tensor, target: Tensor, flight: Flight | None) -> None:
         """One collective, on the current stream. async_op=False makes that stream wait, not the host."""
         if flight is not None:
-            flight.begin()
+            flight.begin(in_line=True)
         with self._line.held():
             launch(kind, self._group, source, target, None, async_op=False)
         if flight is not None:

@@ -34,6 +34,10 @@ class Clock(Protocol):
         """Time between two stamps. Both have passed: a stamp_end() came after them."""
         ...
 
+    def forget(self) -> None:
+        """No stamp that was made so far will be compared any more."""
+        ...
+
 
 class HostClock:
     """Host time. Of work on a CUDA device, which the host runs ahead of, only stamp_end() tells anything."""
@@ -57,17 +61,25 @@ class HostClock:
         assert isinstance(end, float)
         return end - start
 
+    def forget(self) -> None:
+        """See Clock.forget."""
+
 
 class EventClock:
-    """Timing events on the current stream of a CUDA device."""
+    """Timing events on the current stream of a CUDA device. Making one takes longer than recording it, so they are
+    used again once they are forgotten.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._free: list[torch.cuda.Event] = []
+        self._used: list[torch.cuda.Event] = []
 
     def stamp(self) -> Stamp:
         """See Clock.stamp."""
-        event = torch.cuda.Event(enable_timing=True)
+        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
         event.record()
+        self._used.append(event)
         return event
 
     def stamp_end(self) -> Stamp:
@@ -81,3 +93,8 @@ class EventClock:
         assert isinstance(start, torch.cuda.Event)
         assert isinstance(end, torch.cuda.Event)
         return start.elapsed_time(end) / 1e3
+
+    def forget(self) -> None:
+        """See Clock.forget."""
+        self._free += self._used
+        self._used.clear()

@@ -54,7 +54,9 @@ class Flight:
     """One collective, whose moments are stamped as they come.
 
     blocking: nothing is left to do without its result when it is waited for. at_once: the wait for it begins when it is
-    issued. began: when its lane came to it, where that is known (CUDA).
+    issued. began: when its lane came to it, where that is stamped. in_line: it is on a stream, so that two moments
+    need no stamp: it begins when it is issued and the one before it on its lane has ended, and the wait for it ends
+    when it has ended.
     """
 
     clock: Clock
@@ -68,10 +70,13 @@ class Flight:
     done: Stamp | None = None
     waited: Stamp | None = None
     resumed: Stamp | None = None
+    in_line: bool = False
 
-    def begin(self) -> None:
-        """Its lane comes to it."""
-        self.began = self.clock.stamp()
+    def begin(self, *, in_line: bool = False) -> None:
+        """Its lane comes to it, or will in its turn."""
+        self.in_line = in_line
+        if not in_line:
+            self.began = self.clock.stamp()
 
     def end(self) -> None:
         """Its result is there."""
@@ -84,7 +89,7 @@ class Flight:
 
     def resume(self) -> None:
         """The rank goes on; only the first time counts."""
-        if self.resumed is None:
+        if self.resumed is None and not self.in_line:
             self.resumed = self.clock.stamp()
 
 
@@ -165,7 +170,8 @@ class Recorder:
     def on(cls, device: torch.device, *, breakdown: bool, alone: bool = False) -> "Recorder":
         """The recorder for a device. breakdown: whether it is to tell where the time of a step goes.
 
-        On CUDA that takes an event at each moment, on CPUs it costs nothing and is told in any case.
+        On CUDA that takes events, two for a collective that is waited for at once and three for another; on CPUs it
+        costs nothing and is told in any case.
         """
         if device.type != "cuda":
             return cls(alone=alone)
@@ -239,8 +245,8 @@ class Recorder:
     def _flown(self, origin: Stamp, end_s: float) -> list[_Flown]:
         """The flights in seconds from the origin. One that was never waited for lasts until the end.
 
-        gloo doesn't say when it came to a collective: then it began when it was issued, or when the one before it on
-        its lane ended.
+        Where nobody says when a lane came to a collective, it began when it was issued, or when the one before it on
+        its lane ended: as on a stream, and as far as is known of gloo.
         """
         flown, lane_free = [], dict[str, float]()
         for flight in self._flights:
@@ -250,6 +256,8 @@ class Recorder:
             )
             assert issued is not None
             waited = end_s if waited is None else waited
+            if flight.in_line and done is not None and flight.waited is not None:
+                resumed = max(waited, done)
             resumed = waited if resumed is None else resumed
             done = resumed if done is None else min(done, resumed)
             start = min(done, max(issued, lane_free.get(flight.lane, issued)) if began is None else began)
@@ -292,6 +300,7 @@ class Recorder:
         return (processor_s(), 0, 0) if self._alone else (processor_s(), *link_bytes())
 
     def _forget_step(self) -> None:
+        self._clock.forget()
         self._marks: list[tuple[str, Stamp]] = []
         self._used = (0.0, 0, 0)
         self._flights: list[Flight] = []

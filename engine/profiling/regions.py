@@ -48,10 +48,10 @@ class NamedFlight(Flight):
             self._begin_region(Region.WAIT)
         _end(_begun(Region.ISSUE.of(self.what)))
 
-    def begin(self) -> None:
+    def begin(self, *, in_line: bool = False) -> None:
         """See Flight.begin."""
         self._begin_region(Region.LAUNCH)
-        Flight.begin(self)
+        Flight.begin(self, in_line=in_line)
 
     def end(self) -> None:
         """See Flight.end; of gloo a thread of its own calls it, for which there is no region."""

@@ -1,11 +1,12 @@
 """Where the time of a step goes: sums of a recorder whose clock is set by hand."""
 
+import math
 from typing import ClassVar
 
 import pytest
 import torch
 
-from engine.measure.recorder import Recorder, Tally, TraceEvent
+from engine.measure.recorder import Flight, Recorder, Tally, TraceEvent
 
 
 class Hands:
@@ -20,6 +21,9 @@ class Hands:
 
     def seconds(self, start: float, end: float) -> float:
         return end - start
+
+    def forget(self) -> None:
+        pass
 
 
 class Step:
@@ -183,26 +187,73 @@ def test_without_timing_calls_bytes_and_the_length_of_a_step_are_recorded_and_no
 
 
 class CudaEvent:
-    """A timing event whose time passes by itself, and which can't be waited for."""
+    """A timing event on the stream that is the current one, whose time passes as the test says."""
 
-    recorded: ClassVar[list["CudaEvent"]] = []
+    made: ClassVar[int] = 0
+    now: ClassVar[float] = 0.0
 
     def __init__(self, *, enable_timing: bool) -> None:
         assert enable_timing
+        CudaEvent.made += 1
+        self.at = math.nan
 
     def record(self) -> None:
-        self.recorded.append(self)
+        self.at = CudaEvent.now
 
     def elapsed_time(self, end: "CudaEvent") -> float:
-        return 1000.0 * (self.recorded.index(end) - self.recorded.index(self))
+        return 1e3 * (end.at - self.at)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
+    """Of the host, for a device whose events are doubles."""
+    found: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", found.append)
+    monkeypatch.setattr(torch.cuda, "Event", CudaEvent)
+    monkeypatch.setattr(CudaEvent, "made", 0)
+    return found
+
+
+def _step_on_cuda(recorder: Recorder, *, in_line: bool) -> None:
+    """As NCCL has it: 0-1 compute; a gather is in flight from 0 to 4, and one behind it on its lane until 6; at 1 the
+    rank waits for a sum, which takes 2 s; at 5 for the first gather and the second.
+    """
+
+    def at(now: float) -> None:
+        CudaEvent.now = now
+
+    def issue(axis: str, began: float, done: float, *, blocking: bool = False) -> Flight:
+        now = CudaEvent.now
+        flight = recorder.issued("all_gather", axis, axis, 8, blocking=blocking)
+        assert flight is not None
+        at(began)
+        flight.begin(in_line=in_line)
+        at(done)
+        flight.end()
+        at(now)
+        return flight
+
+    def wait(flight: Flight, until: float) -> None:
+        flight.wait(unavoidable=False)
+        at(until)
+        flight.resume()
+
+    at(0.0)
+    recorder.start_step("forward")
+    first, second = issue("z", 0.0, 4.0), issue("z", 4.0, 6.0)
+    at(1.0)
+    wait(issue("x", 1.0, 3.0, blocking=True), 3.0)
+    at(5.0)
+    recorder.mark("backward")
+    wait(first, 5.0)
+    wait(second, 6.0)
+    at(9.0)
+    recorder.end_step()
 
 
 @pytest.mark.parametrize("timing", [False, True])
-def test_on_cuda_the_host_waits_once_a_step_at_its_end(timing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[torch.device] = []
+def test_on_cuda_the_host_waits_once_a_step_at_its_end(timing: bool, waits: list[torch.device]) -> None:
     device = torch.device("cuda", 1)
-    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
-    monkeypatch.setattr(torch.cuda, "Event", CudaEvent)
     recorder = Recorder.on(device, breakdown=timing)
     recorder.start_step("forward")
     flight = recorder.issued("all_gather", "z", "z", 8, blocking=False)
@@ -211,11 +262,37 @@ def test_on_cuda_the_host_waits_once_a_step_at_its_end(timing: bool, monkeypatch
         flight.wait(unavoidable=False)
         flight.resume()
     assert not waits
-    length = recorder.end_step()
+    recorder.end_step()
     assert waits == [device]
-    assert (length == 5.0) == timing
     assert recorder.total.timed == timing
+    assert bool(CudaEvent.made) == timing
     assert Recorder.on(torch.device("cpu"), breakdown=False).total.timed, "where it costs nothing"
+
+
+def test_what_a_stream_orders_is_told_without_a_stamp_and_the_same(waits: list[torch.device]) -> None:
+    stamped, in_line = (Recorder.on(torch.device("cuda"), breakdown=True) for _ in range(2))
+    _step_on_cuda(stamped, in_line=False)
+    events_of_a_step = CudaEvent.made
+    _step_on_cuda(in_line, in_line=True)
+    assert (events_of_a_step, CudaEvent.made - events_of_a_step) == (3 + 2 * 5 + 4, 3 + 2 * 3 + 2)
+    assert in_line.total.events == stamped.total.events
+    for part in ("time_s", "tallies", "phases", "axes", "lanes"):
+        assert getattr(in_line.total, part) == getattr(stamped.total, part)
+    waited = in_line.total.axes
+    assert (waited["x"].exposed_s, waited["z"].exposed_s, waited["z"].hidden_s) == (2.0, 1.0, 3.0)
+
+
+def test_after_a_first_step_no_event_is_made_and_each_tells_of_its_own_step(waits: list[torch.device]) -> None:
+    recorder = Recorder.on(torch.device("cuda"), breakdown=True)
+    _step_on_cuda(recorder, in_line=True)
+    made, first = CudaEvent.made, recorder.total.events
+    recorder.start_step("forward")
+    recorder.issued("all_gather", "z", "z", 8, blocking=False)  # and the step fails
+    for _ in range(3):
+        _step_on_cuda(recorder, in_line=True)
+    assert CudaEvent.made == made
+    assert recorder.total.events == first
+    assert recorder.total.steps == 4
 
 
 def test_a_step_takes_processor_seconds_and_what_lies_between_two_steps_does_not_count(

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from training import Case, start, step_parallel
 from vector_clocks import NcclOnStreams, RaceDetector, Streams
 
-from engine.comm.collective import Kind
+from engine.comm.collective import POINT_TO_POINT, Kind
 from engine.comm.funnel import Comm
 from engine.comm.handle import Handle
 from engine.comm.nccl import CudaStreams, group_options
@@ -178,7 +178,8 @@ def test_what_is_launched_on_a_stream_is_stamped_there_and_a_send_is_no_receive(
     with fake_group(GRID, RANK):
         work(Comm(GRID, backend=NcclOnStreams(Streams(), RANK), recorder=recorder))
     assert done == ["send", "recv_", "allreduce_", "zero_", "send", "allreduce_", "allreduce_"]
-    assert len(recorder.total.flown) == 6
-    for flown in recorder.total.flown:
-        assert flown.flight.began is not None
-        assert flown.flight.done is not None
+    flights = [flown.flight for flown in recorder.total.flown]
+    assert len(flights) == 6
+    assert all(flight.done is not None for flight in flights)
+    assert [flight.in_line for flight in flights] == [flight.kind not in POINT_TO_POINT for flight in flights]
+    assert all((flight.began is None) == flight.in_line for flight in flights), "who waits for a peer says when it came"
