@@ -3,11 +3,17 @@
 import os
 import shutil
 import subprocess
+import sys
 import tomllib
+from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+
+import gpus
+import systems
+from engine.peers import environments
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [
@@ -86,6 +92,155 @@ def test_in_a_sourced_environment_reframe_is_the_one_that_knows_the_systems(clon
     (clone / ".venv" / "bin" / "reframe").chmod(0o755)
     done = bash(". ci/env.sh && command -v reframe", clone)
     assert done.stdout.strip() == str(clone / "ci" / "bin" / "reframe")
+
+
+PYTHON = f"""#!/bin/sh
+case "$*" in
+    *"-m venv "*)
+        echo "$*" >>"$TOLD"
+        for last in "$@"; do :; done
+        mkdir -p "$last/bin" && cp "$0" "$last/bin/python"
+        ;;
+    *"-m pip "*)
+        echo "$*" >>"$TOLD"
+        case "$*" in *"$REFUSED"*) echo "ERROR: No matching distribution found"; exit 1 ;; esac
+        ;;
+    *"-m compileall "*) ;;
+    *) exec {Path(sys.base_prefix, "bin", "python3")} -S "$@" ;;
+esac
+"""
+"""A Python with no packages but those on PYTHONPATH, that says what it was told to make and to install."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a script said, and what it told Python."""
+
+    done: subprocess.CompletedProcess[str]
+    venv: str
+    pip: list[str]
+
+
+def with_python(clone: Path, script: str, *, torch: str | None, refused: str = "nothing", **environment: str) -> Told:
+    """A script, where a Python has this torch or none."""
+    python, told, packages = clone / "python", clone / "told", clone / "packages"
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    told.touch()
+    shutil.copytree(ROOT / "systems", clone / "systems", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    if torch is not None:
+        (packages / "torch").mkdir(parents=True)
+        (packages / "torch" / "__init__.py").touch()
+        metadata = packages / f"torch-{torch}.dist-info" / "METADATA"
+        metadata.parent.mkdir()
+        metadata.write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {torch}\n")
+    own = {"TOLD": str(told), "REFUSED": refused, "PYTHONPATH": str(packages), "PAR4D_PYTHON": str(python)}
+    done = bash(script, clone, **own, **environment)
+    lines = told.read_text().splitlines()
+    installed = [line.split(" --no-compile ")[1] for line in lines if " pip " in line]
+    return Told(done, next((line for line in lines if " venv " in line), ""), installed)
+
+
+PERLMUTTER, FRONTIER = {"NERSC_HOST": "perlmutter"}, {"LMOD_SYSTEM_NAME": "frontier"}
+ROCM = "https://download.pytorch.org/whl/rocm6.4"
+plain = pytest.mark.skipif([*gpus.systems_here()] != [] or gpus.gpus() == "rocm", reason="this is no plain machine")
+
+
+@pytest.mark.parametrize(
+    ("where", "torch", "installed"),
+    [
+        pytest.param({}, None, "torch==2.13.0", marks=plain),
+        pytest.param({}, "2.4.0", "torch==2.13.0", marks=plain),
+        (PERLMUTTER, "2.9.1", None),
+        (FRONTIER, "2.9.1+rocm6.4", None),
+        ({**FRONTIER, "PAR4D_TORCH": f"torch==2.9.1 {ROCM}"}, None, f"--index-url {ROCM} -- torch==2.9.1"),
+        ({**PERLMUTTER, "PAR4D_TORCH": "torch==2.13.0"}, "2.9.1", "-- torch==2.13.0"),
+    ],
+)
+def test_setup_keeps_the_torch_of_its_python_and_else_installs_what_is_right_or_asked_for(
+    clone: Path, where: dict[str, str], torch: str | None, installed: str | None
+) -> None:
+    told = with_python(clone, "ci/setup", torch=torch, **where)
+    assert told.done.returncode == 0, told.done.stderr
+    assert ("--system-site-packages" in told.venv) == (installed is None)
+    *first, last = told.pip
+    assert last.startswith("--editable")
+    assert [line.endswith(str(installed)) for line in first] == [True] * (installed is not None)
+
+
+@pytest.mark.parametrize(
+    ("where", "torch", "expected"),
+    [
+        (FRONTIER, None, "set PAR4D_PYTHON to a Python that has one, or PAR4D_TORCH"),
+        (PERLMUTTER, None, "setup: this is perlmutter, and "),
+        (PERLMUTTER, "2.4.0", "has no PyTorch 2.6 or newer: load the module"),
+    ],
+)
+def test_setup_installs_no_torch_by_a_guess_on_a_supercomputer(
+    clone: Path, where: dict[str, str], torch: str | None, expected: str
+) -> None:
+    told = with_python(clone, "ci/setup", torch=torch, **where)
+    assert told.done.returncode == 2
+    assert told.venv == ""
+    assert told.pip == []
+    (line,) = told.done.stderr.splitlines()
+    assert expected in line
+
+
+@pytest.fixture
+def guests(clone: Path) -> Path:
+    """One whose own environment is there."""
+    (clone / "ci" / "setup").write_text("")
+    shutil.copytree(ROOT / "engine" / "peers" / "guests", clone / "engine" / "peers" / "guests")
+    (clone / ".venv" / "bin").mkdir(parents=True)
+    (clone / ".venv" / "bin" / "python").write_text(PYTHON)
+    (clone / ".venv" / "bin" / "python").chmod(0o755)
+    return clone
+
+
+def test_a_peer_s_torch_is_of_the_index_of_ours_on_rocm_and_pypi_s_on_cuda(guests: Path) -> None:
+    rocm = with_python(guests, "ci/peers litgpt", torch="2.13.0+rocm6.4", **FRONTIER)
+    assert rocm.done.returncode == 0, rocm.done.stderr
+    assert rocm.pip[:2] == [f"--index-url {ROCM} torch==2.13.0", "torch==2.13.0"]
+    shutil.rmtree(guests / "systems")
+    shutil.rmtree(guests / "packages")
+    (guests / "told").unlink()
+    cuda = with_python(guests, "ci/peers litgpt", torch="2.13.0", **PERLMUTTER)
+    assert cuda.done.returncode == 0, cuda.done.stderr
+    assert cuda.pip[0] == "torch==2.13.0"
+    assert "--index-url" not in "".join(cuda.pip)
+
+
+@pytest.mark.parametrize(
+    ("torch", "expected"),
+    [
+        ("2.8.0", "litgpt couldn't be installed here: it pins torch==2.13.0, and PyPI has it for no AMD GPU"),
+        ("2.8.0+rocm6.4", f"it pins torch==2.13.0, which pip couldn't get from {ROCM}: ERROR: No matching"),
+    ],
+)
+def test_a_peer_whose_torch_can_t_be_had_for_these_gpus_is_told_as_unavailable_with_the_reason(
+    guests: Path, monkeypatch: pytest.MonkeyPatch, torch: str, expected: str
+) -> None:
+    told = with_python(guests, "ci/peers litgpt", torch=torch, refused="--index-url", **FRONTIER)
+    assert told.done.returncode == 1
+    assert not any(line.startswith("torch") for line in told.pip)
+    monkeypatch.setattr(environments, "FOLDER", guests / ".venv-peers")
+    assert expected in str(environments.lacking("litgpt"))
+
+
+@pytest.mark.parametrize("name", systems.names())
+def test_a_system_is_known_by_its_file_before_anything_is_installed(name: str) -> None:
+    names, variables = gpus.signs((ROOT / "systems" / f"{name}.yaml").read_text())
+    here = systems.load(name).here
+    assert (tuple(names), variables) == (here.hostnames, here.environment)
+
+
+def test_a_driver_tells_whose_gpus_there_are(tmp_path: Path) -> None:
+    assert gpus.gpus(tmp_path) == "none"
+    (tmp_path / "nvidiactl").touch()
+    assert gpus.gpus(tmp_path) == "cuda"
+    (tmp_path / "kfd").touch()
+    assert gpus.gpus(tmp_path) == "rocm"
 
 
 TOOL = """#!/bin/sh
