@@ -15,6 +15,7 @@ from reframe.core.logging import getlogger
 from reframe.utility import typecheck as typ
 from reframe.utility.sanity import make_performance_function
 
+from suites import staging
 from suites.allocation import Allocation
 from suites.night import Worth
 from suites.transport import mismatch
@@ -47,9 +48,9 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
     """Runs `python -m engine ...` with one rank a device. A subclass gives the study's name and the options.
 
     device: cpu or cuda; unless set, what the system's devices are. ranks_per_node: at most, unless its devices are
-    fewer. record: the whole result, so that ReFrame's run report and database suffice to rebuild a report. worth: to a
-    night, as suites/night.py has it. compare: whether what is slower than usual fails. referenced: the figures of
-    which is known what is usual.
+    fewer. staged: whether ranks run from a folder of their own node (staging.py). record: the whole result, so that
+    ReFrame's run report and database suffice to rebuild a report. worth: to a night, as suites/night.py has it.
+    compare: whether what is slower than usual fails. referenced: the figures of which is known what is usual.
     """
 
     valid_systems = ["*"]
@@ -57,6 +58,7 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
     python = variable(str, value=sys.executable)
     device = variable(str, value="")
     ranks_per_node = variable(int, type(None), value=None)
+    staged = variable(typ.Bool, value=False)
     record = variable(dict, value={}, loggable=True)
     worth = variable(int, value=Worth.NOTHING, loggable=True)
     compare = variable(typ.Bool, value=True)
@@ -129,6 +131,13 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
             words += ["--label", f"{name}={value}"]
         self.executable = shlex.quote(self.python)
         self.executable_opts = ["-m", "engine", *map(shlex.quote, words), "--out", RESULT]
+
+    @run_before("run")
+    def run_from_the_nodes_own_folder(self) -> None:
+        """Where that is asked for. Raises CantStage."""
+        if self.staged:
+            self.prerun_cmds += [staging.command(self.partition, dry=self.is_dry_run())]
+            self.executable = staging.PYTHON
 
     @sanity_function
     def the_result_is_good(self) -> bool:

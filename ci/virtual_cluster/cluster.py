@@ -22,6 +22,7 @@ def make(shape: Shape) -> None:
         signal.signal(number, _interrupt)
     os.umask(0o022)
     STATE.mkdir()
+    (STATE / node.LOCAL).mkdir()
     try:
         _build(shape)
     except BaseException:

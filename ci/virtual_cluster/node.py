@@ -16,6 +16,8 @@ from virtual_cluster.messages import Problem
 from virtual_cluster.record import STATE, Process
 
 HERE = Path(__file__).resolve().parents[1]  # the folder that the package is in
+LOCAL = "local"
+"""A folder that each node has to itself, in memory as on nodes without a disk; all else the nodes share."""
 NAMESPACES = ("unshare", "--net", "--uts", "--mount", "--pid", "--fork")
 
 
@@ -63,6 +65,7 @@ def live(name: str) -> NoReturn:
     run("mount", "-n", "-t", "proc", "proc", "/proc")
     run("mount", "-n", "-t", "sysfs", "sysfs", "/sys")
     run("mount", "-n", "--bind", str(STATE / "hosts"), "/etc/hosts")
+    run("mount", "-n", "-t", "tmpfs", "tmpfs", str(STATE / LOCAL))
     sys.stdout.write(f"{pid}\n")
     sys.stdout.flush()
     if not sys.stdin.readline():

@@ -4,6 +4,7 @@ One rank collects; hosts and devices of the others are handed in. Environment va
 allow-list, and never one whose name speaks of a secret.
 """
 
+import json
 import os
 import platform
 import re
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     import torch
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+PACKED = "packed.json"
+"""In a copy by ci/pack: what git_state said of the checkout."""
 GIT_TIMEOUT_S = 10
 PACKAGES = ("par4d", "torch", "numpy")
 VARIABLES = re.compile(
@@ -71,7 +75,12 @@ def collect(
 
 
 def git_state(checkout: Path) -> tuple[str | None, bool | None]:
-    """The commit of `checkout` and whether tracked files differ from it; (None, None) without git."""
+    """The commit of `checkout`, or of what it was copied from, and whether tracked files differ from it; (None, None)
+    without git.
+    """
+    with suppress(OSError):
+        commit, dirty = json.loads((checkout / PACKED).read_text())
+        return commit, dirty
 
     def git(*words: str) -> str:
         return subprocess.run(

@@ -43,6 +43,11 @@ def test_an_installation_inside_another_repository_has_no_commit(tmp_path: Path)
     assert git_state(outside) == (None, None)
 
 
+def test_a_packed_copy_is_of_the_commit_that_it_was_packed_of(tmp_path: Path) -> None:
+    (tmp_path / provenance.PACKED).write_text('["0123abcd", true]')
+    assert git_state(tmp_path) == ("0123abcd", True)
+
+
 def test_a_machine_without_git_is_no_error(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     commit_something(tmp_path / "repo")
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from cluster_command import CLUSTER, TIMEOUT_S, run, told
-from running import QUICK, ROOT, reframe
+from running import QUICK, ROOT, project, reframe
 
 from reports.nights.history import history
 
@@ -91,6 +92,38 @@ EXCHANGE = """
     grown = {name: count(name) - before[name] for name in before}
     print(json.dumps({"in_s": middle - begin, "out_s": end - middle, **grown}))
 """
+
+
+LOADED = """import socket
+import torch
+print("loaded", socket.gethostname(), torch.__file__, __file__, flush=True)
+"""
+PACKAGES = Path(torch.__file__).parents[1]
+
+
+def packable(folder: Path) -> Path:
+    """A copy of the project whose ranks say what they have loaded from where, with an environment to be packed.
+
+    Its files are links to those of ours, but for what torch begins with, so that it is packed and copied in no time.
+    """
+    root = project(folder)
+    shutil.copytree(ROOT / "ci", root / "ci")
+    (root / "ci" / "setup").write_text("")
+    main = root / "engine" / "__main__.py"
+    main.write_text(LOADED + main.read_text())
+    packages = root / ".venv" / "lib" / PACKAGES.parent.name / "site-packages"
+    (packages / "torch").mkdir(parents=True)
+    for file in (*PACKAGES.iterdir(), *(PACKAGES / "torch").iterdir()):
+        link = packages / file.relative_to(PACKAGES)
+        if not link.exists():
+            link.symlink_to(file)
+    (packages / "torch" / "__init__.py").unlink()
+    shutil.copy(PACKAGES / "torch" / "__init__.py", packages / "torch")
+    python = Path(sys.executable).resolve()
+    (root / ".venv" / "bin").mkdir()
+    (root / ".venv" / "bin" / "python").symlink_to(python)
+    (root / ".venv" / "pyvenv.cfg").write_text(f"home = {python.parent}\ninclude-system-site-packages = false\n")
+    return root
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,13 +290,23 @@ def test_a_suite_runs_as_batch_jobs_spread_over_the_nodes_and_their_links(before
 
 
 @pytest.mark.slow
-def test_a_series_may_take_one_rank_of_each_node(before: Machine, tmp_path: Path) -> None:
+def test_a_series_may_take_one_rank_of_each_node_and_run_from_a_folder_there(before: Machine, tmp_path: Path) -> None:
+    root = packable(tmp_path)
     one = ["-n", "two-nodes.*1x1x1x2", "-S", "rounds=1", "-S", "steps_per_round=1"]
-    done = reframe(tmp_path, "-c", "suites/overlap_ablation.py", "--system", "vcluster", "-r", *one)
+    words = ["-c", "suites/overlap_ablation.py", "--system", "vcluster", "-r", "-S", "staged=yes", *one]
+    packed = run(root / "ci" / "pack")
+    assert packed.returncode == 0, packed.stderr
+    done = reframe(tmp_path / "run", *words, root=root)
     assert done.code == 0, done.out
     (case,) = done.cases()
     assert case["record"]["provenance"]["hosts"] == ["n0", "n1"]
     assert [variant["overlap"] for variant in case["record"]["variants"]] == ["none", "data"]
+    (said,) = (tmp_path / "run").glob("output/**/rfm_job.out")
+    loaded = [line.split()[1:] for line in said.read_text().splitlines() if line.startswith("loaded")]
+    own = f"{STATE}/local/par4d-{case['record']['provenance']['environment']['SLURM_JOB_ID']}"
+    there = [f"{own}/.venv/lib/{PACKAGES.parent.name}/site-packages/torch/__init__.py", f"{own}/engine/__main__.py"]
+    assert sorted(loaded) == [["n0", *there], ["n1", *there]]
+    assert run("srun", "-N2", "-w", "n0,n1", "ls", "-A", STATE / "local").stdout == ""
 
 
 @pytest.mark.slow

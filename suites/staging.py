@@ -1,0 +1,51 @@
+"""Running from a folder of each node, not from the file system of all: what ci/pack packs and ci/stage unpacks.
+
+    ci/pack
+    reframe -c suites/weak_scaling.py --system frontier -S staged=yes
+
+Thousands of ranks that load PyTorch from one parallel file system at once take many minutes.
+"""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from reframe.core.exceptions import ReframeError
+
+import systems
+from systems import Partition
+
+ROOT = Path(systems.__file__).parents[1]
+ARCHIVE = ".packed.tar"
+PYTHON = '"$PAR4D_STAGED"/.venv/bin/python'
+"""As a job script that has staged writes it."""
+SCHEDULERS = {"slurm", "squeue"}
+
+
+class CantStage(ReframeError):
+    """A job can't run from a folder of each node; the message says why."""
+
+
+def command(partition: Partition, *, dry: bool, root: Path = ROOT) -> str:
+    """The line of a job script that stages. A dry run needs nothing packed.
+
+    Raises CantStage where the scheduler copies to no nodes, or what is packed isn't as new as what it was packed of.
+    """
+    if partition.scheduler not in SCHEDULERS:
+        raise CantStage(f"staged=yes takes Slurm's sbcast, which {partition.scheduler} doesn't have: leave it out")
+    archive = root / ARCHIVE
+    if not dry:
+        if not archive.exists():
+            raise CantStage(f"staged=yes takes {archive}, which isn't there: run ci/pack first")
+        made = archive.stat().st_mtime_ns
+        if newer := next((file for file in _sources(root) if file.stat().st_mtime_ns > made), None):
+            raise CantStage(f"{newer} is newer than {archive}: run ci/pack again")
+    return f". {shlex.quote(str(root / 'ci' / 'stage'))} {shlex.quote(str(archive))}"
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    """What a job may run or read of the project; not what machines have measured, which none does."""
+    yield from (root / ".venv").glob("par4d-installed")
+    for kind in ("py", "yaml"):
+        yield from (root / "engine").glob(f"**/*.{kind}")
+        yield from (root / "systems").glob(f"*.{kind}")
