@@ -150,7 +150,7 @@ def traced_job(job: MeasuredJob, machine: Machine) -> TracedJob:
     log.info("%s: %s on %d ranks of %s", job.name, job.model, job.ranks, job.system)
     model = lookup(job.model)
     workload = Workload(
-        Batch(job.sequences), job.precision, job.precision, job.checkpoint_activations, Overlap.parse(job.overlap)
+        Batch(job.sequences), job.precision, None, job.checkpoint_activations, Overlap.parse(job.overlap)
     )
     planned = Job(model, workload, machine.device_memory)
     candidates = [Candidate(grid, *planned.settled(grid), {}, {}) for grid in map(Grid.parse, job.time_s)]
@@ -161,7 +161,7 @@ def traced_job(job: MeasuredJob, machine: Machine) -> TracedJob:
 def job_rows(found: TracedJob, machine: Machine) -> JobRows:
     """Every grid beside what is predicted of it, and how good the orders are."""
     job = found.job
-    workload = Workload(Batch(job.sequences), job.precision, job.precision)
+    workload = Workload(Batch(job.sequences), job.precision)
     costs = Costs(found.model, workload)
     flat = papers_links(agnostic(machine.bandwidths.inter))
     aware = papers_links(machine.bandwidths)
