@@ -22,24 +22,24 @@ PYTHON = '"$PAR4D_STAGED"/.venv/bin/python'
 SCHEDULERS = {"slurm", "squeue"}
 
 
-class CantStage(ReframeError):
+class NotStaged(ReframeError):
     """A job can't run from a folder of each node; the message says why."""
 
 
 def command(partition: Partition, *, dry: bool, root: Path = ROOT) -> str:
     """The line of a job script that stages. A dry run needs nothing packed.
 
-    Raises CantStage where the scheduler copies to no nodes, or what is packed isn't as new as what it was packed of.
+    Raises NotStaged where the scheduler copies to no nodes, or what is packed isn't as new as what it was packed of.
     """
     if partition.scheduler not in SCHEDULERS:
-        raise CantStage(f"staged=yes takes Slurm's sbcast, which {partition.scheduler} doesn't have: leave it out")
+        raise NotStaged(f"staged=yes takes Slurm's sbcast, which {partition.scheduler} doesn't have: leave it out")
     archive = root / ARCHIVE
     if not dry:
         if not archive.exists():
-            raise CantStage(f"staged=yes takes {archive}, which isn't there: run ci/pack first")
+            raise NotStaged(f"staged=yes takes {archive}, which isn't there: run ci/pack first")
         made = archive.stat().st_mtime_ns
         if newer := next((file for file in _sources(root) if file.stat().st_mtime_ns > made), None):
-            raise CantStage(f"{newer} is newer than {archive}: run ci/pack again")
+            raise NotStaged(f"{newer} is newer than {archive}: run ci/pack again")
     return f". {shlex.quote(str(root / 'ci' / 'stage'))} {shlex.quote(str(archive))}"
 
 

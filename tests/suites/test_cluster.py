@@ -119,6 +119,8 @@ def packable(folder: Path) -> Path:
             link.symlink_to(file)
     (packages / "torch" / "__init__.py").unlink()
     shutil.copy(PACKAGES / "torch" / "__init__.py", packages / "torch")
+    (root / ".venv-peers" / "litgpt" / "lib").mkdir(parents=True)
+    (root / ".venv-peers" / "litgpt" / "lib" / "module.py").touch()
     python = Path(sys.executable).resolve()
     (root / ".venv" / "bin").mkdir()
     (root / ".venv" / "bin" / "python").symlink_to(python)
@@ -294,8 +296,9 @@ def test_a_series_may_take_one_rank_of_each_node_and_run_from_a_folder_there(bef
     root = packable(tmp_path)
     one = ["-n", "two-nodes.*1x1x1x2", "-S", "rounds=1", "-S", "steps_per_round=1"]
     words = ["-c", "suites/overlap_ablation.py", "--system", "vcluster", "-r", "-S", "staged=yes", *one]
-    packed = run(root / "ci" / "pack")
+    packed = run(root / "ci" / "pack", "--peers")
     assert packed.returncode == 0, packed.stderr
+    assert ".venv-peers/litgpt/lib/module.py" in run("tar", "-tf", root / ".packed.tar").stdout.splitlines()
     done = reframe(tmp_path / "run", *words, root=root)
     assert done.code == 0, done.out
     (case,) = done.cases()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import systems
-from suites.staging import ARCHIVE, CantStage, command
+from suites.staging import ARCHIVE, NotStaged, command
 
 ROOT = Path(__file__).parents[2]
 (SLURM,) = systems.load("frontier").partitions
@@ -39,37 +39,63 @@ def test_what_was_measured_since_is_in_no_job(root: Path) -> None:
 
 def test_a_change_since_packing_is_refused_by_name(root: Path) -> None:
     os.utime(root / "engine" / "grid.py", (1001, 1001))
-    with pytest.raises(CantStage, match=r"grid\.py is newer than .*: run ci/pack again"):
+    with pytest.raises(NotStaged, match=r"grid\.py is newer than .*: run ci/pack again"):
         command(SLURM, dry=False, root=root)
 
 
 def test_without_an_archive_only_a_dry_run_is_written(root: Path) -> None:
     (root / ARCHIVE).unlink()
-    with pytest.raises(CantStage, match="run ci/pack first"):
+    with pytest.raises(NotStaged, match="run ci/pack first"):
         command(SLURM, dry=False, root=root)
     assert command(SLURM, dry=True, root=root)
 
 
 def test_a_scheduler_that_copies_to_no_nodes_is_refused(root: Path) -> None:
-    with pytest.raises(CantStage, match="which lsf doesn't have"):
+    with pytest.raises(NotStaged, match="which lsf doesn't have"):
         command(LSF, dry=True, root=root)
 
 
-def test_a_job_that_cant_be_staged_says_so_and_ends_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Slurm's commands are stood in for: one node, which is this machine, and no room."""
-    tools, node = tmp_path / "tools", tmp_path / "node"
-    node.mkdir()
-    tools.mkdir()
-    (tools / "srun").write_text('#!/bin/sh\nwhile [ "$1" != sh ]; do shift; done\nexec "$@"\n')
-    (tools / "sbcast").write_text('#!/bin/sh\nls -d "$(dirname "$2")"\necho "sbcast: No space left" >&2\nexit 1\n')
-    for tool in tools.iterdir():
-        tool.chmod(0o755)
-    own = {"PAR4D_NODE_FOLDER": str(node), "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}
-    done = subprocess.run(
-        ["bash", "-c", ". ci/stage archive.tar; echo alive"], cwd=ROOT, capture_output=True, text=True, timeout=60,
-        env=os.environ | own | {"PATH": f"{tools}:{os.environ['PATH']}"}, check=False,
+SRUN = """#!/bin/sh
+while [ "$1" != sh ]; do shift; done
+exec "$@"
+"""
+JOB = """
+. ci/stage {archive}
+cat "$PAR4D_STAGED"/{{.venv-peers,engine}}/name
+printenv PYTHONPATH PAR4D_STAGED
+echo $PYTHONSAFEPATH
+"""
+
+
+def staged(folder: Path, archive: Path, sbcast: str) -> subprocess.CompletedProcess[str]:
+    """A job of one node, which is this machine: Slurm's commands are stood in for."""
+    (folder / "tools").mkdir()
+    (folder / "node").mkdir()
+    for name, text in {"srun": SRUN, "sbcast": f"#!/bin/sh\n{sbcast}\n"}.items():
+        (folder / "tools" / name).write_text(text)
+        (folder / "tools" / name).chmod(0o755)
+    job = {"PAR4D_NODE_FOLDER": str(folder / "node"), "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}
+    own = {"PATH": f"{folder}/tools:{os.environ['PATH']}", "PYTHONPATH": "/a/view"}
+    return subprocess.run(
+        ["bash", "-c", JOB.format(archive=archive)], cwd=ROOT, env=os.environ | job | own, capture_output=True,
+        text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stdout) == (1, f"{node}/par4d-7\n")
-    assert done.stderr.splitlines()[0] == "sbcast: No space left"
+
+
+def test_a_staged_job_finds_the_project_before_all_else_and_peers_where_they_are(tmp_path: Path) -> None:
+    for folder in (".venv-peers", "engine"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "name").write_text(f"{folder}\n")
+    subprocess.run(["tar", "-cf", tmp_path / "packed", "-C", tmp_path, "engine"], check=True, timeout=60)
+    done = staged(tmp_path, tmp_path / "packed", 'cp "$1" "$2"')
+    own = tmp_path / "node" / "par4d-7"
+    assert done.stdout.splitlines()[1:] == [".venv-peers", "engine", f"{own}:/a/view", "1"], done.stderr
+    assert not own.exists()
+
+
+def test_a_job_that_cant_be_staged_says_so_and_ends_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    done = staged(tmp_path, tmp_path / "packed", 'ls "$(dirname "$(dirname "$2")")"; echo "No space left" >&2; exit 1')
+    assert (done.returncode, done.stdout) == (1, "par4d-7\n")
+    assert done.stderr.splitlines()[0] == "No space left"
     assert "leave out staged=yes." in done.stderr.splitlines()[1]
-    assert list(node.iterdir()) == []
+    assert list((tmp_path / "node").iterdir()) == []
