@@ -31,7 +31,7 @@ def test_a_number_format_has_a_curve_of_its_own_with_its_peaks_and_its_best(tmp_
     curves = re.findall(r"<h3>Matrix products in (\w+)</h3>\s*(<svg.*?</svg>)", html, re.DOTALL)
     assert [dtype for dtype, _ in curves] == ["bf16", "fp32", "fp64"]
     bf16, fp32, fp64 = (words(svg) for _, svg in curves)
-    assert "advertised 191.5 Tflop/s (axonn-sc24 VI-C)" in bf16
+    assert "advertised 191.5 Tflop/s (axonn-sc24 VI-C; AMD CDNA 3 white paper" in bf16
     assert "published 125.0 Tflop/s (axonn-sc24 VI-C, rocBLAS, 32768 x 32768)" in bf16
     assert bf16.endswith("best 122 published advertised Tflop/s of a rank")
     assert "published" not in fp32 + fp64
