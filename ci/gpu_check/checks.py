@@ -74,6 +74,8 @@ def checks(judge: Judge, memory_bytes: float, folder: Path, *, tf32: bool) -> li
     latency = ["bench", "latency", *([] if judge.on_gpu else ["--samples", "50"])]
     rehearsed = [
         inside("parity", 90),
+        inside("kernels", 60),
+        inside("steady", 50),
         inside("streams", 100),
         replace(inside("flags", 60), judge=judge.flags, repeats=True),
         gemm("bf16"),

@@ -76,4 +76,24 @@ def flags(device: "torch.device") -> Iterator[Finding]:
     yield cost(device)
 
 
-PARTS: dict[str, Callable[["torch.device"], Iterator[Finding]]] = {"parity": parity, "streams": streams, "flags": flags}
+def kernels(device: "torch.device") -> Iterator[Finding]:
+    """What attention takes, and the compiled functions."""
+    from gpu_check.kernels import kernels
+
+    yield from kernels(device)
+
+
+def steady(device: "torch.device") -> Iterator[Finding]:
+    """A training once it has warmed up."""
+    from gpu_check.steady import steady
+
+    yield from steady(device)
+
+
+PARTS: dict[str, Callable[["torch.device"], Iterator[Finding]]] = {
+    "parity": parity,
+    "streams": streams,
+    "kernels": kernels,
+    "steady": steady,
+    "flags": flags,
+}

@@ -88,6 +88,13 @@ class Architecture(Protocol):
     def heads(self) -> int: ...
 
     @property
+    def kv_heads(self) -> int:
+        """Of keys and values, each of which serves as many query heads as any other."""
+
+    @property
+    def head_size(self) -> int: ...
+
+    @property
     def vocabulary(self) -> int: ...
 
     @property

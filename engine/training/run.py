@@ -3,6 +3,7 @@
 Whatever goes wrong here flies to the command, whose account of it becomes the result (failure.py).
 """
 
+import logging
 import os
 from collections.abc import Mapping
 from datetime import timedelta
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, choose_device, init_process_group
 from engine.comm.transport import backend_of, listen
+from engine.layers import attention
 from engine.layers.matmul import Kernels, widened_by
 from engine.measure.clock import stamp_promptly
 from engine.measure.memory import forget_peak, keep_freed_memory
@@ -32,6 +34,8 @@ from engine.training.trainer import Trainer, run_iterations
 from engine.training.turns import take_turns
 from engine.tuning.shapes import Job, products
 from engine.tuning.tune import tune
+
+log = logging.getLogger(__name__)
 
 
 def train(plan: Plan, launch: Launch, account: Account) -> None:
@@ -61,6 +65,7 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
     trainer = Trainer(plan, comm, recorder, kernels)
     precision = Precision.named(config.precision)
     account.resolved["widened_by"] = widened_by(precision.compute, precision.master, device, z=plan.grid.z)
+    account.resolved["attention"] = _attention(plan, device)
     account.training = True
     variants, times, profiled = None, None, None
     if isinstance(plan, AblationPlan):
@@ -106,3 +111,20 @@ def tuned(plan: Plan, comm: Comm) -> tuple[Mapping[str, Kernels], Tuning | None]
         return tune(found, config.precision, comm, force=config.tune_matmul == "force")
     finally:
         forget_peak(comm.device)
+
+
+def _attention(plan: Plan, device: torch.device) -> str | None:
+    """The kernel that a rank's heads take; a warning where it is none."""
+    model, ranks = plan.model, plan.grid.x
+    taken = attention.backend(
+        model.heads // ranks, model.kv_heads // ranks, model.head_size, model.sequence,
+        Precision.named(plan.config.precision).compute, device,
+    )  # fmt: skip
+    if taken is attention.Backend.MATH and device.type == "cuda":
+        log.warning(
+            "PyTorch has no attention kernel for heads of %d features in %s on this GPU: the scores of all pairs of "
+            "positions lie in memory.",
+            model.head_size,
+            plan.config.precision,
+        )
+    return taken

@@ -57,6 +57,11 @@ class GPTShape:
             )
 
     @property
+    def kv_heads(self) -> int:
+        """Every head has its own keys and values."""
+        return self.heads
+
+    @property
     def head_size(self) -> int:
         """Features of a head."""
         return self.hidden // self.heads

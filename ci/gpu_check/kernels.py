@@ -1,0 +1,133 @@
+"""Which kernels PyTorch takes for attention, and the layers' compiled functions: as right and as fast as they may be."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.layers import attention, loss, norm
+from engine.layers.compiled import Compiled
+from engine.measure.sample import calls_of, sample
+from engine.result import gate
+from engine.result.gpu_check import Finding
+from engine.result.interval import over_rounds
+
+HEADS, SEQUENCE, HEAD_SIZES = 16, 2048, (64, 80, 128)
+SHAPE = {"cpu": (512, 2048), "cuda": (8192, 8192)}
+"""Rows and columns."""
+ROUNDS = 12
+
+
+class Case(NamedTuple):
+    """A function with its arguments, and the bytes that it moves for each element of the first one, in bf16."""
+
+    function: Compiled[..., Any]
+    given: tuple[Any, ...]
+    num_bytes: float
+
+
+def cases(device: torch.device) -> dict[str, Case]:
+    """Of which the plain forms move 8 to 50 bytes."""
+    rows, columns = SHAPE[device.type]
+    drawing = torch.Generator(device).manual_seed(0)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=drawing, device=device)
+
+    x_MH, g_MH = drawn(rows, columns).bfloat16(), drawn(rows, columns).bfloat16()
+    weight_H, bias_H, mean_M1, rstd_M1 = drawn(columns), drawn(columns), drawn(rows, 1), drawn(rows, 1).abs() + 0.5
+    columns_M1 = torch.randint(columns, (rows, 1), generator=drawing, device=device)
+    highest_M1 = x_MH.amax(1, keepdim=True).float()
+    shares_2M, of_layer = drawn(2, rows), (x_MH, mean_M1, rstd_M1, weight_H)
+    return {
+        "loss and its gradient": Case(loss.of_whole_rows, (x_MH, columns_M1, 8.0), 2 + 4),
+        "sums of split rows": Case(loss.of_split_rows, (x_MH, columns_M1, highest_M1), 2),
+        "gradient of split rows": Case(loss.to_gradient, (x_MH, highest_M1, rstd_M1, columns_M1, mean_M1), 4),
+        "moments": Case(norm.moments, (x_MH,), 2),
+        "normalised": Case(norm.normalised, (*of_layer, bias_H), 4),
+        "shares of a norm's gradient": Case(norm.norm_shares, (g_MH, *of_layer), 4 + 4),
+        "gradient of a norm": Case(norm.norm_gradient, (g_MH, *of_layer, shares_2M, columns), 6),
+        "gradient of an RMSNorm": Case(norm.rms_gradient, (g_MH, x_MH, rstd_M1, weight_H, shares_2M[0], columns), 6),
+    }
+
+
+def given_as(given: Sequence[Any], dtype: torch.dtype | None = None) -> list[Any]:
+    """Copies, of which those of real numbers may be of another dtype."""
+    copies = []
+    for one in given:
+        real = isinstance(one, Tensor) and one.is_floating_point()
+        copies.append(one.to(dtype or one.dtype, copy=True) if real else one)
+    return copies
+
+
+def worst_error(found: Any, exact: Any, given: Sequence[Any], given_exact: Sequence[Any]) -> float:
+    """Of what a function gives back and of what it may have written to, by what roundings explain: at most 1."""
+    pairs = zip(_tensors(found, given), _tensors(exact, given_exact), strict=True)
+    return max(_error(*pair) for pair in pairs)
+
+
+def _tensors(result: Any, given: Sequence[Any]) -> list[Tensor]:
+    back = result if isinstance(result, tuple) else (result,)
+    return [one for one in (*back, *given) if isinstance(one, Tensor) and one.is_floating_point()]
+
+
+def _error(found: Tensor, exact: Tensor) -> float:
+    """By the rounding of the result, and of sums in fp32 whose errors add up like a random walk."""
+    longest = max(max(shape) for shape in SHAPE.values())
+    rounding = torch.finfo(found.dtype).eps / 2 + longest**0.5 * torch.finfo(torch.float32).eps
+    size = exact.abs().clamp(min=float(exact.abs().mean()))
+    return float(((found - exact).abs() / (rounding * size)).nan_to_num(math.inf).max())
+
+
+def kernels(device: torch.device) -> Iterator[Finding]:
+    """Attention of all head sizes, then every compiled function; a processor runs them as they are written."""
+    for size in HEAD_SIZES:
+        for grouped in (False, True):
+            yield _attention(size, device, grouped=grouped)
+    for name, case in cases(device).items():
+        yield _right(name, case)
+        if device.type == "cuda":
+            yield _faster(name, case, device)
+
+
+def _attention(size: int, device: torch.device, *, grouped: bool) -> Finding:
+    kv_heads = HEADS // 4 if grouped else HEADS
+    taken = attention.backend(HEADS, kv_heads, size, SEQUENCE, torch.bfloat16, device)
+    fused = taken not in (None, attention.Backend.MATH)
+    return Finding(
+        name=f"attention of heads of {size}{', grouped' if grouped else ''}",
+        status="pass" if fused else "fail",
+        want="a kernel that keeps no scores",
+        sentence=str(taken or "PyTorch has none"),
+    )
+
+
+def _right(name: str, case: Case) -> Finding:
+    ours, exact = given_as(case.given), given_as(case.given, torch.float64)
+    worst = worst_error(case.function(*ours), case.function.plain(*exact), ours, exact)
+    return Finding(
+        name=f"{name}, compiled", status="pass" if worst <= 1 else "fail", figure=worst,
+        want="at most 1, of what roundings explain",
+    )  # fmt: skip
+
+
+def _faster(name: str, case: Case, device: torch.device) -> Finding:
+    """In turns with the plain form, in one process."""
+    ways = case.function, case.function.plain
+    given = [given_as(case.given) for _ in ways]
+
+    def seconds(at: int, calls: int) -> float:
+        return sample(lambda: ways[at](*given[at]), calls, device)
+
+    calls = [calls_of(seconds(at, 1)) for at in (0, 1)]
+    rounds = [[seconds(at, calls[at]) for at in (0, 1)] for _ in range(ROUNDS)]
+    ratios = over_rounds([ours / plain for ours, plain in rounds], 1)
+    best_s = min(ours for ours, _ in rounds)
+    moved = case.num_bytes * case.given[0].numel() / best_s
+    return Finding(
+        name=f"{name}, compiled by plain", status=gate.at_most(ratios, 1.0), figure=ratios.high,
+        want="at most 1 over all of its interval",
+        sentence=f"{ratios.low:.3f} to {ratios.high:.3f}, {moved / 1e9:.0f} GB/s",
+    )  # fmt: skip

@@ -1,0 +1,119 @@
+"""A training on one rank once it is warm: the host never waits, memory stays, and a checkpoint goes on the same."""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from engine.checkpoint import store
+from engine.checkpoint.manifest import Manifest, Saved, read_manifest
+from engine.comm.funnel import Comm
+from engine.grid import Grid
+from engine.measure.recorder import Recorder
+from engine.peers.contest import Case
+from engine.peers.ours import trainer
+from engine.result.gpu_check import Finding
+from engine.training.trainer import Trainer
+from gpu_check.sizes import ONE_RANK
+
+WARM_UP = 3
+STEPS = {"cpu": 2, "cuda": 20}
+"""Over which memory must not grow."""
+
+
+def steady(device: torch.device) -> Iterator[Finding]:
+    """All of it, on one trainer."""
+    chosen = ONE_RANK[device.type]
+    case = Case(model=chosen.choice.resolve(), sequences=chosen.sequences, precision=chosen.precision)
+    comm = Comm(Grid(), device=device, recorder=Recorder.on(device, breakdown=False, alone=True))
+    training = trainer(case, comm)
+    for _ in range(WARM_UP):
+        training.step()
+    yield _never_waits(training, device)
+    yield _host(training, device, chosen.words)
+    yield _memory(training, device)
+    yield _resumed(training)
+
+
+def _never_waits(training: Trainer, device: torch.device) -> Finding:
+    """PyTorch raises an error where the host would wait for a GPU."""
+    status, sentence = "pass", ""
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.synchronize(device)
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        training.launch_step()
+    except RuntimeError as error:
+        if not on_gpu or "synchroniz" not in str(error):
+            raise
+        status, sentence = "fail", str(error).splitlines()[0]
+        training.model.abort_step()
+    finally:
+        if on_gpu:
+            torch.cuda.set_sync_debug_mode("default")
+    return Finding(name="a step for which the host never waits", status=status, sentence=sentence)  # type: ignore[arg-type]
+
+
+def _host(training: Trainer, device: torch.device, words: str) -> Finding:
+    """How long the host needs to launch a step, of the time that it takes."""
+    times = []
+    for _ in range(STEPS[device.type]):
+        _wait(device)
+        start = time.perf_counter()
+        training.launch_step()
+        launched_s = time.perf_counter() - start
+        _wait(device)
+        times.append((launched_s, time.perf_counter() - start))
+    launched_s, step_s = min(times, key=lambda pair: pair[1])
+    return Finding(
+        name="host time of a step", status="told", figure=launched_s / step_s,
+        sentence=f"{launched_s * 1e3:.2f} of {step_s * 1e3:.2f} ms, {words}",
+    )  # fmt: skip
+
+
+def _memory(training: Trainer, device: torch.device) -> Finding:
+    """What the allocator has given out and holds, before and after some steps."""
+    name = f"memory over {STEPS[device.type]} steps"
+    if device.type != "cuda":
+        training.step()
+        return Finding(name=name, status="told", sentence="a processor's allocator doesn't tell")
+    held = []
+    for _ in range(STEPS[device.type] + 1):
+        training.step()
+        held.append((torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)))
+    (allocated, reserved), (allocated_then, reserved_then) = held[0], held[-1]
+    grown = max(allocated_then - allocated, reserved_then - reserved)
+    peak = torch.cuda.max_memory_allocated(device)
+    return Finding(
+        name=name, status="fail" if grown > 0 else "pass", figure=reserved_then / peak, want="none of it grows",
+        sentence=f"{grown / 1e6:+.1f} MB; reserved {reserved_then / 1e9:.2f} GB for a peak of {peak / 1e9:.2f}",
+    )  # fmt: skip
+
+
+def _resumed(training: Trainer) -> Finding:
+    """Steps after a checkpoint, and again from it: to the last bit."""
+    config, model = training.plan.config, training.plan.model
+    with tempfile.TemporaryDirectory() as folder:
+        manifest = Manifest(
+            step=training.done, seed=config.seed, batch_size=config.batch.sequences, dtype=config.precision,
+            model=model.shape, files={},
+        )  # fmt: skip
+        path = store.save(Path(folder), manifest, training.model, training.optimizer.state)
+        first = [training.step()[:2] for _ in range(2)]
+        saved = Saved(path, read_manifest(path, model))
+        training.done = saved.manifest.step
+        training.optimizer.start_from(training.done)
+        store.load(saved, training.model, training.optimizer.state)
+        again = [training.step()[:2] for _ in range(2)]
+    return Finding(
+        name="steps from a checkpoint", status="pass" if first == again else "fail", want="the same to the last bit",
+        sentence=f"losses and norms {first} and {again}" if first != again else "",
+    )  # fmt: skip
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
