@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, Self
@@ -33,6 +33,13 @@ LINES = 20
 """Of what a peer wrote, told when it fails."""
 
 
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a peer's process takes over: all but those of NCCL's log, which goes to one of our own files
+    by its number (transport.py), and would overwrite whichever file has that number there.
+    """
+    return {name: value for name, value in environ.items() if not name.startswith("NCCL_DEBUG")}
+
+
 class Away:
     """See Turns. Collective: every rank has its own. To be closed, which ends the process."""
 
@@ -49,7 +56,7 @@ class Away:
             stdin=subprocess.DEVNULL,
             stdout=self._said,
             stderr=subprocess.STDOUT,
-            env=os.environ | own,
+            env=inherited(os.environ) | own,
             start_new_session=True,  # an interrupt is ours to handle: the pipe tells it
         )
         there.close()

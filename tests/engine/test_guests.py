@@ -16,6 +16,7 @@ from real_ranks import run_processes, take_part_again
 from engine.cli.main import main
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
+from engine.comm.transport import listen
 from engine.errors import RunError
 from engine.grid import Grid
 from engine.models.adapters.stored import stored
@@ -115,9 +116,19 @@ def test_why_a_guest_fails_is_told(name: str, told: str) -> None:
     assert told in found, found
 
 
-def test_a_guest_that_died_between_its_turns_is_told() -> None:
+def test_a_guest_takes_no_log_of_nccls_over_from_us_and_its_death_between_turns_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"):
+        monkeypatch.setenv(name, "")  # so that it is gone again after this test
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
     launch = Launch(0, 1, 0, "test", "127.0.0.1", 0)
+    listen("nccl", os.environ)
     with away.Away(guest("PlainGuest", Layout()), CASE, Comm(Grid()), launch) as beside:
+        theirs = Path(f"/proc/{beside._process.pid}/environ").read_text().split("\0")
+        assert [one for one in theirs if one.startswith("NCCL_")] == ["NCCL_SOCKET_IFNAME=lo"]
+        assert os.environ["NCCL_DEBUG_FILE"].startswith("/proc/self/fd/"), "ours stays"
         beside.take(1)
         beside._process.kill()
         beside._process.wait()
