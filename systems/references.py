@@ -59,8 +59,8 @@ class Key(NamedTuple):
 
 
 _OF_THE_MACHINE = frozenset(
-    {"--label", "--out", "--timeout", "--peak-flops", "--empirical-peak-flops", "--link-bytes-per-s"}
-    | {"--intra-node-bytes-per-s", "--device-memory"}
+    {"--label", "--out", "--timeout", "--meeting-timeout", "--peak-flops", "--empirical-peak-flops"}
+    | {"--link-bytes-per-s", "--intra-node-bytes-per-s", "--device-memory"}
 )
 """Options, with the word behind each: where a result goes, and facts of the machine, which change no work."""
 _PATHS = frozenset({"--data"})

@@ -1,4 +1,4 @@
-"""Which kernels PyTorch takes for attention, and the layers' compiled functions: as right and as fast as they may be."""
+"""Which kernels PyTorch takes for attention, and the layers' compiled functions: whether they are right, and faster."""
 
 import math
 from collections.abc import Iterator, Sequence

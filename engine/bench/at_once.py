@@ -15,7 +15,7 @@ from engine.errors import ContactError, UsageError
 from engine.grid import Grid
 from engine.measure.machine import machine_name
 
-MEETING = timedelta(minutes=5)
+COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 LOST = (RuntimeError, ContactError)
 """What is raised where another rank doesn't answer any more."""
 
@@ -40,7 +40,7 @@ class AtOnce:
     def everyone(self, row: Sequence[float]) -> Tensor:
         """What each rank found: [ranks, n] in float64 on the host."""
         mine = torch.tensor(row, dtype=torch.float64)
-        return self.comm.everyone(mine).cpu() if self.comm else mine[None]
+        return self.comm.everyone(mine) if self.comm else mine[None]
 
     def mean(self, row: Sequence[float]) -> list[float]:
         """Of what the ranks found."""
@@ -58,8 +58,8 @@ def at_once(launch: Launch, device: torch.device) -> Iterator[AtOnce]:
     if launch.world_size == 1:
         yield AtOnce()
         return
-    init_process_group(launch, device, MEETING)
-    comm = Comm(Grid(data=launch.world_size), timeout=MEETING, device=device)
+    init_process_group(launch, device, COLLECTIVE_TIMEOUT)
+    comm = Comm(Grid(data=launch.world_size), timeout=COLLECTIVE_TIMEOUT, device=device)
     yield AtOnce(comm)
     comm.barrier()
     dist.destroy_process_group()

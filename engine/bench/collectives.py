@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 import torch
 
-from engine.bench.at_once import LOST, MEETING, AtOnce, at_once, check_budget, first_line
+from engine.bench.at_once import COLLECTIVE_TIMEOUT, LOST, AtOnce, at_once, check_budget, first_line
 from engine.bench.gemm import free_bytes
 from engine.bench.rings import nodes_of, outer_groups, pairs
 from engine.bench.turns import FEWEST, Samples, Turns
@@ -64,8 +64,8 @@ class Party:
         self._clock = HostClock(ranks.device)
         own = next((group for group in groups if ranks.rank in group), (ranks.rank,))
         grid, device = Grid(data=len(own)), ranks.device
-        backend = ProcessGroups(grid, device, MEETING, own)
-        self._comm = Comm(grid, timeout=MEETING, device=device, backend=backend)
+        backend = ProcessGroups(grid, device, COLLECTIVE_TIMEOUT, own)
+        self._comm = Comm(grid, timeout=COLLECTIVE_TIMEOUT, device=device, backend=backend)
         if grid.size == 1:  # torch names a group by how many its ranks have made: this rank makes one, too
             backend.channel(Axis.DATA, Lane.MAIN, (0,))
 

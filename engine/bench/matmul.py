@@ -23,7 +23,7 @@ from engine.result.schema import Result, write
 from engine.tuning.shapes import Job, products
 from engine.tuning.tune import time_again, tune
 
-MEETING = timedelta(minutes=10)
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +48,8 @@ def run_matmul(launch: Launch, asked: Asked, device: str, labels: dict[str, str]
     found = products(asked.model, job)
     tuning, reason = None, "No product could be timed: the memory has no room for its operands."
     try:
-        init_process_group(launch, target, MEETING)
-        comm = Comm(Grid(data=launch.world_size), timeout=MEETING, device=target)
+        init_process_group(launch, target, COLLECTIVE_TIMEOUT)
+        comm = Comm(Grid(data=launch.world_size), timeout=COLLECTIVE_TIMEOUT, device=target)
         _, tuning = tune(found, asked.precision, comm, force=True)
         if asked.twice:
             tuning = time_again(tuning, found, asked.precision, comm)

@@ -44,11 +44,13 @@ class Line:
 
     def lost(self, lost: Collection[int] = ()) -> str:
         """The clause that says so. lost: ranks that are known to be."""
+        return f"rank {self.rank} lost contact with {self.whom(lost)} {self.where}"
+
+    def whom(self, lost: Collection[int] = ()) -> str:
+        """The other ranks, or those of them that are known to be lost."""
         known = [rank for rank in self.others if rank in lost] or list(self.others)
         if len(known) == 1:
-            whom = f"rank {known[0]}"
-        elif len(known) <= NAMED:
-            whom = f"one of ranks {', '.join(map(str, known))}"
-        else:
-            whom = f"one of {len(known)} ranks"
-        return f"rank {self.rank} lost contact with {whom} {self.where}"
+            return f"rank {known[0]}"
+        if len(known) <= NAMED:
+            return f"one of ranks {', '.join(map(str, known))}"
+        return f"one of {len(known)} ranks"

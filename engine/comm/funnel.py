@@ -18,6 +18,7 @@ from engine.comm.backend import Backend, Channel
 from engine.comm.collective import IN_PLACE, LANES, POINT_TO_POINT, Kind, Lane, lane_name
 from engine.comm.groups import ProcessGroups
 from engine.comm.handle import Handle
+from engine.comm.outstanding import Outstanding
 from engine.comm.process_group import carried
 from engine.comm.shared_memory import SharedMemoryChannel
 from engine.errors import ContactError
@@ -48,7 +49,7 @@ class Comm:
         backend = backend or ProcessGroups(grid, self.device, timeout)
         self.rank = backend.rank
         self.coords = grid.coords(self.rank)
-        self._in_flight: dict[Handle, None] = {}
+        self.outstanding = Outstanding()
         self._channels: dict[tuple[Axis, Lane], Channel] = {
             (axis, lane): backend.channel(axis, lane, grid.members(axis, self.rank))
             for axis in Axis
@@ -105,6 +106,9 @@ class Comm:
         if size == 1:
             return Handle(tensor if out is None else out.copy_(tensor))
         result = _checked_output(kind, size, tensor, out)
+        outstanding, call = self.outstanding, (kind, axis, lane)
+        outstanding.unconfirmed = call
+        outstanding.moves += 1
         flight = None
         if self.recorder is not None:
             num_bytes = tensor.numel() * tensor.element_size()
@@ -113,16 +117,17 @@ class Comm:
             )
         source, target = tensor.detach().view(-1), result.detach().view(-1)
         finish = self._channels[axis, lane].start(kind, source, target, peer, flight, blocking=at_once)
-        return Handle(result, tensor, finish, self._in_flight, flight)
+        return Handle(result, tensor, finish, call, outstanding, flight)
 
     def abandon(self) -> None:
         """After an exception: wait for all that is in flight, in the order in which it was issued.
 
         One in which the other ranks take no part any more ends with the back end's time-out.
         """
-        while self._in_flight:
+        in_flight = self.outstanding.in_flight
+        while in_flight:
             with suppress(ContactError, RuntimeError):  # the base of torch.distributed's errors
-                next(iter(self._in_flight)).wait()
+                next(iter(in_flight)).wait()
 
     def barrier(self) -> None:
         """Wait until every rank of the grid has come here."""
@@ -130,12 +135,16 @@ class Comm:
         for axis in Axis:
             self.run(Kind.ALL_REDUCE, axis, token)
         token.item()  # on CUDA the host goes on otherwise
+        self.outstanding.settle()
 
     def everyone(self, row: Tensor) -> Tensor:
-        """Gather a small row [n] from every rank: [ranks, n], in rank order."""
+        """Gather a small row [n] from every rank, for the host: [ranks, n], in rank order."""
         rows = row.to(self.device)
         for axis in Axis:
             rows = self.run(Kind.ALL_GATHER, axis, rows)
+        if not rows.is_meta:
+            rows = rows.cpu()
+            self.outstanding.settle()
         return rows.view(self.grid.size, -1)
 
     def unanimous(self, flag: bool) -> bool:

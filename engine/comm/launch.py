@@ -5,19 +5,25 @@ job's own shell under sbatch or salloc is no launcher, although Slurm sets a ran
 MASTER_ADDR and MASTER_PORT win where they are set.
 """
 
+import os
 import re
+import resource
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from engine.comm import watchdog
 from engine.errors import ContactError, UsageError
 
 if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
+MEETING_S = 1200.0
+"""For all ranks to be there: thousands of them load torch from one file system."""
 FIRST_PORT, PORTS = 20000, 12000  # below 32768, where Linux begins to hand out ports by itself
 SPECIAL_STEPS = 0xFFFFFFF0  # from here on Slurm numbers the steps of batch scripts and interactive shells
 JOB_IDS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "FLUX_JOB_ID", "PALS_APID", "PMIX_NAMESPACE")
@@ -203,6 +209,7 @@ def init_process_group(
     store: "dist.Store | None" = None,
     *,
     memory: bool = False,
+    meeting_s: float = MEETING_S,
 ) -> None:
     """Make torch.distributed's default group: gloo on CPUs, NCCL (or RCCL) on GPUs. memory: on CPUs the back end of
     process_group.py instead, so that ranks of one host exchange through memory that they share.
@@ -210,8 +217,9 @@ def init_process_group(
     The group is not bound to a device: NCCL would then split it for each axis, by a hash of 31 bits that collides
     among the thousands of groups of a large grid.
 
-    One rank alone gets a group without any network. store: where to meet instead of at the master. timeout holds for
-    the rendezvous and for every collective. Raises NotMet if the ranks don't find each other in time.
+    One rank alone gets a group without any network. store: where to meet instead of at the master. meeting_s: how long
+    ranks wait for the last of them; timeout holds for every collective. Raises NotMet if the ranks don't find each
+    other in time.
     """
     import torch
     from torch import distributed as dist
@@ -219,6 +227,10 @@ def init_process_group(
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
+    if launch.world_size > 1:
+        open_many_files()
+        if backend == "nccl":
+            watchdog.configure(os.environ, launch.world_size)
     if memory and backend == "gloo" and launch.world_size > 1:
         from engine.comm.process_group import NAME, register
 
@@ -230,19 +242,51 @@ def init_process_group(
     if launch.world_size == 1:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
         return
-    host = f"[{launch.master_addr}]" if ":" in launch.master_addr else launch.master_addr
+    with _not_met(launch, meeting_s):
+        store = _meet(launch, timedelta(seconds=meeting_s))
+        store.set_timeout(timeout)
+    with _not_met(launch, timeout.total_seconds()):
+        dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world_size, timeout=timeout)
+
+
+def _meet(launch: Launch, limit: timedelta) -> "dist.Store":
+    """The store at the master, once every rank of the launch has come to it: torch's own rank 0 waits for all others,
+    but they don't wait for each other, and where torchrun holds the store nobody does.
+    """
+    from torch import distributed as dist
+    from torch.distributed.rendezvous import rendezvous
+
+    found, *_ = next(rendezvous(f"tcp://{_place(launch)}", launch.rank, launch.world_size, timeout=limit))
+    store = dist.PrefixStore("par4d", found)
+    if store.add("ranks that are here", 1) == launch.world_size:
+        store.set("all are here", "")
+    store.wait(["all are here"], limit)
+    return store
+
+
+@contextmanager
+def _not_met(launch: Launch, limit_s: float) -> Iterator[None]:
+    """Turn torch's RuntimeError into NotMet."""
     try:
-        dist.init_process_group(
-            backend,
-            init_method=f"tcp://{host}:{launch.master_port}",
-            rank=launch.rank,
-            world_size=launch.world_size,
-            timeout=timeout,
-        )
+        yield
     except RuntimeError as error:  # torch's own are of that kind, gloo's have no other
         raise NotMet(
-            f"rank {launch.rank} of {launch.world_size} did not meet the others at "
-            f"{host}:{launch.master_port} within {timeout.total_seconds():g} s: see what the others say, or set "
-            "MASTER_ADDR and MASTER_PORT if that place is wrong",
+            f"rank {launch.rank} of {launch.world_size} did not meet the others at {_place(launch)} within "
+            f"{limit_s:g} s: see what the others say, or set MASTER_ADDR and MASTER_PORT if that place "
+            "is wrong",
             str(error).strip().splitlines()[0],
         ) from None
+
+
+def _place(launch: Launch) -> str:
+    host = f"[{launch.master_addr}]" if ":" in launch.master_addr else launch.master_addr
+    return f"{host}:{launch.master_port}"
+
+
+def open_many_files() -> None:
+    """Let this process open as many files as its hard limit says, where the soft one is often 1024: rank 0's store
+    holds a connection of every rank, and gloo one of each rank to each.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # a system may allow less than it says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter
 
 from engine.batch import Batch
+from engine.comm.launch import MEETING_S
 from engine.models.catalogue import published
 from engine.models.choice import ModelChoice
 from engine.options import (
@@ -102,6 +103,8 @@ class RunConfig:
     device: Device = "auto"
     timeout_s: Annotated[Seconds, Parameter(name="--timeout")] = 600.0
     """for any collective"""
+    meeting_timeout_s: Annotated[Seconds, Parameter(name="--meeting-timeout")] = MEETING_S
+    """for all ranks to be there, from when one is"""
     devices_per_node: int = 1
     """for --grid auto: x stays in a node, and no plane of x and y lies across two"""
     device_memory: Bytes | None = None

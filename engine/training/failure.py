@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 UNFINISHED = "The run ended before it could write its result: it was killed, or its time limit passed."
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOCK_S = 5.0
+TELL_S = 30.0
+"""To write a result on a slow file system, within the minute that NCCL's watchdog leaves."""
 ONE_LAUNCH = timedelta(minutes=1)
 """By how much ranks may start apart, their clocks' difference included."""
 FOLLOWS = ", which may follow from the loss of another one"
@@ -76,20 +78,20 @@ class Account:
 
     def _listen(self, ears: int) -> None:
         number = os.read(ears, 1)[0]
-        self._end(Terminated(f"rank {self._launch.rank} was told to end by {signal.Signals(number).name}"))
+        self.fail(Terminated(f"rank {self._launch.rank} was told to end by {signal.Signals(number).name}"))
 
     @contextmanager
-    def meeting(self, limit: timedelta) -> Iterator[None]:
+    def meeting(self, seconds: float) -> Iterator[None]:
         """End this process if the ranks meet for longer than that, whatever it does.
 
         The time-out of torch's store is kept by its host: if that is stopped, nothing else ends what waits for it.
         """
-        launch, seconds = self._launch, limit.total_seconds()
+        launch = self._launch
         late = NotMet(
             f"rank {launch.rank} of {launch.world_size} did not meet the others within {seconds:g} s: the process that "
             f"they meet at, at {launch.master_addr}:{launch.master_port}, answers no more"
         )
-        timer = threading.Timer(seconds, self._end, [late])
+        timer = threading.Timer(seconds, self.fail, [late])
         timer.daemon = True
         timer.start()
         try:
@@ -97,7 +99,14 @@ class Account:
         finally:
             timer.cancel()
 
-    def _end(self, error: Exception) -> NoReturn:
+    def fail(self, error: Exception) -> NoReturn:
+        """Tell, and end this process, whatever its main thread is at.
+
+        That may hold what telling needs, such as a log that nobody reads: then it ends after a while all the same.
+        """
+        late = threading.Timer(TELL_S, os._exit, [1])
+        late.daemon = True
+        late.start()
         self.tell(error)
         logging.shutdown()
         os._exit(1)

@@ -106,7 +106,7 @@ def breakdown(comm: Comm, recording: Recording, link_bytes_per_s: float | None) 
     lanes = [recording.lanes.get(name, 0.0) for name in AXIS_OF_LANE]
     taken = [recording.processor_s, float(recording.received_bytes), float(recording.sent_bytes)]
     own = [*taken, recording.time_s - exposed_s, *lanes]
-    rows = comm.everyone(torch.tensor(own, dtype=torch.float64).div(steps)).cpu()
+    rows = comm.everyone(torch.tensor(own, dtype=torch.float64).div(steps))
     said = texts(comm, f"{machine_name()} {socket.gethostname()}")
     machines, hosts = zip(*(text.split(" ") for text in said), strict=True)
     machine = _machine(comm, machines, rows[:, :3].tolist(), link_bytes_per_s)

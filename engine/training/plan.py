@@ -164,6 +164,7 @@ def _check_numbers(config: TrainConfig) -> None:
     optim = config.optim
     positive: dict[str, float | None] = {
         "--timeout": config.timeout_s,
+        "--meeting-timeout": config.meeting_timeout_s,
         "--learning-rate": optim.learning_rate,
         "--devices-per-node": config.devices_per_node,
         "--device-memory": config.device_memory,
@@ -181,8 +182,9 @@ def _check_numbers(config: TrainConfig) -> None:
     for option, value in positive.items():
         if value is not None and not (math.isfinite(value) and value > 0):
             raise UsageError(f"{option} is a positive number, but {value} was given.")
-    if config.timeout_s > LONGEST_TIMEOUT_S:
-        raise UsageError(f"--timeout is at most {LONGEST_TIMEOUT_S} seconds, but {config.timeout_s:g} was given.")
+    for option in ("--timeout", "--meeting-timeout"):
+        if (seconds := positive[option]) is not None and seconds > LONGEST_TIMEOUT_S:
+            raise UsageError(f"{option} is at most {LONGEST_TIMEOUT_S} seconds, but {seconds:g} was given.")
     for option, value in not_negative.items():
         if not (math.isfinite(value) and value >= 0):
             raise UsageError(f"{option} is a number from 0 up, but {value} was given.")

@@ -5,7 +5,7 @@ Whatever goes wrong here flies to the command, whose account of it becomes the r
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 import torch
@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, choose_device, init_process_group
-from engine.comm.transport import backend_of, listen
+from engine.comm.transport import Heard, backend_of, listen
 from engine.layers import attention
 from engine.layers.matmul import Kernels, widened_by
 from engine.measure.clock import stamp_promptly
@@ -30,6 +30,7 @@ from engine.training.failure import Account
 from engine.training.gathered import breakdown, everyones, joint_peak, profile, roster
 from engine.training.outcome import Outcome
 from engine.training.plan import Plan
+from engine.training.stall import watched
 from engine.training.trainer import Trainer, run_iterations
 from engine.training.turns import take_turns
 from engine.tuning.shapes import Job, products
@@ -44,7 +45,6 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
     device = choose_device(config.device, launch.local_rank)
     account.devices = (provenance.device_name(device),)
     account.resolved = {"device": device.type, "threads": torch.get_num_threads()}
-    outcome = Outcome(plan, launch, account)
     if device.type == "cpu":
         keep_freed_memory()
         stamp_promptly()
@@ -53,11 +53,22 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
     timed = config.breakdown or config.timeline is not None or config.profile is not None
     kind = Recorder if config.profile is None else NamingRecorder
     recorder = kind.on(device, breakdown=timed, alone=launch.world_size == 1)
-    with account.meeting(2 * timeout):
-        init_process_group(launch, device, timeout)
+    with account.meeting(config.meeting_timeout_s + config.timeout_s):
+        init_process_group(launch, device, timeout, meeting_s=config.meeting_timeout_s)
         account.met = True
         comm = Comm(plan.grid, timeout=timeout, recorder=recorder, device=device)
         account.roster = roster(comm)
+    with watched(comm, config.timeout_s, account.fail):
+        _train(plan, launch, account, comm, recorder, heard)
+    dist.destroy_process_group()
+
+
+def _train(
+    plan: Plan, launch: Launch, account: Account, comm: Comm, recorder: Recorder, heard: Callable[[], Heard] | None
+) -> None:
+    """The same, once the ranks have met. heard: what the back end said of its network."""
+    config, device = plan.config, comm.device
+    outcome = Outcome(plan, launch, account)
     if config.measure_peak:
         outcome.measurements.peak_flops_per_s = joint_peak(comm, DTYPES[config.precision])
         forget_peak(device)
@@ -89,7 +100,6 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
         account.succeed(result.model_copy(update={"tuning": tuning}))
     account.end()
     comm.barrier()
-    dist.destroy_process_group()
 
 
 def tuned(plan: Plan, comm: Comm) -> tuple[Mapping[str, Kernels], Tuning | None]:

@@ -107,6 +107,7 @@ class Trainer:
         told = torch.stack(self.launch_step())
         time_s = self.recorder.end_step()
         loss, norm = told.tolist()
+        self.comm.outstanding.settle()
         if self._unsized:
             self._size_cache()
         return Step(loss, norm, self.optimizer.learning_rate, time_s)

@@ -163,7 +163,8 @@ class Campaign:
         grid = self._few if fault.moment in BEFORE_THEY_MEET else self._grid
         command = ["train", "--model", "gpt-test", "--batch-size", str(self.config.batch.sequences)]
         command += ["--data", "synthetic", "--device", "cpu"]
-        command += ["--grid", str(grid), "--iterations", str(iterations), "--timeout", str(TIMEOUT_S)]
+        command += ["--grid", str(grid), "--iterations", str(iterations)]
+        command += ["--timeout", str(TIMEOUT_S), "--meeting-timeout", str(TIMEOUT_S)]
         command += ["--save", str(save), "--save-every", str(SAVE_EVERY), "--out", str(out)]
         problems: list[str] = []
         log.touch()

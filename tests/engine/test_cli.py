@@ -26,8 +26,9 @@ SMALL = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic"]
 OF_TRAIN = """
     model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout grid
     batch-size micro-batch iterations warmup precision reduce-dtype checkpoint-activations data seed
-    device timeout devices-per-node device-memory peak-flops empirical-peak-flops energy measure-peak link-bytes-per-s
-    intra-node-bytes-per-s breakdown tune-matmul label out overlap prefetch-depth reduce-window bucket-bytes cache-bytes
+    device timeout meeting-timeout devices-per-node device-memory peak-flops empirical-peak-flops energy measure-peak
+    link-bytes-per-s intra-node-bytes-per-s breakdown tune-matmul label out overlap prefetch-depth reduce-window
+    bucket-bytes cache-bytes
     timeline learning-rate profile profile-iterations profile-ranks weight-decay clip lr-warmup-steps lr-decay-steps
     save save-every export resume
 """

@@ -18,13 +18,13 @@ BOTH = pytest.mark.parametrize("run", [run_processes, run_ranks], ids=["processe
 
 def _handles(comm: Comm) -> tuple[int, int, int]:
     handles = [comm.issue(Kind.ALL_GATHER, Axis.X, torch.ones(1)) for _ in range(3)]
-    counts = [len(comm._in_flight)]
+    counts = [len(comm.outstanding.in_flight)]
     handles[1].wait()
-    counts.append(len(comm._in_flight))
+    counts.append(len(comm.outstanding.in_flight))
     with pytest.raises(RuntimeError, match="twice"):
         handles[1].wait()
     comm.abandon()
-    return counts[0], counts[1], len(comm._in_flight)
+    return counts[0], counts[1], len(comm.outstanding.in_flight)
 
 
 @BOTH
@@ -66,7 +66,7 @@ def test_what_is_abandoned_is_waited_for_in_its_order_even_if_it_fails() -> None
         for _ in range(3):
             comm.issue(Kind.ALL_REDUCE, Axis.X, torch.ones(1))
         comm.abandon()
-        assert not comm._in_flight
+        assert not comm.outstanding.in_flight
 
     waits: list[list[int]] = [[], []]
     run_ranks(Grid(2), abandon, of=Noting)

@@ -1,17 +1,24 @@
 """Every launcher's variables give the right rank, and real processes meet by them."""
 
 import os
+import resource
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from datetime import timedelta
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 import torch
+from engine_command import TIMEOUT_S, free_port
 from forked_python import forked_python
+from real_ranks import CONTEXT
+from torch import distributed as dist
 
+from engine.comm import watchdog
 from engine.comm.launch import Launch, choose_device, first_of_nodelist, from_environment, init_process_group
 from engine.errors import RunError, UsageError
 
@@ -262,4 +269,75 @@ def test_a_rank_that_finds_nobody_gives_up_with_a_reason() -> None:
         port = free.getsockname()[1]
     alone = Launch(1, 2, 1, "srun", "127.0.0.1", port)
     with pytest.raises(RunError, match=rf"Rank 1 of 2 did not meet the others at 127.0.0.1:{port} within 1 s"):
-        init_process_group(alone, torch.device("cpu"), timedelta(seconds=1))
+        init_process_group(alone, torch.device("cpu"), timedelta(seconds=60), meeting_s=1)
+
+
+def _meet_late(rank: int, port: int, told: Connection) -> None:
+    """The second rank comes when a collective's time is over; each may open few files until they meet."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, hard))
+    time.sleep(rank * (SHORT_S + 1))
+    cpu, timeout = torch.device("cpu"), timedelta(seconds=SHORT_S)
+    init_process_group(Launch(rank, 2, rank, "test", "127.0.0.1", port), cpu, timeout, meeting_s=TIMEOUT_S)
+    own = torch.full((1,), rank + 1.0)
+    dist.all_reduce(own)
+    told.send((own.item(), resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+    dist.destroy_process_group()
+
+
+FEW_FILES, SHORT_S = 200, 4
+
+
+def test_ranks_wait_longer_for_the_last_of_them_than_for_a_collective_and_may_then_open_many_files() -> None:
+    ears, mouth = CONTEXT.Pipe(duplex=False)
+    port = free_port()
+    ranks = [CONTEXT.Process(target=_meet_late, args=(rank, port, mouth), daemon=True) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    mouth.close()
+    try:
+        told = []
+        for _ in ranks:
+            assert ears.poll(TIMEOUT_S)
+            told.append(ears.recv())
+    finally:
+        for rank in ranks:
+            rank.join(5)
+            rank.kill()
+    assert told == [(3.0, resource.getrlimit(resource.RLIMIT_NOFILE)[1])] * 2
+    assert told[0][1] > FEW_FILES
+
+
+def configured(ranks: int, **environ: str) -> tuple[str | None, ...]:
+    """How often torch's monitor asks, and how much it records."""
+    watchdog.configure(environ, ranks)
+    return tuple(map(environ.get, (watchdog.LOOK_EVERY, watchdog.RECORD, watchdog.OLD_RECORD)))
+
+
+def test_thousands_of_ranks_ask_and_record_about_as_much_together_as_a_thousand() -> None:
+    assert configured(8) == configured(1000) == (None, None, None)
+    assert configured(4096) == ("4096", "488", None)
+    assert configured(32768) == ("32768", "250", None)
+
+
+def test_what_the_user_says_of_torchs_watchdog_stays() -> None:
+    assert configured(4096, **{watchdog.LOOK_EVERY: "7", watchdog.RECORD: "0"}) == ("7", "0", None)
+    assert configured(4096, **{watchdog.OLD_RECORD: "9"}) == ("4096", None, "9")
+
+
+def test_torch_knows_the_variables_of_its_watchdog_by_these_names() -> None:
+    headers = Path(torch.__file__).parent.glob("include/torch/csrc/distributed/c10d/*.hpp")
+    known = "".join(header.read_text() for header in headers)
+    assert all(f'"{name}"' in known for name in (watchdog.LOOK_EVERY, watchdog.RECORD, watchdog.OLD_RECORD))
+
+
+def test_it_is_configured_before_ranks_on_gpus_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here one that finds nobody."""
+    for name in (watchdog.LOOK_EVERY, watchdog.RECORD, watchdog.OLD_RECORD):
+        monkeypatch.setenv(name, "")  # so that it is gone again after this test
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    alone = Launch(1, 4096, 1, "srun", "127.0.0.1", free_port())
+    with pytest.raises(RunError, match="did not meet"):
+        init_process_group(alone, torch.device("cuda"), timedelta(seconds=60), meeting_s=0.5)
+    assert os.environ[watchdog.LOOK_EVERY] == "4096"

@@ -95,7 +95,7 @@ def test_a_meeting_place_that_answers_no_more_holds_nobody_for_ever(tmp_path: Pa
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = str(silent.getsockname()[1])
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}
-        words = ["train", *SMALL, "--grid", "1x1x1x2", "--timeout", "2", "--out", str(out)]
+        words = ["train", *SMALL, "--grid", "1x1x1x2", "--timeout", "2", "--meeting-timeout", "2", "--out", str(out)]
         codes, said = finish([Forked(os.environ | place, words)])
     assert codes == [1], said
     assert read(out).reason == (

@@ -227,9 +227,9 @@ def _interrupted(comm: Comm, case: Case) -> tuple[float, float]:
     model.schedule.accumulate = interrupt_layer  # type: ignore[method-assign]
     with pytest.raises(Interrupted):
         step_parallel(case, model, 2)
-    assert comm._in_flight
+    assert comm.outstanding.in_flight
     model.abort_step()  # and a clean exit follows
-    assert not comm._in_flight
+    assert not comm.outstanding.in_flight
     return losses[0], losses[1]
 
 

@@ -1,0 +1,34 @@
+"""What a rank's collectives are at, for a thread that looks on while the main one may stand still. No torch."""
+
+from typing import TYPE_CHECKING
+
+from engine.comm.collective import Kind, Lane
+from engine.grid import Axis
+
+if TYPE_CHECKING:
+    from engine.comm.handle import Handle
+
+Call = tuple[Kind, Axis, Lane]
+"""One collective, as it is told."""
+
+
+class Outstanding:
+    """Plain attributes, which the main thread writes without a lock, as it does so at every collective.
+
+    in_flight: handles that are still to be waited for. moves: rises with each that is issued, and each whose wait has
+    ended. awaited: the one in whose wait the host stands now. unconfirmed: the last that was issued since the host last
+    knew all to be over; on CUDA, where a wait is the device's, that is all that the host knows.
+    """
+
+    __slots__ = ("awaited", "in_flight", "moves", "unconfirmed")
+
+    def __init__(self) -> None:
+        self.in_flight: dict[Handle, Call] = {}
+        self.moves = 0
+        self.awaited: Call | None = None
+        self.unconfirmed: Call | None = None
+
+    def settle(self) -> None:
+        """The host has waited for its device, so that all is over that was waited for there."""
+        self.unconfirmed = None
+        self.moves += 1

@@ -1,0 +1,87 @@
+"""A rank that stands still: it waits for a collective, and none begins or ends any more.
+
+Over gloo and shared memory such a wait raises in the rank's own thread once --timeout is over, and what it says is as
+good, so that this is only for what doesn't. On CUDA the host waits for its device, for ever; NCCL ends the process
+after --timeout and another minute, from a thread of its own and without a result. There a thread of ours comes before.
+It only reads what the main thread has written: nothing here asks the device or a process group, which may not answer.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+
+from engine.comm.collective import lane_name
+from engine.comm.contact import Line
+from engine.comm.funnel import Comm
+from engine.errors import ContactError
+
+BEFORE_NCCL = 0.9
+"""Of the time-out of collectives, which NCCL counts from when one was issued."""
+AFTER_RAISING = 2.0
+"""Of the same: a collective may have two parts (shared_memory.py), each of which may be waited for so long."""
+LOOKS = 20
+LONGEST_PAUSE_S = 1.0
+
+
+class Stalled(ContactError):
+    """This rank has made no step for too long. detail: which collective it is at, as far as it knows."""
+
+    def __init__(self, line: Line, seconds: float, detail: str) -> None:
+        self._line, self._seconds = line, seconds
+        super().__init__(self.story(), detail)
+
+    def story(self, lost: Collection[int] = ()) -> str:
+        """See ContactError.story: whom it waits for, of several those that are known to be lost."""
+        line = self._line
+        return f"rank {line.rank} made no step for {self._seconds:.3g} s, waiting for {line.whom(lost)} {line.where}"
+
+
+@contextmanager
+def watched(comm: Comm, timeout_s: float, end: Callable[[Stalled], object]) -> Iterator[None]:
+    """Call end from another thread if this rank stands still meanwhile. timeout_s: of comm's collectives.
+
+    What takes its time without waiting for another rank is left alone: compute, compilers, checkpoints. On CUDA that
+    holds from the end of a step to the next collective.
+    """
+    if comm.grid.size == 1:
+        yield
+        return
+    limit_s = timeout_s * (BEFORE_NCCL if comm.device.type == "cuda" else AFTER_RAISING)
+    over = threading.Event()
+    threading.Thread(target=_look_on, args=(Watch(comm, limit_s), end, over), name="stall", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _look_on(watch: "Watch", end: Callable[[Stalled], object], over: threading.Event) -> None:
+    while not over.wait(min(LONGEST_PAUSE_S, watch.limit_s / LOOKS)):
+        if stalled := watch.look(time.monotonic()):
+            end(stalled)
+            return
+
+
+class Watch:
+    """Tells, from one look to the next, of a rank that waits for one collective for limit_s or longer."""
+
+    def __init__(self, comm: Comm, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._comm, self._host_waits = comm, comm.device.type != "cuda"
+        self._moves, self._since = -1, 0.0
+
+    def look(self, now: float) -> Stalled | None:
+        """What to tell at that time, in seconds of any clock; None while all is well."""
+        outstanding = self._comm.outstanding
+        call = outstanding.awaited or (None if self._host_waits else outstanding.unconfirmed)
+        if call is None or outstanding.moves != self._moves:
+            self._moves, self._since = outstanding.moves, now
+            return None
+        if now - self._since < self.limit_s:
+            return None
+        kind, axis, lane = call
+        rank, known = self._comm.rank, "" if self._host_waits else "the last that it issued is "
+        others = [member for member in self._comm.grid.members(axis, rank) if member != rank]
+        line = Line(rank, f"on axis {axis}", others, "")
+        return Stalled(line, now - self._since, f"{known}{kind} on lane {lane_name(axis, lane)}")

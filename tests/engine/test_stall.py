@@ -1,0 +1,187 @@
+"""A rank that stands still ends by itself and says for whom it waits; one that is only slow goes on."""
+
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_command import SMALL, TIMEOUT_S, start
+from real_ranks import CONTEXT
+
+from engine.batch import Batch
+from engine.comm.backend import nothing
+from engine.comm.collective import Kind, Lane
+from engine.comm.funnel import Comm
+from engine.comm.launch import Launch
+from engine.comm.neighbours import Neighbour
+from engine.errors import RunError
+from engine.grid import Axis, Grid
+from engine.measure.recorder import Recorder
+from engine.models.choice import ModelChoice
+from engine.result.schema import read
+from engine.training import failure, stall
+from engine.training.config import TrainConfig
+from engine.training.failure import Account
+from engine.training.plan import checked
+from engine.training.stall import Stalled, Watch, watched
+from engine.training.trainer import Trainer
+
+GRID = Grid(x=2, z=3)
+ONE = torch.ones(1)
+
+
+class Channel:
+    """Of a back end whose waits are as a test says; unless it does, they are the device's, as those of NCCL."""
+
+    def __init__(self, finish: Callable[[], None] = nothing) -> None:
+        self.rank, self._finish = 2, finish
+
+    def channel(self, *_: Any) -> "Channel":
+        return self
+
+    def start(self, *_: Any, **__: Any) -> Callable[[], None]:
+        return self._finish
+
+
+@pytest.fixture
+def ears_and_mouth() -> Any:
+    ears, mouth = os.pipe()
+    yield ears, mouth
+    os.close(ears)
+    os.close(mouth)
+
+
+def test_on_cuda_a_rank_that_waits_for_its_device_tells_what_it_issued_last(ears_and_mouth: tuple[int, int]) -> None:
+    comm, told = Comm(GRID, device="cuda", backend=Channel()), list[Stalled]()
+    ears, mouth = ears_and_mouth
+
+    def end(stalled: Stalled) -> None:
+        told.append(stalled)
+        os.write(mouth, b"\0")
+
+    with watched(comm, 0.2, end):
+        comm.run(Kind.ALL_REDUCE, Axis.X, ONE)
+        comm.issue(Kind.ALL_GATHER, Axis.Z, ONE, lane=Lane.GATHER).wait()
+        os.read(ears, 1)  # as a synchronisation that never ends: in C, without Python's lock
+    assert re.fullmatch(
+        r"Rank 2 made no step for 0\.\d+ s, waiting for one of ranks 0, 4 on axis z \(the last that it issued is "
+        r"all_gather on lane z gather\)\.",
+        str(told[0]),
+    )
+    assert "waiting for rank 4 on axis z" in told[0].story([4, 5])
+
+
+def test_a_host_that_waits_for_a_collective_itself_tells_that_one(ears_and_mouth: tuple[int, int]) -> None:
+    ears, mouth = ears_and_mouth
+    comm, told = Comm(GRID, backend=Channel(lambda: bool(os.read(ears, 1)) or None)), list[Stalled]()
+
+    def end(stalled: Stalled) -> None:
+        told.append(stalled)
+        os.write(mouth, b"\0")
+
+    with watched(comm, 0.1, end):
+        waited = comm.issue(Kind.ALL_REDUCE, Axis.X, ONE)
+        comm.issue(Kind.ALL_GATHER, Axis.Z, ONE)
+        waited.wait()
+    assert "waiting for rank 3 on axis x (all_reduce on lane x)" in str(told[0])
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_rank_that_is_slow_but_moves_is_left_alone(device: str) -> None:
+    comm = Comm(GRID, device=device, backend=Channel())
+    watch = Watch(comm, 10)
+    for step in range(5):
+        comm.run(Kind.ALL_REDUCE, Axis.X, ONE)
+        assert watch.look(9.0 * step) is None
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_takes_long_without_waiting_for_anybody_is_no_hang(device: str) -> None:
+    """A compiler, a checkpoint: on CUDA once a step has shown that all before is over."""
+    comm = Comm(GRID, device=device, backend=Channel())
+    watch = Watch(comm, 10)
+    comm.run(Kind.ALL_REDUCE, Axis.X, ONE)
+    assert watch.look(0) is None
+    if device == "cuda":
+        assert watch.look(11) is not None
+        comm.outstanding.settle()
+    assert watch.look(20) is None
+    assert watch.look(1e6) is None
+
+
+def test_a_step_a_barrier_and_a_row_of_everyones_show_that_all_before_is_over() -> None:
+    grid, recorder = Grid(x=2, z=2), Recorder()
+    config = TrainConfig(model=ModelChoice(model="gpt-test"), grid=grid, batch=Batch(4), data="synthetic")
+    comm = Comm(grid, backend=Channel(), recorder=recorder)
+    trainer = Trainer(checked(config, grid.size), comm, recorder)
+    for settle in (trainer.step, comm.barrier, lambda: comm.everyone(ONE)):
+        comm.run(Kind.ALL_REDUCE, Axis.X, ONE)
+        assert comm.outstanding.unconfirmed is not None
+        settle()
+        assert comm.outstanding.unconfirmed is None
+
+
+def test_a_collective_that_fails_is_awaited_no_more() -> None:
+    def fail() -> None:
+        raise RunError("gone")
+
+    comm = Comm(GRID, backend=Channel(fail))
+    with pytest.raises(RunError):
+        comm.run(Kind.ALL_REDUCE, Axis.X, ONE)
+    assert comm.outstanding.awaited is None
+    assert not comm.outstanding.in_flight
+
+
+STANDS = 2
+
+
+def _stand_still() -> None:
+    """Rank 1 stops to step, and rank 0's wait for it, in C, never raises."""
+    step, poll = Trainer.step, Neighbour._await
+
+    def stuck(trainer: Trainer) -> object:
+        if trainer.comm.rank == 1 and trainer.done == STANDS:
+            time.sleep(10 * TIMEOUT_S)
+        return step(trainer)
+
+    Trainer.step = stuck  # type: ignore[method-assign, assignment]
+    Neighbour._await = lambda self, something, _: poll(self, something, time.monotonic() + 10 * TIMEOUT_S)  # type: ignore[method-assign]
+    stall.AFTER_RAISING = 0.2
+
+
+def test_a_hang_that_no_back_end_ends_leaves_a_failed_result_before_the_time_out(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    words = ["--grid", "1x1x2x1", "--iterations", "5", "--timeout", "30", "--out", str(out)]
+    waiting, stuck = start(2, "train", *SMALL, *words, before=_stand_still)
+    try:
+        _, said = waiting.communicate(timeout=TIMEOUT_S)
+        assert stuck.poll() is None
+    finally:
+        stuck.kill()
+        stuck.communicate(timeout=TIMEOUT_S)
+    assert waiting.returncode == 1, said
+    result = read(out)
+    assert (result.status, result.told, len(result.iterations)) == ("failed", "symptom", STANDS)
+    assert re.fullmatch(
+        r"Rank 0 made no step for \d+(\.\d+)? s, waiting for rank 1 on axis z in iteration 2 \(\w+ on lane z.*\)\.",
+        result.reason or "",
+    )
+    assert result.reason in said
+
+
+def _fail_without_end() -> None:
+    failure.TELL_S = 0.1
+    account = Account(None, Launch(0, 1, 0, "test", "", 0))  # type: ignore[arg-type]
+    account.tell = lambda _: time.sleep(10 * TIMEOUT_S)  # type: ignore[method-assign, assignment, return-value]
+    account.fail(RunError("It can't be told."))
+
+
+def test_a_process_that_can_not_even_tell_ends_all_the_same() -> None:
+    process = CONTEXT.Process(target=_fail_without_end, daemon=True)
+    process.start()
+    process.join(TIMEOUT_S)
+    assert process.exitcode == 1
