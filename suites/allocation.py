@@ -6,6 +6,10 @@ from reframe.utility import typecheck as typ
 
 import systems
 
+LONGEST_COLLECTIVE_S, OF_LIMIT_TO_A_COLLECTIVE = 300, 0.25
+LONGEST_MEETING_S, OF_LIMIT_TO_MEET = 1200, 0.5
+"""How long ranks wait for each other, at most and of their job's time: NCCL takes another minute to give up."""
+
 
 class Allocation(rfm.RegressionTestPlugin):
     """A test whose job is one of a system.
@@ -44,6 +48,14 @@ class Allocation(rfm.RegressionTestPlugin):
     def time_limit_s(self) -> float:
         """Of the job: its own, or that of the partition."""
         return float(systems.seconds(self.partition.time_limit) if self.time_limit is None else self.time_limit)
+
+    @property
+    def timeout_options(self) -> list[str]:
+        """Of every training: one that hangs has told why before its job's time is over."""
+        limit_s = self.time_limit_s
+        collective_s = min(LONGEST_COLLECTIVE_S, int(limit_s * OF_LIMIT_TO_A_COLLECTIVE))
+        meeting_s = min(LONGEST_MEETING_S, int(limit_s * OF_LIMIT_TO_MEET))
+        return ["--timeout", str(collective_s), "--meeting-timeout", str(meeting_s)]
 
     @loggable  # type: ignore[prop-decorator]
     @property

@@ -14,7 +14,6 @@ from engine.result import metrics
 from suites.engine_test import EngineTest
 from suites.steps import counted_times_s
 
-COLLECTIVE_TIMEOUT_S = 300
 SYNTHETIC = "synthetic"
 
 
@@ -87,7 +86,7 @@ class Training(EngineTest):
             data,
         ]
         words += ["--precision", self.precision]
-        words += ["--device", self.device, "--timeout", str(COLLECTIVE_TIMEOUT_S)]
+        words += ["--device", self.device, *self.timeout_options]
         words += self.recompute_options
         if self.breakdown:
             words.append("--breakdown")

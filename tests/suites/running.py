@@ -138,3 +138,21 @@ def ranks(script: str) -> int:
         with suppress(KeyError):
             return int(option(script, name))
     return 1
+
+
+def limit_s(script: str) -> int:
+    """The time of a job, of one that asks Slurm or LSF for it."""
+    with suppress(KeyError):
+        hours, minutes, seconds = map(int, option(script, "--time").split(":"))
+        return 3600 * hours + 60 * minutes + seconds
+    return 60 * int(option(script, "-W"))
+
+
+def tells_a_hang_in_time(script: str, seconds: float | None = None) -> bool:
+    """Whether a training gives up a collective, and a meeting, while its job has time for what follows.
+
+    seconds: of the job, where no scheduler is asked for it.
+    """
+    seconds = seconds or limit_s(script)
+    one, all_there = float(option(script, "--timeout")), float(option(script, "--meeting-timeout"))
+    return 0 < one <= seconds / 4 and one <= 300 and 0 < all_there <= seconds / 2

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from running import Run, option, options, ranks, reframe
+from running import Run, option, options, ranks, reframe, tells_a_hang_in_time
 
 import systems
 from engine.grid import Grid
@@ -80,6 +80,14 @@ def test_on_perlmutter_a_job_takes_cards_of_one_size_only(run: tuple[str, Run]) 
     assert all(options(script, "--constraint") == constraint for script in done.scripts.values())
 
 
+def test_a_training_that_hangs_says_so_before_its_job_ends(run: tuple[str, Run]) -> None:
+    _, done = run
+    assert all(tells_a_hang_in_time(script) for script in done.trainings)
+    night = [script for script in done.trainings if "--label series=night " in script]
+    assert [option(script, "--timeout") for script in night] == ["60"]
+    assert {option(script, "--timeout") for script in done.trainings if script not in night} == {"300"}
+
+
 def test_the_launch_line_starts_with_the_systems_launcher(run: tuple[str, Run]) -> None:
     name, done = run
     of_perlmutter = "srun --cpus-per-task=32 --gpu-bind=none --kill-on-bad-exit=1 --cpu-bind=map_ldom:3,2,1,0 "
@@ -127,6 +135,7 @@ def test_peak_and_validation_ask_for_whole_nodes_or_one_device(tmp_path: Path) -
     assert option(done.scripts[16], "--nodes") == "2"
     assert option(done.scripts[16], "--grid") == "2x2x2x2"
     assert option(done.scripts[1], "--gpus-per-node") == "1"
+    assert all(tells_a_hang_in_time(script) for script in done.trainings)
     every = [file.read_text() for file in tmp_path.glob("stage/**/rfm_job.sh")]
     gemm = done.jobs("bench gemm")
     assert {option(script, "--dtype") for script in gemm} == {"bf16", "fp32", "fp64"}
@@ -187,7 +196,9 @@ def test_every_suite_takes_a_network_of_another_architecture(suite: str, tmp_pat
     options = ["-S", "model=llama-3.2-1b", *(["-n", select[suite]] if suite in select else [])]
     done = reframe(tmp_path, "-c", f"suites/{suite}.py", "--system", system, *options, PAR4D_ACCOUNT="abc123")
     assert done.code == 0, done.out
-    lines = [path.read_text().splitlines()[-1] for path in tmp_path.rglob("rfm_job.sh")]
+    scripts = [path.read_text() for path in tmp_path.rglob("rfm_job.sh")]
+    assert all(tells_a_hang_in_time(script) for script in scripts if "--timeout" in script)
+    lines = [script.splitlines()[-1] for script in scripts]
     trained = [line for line in lines if "--model" in line]
     assert trained
     assert all("--model llama-3.2-1b" in line for line in trained)

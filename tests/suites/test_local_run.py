@@ -117,6 +117,7 @@ def test_every_point_is_measured_on_real_text(run: Run) -> None:
         assert (exposed == pytest.approx(0)) == (hidden is None) == alone
         assert measured["compute"] + exposed == pytest.approx(measured["time_per_iteration"])
         assert case["record"]["config"]["data"].endswith("corpus")
+        assert 4 * case["record"]["config"]["timeout_s"] <= case["time_limit_s"]
         transport = case["record"]["transport"] or {"networks": []}
         assert [(network["name"], network["ranks"]) for network in transport["networks"]] == [("shared memory", 2)] * (
             not alone
