@@ -40,7 +40,7 @@ class Fault:
 
     @property
     def step(self) -> int:
-        """Of the checkpoint that is awaited."""
+        """Of the earliest checkpoint that is awaited."""
         return math.ceil(self.iteration / SAVE_EVERY) * SAVE_EVERY
 
     def __str__(self) -> str:

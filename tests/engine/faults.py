@@ -199,7 +199,8 @@ class Campaign:
         if fault.moment is Moment.MEETING:
             return (folder / "result.json").exists()
         if fault.moment is Moment.SAVING:
-            return (folder / "saved" / f".step-{fault.step}.part").exists()
+            begun = (folder / "saved").glob(".step-*.part")  # a save may be over before anybody looks: then a later one
+            return any(int(path.stem.removeprefix(".step-")) >= fault.step for path in begun)
         iteration = SHORT if fault.moment is Moment.END else fault.iteration
         return f"iteration {iteration}/" in (folder / "stderr").read_text()
 
