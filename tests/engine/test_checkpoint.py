@@ -15,18 +15,20 @@ import torch.distributed.checkpoint as dcp
 from real_ranks import run_processes
 from torch import Tensor
 from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
+from torch.distributed.checkpoint.metadata import MetadataIndex
+from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 from training import grid_id
 
 from engine.batch import Batch
-from engine.checkpoint import contents
+from engine.checkpoint import contents, store
 from engine.checkpoint.manifest import Manifest, Saved, find, read_manifest, write_manifest
-from engine.checkpoint.store import _Unpickler
 from engine.comm.funnel import Comm
 from engine.errors import RunError, UsageError
 from engine.grid import Grid
 from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
 from engine.parallel.serial_state import full_state_dict
+from engine.placement import Constant, Placement
 from engine.training.config import OptimConfig, TrainConfig
 from engine.training.plan import checked
 
@@ -135,7 +137,6 @@ OF_OBJECTS = ("gather_object", "all_gather_object", "scatter_object_list", "broa
 
 def _saved_in_silence(comm: Comm, config: TrainConfig) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Weights before a save and after a load, gathered on rank 0, in a process where nobody can send objects."""
-    from engine.checkpoint import store
     from engine.training.trainer import Trainer
 
     def refuse(*_: object, **__: object) -> None:
@@ -178,7 +179,6 @@ def _refused(act: Callable[[], object]) -> str:
 
 def _faults_of_rank_1(comm: Comm, config: TrainConfig) -> list[str]:
     """What a rank says of a disk that is full, of a folder that isn't shared and of a file that can't be read."""
-    from engine.checkpoint import store
     from engine.training.trainer import Trainer
 
     assert comm.recorder is not None
@@ -231,6 +231,22 @@ def test_a_rank_whose_file_is_not_as_the_table_of_contents_says_refuses_it(
     assert not (tmp_path / "step-1").exists()
 
 
+@pytest.mark.parametrize("column_major", [False, True])
+def test_a_rectangle_is_written_with_the_strides_that_its_sizes_give(column_major: bool) -> None:
+    grid = Grid(1, 1, 4, 1)
+    placement = Placement("w", (6, 10), (None, None), sharded=True, init=Constant(0), column_major=column_major)
+    local = torch.arange(placement.local_numel(grid))
+    held = store._Held(placement, local, placement.rectangles(grid, grid.coords(1)))
+    planner = store._SavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    planner.set_up_planner({"w": held})
+    assert len(held.rectangles) > 1
+    for rectangle in held.rectangles:
+        index = MetadataIndex("w", rectangle.offsets)
+        written = planner.resolve_data(WriteItem(index, WriteItemType.SHARD))
+        assert torch.equal(written, rectangle.of(local))
+        assert written.stride() == torch.empty(rectangle.sizes).stride()
+
+
 class _Hostile:
     def __init__(self, call: Callable[..., object], *arguments: object) -> None:
         self._call, self._arguments = call, arguments
@@ -244,7 +260,7 @@ def test_a_table_of_contents_can_not_run_code(tmp_path: Path, call: Callable[...
     file = tmp_path / "metadata"
     file.write_bytes(pickle.dumps(_Hostile(call, "never", "upper")))
     with file.open("rb") as stream, pytest.raises(pickle.UnpicklingError, match="has no place in a checkpoint"):
-        _Unpickler(stream).load()
+        store._Unpickler(stream).load()
 
 
 def _save_twice(comm: Comm, config: TrainConfig) -> None:
