@@ -36,6 +36,9 @@ from engine.training.plan import Plan
 
 log = logging.getLogger(__name__)
 
+MicroBatch = tuple[BatchRows, Tensor, Tensor]
+"""Its rows of the global batch, tokens [B, S], targets [B, S]."""
+
 
 class Diverged(RunError):
     """The loss is no longer a number; every rank sees it in the same step."""
@@ -94,6 +97,9 @@ class Trainer:
         self._unsized = self.model.can_cache and any(overlap.cache == AUTO for overlap in plan.overlaps)
         self.done = 0
         """Optimizer steps done, those before a resume included."""
+        self.reads_ahead = comm.device.type == "cuda"
+        """Whether the next batch is read while the device is still busy with this one, as a processor never is."""
+        self._ahead: tuple[int, Plan, list[MicroBatch]] | None = None
         if plan.saved is not None:
             from engine.checkpoint import store  # takes long to load, and few runs need it
 
@@ -105,6 +111,8 @@ class Trainer:
         """One optimizer step on the next global batch. The host waits for the device once, at the end."""
         self.recorder.start_step("forward")
         told = torch.stack(self.launch_step())
+        if self.reads_ahead:
+            self._ahead = self.done, self.plan, self._micro_batches()
         time_s = self.recorder.end_step()
         loss, norm = told.tolist()
         self.comm.outstanding.settle()
@@ -125,7 +133,7 @@ class Trainer:
         """One optimizer step, for which the host never waits: mean loss and gradient norm, float64 scalars."""
         config, model, recorder = self.plan.config, self.model, self.recorder
         total_tokens = config.batch.sequences * self.plan.model.sequence
-        micro_batches = self._micro_batches()
+        micro_batches = self._next_batch()
         model.start_step(len(micro_batches))
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.comm.device)
         for rows, tokens_BS, targets_BS in micro_batches:
@@ -159,10 +167,17 @@ class Trainer:
         self._auto_blocks = int(self.comm.everyone(torch.tensor([fits])).min().item())
         self._keep_auto()
 
-    def _micro_batches(self) -> list[tuple[BatchRows, Tensor, Tensor]]:
-        """This rank's share of the step's batch: (rows, tokens [B, S], targets [B, S])."""
+    def _next_batch(self) -> list[MicroBatch]:
+        """What was read ahead, if it is of this step."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == self.done and ahead[1] is self.plan:
+            return ahead[2]
+        return self._micro_batches()
+
+    def _micro_batches(self) -> list[MicroBatch]:
+        """This rank's share of the step's batch."""
         config, comm = self.plan.config, self.comm
-        found: list[tuple[BatchRows, Tensor, Tensor]] = []
+        found: list[MicroBatch] = []
         for part in config.batch.micro_batches(comm.grid, comm.coords):
             tokens_BS, targets_BS = batch(
                 self.plan.dataset,
