@@ -182,12 +182,12 @@ def _write(contents: Contents, held: Mapping[str, _Held], folder: Path, rank: in
 
 def _finish(manifest: Manifest, sizes: Mapping[str, int], temporary: Path, final: Path) -> None:
     """Give the checkpoint its manifest and its name. Raises RunError unless the files of all ranks are there."""
-    files = {file.name: file.stat().st_size for file in sorted(temporary.iterdir())}
+    # Each is asked for by its name: what a network file system lists may be older.
+    files = {name: _num_bytes(temporary / name) for name in (".metadata", *sizes)}
     for name, size in sizes.items():
-        if files.get(name) != size:
+        if files[name] != size:
             raise RunError(
-                f"{name} has {files.get(name, 0)} of {size} bytes where rank 0 looks: save to a folder that all ranks "
-                f"share."
+                f"{name} has {files[name]} of {size} bytes where rank 0 looks: save to a folder that all ranks share."
             )
     write_manifest(manifest.model_copy(update={"files": files}), temporary)
     older = final.with_name(f".{final.name}.old")
@@ -196,6 +196,10 @@ def _finish(manifest: Manifest, sizes: Mapping[str, int], temporary: Path, final
         final.rename(older)
     temporary.rename(final)
     shutil.rmtree(older, ignore_errors=True)
+
+
+def _num_bytes(file: Path) -> int:
+    return file.stat().st_size if file.is_file() else 0
 
 
 def load(saved: Saved, model: ParallelModel, state: State) -> None:
