@@ -48,7 +48,8 @@ class WeightSchedule:
         self.overlap = overlap
         self._in_step = False
         self.compute_dtype = precision.compute
-        self._casts = Casts([*(weight.shard for weight in weights), *replicated], precision.compute)
+        whole = [weight.shard for weight in weights] if comm.grid.z == 1 else []
+        self._casts = Casts([*whole, *replicated], precision.compute)
         self._prefetch = Prefetch(comm, self._casts, precision.compute, overlap)
         self._reduction = Reduction(comm, weights, replicated, precision, overlap)
 

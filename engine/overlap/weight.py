@@ -30,7 +30,7 @@ class ShardedWeight:
 
 
 class Casts:
-    """A rank's parameters in the compute dtype. In a step they are cast once, all together, not at each use.
+    """Parameters in the compute dtype. In a step they are cast once, all together, not at each use.
 
     Takes the memory of one such copy of each, if the dtypes differ.
     """

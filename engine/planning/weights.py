@@ -53,8 +53,10 @@ class Weights:
             sum(tile / grid.z if sharded else tile for tile, sharded in group) for group in (of_block, others)
         )
         self.stored = layers * self.stored_block + stored
-        self.casts = compute * self.stored if compute != master else 0.0
-        """Copies in the compute dtype of all that is stored: made once a step, and kept."""
+        self._narrow = compute != master
+        copied = self.stored if grid.z == 1 else self.stored - (layers * sum(self.block) + sum(rest)) / grid.z
+        self.casts = compute * copied if self._narrow else 0.0
+        """Copies in the compute dtype of what z doesn't split: made once a step, and kept."""
         gathers = grid.z > 1
         self._cached = overlap.cache if recomputed and gathers and overlap.cache != AUTO else 0
         self._depth = overlap.prefetch_depth if overlap.oag and gathers else 0
@@ -72,11 +74,13 @@ class Weights:
         return max(self._cached - (self._layers - below), 0) * self.gathered(*self.block)
 
     def ahead(self, below: int, turn: Turn) -> float:
-        """The next that oag gathers: for the recomputation of these first blocks, and then for the next micro-batch."""
+        """The next that oag gathers: for the recomputation of these first blocks, and then for the next micro-batch.
+        With what each rank sends, where that is a cast.
+        """
         again = min(below, self._layers - self._cached, self._depth) if self._recomputed else 0
         following = [] if turn.last else self.first(self._depth)
         tiles = [*self.block * again, *following][: self._depth]
-        return sum(tiles) * self._compute
+        return sum(tiles) * self._compute * (1 + (1 / self._z if self._narrow else 0))
 
     def first(self, count: int) -> list[float]:
         """That a micro-batch uses, in that order; the other way round, the last whose gradients it makes."""

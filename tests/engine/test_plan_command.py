@@ -146,11 +146,13 @@ def test_a_system_without_the_facts_is_told_which_are_lacking(
     assert "measured on poor, and its file lacks node.intra_node_bytes_per_s and node.nics: " in capsys.readouterr().err
     assert main(words) == 2
     assert "in bf16 its file lacks node.intra_node_bytes_per_s and node.nics: add them" in capsys.readouterr().err
-    del facts["device"]["peak_flops"], facts["device"]["empirical_peak_flops"], facts["performance"]
+    facts["device"] = {"name": "a card that nobody knows", "kind": "cuda"}
+    del facts["performance"]
     (tmp_path / "poorer.yaml").write_text(yaml.safe_dump(facts))
     assert main(["plan", "--system", "poorer", *SMALL.split()]) == 2
-    lacks = "lacks device.peak_flops.bf16 and node.intra_node_bytes_per_s and node.nics: run par4d calibrate"
-    assert lacks in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "lacks device.peak_flops.bf16 and device.memory_bytes_per_s and node.intra_node_bytes_per_s and " in said
+    assert "node.nics: run par4d calibrate" in said
 
 
 @pytest.mark.parametrize(

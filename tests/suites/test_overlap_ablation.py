@@ -15,7 +15,7 @@ SMALL = ["-S", "model=gpt-test"]
 # Of each system the grids of its jobs, with the blocks that the cache keeps and the ranks of a node.
 SELECTED = {
     "perlmutter": ("par4d", {"2x2x4x1": (28, 4)}),
-    "frontier": ("gpt-80b", {"2x1x64x64": ("auto", 8)}),
+    "frontier": ("gpt-80b", {"2x1x32x128": ("auto", 8)}),
     "vcluster": (
         "(vcluster|two-nodes)-",
         {"2x2x2x1": (2, 2), "2x2x1x2": (2, 2), "2x1x1x1": (6, 1), "1x1x2x1": (6, 1), "1x1x1x2": (6, 1)},
