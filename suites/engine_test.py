@@ -134,7 +134,7 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
 
     @run_before("run")
     def run_from_the_nodes_own_folder(self) -> None:
-        """Where that is asked for. Raises NotStaged."""
+        """Where that is asked for. Raises CantStage."""
         if self.staged:
             self.prerun_cmds += [staging.command(self.partition, dry=self.is_dry_run())]
             self.executable = staging.PYTHON
