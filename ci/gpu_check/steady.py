@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from engine.checkpoint import store
-from engine.checkpoint.manifest import Manifest, Saved, read_manifest
+from engine.checkpoint.manifest import Saved, read_manifest
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.measure.recorder import Recorder
@@ -95,15 +95,10 @@ def _memory(training: Trainer, device: torch.device) -> Finding:
 
 def _resumed(training: Trainer) -> Finding:
     """Steps after a checkpoint, and again from it: to the last bit."""
-    config, model = training.plan.config, training.plan.model
     with tempfile.TemporaryDirectory() as folder:
-        manifest = Manifest(
-            step=training.done, seed=config.seed, batch_size=config.batch.sequences, dtype=config.precision,
-            model=model.shape, files={},
-        )  # fmt: skip
-        path = store.save(Path(folder), manifest, training.model, training.optimizer.state)
+        path = training.save(Path(folder))
         first = [training.step()[:2] for _ in range(2)]
-        saved = Saved(path, read_manifest(path, model))
+        saved = Saved(path, read_manifest(path, training.plan.model))
         training.done = saved.manifest.step
         training.optimizer.start_from(training.done)
         store.load(saved, training.model, training.optimizer.state)

@@ -19,11 +19,11 @@ class Matmul3D(torch.autograd.Function):
     """Lines 2-3 and 9-15: everything of Algorithm 1 but the all-reduce of O (see AllReduce)."""
 
     @staticmethod
-    def forward(ctx, I_MK: Tensor, shard: Tensor, bias: Tensor | None, layer: "Linear") -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx, I_MK: Tensor, shard: Tensor, bias: nn.Parameter | None, layer: "Linear") -> Tensor:  # type: ignore[no-untyped-def]
         W_NK = layer.schedule.gather(layer.sharded)  # line 2: all-gather over z
         ctx.save_for_backward(I_MK, W_NK)  # line 5
         ctx.layer = layer
-        bias_N = None if layer.bias is None or bias is None else layer.schedule.cast(layer.bias)
+        bias_N = None if bias is None else layer.schedule.cast(bias)
         return matmul.forward(I_MK, W_NK, bias_N, layer.kernels.forward)  # line 3
 
     @staticmethod

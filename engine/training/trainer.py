@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -192,12 +193,11 @@ class Trainer:
             found.append((rows, to_device(comm.device, tokens_BS), to_device(comm.device, targets_BS)))
         return found
 
-    def save(self) -> None:
-        """Write a checkpoint of the present state."""
+    def save(self, folder: Path) -> Path:
+        """Write a checkpoint of the present state below this folder; returns its own."""
         from engine.checkpoint import store
 
         config = self.plan.config
-        assert config.save is not None
         manifest = Manifest(
             step=self.done,
             seed=config.seed,
@@ -206,8 +206,9 @@ class Trainer:
             model=self.plan.model.shape,
             files={},
         )
-        path = store.save(config.save, manifest, self.model, self.optimizer.state)
+        path = store.save(folder, manifest, self.model, self.optimizer.state)
         log.info("saved %s", path)
+        return path
 
     def export(self) -> None:
         """Write the weights as they came, if that is asked for."""
@@ -261,7 +262,7 @@ def run_iterations(
             meter.between_steps()
         if config.save is not None and trainer.done % config.save_every == 0:
             with meter.paused() if counted else nullcontext():
-                trainer.save()
+                trainer.save(config.save)
     meter.stop()
     memory = trainer.model.gathered_memory
     measurements.prefetch_bytes, measurements.cache_bytes = memory.prefetch_bytes, memory.cache_bytes
