@@ -1,0 +1,77 @@
+"""What ci/gpu looks at in a warm training and in kernels: each fault that it must find is planted."""
+
+from collections.abc import Iterable
+
+import pytest
+import torch
+
+from engine.checkpoint import store
+from engine.layers import attention, norm
+from engine.layers.compiled import Compiled
+from engine.result.gpu_check import Finding
+from engine.training.trainer import Trainer
+from gpu_check import steady
+from gpu_check.kernels import kernels
+
+CPU = torch.device("cpu")
+
+
+def failed(findings: Iterable[Finding]) -> list[str]:
+    return [finding.name for finding in findings if finding.status == "fail"]
+
+
+def test_a_compiled_function_that_is_a_hundredth_off_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert failed(kernels(CPU)) == []
+
+    class Off(Compiled):  # type: ignore[type-arg]
+        def __call__(self, *given: object, **named: object) -> object:
+            return self.plain(*given, **named) * 1.01
+
+    monkeypatch.setattr(norm, "norm_gradient", Off(norm._norm_gradient))
+    assert failed(kernels(CPU)) == ["gradient of a norm, compiled"]
+
+
+@pytest.mark.parametrize("taken", [attention.Backend.MATH, None])
+def test_attention_without_a_kernel_fails(monkeypatch: pytest.MonkeyPatch, taken: attention.Backend | None) -> None:
+    plain = attention.backend
+
+    def without(heads: int, kv_heads: int, head_size: int, *others: object) -> attention.Backend | None:
+        return taken if head_size == 80 and kv_heads < heads else plain(heads, kv_heads, head_size, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(attention, "backend", without)
+    assert failed(kernels(CPU)) == ["attention of heads of 80, grouped"]
+
+
+def test_another_course_from_a_checkpoint_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert failed(steady.steady(CPU)) == []
+    load = store.load
+
+    def forgetful(saved, model, state) -> None:  # type: ignore[no-untyped-def]
+        load(saved, model, state)
+        next(iter(state.values()))["exp_avg"].zero_()
+
+    monkeypatch.setattr(store, "load", forgetful)
+    assert failed(steady.steady(CPU)) == ["steps from a checkpoint"]
+
+
+def test_a_host_that_waits_fails_and_another_error_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch says it, of a device that is there in name only."""
+    modes: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+
+    def training(words: str) -> Trainer:
+        class Waiting:
+            def launch_step(self) -> None:
+                raise RuntimeError(words)
+
+            class model:
+                abort_step = staticmethod(lambda: None)
+
+        return Waiting()  # type: ignore[return-value]
+
+    found = steady._never_waits(training("called a synchronizing CUDA operation"), torch.device("cuda"))
+    assert (found.status, modes) == ("fail", ["error", "default"])
+    with pytest.raises(RuntimeError, match="out of memory"):
+        steady._never_waits(training("out of memory"), torch.device("cuda"))
+    assert modes[-1] == "default"
