@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from engine.layers import attention, loss, norm
+from engine.layers import attention, fused, loss, norm_parts
 from engine.layers.compiled import Compiled
 from engine.measure.sample import calls_of, sample
 from engine.result import gate
@@ -26,6 +26,8 @@ class Case(NamedTuple):
     function: Compiled[..., Any]
     given: tuple[Any, ...]
     num_bytes: float
+    roundings: int = 1
+    """On the way to a result, in the plain form."""
 
 
 def cases(device: torch.device) -> dict[str, Case]:
@@ -40,16 +42,31 @@ def cases(device: torch.device) -> dict[str, Case]:
     weight_H, bias_H, mean_M1, rstd_M1 = drawn(columns), drawn(columns), drawn(rows, 1), drawn(rows, 1).abs() + 0.5
     columns_M1 = torch.randint(columns, (rows, 1), generator=drawing, device=device)
     highest_M1 = x_MH.amax(1, keepdim=True).float()
-    shares_2M, of_layer = drawn(2, rows), (x_MH, mean_M1, rstd_M1, weight_H)
+    dsum_MH, shares_2M = drawn(rows, columns).bfloat16(), drawn(2, rows)
+    few_MH, added_MH = ((16 * drawn(rows, columns)).round().clamp(-64, 64).bfloat16() / 16 for _ in range(2))
+    shares_M, of_layer, of_rms = shares_2M[0], (x_MH, mean_M1, rstd_M1, weight_H), (x_MH, rstd_M1, weight_H)
+    heads_BNSD, rotation_2SP = x_MH.view(2, -1, columns // HEAD_SIZES[0], HEAD_SIZES[0]), drawn(2, columns // 64, 32)
+    g_MF, opened_MF = (half.contiguous() for half in g_MH.chunk(2, dim=1))
     return {
         "loss and its gradient": Case(loss.of_whole_rows, (x_MH, columns_M1, 8.0), 2 + 4),
         "sums of split rows": Case(loss.of_split_rows, (x_MH, columns_M1, highest_M1), 2),
         "gradient of split rows": Case(loss.to_gradient, (x_MH, highest_M1, rstd_M1, columns_M1, mean_M1), 4),
-        "moments": Case(norm.moments, (x_MH,), 2),
-        "normalised": Case(norm.normalised, (*of_layer, bias_H), 4),
-        "shares of a norm's gradient": Case(norm.norm_shares, (g_MH, *of_layer), 4 + 4),
-        "gradient of a norm": Case(norm.norm_gradient, (g_MH, *of_layer, shares_2M, columns), 6),
-        "gradient of an RMSNorm": Case(norm.rms_gradient, (g_MH, x_MH, rstd_M1, weight_H, shares_2M[0], columns), 6),
+        "sum and its LayerNorm": Case(norm_parts.layer_norm, (few_MH, added_MH, weight_H, bias_H, 1e-5), 8),
+        "gradient of a LayerNorm": Case(norm_parts.layer_norm_gradients, (g_MH, *of_layer, dsum_MH), 8 + 4),
+        "sum and its RMSNorm": Case(norm_parts.rms_norm, (few_MH, added_MH, weight_H, 1e-5), 8),
+        "gradient of an RMSNorm": Case(norm_parts.rms_norm_gradients, (g_MH, *of_rms, dsum_MH), 8 + 4),
+        "sum and its moments": Case(norm_parts.moments, (few_MH, added_MH), 4 + 6),
+        "normalised": Case(norm_parts.normalised, (*of_layer, bias_H), 4),
+        "shares of a norm's gradient": Case(norm_parts.norm_shares, (g_MH, *of_layer), 4 + 4),
+        "gradient from shares": Case(norm_parts.norm_gradient, (g_MH, *of_layer, shares_2M, columns, dsum_MH), 8),
+        "gradient from its share": Case(norm_parts.rms_gradient, (g_MH, *of_rms, shares_M, columns, dsum_MH), 8),
+        "bias and GELU": Case(fused.bias_gelu, (x_MH, bias_H.bfloat16(), "none"), 4, roundings=2),
+        "gradient of bias and GELU": Case(
+            fused.bias_gelu_gradient, (x_MH, bias_H.bfloat16(), g_MH, "none"), 6, roundings=3
+        ),
+        "rotation": Case(fused.turn, (heads_BNSD, rotation_2SP), 4),
+        "SwiGLU": Case(fused.swiglu, (x_MH,), 4, roundings=2),
+        "gradient of SwiGLU": Case(fused.swiglu_gradient, (g_MF, x_MH, opened_MF), 12, roundings=2),
     }
 
 
@@ -106,7 +123,7 @@ def _attention(size: int, device: torch.device, *, grouped: bool) -> Finding:
 
 def _right(name: str, case: Case) -> Finding:
     ours, exact = given_as(case.given), given_as(case.given, torch.float64)
-    worst = worst_error(case.function(*ours), case.function.plain(*exact), ours, exact)
+    worst = worst_error(case.function(*ours), case.function.plain(*exact), ours, exact) / case.roundings
     return Finding(
         name=f"{name}, compiled", status="pass" if worst <= 1 else "fail", figure=worst,
         want="at most 1, of what roundings explain",

@@ -5,9 +5,10 @@ for other runs, in the user's cache folder unless TORCHINDUCTOR_CACHE_DIR names 
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
-from typing import Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,7 +32,11 @@ class Compiled(Generic[Given, Found]):
         """Compiled for the tensors of a GPU, where there is a compiler for it."""
         first = given[0]
         assert isinstance(first, Tensor)
-        return (self.fused if first.is_cuda and has_compiler() else self.plain)(*given, **named)
+        if not fuses(first):
+            return self.plain(*given, **named)
+        if first.is_meta:
+            return _traced(self.plain, *given, **named)  # type: ignore[misc]
+        return self.fused(*given, **named)
 
     @cached_property
     def fused(self) -> Callable[Given, Found]:
@@ -43,8 +48,27 @@ class Compiled(Generic[Given, Found]):
         return compiled
 
 
-def has_compiler() -> bool:
-    """Whether Inductor can compile for the GPU, which takes Triton."""
+_traced: Callable[..., Any] | None = None
+"""What runs them on the meta device in the place of a GPU."""
+
+
+@contextmanager
+def traced(run: Callable[..., Any]) -> Iterator[None]:
+    """Meanwhile networks on the meta device go the way that they go on a GPU: each function that is compiled there is
+    given to run, with its arguments.
+    """
+    global _traced
+    before, _traced = _traced, run
+    try:
+        yield
+    finally:
+        _traced = before
+
+
+def fuses(tensor: Tensor) -> bool:
+    """Whether functions of this tensor run compiled: on a GPU for which Inductor has its compiler, Triton."""
+    if not tensor.is_cuda:
+        return tensor.is_meta and _traced is not None
     from torch.utils._triton import has_triton  # it remembers
 
     return has_triton()

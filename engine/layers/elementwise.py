@@ -1,4 +1,6 @@
-"""Element-wise parts of networks: plain, as serial networks have them, and in fewer passes over memory, for the grid.
+"""Parts of networks that have no parameters of their own, plain, as serial networks run them.
+
+On the grid others stand in their place, which take fewer passes over memory (fused.py).
 
 Shape suffixes: B sequences, N heads, S positions, D features of a head, P = D / 2 pairs of them, F features.
 """
@@ -23,20 +25,14 @@ class Rotate(nn.Module):
 
     def turn(self, x_BNSD: Tensor, rotation_2SP: Tensor) -> Tensor:
         """Of all features: D = 2 P."""
-        cos_SP, sin_SP = rotation_2SP
-        even_BNSP, odd_BNSP = x_BNSD.unflatten(3, (-1, 2)).unbind(4)
-        turned = (even_BNSP * cos_SP - odd_BNSP * sin_SP, even_BNSP * sin_SP + odd_BNSP * cos_SP)
-        return torch.stack(turned, dim=4).flatten(3).to(x_BNSD.dtype)
+        return turned(x_BNSD, *rotation_2SP)
 
 
-class FusedRotate(Rotate):
-    """The same as one product of complex numbers, forward and backward."""
-
-    def turn(self, x_BNSD: Tensor, rotation_2SP: Tensor) -> Tensor:
-        """Of all features: D = 2 P."""
-        wide_BNSP2 = x_BNSD.to(rotation_2SP.dtype).unflatten(3, (-1, 2))
-        turned_BNSP = torch.view_as_complex(wide_BNSP2) * torch.complex(*rotation_2SP)
-        return torch.view_as_real(turned_BNSP).flatten(3).to(x_BNSD.dtype)
+def turned(x_BNSD: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
+    """Pairs of features by the angles of these cosines and sines: [B, N, S, D], D = 2 P."""
+    even_BNSP, odd_BNSP = x_BNSD.unflatten(3, (-1, 2)).unbind(4)
+    both = (even_BNSP * cos_SP - odd_BNSP * sin_SP, even_BNSP * sin_SP + odd_BNSP * cos_SP)
+    return torch.stack(both, dim=4).flatten(3).to(x_BNSD.dtype)
 
 
 class SwiGLU(nn.Module):
@@ -48,28 +44,22 @@ class SwiGLU(nn.Module):
         return F.silu(gate) * up
 
 
-class FusedSwiGLU(SwiGLU):
-    """The same, whose backward writes both halves of the gradient where they belong."""
+class AddNorm(nn.Module):
+    """How a block reads a residual stream: x, what is added to it or None, and a norm -> the sum and its norm."""
 
-    def forward(self, gate_up: Tensor) -> Tensor:
-        """Gate."""
-        return _SwiGLU.apply(gate_up)
+    def forward(self, x: Tensor, added: Tensor | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
+        """Add, then normalise."""
+        x = x if added is None else x + added
+        return x, norm(x)
 
 
-class _SwiGLU(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, gate_up: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-        gate, up = gate_up.chunk(2, dim=-1)
-        opened = F.silu(gate)
-        ctx.save_for_backward(gate_up, opened)
-        return opened * up
+class GELU(nn.Module):
+    """GELU of what a linear layer gives. approximate: none or tanh."""
 
-    @staticmethod
-    def backward(ctx, g: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-        gate_up, opened = ctx.saved_tensors
-        gate, up = gate_up.chunk(2, dim=-1)
-        dgate_up = torch.empty_like(gate_up)
-        dgate, dup = dgate_up.chunk(2, dim=-1)
-        torch.mul(g, opened, out=dup)
-        torch.ops.aten.silu_backward.grad_input(g * up, gate, grad_input=dgate)
-        return dgate_up
+    def __init__(self, approximate: str) -> None:
+        super().__init__()
+        self.approximate = approximate
+
+    def forward(self, x: Tensor, linear: nn.Module) -> Tensor:
+        """[..., K] -> [..., N]."""
+        return F.gelu(linear(x), approximate=self.approximate)

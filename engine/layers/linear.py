@@ -16,20 +16,27 @@ from engine.overlap.weight import ShardedWeight
 
 
 class Matmul3D(torch.autograd.Function):
-    """Lines 2-3 and 9-15: everything of Algorithm 1 but the all-reduce of O (see AllReduce)."""
+    """Lines 2-3 and 9-15: everything of Algorithm 1 but the all-reduce of O (see AllReduce).
+
+    [..., K] -> [..., N]: rows are put in line in here, as autograd would take note of it outside.
+    """
 
     @staticmethod
-    def forward(ctx, I_MK: Tensor, shard: Tensor, bias: nn.Parameter | None, layer: "Linear") -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx, inputs: Tensor, shard: Tensor, bias: nn.Parameter | None, layer: "Linear") -> Tensor:  # type: ignore[no-untyped-def]
+        I_MK = inputs.flatten(0, -2)
         W_NK = layer.schedule.gather(layer.sharded)  # line 2: all-gather over z
         ctx.save_for_backward(I_MK, W_NK)  # line 5
-        ctx.layer = layer
+        ctx.layer, ctx.shape = layer, inputs.shape
         bias_N = None if bias is None else layer.schedule.cast(bias)
-        return matmul.forward(I_MK, W_NK, bias_N, layer.kernels.forward)  # line 3
+        O_MN = matmul.forward(I_MK, W_NK, bias_N, layer.kernels.forward)  # line 3
+        output = O_MN.view(*inputs.shape[:-1], W_NK.shape[0])
+        return output.detach()  # for autograd no view, so that what comes next may write into it
 
     @staticmethod
-    def backward(ctx, dO_MN: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx, dO: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:  # type: ignore[no-untyped-def]
         I_MK, W_NK = ctx.saved_tensors  # line 10
         layer: Linear = ctx.layer
+        dO_MN = dO.flatten(0, -2)
         schedule, dI_MK, reduction = layer.schedule, None, None
         if ctx.needs_input_grad[0]:
             dI_MK = matmul.input_gradient(dO_MN, W_NK, layer.kernels.input_gradient)  # line 11
@@ -47,7 +54,7 @@ class Matmul3D(torch.autograd.Function):
         if reduction is not None:
             dI_MK = reduction.wait(unavoidable=True)  # OAR (V-D): behind all that doesn't need it
         # The shard's gradient is set by the schedule: autograd would copy a buffer that is still in flight.
-        return dI_MK, None, dbias_N, None
+        return None if dI_MK is None else dI_MK.view(ctx.shape), None, dbias_N, None
 
 
 class AllReduce(torch.autograd.Function):
@@ -70,14 +77,14 @@ class AddBias(torch.autograd.Function):
     """O + bias in place. The bias and its gradient are in the master dtype, which nothing is rounded for."""
 
     @staticmethod
-    def forward(ctx, O_MN: Tensor, bias: Tensor, cast_N: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.mark_dirty(O_MN)
+    def forward(ctx, output: Tensor, bias: Tensor, cast_N: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.mark_dirty(output)
         ctx.dtype = bias.dtype
-        return O_MN.add_(cast_N)
+        return output.add_(cast_N)
 
     @staticmethod
-    def backward(ctx, dO_MN: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[no-untyped-def]
-        return dO_MN, dO_MN.sum(dim=0, dtype=ctx.dtype), None
+    def backward(ctx, dO: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[no-untyped-def]
+        return dO, dO.flatten(0, -2).sum(dim=0, dtype=ctx.dtype), None
 
 
 def all_reduce(partial: Tensor, comm: Comm, axis: Axis) -> Tensor:
@@ -119,11 +126,11 @@ class Linear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., K] -> [..., N]."""
-        I_MK = inputs.flatten(0, -2)
-        whole = self.in_ranks == 1
-        O_MN = Matmul3D.apply(I_MK, self.weight, self.bias if whole else None, self)
-        if not whole:
-            O_MN = all_reduce(O_MN, self.comm, self.in_axis)
-            if self.bias is not None:
-                O_MN = AddBias.apply(O_MN, self.bias, self.schedule.cast(self.bias))
-        return O_MN.unflatten(0, inputs.shape[:-1])
+        if self.in_ranks == 1:
+            return Matmul3D.apply(inputs, self.weight, self.bias, self)
+        output = self.product(inputs)
+        return output if self.bias is None else AddBias.apply(output, self.bias, self.schedule.cast(self.bias))
+
+    def product(self, inputs: Tensor) -> Tensor:
+        """The same without its bias."""
+        return all_reduce(Matmul3D.apply(inputs, self.weight, None, self), self.comm, self.in_axis)

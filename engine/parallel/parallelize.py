@@ -14,8 +14,9 @@ from torch import nn
 from engine.comm.funnel import Comm
 from engine.grid import Axis
 from engine.layers.dropout import Dropout
-from engine.layers.elementwise import FusedRotate, FusedSwiGLU, Rotate, SwiGLU
+from engine.layers.elementwise import GELU, AddNorm, Rotate, SwiGLU
 from engine.layers.embedding import PositionEmbedding, TokenEmbedding
+from engine.layers.fused import FusedAddNorm, FusedGELU, FusedRotate, FusedSwiGLU
 from engine.layers.linear import Linear
 from engine.layers.loss import CrossEntropy
 from engine.layers.matmul import PLAIN, Kernels
@@ -104,6 +105,10 @@ def parallelize(
                 return FusedRotate()
             case SwiGLU():
                 return FusedSwiGLU()
+            case GELU():
+                return FusedGELU(layer.approximate)
+            case AddNorm():
+                return FusedAddNorm()
         return None
 
     for name, layer in list(model.named_modules()):

@@ -5,7 +5,7 @@ of overlap changes the trace because the engine issues and waits otherwise.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from itertools import pairwise
 
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.errors import UsageError
+from engine.layers.compiled import traced
 from engine.overlap.flags import AUTO
 from engine.planning.events import Mark, Segment, Trace
 from engine.tracing.watch import Collectives, Log, Operators, fused_attention
@@ -36,14 +37,16 @@ def _rank_alone(plan: Plan, rank: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def trace(plan: Plan, rank: int = 0, *, device_memory: float | None = None) -> Trace:
+def trace(plan: Plan, rank: int = 0, *, device_memory: float | None = None, compiled: bool = False) -> Trace:
     """Trace one rank's step as it is once the schedule has learnt its order. Raises UsageError for no such rank.
 
-    device_memory: bytes, by which cache=auto is sized as a real run would; without it, it keeps nothing.
+    device_memory: bytes, by which cache=auto is sized as a real run would; without it, it keeps nothing. compiled: what
+    GPUs compile is one kernel for each function, not what processors run.
     """
     log = Log()
     operators = Operators(log)
-    with _rank_alone(plan, rank), operators, fused_attention(log):
+    way = traced(operators.one_kernel) if compiled else nullcontext()
+    with _rank_alone(plan, rank), operators, fused_attention(log), way:
         comm = Comm(plan.grid, recorder=Collectives(log), device="meta")
         assert comm.recorder is not None
         trainer = Trainer(_of_few(plan, 1), comm, comm.recorder)

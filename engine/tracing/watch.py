@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from engine.measure.recorder import Flight, Recorder
 from engine.planning.events import Attention, Event, Issue, Mark, Product, Segment, Sweep, Wait
@@ -101,6 +101,19 @@ class Operators(TorchDispatchMode):
             self._see(tensor)
         if made and func not in FREE and not func.is_view and func.namespace != "c10d":
             self._count(func, args, given, made)
+        return out
+
+    def one_kernel(self, function: Callable[..., Any], *args: Any, **given: Any) -> Any:
+        """Run a function as a GPU's compiler would have it, who reads each argument and writes each result once."""
+        taken = {id(tensor): tensor for tensor in _meta([*args, *given.values()])}
+        versions = [tensor._version for tensor in taken.values()]
+        with _disable_current_modes():
+            out = function(*args, **given)
+        written = [tensor for tensor, old in zip(taken.values(), versions, strict=True) if tensor._version != old]
+        made = [tensor for tensor in _meta([out]) if id(tensor) not in taken]
+        for tensor in made:
+            self._see(tensor)
+        self._log.sweep(sum(map(_held, (*taken.values(), *written, *made))))
         return out
 
     def _count(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made: list[Tensor]) -> None:

@@ -8,6 +8,7 @@ from training import Case, Outcome, grid_id, train_parallel, train_serial, worst
 from virtual_ranks import factorisations, run_ranks
 
 from engine.grid import Grid
+from engine.layers import compiled, fused, norm
 from engine.models.architecture import Architecture
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
@@ -75,4 +76,22 @@ def test_each_option_alone_trains_like_the_serial_model(case: Case, grid: Grid) 
 def test_the_shapes_of_other_peoples_networks_train_like_the_serial_model(case: Case) -> None:
     """What they add is compared with their libraries on every grid; here with everything on."""
     ours = run_ranks(Grid(2, 2, 2, 1), lambda comm: train_parallel(case, comm))[0]
+    assert worst_error(ours, serial(case)) < TOLERANCE
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers go the way of a GPU with a compiler, and run the source of what is compiled as it is written."""
+    monkeypatch.setattr(compiled.Compiled, "fused", property(lambda one: one.source))
+    for module in (compiled, fused, norm):
+        monkeypatch.setattr(module, "fuses", lambda _: True)
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("grid", [Grid(), Grid(2, 2, 2, 1)], ids=grid_id)
+@pytest.mark.parametrize(
+    "case", [EVERYTHING, CASES["llama-everything"], *ADAPTED.values()], ids=lambda c: c.config.name
+)
+def test_what_gpus_compile_trains_like_the_serial_model(case: Case, grid: Grid) -> None:
+    ours = run_ranks(grid, lambda comm: train_parallel(case, comm))[0]
     assert worst_error(ours, serial(case)) < TOLERANCE

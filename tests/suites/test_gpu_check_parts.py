@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.checkpoint import store
-from engine.layers import attention, norm
+from engine.layers import attention, norm_parts
 from engine.layers.compiled import Compiled
 from engine.result.gpu_check import Finding
 from engine.training.trainer import Trainer
@@ -27,8 +27,8 @@ def test_a_compiled_function_that_is_a_hundredth_off_fails(monkeypatch: pytest.M
         def __call__(self, *given: object, **named: object) -> object:
             return self.plain(*given, **named) * 1.01
 
-    monkeypatch.setattr(norm, "norm_gradient", Off(norm._norm_gradient))
-    assert failed(kernels(CPU)) == ["gradient of a norm, compiled"]
+    monkeypatch.setattr(norm_parts, "norm_gradient", Off(norm_parts._norm_gradient))
+    assert failed(kernels(CPU)) == ["gradient from shares, compiled"]
 
 
 @pytest.mark.parametrize("taken", [attention.Backend.MATH, None])

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.layers.dropout import BatchRows, Dropout
-from engine.layers.elementwise import Rotate
+from engine.layers.elementwise import GELU, AddNorm, Rotate
 from engine.models.gpt.shape import GPTShape
 from engine.models.rotary import rotation
 from engine.models.serial import SerialModel
@@ -45,12 +45,12 @@ class FeedForward(nn.Module):
     def __init__(self, shape: GPTShape) -> None:
         super().__init__()
         self.fc1 = nn.Linear(shape.hidden, shape.wide, bias=shape.bias)
-        self.approximate = "tanh" if shape.activation == "gelu_tanh" else "none"
+        self.gelu = GELU("tanh" if shape.activation == "gelu_tanh" else "none")
         self.fc2 = nn.Linear(shape.wide, shape.hidden, bias=shape.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Widen, bend, narrow."""
-        return self.fc2(F.gelu(self.fc1(x), approximate=self.approximate))
+        return self.fc2(self.gelu(x, self.fc1))
 
 
 class Block(nn.Module):
@@ -64,13 +64,17 @@ class Block(nn.Module):
         self.norm2 = _norm(shape)
         self.feed_forward = FeedForward(shape)
         self.dropout2 = Dropout(shape.dropout, 2 * layer + 2)
+        self.add_norm = AddNorm()
         self.parallel_residual = shape.parallel_residual
 
     def forward(self, x: Tensor, rows: BatchRows | None, rotation: Tensor | None) -> Tensor:
         """[B, S, h] -> [B, S, h]."""
-        attended = x + self.dropout1(self.attention(self.norm1(x), rotation), rows)
-        read = x if self.parallel_residual else attended
-        return attended + self.dropout2(self.feed_forward(self.norm2(read)), rows)
+        x, normed = self.add_norm(x, None, self.norm1)
+        attended = self.dropout1(self.attention(normed, rotation), rows)
+        if self.parallel_residual:
+            return x + attended + self.dropout2(self.feed_forward(self.norm2(x)), rows)
+        x, normed = self.add_norm(x, attended, self.norm2)
+        return x + self.dropout2(self.feed_forward(normed), rows)
 
 
 class GPT(SerialModel):

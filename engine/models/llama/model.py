@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.layers.dropout import BatchRows
-from engine.layers.elementwise import Rotate, SwiGLU
+from engine.layers.elementwise import AddNorm, Rotate, SwiGLU
 from engine.models.llama.shape import LlamaShape
 from engine.models.rotary import rotation
 from engine.models.serial import SerialModel
@@ -65,11 +65,13 @@ class Block(nn.Module):
         self.attention = Attention(shape)
         self.norm2 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
         self.feed_forward = FeedForward(shape)
+        self.add_norm = AddNorm()
 
     def forward(self, x_BSH: Tensor, rotation_2SP: Tensor) -> Tensor:
         """[B, S, H] -> [B, S, H]."""
-        x_BSH = x_BSH + self.attention(self.norm1(x_BSH), rotation_2SP)
-        return x_BSH + self.feed_forward(self.norm2(x_BSH))
+        x_BSH, normed_BSH = self.add_norm(x_BSH, None, self.norm1)
+        x_BSH, normed_BSH = self.add_norm(x_BSH, self.attention(normed_BSH, rotation_2SP), self.norm2)
+        return x_BSH + self.feed_forward(normed_BSH)
 
 
 class Llama(SerialModel):
