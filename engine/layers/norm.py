@@ -99,6 +99,19 @@ class _AddRMSNorm(torch.autograd.Function):
         return dx_MH, dx_MH if ctx.adds else None, dweight_H, None, None, None
 
 
+class _RMSNorm(torch.autograd.Function):
+    """The same of x alone, whose second result would cost the host time."""
+
+    @staticmethod
+    def forward(ctx, x_MH: Tensor, weight_H: Tensor, comm: Comm, axis: Axis, eps: float) -> Tensor:  # type: ignore[no-untyped-def]
+        return _AddRMSNorm.forward(ctx, x_MH, None, weight_H, comm, axis, eps)[1]
+
+    @staticmethod
+    def backward(ctx, g_MH: Tensor) -> tuple[Tensor, Tensor, None, None, None]:  # type: ignore[no-untyped-def]
+        dx_MH, _, dweight_H, *_ = _AddRMSNorm.backward(ctx, None, g_MH)
+        return dx_MH, dweight_H, None, None, None
+
+
 class _Norm(nn.Module):
     """What both norms of a residual stream [..., h / Gy] have in common."""
 
@@ -145,7 +158,7 @@ class RMSNorm(_Norm):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise and scale."""
         if self.comm.grid.y > 1 or not x.is_cuda:  # elsewhere PyTorch's own is no kernel but many
-            return self._of_rows(x.flatten(0, -2), None)[1].view(x.shape)
+            return _RMSNorm.apply(x.flatten(0, -2), self.weight, self.comm, Axis.Y, self.eps).view(x.shape)
         weight = cast(self.weight, self.schedule)
         return F.rms_norm(x, weight.shape, weight, self.eps)
 
@@ -165,4 +178,4 @@ class HeadNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise and scale."""
-        return _AddRMSNorm.apply(x.flatten(0, -2), None, self.weight, self.comm, Axis.X, self.eps)[1].view(x.shape)
+        return _RMSNorm.apply(x.flatten(0, -2), self.weight, self.comm, Axis.X, self.eps).view(x.shape)
