@@ -9,13 +9,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from engine.bench.record import Begun
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, init_process_group
 from engine.errors import ContactError, UsageError
 from engine.grid import Grid
 from engine.measure.machine import machine_name
+from engine.timeouts import Timeouts
+from engine.training.stall import watched
 
-COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 LOST = (RuntimeError, ContactError)
 """What is raised where another rank doesn't answer any more."""
 
@@ -53,16 +55,29 @@ class AtOnce:
 
 
 @contextmanager
-def at_once(launch: Launch, device: torch.device) -> Iterator[AtOnce]:
-    """All ranks of the launch, until they have all left. Raises one of LOST where one has gone."""
+def together(launch: Launch, device: torch.device, timeouts: Timeouts, begun: Begun) -> Iterator[Comm]:
+    """All ranks of the launch, until they have all left. Raises one of LOST where one has gone.
+
+    A rank that stands still fails what has begun, and ends.
+    """
+    timeout = timedelta(seconds=timeouts.timeout_s)
+    begun.announce()
+    init_process_group(launch, device, timeout, meeting_s=timeouts.meeting_timeout_s)
+    comm = Comm(Grid(data=launch.world_size), timeout=timeout, device=device)
+    with watched(comm, timeouts.timeout_s, begun.fail):
+        yield comm
+        comm.barrier()
+    dist.destroy_process_group()
+
+
+@contextmanager
+def at_once(launch: Launch, device: torch.device, timeouts: Timeouts, begun: Begun) -> Iterator[AtOnce]:
+    """The same, or one rank alone."""
     if launch.world_size == 1:
         yield AtOnce()
         return
-    init_process_group(launch, device, COLLECTIVE_TIMEOUT)
-    comm = Comm(Grid(data=launch.world_size), timeout=COLLECTIVE_TIMEOUT, device=device)
-    yield AtOnce(comm)
-    comm.barrier()
-    dist.destroy_process_group()
+    with together(launch, device, timeouts, begun) as comm:
+        yield AtOnce(comm)
 
 
 def check_budget(time_budget_s: float) -> None:

@@ -16,8 +16,9 @@ from typing import Literal, get_args
 
 import torch
 
-from engine.bench.at_once import COLLECTIVE_TIMEOUT, LOST, AtOnce, at_once, check_budget, first_line
+from engine.bench.at_once import LOST, AtOnce, at_once, check_budget, first_line
 from engine.bench.gemm import free_bytes
+from engine.bench.record import Begun
 from engine.bench.rings import nodes_of, outer_groups, pairs
 from engine.bench.turns import FEWEST, Samples, Turns
 from engine.comm.collective import Kind, Lane
@@ -30,11 +31,11 @@ from engine.grid import Axis, Grid
 from engine.measure.clock import HostClock
 from engine.planning.collectives import moved_bytes
 from engine.planning.link import Timed, fit_link
-from engine.result import provenance
 from engine.result.links import CollectiveTime, FittedLink, Links, Rings
 from engine.result.metrics import ring_bandwidth
-from engine.result.schema import Result, write
-from engine.training.gathered import Ranks, everyones
+from engine.result.schema import Result
+from engine.timeouts import Timeouts
+from engine.training.gathered import everyones
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +65,8 @@ class Party:
         self._clock = HostClock(ranks.device)
         own = next((group for group in groups if ranks.rank in group), (ranks.rank,))
         grid, device = Grid(data=len(own)), ranks.device
-        backend = ProcessGroups(grid, device, COLLECTIVE_TIMEOUT, own)
-        self._comm = Comm(grid, timeout=COLLECTIVE_TIMEOUT, device=device, backend=backend)
+        backend = ProcessGroups(grid, device, ranks.timeout, own)
+        self._comm = Comm(grid, device=device, backend=backend, outstanding=ranks.outstanding)
         if grid.size == 1:  # torch names a group by how many its ranks have made: this rank makes one, too
             backend.channel(Axis.DATA, Lane.MAIN, (0,))
 
@@ -140,7 +141,7 @@ def sizes(largest: int) -> list[int]:
 
 def run_collectives(
     launch: Launch, *, device: str, message_bytes: float | None, repeats: int, time_budget_s: float,
-    labels: dict[str, str], out: Path,
+    timeouts: Timeouts = Timeouts(), labels: dict[str, str], out: Path,
 ) -> Result:  # fmt: skip
     """Measure and, on rank 0, write result.json; one that is "failed" says why. Raises UsageError."""
     if launch.world_size < 2:
@@ -153,11 +154,12 @@ def run_collectives(
         raise UsageError(f"A collective is repeated {FEWEST} times or more, but {repeats} was given.")
     check_budget(time_budget_s)
     target = choose_device(device, launch.local_rank)
-    start = provenance.now()
+    config = {"bytes": message_bytes, "repeats": repeats, "time_budget_s": time_budget_s}
+    begun = Begun("collectives", launch, target, config=config, dtype="fp32", labels=labels, out=out)
     heard = listen(backend_of(target), os.environ)
     found, everyone, reason = None, None, None
     try:
-        with at_once(launch, target) as ranks:
+        with at_once(launch, target, timeouts, begun) as ranks:
             try:
                 turns = Turns(ranks, repeats, time_budget_s)
                 found = links(ranks, target, None if message_bytes is None else int(message_bytes), turns)
@@ -167,34 +169,7 @@ def run_collectives(
             everyone = everyones(ranks.comm, heard)
     except LOST as error:
         reason, found = f"No bandwidth could be measured: it failed with: {first_line(error)}.", None
-    config = {"device": target.type, "bytes": message_bytes, "repeats": repeats, "time_budget_s": time_budget_s}
-    result = Result(
-        kind="collectives",
-        status="failed" if reason else "ok",
-        reason=reason,
-        labels=labels,
-        config=config | {"threads": torch.get_num_threads()},
-        ranks=launch.world_size,
-        dtype="fp32",
-        links=found,
-        transport=everyone.transport if everyone else None,
-        provenance=_provenance(start, launch, target, everyone),
-    )
-    if launch.rank == 0:
-        write(result, out)
-    return result
-
-
-def _provenance(start: str, launch: Launch, device: torch.device, everyone: Ranks | None) -> provenance.Provenance:
-    if everyone is None:
-        return provenance.collect(start=start, launcher=launch.launcher, devices=[provenance.device_name(device)])
-    return provenance.collect(
-        start=start,
-        launcher=launch.launcher,
-        hosts=everyone.hosts,
-        devices=everyone.devices,
-        clocks=everyone.clocks,
-    )
+    return begun.end(reason, everyone, links=found, transport=everyone.transport if everyone else None)
 
 
 def _allocated(ranks: AtOnce, device: torch.device, message_bytes: int | None) -> tuple[torch.Tensor, torch.Tensor]:

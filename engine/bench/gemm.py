@@ -15,6 +15,7 @@ from typing import get_args
 import torch
 
 from engine.bench.at_once import LOST, AtOnce, at_once, check_budget, first_line
+from engine.bench.record import Begun
 from engine.comm.launch import Launch, choose_device
 from engine.errors import UsageError
 from engine.measure.gemm import FEWEST, FORMATS, TF32, WINDOW_S, Product, full_precision
@@ -22,7 +23,8 @@ from engine.measure.memory import free_host_bytes
 from engine.result import provenance
 from engine.result.device import GemmPoint, Mode
 from engine.result.metrics import gemm_rate
-from engine.result.schema import Result, write
+from engine.result.schema import Result
+from engine.timeouts import Timeouts
 
 log = logging.getLogger(__name__)
 
@@ -108,8 +110,9 @@ def by_mode(
 
 
 def run_gemm(
-    launch: Launch, *, dtype: str, sizes: str, device: str, time_budget_s: float, labels: dict[str, str], out: Path
-) -> Result:
+    launch: Launch, *, dtype: str, sizes: str, device: str, time_budget_s: float, timeouts: Timeouts = Timeouts(),
+    labels: dict[str, str], out: Path,
+) -> Result:  # fmt: skip
     """Measure and, on rank 0, write result.json; it is "failed" if every size was skipped. Raises UsageError."""
     if dtype not in FORMATS:
         raise UsageError(f"A dtype is one of {', '.join(FORMATS)}, but {dtype!r} was given.")
@@ -118,12 +121,13 @@ def run_gemm(
     target = choose_device(device, launch.local_rank)
     if dtype == TF32:
         _check_tf32(target)
-    start = provenance.now()
+    config = {"dtype": dtype, "sizes": list(numbers), "time_budget_s": time_budget_s, "tf32": dtype == TF32}
+    begun = Begun("gemm", launch, target, config=config, dtype=dtype, labels=labels, out=out)
     points: list[GemmPoint] = []
     modes: tuple[GemmPoint, ...] = ()
     lost, began_s = None, time.perf_counter()
     try:
-        with at_once(launch, target) as ranks:
+        with at_once(launch, target, timeouts, begun) as ranks:
             for point in gemm(dtype, numbers, target, time_budget_s, ranks):
                 points.append(point)
             modes = by_mode(dtype, points, target, time_budget_s - (time.perf_counter() - began_s), ranks)
@@ -134,28 +138,7 @@ def run_gemm(
     reason = f"The ranks {lost}." if lost else None
     if not rates:
         reason = f"No size could be measured: {points[0].size} was skipped as it {points[0].skipped}."
-    config = {"dtype": dtype, "sizes": list(numbers), "device": target.type, "time_budget_s": time_budget_s}
-    result = Result(
-        kind="gemm",
-        status="failed" if reason else "ok",
-        reason=reason,
-        labels=labels,
-        config=config | {"threads": torch.get_num_threads(), "tf32": dtype == TF32},
-        ranks=launch.world_size,
-        dtype=dtype,
-        gemm=tuple(points),
-        gemm_modes=modes,
-        best_flops_per_s=max(rates, default=None),
-        provenance=provenance.collect(
-            start=start,
-            launcher=launch.launcher,
-            devices=[provenance.device_name(target)],
-            clocks=() if reason else provenance.own_clock(target),
-        ),
-    )
-    if launch.rank == 0:
-        write(result, out)
-    return result
+    return begun.end(reason, gemm=tuple(points), gemm_modes=modes, best_flops_per_s=max(rates, default=None))
 
 
 def _check_tf32(device: torch.device) -> None:

@@ -14,14 +14,15 @@ import torch
 
 from engine.bench.at_once import LOST, AtOnce, at_once, check_budget, first_line
 from engine.bench.gemm import free_bytes
+from engine.bench.record import Begun
 from engine.comm.launch import Launch, choose_device
 from engine.errors import UsageError
 from engine.measure.caches import last_level_bytes
 from engine.measure.stream import DTYPE, KERNELS, Arrays
 from engine.precision import DTYPES
-from engine.result import provenance
 from engine.result.device import Stream, StreamKernel
-from engine.result.schema import Result, write
+from engine.result.schema import Result
+from engine.timeouts import Timeouts
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ def stream(ranks: AtOnce, device: torch.device, array_bytes: int | None, repeats
 
 def run_memory(
     launch: Launch, *, device: str, array_bytes: float | None, repeats: int, time_budget_s: float,
-    labels: dict[str, str], out: Path,
+    timeouts: Timeouts = Timeouts(), labels: dict[str, str], out: Path,
 ) -> Result:  # fmt: skip
     """Measure and, on rank 0, write result.json; one that is "failed" says why. Raises UsageError."""
     if array_bytes is not None and not SMALLEST_ARRAY <= array_bytes < 2**50:
@@ -82,10 +83,11 @@ def run_memory(
         raise UsageError(f"A kernel is repeated {FEWEST} times or more, but {repeats} was given.")
     check_budget(time_budget_s)
     target = choose_device(device, launch.local_rank)
-    start = provenance.now()
+    config = {"array_bytes": array_bytes, "repeats": repeats, "time_budget_s": time_budget_s}
+    begun = Begun("memory", launch, target, config=config, dtype=NAME, labels=labels, out=out)
     found, reason = None, None
     try:
-        with at_once(launch, target) as ranks:
+        with at_once(launch, target, timeouts, begun) as ranks:
             try:
                 found = stream(ranks, target, None if array_bytes is None else int(array_bytes), repeats, time_budget_s)
             except Unmeasurable as error:
@@ -95,26 +97,7 @@ def run_memory(
     for kernel in found.kernels if found else ():
         best, middle = kernel.best_bytes_per_s / 1e9, kernel.median_bytes_per_s / 1e9
         log.info("%s: best %.3g GB/s, median %.3g GB/s", kernel.name, best, middle)
-    config = {"device": target.type, "array_bytes": array_bytes, "repeats": repeats, "time_budget_s": time_budget_s}
-    result = Result(
-        kind="memory",
-        status="failed" if reason else "ok",
-        reason=reason,
-        labels=labels,
-        config=config | {"threads": torch.get_num_threads()},
-        ranks=launch.world_size,
-        dtype=NAME,
-        stream=found,
-        provenance=provenance.collect(
-            start=start,
-            launcher=launch.launcher,
-            devices=[provenance.device_name(target)],
-            clocks=() if reason else provenance.own_clock(target),
-        ),
-    )
-    if launch.rank == 0:
-        write(result, out)
-    return result
+    return begun.end(reason, stream=found)
 
 
 def _allocated(ranks: AtOnce, device: torch.device, array_bytes: int | None, cache: int | None) -> Arrays:

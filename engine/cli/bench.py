@@ -15,6 +15,7 @@ from engine.loading import loading
 from engine.models.choice import ModelChoice
 from engine.options import GRID, Bytes, Device, Labels, Out, Seconds, word
 from engine.result import metrics
+from engine.timeouts import Timeouts
 from engine.training.config import MODEL, CheckpointActivations, PrecisionOption
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def gemm(
     sizes: Annotated[str, Parameter(help="LOW..HIGH doubles, or a comma list")] = "1024..65536",
     device: Device = "auto",
     time_budget: Annotated[Seconds, Parameter(help="sizes that would take longer are skipped")] = 120.0,
+    timeouts: Timeouts = Timeouts(),
     labels: Labels = (),
     json: Json = False,
     out: Out = Path("results/gemm.json"),
@@ -41,7 +43,14 @@ def gemm(
 
     launch = take_place(out)
     result = run_gemm(
-        launch, dtype=dtype, sizes=sizes, device=device, time_budget_s=time_budget, labels=dict(labels), out=out
+        launch,
+        dtype=dtype,
+        sizes=sizes,
+        device=device,
+        time_budget_s=time_budget,
+        timeouts=timeouts,
+        labels=dict(labels),
+        out=out,
     )
     rows = [
         (f"{point.size} x {point.size}", f"{point.flops_per_s / 1e12:.4g}")
@@ -57,6 +66,7 @@ def memory(
     repeats: Annotated[int, Parameter(help="of each kernel")] = 10,
     device: Device = "auto",
     time_budget: Annotated[Seconds, Parameter(help="fewer repeats if they would take longer")] = 60.0,
+    timeouts: Timeouts = Timeouts(),
     labels: Labels = (),
     json: Json = False,
     out: Out = Path("results/memory.json"),
@@ -72,6 +82,7 @@ def memory(
         array_bytes=array_size,
         repeats=repeats,
         time_budget_s=time_budget,
+        timeouts=timeouts,
         labels=dict(labels),
         out=out,
     )
@@ -84,6 +95,7 @@ def latency(
     *,
     samples: Annotated[int, Parameter(help="of each way to launch")] = 1000,
     device: Device = "auto",
+    timeouts: Timeouts = Timeouts(),
     labels: Labels = (),
     json: Json = False,
     out: Out = Path("results/latency.json"),
@@ -93,7 +105,7 @@ def latency(
         from engine.bench.latency import run_latency
 
     launch = take_place(out)
-    result = run_latency(launch, device=device, samples=samples, labels=dict(labels), out=out)
+    result = run_latency(launch, device=device, samples=samples, timeouts=timeouts, labels=dict(labels), out=out)
     rows = [(launched.name, f"{launched.median_s * 1e6:.2f}") for launched in result.launches]
     return _told(result, out, launch.rank, columns(("launch", "µs"), rows), as_json=json)
 
@@ -108,6 +120,7 @@ def matmul(
     checkpoint_activations: CheckpointActivations = False,
     twice: Annotated[bool, Parameter(help="time all ways once more, to see whether the choice holds")] = False,
     device: Device = "auto",
+    timeouts: Timeouts = Timeouts(),
     labels: Labels = (),
     json: Json = False,
     out: Out = Path("results/matmul.json"),
@@ -136,7 +149,7 @@ def matmul(
         recompute=checkpoint_activations,
         twice=twice,
     )
-    result = run_matmul(launch, asked, device, dict(labels), out)
+    result = run_matmul(launch, asked, device, timeouts, dict(labels), out)
     if result.reason is not None:
         raise RunError(result.reason)
     if launch.rank == 0:

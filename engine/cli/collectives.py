@@ -10,6 +10,7 @@ from engine.cli.told import Json, columns, tell
 from engine.errors import RunError
 from engine.loading import loading
 from engine.options import Bytes, Device, Labels, Out, Seconds
+from engine.timeouts import Timeouts
 
 
 def collectives(
@@ -21,6 +22,7 @@ def collectives(
     repeats: Annotated[int, Parameter(help="of each collective")] = 7,
     device: Device = "auto",
     time_budget: Annotated[Seconds, Parameter(help="fewer repeats if they would take longer")] = 60.0,
+    timeouts: Timeouts = Timeouts(),
     labels: Labels = (),
     json: Json = False,
     out: Out = Path("results/collectives.json"),
@@ -41,6 +43,7 @@ def collectives(
         message_bytes=size,
         repeats=repeats,
         time_budget_s=time_budget,
+        timeouts=timeouts,
         labels=dict(labels),
         out=out,
     )

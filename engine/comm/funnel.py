@@ -42,14 +42,16 @@ class Comm:
         recorder: Recorder | None = None,
         device: torch.device | str = "cpu",
         backend: Backend | None = None,
+        outstanding: Outstanding | None = None,
     ) -> None:
-        self.grid = grid
+        """outstanding: that of another Comm of this rank, who looks on at which looks on here, too."""
+        self.grid, self.timeout = grid, timeout
         self.device = torch.device(device)
         self.recorder = recorder
         backend = backend or ProcessGroups(grid, self.device, timeout)
         self.rank = backend.rank
         self.coords = grid.coords(self.rank)
-        self.outstanding = Outstanding()
+        self.outstanding = outstanding or Outstanding()
         self._channels: dict[tuple[Axis, Lane], Channel] = {
             (axis, lane): backend.channel(axis, lane, grid.members(axis, self.rank))
             for axis in Axis

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter
 
 from engine.batch import Batch
-from engine.comm.launch import MEETING_S
 from engine.models.catalogue import published
 from engine.models.choice import ModelChoice
 from engine.options import (
@@ -23,11 +22,11 @@ from engine.options import (
     Labels,
     Numbers,
     Out,
-    Seconds,
     word,
 )
 from engine.overlap.flags import ALL, Overlap
 from engine.planning.memory import Workload
+from engine.timeouts import Timeouts
 
 MODEL = Group("model: a published size, or a shape", f"Published sizes: {', '.join(published())}", sort_key=1)
 RUN = Group("run", sort_key=2)
@@ -85,7 +84,7 @@ class OptimConfig:
 
 @Parameter(name="*", group=RUN)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfig:
+class RunConfig(Timeouts):
     """What every command that trains is asked for. grid: None for "auto"."""
 
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice()
@@ -101,10 +100,6 @@ class RunConfig:
     seed: int = 0
     """of initial values, dropout and the order of the data"""
     device: Device = "auto"
-    timeout_s: Annotated[Seconds, Parameter(name="--timeout")] = 600.0
-    """for any collective"""
-    meeting_timeout_s: Annotated[Seconds, Parameter(name="--meeting-timeout")] = MEETING_S
-    """for all ranks to be there, from when one is"""
     devices_per_node: int = 1
     """for --grid auto: x stays in a node, and no plane of x and y lies across two"""
     device_memory: Bytes | None = None

@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any, Literal, NoReturn
@@ -44,6 +44,19 @@ WEIGHT: dict[Told | None, int] = {None: 0, "nothing": 0, "symptom": 1, "cause": 
 
 class Terminated(ContactError):
     """This rank was asked to end: because another one failed, because time is up, or by a person."""
+
+
+def end_after(tell: Callable[[], object]) -> NoReturn:
+    """Tell, and end this process, whatever its main thread is at.
+
+    That may hold what telling needs, such as a log that nobody reads: then it ends after a while all the same.
+    """
+    late = threading.Timer(TELL_S, os._exit, [1])
+    late.daemon = True
+    late.start()
+    tell()
+    logging.shutdown()
+    os._exit(1)
 
 
 class Account:
@@ -100,16 +113,8 @@ class Account:
             timer.cancel()
 
     def fail(self, error: Exception) -> NoReturn:
-        """Tell, and end this process, whatever its main thread is at.
-
-        That may hold what telling needs, such as a log that nobody reads: then it ends after a while all the same.
-        """
-        late = threading.Timer(TELL_S, os._exit, [1])
-        late.daemon = True
-        late.start()
-        self.tell(error)
-        logging.shutdown()
-        os._exit(1)
+        """Tell, and end this process, whatever its main thread is at."""
+        end_after(lambda: self.tell(error))
 
     def succeed(self, result: Result) -> None:
         """Write the result of a run that has ended well: nothing that a rank tells takes its place."""

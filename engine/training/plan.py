@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from engine.checkpoint.manifest import Saved
     from engine.models.adapters.folder import Pretrained
 
-LONGEST_TIMEOUT_S = 31_536_000  # a year
 CLIPPED = (
     "--overlap data sums gradients early, but the optimizer waits for all of them: clipping needs the norm of the "
     "whole gradient (--clip 0 steps each bucket as it is summed)."
@@ -163,8 +162,6 @@ def _check_numbers(config: TrainConfig) -> None:
     """Raises UsageError for an option that is out of its range."""
     optim = config.optim
     positive: dict[str, float | None] = {
-        "--timeout": config.timeout_s,
-        "--meeting-timeout": config.meeting_timeout_s,
         "--learning-rate": optim.learning_rate,
         "--devices-per-node": config.devices_per_node,
         "--device-memory": config.device_memory,
@@ -182,9 +179,6 @@ def _check_numbers(config: TrainConfig) -> None:
     for option, value in positive.items():
         if value is not None and not (math.isfinite(value) and value > 0):
             raise UsageError(f"{option} is a positive number, but {value} was given.")
-    for option in ("--timeout", "--meeting-timeout"):
-        if (seconds := positive[option]) is not None and seconds > LONGEST_TIMEOUT_S:
-            raise UsageError(f"{option} is at most {LONGEST_TIMEOUT_S} seconds, but {seconds:g} was given.")
     for option, value in not_negative.items():
         if not (math.isfinite(value) and value >= 0):
             raise UsageError(f"{option} is a number from 0 up, but {value} was given.")

@@ -40,7 +40,7 @@ OF_TURNS = "variant rounds steps-per-round end-within"
 OF_BENCH_OVERLAP = [*(set(OF_TRAIN.split()) - set(OF_NO_ABLATION.split())), *OF_TURNS.split()]
 OF_BENCH_MATMUL = """
     model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout grid micro-batch
-    micro-batches precision checkpoint-activations twice device label out
+    micro-batches precision checkpoint-activations twice device timeout meeting-timeout label out
 """
 OF_PLAN = """
     model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout system gpus batch-tokens
@@ -51,9 +51,11 @@ OF_PLAN = """
 OF_BENCH_PEERS = """
     peer grid layout overlap checkpoint-activations batch-size micro-batch peer-micro-batch autocast precision device
     device-memory node-memory devices-per-node
-    label out jobs rounds steps-per-round threads timeout apart at-once road peak-flops empirical-peak-flops
-    measure-peak model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout
+    label out jobs rounds steps-per-round threads timeout apart at-once road peak-flops
+    empirical-peak-flops measure-peak model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied
+    dropout
 """
+TIMEOUTS = ["timeout", "meeting-timeout"]
 UNSET_BY_OPTIONS = {"beta1", "beta2", "eps", "final_fraction"}
 ODD_WORDS = {
     "--grid": "3x1x2x5",
@@ -131,9 +133,9 @@ def test_every_field_has_an_option_of_its_own() -> None:
         (["check"], [*OF_TRAIN.split(), "ranks", "json"]),
         (["plan"], OF_PLAN.split()),
         (["data", "prepare"], ["source", "out", "vocab-size", "max-bytes", "json"]),
-        (["bench", "gemm"], ["dtype", "sizes", "device", "time-budget", "label", "json", "out"]),
-        (["bench", "memory"], ["array-size", "repeats", "device", "time-budget", "label", "json", "out"]),
-        (["bench", "latency"], ["samples", "device", "label", "json", "out"]),
+        (["bench", "gemm"], ["dtype", "sizes", "device", "time-budget", *TIMEOUTS, "label", "json", "out"]),
+        (["bench", "memory"], ["array-size", "repeats", "device", "time-budget", *TIMEOUTS, "label", "json", "out"]),
+        (["bench", "latency"], ["samples", "device", *TIMEOUTS, "label", "json", "out"]),
         (["bench", "startup"], ["grid", "model", "json"]),
         (["bench", "matmul"], [*OF_BENCH_MATMUL.split(), "json"]),
         (["bench", "overlap"], [*OF_BENCH_OVERLAP, "json"]),

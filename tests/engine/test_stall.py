@@ -13,6 +13,7 @@ from engine_command import SMALL, TIMEOUT_S, start
 from real_ranks import CONTEXT
 
 from engine.batch import Batch
+from engine.bench.collectives import Party
 from engine.comm.backend import nothing
 from engine.comm.collective import Kind, Lane
 from engine.comm.funnel import Comm
@@ -22,7 +23,7 @@ from engine.errors import RunError
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
-from engine.result.schema import read
+from engine.result.schema import Result, read
 from engine.training import failure, stall
 from engine.training.config import TrainConfig
 from engine.training.failure import Account
@@ -139,9 +140,16 @@ def test_a_collective_that_fails_is_awaited_no_more() -> None:
 STANDS = 2
 
 
+def _never_raise() -> None:
+    """A wait for another rank is one in C."""
+    poll = Neighbour._await
+    Neighbour._await = lambda self, something, _: poll(self, something, time.monotonic() + 10 * TIMEOUT_S)  # type: ignore[method-assign]
+    stall.AFTER_RAISING = 0.2
+
+
 def _stand_still() -> None:
-    """Rank 1 stops to step, and rank 0's wait for it, in C, never raises."""
-    step, poll = Trainer.step, Neighbour._await
+    """Rank 1 stops to step."""
+    step = Trainer.step
 
     def stuck(trainer: Trainer) -> object:
         if trainer.comm.rank == 1 and trainer.done == STANDS:
@@ -149,14 +157,12 @@ def _stand_still() -> None:
         return step(trainer)
 
     Trainer.step = stuck  # type: ignore[method-assign, assignment]
-    Neighbour._await = lambda self, something, _: poll(self, something, time.monotonic() + 10 * TIMEOUT_S)  # type: ignore[method-assign]
-    stall.AFTER_RAISING = 0.2
+    _never_raise()
 
 
-def test_a_hang_that_no_back_end_ends_leaves_a_failed_result_before_the_time_out(tmp_path: Path) -> None:
-    out = tmp_path / "r.json"
-    words = ["--grid", "1x1x2x1", "--iterations", "5", "--timeout", "30", "--out", str(out)]
-    waiting, stuck = start(2, "train", *SMALL, *words, before=_stand_still)
+def _left_by_a_hang(out: Path, before: Callable[[], None], *words: str) -> Result:
+    """The result of two ranks of which rank 1 hangs and rank 0 ends by itself, with the same words."""
+    waiting, stuck = start(2, *words, "--timeout", "30", "--out", str(out), before=before)
     try:
         _, said = waiting.communicate(timeout=TIMEOUT_S)
         assert stuck.poll() is None
@@ -165,12 +171,35 @@ def test_a_hang_that_no_back_end_ends_leaves_a_failed_result_before_the_time_out
         stuck.communicate(timeout=TIMEOUT_S)
     assert waiting.returncode == 1, said
     result = read(out)
+    assert str(result.reason) in said
+    return result
+
+
+def test_a_hang_that_no_back_end_ends_leaves_a_failed_result_before_the_time_out(tmp_path: Path) -> None:
+    words = ["train", *SMALL, "--grid", "1x1x2x1", "--iterations", "5"]
+    result = _left_by_a_hang(tmp_path / "r.json", _stand_still, *words)
     assert (result.status, result.told, len(result.iterations)) == ("failed", "symptom", STANDS)
     assert re.fullmatch(
         r"Rank 0 made no step for \d+(\.\d+)? s, waiting for rank 1 on axis z in iteration 2 \(\w+ on lane z.*\)\.",
         result.reason or "",
     )
-    assert result.reason in said
+
+
+def _send_nothing() -> None:
+    """Rank 1 takes no part in what groups of ranks, each with process groups of its own, are timed at."""
+    if os.environ["RANK"] == "1":
+        Party.seconds = lambda *_: time.sleep(10 * TIMEOUT_S)  # type: ignore[method-assign, assignment]
+    _never_raise()
+
+
+def test_so_does_a_hang_in_a_measurement(tmp_path: Path) -> None:
+    words = ["bench", "collectives", "--bytes", "65536", "--device", "cpu"]
+    result = _left_by_a_hang(tmp_path / "r.json", _send_nothing, *words)
+    assert (result.kind, result.status, result.told, result.ranks) == ("collectives", "failed", "symptom", 2)
+    assert re.fullmatch(
+        r"Rank 0 made no step for \d+(\.\d+)? s, waiting for rank 1 on axis data \(all_gather on lane data\)\.",
+        result.reason or "",
+    )
 
 
 def _fail_without_end() -> None:
