@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from engine.comm.launch import Launch
 from engine.errors import ContactError, EngineError, is_out_of_memory
@@ -23,6 +23,7 @@ from engine.peers.ranks import OWN, Job, failure
 from engine.result import provenance
 from engine.result.peers import Asked, Comparison, Peaks, PeersResult, Work, parse
 from engine.result.schema import Transport
+from engine.training.failure import end_after
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +94,15 @@ class Account:
             lost_contact = isinstance(error, ContactError | RuntimeError) and not is_out_of_memory(error)
             if present.status == "failed" and (present.reason == UNFINISHED or not lost_contact):
                 self._write(present.model_copy(update={"reason": reason}))
+
+    def end(self, error: ContactError, contest: Contest) -> NoReturn:
+        """Write that, and end this process, whatever its main thread is at."""
+
+        def tell() -> None:
+            log.error("%s", error)
+            self.fail(error, contest)
+
+        end_after(tell)
 
     def _result(self, status: Literal["ok", "failed"], reason: str | None) -> PeersResult:
         return PeersResult(

@@ -2,9 +2,8 @@
 are in another environment has a process beside it (away.py).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from types import MappingProxyType
 
@@ -14,6 +13,7 @@ from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.comm.groups import ProcessGroups
 from engine.comm.launch import Launch
+from engine.errors import ContactError
 from engine.grid import Grid
 from engine.layers.matmul import Kernels
 from engine.measure.recorder import Recorder
@@ -22,18 +22,31 @@ from engine.peers.contest import TOLERANCES, Case, Contest, through_memory
 from engine.peers.equality import check_equal
 from engine.peers.ours import plan, trainer
 from engine.peers.peer import Peer, Values
+from engine.peers.standstill import At, Fail, end, limited, nobody, timed, warm_up
 from engine.peers.turns import Here, Step, Turns, on_batches
 from engine.result.peers import NOTHING, SIDES, Measured, SideName
 from engine.training.run import tuned
+from engine.training.stall import Stalled, watched
 
-COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 ALONE = Launch(0, 1, 0, "none", "127.0.0.1", 0)
 
 
-def on_grid(grid: Grid, device: torch.device, recorder: Recorder | None = None, *, memory: bool) -> Comm:
+def on_grid(grid: Grid, case: Case, device: torch.device, recorder: Recorder | None = None, *, memory: bool) -> Comm:
     """memory: whether ranks of a host exchange through it."""
-    groups = ProcessGroups(grid, device, COLLECTIVE_TIMEOUT, memory=memory)
+    groups = ProcessGroups(grid, device, case.collective_timeout, memory=memory)
     return Comm(grid, recorder=recorder, device=device, backend=groups)
+
+
+@contextmanager
+def looked_on(comm: Comm, contest: Contest, case: Case, fail: Fail) -> Iterator[At]:
+    """Call fail if a turn lasts too long, or our side waits for one collective for nearly as long as a round may."""
+
+    def engines(stalled: Stalled) -> None:
+        clause = f"in the comparison with {contest.name} the engine stands still: {stalled.story()}"
+        fail(ContactError(clause, stalled.detail), contest)
+
+    with watched(comm, case.timeout_s, engines), limited(contest, comm.rank, fail) as at:
+        yield at
 
 
 def our_side(case: Case, comm: Comm, kernels: Mapping[str, Kernels] = MappingProxyType({})) -> Step:
@@ -53,13 +66,14 @@ def peer_side(case: Case, comm: Comm, peer: Peer) -> Step:
 
 
 def measure(
-    comm: Comm, contest: Contest, case: Case, names: Sequence[SideName] = SIDES, launch: Launch = ALONE
-) -> Measured:
+    comm: Comm, contest: Contest, case: Case, names: Sequence[SideName] = SIDES, launch: Launch = ALONE,
+    at: At = nobody,
+) -> Measured:  # fmt: skip
     """Warm the sides up, check that they train alike, and time them in turns; before, tune ours where the contest asks
     for it. Collective.
 
-    names: of the sides; of one that is left out nothing is measured. launch: this rank's. Raises RunError if losses or
-    gradient norms of the warm-up steps differ, Unavailable for a peer that can't be held here.
+    names: of the sides; of one that is left out nothing is measured. launch: this rank's. at: told of turns. Raises
+    RunError if losses or gradient norms of the warm-up steps differ, Unavailable for a peer that can't be held here.
     """
     kernels, tuning = tuned(plan(case, comm, tune=contest.tunes and "ours" in names), comm)
     with ExitStack() as processes:
@@ -71,20 +85,24 @@ def measure(
             peer = getattr(import_module(module), constructor)
             own, memory = comm, through_memory(contest, case.road).ours
             if isinstance(contest.layout, Grid) and contest.layout != contest.grid:
-                own = on_grid(contest.layout, comm.device, memory=memory)
+                own = on_grid(contest.layout, case, comm.device, memory=memory)
             return Here(lambda: peer_side(case, own, peer(case, own)), comm.device, case.warmup, own.carried)
 
         build: dict[SideName, Callable[[], Turns]] = {
             "ours": lambda: Here(lambda: our_side(case, comm, kernels), comm.device, case.warmup, comm.carried),
             "peer": theirs,
         }
-        sides = {name: build[name]() for name in names}
+        sides: dict[SideName, Turns] = {}
+        for name in names:
+            at(warm_up(name, contest, case))
+            sides[name] = build[name]()
         if len(sides) == len(SIDES):
             check_equal(contest.name, sides["ours"].values, sides["peer"].values, TOLERANCES[case.precision])
-        turns = list(sides.values())
         for index in range(case.rounds):
-            for side in turns if index % 2 == 0 else reversed(turns):  # each goes first in every other round
-                comm.barrier()
-                side.take(case.steps)
+            for name in names if index % 2 == 0 else reversed(names):  # each goes first in every other round
+                comm.barrier()  # until which a rank is at the turn that others are still at
+                at(timed(name, contest, case, index))
+                sides[name].take(case.steps)
+        at(end(case))
         measured = {name: sides[name].measured() if name in sides else NOTHING for name in SIDES}
     return Measured(**measured, tuning=tuning)

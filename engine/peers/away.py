@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
@@ -18,17 +19,20 @@ import torch
 
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
-from engine.errors import RunError
+from engine.errors import ContactError, RunError
 from engine.peers.contest import Case, Contest, Unavailable
 from engine.peers.environments import ROOT, python_of
 from engine.peers.guests.order import Order
 from engine.peers.peer import Values
 from engine.peers.settings import environ
+from engine.peers.standstill import Turn, end, timed, warm_up
 from engine.result.peers import Side
 
 log = logging.getLogger(__name__)
 
 LEAVE_S = 10.0
+BEFORE_OUR_OWN = 0.9
+"""Of the limit of a turn, after which our own process is ended: before, it ends the other and tells what that wrote."""
 LINES = 20
 """Of what a peer wrote, told when it fails."""
 
@@ -44,7 +48,9 @@ class Away:
     """See Turns. Collective: every rank has its own. To be closed, which ends the process."""
 
     def __init__(self, contest: Contest, case: Case, comm: Comm, launch: Launch) -> None:
-        self._name, self._timeout_s = contest.name, case.timeout_s
+        self._contest, self._case, self._rank = contest, case, launch.rank
+        self._turn, self._rounds = warm_up("peer", contest, case), 0
+        self._until = time.monotonic() + BEFORE_OUR_OWN * self._turn.limit_s
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         here, there = Pipe()
         words = [str(python_of(contest.library)), "-P", "-m", "engine.peers.guests", str(there.fileno())]
@@ -72,11 +78,14 @@ class Away:
 
     def take(self, steps: int) -> None:
         """See Turns.take."""
+        self._begin(timed("peer", self._contest, self._case, self._rounds))
+        self._rounds += 1
         self._tell(steps)
         self._answer()
 
     def measured(self) -> Side:
         """See Turns.measured."""
+        self._begin(end(self._case))
         self._tell(None)
         side: Side = self._answer()
         return side
@@ -86,10 +95,16 @@ class Away:
         self._pipe.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(LEAVE_S)
+        self._kill()
+        self._said.close()
+
+    def _kill(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)  # what it may have started, too
         self._process.wait()
-        self._said.close()
+
+    def _begin(self, turn: Turn) -> None:
+        self._turn, self._until = turn, time.monotonic() + BEFORE_OUR_OWN * turn.limit_s
 
     def __enter__(self) -> Self:
         return self
@@ -104,19 +119,30 @@ class Away:
 
     def _answer(self) -> Any:
         """What it sent. Raises RunError, Unavailable."""
-        if not self._pipe.poll(self._timeout_s):
-            raise RunError(f"{self._name} did not answer within {self._timeout_s:g} s: raise --timeout.")
+        if not self._pipe.poll(max(0.0, self._until - time.monotonic())):
+            raise self._stands_still()
         try:
             answer = self._pipe.recv()
         except (EOFError, OSError):
-            answer = RunError(f"A rank of {self._name} died: is memory short for two models?")
+            answer = RunError(f"A rank of {self._contest.name} died: is memory short for two models?")
         if isinstance(answer, Unavailable):
             raise answer
         if isinstance(answer, Exception):
-            log.error("The last that %s wrote:\n%s", self._name, self._last_lines())
+            self._log_last_lines()
             raise answer
         return answer
 
-    def _last_lines(self) -> str:
+    def _stands_still(self) -> ContactError:
+        """Its end, too: it may be unable to see that nobody holds its pipe any more."""
+        self._kill()
+        self._log_last_lines()
+        turn = self._turn
+        return ContactError(
+            f"{self._contest.name} beside rank {self._rank} has been at {turn.at} for "
+            f"{BEFORE_OUR_OWN * turn.limit_s:.3g} s, as {turn.option} allows {turn.limit_s:g} s"
+        )
+
+    def _log_last_lines(self) -> None:
         self._said.seek(0)
-        return "\n".join(self._said.read().decode(errors="replace").splitlines()[-LINES:])
+        lines = self._said.read().decode(errors="replace").splitlines()[-LINES:]
+        log.error("The last that %s wrote:\n%s", self._contest.name, "\n".join(lines))

@@ -109,8 +109,6 @@ def check_contests(case: Case, contests: Sequence[Contest], ranks: int) -> None:
     for option, number in numbers.items():
         if number is not None and number < 1:
             raise UsageError(f"{option} is at least 1, but {number} was given.")
-    if case.timeout_s <= 0:
-        raise UsageError(f"--timeout is a positive number of seconds, but {case.timeout_s:g} was given.")
     for option, rate in {"--peak-flops": case.peak_flops, "--empirical-peak-flops": case.empirical_peak_flops}.items():
         if rate is not None and not 0 < rate < math.inf:
             raise UsageError(f"{option} is a positive number of flop/s, but {rate:g} was given.")
@@ -152,7 +150,7 @@ def compare(
     check_devices(here, device, launch.world_size, launch.local_rank)
     account, result = Account(case, device, contests, dict(labels), launch, out), None
     account.begin()
-    joined = take_part(launch, here, case, met=account.meet) if launch.world_size > 1 else None
+    joined = take_part(launch, here, case, met=account.meet, fail=account.end) if launch.world_size > 1 else None
     measure_peak = case.measure_peak
     for contest, one in zip(contests, ready, strict=True):
         load = os.getloadavg()[0]

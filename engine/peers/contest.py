@@ -4,16 +4,20 @@ A peer is one short file with a class that satisfies peer.Peer, and one line in 
 """
 
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Annotated, Literal, NamedTuple
 
 from cyclopts import Parameter
 
+from engine.comm.launch import MEETING_S
 from engine.errors import EngineError, UsageError
 from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
+from engine.options import Seconds
 from engine.overlap.flags import ALL, Overlap
 from engine.peers.layout import SPLITS, Layout, Split, usual
 from engine.result.names import UNTUNED
+from engine.timeouts import Timeouts
 from engine.training.config import OptimConfig, PrecisionName
 
 Road = Literal["equal", "own", "gloo"]
@@ -350,7 +354,7 @@ OWN_CONTEST = Contest(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
+class Sampling(Timeouts):
     """How often both sides are timed.
 
     A round is `steps` steps of one side, then of the other. A job is a set of processes with so many rounds. There are
@@ -367,8 +371,10 @@ class Sampling:
     """of each side"""
     threads: int = 1
     """of each rank"""
-    timeout_s: Annotated[float, Parameter(name="--timeout", metavar="SECONDS")] = 1800.0
-    """for one job"""
+    timeout_s: Annotated[Seconds, Parameter(name="--timeout")] = 600.0
+    """for the steps of a side's round"""
+    meeting_timeout_s: Annotated[Seconds, Parameter(name="--meeting-timeout")] = MEETING_S
+    """for all ranks to be there, and for a side to be built and warmed up"""
     apart: Annotated[bool | None, Parameter(negative="--at-once")] = None
     """one side after the other, or both at once (default: at once where a device holds both)"""
     peak_flops: Annotated[float | None, Parameter(metavar="FLOPS")] = None
@@ -432,3 +438,8 @@ class Case(Sampling):
     device_memory: float | None = None
     node_memory: float | None = None
     devices_per_node: int | None = None
+
+    @property
+    def collective_timeout(self) -> timedelta:
+        """No less than a turn may take: its limit ends a side that stands still, and names it (standstill.py)."""
+        return timedelta(seconds=max(self.timeout_s, self.meeting_timeout_s))

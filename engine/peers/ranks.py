@@ -8,6 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -20,6 +21,7 @@ from engine.peers.apart import parts_in_a_launch, put_together
 from engine.peers.contest import Case, Contest, Unavailable, through_memory
 from engine.peers.fit import bytes_of_gpu, settled
 from engine.peers.memory import Room
+from engine.peers.standstill import At, Fail, Turn, nobody, start
 from engine.progress import log_to_stderr
 from engine.result.peers import SIDES, Measured, SideName
 from engine.result.schema import Memory, Transport
@@ -63,11 +65,14 @@ def take_part(
     store: "dist.Store | None" = None,
     met: Callable[[], None] = lambda: None,
     names: Sequence[SideName] = SIDES,
+    at: At = nobody,
+    fail: Fail | None = None,
 ) -> Iterator[Job | Unavailable]:
     """Take part in each contest as one of the ranks of a launch, who meet first and part at the end.
 
-    store: where they meet, instead of at the master. met: called when they have. names: of the sides to measure. What
-    matrix products reach is measured before the first contest that is held.
+    store: where they meet, instead of at the master. met: called when they have. names: of the sides to measure. at:
+    told of turns. fail: called if one lasts too long, instead of at. What matrix products reach is measured before
+    the first contest that is held.
     """
     with loading():
         import torch
@@ -78,7 +83,7 @@ def take_part(
         from engine.measure.clock import stamp_promptly
         from engine.measure.memory import forget_peak, give_memory_back, keep_freed_memory
         from engine.measure.recorder import Recorder
-        from engine.peers.alternate import COLLECTIVE_TIMEOUT, measure, on_grid
+        from engine.peers.alternate import looked_on, measure, on_grid
         from engine.precision import DTYPES
         from engine.training.gathered import everyones, joint_peak
 
@@ -88,7 +93,14 @@ def take_part(
         stamp_promptly()
     torch.set_num_threads(case.threads)
     heard = listen(backend_of(device), os.environ) if launch.world_size > 1 else None
-    init_process_group(launch, device, COLLECTIVE_TIMEOUT, store, memory=case.road == "equal")
+    init_process_group(
+        launch,
+        device,
+        case.collective_timeout,
+        store,
+        memory=case.road == "equal",
+        meeting_s=case.meeting_timeout_s,
+    )
     met()
 
     def room(comm: "Comm") -> Room:
@@ -98,9 +110,8 @@ def take_part(
             memory = float(comm.everyone(torch.tensor([bytes_of_gpu(device.index)], dtype=torch.float64)).min())
         return Room(device.type, memory, case.node_memory)
 
-    for contest in contests:
-        recorder = Recorder.on(device, breakdown=False, alone=contest.grid.size == 1)
-        comm = on_grid(contest.grid, device, recorder, memory=through_memory(contest, case.road).ours)
+    def hold(contest: Contest, comm: "Comm", at: At) -> Job | Unavailable:
+        at(start(case))
         try:
             one = settled(contest, case, room(comm))
             peak = joint_peak(comm, DTYPES[case.precision]) if case.measure_peak else None
@@ -110,23 +121,30 @@ def take_part(
             for some, rounds in parts_in_a_launch(case.rounds) if both else [(names, case.rounds)]:
                 if parts:
                     give_memory_back(device)  # the other side's
-                parts.append(measure(comm, contest, replace(one, rounds=rounds), some, launch))
+                parts.append(measure(comm, contest, replace(one, rounds=rounds), some, launch, at))
             measured = put_together(contest, case, parts) if both else parts[0]
         except Unavailable as lacking:
-            yield lacking
-        else:
-            ranks = everyones(comm, heard)
-            hosts, devices, clocks = tuple(ranks.hosts), tuple(ranks.devices), tuple(ranks.clocks)
-            yield Job(measured, ranks.memory, hosts, devices, ranks.transport, peak, clocks, bool(one.apart))
-            case = replace(case, measure_peak=False)  # once is enough
-        comm.barrier()
+            return lacking
+        ranks = everyones(comm, heard)
+        hosts, devices, clocks = tuple(ranks.hosts), tuple(ranks.devices), tuple(ranks.clocks)
+        return Job(measured, ranks.memory, hosts, devices, ranks.transport, peak, clocks, bool(one.apart))
+
+    for contest in contests:
+        recorder = Recorder.on(device, breakdown=False, alone=contest.grid.size == 1)
+        comm = on_grid(contest.grid, case, device, recorder, memory=through_memory(contest, case.road).ours)
+        with looked_on(comm, contest, case, fail) if fail else nullcontext(at) as told:
+            found = hold(contest, comm, told)
+            yield found
+            if isinstance(found, Job):
+                case = replace(case, measure_peak=False)  # once is enough
+            comm.barrier()
     dist.destroy_process_group()
 
 
 def run_ranks(contest: Contest, case: Case, names: Sequence[SideName] = SIDES) -> Job:
     """Run one contest, or those sides of it, on ranks of its own; what its rank 0 knows.
 
-    Raises RunError if a rank fails or time runs out, Unavailable for a peer that can't be held here.
+    Raises RunError if a rank fails or a turn lasts too long, Unavailable for a peer that can't be held here.
     """
     context = multiprocessing.get_context(OWN)
     with tempfile.TemporaryDirectory() as folder:
@@ -140,7 +158,7 @@ def run_ranks(contest: Contest, case: Case, names: Sequence[SideName] = SIDES) -
             there.close()
             processes[here] = process
         try:
-            job = _first_job(list(processes), contest.name, case.timeout_s)
+            job = _first_job(list(processes), contest.name, start(case))
             for process in processes.values():
                 process.join(LEAVE_S)
             return job
@@ -150,14 +168,18 @@ def run_ranks(contest: Contest, case: Case, names: Sequence[SideName] = SIDES) -
                 process.join()
 
 
-def _first_job(pipes: list[Connection], name: str, timeout_s: float) -> Job:
-    """What rank 0, whose pipe is the first, sent, once every rank has sent something."""
-    deadline = time.monotonic() + timeout_s
+def _first_job(pipes: list[Connection], name: str, first: Turn) -> Job:
+    """What rank 0, whose pipe is the first, sent, once every rank has sent more than its turns."""
+    turns, latest, deadline = dict.fromkeys(pipes, first), first, time.monotonic() + first.limit_s
     received: dict[Connection, Job] = {}
     while len(received) < len(pipes):
         ready = wait([pipe for pipe in pipes if pipe not in received], max(0.0, deadline - time.monotonic()))
         if not ready:
-            raise RunError(f"The comparison with {name} did not end within {timeout_s:g} s: raise --timeout.")
+            where = ", ".join(f"rank {pipes.index(one)} at {turns[one].at}" for one in pipes if one not in received)
+            raise RunError(
+                f"Nothing has moved for {latest.limit_s:g} s in the comparison with {name}, {where}: raise "
+                f"{latest.option} if that is its pace."
+            )
         for pipe in ready:
             assert isinstance(pipe, Connection)
             try:
@@ -166,6 +188,9 @@ def _first_job(pipes: list[Connection], name: str, timeout_s: float) -> Job:
                 raise RunError(
                     f"Rank {pipes.index(pipe)} of the comparison with {name} died: is memory short for two models?"
                 ) from None
+            if isinstance(outcome, Turn):
+                turns[pipe], latest, deadline = outcome, outcome, time.monotonic() + outcome.limit_s
+                continue
             if isinstance(outcome, Unavailable):
                 raise outcome
             if isinstance(outcome, str):
@@ -184,7 +209,7 @@ def _rank(pipe: Connection, store: str, rank: int, contest: Contest, case: Case,
             import torch.distributed as dist
 
         launch = Launch(rank, size, rank, OWN, "127.0.0.1", 0)
-        for job in take_part(launch, [contest], case, store=dist.FileStore(store, size), names=names):
+        for job in take_part(launch, [contest], case, store=dist.FileStore(store, size), names=names, at=pipe.send):
             pipe.send(job)
     except Unavailable as error:
         pipe.send(error)

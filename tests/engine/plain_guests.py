@@ -1,6 +1,7 @@
 """Guests that need no library but torch, and ones that go wrong."""
 
 import os
+import time
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,19 @@ class Fails(PlainGuest):
         """See guest.Guest."""
         if self.data_rank == 1:
             raise ValueError("this can't\nbe computed")
+        return super().step(tokens_BS, targets_BS)
+
+
+class Hangs(PlainGuest):
+    """After its warm-up."""
+
+    done = 0
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """See guest.Guest."""
+        self.done += 1
+        if self.done > self._case.warmup:
+            time.sleep(600)
         return super().step(tokens_BS, targets_BS)
 
 

@@ -51,7 +51,7 @@ OF_PLAN = """
 OF_BENCH_PEERS = """
     peer grid layout overlap checkpoint-activations batch-size micro-batch peer-micro-batch autocast precision device
     device-memory node-memory devices-per-node
-    label out jobs rounds steps-per-round threads timeout apart at-once road peak-flops
+    label out jobs rounds steps-per-round threads timeout meeting-timeout apart at-once road peak-flops
     empirical-peak-flops measure-peak model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied
     dropout
 """

@@ -106,13 +106,17 @@ def test_a_guest_of_pytorch_alone_trains_what_the_engine_trains(
     [
         ("Fails", "RunError: Rank 1 of guest failed: this can't"),
         ("Dies", "RunError: A rank of guest died: is memory short for two models?"),
+        (
+            "Hangs",
+            "ContactError: Guest beside rank 0 has been at guest's round 1 of 2 for 0.9 s, as --timeout allows 1 s.",
+        ),
         ("Lacks", "Unavailable: there is no such kernel"),
     ],
 )
 def test_why_a_guest_fails_is_told(name: str, told: str) -> None:
     grid = Grid(data=2 if name == "Fails" else 1)
     contest = replace(guest(name), layout=Layout(data=grid.size), grid=grid)
-    found = run_processes(grid, hold, contest, replace(CASE, timeout_s=60))
+    found = run_processes(grid, hold, contest, replace(CASE, timeout_s=1))
     assert told in found, found
 
 

@@ -1,13 +1,16 @@
 """What `bench peers` writes: every step time with the statistics, or why there are none."""
 
 import json
+import os
 import re
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from engine_command import TIMEOUT_S, finish, start
 from forked_python import forked_python
 
 from engine.cli.main import main
@@ -17,6 +20,8 @@ from engine.models.gpt.config import GPTConfig
 from engine.peers.account import UNFINISHED, Account
 from engine.peers.compare import ONE_JOB, check_devices, comparison, table
 from engine.peers.contest import CONTESTS, TOLERANCES, Case
+from engine.peers.ddp import DDP
+from engine.peers.peer import Values
 from engine.peers.ranks import Job
 from engine.result.metrics import paired
 from engine.result.peers import Measured, PeersResult, Side, parse
@@ -114,17 +119,54 @@ def test_the_command_writes_every_step_time_and_a_table(tmp_path: Path, capsys: 
     assert file == str(out)
 
 
-def test_a_peer_that_takes_too_long_is_ended_and_the_file_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.usefixtures("forked_contests")
+@pytest.mark.parametrize(
+    ("option", "at"),
+    [("--meeting-timeout", "its start|the engine's warm-up"), ("--timeout", r"(the engine|plain)'s round \d+ of 100")],
+)
+def test_a_side_that_takes_too_long_is_ended_and_the_file_says_which(
+    option: str, at: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "peers.json"
-    assert run(out, "--peer", "plain", "--timeout", "0.01") == 1
-    assert "did not end within 0.01 s" in capsys.readouterr().err
+    assert run(out, "--peer", "plain", "--rounds", "100", option, "1e-6") == 1
     report = parse(json.loads(out.read_text()), "peers.json")
-    assert report.status == "failed"
-    assert report.reason == "The comparison with plain did not end within 0.01 s: raise --timeout."
-    assert report.comparisons == ()
+    assert (report.status, report.comparisons) == ("failed", ())
+    assert report.reason is not None
+    assert report.reason in capsys.readouterr().err
+    assert re.fullmatch(
+        rf"Nothing has moved for 1e-06 s in the comparison with plain, rank 0 at ({at}): raise {option} if that is its "
+        r"pace\.",
+        report.reason,
+    )
     assert [asked.grid for asked in report.contests] == ["1x1x1x1"]
+
+
+def _hang_in_a_round() -> None:
+    """Of the peer, after its warm-up."""
+    step, done = DDP.step, 0
+
+    def stuck(peer: DDP, *rows: torch.Tensor) -> Values:
+        nonlocal done
+        done += 1
+        if os.environ["RANK"] == "1" and done > CASE.warmup:
+            time.sleep(10 * TIMEOUT_S)
+        return step(peer, *rows)
+
+    DDP.step = stuck  # type: ignore[method-assign]
+
+
+def test_a_peer_that_hangs_under_a_launcher_is_named_and_all_ranks_end(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    words = ["bench", "peers", "--peer", "ddp", *TINY, "--device", "cpu", "--timeout", "4", "--out", str(out)]
+    codes, said = finish(start(2, *words, before=_hang_in_a_round))
+    assert codes == [1, 1], said
+    reason = written(out).reason
+    assert re.fullmatch(
+        r"In the comparison with ddp rank [01] has been at ddp's round 1 of 3 for 4 s, which is all that --timeout "
+        r"allows\.",
+        reason or "",
+    )
+    assert any(str(reason) in words for words in said)
 
 
 def test_a_rank_that_fails_under_a_launcher_leaves_its_own_reason(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from importlib import import_module
 from importlib.metadata import version
 from multiprocessing.connection import Connection
@@ -35,8 +34,6 @@ with loading():
     from engine.peers.peer import Values
     from engine.peers.settings import without
     from engine.peers.turns import Here, Step, on_batches
-
-TIMEOUT = timedelta(minutes=5)
 
 
 def main() -> None:
@@ -75,18 +72,18 @@ def _life(order: Order, told: "SimpleQueue[Any]") -> Iterator[Any]:
     if device.type == "cpu":
         keep_freed_memory()  # as `engine train` does
         stamp_promptly()
-    host, store = launch.master_addr, None
+    host, store, timeout = launch.master_addr, None, case.collective_timeout
     if launch.rank == 0:
-        store = dist.TCPStore(host, 0, launch.world_size, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
+        store = dist.TCPStore(host, 0, launch.world_size, is_master=True, wait_for_workers=False, timeout=timeout)
         yield store.port
     port = told.get()
     store = store or dist.TCPStore(
-        host, port, launch.world_size, is_master=False, wait_for_workers=False, timeout=TIMEOUT
+        host, port, launch.world_size, is_master=False, wait_for_workers=False, timeout=timeout
     )
     place: dict[str, object] = {"RANK": launch.rank, "WORLD_SIZE": launch.world_size, "LOCAL_RANK": launch.local_rank}
     place |= {"MASTER_ADDR": host, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in place.items()})
-    init_process_group(launch, device, TIMEOUT, store, memory=through_memory(order.contest, case.road).peer)
+    init_process_group(launch, device, timeout, store, memory=through_memory(order.contest, case.road).peer)
     turns = Here(lambda: guest_step(order, device), device, case.warmup, carried)
     turns.values = of_all(turns.values)
     yield turns.values

@@ -1,0 +1,76 @@
+"""A side of a contest that stands still: each of its turns has a limit, and what exceeds it is told by name. No torch.
+
+A peer waits in its own library, of whose collectives we know nothing: only that its turn doesn't end.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from engine.errors import ContactError
+from engine.peers.contest import Case, Contest
+from engine.result.peers import SideName
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a rank is at, in words. limit_s: how long at most, as the option says."""
+
+    at: str
+    limit_s: float
+    option: str
+
+
+At = Callable[[Turn], object]
+"""Is told of each turn as it begins."""
+Fail = Callable[[ContactError, Contest], object]
+"""Is called from another thread when a rank stands still."""
+
+
+def nobody(_: Turn) -> None:
+    """Is told where nobody asks."""
+
+
+def start(case: Case) -> Turn:
+    """Until the first side is built."""
+    return Turn("its start", case.meeting_timeout_s, "--meeting-timeout")
+
+
+def warm_up(side: SideName, contest: Contest, case: Case) -> Turn:
+    """To load, build and warm up a side, which may have to compile."""
+    return Turn(f"{_whose(side, contest)} warm-up", case.meeting_timeout_s, "--meeting-timeout")
+
+
+def timed(side: SideName, contest: Contest, case: Case, index: int) -> Turn:
+    """The steps of one round, counted from 0."""
+    return Turn(f"{_whose(side, contest)} round {index + 1} of {case.rounds}", case.timeout_s, "--timeout")
+
+
+def end(case: Case) -> Turn:
+    """After the last round."""
+    return Turn("its end", case.timeout_s, "--timeout")
+
+
+def _whose(side: SideName, contest: Contest) -> str:
+    return f"{contest.name}'s" if side == "peer" else "the engine's"
+
+
+@contextmanager
+def limited(contest: Contest, rank: int, fail: Fail) -> Iterator[At]:
+    """Call fail if a turn lasts too long, of those that what is yielded is told of."""
+    timer = threading.Timer(0, fail)
+
+    def begin(turn: Turn) -> None:
+        nonlocal timer
+        timer.cancel()
+        clause = f"in the comparison with {contest.name} rank {rank} has been at {turn.at} for {turn.limit_s:g} s"
+        late = ContactError(f"{clause}, which is all that {turn.option} allows")
+        timer = threading.Timer(turn.limit_s, fail, [late, contest])
+        timer.daemon = True
+        timer.start()
+
+    try:
+        yield begin
+    finally:
+        timer.cancel()
