@@ -8,7 +8,9 @@ import systems
 
 LONGEST_COLLECTIVE_S, OF_LIMIT_TO_A_COLLECTIVE = 300, 0.25
 LONGEST_MEETING_S, OF_LIMIT_TO_MEET = 1200, 0.5
-"""How long ranks wait for each other, at most and of their job's time: NCCL takes another minute to give up."""
+"""How long ranks, and sides of a contest, are waited for, at most and of their job's time: NCCL takes another minute to
+give up.
+"""
 
 
 class Allocation(rfm.RegressionTestPlugin):
@@ -51,7 +53,7 @@ class Allocation(rfm.RegressionTestPlugin):
 
     @property
     def timeout_options(self) -> list[str]:
-        """Of every training: one that hangs has told why before its job's time is over."""
+        """Of every command: one that hangs has told why before its job's time is over."""
         limit_s = self.time_limit_s
         collective_s = min(LONGEST_COLLECTIVE_S, int(limit_s * OF_LIMIT_TO_A_COLLECTIVE))
         meeting_s = min(LONGEST_MEETING_S, int(limit_s * OF_LIMIT_TO_MEET))

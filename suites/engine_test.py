@@ -126,7 +126,7 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
         self.num_cpus_per_task = extras.get("cpus_per_task")
         full = extras.get("full_node_options", []) if self.fills_its_nodes else []
         self.job.launcher.options = [*extras.get("launcher_options", []), *full]
-        words = self.options()
+        words = [*self.options(), *self.timeout_options]
         for name, value in self.labels().items():
             words += ["--label", f"{name}={value}"]
         self.executable = shlex.quote(self.python)

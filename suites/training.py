@@ -86,7 +86,7 @@ class Training(EngineTest):
             data,
         ]
         words += ["--precision", self.precision]
-        words += ["--device", self.device, *self.timeout_options]
+        words += ["--device", self.device]
         words += self.recompute_options
         if self.breakdown:
             words.append("--breakdown")

@@ -35,7 +35,7 @@ class Begun:
             reason=UNFINISHED,
             told="nothing",
             labels=labels,
-            config={**config, "device": device.type, "threads": torch.get_num_threads()},
+            config={"device": device.type, **config, "threads": torch.get_num_threads()},
             ranks=launch.world_size,
             dtype=dtype,
             provenance=provenance.collect(

@@ -149,7 +149,7 @@ def limit_s(script: str) -> int:
 
 
 def tells_a_hang_in_time(script: str, seconds: float | None = None) -> bool:
-    """Whether a training gives up a collective, and a meeting, while its job has time for what follows.
+    """Whether a command gives up a collective, and a meeting, while its job has time for what follows.
 
     seconds: of the job, where no scheduler is asked for it.
     """

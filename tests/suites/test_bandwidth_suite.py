@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 import yaml
-from running import Run, figures, option, project, reframe
+from running import Run, figures, option, project, reframe, tells_a_hang_in_time
 
 from engine.comm.collective import Kind
 from engine.planning.collectives import Taken, moved_bytes
@@ -99,4 +99,5 @@ def test_a_dry_run_takes_all_devices_of_four_nodes_and_keeps_nothing(root: Path,
     assert done.code == 0, done.out
     (script,) = done.jobs("bench collectives")
     assert (option(script, "--nodes"), option(script, "--ntasks"), option(script, "--device")) == ("4", "32", "cuda")
+    assert tells_a_hang_in_time(script)
     assert not (root / "systems" / "measured" / "frontier.yaml").exists()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import ONCE, Run, figures, option, options, project, ranks, reframe
+from running import ONCE, Run, figures, option, options, project, ranks, reframe, tells_a_hang_in_time
 
 import systems
 from engine.grid import Grid
@@ -43,6 +43,7 @@ def test_every_published_network_is_timed_on_one_device_as_a_rank_of_its_grid(na
         for text in (products, step := script(done, "bench peers", model=point.model, label=label)):
             assert option(text, "--precision") == point.series.precision
             assert option(text, "--device") == "cuda"
+            assert tells_a_hang_in_time(text)
             assert "--checkpoint-activations" in text
             assert f"--label study=kernel_tuning --label system={name}" in text
         assert option(products, "--micro-batch") == option(step, "--batch-size") == str(point.micro_batch)
