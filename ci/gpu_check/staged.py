@@ -1,8 +1,8 @@
 """Two ranks on one card: the engine's channels and streams for NCCL, with gloo to carry what they send.
 
-NCCL refuses two ranks on one card, and gloo takes only some kinds of collectives of CUDA tensors. So each collective is
-copied to the host, carried out there by the engine's own channel for gloo, and copied back, all on the stream that NCCL
-would have used. What orders lanes and the computing stream is the engine's, and is really needed: a result comes late.
+NCCL refuses two ranks on one card, and gloo takes only some kinds of collectives of CUDA tensors. So what is sent is
+copied to the host, carried by the engine's own channel for gloo, and copied back, all on the stream that NCCL would
+have used. What orders lanes and the computing stream is the engine's, and is really needed: a result comes late.
 """
 
 from collections.abc import Sequence
@@ -33,8 +33,9 @@ class NoStream:
     def wait_event(self, event: object) -> None:
         """There is nothing to wait for."""
 
-    def record_event(self) -> None:
-        """There are no events."""
+    def record_event(self) -> "NoStream":
+        """Of which there is nothing to wait for either."""
+        return self
 
 
 class NoStreams:
@@ -63,7 +64,7 @@ def keep_busy(device: torch.device) -> None:
 
 
 class StagedChannel(NcclChannel):
-    """NCCL's channel, whose collectives another channel carries out on the host."""
+    """NCCL's channel, whose collectives and messages another channel carries out on the host."""
 
     def __init__(self, carrier: Channel, streams: CudaStreams, line: Line) -> None:
         assert dist.group.WORLD is not None
@@ -75,6 +76,25 @@ class StagedChannel(NcclChannel):
         sent = source.cpu()  # the host waits for the current stream, and for no other
         received = sent if kind in IN_PLACE else torch.empty_like(target, device="cpu")
         self._carrier.start(kind, sent, received, None, None, blocking=True)()
+        self._bring(received, target)
+
+    def carry_out_messages(self, ops: list[dist.P2POp]) -> None:
+        """See NcclChannel.carry_out_messages. All of them are on their way before one is waited for."""
+        waits, arriving = [], []
+        for op in ops:
+            kind = Kind.SEND if op.op is dist.isend else Kind.RECV
+            on_host = op.tensor.cpu() if kind is Kind.SEND else torch.empty_like(op.tensor, device="cpu")
+            waits.append(self._carrier.start(kind, on_host, on_host, op.group_peer, None, blocking=False))
+            if kind is Kind.RECV:
+                arriving.append((on_host, op.tensor))
+        for finish in waits:
+            finish()
+        for received, target in arriving:
+            self._bring(received, target)
+
+    @staticmethod
+    def _bring(received: Tensor, target: Tensor) -> None:
+        """To the device, late."""
         keep_busy(target.device)
         target.copy_(received.pin_memory() if target.is_cuda else received, non_blocking=True)
 

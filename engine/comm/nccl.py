@@ -125,9 +125,13 @@ class NcclChannel:
         with self._streams.use(self._lane):
             for flight in exchange.flights:
                 flight.begin()
-            with self._line.held():
-                for work in dist.batch_isend_irecv(exchange.ops):
-                    work.wait()  # the lane does, not the host
+            self.carry_out_messages(exchange.ops)
             for flight in exchange.flights:
                 flight.end()
             exchange.done = self._lane.record_event()
+
+    def carry_out_messages(self, ops: list[dist.P2POp]) -> None:
+        """Sends and receives as one group, on the current stream."""
+        with self._line.held():
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()  # the stream does, not the host
