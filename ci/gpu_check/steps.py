@@ -1,5 +1,5 @@
-"""Parity of a training step: the engine on the device against the serial model in float64 on the processor, and against
-itself: twice from the same start it is the same to the last bit.
+"""Parity of a training step: the engine on the device, in each of its ways (ways.py), against the serial model in
+float64 on the processor, and against itself: twice from the same start it is the same to the last bit.
 
 BOUND is of the loss's relative difference in fp32, and of the norm of what a gradient or a weight's change is off by,
 by its own norm: the roundings of a few blocks come to some tens of eps (2^-23), where a bound of 1000 leaves room and
@@ -25,15 +25,16 @@ from engine.models.architecture import Architecture
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.parallel.serial_state import full_gradients, full_state_dict
-from engine.peers.alternate import peer_side
 from engine.peers.contest import Case
-from engine.peers.ours import trainer
 from engine.peers.peer import Values, adamw, mean_loss, serial_model
+from engine.peers.turns import Step, on_batches
 from engine.result.gpu_check import Finding
 from engine.result.metrics import relative_difference
 from engine.training.config import OptimConfig
+from engine.training.trainer import Trainer
 from gpu_check import rounding
 from gpu_check.rounding import distance, times_as_far
+from gpu_check.ways import IN_FP32, USUAL, WAYS, Way
 
 BOUND = 1000 * 2.0**-23
 LOSS_TIMES = 4
@@ -51,9 +52,14 @@ class Reference:
     """
 
     def __init__(self, case: Case, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> None:
+        self._device = torch.device(device)
         self._model = serial_model(case, device).to(dtype)
         self._optimizer = adamw(case.optim, self._model.parameters())
         self.before = self._weights()
+
+    def steps(self, case: Case) -> Step:
+        """Takes one at each call, on the whole of a batch."""
+        return on_batches(self, case, range(case.sequences), self._device)
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer. Nothing is clipped."""
@@ -93,43 +99,48 @@ class Taken(NamedTuple):
 def exact(case: Case) -> Taken:
     """The serial model's step in float64."""
     reference = Reference(case)
-    loss = _step(case, reference, "cpu")
+    loss = reference.steps(case)().loss
     return Taken(loss, reference.gradients(), reference.changes())
 
 
 def plain(case: Case, device: torch.device) -> Taken:
     """The serial model's step on the device in bf16, whose gradients change weights of fp32, as the engine's do."""
     low, masters = Reference(case, device, torch.bfloat16), Reference(case, device, torch.float32)
-    loss = _step(case, low, device)
+    loss = low.steps(case)().loss
     masters.follow(low.gradients())
     return Taken(loss, low.gradients(), masters.changes())
 
 
-def _step(case: Case, reference: Reference, device: torch.device | str) -> float:
-    return peer_side(case, Comm(Grid(), device=device), reference)().loss
-
-
-def engines(case: Case, device: torch.device, name: str) -> Taken:
+def engines(case: Case, device: torch.device, name: str, way: Way = USUAL) -> Taken:
     """The engine's step on the device in a number format."""
     comm = Comm(Grid(), device=device, recorder=Recorder.on(device, breakdown=False, alone=True))
-    ours = trainer(replace(case, precision=name), comm)  # type: ignore[arg-type]
-    before = full_state_dict(ours.model)
-    loss = ours.step().loss
-    after = full_state_dict(ours.model)
+    return taken(way.trainer(replace(case, precision=name), comm))  # type: ignore[arg-type]
+
+
+def taken(training: Trainer) -> Taken:
+    """What a step of it does, on rank 0; the others know the loss alone. Collective."""
+    before = full_state_dict(training.model)
+    loss = training.step().loss
+    after = full_state_dict(training.model)
     changes = {one: after[one].double() - value.double() for one, value in before.items()}
-    return Taken(loss, full_gradients(ours.model), changes)
+    return Taken(loss, full_gradients(training.model), changes)
 
 
 def steps(device: torch.device, name: str) -> Iterator[Finding]:
-    """Two findings a network. name: of the number format."""
+    """A finding for each way of a network, and one more. name: of the number format."""
     for model in MODELS:
-        case = replace(CASE, model=model)
+        case, what = replace(CASE, model=model), f"training step of {model.name}"
         yield repeated(case, device, name)
         if name == "fp32":
-            yield _by_bound(case, device)
+            wanted = exact(case)
+            for way in (way for way in WAYS if way is not IN_FP32):
+                yield by_bound(f"{what}{way.words}", engines(case, device, name, way), wanted)
         else:
             cases = [replace(case, seed=seed) for seed in rounding.SEEDS]
-            yield judged(model, [(engines(one, device, name), plain(one, device), exact(one)) for one in cases])
+            others = [(plain(one, device), exact(one)) for one in cases]
+            for way in WAYS:
+                ours = [engines(one, device, name, way) for one in cases]
+                yield judged(f"{what}{way.words}", [(mine, *of) for mine, of in zip(ours, others, strict=True)])
 
 
 def repeated(case: Case, device: torch.device, name: str) -> Finding:
@@ -151,14 +162,14 @@ def repeated(case: Case, device: torch.device, name: str) -> Finding:
     )
 
 
-def _by_bound(case: Case, device: torch.device) -> Finding:
-    wanted, ours = exact(case), engines(case, device, "fp32")
+def by_bound(what: str, ours: Taken, wanted: Taken) -> Finding:
+    """Of a step in fp32: ours and the exact one."""
     loss = relative_difference(ours.loss, wanted.loss)
     gradients = _farthest(ours.gradients, wanted.gradients)
     changes = _farthest(ours.changes, wanted.changes)
     farthest = max(loss, gradients[0], changes[0])
     return Finding(
-        name=f"training step of {case.model.name}, fp32",
+        name=f"{what}, fp32",
         status="pass" if farthest <= BOUND else "fail",
         figure=farthest,
         want=f"at most {BOUND:.2g} from float64",
@@ -167,12 +178,12 @@ def _by_bound(case: Case, device: torch.device) -> Finding:
     )
 
 
-def judged(model: Architecture, runs: Sequence[tuple[Taken, Taken, Taken]]) -> Finding:
+def judged(what: str, runs: Sequence[tuple[Taken, Taken, Taken]]) -> Finding:
     """Of steps in bf16: ours, plain PyTorch's and exact ones, by seed."""
     worst = rounding.worst(_ratios(*run) for run in runs)
     loss, plain_loss = (max(relative_difference(run[side].loss, run[2].loss) for run in runs) for side in (0, 1))
     return Finding(
-        name=f"training step of {model.name}, bf16",
+        name=f"{what}, bf16",
         status=worst.outcome if loss <= LOSS_TIMES * plain_loss else "fail",
         figure=worst.times,
         want=rounding.WANT,

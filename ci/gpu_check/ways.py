@@ -1,0 +1,56 @@
+"""Ways to take a training step that change nothing of what it computes: each alone, and all of them at once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from engine.comm.funnel import Comm
+from engine.layers.matmul import Kernels, Mode
+from engine.measure.recorder import Recorder
+from engine.peers.contest import Case
+from engine.peers.ours import plan
+from engine.precision import Precision
+from engine.training.config import PrecisionName
+from engine.training.plan import Plan
+from engine.training.trainer import Trainer
+from engine.tuning.shapes import Job, products
+
+TUNED = Kernels(True, Mode.NN, Mode.NT, Mode.TN)
+"""What a tuner may choose: a weight stored by columns, and the modes in which its products copy no operand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """words: behind what is trained. micro_batch: sequences at once. sums: the format in which gradients are summed;
+    None for that of the computation. tuned: whether all layers that may be are TUNED.
+    """
+
+    words: str = ""
+    micro_batch: int | None = None
+    recompute: bool = False
+    sums: PrecisionName | None = None
+    tuned: bool = False
+
+    def trainer(self, case: Case, comm: Comm) -> Trainer:
+        """Of the case, in this way."""
+        recompute = case.checkpoint_activations or self.recompute
+        usual = plan(replace(case, micro_batch=self.micro_batch, checkpoint_activations=recompute), comm)
+        config = replace(usual.config, reduce_dtype=self.sums or case.precision)
+        return Trainer(replace(usual, config=config), comm, comm.recorder or Recorder(), self._kernels(usual, comm))
+
+    def _kernels(self, of: Plan, comm: Comm) -> Mapping[str, Kernels]:
+        if not self.tuned:
+            return {}
+        job = Job(comm.grid, of.config.batch.sequences, Precision.named(of.config.precision), comm.device)
+        return {layer: TUNED for one in products(of.model, job) if one.movable for layer in one.layers}
+
+
+USUAL = Way()
+IN_FP32 = Way(", sums in fp32", sums="fp32")
+EACH = (
+    Way(" in micro-batches", micro_batch=1),
+    Way(", recomputed", recompute=True),
+    IN_FP32,
+    Way(", weights by columns", tuned=True),
+)
+AT_ONCE = Way(", all of these at once", micro_batch=1, recompute=True, sums="fp32", tuned=True)
+WAYS = (USUAL, *EACH, AT_ONCE)
