@@ -14,7 +14,6 @@ import pytest
 import torch
 from forked_python import forked_python
 
-from engine.comm.collective import Kind
 from engine.layers import matmul
 from engine.peers.compare import comparison
 from engine.peers.contest import CONTESTS, TOLERANCES
@@ -24,7 +23,7 @@ from engine.result.gpu_check import Finding, GpuCheck, Status, parse, write_find
 from engine.result.matmul import ModeTime, TunedShape, Tuning
 from engine.result.peers import Measured, Peaks, PeersResult, Side, Work
 from engine.result.schema import Memory
-from gpu_check import layers, process, rounding, staged, steps, streams, ways
+from gpu_check import layers, process, rounding, steps, ways
 from gpu_check.checks import Check, checks
 from gpu_check.command import EXIT_CODES, judge_of, table
 from gpu_check.judges import MOST_PROCESSES, STEP_BY, Judge
@@ -185,33 +184,6 @@ def test_what_is_no_number_or_has_another_shape_fails() -> None:
         assert measure(ones, ones) == pytest.approx(0)
         assert measure(ones * float("nan"), ones) == float("inf")
         assert measure(ones[:2], ones) == float("inf")
-
-
-class Forgetful(staged.StagedChannel):
-    """Sums over one rank only."""
-
-    def carry_out(self, kind, source, target, flight) -> None:  # type: ignore[no-untyped-def]
-        if kind is not Kind.ALL_REDUCE:
-            super().carry_out(kind, source, target, flight)
-
-
-def _forgetful_rank(*args: object) -> None:
-    staged.StagedChannel = Forgetful  # type: ignore[misc]
-    streams.STEPS, streams.CASE = 1, WITHOUT_RECOMPUTATION
-    RIGHT(*args)  # type: ignore[arg-type]
-
-
-RIGHT, WITHOUT_RECOMPUTATION = streams._rank, replace(streams.CASE, checkpoint_activations=False)
-
-
-@pytest.mark.slow
-def test_a_sum_that_is_left_out_fails_on_every_axis_that_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the first step already."""
-    monkeypatch.setattr(streams, "STEPS", 1)
-    monkeypatch.setattr(streams, "CASE", WITHOUT_RECOMPUTATION)
-    monkeypatch.setattr(streams, "_rank", _forgetful_rank)
-    found = {finding.name: finding.status for finding in streams.two_ranks(CPU)}
-    assert found == {f"two ranks, {grid}": "fail" for grid in streams.GRIDS}
 
 
 def _module(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> str:

@@ -1,0 +1,102 @@
+"""Two ranks in processes of their own: a card each over NCCL where there are two, else both on the first over gloo
+(staged.py).
+"""
+
+import multiprocessing
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+
+import torch
+import torch.distributed as dist
+
+from engine.comm.funnel import Comm
+from engine.comm.launch import Launch, init_process_group
+from engine.errors import RunError
+from engine.grid import Grid
+from engine.result.gpu_check import Finding
+from gpu_check.staged import Staged
+
+LIMIT = timedelta(seconds=120)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The two ranks, as one of them sees them. own_card: whether it has one that the other hasn't."""
+
+    rank: int
+    device: torch.device
+    own_card: bool
+
+    def comm(self, grid: Grid) -> Comm:
+        """Of both. Collective."""
+        backend = None if self.own_card else Staged(grid, self.device, LIMIT)
+        return Comm(grid, timeout=LIMIT, device=self.device, backend=backend)
+
+    @property
+    def words(self) -> str:
+        """How they are joined, for a person."""
+        if self.device.type != "cuda":
+            return "over gloo"
+        return "a card each over NCCL" if self.own_card else "both on one card, copied to the host for gloo"
+
+
+Work = Callable[[Pair], Iterator[Finding]]
+
+
+def found_by_both(work: Work, device: torch.device) -> Iterator[Finding]:
+    """What the first of two ranks finds, both of which do this work. Raises RunError where a rank fails."""
+    own_card = device.type == "cuda" and torch.cuda.device_count() > 1
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        here, there = context.Pipe(duplex=False)
+        processes = [
+            context.Process(
+                target=_rank, args=(rank, there, f"{folder}/store", device.type, own_card, work), daemon=True
+            )
+            for rank in range(2)
+        ]
+        try:
+            for process in processes:
+                process.start()
+            there.close()
+            while (finding := _received(here, processes)) is not None:
+                yield finding
+            for process in processes:
+                process.join(LIMIT.total_seconds())
+        finally:
+            for process in processes:
+                process.kill()  # one whose other has failed may wait for it
+
+
+def _received(pipe: Connection, processes: Sequence[SpawnProcess]) -> Finding | None:
+    """None as the last."""
+    try:
+        if pipe in wait([pipe, *(process.sentinel for process in processes)], LIMIT.total_seconds()):
+            return pipe.recv()
+    except EOFError:
+        pass
+    raise RunError("A rank failed, or did not answer in time; what it said is in the log.")
+
+
+def _rank(rank: int, pipe: Connection, store: str, device_type: str, own_card: bool, work: Work) -> None:
+    torch.set_num_threads(1)
+    place = rank if own_card else 0
+    device = torch.device("cpu") if device_type == "cpu" else torch.device("cuda", place)
+    meeting = dist.FileStore(store, 2)
+    if own_card:
+        init_process_group(Launch(rank, 2, rank, "ci/gpu", "127.0.0.1", 0), device, LIMIT, meeting)
+    else:
+        dist.init_process_group("gloo", store=meeting, rank=rank, world_size=2, timeout=LIMIT)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    for finding in work(Pair(rank, device, own_card)):
+        if rank == 0:
+            pipe.send(finding)
+    if rank == 0:
+        pipe.send(None)
+    dist.barrier()
+    dist.destroy_process_group()
