@@ -71,6 +71,8 @@ class PlanConfig:
     precision: Annotated[PrecisionName | None, Parameter(help="bf16 keeps fp32 masters (default: fp32 on a CPU)")] = (
         None
     )
+    reduce_dtype: PrecisionName | None = None
+    """gradients while summed (default: precision, but of bf16 fp32 along z or data from 64 ranks on)"""
     checkpoint_activations: Annotated[bool, Parameter(negative="--keep-activations", show_default=True)] = True
     """recompute each block in the backward, or don't"""
     overlap: Annotated[OverlapFlags, Parameter(group=OVERLAP)] = ALL
@@ -162,6 +164,7 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     workload = Workload(
         Batch(sequences, config.micro_batch),
         config.precision or ("fp32" if system.device.kind == "cpu" else "bf16"),
+        config.reduce_dtype,
         checkpoint_activations=config.checkpoint_activations,
         overlap=config.overlap,
         device=system.device.kind,

@@ -124,6 +124,7 @@ def test_where_many_ranks_sum_gradients_the_explanation_says_that_they_travel_in
     words = "--model gpt-5b --gpus 1024 --batch-size 1024 --top 1000"
     row = next(row for row in _document(words).rows if row.grid == "2x1x8x64")
     assert row.reduce_dtypes == {"z": "bf16", "data": "fp32"}
+    assert _document(f"{words} --reduce-dtype bf16").rows[0].reduce_dtypes == {"z": "bf16", "data": "bf16"}
     said = _told(capsys, f"{words} --explain {row.place}")
     assert "over z in bf16 and over data in fp32, for bf16 loses too much over so many ranks." in said
 
