@@ -77,10 +77,26 @@ def flags(device: "torch.device") -> Iterator[Finding]:
 
 
 def kernels(device: "torch.device") -> Iterator[Finding]:
-    """What attention takes, and the compiled functions."""
+    """What attention takes, the compiled functions, and the bytes that elementwise parts move a second."""
     from gpu_check.kernels import kernels
+    from gpu_check.traffic import once_a_step
 
     yield from kernels(device)
+    yield from once_a_step(device)
+
+
+def network(device: "torch.device") -> Iterator[Finding]:
+    """What NCCL says of its network."""
+    from gpu_check.network import network
+
+    yield network(device)
+
+
+def lost(device: "torch.device") -> Iterator[Finding]:
+    """A rank that is killed."""
+    from gpu_check.lost import lost_rank
+
+    yield lost_rank(device)
 
 
 def steady(device: "torch.device") -> Iterator[Finding]:
@@ -93,6 +109,8 @@ def steady(device: "torch.device") -> Iterator[Finding]:
 PARTS: dict[str, Callable[["torch.device"], Iterator[Finding]]] = {
     "parity": parity,
     "streams": streams,
+    "network": network,
+    "lost": lost,
     "kernels": kernels,
     "steady": steady,
     "flags": flags,

@@ -16,6 +16,7 @@ from engine.result import choices, gate, metrics, peers, schema
 from engine.result.gate import Outcome
 from engine.result.gpu_check import Finding, read_findings
 from engine.result.interval import NOTHING_KNOWN, Interval, over_jobs
+from gpu_check import profiled
 from gpu_check.sizes import Training
 
 MFU = 0.55
@@ -28,6 +29,8 @@ LOOKS = MOST_PROCESSES - 1
 """How often an interval over processes may decide: of two, and of each more."""
 BAND = (0.9, 1.2)
 """Of the peak by the plan, which leaves out temporaries and an allocator's roundings, and counts what is kept."""
+RATE = "GB/s"
+"""Of findings of kernels, whose share of what is advertised is told."""
 BY_INTERVAL = "; all of its interval over processes, or beyond it to fail"
 
 
@@ -51,6 +54,18 @@ class Judge:
     def own(self, outs: Sequence[Path]) -> list[Finding]:
         """A part that judges itself, once."""
         return read_findings(outs[-1])
+
+    def kernels(self, outs: Sequence[Path]) -> list[Finding]:
+        """The same, and of each rate of memory its share of what is advertised."""
+        return [self._shared(one) if one.unit == RATE else one for one in self.own(outs)]
+
+    def _shared(self, finding: Finding) -> Finding:
+        known, rate = self.bytes_per_s, finding.figure
+        if known is None or rate is None:
+            return finding
+        share = metrics.of_advertised_bandwidth(1e9 * rate, known)
+        told = f"{rate:,.0f} of the advertised {known / 1e9:,.0f} GB/s: {finding.sentence}"
+        return finding.model_copy(update={"figure": 100 * share, "unit": "%", "sentence": told})
 
     def flags(self, outs: Sequence[Path]) -> list[Finding]:
         """What all overlap flags cost, by the ratio that each process tells."""
@@ -83,9 +98,7 @@ class Judge:
         rate = next(kernel.best_bytes_per_s for kernel in stream.kernels if kernel.name == "triad")
         known = self.bytes_per_s
         share = f"{metrics.of_advertised_bandwidth(rate, known):.0%} of the advertised; " if known else ""
-        return [
-            _told("memory bandwidth", rate / 1e9, "GB/s", f"{share}triad of arrays of {stream.array_bytes:,} bytes")
-        ]
+        return [_told("memory bandwidth", rate / 1e9, RATE, f"{share}triad of arrays of {stream.array_bytes:,} bytes")]
 
     def latency(self, outs: Sequence[Path]) -> list[Finding]:
         """What a tiny operator costs the host."""
@@ -190,10 +203,11 @@ class Judge:
         return self.found(f"memory by the plan, {model}", by_plan, "", kept, f"{low:g} to {high:g}", told)
 
     def profile(self, outs: Sequence[Path]) -> list[Finding]:
-        """Whether the trace of some steps says what the run recorded."""
-        profiled = schema.read(outs[-1]).profile
-        assert profiled is not None
-        trace = profiled.traces[0]
+        """Whether the trace of some steps says what the run recorded, where their time goes, and their energy."""
+        result = schema.read(outs[-1])
+        assert result.profile is not None
+        assert result.model is not None
+        trace, model = result.profile.traces[0], result.model.name
         if trace.file is None:
             raise schema.ResultError(f"The profile could not be written: {trace.unwritten}")
         found = break_down(Path(trace.file))
@@ -212,7 +226,10 @@ class Judge:
                 "profile by the run's own record", 100 * worst.difference, "%", found.outcome,
                 f"at most {AGREEMENT:.0%} off; all of the interval over steps, or beyond it to fail",
                 f"{told}. {worst.reason}" if worst.reason else told,
-            )
+            ),
+            profiled.alone(result, self.peaks.get("bf16") if self.on_gpu else None),
+            *profiled.longest(found, model),
+            profiled.energy(result, model),
         ]  # fmt: skip
 
 

@@ -1,0 +1,121 @@
+"""A rank that is killed in mid-run: the other one ends by itself, soon, and its result says who is lost."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from engine.comm.shared_memory import SWITCH
+from engine.errors import EngineError, RunError
+from engine.result import schema
+from engine.result.gpu_check import Finding
+
+NAME = "a rank that is killed"
+TIMEOUT_S = 20.0
+"""Of every collective, and then the other one has ended."""
+LEAVE_S = 5.0
+"""For a process to write its result and to end."""
+BEGIN_S = 60.0
+"""Until both have made a step."""
+RUN = ("--model", "gpt-test", "--grid", "2x1x1x1", "--batch-size", "8", "--data", "synthetic", "--energy", "off")
+LOST = re.compile(r"Rank 1 \(process \d+ on \S+\) is gone, killed or crashed\b")
+
+
+class Left(NamedTuple):
+    """What the other rank left: its exit code, None if it had to be ended, seconds from the kill to its end, and the
+    result's status and reason.
+    """
+
+    code: int | None
+    seconds: float
+    status: str
+    reason: str
+
+
+def lost_rank(device: torch.device) -> Finding:
+    """With two cards, or on a processor."""
+    cards = torch.cuda.device_count() if device.type == "cuda" else 2
+    if cards < 2:
+        return Finding(name=NAME, status="told", sentence="not run: it takes two GPUs, and this machine shows one")
+    with tempfile.TemporaryDirectory() as folder:
+        return judged(_left(device.type, Path(folder) / "result.json"))
+
+
+def judged(left: Left) -> Finding:
+    """The result has to be a failed one that names the rank, in time and without help."""
+    ended = left.code is not None and left.seconds <= TIMEOUT_S + LEAVE_S
+    good = ended and left.code == 1 and left.status == "failed" and LOST.match(left.reason) is not None
+    how = f"ended with exit code {left.code}" if left.code is not None else "did not end and was killed"
+    return Finding(
+        name=NAME,
+        status="pass" if good else "fail",
+        figure=left.seconds,
+        unit="s",
+        want=f"the other ends within the time-out of {TIMEOUT_S:g} s, and its result names the lost one",
+        sentence=f"the other {how}; its result: {left.status}, {left.reason or 'without a reason'}",
+    )
+
+
+def _left(device_type: str, out: Path) -> Left:
+    """Raises RunError where the two don't come to train."""
+    words = ["train", *RUN, "--device", device_type, "--timeout", f"{TIMEOUT_S:g}", "--iterations", "1000000"]
+    with _ranks([*words, "--out", str(out)], out.with_name("log")) as (first, second):
+        _await_steps(first, out.with_name("log"))
+        second.send_signal(signal.SIGKILL)
+        killed = time.monotonic()
+        try:
+            code: int | None = first.wait(TIMEOUT_S + 2 * LEAVE_S)
+        except subprocess.TimeoutExpired:
+            code = None
+        seconds = time.monotonic() - killed
+    try:
+        result = schema.read(out)
+    except EngineError as error:
+        return Left(code, seconds, "unreadable", str(error))
+    return Left(code, seconds, result.status, result.reason or "")
+
+
+@contextmanager
+def _ranks(words: list[str], log: Path) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """Two, as a launcher starts them; both end with this. log: of what rank 0 says."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    place |= {SWITCH: "0", "TORCH_COMPILE_DISABLE": "1"}  # over gloo on processors, and no time for a compiler
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank in range(2):
+            own = os.environ | place | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            with (log if rank == 0 else log.with_name("other")).open("wb") as said:
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "engine", *words],
+                        env=own, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
+                    )
+                )  # fmt: skip
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        sys.stderr.write(log.read_text(errors="replace")[-2000:])
+
+
+def _await_steps(first: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Until rank 0 tells of its second iteration, so that both have made one."""
+    until = time.monotonic() + BEGIN_S
+    while b"iteration 2/" not in log.read_bytes():
+        if first.poll() is not None or time.monotonic() > until:
+            raise RunError(f"Two ranks did not come to train within {BEGIN_S:g} s; what the first said is in the log.")
+        time.sleep(0.05)

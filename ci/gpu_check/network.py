@@ -1,0 +1,92 @@
+"""Which network NCCL takes here, by its own log, as every run of several ranks tells it: with two cards of two ranks,
+with one of one.
+"""
+
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Sequence
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+
+import torch
+import torch.distributed as dist
+
+from engine.comm.launch import Launch, init_process_group
+from engine.comm.transport import Heard, backend_of, listen
+from engine.errors import RunError
+from engine.result.gpu_check import Finding
+
+LIMIT = timedelta(seconds=60)
+UNKNOWN = "unknown"
+
+
+def network(device: torch.device) -> Finding:
+    """What all ranks heard."""
+    count = min(torch.cuda.device_count(), 2) if device.type == "cuda" else 2
+    return judged(backend_of(device), _heard(device.type, count))
+
+
+def judged(backend: str, heard: Sequence[Heard]) -> Finding:
+    """By what each rank heard. NCCL's version is in the log of one of them."""
+    unread = next((one.unread or "the log names none" for one in heard if not one.network), None)
+    library = next((one.library for one in heard if one.library), None)
+    if unread is None and library is None and backend == "nccl":
+        unread = "the log has no version"
+    known = {
+        "library": library,
+        "network": " and ".join(sorted({one.network for one in heard if one.network})) or UNKNOWN,
+        "plugin": next((one.plugin for one in heard if one.plugin), None),
+        "provider": next((one.provider for one in heard if one.provider), None),
+        "interfaces": next((one.interfaces for one in heard if one.interfaces), None),
+    }
+    told = ", ".join(f"{what} {value}" for what, value in known.items() if value)
+    ranks = f"by the log of {len(heard)} {'rank' if len(heard) == 1 else 'ranks'}"
+    return Finding(
+        name=f"network of {backend}",
+        status="pass" if unread is None else "fail",
+        want="the log tells the version and the network" if backend == "nccl" else "it is known",
+        sentence=f"{told}, {ranks}" if unread is None else f"{unread[0].upper()}{unread[1:]}; {told}, {ranks}",
+    )
+
+
+def _heard(device_type: str, ranks: int) -> list[Heard]:
+    """By rank. Raises RunError where one fails."""
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        pipes = [context.Pipe(duplex=False) for _ in range(ranks)]
+        processes = [
+            context.Process(target=_rank, args=(rank, ranks, there, f"{folder}/store", device_type), daemon=True)
+            for rank, (_, there) in enumerate(pipes)
+        ]
+        for process, (_, there) in zip(processes, pipes, strict=True):
+            process.start()
+            there.close()
+        found = [Heard.from_text(_received(here)) for here, _ in pipes]
+        for process in processes:
+            process.join(LIMIT.total_seconds())
+        return found
+
+
+def _received(pipe: Connection) -> str:
+    try:
+        if wait([pipe], LIMIT.total_seconds()):
+            return str(pipe.recv())
+    except EOFError:
+        pass
+    raise RunError("A rank failed, or did not answer in time; what it said is in the log.")
+
+
+def _rank(rank: int, ranks: int, pipe: Connection, store: str, device_type: str) -> None:
+    torch.set_num_threads(1)
+    device = torch.device("cuda", rank) if device_type == "cuda" else torch.device("cpu")
+    heard = listen(backend_of(device), os.environ)
+    launch = Launch(rank, ranks, rank, "ci/gpu", "127.0.0.1", 0)
+    init_process_group(launch, device, LIMIT, dist.FileStore(store, ranks))
+    total = torch.ones(1, device=device)
+    dist.all_reduce(total)
+    if total.item() != ranks:
+        raise RunError(f"{ranks} ranks added up ones to {total.item():g}.")
+    pipe.send(heard().to_text())
+    dist.barrier()
+    dist.destroy_process_group()

@@ -1,0 +1,68 @@
+"""Of a training that was profiled: its rate, the kernels that its steps spend their time in, its energy. No torch."""
+
+from engine.result import metrics
+from engine.result.energy import ComponentEnergy
+from engine.result.gpu_check import Finding
+from engine.result.profile import TraceBreakdown
+from engine.result.schema import Result
+
+LONGEST, LETTERS = 10, 50
+OWN = ("device", "processor")
+"""Whose energy is told: the first of them that is known."""
+
+
+def alone(result: Result, peak: float | None) -> Finding:
+    """The rate of the steps that were not profiled, with nothing beside them on the device. peak: its advertised."""
+    assert result.summary is not None
+    assert result.model is not None
+    rate, step_s = result.summary.model_flops_per_s, result.summary.time_per_iteration_s
+    told = f"{1e3 * step_s:.1f} ms a step, {result.summary.tokens_per_s:,.0f} tokens/s, {rate / 1e12:.3g} Tflop/s"
+    told += ", in one process"
+    if peak is None:
+        name, figure, unit = "rate", rate / 1e12, "Tflop/s"
+    else:
+        name, figure, unit = "MFU", 100 * metrics.utilisation(rate, 1, peak), "%"
+    return Finding(
+        name=f"{name} alone, {result.model.name}", status="told", figure=figure, unit=unit, sentence=told
+    )  # fmt: skip
+
+
+def longest(found: TraceBreakdown, model: str) -> list[Finding]:
+    """The ten kernels (on a processor operators) that take most of the trace's last step, all calls of one together."""
+    what = "operator" if found.device == "cpu" else "kernel"
+    return [
+        Finding(
+            name=f"{what} {place} of a step, {_cut(one.name)}", status="told",
+            figure=100 * metrics.share_of_step(one.time_s, found.step_s), unit="%",
+            sentence=f"{1e3 * one.time_s:.2f} of {1e3 * found.step_s:.2f} ms in {one.calls} calls, {model}",
+        )
+        for place, one in enumerate(found.operations[:LONGEST], 1)
+    ]  # fmt: skip
+
+
+def energy(result: Result, model: str) -> Finding:
+    """Joules a token of the card, or else of processors; why not, where nothing counts them."""
+    name, measured = f"energy of a token, {model}", result.energy
+    components = {one.component: one for one in measured.components} if measured is not None else {}
+    asked = [components[of] for of in OWN if of in components]
+    known = next((one for one in asked if one.tokens_per_joule), None)
+    if measured is None or known is None or not known.tokens_per_joule:
+        whole = measured.unmeasured if measured is not None else None
+        why = next((one.unmeasured for one in asked if one.unmeasured), None) or whole or "no counter was found"
+        return Finding(name=name, status="told", sentence=f"not measured: {why}")
+    told = _told(known, measured.iterations)
+    return Finding(name=name, status="told", figure=1 / known.tokens_per_joule, unit="J", sentence=told)
+
+
+def _told(known: ComponentEnergy, iterations: int) -> str:
+    of = "device" if known.component == "device" else "processors"
+    return (
+        f"of the {of}, {known.joules_per_iteration:.4g} J a step over {iterations} steps, by {known.source}, which "
+        f"counts {known.scope}"
+    )
+
+
+def _cut(name: str) -> str:
+    """Of a long name both ends: kernels differ at one, operators at the other."""
+    half = (LETTERS - 3) // 2
+    return name if len(name) <= LETTERS else f"{name[:half]}...{name[-half:]}"
