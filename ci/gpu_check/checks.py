@@ -1,14 +1,18 @@
-"""What is checked, in its order: what must be right first, then what it costs, then figures. No torch."""
+"""What is checked, the most telling first: whether it works and is right, whether a step waits or hangs, how fast the
+largest network is, how fast others are, then single figures. No torch.
+"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.result.gpu_check import Finding
 from gpu_check.judges import Judge
-from gpu_check.sizes import training
+from gpu_check.sizes import Training, largest, training
 
 FAMILIES = ("gpt", "llama")
+REHEARSED = 0.5
+"""Of its seconds on a GPU, what a check of tiny networks needs on a processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,15 +20,14 @@ class Check:
     """A process. words: of its command, the file that it writes as the last; judge: from the files of all processes of
     the check to findings.
 
-    least_s: with less time left it isn't begun; most_s: then it is ended. Both are for a GPU; a rehearsal has patience.
-    repeats: whether another process adds to what is known, where a finding is undecided.
+    least_s: what it takes, as far as that is known (budget.py). repeats: whether another process adds to what is known,
+    where a finding is undecided.
     """
 
     name: str
     words: tuple[str, ...]
     judge: Callable[[Sequence[Path]], list[Finding]]
     least_s: float
-    most_s: float
     repeats: bool = False
 
     @property
@@ -33,59 +36,57 @@ class Check:
         return self.name.replace(" ", "-").replace(",", "")
 
 
-def checks(judge: Judge, memory_bytes: float, folder: Path, *, tf32: bool) -> list[Check]:
-    """All of them for a device with so much memory; a rehearsal leaves out what differs by what it is run with only.
+def checks(judge: Judge, memory_bytes: float, folder: Path, *, devices: int, tf32: bool) -> list[Check]:
+    """All of them for so many devices of so much memory; a rehearsal leaves out what differs by what it is run with
+    only.
 
     folder: of what they write. tf32: whether the device knows it.
     """
-    device, patience = ("cuda", 1) if judge.on_gpu else ("cpu", 3)
+    device, part = ("cuda", 1.0) if judge.on_gpu else ("cpu", REHEARSED)
+    whole, alone = largest(device, memory_bytes), largest(device, memory_bytes, alone=True)
     trained = {family: training(family, device, memory_bytes) for family in FAMILIES}
 
-    def inside(part: str, most_s: float) -> Check:
-        return Check(part, ("gpu_check", "inside", part, device), judge.own, 20, patience * most_s)
+    def inside(name: str, least_s: float, of: Callable[[Sequence[Path]], list[Finding]] = judge.own) -> Check:
+        return Check(name, ("gpu_check", "inside", name, device), of, part * least_s, repeats=name == "flags")
 
     def bench(
-        name: str, words: list[str], of: Callable[[Sequence[Path]], list[Finding]], least_s: float, most_s: float,
+        name: str, words: list[str], of: Callable[[Sequence[Path]], list[Finding]], least_s: float,
         *, repeats: bool = False,
     ) -> Check:  # fmt: skip
-        return Check(name, ("engine", *words, "--device", device, "--out"), of, least_s, patience * most_s, repeats)
+        return Check(name, ("engine", *words, "--device", device, "--out"), of, part * least_s, repeats)
 
     def gemm(dtype: str) -> Check:
         large = "4096..16384" if dtype in ("bf16", "tf32") else "2048..8192"
-        words = ["--sizes", large, "--time-budget", "15"] if judge.on_gpu else ["--sizes", "128,256"]
-        return bench(f"gemm, {dtype}", ["bench", "gemm", "--dtype", dtype, *words], judge.gemm, 15, 40)
+        words = ["--sizes", large, "--time-budget", "4"] if judge.on_gpu else ["--sizes", "128,256"]
+        return bench(f"gemm, {dtype}", ["bench", "gemm", "--dtype", dtype, *words], judge.gemm, 10)
 
-    def tuner(family: str) -> Check:
-        of = trained[family]
-        words = ["bench", "matmul", *of.network, "--micro-batch", str(of.sequences), "--twice"]
-        return bench(f"tuner, {family}", words, judge.matmul, 25, 60, repeats=True)
-
-    def contest(family: str, peer: str) -> Check:
+    def contest(family: str, peer: str, of: Training, least_s: float) -> Check:
         often = ["--jobs", "1", "--rounds", "3" if judge.on_gpu else "2", "--threads", "4" if judge.on_gpu else "1"]
-        words = ["bench", "peers", "--peer", peer, *trained[family].options, *often]
-        least_s, most_s = (40, 100) if peer == "plain" else (60, 120)
-        return bench(
-            f"contest with {peer}, {family}", words, judge.contest(trained[family]), least_s, most_s, repeats=True
-        )
+        words = ["bench", "peers", "--peer", peer, *of.options, *often]
+        return bench(f"contest with {peer}, {family}", words, judge.contest(of), least_s, repeats=True)
 
-    profile = ["train", *trained["gpt"].options, "--data", "synthetic", "--iterations", "15", "--warmup", "1"]
-    profile += ["--energy", "off", "--profile", str(folder / "profile"), "--profile-iterations", "3..14"]
+    def tuner(of: Training) -> Check:
+        words = ["bench", "matmul", *of.network, "--micro-batch", str(of.sequences), "--twice"]
+        return bench("tuner, gpt", words, judge.matmul, 25, repeats=True)
+
+    often = ("30", "2", "3..10") if judge.on_gpu else ("15", "1", "3..14")
+    profile = ["train", *alone.options, "--data", "synthetic", "--profile", str(folder / "profile")]
+    for option, value in zip(("--iterations", "--warmup", "--profile-iterations"), often, strict=True):
+        profile += [option, value]
     memory = ["bench", "memory", *([] if judge.on_gpu else ["--array-size", "4e6", "--repeats", "3"])]
     latency = ["bench", "latency", *([] if judge.on_gpu else ["--samples", "50"])]
-    rehearsed = [
-        inside("parity", 90),
-        inside("kernels", 60),
-        inside("steady", 50),
-        inside("streams", 100),
-        replace(inside("flags", 60), judge=judge.flags, repeats=True),
-        gemm("bf16"),
-        tuner("gpt"),
-        contest("gpt", "plain"),
-        bench("profile", profile, judge.profile, 30, 70),
-        bench("memory", memory, judge.memory, 12, 40),
-        bench("latency", latency, judge.latency, 10, 30),
-    ]
+    two = not judge.on_gpu or devices > 1
+    right = [inside("parity", 35), inside("streams", 40)]
+    waits = [inside("steady", 25), inside("network", 12), inside("lost", 40 if two else 8)]
+    fast = [contest("gpt", "plain", whole, 60), bench("profile", profile, judge.profile, 40)]
+    of_parts = [inside("kernels", 40, judge.kernels), inside("flags", 20, judge.flags)]
+    single = [gemm("bf16"), bench("memory", memory, judge.memory, 10), bench("latency", latency, judge.latency, 8)]
     if not judge.on_gpu:
-        return rehearsed
-    others = [contest("llama", "plain"), *(contest(family, "compile") for family in FAMILIES)]
-    return [*rehearsed, *others, gemm("fp32"), *([gemm("tf32")] if tf32 else []), gemm("fp64"), tuner("llama")]
+        return [*right, *waits, *fast, *of_parts, tuner(trained["gpt"]), *single]
+    others = [
+        contest("llama", "plain", trained["llama"], 35),
+        contest("gpt", "compile", trained["gpt"], 45),
+        tuner(trained["gpt"]),
+        contest("llama", "compile", trained["llama"], 35),
+    ]
+    return [*right, *waits, *fast, *of_parts, *others, *single, gemm("fp32"), *([gemm("tf32")] if tf32 else [])]

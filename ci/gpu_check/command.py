@@ -12,7 +12,8 @@ import systems
 from engine.cli.main import program, run
 from engine.errors import UsageError
 from engine.options import File, check_file
-from engine.result.gpu_check import UNJUDGED, GpuCheck
+from engine.result.gpu_check import UNJUDGED, Finding, GpuCheck
+from gpu_check.budget import MINUTES
 from gpu_check.checks import checks
 from gpu_check.judges import Judge
 from gpu_check.session import Session
@@ -28,16 +29,20 @@ def gpu(
     *,
     device: Annotated[Literal["cuda", "cpu"], Parameter(help=DEVICE_HELP)] = "cuda",
     out: Annotated[File, Parameter(help=OUT_HELP)] = Path("results/gpu.json"),
-    minutes: Annotated[float, Parameter(help=MINUTES_HELP)] = 9.0,
+    minutes: Annotated[float, Parameter(help=MINUTES_HELP)] = MINUTES,
     peak_flops: Annotated[float | None, Parameter(metavar="FLOPS", help=PEAK_HELP)] = None,
 ) -> int:
     """Check the engine on the GPUs of this machine: is it right, and how fast?
 
     Layers and training steps are compared with float64. Collectives run
-    on their streams, with one rank and with two. Then come the cost of
-    overlap, matrix products, the tuner, plain and compiled PyTorch on the
-    same network, memory against the plan, a profile. It ends with a table
-    and one JSON file, which the report shows.
+    on their streams, with one rank and with two, of which one is killed.
+    Then come a whole network by plain PyTorch, its memory against the plan,
+    a profile and the energy, single kernels, the cost of overlap, compiled
+    PyTorch, the tuner, matrix products. It ends with a table and one JSON
+    file, which the report shows.
+
+    What takes longer than expected is ended before those after it lack the
+    time that they need, and begun again at the end if there is time.
 
       ci/gpu
 
@@ -65,7 +70,8 @@ def gpu(
     session = Session(device, out, minutes)
     there = session.look()
     judge = judge_of(there.name, device, peak_flops)
-    result = session.carry_out(checks(judge, there.memory_bytes, session.folder, tf32=there.tf32), there)
+    wanted = checks(judge, there.memory_bytes, session.folder, devices=there.devices, tf32=there.tf32)
+    result = session.carry_out(wanted, there)
     sys.stdout.write(f"{table(result)}\n{out}\n")
     return EXIT_CODES[result.status]
 
@@ -90,8 +96,14 @@ def table(result: GpuCheck) -> str:
     lines = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     outcomes = [one.status for one in result.findings]
     told = [f"{outcomes.count(name)} {name}" for name in dict.fromkeys(outcomes)]
-    reasons = [f"{one.name}: {one.sentence}" for one in result.findings if one.status in ("fail", *UNJUDGED)]
+    explained = [one for one in result.findings if one.status in ("fail", *UNJUDGED) or _without_figure(one)]
+    reasons = [f"{one.name}: {one.sentence}" for one in explained]
     return "\n".join([*lines, "", *reasons, f"{', '.join(told)} in {result.seconds:.0f} s on {result.device_name}"])
+
+
+def _without_figure(finding: Finding) -> bool:
+    """Whether a sentence is all that it tells."""
+    return finding.status == "told" and finding.figure is None
 
 
 def _end(number: int, frame: FrameType | None) -> None:

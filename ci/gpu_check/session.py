@@ -12,15 +12,10 @@ from engine.errors import RunError, UsageError
 from engine.result import provenance
 from engine.result.gpu_check import Finding, GpuCheck, read_findings, write
 from engine.result.schema import Provenance
-from gpu_check import process
+from gpu_check import budget, process
 from gpu_check.checks import Check
 from gpu_check.judges import MOST_PROCESSES
 
-RESERVE_S = 10.0
-"""Of the time there is, for what lies between and after the processes."""
-LOOK_S = 90.0
-PATIENCE = 1.25
-"""A process of a check isn't begun once more with less time left than so many times what the last one took."""
 ENDED_BEFORE = "The command was ended before it came to this."
 
 
@@ -36,16 +31,21 @@ class There(NamedTuple):
 
 @dataclass(slots=True)
 class _Taken:
-    """A check, and what has come of it so far. outs: of its processes; took_s: what the last of them took."""
+    """A check, and what has come of it so far. outs: of its processes; took_s: what the last of them took. cut: whether
+    its only one was ended for the sake of others.
+    """
 
     check: Check
     findings: list[Finding]
     outs: list[Path] = field(default_factory=list)
     took_s: float = 0.0
+    cut: bool = False
 
     @property
     def unsettled(self) -> bool:
-        """Whether another process may decide what none has yet."""
+        """Whether another process may tell what none has yet."""
+        if self.cut:
+            return True
         statuses = {one.status for one in self.findings}
         return self.check.repeats and "undecided" in statuses and len(self.outs) < MOST_PROCESSES
 
@@ -63,7 +63,7 @@ class Session:
         """Raises UsageError without a device, RunError where torch can't tell."""
         out = self.folder / "look.json"
         out.unlink(missing_ok=True)
-        ended = self._process("look", ("gpu_check", "inside", "look", self._device, str(out)), LOOK_S)
+        ended = self._process("look", ("gpu_check", "inside", "look", self._device, str(out)), budget.MOST_LOOK_S)
         if ended.fault is not None or not out.exists():
             raise RunError(f"PyTorch can't be asked for its devices. {ended.fault} (see {self._log('look')}).")
         told = json.loads(out.read_text())
@@ -77,7 +77,7 @@ class Session:
         return there
 
     def carry_out(self, wanted: Sequence[Check], there: There) -> GpuCheck:
-        """Every check that there is time for; then what is undecided again, while there is time left.
+        """Every check that there is time for; then again what was cut short or is undecided, while there is time left.
 
         The result is written after each process, with the checks that are still to come.
         """
@@ -85,30 +85,36 @@ class Session:
         result = self._result(taken, there)
         for number, one in enumerate(taken, 1):
             write(result, self._out)
-            self._first(one, f"{number}/{len(wanted)}")
+            self._first(one, f"{number}/{len(wanted)}", sum(check.least_s for check in wanted[number:]))
             result = self._result(taken, there)
-        while unsettled := [one for one in taken if one.unsettled and PATIENCE * one.took_s <= self._left_s]:
+        while unsettled := [one for one in taken if one.unsettled and budget.PATIENCE * one.took_s <= self._left_s]:
             write(result, self._out)
             one = min(unsettled, key=lambda one: len(one.outs))
-            self._take(one, f"undecided, process {len(one.outs) + 1} of")
+            why = "cut short" if one.cut else "undecided"
+            self._take(one, f"{why}, process {len(one.outs) + 1} of", self._limit_s(one.check) or self._left_s)
             result = self._result(taken, there)
         write(result, self._out)
         return result
 
     @property
     def _left_s(self) -> float:
-        return self._minutes * 60 - RESERVE_S - (time.monotonic() - self._began)
+        return self._minutes * 60 - budget.RESERVE_S - (time.monotonic() - self._began)
 
-    def _first(self, one: _Taken, place: str) -> None:
+    def _limit_s(self, check: Check, later_s: float = 0.0) -> float | None:
+        return budget.limit_s(self._left_s, check.least_s, later_s, budget.LATE[self._device])
+
+    def _first(self, one: _Taken, place: str, later_s: float) -> None:
+        """later_s: what those after it need."""
         check = one.check
-        if self._left_s >= check.least_s:
-            self._take(one, place)
+        limit_s = self._limit_s(check, later_s)
+        if limit_s is not None:
+            self._take(one, place, limit_s)
             return
         why = f"Out of time: it takes {check.least_s:.0f} s or more of {self._minutes:g} minutes."
         _say(f"{place} {check.name}: not run, {why[0].lower()}{why[1:]}")
         one.findings = [_not_run(check.name, why)]
 
-    def _take(self, one: _Taken, place: str) -> None:
+    def _take(self, one: _Taken, place: str, limit_s: float) -> None:
         """One process of the check, judged with those before it."""
         check = one.check
         _say(f"{place} {check.name} ...")
@@ -116,10 +122,9 @@ class Session:
         out = self.folder / f"{name}.json"
         out.unlink(missing_ok=True)  # of a run before
         one.outs.append(out)
-        left_s = self._left_s
-        ended = self._process(name, (*check.words, str(out)), min(check.most_s, left_s))
-        one.took_s = ended.seconds
-        if ended.code is None and left_s < check.most_s:
+        ended = self._process(name, (*check.words, str(out)), limit_s)
+        one.took_s, one.cut = ended.seconds, False
+        if ended.code is None and limit_s < budget.LATE[self._device] * check.least_s:
             self._out_of_time(one, place, ended.seconds, out)
             return
         found = self._judged(check, name, one.outs, ended)
@@ -129,11 +134,12 @@ class Session:
         one.findings = [finding.model_copy(update={"seconds": ended.seconds}) for finding in found]
 
     def _out_of_time(self, one: _Taken, place: str, seconds: float, out: Path) -> None:
-        """Of a process that was ended with the time of all checks: what it had found, or others before it, stays."""
+        """Of a process that was ended for want of time: what it had found, or others before it, stays."""
         one.outs.pop()
-        why = f"Out of time: it was ended after {seconds:.0f} s, with the {self._minutes:g} minutes."
+        why = f"Out of time: it was ended after {seconds:.0f} s, as others need the rest of {self._minutes:g} minutes."
         _say(f"{place} {one.check.name}: {why[0].lower()}{why[1:]}")
-        if not one.outs:
+        one.cut = not one.outs
+        if one.cut:
             one.findings = [*read_findings(out), _not_run(one.check.name, why)]
 
     def _judged(self, check: Check, name: str, outs: Sequence[Path], ended: process.Ended) -> list[Finding]:

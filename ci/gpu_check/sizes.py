@@ -1,4 +1,6 @@
-"""What is trained: published sizes cut to their first blocks, the largest that fit; tiny ones to rehearse. No torch."""
+"""What is trained: a whole published size, and others cut to their first blocks, the largest that fit; tiny ones to
+rehearse. No torch.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,11 +17,12 @@ from engine.training.config import PrecisionName
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A network and its batch on one device."""
+    """A network and its batch on one device. micro: sequences that are computed at once, if not all."""
 
     choice: ModelChoice
     sequences: int
     precision: PrecisionName
+    micro: int | None = None
 
     @property
     def network(self) -> list[str]:
@@ -31,30 +34,46 @@ class Training:
     @property
     def options(self) -> list[str]:
         """The same of commands that train."""
-        return [*self.network, "--batch-size", str(self.sequences)]
+        parts = ["--micro-batch", str(self.micro)] if self.micro else []
+        return [*self.network, "--batch-size", str(self.sequences), *parts]
 
     @property
     def words(self) -> str:
         """For a person."""
-        return f"{self.choice.resolve().name}, {self.sequences} sequences in {self.precision}"
+        parts = f", {self.micro} at once," if self.micro else ""
+        return f"{self.choice.resolve().name}, {self.sequences} sequences{parts} in {self.precision}"
 
     @property
     def needs(self) -> Needs:
         """What the plan says that a step takes, bytes."""
         model = self.choice.resolve()
-        return Footprint(model, Workload(Batch(self.sequences), self.precision, overlap=ALL)).on(Grid())
+        return Footprint(model, Workload(Batch(self.sequences, self.micro), self.precision, overlap=ALL)).on(Grid())
 
     def fits(self, memory_bytes: float) -> bool:
         """Whether both sides of a contest do at once, so that they take turns."""
-        case = Case(self.choice.resolve(), sequences=self.sequences, precision=self.precision)
+        case = Case(
+            self.choice.resolve(), sequences=self.sequences, precision=self.precision,
+            micro_batch=self.micro, peer_micro_batch=self.micro,
+        )  # fmt: skip
         return both(CONTESTS["plain"], case, "cuda").together(Room("cuda", memory_bytes))
+
+    def fits_alone(self, memory_bytes: float) -> bool:
+        """Whether the engine's side does."""
+        return Room("cuda", memory_bytes).fits(self.needs.total)
 
 
 def _cut(name: str, layers: int, sequences: int) -> Training:
     return Training(ModelChoice(model=name, layers=layers, seq=2048), sequences, "bf16")
 
 
+def _whole(at_once: int) -> Training:
+    """As it is published. So many tokens a step that what comes once a step, the optimizer, is a small part of it."""
+    return Training(ModelChoice(model="gpt3-1.3b", seq=2048), 8, "bf16", None if at_once == 8 else at_once)
+
+
 TINY = {family: Training(ModelChoice(model=f"{family}-test"), 4, "fp32") for family in ("gpt", "llama")}
+TINY_WHOLE = replace(TINY["gpt"], micro=2)
+WHOLE = tuple(map(_whole, (8, 4, 2, 1)))
 ON_GPU: dict[str, Sequence[Training]] = {
     "gpt": (_cut("gpt-5b", 3, 8), _cut("gpt-5b", 3, 4), _cut("gpt3-1.3b", 8, 4), _cut("gpt3-1.3b", 4, 2)),
     "llama": (*(_cut("llama-3.2-3b", 6, n) for n in (8, 4, 2)), _cut("llama-3.2-3b", 3, 2), _cut("llama-3.2-1b", 4, 2)),
@@ -69,6 +88,16 @@ def training(family: str, device: str, memory_bytes: float) -> Training:
     if device == "cpu":
         return TINY[family]
     return next((one for one in ON_GPU[family] if one.fits(memory_bytes)), _smallest(family))
+
+
+def largest(device: str, memory_bytes: float, *, alone: bool = False) -> Training:
+    """The whole network, whose elementwise part isn't hidden by its head, or else the largest GPT that is cut. alone:
+    without another side beside it.
+    """
+    if device == "cpu":
+        return TINY_WHOLE
+    fitting = (one for one in WHOLE if (one.fits_alone if alone else one.fits)(memory_bytes))
+    return next(fitting, None) or training("gpt", device, memory_bytes)
 
 
 def _smallest(family: str) -> Training:

@@ -23,12 +23,12 @@ from engine.result.gpu_check import Finding, GpuCheck, Status, parse, write_find
 from engine.result.matmul import ModeTime, TunedShape, Tuning
 from engine.result.peers import Measured, Peaks, PeersResult, Side, Work
 from engine.result.schema import Memory
-from gpu_check import layers, process, rounding, steps, ways
+from gpu_check import budget, layers, process, rounding, steps, ways
 from gpu_check.checks import Check, checks
 from gpu_check.command import EXIT_CODES, judge_of, table
 from gpu_check.judges import MOST_PROCESSES, STEP_BY, Judge
 from gpu_check.session import Session, There
-from gpu_check.sizes import ON_GPU, TINY, training
+from gpu_check.sizes import ON_GPU, TINY, largest, training
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -197,10 +197,10 @@ WRITES = "import sys; from pathlib import Path; from engine.result.gpu_check imp
 )
 
 
-def _carried_out(folder: Path, words: tuple[str, ...], *, most_s: float = 100, minutes: float = 9) -> list[Finding]:
+def _carried_out(folder: Path, words: tuple[str, ...], *, least_s: float = 20, minutes: float = 9) -> list[Finding]:
     """What is told of one such check, in the result too."""
     session = Session("cuda", folder / "gpu.json", minutes)
-    check = Check("some part", words, Judge(True, {}, None).own, 20, most_s)
+    check = Check("some part", words, Judge(True, {}, None).own, least_s)
     result = session.carry_out([check], THERE)
     assert parse(json.loads((folder / "gpu.json").read_text()), "it").findings == result.findings
     assert table(result).count("some part") > 0
@@ -209,7 +209,7 @@ def _carried_out(folder: Path, words: tuple[str, ...], *, most_s: float = 100, m
 
 def test_a_part_that_hangs_is_ended_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import threading; print('waiting', flush=True); threading.Event().wait()"
-    (found,) = _carried_out(tmp_path, (_module(tmp_path, monkeypatch, code),), most_s=2)
+    (found,) = _carried_out(tmp_path, (_module(tmp_path, monkeypatch, code),), least_s=2 / budget.LATE["cuda"])
     assert found.status == "fail"
     assert found.sentence.startswith("It did not end within 2 s and was ended")
 
@@ -237,17 +237,17 @@ def test_what_no_longer_fits_is_told_and_never_left_out(tmp_path: Path) -> None:
 def test_what_is_ended_with_the_time_of_all_checks_is_not_run_and_keeps_what_was_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpu_check.session.RESERVE_S", 0.0)
+    monkeypatch.setattr(budget, "RESERVE_S", 0.0)
     code = f"{WRITES}import threading; threading.Event().wait()"
-    check = Check("varies", (_module(tmp_path, monkeypatch, code),), Judge(True, {}, None).own, 0, 100)
+    check = Check("varies", (_module(tmp_path, monkeypatch, code),), Judge(True, {}, None).own, 5)
     first, found = Session("cuda", tmp_path / "gpu.json", 6 / 60).carry_out([check], THERE).findings
     assert (first.name, first.status, found.status) == ("first", "pass", "not run")
     assert found.sentence.startswith("Out of time: it was ended after")
     again = f"import os; {WRITES}threading.Event().wait() if len(sys.argv[1]) > {{}} else None"
     shortest = len(str(tmp_path / "gpu-parts" / "varies.json"))
     words = (_module(tmp_path, monkeypatch, "import threading; " + again.format(shortest)),)
-    undecided = Check("varies", words, lambda outs: [Finding(name="it", status="undecided")], 0, 100, repeats=True)
-    monkeypatch.setattr("gpu_check.session.PATIENCE", 0.0)
+    undecided = Check("varies", words, lambda outs: [Finding(name="it", status="undecided")], 5, repeats=True)
+    monkeypatch.setattr(budget, "PATIENCE", 0.0)
     (found,) = Session("cuda", tmp_path / "gpu.json", 8 / 60).carry_out([undecided], THERE).findings
     assert (found.name, found.status) == ("it", "undecided")
 
@@ -352,7 +352,9 @@ def test_a_tuning_is_held_to_its_time_over_processes_and_one_decides_nothing(mon
     assert _tuning(monkeypatch, 6.0, 6.05, 6.1)[name] == "pass"
     assert _tuning(monkeypatch, 12.0, 12.05, 12.1)[name] == "fail"
     assert _tuning(monkeypatch, 6.0, 12.0)[name] == "undecided"
-    (tuner,) = [one for one in checks(Judge(True, {}, None), 141e9, Path(), tf32=True) if one.name == "tuner, gpt"]
+    (tuner,) = [
+        one for one in checks(Judge(True, {}, None), 141e9, Path(), devices=1, tf32=True) if one.name == "tuner, gpt"
+    ]
     assert tuner.repeats
 
 
@@ -364,7 +366,7 @@ def test_a_choice_that_is_slower_than_pytorchs_own_fails(monkeypatch: pytest.Mon
 def _repeated(
     folder: Path, monkeypatch: pytest.MonkeyPatch, judge: Callable[[Sequence[Path]], list[Finding]]
 ) -> GpuCheck:
-    check = Check("varies", (_module(folder, monkeypatch, WRITES),), judge, 20, 100, repeats=True)
+    check = Check("varies", (_module(folder, monkeypatch, WRITES),), judge, 20, repeats=True)
     return Session("cuda", folder / "gpu.json", 9).carry_out([check], THERE)
 
 
@@ -411,9 +413,10 @@ def test_the_largest_network_that_fits_is_taken() -> None:
             taken = training(family, "cuda", gib * 2**30)
             assert taken.fits(gib * 2**30), f"sides of {family} would be apart in {gib} GiB"
             assert gib < 79 or taken in sizes[:3], "about a billion parameters"
-    every = checks(Judge(True, {}, None), 141e9, Path("x"), tf32=True)
-    assert len({check.slug for check in every}) == len(every)
-    assert sum(check.least_s for check in every) < 9 * 60
+        whole, alone = (largest("cuda", gib * 2**30, alone=alone) for alone in (False, True))
+        assert whole.fits(gib * 2**30)
+        assert alone.fits_alone(gib * 2**30)
+        assert gib < 79 or {whole.choice.layers, alone.choice.layers} == {None}, "a whole network"
 
 
 def test_a_gpu_is_judged_by_what_is_advertised_of_its_whole_name_and_by_nothing_that_is_of_another() -> None:
