@@ -17,7 +17,7 @@ from engine.comm.transport import Heard, backend_of, listen
 from engine.errors import RunError
 from engine.result.gpu_check import Finding
 
-LIMIT = timedelta(seconds=60)
+LIMIT = timedelta(seconds=30)
 UNKNOWN = "unknown"
 
 
@@ -51,21 +51,18 @@ def judged(backend: str, heard: Sequence[Heard]) -> Finding:
 
 
 def _heard(device_type: str, ranks: int) -> list[Heard]:
-    """By rank. Raises RunError where one fails."""
+    """By rank; the first is this process. Raises RunError where another fails."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        pipes = [context.Pipe(duplex=False) for _ in range(ranks)]
-        processes = [
-            context.Process(target=_rank, args=(rank, ranks, there, f"{folder}/store", device_type), daemon=True)
-            for rank, (_, there) in enumerate(pipes)
-        ]
-        for process, (_, there) in zip(processes, pipes, strict=True):
-            process.start()
+        how = ranks, f"{folder}/store", device_type
+        pipes = []
+        for rank in range(1, ranks):
+            here, there = context.Pipe(duplex=False)
+            context.Process(target=_other, args=(there, rank, *how), daemon=True).start()
             there.close()
-        found = [Heard.from_text(_received(here)) for here, _ in pipes]
-        for process in processes:
-            process.join(LIMIT.total_seconds())
-        return found
+            pipes.append(here)
+        own = _rank(0, *how)
+        return [own, *(Heard.from_text(_received(pipe)) for pipe in pipes)]
 
 
 def _received(pipe: Connection) -> str:
@@ -77,7 +74,11 @@ def _received(pipe: Connection) -> str:
     raise RunError("A rank failed, or did not answer in time; what it said is in the log.")
 
 
-def _rank(rank: int, ranks: int, pipe: Connection, store: str, device_type: str) -> None:
+def _other(pipe: Connection, rank: int, ranks: int, store: str, device_type: str) -> None:
+    pipe.send(_rank(rank, ranks, store, device_type).to_text())
+
+
+def _rank(rank: int, ranks: int, store: str, device_type: str) -> Heard:
     torch.set_num_threads(1)
     device = torch.device("cuda", rank) if device_type == "cuda" else torch.device("cpu")
     heard = listen(backend_of(device), os.environ)
@@ -87,6 +88,7 @@ def _rank(rank: int, ranks: int, pipe: Connection, store: str, device_type: str)
     dist.all_reduce(total)
     if total.item() != ranks:
         raise RunError(f"{ranks} ranks added up ones to {total.item():g}.")
-    pipe.send(heard().to_text())
+    told = heard()
     dist.barrier()
     dist.destroy_process_group()
+    return told
