@@ -79,7 +79,7 @@ def checks(judge: Judge, memory_bytes: float, folder: Path, *, devices: int, tf3
     right = [inside("parity", 35), inside("streams", 40)]
     waits = [inside("steady", 25), inside("network", 12), inside("lost", 40 if two else 8)]
     fast = [contest("gpt", "plain", whole, 60), bench("profile", profile, judge.profile, 40)]
-    of_parts = [inside("kernels", 40, judge.kernels), inside("flags", 20, judge.flags)]
+    of_parts = [inside("kernels", 50, judge.kernels), inside("flags", 20, judge.flags)]
     single = [gemm("bf16"), bench("memory", memory, judge.memory, 10), bench("latency", latency, judge.latency, 8)]
     if not judge.on_gpu:
         return [*right, *waits, *fast, *of_parts, tuner(trained["gpt"]), *single]

@@ -1,7 +1,7 @@
 """Which kernels PyTorch takes for attention, and the layers' compiled functions: whether they are right, and faster."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from engine.measure.sample import calls_of, sample
 from engine.result import gate
 from engine.result.gpu_check import Finding
 from engine.result.interval import over_rounds
+from gpu_check import native
 from gpu_check.traffic import ROUNDS, rate
 
 HEADS, SEQUENCE, HEAD_SIZES = 16, 2048, (64, 80, 128)
@@ -28,6 +29,8 @@ class Case(NamedTuple):
     num_bytes: float
     roundings: int = 1
     """On the way to a result, in the plain form."""
+    rival: Callable[..., Any] | None = None
+    """Of the same arguments: what would run in its place, where that isn't the plain form."""
 
 
 def cases(device: torch.device) -> dict[str, Case]:
@@ -39,22 +42,35 @@ def cases(device: torch.device) -> dict[str, Case]:
         return torch.randn(shape, generator=drawing, device=device)
 
     x_MH, g_MH = drawn(rows, columns).bfloat16(), drawn(rows, columns).bfloat16()
-    weight_H, bias_H, mean_M1, rstd_M1 = drawn(columns), drawn(columns), drawn(rows, 1), drawn(rows, 1).abs() + 0.5
+    weight_H, bias_H = drawn(columns), drawn(columns)
+    variance_M1, mean_M1 = torch.var_mean(x_MH.float(), dim=1, correction=0, keepdim=True)
+    rstd_M1, by_rms_M1 = ((square_M1 + 1e-5).rsqrt() for square_M1 in (variance_M1, variance_M1 + mean_M1**2))
     columns_M1 = torch.randint(columns, (rows, 1), generator=drawing, device=device)
     highest_M1 = x_MH.amax(1, keepdim=True).float()
     dsum_MH, shares_2M = drawn(rows, columns).bfloat16(), drawn(2, rows)
     few_MH, added_MH = ((16 * drawn(rows, columns)).round().clamp(-64, 64).bfloat16() / 16 for _ in range(2))
-    shares_M, of_layer, of_rms = shares_2M[0], (x_MH, mean_M1, rstd_M1, weight_H), (x_MH, rstd_M1, weight_H)
+    shares_M, of_layer, of_rms = shares_2M[0], (x_MH, mean_M1, rstd_M1, weight_H), (x_MH, by_rms_M1, weight_H)
     heads_BNSD, rotation_2SP = x_MH.view(2, -1, columns // HEAD_SIZES[0], HEAD_SIZES[0]), drawn(2, columns // 64, 32)
     g_MF, opened_MF = (half.contiguous() for half in g_MH.chunk(2, dim=1))
     return {
         "loss and its gradient": Case(loss.of_whole_rows, (x_MH, columns_M1, 8.0), 2 + 4),
         "sums of split rows": Case(loss.of_split_rows, (x_MH, columns_M1, highest_M1), 2),
         "gradient of split rows": Case(loss.to_gradient, (x_MH, highest_M1, rstd_M1, columns_M1, mean_M1), 4),
-        "sum and its LayerNorm": Case(norm_parts.layer_norm, (few_MH, added_MH, weight_H, bias_H, 1e-5), 8),
-        "gradient of a LayerNorm": Case(norm_parts.layer_norm_gradients, (g_MH, *of_layer, dsum_MH), 8 + 4),
-        "sum and its RMSNorm": Case(norm_parts.rms_norm, (few_MH, added_MH, weight_H, 1e-5), 8),
-        "gradient of an RMSNorm": Case(norm_parts.rms_norm_gradients, (g_MH, *of_rms, dsum_MH), 8 + 4),
+        "sum and its LayerNorm": Case(
+            norm_parts.layer_norm, (few_MH, added_MH, weight_H, bias_H, 1e-5), 8,
+            rival=native.sum_and(native.layer_norm, weight_H, bias_H),
+        ),
+        "gradient of a LayerNorm": Case(
+            norm_parts.layer_norm_gradients, (g_MH, *of_layer, dsum_MH), 8 + 4,
+            rival=native.gradients_of(native.layer_norm, x_MH, dsum_MH, weight_H, bias_H),
+        ),
+        "sum and its RMSNorm": Case(
+            norm_parts.rms_norm, (few_MH, added_MH, weight_H, 1e-5), 8, rival=native.sum_and(native.rms_norm, weight_H)
+        ),
+        "gradient of an RMSNorm": Case(
+            norm_parts.rms_norm_gradients, (g_MH, *of_rms, dsum_MH), 8 + 4,
+            rival=native.gradients_of(native.rms_norm, x_MH, dsum_MH, weight_H),
+        ),
         "sum and its moments": Case(norm_parts.moments, (few_MH, added_MH), 4 + 6),
         "normalised": Case(norm_parts.normalised, (*of_layer, bias_H), 4),
         "shares of a norm's gradient": Case(norm_parts.norm_shares, (g_MH, *of_layer), 4 + 4),
@@ -67,7 +83,7 @@ def cases(device: torch.device) -> dict[str, Case]:
         "rotation": Case(fused.turn, (heads_BNSD, rotation_2SP), 4),
         "SwiGLU": Case(fused.swiglu, (x_MH,), 4, roundings=2),
         "gradient of SwiGLU": Case(fused.swiglu_gradient, (g_MF, x_MH, opened_MF), 12, roundings=2),
-    }
+    }  # fmt: skip
 
 
 def given_as(given: Sequence[Any], dtype: torch.dtype | None = None) -> list[Any]:
@@ -133,14 +149,19 @@ def _right(name: str, case: Case) -> Finding:
 
 def _faster(name: str, case: Case, device: torch.device) -> Finding:
     """In turns with the plain form, in one process."""
-    ways = case.function, case.function.plain
+    ways = case.function, case.rival or case.function.plain
     given = [given_as(case.given) for _ in ways]
 
     def seconds(at: int, calls: int) -> float:
         return sample(lambda: ways[at](*given[at]), calls, device)
 
     calls = [calls_of(seconds(at, 1)) for at in (0, 1)]
-    rounds = [[seconds(at, calls[at]) for at in (0, 1)] for _ in range(ROUNDS)]
+    rounds = [(seconds(0, calls[0]), seconds(1, calls[1])) for _ in range(ROUNDS)]
+    return by_plain(name, rounds)
+
+
+def by_plain(name: str, rounds: Sequence[tuple[float, float]]) -> Finding:
+    """rounds: seconds of a compiled function, and of its plain form or its rival."""
     ratios = over_rounds([ours / plain for ours, plain in rounds], 1)
     return Finding(
         name=f"{name}, compiled by plain", status=gate.at_most(ratios, 1.0), figure=ratios.high,

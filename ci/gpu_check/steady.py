@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -76,19 +76,26 @@ def _host(training: Trainer, device: torch.device, words: str) -> Finding:
 
 def _memory(training: Trainer, device: torch.device) -> Finding:
     """What the allocator has given out and holds, before and after some steps."""
-    name = f"memory over {STEPS[device.type]} steps"
+    steps = STEPS[device.type]
     if device.type != "cuda":
         training.step()
-        return Finding(name=name, status="told", sentence="a processor's allocator doesn't tell")
+        return Finding(
+            name=f"memory over {steps} steps", status="told", sentence="a processor's allocator doesn't tell"
+        )
     held = []
-    for _ in range(STEPS[device.type] + 1):
+    for _ in range(steps + 1):
         training.step()
         held.append((torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)))
+    return memory(held, torch.cuda.max_memory_allocated(device))
+
+
+def memory(held: Sequence[tuple[int, int]], peak: int) -> Finding:
+    """held: bytes given out and bytes reserved after each of some steps; peak: the most given out in any of them."""
     (allocated, reserved), (allocated_then, reserved_then) = held[0], held[-1]
     grown = max(allocated_then - allocated, reserved_then - reserved)
-    peak = torch.cuda.max_memory_allocated(device)
     return Finding(
-        name=name, status="fail" if grown > 0 else "pass", figure=reserved_then / peak, want="none of it grows",
+        name=f"memory over {len(held) - 1} steps", status="fail" if grown > 0 else "pass", figure=reserved_then / peak,
+        want="none of it grows",
         sentence=f"{grown / 1e6:+.1f} MB; reserved {reserved_then / 1e9:.2f} GB for a peak of {peak / 1e9:.2f}",
     )  # fmt: skip
 

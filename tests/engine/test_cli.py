@@ -45,8 +45,8 @@ OF_BENCH_MATMUL = """
 OF_PLAN = """
     model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout system gpus batch-tokens
     batch-size micro-batch precision reduce-dtype checkpoint-activations keep-activations overlap prefetch-depth
-    reduce-window bucket-bytes cache-bytes device-memory token-budget agnostic as-run equations exact top explain json out validate
-    measured refit
+    reduce-window bucket-bytes cache-bytes device-memory token-budget agnostic as-run equations exact top explain json
+    out validate measured refit
 """
 OF_BENCH_PEERS = """
     peer grid layout overlap checkpoint-activations batch-size micro-batch peer-micro-batch autocast precision device

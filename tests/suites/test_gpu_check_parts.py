@@ -11,7 +11,7 @@ from engine.layers.compiled import Compiled
 from engine.result.gpu_check import Finding
 from engine.training.trainer import Trainer
 from gpu_check import steady
-from gpu_check.kernels import kernels
+from gpu_check.kernels import ROUNDS, by_plain, cases, kernels
 
 CPU = torch.device("cpu")
 
@@ -75,3 +75,34 @@ def test_a_host_that_waits_fails_and_another_error_is_no_finding(monkeypatch: py
     with pytest.raises(RuntimeError, match="out of memory"):
         steady._never_waits(training("out of memory"), torch.device("cuda"))
     assert modes[-1] == "default"
+
+
+@pytest.mark.parametrize(
+    ("ratios", "status"),
+    [
+        ([0.9] * ROUNDS, "pass"),
+        ([1.05] * ROUNDS, "fail"),
+        ([0.9, 1.1] * (ROUNDS // 2), "undecided"),
+        ([0.9] * (ROUNDS - 1) + [5.0], "pass"),
+    ],
+)
+def test_a_compiled_function_that_is_slower_in_nearly_all_rounds_fails(ratios: list[float], status: str) -> None:
+    found = by_plain("it", [(2e-3 * ratio, 2e-3) for ratio in ratios])
+    assert found.status == status, found.sentence
+
+
+@pytest.mark.parametrize(
+    ("allocated", "reserved", "status"), [(5, 8, "pass"), (4, 8, "pass"), (6, 8, "fail"), (5, 9, "fail")]
+)
+def test_memory_that_grows_fails(allocated: int, reserved: int, status: str) -> None:
+    """Given out to the step or held by the allocator."""
+    found = steady.memory([(5, 8)] * 3 + [(allocated, reserved)], 6)
+    assert (found.status, found.name) == (status, "memory over 3 steps")
+
+
+def test_what_a_compiled_norm_has_to_beat_computes_the_same() -> None:
+    for name, case in cases(CPU).items():
+        if case.rival is not None:
+            ours, theirs = case.function.plain(*case.given), case.rival(*case.given)
+            of_x = slice(1, 2) if name.startswith("sum") else slice(0, 1)  # other statistics are in other formats
+            torch.testing.assert_close(theirs[of_x], ours[of_x], rtol=0.02, atol=0.05)

@@ -1,0 +1,42 @@
+"""What PyTorch has for a sum and its norm: an addition and a kernel, which the compiled functions have to beat."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Call = Callable[..., Any]
+Norm = Callable[..., Tensor]
+
+
+def layer_norm(x_MH: Tensor, weight_H: Tensor, bias_H: Tensor, eps: float = 1e-5) -> Tensor:
+    return F.layer_norm(x_MH, weight_H.shape, weight_H, bias_H, eps)
+
+
+def rms_norm(x_MH: Tensor, weight_H: Tensor, eps: float = 1e-5) -> Tensor:
+    return F.rms_norm(x_MH, weight_H.shape, weight_H, eps)
+
+
+def sum_and(norm: Norm, *parameters_H: Tensor) -> Call:
+    """x, added, ... -> the sum and its norm. The parameters are cast once, as in a step."""
+    cast = [parameter.bfloat16() for parameter in parameters_H]
+
+    def call(x_MH: Tensor, added_MH: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+        sum_MH = x_MH + added_MH
+        return sum_MH, norm(sum_MH, *cast)
+
+    return call
+
+
+def gradients_of(norm: Norm, x_MH: Tensor, dsum_MH: Tensor, *parameters_H: Tensor) -> Call:
+    """g, ... -> the gradients of x, to which is added what came to the sum, and of the parameters."""
+    leaves = [x_MH.detach().requires_grad_(), *(parameter.bfloat16().requires_grad_() for parameter in parameters_H)]
+    normal_MH = norm(*leaves)
+
+    def call(g_MH: Tensor, *_: object) -> tuple[Tensor, ...]:
+        dx_MH, *others = torch.autograd.grad(normal_MH, leaves, g_MH, retain_graph=True)
+        return dx_MH + dsum_MH, *others
+
+    return call
