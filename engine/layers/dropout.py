@@ -5,10 +5,11 @@ numbers depend on the shape that a rank happens to hold.
 """
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+
+from engine.layers.hash import MASK, mix, mix_bits, words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,37 +21,18 @@ class BatchRows:
     sequences: Tensor
 
 
-_MASK, _HALF, _TOP = (1 << 32) - 1, (1 << 16) - 1, 1 << 31
-_FACTOR = 0x45D9F3B
-
-
-Word = TypeVar("Word", int, Tensor)
-
-
-def _mix(value: Word) -> Word:
-    """A bijective scrambling of 32-bit numbers (multiply and xor-shift, as integer hashes do); int64 in tensors."""
-    value = (value ^ (value >> 16)) * _FACTOR & _MASK
-    value = (value ^ (value >> 16)) * _FACTOR & _MASK
-    return value ^ (value >> 16)
-
-
-def _mixed_bits(words: Tensor) -> Tensor:
-    """The same of the bits of int32, in place: half the memory. Products wrap; a shift carries the sign along."""
-    for _ in range(2):
-        words.bitwise_xor_((words >> 16).bitwise_and_(_HALF)).mul_(_FACTOR)
-    return words.bitwise_xor_((words >> 16).bitwise_and_(_HALF))
+_TOP = 1 << 31
 
 
 def keep_mask(rows: BatchRows, site: int, length: int, columns: range, p: float) -> Tensor:
     """Bool [B, length, len(columns)]: which elements of a [sequence, token, feature] tensor are kept."""
     device = rows.sequences.device
-    key = rows.seed & _MASK
+    key = rows.seed & MASK
     for word in (rows.seed >> 32, rows.step, site):
-        key = _mix(key ^ (word & _MASK)) + 0x9E3779B9 & _MASK
-    rows_BS = rows.sequences.unsqueeze(1) * length + torch.arange(length, device=device)
-    rows_BS = _mix(key ^ (rows_BS & _MASK)) ^ _mix(rows_BS >> 32)
-    columns_H = _mix(torch.arange(columns.start, columns.stop, device=device) + 0x9E3779B9 & _MASK)
-    bits_BSH = _mixed_bits(rows_BS.to(torch.int32).unsqueeze(2) ^ columns_H.to(torch.int32))
+        key = mix(key ^ (word & MASK)) + 0x9E3779B9 & MASK
+    rows_BS = words_of(rows.sequences.unsqueeze(1) * length + torch.arange(length, device=device), key)
+    columns_H = mix(torch.arange(columns.start, columns.stop, device=device) + 0x9E3779B9 & MASK)
+    bits_BSH = mix_bits(rows_BS.unsqueeze(2) ^ columns_H.to(torch.int32))
     return bits_BSH.bitwise_xor_(-_TOP) >= int(p * 2**32) - _TOP  # as numbers without a sign compare
 
 

@@ -18,10 +18,10 @@ from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
 from engine.layers.chunk import CHUNK_BYTES
 from engine.layers.dropout import BatchRows, keep_mask
-from engine.layers.dropout import _mix as mix
 from engine.layers.elementwise import Rotate, SwiGLU
 from engine.layers.embedding import TokenEmbedding
 from engine.layers.fused import FusedRotate, FusedSwiGLU
+from engine.layers.hash import mix
 from engine.layers.linear import Linear, all_reduce
 from engine.layers.loss import CrossEntropy
 from engine.layers.norm import LayerNorm, RMSNorm
