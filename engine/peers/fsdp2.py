@@ -43,7 +43,7 @@ def fill(model: SerialModel, case: Case) -> None:
         mesh, local, all_rows = parameter.device_mesh, parameter.to_local(), len(parameter)
         first = min(-(-all_rows // mesh.size(dim)) * mesh.get_local_rank(dim), all_rows)
         with torch.no_grad():
-            local.copy_(initial_rows(placements[name], range(first, first + len(local)), case.seed))
+            local.copy_(initial_rows(placements[name], range(first, first + len(local)), case.seed, local.device))
 
 
 class FSDP2:
