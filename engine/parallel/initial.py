@@ -4,8 +4,8 @@ A value follows from the seed, the parameter's name and the element's place in t
 random bits are the same on every device. The normal number made of them may differ in its last bits, as PyTorch's
 erfinv does; on processors without MKL that is 1e-6 off at three standard deviations, and 4e-5 beyond five.
 
-Nothing is compiled for GPUs: in PyTorch's own passes an element moves some 260 bytes, so that a billion of them takes a
-tenth of a second, and a compiler takes longer than that.
+Inductor compiles nothing of it for GPUs: in PyTorch's own passes an element moves some 260 bytes, so that a billion of
+them takes a tenth of a second, and Inductor takes longer. PyTorch compiles erfinv when a GPU first calls it.
 """
 
 import hashlib
@@ -51,15 +51,16 @@ def fill(part: Tensor, placement: Placement, offsets: tuple[int, ...], seed: int
         return part.fill_(placement.init.value)
     row_key, second_key, column_key = _keys(seed, placement.name)
     columns = words_of(_columns(part, placement, offsets), column_key)
+    numbers = torch.arange(offsets[0], offsets[0] + len(part), device=part.device).unsqueeze(1)
+    first, second = words_of(numbers, row_key), words_of(numbers, second_key)
     slices = list(chunks(len(part), 4 * len(columns), part.device.type))
     most = max((len(part[rows]) for rows in slices), default=0)
     memory = torch.empty(2, most, len(columns), dtype=torch.int32, device=part.device)
     for rows in slices:
         values = part[rows]
         bits, spare = memory[:, : len(values)]
-        numbers = torch.arange(len(values), device=part.device).add_(offsets[0] + rows.start).unsqueeze(1)
-        torch.bitwise_xor(words_of(numbers, row_key), columns, out=bits)
-        mix_bits(mix_bits(bits, spare).bitwise_xor_(words_of(numbers, second_key)), spare)
+        torch.bitwise_xor(first[rows], columns, out=bits)
+        mix_bits(mix_bits(bits, spare).bitwise_xor_(second[rows]), spare)
         normal(bits.view(values.shape), placement.init.std, values)
     return part
 
