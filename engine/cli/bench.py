@@ -161,11 +161,13 @@ def matmul(
 def startup(
     *,
     grid: Annotated[Grid, word(Grid.parse, GRID), Parameter(help="the default has 32,768 ranks")] = Grid(8, 4, 16, 64),
-    model: Annotated[str | None, Parameter(help="of which a checkpoint is planned too, such as gpt-320b")] = None,
+    model: Annotated[str | None, Parameter(help="of which more is measured, such as gpt-320b")] = None,
     json: Json = False,
 ) -> int:
-    """Measure what Grid and Comm, and the plan of a checkpoint, cost one rank of a very large job."""
-    from engine.bench import checkpoint
+    """Measure what Grid and Comm, and a model's initial values and plan of a checkpoint, cost a rank of a large job."""
+    import torch
+
+    from engine.bench import checkpoint, initial
     from engine.bench.startup import measure
 
     network = ModelChoice(model=model).resolve() if model else None
@@ -173,7 +175,9 @@ def startup(
     words, record = f"{grid.size:,} ranks, {found}", {"ranks": grid.size, **asdict(found)}
     if network is not None:
         plan = checkpoint.measure(network, grid)
-        words, record = f"{words}\n{network.name}, {plan}", record | asdict(plan)
+        drawing = initial.measure(initial.largest(network, grid), grid, torch.device("cpu"))
+        words = f"{words}\n{network.name}, {plan}\n{network.name}, {drawing}"
+        record |= asdict(plan) | asdict(drawing)
     tell(words, record, as_json=json)
     return 0
 

@@ -260,7 +260,7 @@ def test_a_person_reads_a_table_and_a_program_the_same_as_json(
         "gemm": (["bench", "gemm", "--sizes", "32,64", "--dtype", "fp32"], "64 x 64"),
         "memory": (["bench", "memory", "--array-size", "1e5", "--repeats", "3"], "triad"),
         "latency": (["bench", "latency", "--samples", "20"], "dispatch"),
-        "startup": (["bench", "startup", "--grid", "2x2x2x1", "--model", "gpt-test"], "the table of all"),
+        "startup": (["bench", "startup", "--grid", "2x2x2x1", "--model", "gpt-test"], "G elements/s"),
         "train": (["train", *SMALL, "--iterations", "3"], "at first"),
     }
     for name, (words, told) in commands.items():
