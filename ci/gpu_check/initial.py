@@ -1,0 +1,47 @@
+"""Initial values: whether a GPU draws those of a processor, and how fast."""
+
+from collections.abc import Iterator
+from statistics import median
+
+import torch
+
+from engine.bench.initial import measure
+from engine.grid import Grid
+from engine.parallel.initial import fill
+from engine.placement import NORMAL, Gaussian, Placement
+from engine.result.gpu_check import Finding
+
+ROWS, COLUMNS, EPS = 1 << 10, 1 << 11, 4.0
+SHAPE = {"cpu": (1 << 10, 1 << 11), "cuda": (1 << 14, 1 << 14)}
+"""Of what is timed."""
+
+
+def initial_values(device: torch.device) -> Iterator[Finding]:
+    """Against the processor's in float64: without MKL its own erfinv is coarser than a GPU's in fp32."""
+    yield _right(device)
+    timed = Placement("weight", SHAPE[device.type], NORMAL, True, Gaussian(0.02))
+    drawing = measure(timed, Grid(), device)
+    yield Finding(
+        name="rate of initial values",
+        status="told",
+        figure=drawing.elements / median(drawing.drawn_s),
+        unit="elements/s",
+        sentence=str(drawing),
+    )
+
+
+def _right(device: torch.device) -> Finding:
+    """Of a weight of more than 2^32 elements, the last rows."""
+    whole = Placement("weight", (1 << 22, COLUMNS), NORMAL, True, Gaussian(0.02))
+    begin = (whole.shape[0] - ROWS, 0)
+    found = fill(torch.empty(ROWS, COLUMNS, device=device), whole, begin, 3).cpu().double()
+    exact = fill(torch.empty(ROWS, COLUMNS, dtype=torch.float64), whole, begin, 3)
+    worst = float(((found - exact) / exact).abs().nan_to_num(torch.inf).max()) / torch.finfo(torch.float32).eps
+    return Finding(
+        name="initial values",
+        status="pass" if worst <= EPS else "fail",
+        figure=worst,
+        unit="eps",
+        want=f"at most {EPS:g} from the processor's in float64",
+        sentence=f"{ROWS * COLUMNS:,} values",
+    )
