@@ -17,6 +17,8 @@ def main(part: str, device: str, file: str) -> int:
     import torch
 
     target, out = torch.device("cuda:0" if device == "cuda" else "cpu"), Path(file)
+    if target.type == "cpu":
+        torch.set_num_threads(1)  # on a busy machine those of a pool wait for each other
     if part == "look":
         write_text(out, json.dumps(look(target)))
         return 0
@@ -51,11 +53,13 @@ def look(device: "torch.device") -> dict[str, object]:
 def parity(device: "torch.device") -> Iterator[Finding]:
     """Every layer and a training step, in fp32 without TF32 and in bf16."""
     from engine.measure.gemm import full_precision
+    from gpu_check.initial import initial_values
     from gpu_check.layers import dropout, layers
     from gpu_check.steps import steps
 
     with full_precision():
         yield dropout(device)
+        yield from initial_values(device)
         for name in ("fp32", "bf16"):
             yield from layers(device, name)
             yield from steps(device, name)
