@@ -22,11 +22,14 @@ Found = TypeVar("Found")
 class Compiled(Generic[Given, Found]):
     """A function in two forms. plain: what processors run; source: what is compiled, the same unless it is given.
 
-    Its first argument, a tensor, says where it runs.
+    Its first argument, a tensor, says where it runs. tried: whether Inductor may try several block sizes, for which it
+    copies all that is written to.
     """
 
-    def __init__(self, plain: Callable[Given, Found], source: Callable[Given, Found] | None = None) -> None:
-        self.plain, self.source = plain, source or plain
+    def __init__(
+        self, plain: Callable[Given, Found], source: Callable[Given, Found] | None = None, *, tried: bool = True
+    ) -> None:
+        self.plain, self.source, self._tried = plain, source or plain, tried
 
     def __call__(self, *given: Given.args, **named: Given.kwargs) -> Found:
         """Compiled for the tensors of a GPU, where there is a compiler for it."""
@@ -44,7 +47,9 @@ class Compiled(Generic[Given, Found]):
         folder = cache_folder()
         if folder is not None:
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
-        compiled: Callable[Given, Found] = torch.compile(self.source, fullgraph=True)
+        compiled: Callable[Given, Found] = torch.compile(
+            self.source, fullgraph=True, options=None if self._tried else {"triton.autotune_pointwise": False}
+        )
         return compiled
 
 
@@ -66,9 +71,9 @@ def traced(run: Callable[..., Any]) -> Iterator[None]:
 
 
 def fuses(tensor: Tensor) -> bool:
-    """Whether functions of this tensor run compiled: on a GPU for which Inductor has its compiler, Triton."""
+    """Whether functions of this tensor run compiled: on a GPU for which Inductor may compile and has Triton."""
     if not tensor.is_cuda:
         return tensor.is_meta and _traced is not None
     from torch.utils._triton import has_triton  # it remembers
 
-    return has_triton()
+    return os.environ.get("TORCH_COMPILE_DISABLE") != "1" and has_triton()
