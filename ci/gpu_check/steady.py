@@ -107,7 +107,6 @@ def _resumed(training: Trainer) -> Finding:
         first = [training.step()[:2] for _ in range(2)]
         saved = Saved(path, read_manifest(path, training.plan.model))
         training.done = saved.manifest.step
-        training.optimizer.start_from(training.done)
         store.load(saved, training.model, training.optimizer.state)
         again = [training.step()[:2] for _ in range(2)]
     return Finding(

@@ -8,27 +8,27 @@ over x and y before they return:
     everything: all-reduced over data, at the end of the step or, in buckets, during its last backward
 """
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from itertools import accumulate, pairwise
 from math import prod
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from engine.comm.funnel import Comm, Handle, Kind
 from engine.grid import Axis
 from engine.overlap.bucket import bucket_bytes
 from engine.overlap.data_sum import DataSum
 from engine.overlap.flags import Overlap
+from engine.overlap.flat import Flat
 from engine.overlap.weight import ShardedWeight
 from engine.precision import Precision
 
-OnSummed = Callable[[Sequence[nn.Parameter]], None]
+OnSummed = Callable[[int, int], None]
+"""Of elements [start, stop) of the buffer."""
 
 
 class Fill(Protocol):
@@ -74,25 +74,23 @@ class Reduction:
         self,
         comm: Comm,
         weights: Sequence[ShardedWeight],
-        replicated: Sequence[nn.Parameter],
+        flat: Flat,
         precision: Precision,
         overlap: Overlap,
     ) -> None:
         self._comm = comm
         self._over_z, self._over_data = precision.reduce(comm.grid.z), precision.reduce(comm.grid.data)
-        self._parameters = [weight.shard for weight in weights] + list(replicated)
-        offsets = [0, *accumulate(parameter.numel() for parameter in self._parameters)]
-        self._starts = offsets[:-1]
-        like = self._parameters[0]
-        self.flat = torch.zeros(offsets[-1], dtype=like.dtype, device=like.device)
-        for parameter, (start, stop) in zip(self._parameters, pairwise(offsets), strict=True):
-            parameter.grad = self.flat[start:stop].view(parameter.shape)
+        self.flat = torch.zeros_like(flat.masters)
+        for parameter in flat.places:
+            parameter.grad = flat.view(self.flat, parameter)
         self._gradients: dict[ShardedWeight, _Gradient] = {}
-        for weight, (start, stop) in zip(weights, pairwise(offsets), strict=False):
-            elements = self.flat[start:stop]
+        sharded = 0
+        for weight in weights:
+            start, sharded = flat.places[weight.shard]
+            elements = self.flat[start:sharded]
             tile = weight.tile(elements) if comm.grid.z == 1 else None
             self._gradients[weight] = _Gradient(start, elements, tile)
-        self._replicated = self.flat[offsets[len(weights)] :]
+        self._replicated = self.flat[sharded:]
         self._flights: deque[tuple[_Gradient, Handle]] = deque()
         """Reduce-scatters, in the order in which they were issued."""
         self._late: list[tuple[_Gradient, Tensor]] = []
@@ -154,7 +152,7 @@ class Reduction:
     def finish(self, on_summed: OnSummed | None = None) -> None:
         """End a step, after the backward of its last micro-batch: every gradient is final.
 
-        on_summed: called with the parameters of each piece once it is summed, while later pieces are in flight.
+        on_summed: called with each piece once it is summed, while later pieces are in flight.
         """
         shared = self._comm.issue(Kind.ALL_REDUCE, Axis.Z, self._replicated) if self._replicated.numel() else None
         self._land(0)
@@ -172,7 +170,7 @@ class Reduction:
                 if start <= gradient.start < stop:
                     gradient.elements.add_(shard)
             if on_summed is not None:
-                on_summed(self._parameters[bisect_left(self._starts, start) : bisect_left(self._starts, stop)])
+                on_summed(start, stop)
 
     def _land(self, window: int) -> None:
         """Take in the oldest reduce-scatters until only so many are in flight (ORS, axonn-sc24 V-D)."""

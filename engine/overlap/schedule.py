@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from engine.comm.funnel import Comm
 from engine.overlap.flags import Overlap
+from engine.overlap.flat import Flat
 from engine.overlap.prefetch import Prefetch
 from engine.overlap.reduction import Fill, OnSummed, Reduction
 from engine.overlap.weight import Casts, ShardedWeight, gathered_bytes
@@ -44,14 +45,17 @@ class WeightSchedule:
         replicated: Sequence[nn.Parameter],
         precision: Precision,
         overlap: Overlap,
+        masters: Tensor | None = None,
     ) -> None:
+        """masters: the tensor in which all of them lie, in this order; without it they are moved into one."""
         self.overlap = overlap
         self._in_step = False
         self.compute_dtype = precision.compute
-        whole = [weight.shard for weight in weights] if comm.grid.z == 1 else []
-        self._casts = Casts([*whole, *replicated], precision.compute)
+        self.flat = Flat([*(weight.shard for weight in weights), *replicated], masters)
+        by_z = sum(weight.shard.numel() for weight in weights) if comm.grid.z > 1 else 0  # cast as they are sent
+        self._casts = Casts(self.flat, by_z, precision.compute)
         self._prefetch = Prefetch(comm, self._casts, precision.compute, overlap)
-        self._reduction = Reduction(comm, weights, replicated, precision, overlap)
+        self._reduction = Reduction(comm, weights, self.flat, precision, overlap)
 
     def gather(self, weight: ShardedWeight) -> Tensor:
         """The weight's tile [n, k] in the compute dtype."""
@@ -79,13 +83,17 @@ class WeightSchedule:
     def finish_step(self, on_summed: OnSummed | None = None) -> None:
         """After the last backward: every gradient is final, and nothing is in flight.
 
-        on_summed: called with some of the parameters as soon as their gradients are final, until it has had all.
+        on_summed: called with some elements as soon as their gradients are final, until it has had all.
         """
         self._casts.end_step()
         self._prefetch.end_step()
         with torch.no_grad():
             self._reduction.finish(on_summed)
         self._in_step = False
+
+    def changing(self, start: int, stop: int) -> AbstractContextManager[Tensor | None]:
+        """What changes these elements of the parameters changes the copy that this gives alike; see Casts."""
+        return self._casts.changing(start, stop)
 
     def abort_step(self) -> None:
         """Leave a step in its middle, once Comm.abandon() has waited for all that is in flight."""
@@ -127,5 +135,7 @@ class WeightSchedule:
 
     @property
     def flat_gradients(self) -> Tensor:
-        """All gradients of this rank, each parameter's .grad being a view of some; final after finish_step()."""
+        """All gradients of this rank in the order of flat, each parameter's .grad being a view of some; final after
+        finish_step().
+        """
         return self._reduction.flat

@@ -1,12 +1,14 @@
 """A weight matrix on this rank."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
 import torch
 from torch import Tensor, nn
 
+from engine.overlap.flat import Flat
 from engine.placement import Placement
 
 
@@ -30,38 +32,72 @@ class ShardedWeight:
 
 
 class Casts:
-    """Parameters in the compute dtype. In a step they are cast once, all together, not at each use.
+    """Parameters in the compute dtype. A copy of them, if the dtypes differ, is made when a step starts, all at once.
 
-    Takes the memory of one such copy of each, if the dtypes differ.
+    Whoever changes all parameters and the copy alike, as an optimizer does, spares the next step that. What changes a
+    parameter after that is told by the count of changes that PyTorch keeps of a tensor and its views; writes through
+    parameter.data, and those of fused kernels, are not in it. first: elements before it are never asked for.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], dtype: torch.dtype) -> None:
-        self._dtype = dtype
-        held = {parameter: parameter.detach() for parameter in parameters}
-        self._as_they_are = {parameter: values for parameter, values in held.items() if values.dtype == dtype}
-        self._masters = {parameter: values for parameter, values in held.items() if values.dtype != dtype}
+    def __init__(self, flat: Flat, first: int, dtype: torch.dtype) -> None:
+        self._flat, self._first, self._dtype = flat, first, dtype
+        self._masters = flat.masters[first:]
+        self._narrow = dtype != self._masters.dtype and len(self._masters) > 0
+        self._held = {p: p.detach() for p, (start, _) in flat.places.items() if start >= first}
+        self._whole: Tensor | None = None
         self._copies: dict[nn.Parameter, Tensor] = {}
-        self._fresh = False
+        self._in_step = False
+        self._changed: list[tuple[int, int]] = []
+        """With the copy, since a step last ended."""
+        self._version = 0
+        """Of the masters, then."""
 
     def start_step(self) -> None:
         """The parameters don't change until the step ends."""
-        if self._masters and not self._copies:
-            self._copies = {
-                parameter: torch.empty_like(values, dtype=self._dtype) for parameter, values in self._masters.items()
-            }
-        if self._masters:
-            torch._foreach_copy_(list(self._copies.values()), list(self._masters.values()))
-            self._fresh = True
+        if not self._narrow:
+            return
+        if self._whole is None:
+            self._whole = torch.empty_like(self._masters, dtype=self._dtype)
+            self._copies = {p: self._copy_of(*self._flat.places[p]).view(p.shape) for p in self._held}
+        if not self._is_fresh():
+            self._whole.copy_(self._masters)
+        self._in_step = True
 
     def end_step(self) -> None:
         """They are about to change."""
-        self._fresh = False
+        if self._in_step:
+            self._changed.clear()
+        self._in_step = False
 
     def of(self, parameter: nn.Parameter) -> Tensor:
         """Its elements, of which no gradient is taken."""
-        if parameter in self._as_they_are:
-            return self._as_they_are[parameter]
-        return self._copies[parameter] if self._fresh else self._masters[parameter].to(self._dtype)
+        if self._in_step:
+            return self._copies[parameter]
+        held = self._held[parameter]
+        return held.to(self._dtype) if self._narrow else held
+
+    @contextmanager
+    def changing(self, start: int, stop: int) -> Iterator[Tensor | None]:
+        """The copy of these elements of the masters, to be changed as they are; None if there is none of them."""
+        if self._whole is None or start < self._first:
+            yield None
+            return
+        if self._version != self._masters._version:
+            self._changed.clear()
+        yield self._copy_of(start, stop)
+        self._changed.append((start, stop))
+        self._version = self._masters._version
+
+    def _copy_of(self, start: int, stop: int) -> Tensor:
+        assert self._whole is not None
+        return self._whole[start - self._first : stop - self._first]
+
+    def _is_fresh(self) -> bool:
+        """Whether all has been changed with the copy, and nothing else since."""
+        end = self._first
+        for start, stop in sorted(self._changed):
+            end = max(end, stop) if start <= end else end
+        return end == self._first + len(self._masters) and self._version == self._masters._version
 
 
 def gathered_bytes(weights: Iterable[ShardedWeight], dtype: torch.dtype) -> int:

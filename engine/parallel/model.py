@@ -1,6 +1,6 @@
 """ParallelModel: a 4D-parallel network and the steps that train it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
@@ -13,6 +13,7 @@ from engine.layers.dropout import BatchRows
 from engine.layers.linear import Linear
 from engine.models.serial import SerialModel
 from engine.overlap.flags import AUTO, Overlap
+from engine.overlap.flat import Of
 from engine.overlap.schedule import GatheredMemory, OnSummed, WeightSchedule
 from engine.overlap.weight import ShardedWeight
 from engine.placement import Placement
@@ -36,10 +37,10 @@ class ParallelModel(nn.Module):
         self.cached_blocks = 0
         self._passes_left = 0
         self._local_parameters = MappingProxyType(dict(module.named_parameters()))
+        self._placement_of = {p: placements[name] for name, p in self._local_parameters.items()}
         by_replicas: dict[int, list[Tensor]] = {}
-        for name, parameter in self._local_parameters.items():
-            assert parameter.grad is not None
-            by_replicas.setdefault(placements[name].replicas(comm.grid), []).append(parameter.grad)
+        for replicas, start, stop in self.ranges(lambda placement: placement.replicas(comm.grid)):
+            by_replicas.setdefault(replicas, []).append(self.flat_gradients[start:stop])
         self.gradients_by_replicas = MappingProxyType(by_replicas)
         """Views of the gradients, by how many ranks of a data group hold the same elements."""
 
@@ -47,6 +48,10 @@ class ParallelModel(nn.Module):
     def flat_gradients(self) -> Tensor:
         """All gradients of this rank in one tensor, each parameter's .grad being a view of some of it."""
         return self.schedule.flat_gradients
+
+    def ranges(self, kind: Callable[[Placement], Of]) -> list[tuple[Of, int, int]]:
+        """Of the flat parameters, and of their gradients: elements [start, stop) whose parameters are of one kind."""
+        return self.schedule.flat.ranges(lambda parameter: kind(self._placement_of[parameter]))
 
     @property
     def gathered_memory(self) -> GatheredMemory:
@@ -80,8 +85,8 @@ class ParallelModel(nn.Module):
     def finish_step(self, on_summed: OnSummed | None = None) -> None:
         """Sum over z and data what the backward passes left to be summed.
 
-        on_summed: called with each piece of the parameters as soon as their gradients are final, so that an optimizer
-        can step them while the rest is still being summed.
+        on_summed: called with elements [start, stop) of flat_gradients as soon as they are final, so that an optimizer
+        can step their parameters while the rest is still being summed.
         """
         self._passes_left = 0
         self.schedule.finish_step(on_summed)

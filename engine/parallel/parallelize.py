@@ -26,6 +26,7 @@ from engine.models.adapters.values import Values
 from engine.models.architecture import Architecture
 from engine.models.serial import SerialCrossEntropy, without_values
 from engine.overlap.flags import ALL, Overlap
+from engine.overlap.flat import in_order
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
 from engine.parallel.initial import initial
@@ -65,17 +66,20 @@ def parallelize(
     }
     parameters: dict[str, nn.Parameter] = {}
     weights: dict[str, ShardedWeight] = {}
-    for name, placement in placements.items():
+    numels = {name: placements[name].local_numel(grid) for name in in_order(placements, grid)}
+    masters, start = torch.empty(sum(numels.values()), dtype=precision.master, device=device), 0
+    for name, numel in numels.items():
+        placement, elements = placements[name], masters[start : start + numel]
         if values is None:
-            local = initial(placement, grid, coords, seed, device).to(precision.master)
+            elements.copy_(initial(placement, grid, coords, seed, device))
         else:
-            local = values(placement, grid, coords, precision.master).to(device)
-        tile = placement.tile_shape(grid)
-        parameters[name] = nn.Parameter(local if placement.sharded else local.view(tile))
+            elements.copy_(values(placement, grid, coords, precision.master))
+        tile, start = placement.tile_shape(grid), start + numel
+        parameters[name] = nn.Parameter(elements if placement.sharded else elements.view(tile))
         if placement.sharded:
             weights[name] = ShardedWeight(placement, parameters[name], tile)
     replicated = [parameter for name, parameter in parameters.items() if name not in weights]
-    schedule = WeightSchedule(comm, list(weights.values()), replicated, precision, overlap)
+    schedule = WeightSchedule(comm, list(weights.values()), replicated, precision, overlap, masters)
 
     def replacement(name: str, layer: nn.Module) -> nn.Module | None:
         """The layer of the grid for a serial one; None for one that works on a part of its features as it is."""

@@ -50,7 +50,7 @@ def trace(plan: Plan, rank: int = 0, *, device_memory: float | None = None, comp
         comm = Comm(plan.grid, recorder=Collectives(log), device="meta")
         assert comm.recorder is not None
         trainer = Trainer(_of_few(plan, 1), comm, comm.recorder)
-        trainer.launch_step()  # in which the order of gathers is learnt, and the moments are made
+        trainer.launch_step()  # in which the order of gathers is learnt, and what stays from step to step is made
         state_bytes = log.live
         _size_cache(trainer, device_memory, log.peak)
         passes = plan.config.batch.per_rank(plan.grid) // plan.config.batch.at_once(plan.grid)

@@ -91,7 +91,8 @@ class Operators(TorchDispatchMode):
     ) -> Any:
         given = kwargs or {}
         if func is aten._fused_adamw_.default or func is aten._fused_adamw_.tensor_lr:
-            self._log.sweep(7 * sum(tensor.nbytes for tensor in args[0]))  # reads p, g, m, v and writes p, m, v
+            passes = 7 if given.get("grad_scale") is None else 8  # reads p, g, m, v; writes p, m, v, and a scaled g
+            self._log.sweep(passes * sum(tensor.nbytes for tensor in args[0]))
             return None
         out = _shape(func, args)
         if out is None:

@@ -2,19 +2,21 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim.adamw import adamw
 
 from engine.comm.funnel import Kind
 from engine.grid import Axis
+from engine.layers.compiled import Compiled
 from engine.parallel.model import ParallelModel
-from engine.placement import Placement
 from engine.training.config import OptimConfig
 
-LONG, ROW = 65536, 512
+LONG, ROW_OF_NORM = 65536, 512
 """Of elements, where a norm is taken by rows."""
+ROW = 16
+"""Elements in which 16 bytes begin anew, whatever the dtype."""
 
 
 def learning_rate(config: OptimConfig, step: int) -> float:
@@ -32,63 +34,131 @@ def learning_rate(config: OptimConfig, step: int) -> float:
 
 
 class AdamW:
-    """PyTorch's fused AdamW over a rank's parameters, any part of which can be stepped alone.
+    """AdamW over the tensors in which a rank's parameters lie, any part of which can be stepped alone.
 
-    Whether a parameter is a matrix, which decays, is read from its serial shape. state: of each parameter that has been
-    stepped, under the names that torch.optim.AdamW gives it. That class itself would load torch's compiler, a third of
-    the processor time in which a rank starts.
+    Whether a parameter is a matrix, which decays, is read from its serial shape. state: of each parameter its moments,
+    under the names that torch.optim.AdamW gives them. That class itself would load torch's compiler, a third of the
+    processor time in which a rank starts.
     """
 
-    def __init__(
-        self, parameters: Mapping[str, nn.Parameter], placements: Mapping[str, Placement], config: OptimConfig
-    ) -> None:
-        self.learning_rate = config.learning_rate
-        self.state: dict[nn.Parameter, dict[str, Tensor]] = {}
-        self._config = config
-        self._decays = {p: len(placements[name].shape) > 1 for name, p in parameters.items()}
+    def __init__(self, model: ParallelModel, config: OptimConfig) -> None:
+        flat = model.schedule.flat
+        self._model, self._config = model, config
+        over_z = model.comm.grid.z > 1  # what that shards has no copy
+        self._ranges = model.ranges(lambda placement: (len(placement.shape) > 1, over_z and placement.sharded))
+        self._moments = torch.zeros_like(flat.masters), torch.zeros_like(flat.masters)
+        self._unscaled = torch.ones((), dtype=flat.masters.dtype, device=flat.masters.device)
+        self.state: Mapping[nn.Parameter, Mapping[str, Tensor]] = {
+            parameter: {
+                name: flat.view(moment, parameter)
+                for name, moment in zip(("exp_avg", "exp_avg_sq"), self._moments, strict=True)
+            }
+            for parameter in flat.places
+        }
+        self.start_step(0)
+
+    def start_step(self, done: int) -> None:
+        """After so many steps, before the next one's first part."""
+        config, masters = self._config, self._model.schedule.flat.masters
+        self.learning_rate = learning_rate(config, done)
+        self._rules = [
+            Rule(done + 1, self.learning_rate, config.beta1, config.beta2, decay, config.eps)
+            for decay in (0.0, config.weight_decay)
+        ]
+        factors = torch.tensor([rule.factors() for rule in self._rules], dtype=masters.dtype)
+        if masters.is_cuda:
+            factors = factors.pin_memory()
+        self._factors = factors.to(masters.device, non_blocking=True).unbind()
 
     @torch.no_grad()
-    def step(self, parameters: Iterable[nn.Parameter] | None = None) -> None:
-        """Step these parameters, by default all, without a look at any other."""
-        config = self._config
-        chosen = list(self._decays if parameters is None else parameters)
-        for decays in (True, False):
-            group = [p for p in chosen if self._decays[p] is decays]
-            if not group:
+    def step(self, start: int = 0, stop: int | None = None, *, scale: Tensor | None = None) -> None:
+        """Step these elements, by default all, without a look at any other.
+
+        scale: their gradients are taken times that. What .grad holds afterwards is not told: some kernels scale it.
+        """
+        scale = self._unscaled if scale is None else scale
+        schedule, (first, second) = self._model.schedule, self._moments
+        masters, gradients = schedule.flat.masters, schedule.flat_gradients
+        for (decays, _), low, high in self._ranges:
+            low, high = max(low, start), high if stop is None else min(high, stop)
+            if low >= high:
                 continue
-            for parameter in group:
-                if parameter not in self.state:
-                    self.state[parameter] = _state(parameter, 0)
-            states = [self.state[p] for p in group]
-            adamw(
-                list[Tensor](group),
-                [p.grad for p in group if p.grad is not None],
-                [state["exp_avg"] for state in states],
-                [state["exp_avg_sq"] for state in states],
-                [],
-                [state["step"] for state in states],
-                foreach=False,
-                fused=True,
-                amsgrad=False,
-                beta1=config.beta1,
-                beta2=config.beta2,
-                lr=self.learning_rate,
-                weight_decay=config.weight_decay if decays else 0.0,
-                eps=config.eps,
-                maximize=False,
-            )
-
-    def start_from(self, step: int) -> None:
-        """The state of all parameters after so many steps, with moments of zero that are to be filled."""
-        for parameter in self._decays:
-            self.state[parameter] = _state(parameter, step)
+            # In rows, so that a compiler knows of any length what it is a multiple of, and vectorises.
+            rows = (-1, ROW) if (high - low) % ROW == 0 else (-1, 1)
+            p, g, m, v = (of[low:high].view(rows) for of in (masters, gradients, first, second))
+            with schedule.changing(low, high) as copy:
+                copied = None if copy is None else copy.view(rows)
+                adamw(p, g, m, v, copied, scale, self._factors[decays], self._rules[decays])
 
 
-def _state(parameter: nn.Parameter, step: int) -> dict[str, Tensor]:
-    held = parameter.detach()
-    counts = "cpu" if held.is_meta else held.device  # beside the parameter for a fused kernel, which reads it
-    steps = torch.tensor(float(step), dtype=torch.float32, device=counts)
-    return {"step": steps, "exp_avg": torch.zeros_like(held), "exp_avg_sq": torch.zeros_like(held)}
+class Rule(NamedTuple):
+    """What AdamW does to a parameter in a step. number: of the step, the first being 1."""
+
+    number: int
+    learning_rate: float
+    beta1: float
+    beta2: float
+    decay: float
+    eps: float
+
+    def factors(self) -> tuple[float, ...]:
+        """What is compiled takes them from a tensor, as they change from step to step."""
+        unbiased = 1 - self.beta1**self.number, 1 - self.beta2**self.number
+        kept = 1 - self.learning_rate * self.decay
+        return 1 - self.beta1, 1 - self.beta2, kept, self.learning_rate / unbiased[0], unbiased[1] ** -0.5, self.eps
+
+
+def _in_one_pass(
+    masters: Tensor,
+    gradients: Tensor,
+    first: Tensor,
+    second: Tensor,
+    copy: Tensor | None,
+    scale: Tensor,
+    factors: Tensor,
+    rule: Rule,
+) -> None:
+    """Reads 16 bytes a parameter of fp32 and writes 12, and 2 of a copy in bf16."""
+    to_first, to_second, kept, rate, root, eps = factors.unbind()
+    g = gradients * scale
+    first.add_((g - first) * to_first)
+    second.add_((g * g - second) * to_second)
+    masters.copy_(masters * kept - rate * first / (second.sqrt() * root + eps))
+    if copy is not None:
+        copy.copy_(masters)
+
+
+def _by_pytorch(
+    masters: Tensor,
+    gradients: Tensor,
+    first: Tensor,
+    second: Tensor,
+    copy: Tensor | None,
+    scale: Tensor,
+    factors: Tensor,
+    rule: Rule,
+) -> None:
+    """Writes the scaled gradients too, and the copy in a pass of its own."""
+    divisor = None
+    if not scale.is_cpu or scale != 1:  # a host knows its own, and needn't write gradients for nothing
+        if masters.dtype == torch.float32:
+            divisor = scale.reciprocal()
+        else:  # the kernel takes it in fp32 only
+            gradients.mul_(scale)
+    number = torch.full((), rule.number, dtype=torch.float32, device="cpu" if masters.is_meta else masters.device)
+    torch._fused_adamw_(
+        [masters], [gradients], [first], [second], [], [number],
+        lr=rule.learning_rate, beta1=rule.beta1, beta2=rule.beta2, weight_decay=rule.decay, eps=rule.eps,
+        amsgrad=False, maximize=False, grad_scale=divisor, found_inf=None,
+    )  # fmt: skip
+    if copy is not None:
+        copy.copy_(masters)
+
+
+adamw = Compiled(_by_pytorch, _in_one_pass, tried=False)
+"""A step of these elements, gradients being taken times a scale: all state and the copy are changed in place. Nothing
+is as large, so it makes no copies of them.
+"""
 
 
 def sum_of_squares(tensors: Iterable[Tensor]) -> Tensor:
@@ -97,17 +167,15 @@ def sum_of_squares(tensors: Iterable[Tensor]) -> Tensor:
     On processors torch adds up a whole tensor in a few numbers, and loses 2e-4 of the norm of 4 million elements whose
     sizes differ: so a long one is taken by rows.
     """
-    parts: list[Tensor] = []
-    norms: list[Tensor] = []
-    for tensor in tensors:
-        if tensor.is_cpu and tensor.numel() > LONG:
-            flat = tensor.flatten()
-            whole = flat.numel() // ROW * ROW
-            norms.append(torch.linalg.vector_norm(torch.linalg.vector_norm(flat[:whole].view(-1, ROW), dim=1)))
-            parts.append(flat[whole:])
-        else:
-            parts.append(tensor)
-    return torch.stack([*norms, *torch._foreach_norm(parts)]).square().sum()
+    return torch.stack([_norm(tensor.flatten()) for tensor in tensors]).square().sum()
+
+
+def _norm(flat: Tensor) -> Tensor:
+    if not flat.is_cpu or flat.numel() <= LONG:
+        return torch.linalg.vector_norm(flat)
+    whole = flat.numel() // ROW_OF_NORM * ROW_OF_NORM
+    of_rows = torch.linalg.vector_norm(flat[:whole].view(-1, ROW_OF_NORM), dim=1)
+    return _norm(torch.cat([of_rows, flat[whole:]]))
 
 
 @torch.no_grad()
@@ -125,8 +193,6 @@ def gradient_norm(model: ParallelModel) -> Tensor:
 
 
 @torch.no_grad()
-def clip_gradients(model: ParallelModel, norm: Tensor, limit: float) -> None:
-    """Scale the gradients so that a norm above the limit becomes the limit; no host synchronisation."""
-    scale = (limit / (norm + 1e-6)).clamp(max=1.0)
-    if not scale.is_cpu or scale != 1:  # a host knows its own, and needn't touch them all for nothing
-        model.flat_gradients.mul_(scale)
+def clip_scale(norm: Tensor, limit: float) -> Tensor:
+    """By what gradients are multiplied so that a norm above the limit becomes the limit; no host synchronisation."""
+    return (limit / (norm + 1e-6)).clamp(max=1.0)

@@ -32,7 +32,7 @@ from engine.profiling.session import Profiling
 from engine.progress import RENEWED
 from engine.result.energy import Energy
 from engine.result.schema import Iteration
-from engine.training.optim import AdamW, clip_gradients, gradient_norm, learning_rate
+from engine.training.optim import AdamW, clip_scale, gradient_norm
 from engine.training.plan import Plan
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class Trainer:
                 kernels=kernels,
                 values=values,
             )
-        self.optimizer = AdamW(self.model.local_parameters(), self.model.placements, config.optim)
+        self.optimizer = AdamW(self.model, config.optim)
         self._auto_blocks: int | None = None
         """What cache="auto" comes out as, once a step has shown how much memory training takes."""
         self._unsized = self.model.can_cache and any(overlap.cache == AUTO for overlap in plan.overlaps)
@@ -105,7 +105,6 @@ class Trainer:
             from engine.checkpoint import store  # takes long to load, and few runs need it
 
             self.done = plan.saved.manifest.step
-            self.optimizer.start_from(self.done)
             store.load(plan.saved, self.model, self.optimizer.state)
 
     def step(self) -> Step:
@@ -143,14 +142,13 @@ class Trainer:
             recorder.mark("backward")
             loss.backward()
             loss_sum += loss.detach()
-        self.optimizer.learning_rate = learning_rate(config.optim, self.done)
+        self.optimizer.start_step(self.done)
         recorder.mark("reduce")
         if config.optim.clip:  # by the norm of all gradients, so nothing can be stepped before they are all there
             model.finish_step()
             recorder.mark("optimizer")
             norm = gradient_norm(model)
-            clip_gradients(model, norm, config.optim.clip)
-            self.optimizer.step()
+            self.optimizer.step(scale=clip_scale(norm, config.optim.clip))
         else:
             model.finish_step(self.optimizer.step)
             recorder.mark("optimizer")

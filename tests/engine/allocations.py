@@ -37,11 +37,12 @@ def peak_of_steps(plan: Any, rank: int = 0, steps: int = 2) -> int:
         cpu = torch.device("cpu")
         comm = Comm(plan.grid, backend=GlooAlone(plan.grid, cpu, timedelta(seconds=60)))
         trainer = Trainer(plan, comm, Recorder())
-        parameters = sum(p.nbytes for p in trainer.model.local_parameters().values())
+        state = sum(p.nbytes for p in trainer.model.local_parameters().values()) + trainer.model.flat_gradients.nbytes
+        state += sum(moment.nbytes for moments in trainer.optimizer.state.values() for moment in moments.values())
         with Allocated(cpu) as allocated:
             for _ in range(steps):
                 trainer.recorder.start_step("forward")
                 trainer.launch_step()
                 trainer.recorder.end_step()
     assert allocated.peak_bytes is not None
-    return allocated.peak_bytes + parameters + trainer.model.flat_gradients.nbytes
+    return allocated.peak_bytes + state

@@ -37,6 +37,8 @@ LAYER: Mapping[tuple[str, str], tuple[tuple[float, int], tuple[float, int]]] = {
 and collectives without those of attention, on a GPU, where a compiled function is one operator that reads and writes
 everything once. How often it does so indeed test_compiled.py says.
 """
+OPTIMIZER_BYTES = 36.5
+"""A parameter, with the gradient's norm, clipping and the copy in bf16, whose 2 bytes count as read, too."""
 LOGIT = {"1x1x1x1": 12.5, "2x1x1x1": 12.5}
 """Bytes of the loss and its gradient for each logit of a rank."""
 
@@ -67,6 +69,14 @@ def test_a_layer_moves_and_dispatches_no_more(family: str, grid: str) -> None:
     for phase, (most_bytes, most_operators) in zip(PASSES, LAYER[family, grid], strict=True):
         assert (three[phase][0] - two[phase][0]) / elements <= most_bytes
         assert three[phase][1] - two[phase][1] <= most_operators
+
+
+def test_the_optimizer_moves_no_more_a_parameter_and_needs_no_operators_for_it() -> None:
+    two, three = (costs("gpt", "1x1x1x1", layers, VOCABULARY) for layers in (2, 3))
+    added = 12 * HIDDEN**2 + 13 * HIDDEN
+    assert (three["optimizer"][0] - two["optimizer"][0]) / added <= OPTIMIZER_BYTES
+    assert three["optimizer"][1] == two["optimizer"][1]
+    assert (three[""][0] - two[""][0]) / added < 1, "when the next step starts nothing is cast again"
 
 
 @pytest.mark.parametrize("grid", LOGIT)

@@ -1,6 +1,7 @@
 """AdamW on shards, clipping and the rate's course, against PyTorch on the serial model."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from virtual_ranks import run_ranks
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.parallel.serial_state import full_state_dict
+from engine.training import optim
 from engine.training.config import OptimConfig
-from engine.training.optim import AdamW, clip_gradients, gradient_norm, learning_rate, sum_of_squares
+from engine.training.optim import AdamW, clip_scale, gradient_norm, learning_rate, sum_of_squares
 
 CASE = Case(replace(SMALL, tied=True), sequences=8)
 CONFIG = OptimConfig(learning_rate=1e-2, weight_decay=0.5, clip=0.05)
@@ -37,13 +39,13 @@ def _serial(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
 
 def _parallel(comm: Comm, case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
     model = start(case, comm)
-    optimizer = AdamW(model.local_parameters(), model.placements, CONFIG)
+    optimizer = AdamW(model, CONFIG)
     norms = []
     for step in range(STEPS):
         step_parallel(case, model, step)
         norm = gradient_norm(model)
-        clip_gradients(model, norm, CONFIG.clip)
-        optimizer.step()
+        optimizer.start_step(step)
+        optimizer.step(scale=clip_scale(norm, CONFIG.clip))
         norms.append(norm.item())
     return norms, full_state_dict(model)
 
@@ -63,6 +65,38 @@ def test_clipped_adamw_equals_pytorch_on_the_serial_model(case: Case, grid: Grid
         assert error(results[0][1][name], parameter) < 1e-10, name
 
 
+def test_what_gpus_compile_steps_as_pytorch_does_and_leaves_gradients_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = optim.adamw.source
+
+    def step(*given: Any) -> None:
+        gradients = given[1].clone()
+        source(*given)
+        assert torch.equal(given[1], gradients)
+
+    monkeypatch.setattr(optim, "adamw", step)
+    _, reference = _serial(CASE)
+    _, ours = _parallel(Comm(Grid()), CASE)
+    for name, parameter in reference.items():
+        assert error(ours[name], parameter) < 1e-10, name
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_clipping_is_part_of_the_step_and_skipped_by_a_processor_that_needs_none(precision: str) -> None:
+    case = replace(CASE, precision=precision)
+    found = []
+    for scale in (torch.tensor(0.25), torch.tensor(1.0)):
+        model = start(case, Comm(Grid()))
+        step_parallel(case, model, 0)
+        if scale == 1:
+            model.flat_gradients.mul_(0.25)
+        gradients = model.flat_gradients.clone()
+        AdamW(model, CONFIG).step(scale=scale)
+        assert torch.equal(model.flat_gradients, gradients) == (scale == 1)
+        found.append(full_state_dict(model))
+    for name, parameter in found[1].items():
+        torch.testing.assert_close(found[0][name], parameter, rtol=1e-6, atol=1e-6)
+
+
 def test_long_gradients_lose_no_more_than_a_rounding_of_their_sum() -> None:
     """torch's own norm of the first is 2e-4 off."""
     torch.manual_seed(0)
@@ -71,12 +105,10 @@ def test_long_gradients_lose_no_more_than_a_rounding_of_their_sum() -> None:
     assert sum_of_squares(tensors).item() == pytest.approx(float(wanted), rel=1e-6)
 
 
-def test_a_norm_below_the_limit_leaves_gradients_alone() -> None:
-    model = start(CASE, Comm(Grid()))
-    step_parallel(CASE, model, 0)
-    before = model.flat_gradients.clone()
-    clip_gradients(model, gradient_norm(model), 1e6)
-    assert torch.equal(model.flat_gradients, before)
+def test_a_norm_below_the_limit_scales_by_one() -> None:
+    norm = torch.tensor(0.5)
+    assert clip_scale(norm, 1e6) == 1
+    assert clip_scale(norm, 0.25).item() == pytest.approx(0.5, rel=1e-5)
 
 
 def test_the_rate_warms_up_linearly_and_falls_along_a_cosine() -> None:

@@ -245,21 +245,24 @@ def test_the_optimizer_steps_each_piece_once_while_later_ones_are_in_flight(case
     def train(comm: Comm, *, early: bool) -> tuple[dict[str, torch.Tensor], list[int]]:
         assert isinstance(comm, LazyComm)
         model = start(case, comm)
-        optimizer = AdamW(model.local_parameters(), model.placements, OptimConfig())
+        optimizer = AdamW(model, OptimConfig())
         flying = []
         for step in range(3):
-            pieces: list[nn.Parameter] = []
+            pieces: list[tuple[int, int]] = []
+            optimizer.start_step(step)
 
-            def step_piece(parameters, pieces=pieces):  # type: ignore[no-untyped-def]
-                pieces.extend(parameters)
+            def step_piece(start: int, stop: int, pieces=pieces) -> None:  # type: ignore[no-untyped-def]
+                pieces.append((start, stop))
                 flying.append(comm.in_flight)
-                optimizer.step(parameters)
+                optimizer.step(start, stop)
 
             step_parallel(case, model, step, step_piece if early else None)
             if not early:
                 optimizer.step()
             else:
-                assert len(pieces) == len(set(pieces)) == len(list(model.parameters()))
+                ends = [0, *(stop for _, stop in sorted(pieces))]
+                assert [start for start, _ in sorted(pieces)] == ends[:-1]
+                assert ends[-1] == len(model.flat_gradients)
         return full_state_dict(model), flying
 
     oracle = run_ranks(Z_AND_DATA, lambda comm: train(comm, early=False))[0][0]

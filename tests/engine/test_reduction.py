@@ -1,7 +1,5 @@
 """Gradients on their way into the flat buffer: every contribution counts once, whenever it comes."""
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from test_prefetch import TILE, Watched, some_weights
@@ -185,10 +183,10 @@ def test_without_early_sums_over_data_all_is_one_piece(grid: Grid, overlap: Over
         sizes: list[int] = []
         model.start_step()
         model.run_pass(0, 1, 2, 3, last=True)
-        model.schedule.finish_step(lambda parameters: sizes.append(len(parameters)))
+        model.schedule.finish_step(lambda start, stop: sizes.append(stop - start))
         return sizes
 
-    assert on_each_rank(grid, work, overlap) == [4]
+    assert on_each_rank(grid, work, overlap) == [4 * 6 // grid.z]
 
 
 def test_micro_batches_are_summed_in_the_master_dtype_and_nothing_rounds_them_but_a_sum_over_data() -> None:
@@ -248,18 +246,18 @@ def test_parameters_are_handed_out_once_in_pieces_whose_gradients_are_final(repl
             values = dict(zip(model.weights, model.expected, strict=True))
             final = {weight.shard: value for weight, value in values.items()}
             final.update((parameter, 2 * 2 * comm.grid.size) for parameter in model.replicated)
+            pieces = {model.schedule.flat.places[parameter]: value for parameter, value in final.items()}
             sizes.clear()
 
-            def take(parameters: Sequence[nn.Parameter], final=final) -> None:  # type: ignore[no-untyped-def]
-                sizes.append(len(parameters))
-                for parameter in parameters:
-                    assert parameter.grad.eq(final.pop(parameter)).all()  # type: ignore[union-attr]
+            def take(start: int, stop: int, final=pieces) -> None:  # type: ignore[no-untyped-def]
+                sizes.append(stop - start)
+                assert model.schedule.flat_gradients[start:stop].eq(final.pop((start, stop))).all()
 
             model.schedule.finish_step(take)
-            assert not final
+            assert not pieces
         return sizes
 
-    assert run_ranks(BOTH, work, of=Watched)[0] == [1] * (4 + replicated)
+    assert run_ranks(BOTH, work, of=Watched)[0] == [6 // BOTH.z] * 4 + [3] * replicated
 
 
 @pytest.mark.parametrize("where", ["in-flight", "bucket"])

@@ -21,7 +21,8 @@ from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL, Overlap
-from engine.training.optim import clip_gradients, gradient_norm
+from engine.training.config import OptimConfig
+from engine.training.optim import AdamW, clip_scale, gradient_norm
 
 TINY = GPTConfig("tiny", layers=2, hidden=16, heads=2, vocabulary=32, sequence=4, tied=True)
 EVERYTHING = replace(ALL, cache=1, prefetch_depth=3, reduce_window=2, bucket_bytes=1)
@@ -45,18 +46,14 @@ def _train(case: Case, *switched: Overlap) -> Callable[[Comm], None]:
     switched: each to be had by one more step.
     """
 
-    def descend(parameters) -> None:  # type: ignore[no-untyped-def]
-        with torch.no_grad():
-            for parameter in parameters:
-                parameter -= 0.1 * parameter.grad
-
     def train(comm: Comm) -> None:
         model = start(case, comm)
+        optimizer = AdamW(model, OptimConfig())
         for step, overlap in enumerate([case.overlap] * case.steps + list(switched)):
             model.switch(overlap)
-            step_parallel(case, model, step, descend)
-            clip_gradients(model, gradient_norm(model), 1.0)
-            descend(model.parameters())
+            optimizer.start_step(step)
+            step_parallel(case, model, step, optimizer.step)
+            optimizer.step(scale=clip_scale(gradient_norm(model), 1.0))
 
     return train
 
