@@ -1,4 +1,4 @@
-"""Which kernels PyTorch takes for attention, and the layers' compiled functions: whether they are right, and faster."""
+"""Which kernels PyTorch takes for attention, and the compiled functions: whether they are right, and faster."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +13,7 @@ from engine.measure.sample import calls_of, sample
 from engine.result import gate
 from engine.result.gpu_check import Finding
 from engine.result.interval import over_rounds
+from engine.training.optim import Rule, adamw
 from gpu_check import native
 from gpu_check.traffic import ROUNDS, rate
 
@@ -52,6 +53,10 @@ def cases(device: torch.device) -> dict[str, Case]:
     shares_M, of_layer, of_rms = shares_2M[0], (x_MH, mean_M1, rstd_M1, weight_H), (x_MH, by_rms_M1, weight_H)
     heads_BNSD, rotation_2SP = x_MH.view(2, -1, columns // HEAD_SIZES[0], HEAD_SIZES[0]), drawn(2, columns // 64, 32)
     g_MF, opened_MF = (half.contiguous() for half in g_MH.chunk(2, dim=1))
+    rule = Rule(number=10, learning_rate=1e-3, beta1=0.9, beta2=0.95, decay=0.1, eps=1e-8)
+    step = torch.ones((), device=device), torch.tensor(rule.factors(), device=device), rule
+    W_MH = drawn(rows, columns)
+    of_weights = W_MH, g_MH.float(), x_MH.float(), drawn(rows, columns).square(), W_MH.bfloat16()
     return {
         "loss and its gradient": Case(loss.of_whole_rows, (x_MH, columns_M1, 8.0), 2 + 4),
         "sums of split rows": Case(loss.of_split_rows, (x_MH, columns_M1, highest_M1), 2),
@@ -83,6 +88,7 @@ def cases(device: torch.device) -> dict[str, Case]:
         "rotation": Case(fused.turn, (heads_BNSD, rotation_2SP), 4),
         "SwiGLU": Case(fused.swiglu, (x_MH,), 4, roundings=2),
         "gradient of SwiGLU": Case(fused.swiglu_gradient, (g_MF, x_MH, opened_MF), 12, roundings=2),
+        "AdamW": Case(adamw, (*of_weights, *step), 16 + 12 + 2),
     }  # fmt: skip
 
 
