@@ -19,6 +19,10 @@ Given = ParamSpec("Given")
 Found = TypeVar("Found")
 
 
+FORMS = 64
+"""Of one function, by number formats, what is None and which sizes have been met: PyTorch would give up after eight."""
+
+
 class Compiled(Generic[Given, Found]):
     """A function in two forms. plain: what processors run; source: what is compiled, the same unless it is given.
 
@@ -39,7 +43,9 @@ class Compiled(Generic[Given, Found]):
             return self.plain(*given, **named)
         if first.is_meta:
             return _traced(self.plain, *given, **named)  # type: ignore[misc]
-        return self.fused(*given, **named)
+        # Whether a gradient is wanted or a parameter is given would each be a form of its own.
+        plain_tensors = (one.detach() if isinstance(one, Tensor) else one for one in given)
+        return self.fused(*plain_tensors, **named)  # type: ignore[arg-type]
 
     @cached_property
     def fused(self) -> Callable[Given, Found]:
@@ -47,6 +53,9 @@ class Compiled(Generic[Given, Found]):
         folder = cache_folder()
         if folder is not None:
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
+        from torch._dynamo import config
+
+        config.recompile_limit = max(config.recompile_limit, FORMS)
         compiled: Callable[Given, Found] = torch.compile(
             self.source, fullgraph=True, options=None if self._tried else {"triton.autotune_pointwise": False}
         )
