@@ -12,8 +12,12 @@ from torch import Tensor
 
 from engine.comm.funnel import Comm
 from engine.grid import Grid
-from engine.layers.compiled import Compiled
+from engine.layers import compiled as layers_compiled
+from engine.layers import fused, norm
+from engine.layers.compiled import FORMS, Compiled
+from gpu_check import rounding
 from gpu_check.kernels import cases, given_as, worst_error
+from gpu_check.steps import steps
 
 CPU = torch.device("cpu")
 
@@ -65,3 +69,23 @@ def test_on_a_processor_it_runs_as_it_is_written() -> None:
         raise AssertionError
 
     assert Compiled(written, never)(torch.zeros(1)) == 1
+
+
+@pytest.mark.slow
+def test_in_steps_of_both_families_no_function_takes_more_forms_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced as for a GPU, and run as traced: PyTorch raises an error where it would compile once more than allowed."""
+
+    def traced(one: Compiled[..., object]) -> object:
+        if one not in kept:
+            kept[one] = torch.compile(one.source, fullgraph=True, backend="eager")
+        return kept[one]
+
+    kept: dict[Compiled[..., object], object] = {}
+    torch._dynamo.reset()
+    monkeypatch.setattr(rounding, "SEEDS", range(1))
+    monkeypatch.setattr(Compiled, "fused", property(traced))
+    for module in (layers_compiled, fused, norm):
+        monkeypatch.setattr(module, "fuses", lambda tensor: tensor.dtype != torch.float64)
+    with torch._dynamo.config.patch(recompile_limit=FORMS // 2):
+        assert [found.name for found in steps(CPU, "bf16") if found.status == "fail"] == []
+    assert len(kept) > 6
