@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from datetime import timedelta
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ from engine.comm.launch import Launch, init_process_group
 from engine.comm.transport import Heard, backend_of, listen
 from engine.errors import RunError
 from engine.result.gpu_check import Finding
+from gpu_check.pair import received
 
 LIMIT = timedelta(seconds=30)
 UNKNOWN = "unknown"
@@ -55,23 +56,15 @@ def _heard(device_type: str, ranks: int) -> list[Heard]:
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         how = ranks, f"{folder}/store", device_type
-        pipes = []
+        others = []
         for rank in range(1, ranks):
             here, there = context.Pipe(duplex=False)
-            context.Process(target=_other, args=(there, rank, *how), daemon=True).start()
+            process = context.Process(target=_other, args=(there, rank, *how), daemon=True)
+            process.start()
             there.close()
-            pipes.append(here)
+            others.append((here, process))
         own = _rank(0, *how)
-        return [own, *(Heard.from_text(_received(pipe)) for pipe in pipes)]
-
-
-def _received(pipe: Connection) -> str:
-    try:
-        if wait([pipe], LIMIT.total_seconds()):
-            return str(pipe.recv())
-    except EOFError:
-        pass
-    raise RunError("A rank failed, or did not answer in time; what it said is in the log.")
+        return [own, *(Heard.from_text(received(pipe, [process], LIMIT)) for pipe, process in others)]
 
 
 def _other(pipe: Connection, rank: int, ranks: int, store: str, device_type: str) -> None:
@@ -81,6 +74,8 @@ def _other(pipe: Connection, rank: int, ranks: int, store: str, device_type: str
 def _rank(rank: int, ranks: int, store: str, device_type: str) -> Heard:
     torch.set_num_threads(1)
     device = torch.device("cuda", rank) if device_type == "cuda" else torch.device("cpu")
+    for name in [name for name in os.environ if name.startswith("NCCL_DEBUG")]:
+        del os.environ[name]  # a site's would keep the network from being named
     heard = listen(backend_of(device), os.environ)
     launch = Launch(rank, ranks, rank, "ci/gpu", "127.0.0.1", 0)
     init_process_group(launch, device, LIMIT, dist.FileStore(store, ranks))

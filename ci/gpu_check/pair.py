@@ -5,10 +5,12 @@
 import multiprocessing
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,7 +22,14 @@ from engine.grid import Grid
 from engine.result.gpu_check import Finding
 from gpu_check.staged import Staged
 
-LIMIT = timedelta(seconds=120)
+LIMIT = timedelta(seconds=60)
+"""For each finding. With the time before it less than the check may take, so that a rank that hangs is told as such."""
+BUSY = "busy or unavailable"
+"""In CUDA's words of a card that only one process at a time may use, and another one does."""
+EXCLUSIVE = (
+    "A card takes only one process here, and the check itself is on the first: for two ranks set its compute mode to "
+    "DEFAULT (nvidia-smi -c DEFAULT)."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +72,10 @@ def found_by_both(work: Work, device: torch.device) -> Iterator[Finding]:
             for process in processes:
                 process.start()
             there.close()
-            while (finding := _received(here, processes)) is not None:
+            while (finding := received(here, processes, LIMIT)) is not None:
                 yield finding
+                if finding.status == "not run":  # the other rank may wait for this one
+                    return
             for process in processes:
                 process.join(LIMIT.total_seconds())
         finally:
@@ -72,20 +83,32 @@ def found_by_both(work: Work, device: torch.device) -> Iterator[Finding]:
                 process.kill()  # one whose other has failed may wait for it
 
 
-def _received(pipe: Connection, processes: Sequence[SpawnProcess]) -> Finding | None:
-    """None as the last."""
-    try:
-        if pipe in wait([pipe, *(process.sentinel for process in processes)], LIMIT.total_seconds()):
+def received(pipe: Connection, processes: Sequence[SpawnProcess], limit: timedelta) -> Any:
+    """What these processes send next. Raises RunError where one of them has ended, or nothing comes in time."""
+    with suppress(EOFError):
+        if pipe in wait([pipe, *(process.sentinel for process in processes)], limit.total_seconds()):
             return pipe.recv()
-    except EOFError:
-        pass
     raise RunError("A rank failed, or did not answer in time; what it said is in the log.")
+
+
+def refused(device: torch.device) -> bool:
+    """Whether the card is another process's alone."""
+    try:
+        torch.zeros(1, device=device)
+    except RuntimeError as error:
+        if BUSY not in str(error):
+            raise
+        return True
+    return False
 
 
 def _rank(rank: int, pipe: Connection, store: str, device_type: str, own_card: bool, work: Work) -> None:
     torch.set_num_threads(1)
     place = rank if own_card else 0
     device = torch.device("cpu") if device_type == "cpu" else torch.device("cuda", place)
+    if refused(device):
+        pipe.send(Finding(name="two ranks", status="not run", sentence=EXCLUSIVE))
+        return
     meeting = dist.FileStore(store, 2)
     if own_card:
         init_process_group(Launch(rank, 2, rank, "ci/gpu", "127.0.0.1", 0), device, LIMIT, meeting)

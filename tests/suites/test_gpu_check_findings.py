@@ -48,6 +48,22 @@ def test_a_network_that_cannot_be_read_fails(heard: Heard) -> None:
     assert network.judged("nccl", [parse(LOG), Heard()]).status == "fail", "one rank of two"
 
 
+def test_what_a_site_has_set_of_nccls_log_keeps_nothing_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_then: dict[str, str] = {}
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    monkeypatch.setenv("NCCL_DEBUG_FILE", "/nowhere/%h")
+    monkeypatch.setattr(network, "listen", lambda backend, environ: set_then.update(environ) or Heard)
+    monkeypatch.setattr(network, "init_process_group", _stop)
+    with pytest.raises(InterruptedError):
+        network._rank(0, 1, "store", "cpu")
+    assert set_then
+    assert not [name for name in set_then if name.startswith("NCCL_DEBUG")]
+
+
+def _stop(*given: object) -> None:
+    raise InterruptedError
+
+
 REASON = "Rank 1 (process 7 on nid1) is gone, killed or crashed, so rank 0 lost contact with rank 1 in iteration 2."
 GOOD = Left(1, 18.5, "failed", REASON)
 

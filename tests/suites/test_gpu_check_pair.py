@@ -2,6 +2,7 @@
 find is planted.
 """
 
+import multiprocessing
 import os
 import threading
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from torch import Tensor
 from engine.comm.collective import Kind
 from engine.errors import RunError
 from engine.result.gpu_check import Finding, Status
-from gpu_check import messages, rounding, splits, staged
+from gpu_check import messages, pair, rounding, splits, staged
 from gpu_check.pair import Pair, found_by_both
 
 CPU = torch.device("cpu")
@@ -111,3 +112,25 @@ def test_what_is_lost_or_changes_places_or_digits_between_two_ranks_fails_and_a_
         wanted[f"{channel.__name__}: messages between two ranks"] = "fail"
         wanted[f"{channel.__name__}: messages both ways at once, each"] = "told"
     assert found == wanted
+
+
+@pytest.mark.parametrize(
+    "words", ["CUDA-capable device(s) is/are busy or unavailable", "all CUDA-capable devices are busy or unavailable"]
+)
+def test_a_card_that_takes_one_process_only_is_told_and_another_error_is_none_of_it(
+    monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    def fails(said: str) -> None:
+        def zeros(*sizes: int, device: torch.device) -> Tensor:
+            raise RuntimeError(f"CUDA error: {said}")
+
+        monkeypatch.setattr(torch, "zeros", zeros)
+
+    here, there = multiprocessing.Pipe(duplex=False)
+    fails(words)
+    pair._rank(0, there, "store", "cpu", False, messages.messages)
+    found = here.recv()
+    assert (found.status, found.sentence) == ("not run", pair.EXCLUSIVE)
+    fails("out of memory")
+    with pytest.raises(RuntimeError, match="out of memory"):
+        pair.refused(CPU)
