@@ -5,6 +5,7 @@ take the rest of the check with it.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,11 +17,15 @@ from pathlib import Path
 
 TOLD = 300
 """Characters of a sentence."""
+RAISED = re.compile(r"(?:[a-z_]\w*\.)*(?=[A-Z])\w*(?:Error|Exception|Failed|Unsupported|Interrupt)\b")
+"""How the line of a traceback begins that says what was raised; torch adds hints after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended. code: None for one that was ended as its time was over. last: the last line it wrote."""
+    """How a process ended. code: None for one that was ended as its time was over. last: the last line it wrote, or the
+    last that says what was raised.
+    """
 
     code: int | None
     seconds: float
@@ -57,9 +62,13 @@ def run(module: Sequence[str], *, log: Path, timeout_s: float, environment: Mapp
             if process.returncode is None:  # its time is over, or the check itself was told to end
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    return Ended(code, time.monotonic() - start, _last_line(log))
+    return Ended(
+        code, time.monotonic() - start, last_words(log.read_text(errors="replace"), raised=code not in (None, 0))
+    )
 
 
-def _last_line(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return (lines or ["it said nothing"])[-1][:TOLD]
+def last_words(said: str, *, raised: bool) -> str:
+    """The last line; of a process that may have raised an exception, the one that names it."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    named = [line for line in lines if raised and RAISED.match(line)]
+    return (named or lines or ["it said nothing"])[-1][:TOLD]

@@ -259,6 +259,20 @@ def test_a_process_that_is_killed_is_told_by_its_signal(tmp_path: Path, monkeypa
     assert ended.fault.startswith("It ended with SIGABRT")
 
 
+HINT = "Set TORCHDYNAMO_VERBOSE=1 for the internal stack trace"
+
+
+@pytest.mark.parametrize(
+    "named", ["torch._inductor.exc.InductorError: no compiler", "RuntimeError", "torch._dynamo.exc.Unsupported: it"]
+)
+def test_the_last_words_of_what_raised_are_not_the_hints_that_follow(named: str) -> None:
+    said = f"ValueError: before\n{named}\n\n{HINT}\n"
+    assert process.last_words(said, raised=True) == named
+    assert process.last_words(said, raised=False) == HINT, "what hangs or is killed may have handled that"
+    assert process.last_words("No Error here\n", raised=True) == "No Error here"
+    assert process.last_words("\n", raised=True) == "it said nothing"
+
+
 def _job(ours_s: float, theirs_s: float, bytes_of: tuple[int, int] = (1, 1)) -> Job:
     """Six rounds of one step a side."""
     sides = [
