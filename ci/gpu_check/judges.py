@@ -176,15 +176,16 @@ class Judge:
             name = f"memory by that of {peer}, {model}"
             found.append(self.found(name, by_theirs, "", _exact(by_theirs <= 1), "at most 1", told))
         if peer == "plain" and ours is not None:
-            found += [self._speed(results[-1], measured, model), self._planned(ours, training, model)]
+            found += [self._speed(results[-1], measured, training), self._planned(ours, training, model)]
         return found
 
-    def _speed(self, result: peers.PeersResult, measured: Sequence[peers.Measured], model: str) -> Finding:
+    def _speed(self, result: peers.PeersResult, measured: Sequence[peers.Measured], training: Training) -> Finding:
         assert result.work is not None
+        model = training.choice.resolve().name
         known = peers.Peaks(advertised=self.peaks.get(result.dtype))
         speeds = [peers.speed(result.work, known, 1, median(peers.steps(job.ours))) for job in measured]
         rate, tokens = median(s.model_flops_per_s for s in speeds), median(s.tokens_per_s for s in speeds)
-        told = f"{tokens:,.0f} tokens/s, {rate / 1e12:.3g} Tflop/s"
+        told = f"{tokens:,.0f} tokens/s, {rate / 1e12:.3g} Tflop/s of {training.words}"
         shares = [speed.mfu for speed in speeds if speed.mfu is not None]
         if not shares:
             why = "; no advertised peak is known, so --peak-flops has to say it" * self.on_gpu

@@ -415,6 +415,12 @@ def test_the_exit_code_tells_what_failed_from_what_is_not_decided(statuses: tupl
     assert EXIT_CODES[found.status] == code
 
 
+def test_the_mfu_says_how_many_sequences_are_computed_at_once() -> None:
+    """A card of 80 GB takes one at a time of the whole network, which is slower."""
+    assert "4 sequences, 2 at once," in replace(TINY["gpt"], micro=2).words
+    assert TINY["gpt"].words in _contest(0.9, peak=1000.0)[2].sentence
+
+
 def test_the_largest_network_that_fits_is_taken() -> None:
     for family, sizes in ON_GPU.items():
         assert training(family, "cuda", 141e9) == sizes[0]
