@@ -1,6 +1,8 @@
 """One run of the command: its processes one after the other, within the time there is, and the result as it grows."""
 
 import json
+import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from engine.errors import RunError, UsageError
+from engine.files import cache_folder
 from engine.result import provenance
 from engine.result.gpu_check import Finding, GpuCheck, read_findings, write
 from engine.result.schema import Provenance
@@ -51,13 +54,23 @@ class _Taken:
 
 
 class Session:
-    """folder: of the logs, and of what each process writes."""
+    """folder: of the logs, and of what each process writes.
+
+    The tuner's cache is below it and begins empty: what it takes to tune is to be measured. What Inductor compiles is
+    kept where it is kept for every training.
+    """
 
     def __init__(self, device: Literal["cuda", "cpu"], out: Path, minutes: float) -> None:
         self._device, self._out, self._minutes = device, out, minutes
         self._began, self._start = time.monotonic(), provenance.now()
         self.folder = out.absolute().with_name(f"{out.stem}-parts")
         self.folder.mkdir(parents=True, exist_ok=True)
+        cache, kept = self.folder / "cache", cache_folder()
+        shutil.rmtree(cache, ignore_errors=True)
+        self._environment = {"XDG_CACHE_HOME": str(cache)}
+        if kept is not None:
+            inductors = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(kept / "inductor"))
+            self._environment["TORCHINDUCTOR_CACHE_DIR"] = inductors
 
     def look(self) -> There:
         """Raises UsageError without a device, RunError where torch can't tell."""
@@ -167,9 +180,7 @@ class Session:
         )
 
     def _process(self, name: str, words: Sequence[str], timeout_s: float) -> process.Ended:
-        """The tuner's cache is a new one: what it takes to tune is to be measured."""
-        cache = {"XDG_CACHE_HOME": str(self.folder / "cache")}
-        return process.run(words, log=self._log(name), timeout_s=timeout_s, environment=cache)
+        return process.run(words, log=self._log(name), timeout_s=timeout_s, environment=self._environment)
 
     def _log(self, name: str) -> Path:
         return self.folder / f"{name}.log"

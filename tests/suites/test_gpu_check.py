@@ -229,6 +229,29 @@ def test_a_part_that_finds_nothing_or_nonsense_fails(tmp_path: Path, monkeypatch
     assert nonsense.sentence.startswith("What it wrote can't be judged")
 
 
+def test_the_tuners_cache_begins_empty_and_what_inductor_compiled_for_the_user_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = ("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR")
+    code = "import os, sys; from pathlib import Path; from engine.result.gpu_check import *\n" + (
+        f"sentence = '|'.join(os.environ[name] for name in {told})\n"
+        "write_findings([Finding(name='it', status='told', sentence=sentence)], Path(sys.argv[1]))\n"
+    )
+    cache = tmp_path / "gpu-parts" / "cache"
+    (cache / "of a run before").mkdir(parents=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    session = Session("cuda", tmp_path / "gpu.json", 9)
+    assert not cache.exists()
+    words = (_module(tmp_path, monkeypatch, code),)
+    (found,) = session.carry_out([Check("some part", words, Judge(True, {}, None).own, 20)], THERE).findings
+    assert found.sentence == f"{cache}|{tmp_path / 'home' / 'par4d' / 'inductor'}"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/the/users")
+    session = Session("cuda", tmp_path / "gpu.json", 9)
+    (found,) = session.carry_out([Check("some part", words, Judge(True, {}, None).own, 20)], THERE).findings
+    assert found.sentence == f"{cache}|/the/users"
+
+
 def test_what_no_longer_fits_is_told_and_never_left_out(tmp_path: Path) -> None:
     (found,) = _carried_out(tmp_path, ("nothing",), minutes=0.1)
     assert (found.status, found.sentence) == ("not run", "Out of time: it takes 20 s or more of 0.1 minutes.")
