@@ -70,7 +70,7 @@ def gpu(
     session = Session(device, out, minutes)
     there = session.look()
     judge = judge_of(there.name, device, peak_flops)
-    wanted = checks(judge, there.memory_bytes, session.folder, devices=there.devices, tf32=there.tf32)
+    wanted = checks(judge, there.free_bytes, session.folder, devices=there.devices, tf32=there.tf32)
     result = session.carry_out(wanted, there)
     sys.stdout.write(f"{table(result)}\n{out}\n")
     return EXIT_CODES[result.status]

@@ -40,11 +40,14 @@ def look(device: "torch.device") -> dict[str, object]:
     count = torch.cuda.device_count() if on_gpu else 1
     name = provenance.device_name(device) if count else ""
     nvidia = on_gpu and torch.version.hip is None
-    memory_bytes = torch.cuda.get_device_properties(0).total_memory if on_gpu and count else free_host_bytes()
+    free_bytes = total_bytes = free_host_bytes()
+    if on_gpu and count:
+        free_bytes, total_bytes = torch.cuda.mem_get_info(0)  # others may use some of it
     return {
         "devices": count,
         "name": name,
-        "memory_bytes": memory_bytes,
+        "memory_bytes": total_bytes,
+        "free_bytes": free_bytes,
         "tf32": bool(count) and nvidia and torch.cuda.get_device_capability(0) >= (8, 0),
         "provenance": provenance.collect(start=provenance.now(), launcher="ci/gpu", devices=[name]).model_dump(),
     }

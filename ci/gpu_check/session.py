@@ -23,11 +23,12 @@ ENDED_BEFORE = "The command was ended before it came to this."
 
 
 class There(NamedTuple):
-    """What the machine has: so many devices, and of the first its name and memory."""
+    """What the machine has: so many devices, and of the first its name, its memory and what of that nobody uses."""
 
     devices: int
     name: str
     memory_bytes: int
+    free_bytes: int
     tf32: bool
     provenance: Provenance
 

@@ -32,7 +32,7 @@ from gpu_check.sizes import ON_GPU, TINY, largest, training
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
-THERE = There(1, "a card", 2**34, False, provenance.collect(start=provenance.now(), launcher="none"))
+THERE = There(1, "a card", 2**34, 2**34, False, provenance.collect(start=provenance.now(), launcher="none"))
 
 
 def command(*words: str, ci: Path = ROOT / "ci", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -451,15 +451,15 @@ def test_the_largest_network_that_fits_is_taken() -> None:
         assert small.choice.layers is not None
         assert small.sequences < sizes[0].sequences
         assert training(family, "cpu", 141e9) == TINY[family]
-    for gib in (24, 32, 40, 48, 64, 79, 80, 96, 141, 180, 192):
+    for gib in (24, 32, 40, 48, 64, 78.5, 80, 96, 141, 180, 192):  # 78.5 are free of an idle card of 80 GB
         for family, sizes in ON_GPU.items():
             taken = training(family, "cuda", gib * 2**30)
             assert taken.fits(gib * 2**30), f"sides of {family} would be apart in {gib} GiB"
-            assert gib < 79 or taken in sizes[:3], "about a billion parameters"
+            assert gib < 78 or taken in sizes[:3], "about a billion parameters"
         whole, alone = (largest("cuda", gib * 2**30, alone=alone) for alone in (False, True))
         assert whole.fits(gib * 2**30)
         assert alone.fits_alone(gib * 2**30)
-        assert gib < 79 or {whole.choice.layers, alone.choice.layers} == {None}, "a whole network"
+        assert gib < 78 or {whole.choice.layers, alone.choice.layers} == {None}, "a whole network"
 
 
 def test_a_gpu_is_judged_by_what_is_advertised_of_its_whole_name_and_by_nothing_that_is_of_another() -> None:

@@ -15,7 +15,7 @@ from gpu_check.judges import Judge
 from gpu_check.session import Session, There
 
 ROOT = Path(__file__).parents[2]
-THERE = There(1, "a card", 2**34, False, provenance.collect(start=provenance.now(), launcher="none"))
+THERE = There(1, "a card", 2**34, 2**34, False, provenance.collect(start=provenance.now(), launcher="none"))
 CARDS = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "AMD Instinct MI300X", "NVIDIA L40S", "nobody's card")
 
 
