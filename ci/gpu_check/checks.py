@@ -1,5 +1,5 @@
 """What is checked, the most telling first: whether it works and is right, whether a step waits or hangs, how fast the
-largest network is, how fast others are, then single figures. No torch.
+largest network is, how fast others are, single figures, and what is left out first. No torch.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,8 +20,8 @@ class Check:
     """A process. words: of its command, the file that it writes as the last; judge: from the files of all processes of
     the check to findings.
 
-    least_s: what it takes, as far as that is known (budget.py). repeats: whether another process adds to what is known,
-    where a finding is undecided.
+    least_s: what a process takes, as far as that is known (budget.py). repeats: whether another one adds to what is
+    known, where a finding is undecided. processes: so many of them then come before the next check.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Check:
     judge: Callable[[Sequence[Path]], list[Finding]]
     least_s: float
     repeats: bool = False
+    processes: int = 1
 
     @property
     def slug(self) -> str:
@@ -51,19 +52,22 @@ def checks(judge: Judge, memory_bytes: float, folder: Path, *, devices: int, tf3
 
     def bench(
         name: str, words: list[str], of: Callable[[Sequence[Path]], list[Finding]], least_s: float,
-        *, repeats: bool = False,
+        *, repeats: bool = False, processes: int = 1,
     ) -> Check:  # fmt: skip
-        return Check(name, ("engine", *words, "--device", device, "--out"), of, part * least_s, repeats)
+        return Check(name, ("engine", *words, "--device", device, "--out"), of, part * least_s, repeats, processes)
 
     def gemm(dtype: str) -> Check:
         large = "4096..16384" if dtype in ("bf16", "tf32") else "2048..8192"
         words = ["--sizes", large, "--time-budget", "4"] if judge.on_gpu else ["--sizes", "128,256"]
         return bench(f"gemm, {dtype}", ["bench", "gemm", "--dtype", dtype, *words], judge.gemm, 10)
 
-    def contest(family: str, peer: str, of: Training, least_s: float) -> Check:
+    def contest(family: str, peer: str, of: Training, least_s: float, processes: int = 1) -> Check:
         often = ["--jobs", "1", "--rounds", "3" if judge.on_gpu else "2", "--threads", "4" if judge.on_gpu else "1"]
         words = ["bench", "peers", "--peer", peer, *of.options, *often]
-        return bench(f"contest with {peer}, {family}", words, judge.contest(of), least_s, repeats=True)
+        return bench(
+            f"contest with {peer}, {family}", words, judge.contest(of), least_s, repeats=True,
+            processes=processes,
+        )  # fmt: skip
 
     def tuner(of: Training) -> Check:
         words = ["bench", "matmul", *of.network, "--micro-batch", str(of.sequences), "--twice"]
@@ -77,16 +81,23 @@ def checks(judge: Judge, memory_bytes: float, folder: Path, *, devices: int, tf3
     latency = ["bench", "latency", *([] if judge.on_gpu else ["--samples", "50"])]
     two = not judge.on_gpu or devices > 1
     right = [inside("parity", 35), inside("streams", 40)]
-    waits = [inside("steady", 25), inside("network", 12), inside("lost", 40 if two else 8)]
-    fast = [contest("gpt", "plain", whole, 60), bench("profile", profile, judge.profile, 40)]
+    waits = [inside("steady", 20), inside("network", 12), inside("lost", 40 if two else 8)]
+    fast = [
+        contest("gpt", "plain", whole, 60, processes=2 if judge.on_gpu else 1),  # one decides nothing that varies
+        bench("profile", profile, judge.profile, 40),
+    ]
     of_parts = [inside("kernels", 50, judge.kernels), inside("flags", 20, judge.flags)]
     single = [gemm("bf16"), bench("memory", memory, judge.memory, 10), bench("latency", latency, judge.latency, 8)]
     if not judge.on_gpu:
         return [*right, *waits, *fast, *of_parts, tuner(trained["gpt"]), *single]
     others = [
-        contest("llama", "plain", trained["llama"], 35),
         contest("gpt", "compile", trained["gpt"], 45),
+        contest("llama", "plain", trained["llama"], 35),
         tuner(trained["gpt"]),
-        contest("llama", "compile", trained["llama"], 35),
     ]
-    return [*right, *waits, *fast, *of_parts, *others, *single, gemm("fp32"), *([gemm("tf32")] if tf32 else [])]
+    first_left_out = [
+        contest("llama", "compile", trained["llama"], 35),
+        gemm("fp32"),
+        *([gemm("tf32")] if tf32 else []),
+    ]
+    return [*right, *waits, *fast, *of_parts, *others, *single, *first_left_out]

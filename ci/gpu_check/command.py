@@ -41,8 +41,9 @@ def gpu(
     PyTorch, the tuner, matrix products. It ends with a table and one JSON
     file, which the report shows.
 
-    What takes longer than expected is ended before those after it lack the
-    time that they need, and begun again at the end if there is time.
+    Checks come in the order of what they tell. Where they are slow the last
+    ones are left out; one that takes more than three times as long as
+    expected, and half a minute, stands still or is too slow, and fails.
 
       ci/gpu
 

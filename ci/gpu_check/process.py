@@ -37,7 +37,10 @@ class Ended:
         if self.code == 0:
             return None
         if self.code is None:
-            return f"It did not end within {self.seconds:.0f} s and was ended; its last words: {self.last}"
+            return (
+                f"It stood still or was too slow: it did not end within {self.seconds:.0f} s and was ended; its last "
+                f"words: {self.last}"
+            )
         how = signal.Signals(-self.code).name if self.code < 0 else f"exit code {self.code}"
         return f"It ended with {how}; its last words: {self.last}"
 

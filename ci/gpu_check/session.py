@@ -35,21 +35,16 @@ class There(NamedTuple):
 
 @dataclass(slots=True)
 class _Taken:
-    """A check, and what has come of it so far. outs: of its processes; took_s: what the last of them took. cut: whether
-    its only one was ended for the sake of others.
-    """
+    """A check, and what has come of it so far. outs: of its processes; took_s: what the last of them took."""
 
     check: Check
     findings: list[Finding]
     outs: list[Path] = field(default_factory=list)
     took_s: float = 0.0
-    cut: bool = False
 
     @property
     def unsettled(self) -> bool:
         """Whether another process may tell what none has yet."""
-        if self.cut:
-            return True
         statuses = {one.status for one in self.findings}
         return self.check.repeats and "undecided" in statuses and len(self.outs) < MOST_PROCESSES
 
@@ -91,7 +86,7 @@ class Session:
         return there
 
     def carry_out(self, wanted: Sequence[Check], there: There) -> GpuCheck:
-        """Every check that there is time for; then again what was cut short or is undecided, while there is time left.
+        """Every check that there is time for; then again what is undecided, while there is time left.
 
         The result is written after each process, with the checks that are still to come.
         """
@@ -99,13 +94,12 @@ class Session:
         result = self._result(taken, there)
         for number, one in enumerate(taken, 1):
             write(result, self._out)
-            self._first(one, f"{number}/{len(wanted)}", sum(check.least_s for check in wanted[number:]))
+            self._first(one, f"{number}/{len(wanted)}")
             result = self._result(taken, there)
         while unsettled := [one for one in taken if one.unsettled and budget.PATIENCE * one.took_s <= self._left_s]:
             write(result, self._out)
             one = min(unsettled, key=lambda one: len(one.outs))
-            why = "cut short" if one.cut else "undecided"
-            self._take(one, f"{why}, process {len(one.outs) + 1} of", self._limit_s(one.check) or self._left_s)
+            self._take(one, f"undecided, process {len(one.outs) + 1} of")
             result = self._result(taken, there)
         write(result, self._out)
         return result
@@ -114,21 +108,19 @@ class Session:
     def _left_s(self) -> float:
         return self._minutes * 60 - budget.RESERVE_S - (time.monotonic() - self._began)
 
-    def _limit_s(self, check: Check, later_s: float = 0.0) -> float | None:
-        return budget.limit_s(self._left_s, check.least_s, later_s, budget.LATE[self._device])
-
-    def _first(self, one: _Taken, place: str, later_s: float) -> None:
-        """later_s: what those after it need."""
+    def _first(self, one: _Taken, place: str) -> None:
+        """The processes that it has before the next check."""
         check = one.check
-        limit_s = self._limit_s(check, later_s)
-        if limit_s is not None:
-            self._take(one, place, limit_s)
+        if self._left_s < check.least_s:
+            why = f"Out of time: it takes {check.least_s:.0f} s or more of {self._minutes:g} minutes."
+            _say(f"{place} {check.name}: not run, {why[0].lower()}{why[1:]}")
+            one.findings = [_not_run(check.name, why)]
             return
-        why = f"Out of time: it takes {check.least_s:.0f} s or more of {self._minutes:g} minutes."
-        _say(f"{place} {check.name}: not run, {why[0].lower()}{why[1:]}")
-        one.findings = [_not_run(check.name, why)]
+        self._take(one, place)
+        while one.unsettled and len(one.outs) < check.processes and self._left_s >= check.least_s:
+            self._take(one, place)
 
-    def _take(self, one: _Taken, place: str, limit_s: float) -> None:
+    def _take(self, one: _Taken, place: str) -> None:
         """One process of the check, judged with those before it."""
         check = one.check
         _say(f"{place} {check.name} ...")
@@ -136,9 +128,10 @@ class Session:
         out = self.folder / f"{name}.json"
         out.unlink(missing_ok=True)  # of a run before
         one.outs.append(out)
-        ended = self._process(name, (*check.words, str(out)), limit_s)
-        one.took_s, one.cut = ended.seconds, False
-        if ended.code is None and limit_s < budget.LATE[self._device] * check.least_s:
+        left_s, late_s = self._left_s, budget.late_s(check.least_s, self._device)
+        ended = self._process(name, (*check.words, str(out)), min(left_s, late_s))
+        one.took_s = ended.seconds
+        if ended.code is None and left_s < late_s:
             self._out_of_time(one, place, ended.seconds, out)
             return
         found = self._judged(check, name, one.outs, ended)
@@ -148,12 +141,11 @@ class Session:
         one.findings = [finding.model_copy(update={"seconds": ended.seconds}) for finding in found]
 
     def _out_of_time(self, one: _Taken, place: str, seconds: float, out: Path) -> None:
-        """Of a process that was ended for want of time: what it had found, or others before it, stays."""
+        """Of a process that was ended with the minutes: what it had found, or others before it, stays."""
         one.outs.pop()
-        why = f"Out of time: it was ended after {seconds:.0f} s, as others need the rest of {self._minutes:g} minutes."
+        why = f"Out of time: it was ended after {seconds:.0f} s, as {self._minutes:g} minutes were over."
         _say(f"{place} {one.check.name}: {why[0].lower()}{why[1:]}")
-        one.cut = not one.outs
-        if one.cut:
+        if not one.outs:
             one.findings = [*read_findings(out), _not_run(one.check.name, why)]
 
     def _judged(self, check: Check, name: str, outs: Sequence[Path], ended: process.Ended) -> list[Finding]:

@@ -1,89 +1,126 @@
-"""How ci/gpu divides its minutes: what is late takes nothing that those after it need."""
+"""How ci/gpu divides its minutes, by a clock that only its processes move: a check that is slow or hangs takes no more
+than it may, and what is left out comes last.
+"""
 
-import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from engine.result import provenance
 from engine.result.gpu_check import Finding
-from gpu_check import budget
-from gpu_check.budget import LATE, LOOK_S, MINUTES, RESERVE_S, limit_s
+from gpu_check import lost, network, pair, session
+from gpu_check.budget import LOOK_S, MINUTES, RESERVE_S, late_s
 from gpu_check.checks import Check, checks
 from gpu_check.command import judge_of
-from gpu_check.judges import Judge
+from gpu_check.process import Ended
 from gpu_check.session import Session, There
 
-ROOT = Path(__file__).parents[2]
 THERE = There(1, "a card", 2**34, 2**34, False, provenance.collect(start=provenance.now(), launcher="none"))
 CARDS = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "AMD Instinct MI300X", "NVIDIA L40S", "nobody's card")
+FIRST = ("parity", "streams", "steady", "network", "lost", "contest with plain, gpt", "profile")
+"""What tells most."""
+LEFT_OUT_FIRST = {"contest with compile, llama", "gemm, fp32", "gemm, tf32"}
+WHOLE = FIRST[5]
+
+
+def _every(devices: int, *, card: str = CARDS[0], gib: float = 79.1) -> list[Check]:
+    return checks(judge_of(card, "cuda", None), gib * 2**30, Path("x"), devices=devices, tf32=True)
 
 
 @pytest.mark.parametrize("card", CARDS)
-def test_all_checks_fit_into_the_minutes_that_there_are_by_default(card: str) -> None:
-    judge = judge_of(card, "cuda", None)
+def test_all_checks_but_the_last_three_fit_into_the_minutes_that_there_are_by_default(card: str) -> None:
+    """Those are what is left out first."""
     for gib in (8, 16, 24, 32, 40, 48, 64, 79.1, 80, 96, 139, 180, 192, 288):
         for devices in (1, 2, 8):
-            every = checks(judge, gib * 2**30, Path("x"), devices=devices, tf32=True)
+            every = _every(devices, card=card, gib=gib)
             assert len({check.slug for check in every}) == len(every)
-            assert sum(check.least_s for check in every) + LOOK_S + RESERVE_S <= 60 * MINUTES
+            assert tuple(check.name for check in every[: len(FIRST)]) == FIRST
+            assert {check.name for check in every[-3:]} == LEFT_OUT_FIRST
+            needed = sum(check.processes * check.least_s for check in every[:-3])
+            assert needed + LOOK_S + RESERVE_S <= 60 * MINUTES
     rehearsed = checks(judge_of("a processor", "cpu", None), 2**34, Path("x"), devices=1, tf32=False)
-    assert sum(check.least_s for check in rehearsed) + LOOK_S + RESERVE_S <= 60 * MINUTES / 2
+    assert sum(check.processes * check.least_s for check in rehearsed) + LOOK_S + RESERVE_S <= 60 * MINUTES / 2
 
 
-@pytest.mark.parametrize("slow", [{0}, {2}, {0, 1, 2, 3}, {4}])
-def test_whichever_checks_hang_all_others_have_their_time(slow: set[int]) -> None:
-    own = [30.0, 40.0, 10.0, 60.0, 20.0]
-    left = sum(own) + 15
-    for number, least in enumerate(own):
-        limit = limit_s(left, least, sum(own[number + 1 :]), LATE["cuda"])
-        assert limit is not None
-        assert least <= limit <= LATE["cuda"] * least
-        left -= limit if number in slow else least
-    assert left >= 0
+def _carried_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, wanted: Sequence[Check], *, slow: float = 1.0, hangs: str = ""
+) -> dict[str, Finding]:
+    """What becomes of each, all so many times as slow as expected and one of them standing still.
+
+    Each decides what it is to decide by the processes that it has before the next one.
+    """
+    clock = SimpleNamespace(now=0.0)
+    of = {check.slug: check for check in wanted}
+
+    def run(module: Sequence[str], *, log: Path, timeout_s: float, environment: Mapping[str, str]) -> Ended:
+        check = next(check for slug, check in of.items() if log.stem in (slug, f"{slug}-2"))
+        takes_s = float("inf") if check.name == hangs else slow * check.least_s
+        taken_s = min(takes_s, timeout_s)
+        clock.now += taken_s
+        return Ended(0 if takes_s <= timeout_s else None, taken_s, "waiting")
+
+    def planned(check: Check) -> Check:
+        def judge(outs: Sequence[Path]) -> list[Finding]:
+            return [Finding(name=check.name, status="pass" if len(outs) >= check.processes else "undecided")]
+
+        return replace(check, judge=judge)
+
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(session.process, "run", run)
+    begun = Session("cuda", folder / "gpu.json", MINUTES)
+    clock.now += LOOK_S
+    findings = begun.carry_out([planned(check) for check in wanted], THERE).findings
+    assert clock.now <= 60 * MINUTES
+    assert [finding.name for finding in findings] == [check.name for check in wanted]
+    return {finding.name: finding for finding in findings}
 
 
-def test_with_fewer_minutes_the_first_ones_have_their_time_and_the_last_are_left_out() -> None:
-    assert limit_s(50, 20, 40, 3.0) == pytest.approx(20)
-    assert limit_s(30, 20, 20, 3.0) == pytest.approx(20)
-    assert limit_s(10, 20, 0, 3.0) is None
+@pytest.mark.parametrize("devices", [1, 2])
+def test_where_all_checks_are_slow_the_first_of_them_finish_and_only_the_end_of_the_minutes_ends_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: int
+) -> None:
+    every = _every(devices)
+    usual = _carried_out(tmp_path, monkeypatch, every)
+    assert {usual[check.name].status for check in every[:-3]} == {"pass"}
+    slow = _carried_out(tmp_path, monkeypatch, every, slow=1.5)
+    assert {slow[name].status for name in FIRST} == {"pass"}
+    assert {found.status for found in slow.values()} == {"pass", "not run"}
+    assert sum("it was ended after" in found.sentence for found in slow.values()) <= 1
 
 
-HANGS = "import threading; threading.Event().wait()"
-LATE_ONE = "import time; time.sleep(2)"
+@pytest.mark.parametrize("hangs", FIRST)
+def test_a_check_that_hangs_fails_and_the_others_still_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: str
+) -> None:
+    every = _every(2)
+    found = _carried_out(tmp_path, monkeypatch, every, hangs=hangs)
+    assert found[hangs].status == "fail"
+    assert found[hangs].sentence.startswith("It stood still or was too slow: it did not end within")
+    assert {found[name].status for name in {*FIRST, "kernels", "flags"} - {hangs}} == {"pass"}
+    assert {one.status for one in found.values()} <= {"pass", "fail", "not run"}
 
 
-def _with_one_that_is_slow(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, late: float
-) -> tuple[dict[str, str], str]:
-    """What becomes of it, which has a second at first, and of two that need most of the time there is."""
-    told = "import sys; from pathlib import Path; from engine.result.gpu_check import *\n"
-    told += "write_findings([Finding(name=Path(sys.argv[1]).stem, status='pass')], Path(sys.argv[1]))\n"
-    for name, body in (("slow", f"{code}\n{told}"), ("quick", told)):
-        (folder / f"{name}.py").write_text(body)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setitem(budget.LATE, "cuda", late)
-    own = Judge(True, {}, None).own
-    most_s = (60 * MINUTES - RESERVE_S - 1) / 2
-    wanted = [Check("slow", ("slow",), own, 0.5), *(Check(f"after-{n}", ("quick",), own, most_s) for n in range(2))]
-    findings = Session("cuda", folder / "gpu.json", MINUTES).carry_out(wanted, THERE).findings
-    return {finding.name: finding.status for finding in findings}, _sentence(findings, "slow")
-
-
-def _sentence(findings: tuple[Finding, ...], name: str) -> str:
-    return next(finding.sentence for finding in findings if finding.name == name)
-
-
-def test_a_check_that_hangs_starves_none_behind_it_and_fails_in_the_end(
+def test_the_whole_network_has_two_processes_before_the_next_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, sentence = _with_one_that_is_slow(tmp_path, monkeypatch, HANGS, 4.0)
-    assert found == {"slow": "fail", "after-0": "pass", "after-1": "pass"}
-    assert sentence.startswith("It did not end within 2 s and was ended")
+    """One decides neither its MFU nor its step by plain PyTorch's."""
+    every = _every(1)
+    assert [check.name for check in every if check.processes > 1] == [WHOLE]
+    until = every[: len(FIRST) - 1]
+    assert _carried_out(tmp_path, monkeypatch, until, slow=1.9)[WHOLE].status == "pass"
+    slow = _carried_out(tmp_path, monkeypatch, until, slow=2.2)
+    assert slow[WHOLE].status == "undecided", "what the first of them has found stays"
 
 
-def test_a_check_that_was_cut_short_is_begun_again_with_the_time_that_others_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, _ = _with_one_that_is_slow(tmp_path, monkeypatch, LATE_ONE, 400.0)
-    assert found == {"slow": "pass", "after-0": "pass", "after-1": "pass"}
+def test_parts_that_wait_for_a_rank_give_up_before_they_are_ended() -> None:
+    """So that they say who did not answer."""
+    for check in _every(2):
+        waits_s = {
+            "streams": pair.LIMIT.total_seconds(),
+            "network": network.LIMIT.total_seconds(),
+            "lost": lost.BEGIN_S + lost.TIMEOUT_S + 2 * lost.LEAVE_S,
+        }.get(check.name, 0.0)
+        assert check.least_s + waits_s < late_s(check.least_s, "cuda")
