@@ -30,7 +30,7 @@ from engine.result.peers import Side
 
 log = logging.getLogger(__name__)
 
-LEAVE_S = 10.0
+LEAVE_S, PAUSE_S = 10.0, 0.01
 BEFORE_OUR_OWN = 0.9
 """Of the limit of a turn, after which our own process is ended: before, it ends the other and tells what that wrote."""
 LINES = 20
@@ -93,14 +93,21 @@ class Away:
     def close(self) -> None:
         """End the process: it ends by itself when nobody holds the pipe any more."""
         self._pipe.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(LEAVE_S)
+        until = time.monotonic() + LEAVE_S
+        while not self._has_ended() and time.monotonic() < until:
+            time.sleep(PAUSE_S)
         self._kill()
         self._said.close()
 
+    def _has_ended(self) -> bool:
+        """Asked so that the number stays its own, for _kill."""
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return self._process.returncode is not None or os.waitid(os.P_PID, self._process.pid, options) is not None
+
     def _kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # what it may have started, too
+        if self._process.returncode is None:  # once it has been waited for, its number may be another's
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # what it may have started, too
         self._process.wait()
 
     def _begin(self, turn: Turn) -> None:
