@@ -2,6 +2,7 @@
 are in another environment has a process beside it (away.py).
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
@@ -22,7 +23,7 @@ from engine.peers.contest import TOLERANCES, Case, Contest, through_memory
 from engine.peers.equality import check_equal
 from engine.peers.ours import plan, trainer
 from engine.peers.peer import Peer, Values
-from engine.peers.standstill import At, Fail, end, limited, nobody, timed, warm_up
+from engine.peers.standstill import At, Fail, Turn, end, limited, nobody, timed, warm_up
 from engine.peers.turns import Here, Step, Turns, on_batches
 from engine.result.peers import NOTHING, SIDES, Measured, SideName
 from engine.training.run import tuned
@@ -39,13 +40,21 @@ def on_grid(grid: Grid, case: Case, device: torch.device, recorder: Recorder | N
 
 @contextmanager
 def looked_on(comm: Comm, contest: Contest, case: Case, fail: Fail) -> Iterator[At]:
-    """Call fail if a turn lasts too long, or our side waits for one collective for nearly as long as a round may."""
+    """Call fail if a turn lasts too long, or at one that isn't the peer's a rank waits nearly as long for a collective.
+
+    At the peer's turn, whom we wait for may be waiting for its peer: that the engine stands still would be wrong.
+    """
 
     def engines(stalled: Stalled) -> None:
         clause = f"in the comparison with {contest.name} the engine stands still: {stalled.story()}"
         fail(ContactError(clause, stalled.detail), contest)
 
-    with watched(comm, case.timeout_s, engines), limited(contest, comm.rank, fail) as at:
+    with watched(comm, case.meeting_timeout_s, engines) as watch, limited(contest, comm.rank, fail) as begin:
+
+        def at(turn: Turn) -> None:
+            watch.allow(math.inf if turn.peers else turn.limit_s)
+            begin(turn)
+
         yield at
 
 

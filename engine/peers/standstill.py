@@ -15,11 +15,12 @@ from engine.result.peers import SideName
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a rank is at, in words. limit_s: how long at most, as the option says."""
+    """What a rank is at, in words. limit_s: how long at most, as the option says. peers: whether it is the peer's."""
 
     at: str
     limit_s: float
     option: str
+    peers: bool = False
 
 
 At = Callable[[Turn], object]
@@ -39,12 +40,13 @@ def start(case: Case) -> Turn:
 
 def warm_up(side: SideName, contest: Contest, case: Case) -> Turn:
     """To load, build and warm up a side, which may have to compile."""
-    return Turn(f"{_whose(side, contest)} warm-up", case.meeting_timeout_s, "--meeting-timeout")
+    return Turn(f"{_whose(side, contest)} warm-up", case.meeting_timeout_s, "--meeting-timeout", side == "peer")
 
 
 def timed(side: SideName, contest: Contest, case: Case, index: int) -> Turn:
     """The steps of one round, counted from 0."""
-    return Turn(f"{_whose(side, contest)} round {index + 1} of {case.rounds}", case.timeout_s, "--timeout")
+    at = f"{_whose(side, contest)} round {index + 1} of {case.rounds}"
+    return Turn(at, case.timeout_s, "--timeout", side == "peer")
 
 
 def end(case: Case) -> Turn:
@@ -59,11 +61,12 @@ def _whose(side: SideName, contest: Contest) -> str:
 @contextmanager
 def limited(contest: Contest, rank: int, fail: Fail) -> Iterator[At]:
     """Call fail if a turn lasts too long, of those that what is yielded is told of."""
-    timer = threading.Timer(0, fail)
+    timer: threading.Timer | None = None
 
     def begin(turn: Turn) -> None:
         nonlocal timer
-        timer.cancel()
+        if timer:
+            timer.cancel()
         clause = f"in the comparison with {contest.name} rank {rank} has been at {turn.at} for {turn.limit_s:g} s"
         late = ContactError(f"{clause}, which is all that {turn.option} allows")
         timer = threading.Timer(turn.limit_s, fail, [late, contest])
@@ -73,4 +76,5 @@ def limited(contest: Contest, rank: int, fail: Fail) -> Iterator[At]:
     try:
         yield begin
     finally:
-        timer.cancel()
+        if timer:
+            timer.cancel()

@@ -38,20 +38,21 @@ class Stalled(ContactError):
 
 
 @contextmanager
-def watched(comm: Comm, timeout_s: float, end: Callable[[Stalled], object]) -> Iterator[None]:
-    """Call end from another thread if this rank stands still meanwhile. timeout_s: of comm's collectives.
+def watched(comm: Comm, timeout_s: float, end: Callable[[Stalled], object]) -> Iterator["Watch"]:
+    """Call end from another thread if this rank stands still meanwhile. timeout_s: of comm's collectives, until the
+    watch that is yielded allows another.
 
     What takes its time without waiting for another rank is left alone: compute, compilers, checkpoints. On CUDA that
     holds from the end of a step to the next collective.
     """
+    watch = Watch(comm, timeout_s)
     if comm.grid.size == 1:
-        yield
+        yield watch
         return
-    limit_s = timeout_s * (BEFORE_NCCL if comm.device.type == "cuda" else AFTER_RAISING)
     over = threading.Event()
-    threading.Thread(target=_look_on, args=(Watch(comm, limit_s), end, over), name="stall", daemon=True).start()
+    threading.Thread(target=_look_on, args=(watch, end, over), name="stall", daemon=True).start()
     try:
-        yield
+        yield watch
     finally:
         over.set()
 
@@ -66,10 +67,14 @@ def _look_on(watch: "Watch", end: Callable[[Stalled], object], over: threading.E
 class Watch:
     """Tells, from one look to the next, of a rank that waits for one collective for limit_s or longer."""
 
-    def __init__(self, comm: Comm, limit_s: float) -> None:
-        self.limit_s = limit_s
+    def __init__(self, comm: Comm, timeout_s: float) -> None:
         self._comm, self._host_waits = comm, comm.device.type != "cuda"
         self._moves, self._since = -1, 0.0
+        self.allow(timeout_s)
+
+    def allow(self, timeout_s: float) -> None:
+        """Take another time-out for the collectives that follow."""
+        self.limit_s = timeout_s * (AFTER_RAISING if self._host_waits else BEFORE_NCCL)
 
     def look(self, now: float) -> Stalled | None:
         """What to tell at that time, in seconds of any clock; None while all is well."""

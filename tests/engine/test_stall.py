@@ -2,6 +2,7 @@
 
 import os
 import re
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from engine_command import SMALL, TIMEOUT_S, start
+from guest_cases import GPT
 from real_ranks import CONTEXT
 
 from engine.batch import Batch
@@ -19,10 +21,13 @@ from engine.comm.collective import Kind, Lane
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
 from engine.comm.neighbours import Neighbour
-from engine.errors import RunError
+from engine.errors import ContactError, RunError
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
+from engine.peers.alternate import looked_on
+from engine.peers.contest import CONTESTS, Case, Contest
+from engine.peers.standstill import timed, warm_up
 from engine.result.schema import Result, read
 from engine.training import failure, stall
 from engine.training.config import TrainConfig
@@ -112,6 +117,42 @@ def test_what_takes_long_without_waiting_for_anybody_is_no_hang(device: str) -> 
         comm.outstanding.settle()
     assert watch.look(20) is None
     assert watch.look(1e6) is None
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_in_a_contest_the_engine_stands_still_only_at_a_turn_of_its_own_and_by_its_limit(
+    device: str, ears_and_mouth: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank waits for one that builds our side, for one whose guest warms up and steps, and then for one of ours."""
+    for factor in ("BEFORE_NCCL", "AFTER_RAISING"):
+        monkeypatch.setattr(stall, factor, 0.04)
+    monkeypatch.setattr(stall, "LONGEST_PAUSE_S", 0.02)
+    ears, mouth = ears_and_mouth
+    finish = nothing if device == "cuda" else lambda: bool(os.read(ears, 1)) or None
+    comm, told = Comm(GRID, device=device, backend=Channel(finish)), list[ContactError]()
+    contest, case = CONTESTS["megatron-core"], Case(GPT, sequences=2, timeout_s=5, meeting_timeout_s=600)
+
+    def wait_for_another_rank() -> None:
+        comm.run(Kind.ALL_REDUCE, Axis.X, ONE)
+        if device == "cuda":
+            os.read(ears, 1)
+            comm.outstanding.settle()
+
+    def fail(error: ContactError, _: Contest) -> None:
+        told.append(error)
+        os.write(mouth, b"\0")
+
+    with looked_on(comm, contest, case, fail) as at:
+        late = [warm_up("ours", contest, case), warm_up("peer", contest, case), timed("peer", contest, case, 0)]
+        for turn in late:
+            at(turn)
+            threading.Timer(0.5, os.write, [mouth, b"\0"]).start()
+            wait_for_another_rank()
+        assert not told
+        at(timed("ours", contest, case, 0))
+        wait_for_another_rank()
+    (error,) = told
+    assert str(error).startswith("In the comparison with megatron-core the engine stands still: rank 2 made no step")
 
 
 def test_a_step_a_barrier_and_a_row_of_everyones_show_that_all_before_is_over() -> None:
