@@ -64,9 +64,10 @@ class Party:
         self._whole, self._piece = buffers
         self._clock = HostClock(ranks.device)
         own = next((group for group in groups if ranks.rank in group), (ranks.rank,))
-        grid, device = Grid(data=len(own)), ranks.device
-        backend = ProcessGroups(grid, device, ranks.timeout, own)
-        self._comm = Comm(grid, device=device, backend=backend, outstanding=ranks.outstanding)
+        grid, device, timeout = Grid(data=len(own)), ranks.device, ranks.timeout
+        backend = ProcessGroups(grid, device, timeout, own)
+        self._own = own
+        self._comm = Comm(grid, timeout=timeout, device=device, backend=backend, outstanding=ranks.outstanding)
         if grid.size == 1:  # torch names a group by how many its ranks have made: this rank makes one, too
             backend.channel(Axis.DATA, Lane.MAIN, (0,))
 
@@ -77,10 +78,13 @@ class Party:
         whole, piece = self._whole[:elements], self._piece[: elements // self.size]
         source = piece if kind is Kind.ALL_GATHER else whole
         out = {Kind.ALL_GATHER: whole, Kind.REDUCE_SCATTER: piece}.get(kind)
+        self._comm.outstanding.ranks = self._own
         start = self._clock.stamp()
         for _ in range(calls):
             self._comm.run(kind, Axis.DATA, source, out=out)
-        return self._clock.seconds(start, self._clock.stamp_end())
+        seconds = self._clock.seconds(start, self._clock.stamp_end())
+        self._comm.outstanding.ranks = None
+        return seconds
 
 
 def links(ranks: AtOnce, device: torch.device, message_bytes: int | None, turns: Turns) -> Links:

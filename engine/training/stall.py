@@ -87,6 +87,7 @@ class Watch:
             return None
         kind, axis, lane = call
         rank, known = self._comm.rank, "" if self._host_waits else "the last that it issued is "
-        others = [member for member in self._comm.grid.members(axis, rank) if member != rank]
+        members = outstanding.ranks or self._comm.grid.members(axis, rank)
+        others = [member for member in members if member != rank]
         line = Line(rank, f"on axis {axis}", others, "")
         return Stalled(line, now - self._since, f"{known}{kind} on lane {lane_name(axis, lane)}")

@@ -15,6 +15,7 @@ from guest_cases import GPT
 from real_ranks import CONTEXT
 
 from engine.batch import Batch
+from engine.bench import collectives
 from engine.bench.collectives import Party
 from engine.comm.backend import nothing
 from engine.comm.collective import Kind, Lane
@@ -241,6 +242,24 @@ def test_so_does_a_hang_in_a_measurement(tmp_path: Path) -> None:
         r"Rank 0 made no step for \d+(\.\d+)? s, waiting for rank 1 on axis data \(all_gather on lane data\)\.",
         result.reason or "",
     )
+
+
+def test_a_rank_of_several_groups_waits_for_those_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the Comm of all names all again once they are timed."""
+    told = list[Stalled | None]()
+
+    def look() -> None:
+        watch.look(0)
+        told.append(watch.look(10))
+
+    comm, own = Comm(GRID, backend=Channel(look)), Channel(look)
+    own.rank, watch = 0, Watch(comm, 1)
+    monkeypatch.setattr(collectives, "ProcessGroups", lambda *_: own)
+    party = Party([(0, 4), (2, 5)], comm, (torch.zeros(4), torch.zeros(2)))
+    party.seconds(Kind.ALL_REDUCE, 4, 1)
+    comm.run(Kind.ALL_REDUCE, Axis.Z, ONE)
+    assert "waiting for rank 5 on axis data" in str(told[0])
+    assert "waiting for one of ranks 0, 4 on axis z" in str(told[1])
 
 
 def _fail_without_end() -> None:
