@@ -1,13 +1,15 @@
 """Pure functions of tensors that Inductor compiles for GPUs: a pass over memory where PyTorch makes one an operator.
 
-What processors run stays the reference. TORCH_COMPILE_DISABLE=1 has everything run uncompiled. What is compiled is kept
-for other runs, in the user's cache folder unless TORCHINDUCTOR_CACHE_DIR names another.
+What processors run stays the reference. TORCH_COMPILE_DISABLE=1 has everything run uncompiled, and so does a GPU for
+which nothing can be compiled. What is compiled is kept for other runs, in the user's cache folder unless
+TORCHINDUCTOR_CACHE_DIR names another.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
@@ -18,6 +20,7 @@ from engine.files import cache_folder
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
 
+log = logging.getLogger(__name__)
 
 FORMS = 64
 """Of one function, by number formats, what is None and which sizes have been met: PyTorch would give up after eight."""
@@ -50,16 +53,18 @@ class Compiled(Generic[Given, Found]):
     @cached_property
     def fused(self) -> Callable[Given, Found]:
         """The source, compiled when it is first called with such tensors."""
-        folder = cache_folder()
-        if folder is not None:
-            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
-        from torch._dynamo import config
+        return _compiled(self.source, None if self._tried else {"triton.autotune_pointwise": False})
 
-        config.recompile_limit = max(config.recompile_limit, FORMS)
-        compiled: Callable[Given, Found] = torch.compile(
-            self.source, fullgraph=True, options=None if self._tried else {"triton.autotune_pointwise": False}
-        )
-        return compiled
+
+def _compiled(source: Callable[Given, Found], options: dict[str, Any] | None = None) -> Callable[Given, Found]:
+    folder = cache_folder()
+    if folder is not None:
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
+    from torch._dynamo import config
+
+    config.recompile_limit = max(config.recompile_limit, FORMS)
+    compiled: Callable[Given, Found] = torch.compile(source, fullgraph=True, options=options)
+    return compiled
 
 
 _traced: Callable[..., Any] | None = None
@@ -80,9 +85,38 @@ def traced(run: Callable[..., Any]) -> Iterator[None]:
 
 
 def fuses(tensor: Tensor) -> bool:
-    """Whether functions of this tensor run compiled: on a GPU for which Inductor may compile and has Triton."""
-    if not tensor.is_cuda:
-        return tensor.is_meta and _traced is not None
+    """Whether functions of this tensor run compiled."""
+    return compiles(tensor.device) if tensor.is_cuda else tensor.is_meta and _traced is not None
+
+
+def compiles(device: torch.device) -> bool:
+    """Whether functions of this device's tensors run compiled: it is a GPU, Inductor may compile for it, and can."""
+    if device.type != "cuda" or os.environ.get("TORCH_COMPILE_DISABLE") == "1":
+        return False
     from torch.utils._triton import has_triton  # it remembers
 
-    return os.environ.get("TORCH_COMPILE_DISABLE") != "1" and has_triton()
+    return has_triton() and succeeds(device)
+
+
+@cache
+def succeeds(device: torch.device) -> bool:
+    """Whether Inductor can compile for a device here, tried with the least of functions; a warning where it can't."""
+    one = torch.ones(1, device=device)
+    try:
+        return bool(_compiled(_incremented)(one) == 2)
+    except Exception as error:  # Inductor, Triton and the compilers behind them have many kinds
+        log.warning(
+            "Nothing can be compiled for %s here, so the layers run in more passes over memory than need be: install a "
+            "C compiler such as gcc, or set TORCH_COMPILE_DISABLE=1 to hide this (%s).",
+            device,
+            _in_a_line(error),
+        )
+        return False
+
+
+def _incremented(x: Tensor) -> Tensor:
+    return x + 1
+
+
+def _in_a_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

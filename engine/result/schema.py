@@ -210,7 +210,8 @@ class Result(Record):
 
     labels are the caller's own words (a suite writes system, partition and study), config is every option of the
     command after defaults were applied, and what only torch settles: threads; widened_by, the product that makes weight
-    gradients in the masters' format (none: they are rounded to that of the computation first); attention, its kernel.
+    gradients in the masters' format (none: they are rounded to that of the computation first); attention, its kernel;
+    compiled, whether the layers' functions ran compiled.
     Rates of a device are those of one of the ranks, which measured at once.
     gemm_modes: one size again in every mode, in turns; absent in results that are older than it.
     told: how far the reason of a failed run goes: nothing (it ended before a rank could say why), a symptom (a rank

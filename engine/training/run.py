@@ -15,6 +15,7 @@ from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, choose_device, init_process_group
 from engine.comm.transport import Heard, backend_of, listen
 from engine.layers import attention
+from engine.layers.compiled import compiles
 from engine.layers.matmul import Kernels, widened_by
 from engine.measure.clock import stamp_promptly
 from engine.measure.memory import forget_peak, keep_freed_memory
@@ -77,6 +78,7 @@ def _train(
     precision = Precision.named(config.precision)
     account.resolved["widened_by"] = widened_by(precision.compute, precision.master, device, z=plan.grid.z)
     account.resolved["attention"] = _attention(plan, device)
+    account.resolved["compiled"] = compiles(device)
     account.training = True
     variants, times, profiled = None, None, None
     if isinstance(plan, AblationPlan):

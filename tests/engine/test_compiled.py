@@ -2,7 +2,9 @@
 GPU is to make of the same source.
 """
 
+import logging
 import os
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -89,3 +91,24 @@ def test_in_steps_of_both_families_no_function_takes_more_forms_than_it_may(monk
     with torch._dynamo.config.patch(recompile_limit=FORMS // 2):
         assert [found.name for found in steps(CPU, "bf16") if found.status == "fail"] == []
     assert len(kept) > 6
+
+
+def lacking(_: Comm, cache: str, compiler: str) -> tuple[bool, list[str]]:
+    """Whether Inductor can compile for this processor, and what is said of it; compiler: of C++."""
+    from torch._inductor import config
+
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+    config.cpp.cxx = (None, compiler)
+    heard: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    layers_compiled.log.addHandler(handler)
+    return layers_compiled.succeeds(CPU), heard
+
+
+@pytest.mark.slow
+def test_without_a_compiler_layers_run_as_they_are_written_and_say_so(tmp_path: Path) -> None:
+    ((can, heard),) = run_processes(Grid(), lacking, str(tmp_path / "without"), "no-such-compiler")
+    assert not can
+    assert [line for line in heard if "install a C compiler" in line and "no-such-compiler" in line] == heard != []
+    assert run_processes(Grid(), lacking, str(tmp_path / "with"), os.environ.get("CXX", "g++")) == [(True, [])]
