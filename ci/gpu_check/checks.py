@@ -82,12 +82,14 @@ def checks(judge: Judge, memory_bytes: float, folder: Path, *, devices: int, tf3
     two = not judge.on_gpu or devices > 1
     right = [inside("parity", 35), inside("streams", 40)]
     waits = [inside("steady", 20), inside("network", 12), inside("lost", 40 if two else 8)]
+    products = gemm("bf16")
     fast = [
-        contest("gpt", "plain", whole, 60, processes=2 if judge.on_gpu else 1),  # one decides nothing that varies
-        bench("profile", profile, judge.profile, 40),
+        products,
+        contest("gpt", "plain", whole, 60, processes=2 if judge.on_gpu else 1),  # one knows too little
+        bench("profile", profile, judge.profile(alone, folder / f"{products.slug}.json"), 40),
     ]
     of_parts = [inside("kernels", 50, judge.kernels), inside("flags", 20, judge.flags)]
-    single = [gemm("bf16"), bench("memory", memory, judge.memory, 10), bench("latency", latency, judge.latency, 8)]
+    single = [bench("memory", memory, judge.memory, 10), bench("latency", latency, judge.latency, 8)]
     if not judge.on_gpu:
         return [*right, *waits, *fast, *of_parts, tuner(trained["gpt"]), *single]
     others = [

@@ -1,8 +1,9 @@
 """What the engine's own commands measured, judged: their result files to findings. No torch.
 
 A check whose figure varies has a file of each of its processes, and the interval over them is what keeps a limit,
-breaks it or doesn't tell: one process happens to be faster or slower for as long as it lives. On a processor nothing is
-judged that was timed or sized there: those models are too small for it.
+breaks it or doesn't tell: one process happens to be faster or slower for as long as it lives. How much, three of them
+tell; until then it is assumed. On a processor nothing is judged that was timed or sized there: those models are too
+small for it.
 """
 
 import json
@@ -13,20 +14,26 @@ from statistics import median
 
 from engine.profiling.breakdown import AGREEMENT, break_down
 from engine.result import choices, gate, metrics, peers, schema
+from engine.result.device import GemmPoint
 from engine.result.gate import Outcome
 from engine.result.gpu_check import Finding, read_findings
-from engine.result.interval import NOTHING_KNOWN, Interval, over_jobs
+from engine.result.interval import Interval, over_jobs
 from gpu_check import profiled
 from gpu_check.sizes import Training
 
-MFU = 0.55
+MFU, OF_PRODUCTS = 0.55, 2 / 3
+"""Of the advertised peak, or of what matrix products reach where that is less: of an MI300X's peak they reach half."""
 STEP_BY = {"plain": 1 / 1.1, "compile": 1.0}
 FLAGS_BY = 1.01
 HOLD, TUNED_S = 0.95, 10.0
 MOST_PROCESSES = 6
 """Of a check."""
-LOOKS = MOST_PROCESSES - 1
-"""How often an interval over processes may decide: of two, and of each more."""
+LOOKS = MOST_PROCESSES
+"""How often an interval over processes may decide: of one, and of each more."""
+USUAL, TUNING_USUAL = 0.01, 0.1
+"""By how much steps, rates and the time of tuning differ from process to process on one GPU, as a standard deviation of
+logarithms. Assumed: none has told yet.
+"""
 BAND = (0.9, 1.2)
 """Of the peak by the plan, which leaves out temporaries and an allocator's roundings, and counts what is kept."""
 RATE = "GB/s"
@@ -73,19 +80,19 @@ class Judge:
         ratios = [one.figure for one in told if one.figure is not None]
         if not ratios:
             return []
-        between = over_jobs(ratios, LOOKS)
+        between = over_jobs(ratios, LOOKS, USUAL)
         return [
             self.found(
                 told[-1].name, metrics.ratio_over_jobs(ratios), "", gate.at_most(between, FLAGS_BY),
                 f"at most {FLAGS_BY:.2f} of the step without them{BY_INTERVAL}",
-                f"{_between(between, len(ratios))}; the last: {told[-1].sentence}",
+                f"{_between(between, len(ratios), USUAL)}; the last: {told[-1].sentence}",
             )
         ]  # fmt: skip
 
     def gemm(self, outs: Sequence[Path]) -> list[Finding]:
         """The empirical peak."""
         result = schema.read(outs[-1])
-        best = max((p for p in result.gemm if p.flops_per_s is not None), key=lambda p: p.flops_per_s or 0.0)
+        best = _best(result)
         rate, peak = best.flops_per_s or 0.0, self.peaks.get(result.dtype)
         share = f", {metrics.utilisation(rate, 1, peak):.0%} of the advertised peak" if peak else ""
         told = f"best at {best.size} x {best.size}{share}"
@@ -122,7 +129,7 @@ class Judge:
         worst = max(contests, key=lambda contest: (contest.outcome == outcome, contest.ratio))
         holds = choices.share_that_holds([choices.by_fastest(*timed, looks=looks) for timed in known])
         model, times_s = results[-1].model.name, [tuning.time_s for tuning in tunings]
-        between = over_jobs(times_s, LOOKS)
+        between = over_jobs(times_s, LOOKS, TUNING_USUAL)
         shapes = f"of {len(known)} shapes in a second timing"
         return [
             self.found(
@@ -135,7 +142,7 @@ class Judge:
             ),
             self.found(
                 f"tuning, {model}", median(times_s), "s", gate.at_most(between, TUNED_S),
-                f"at most {TUNED_S:g} s{BY_INTERVAL}", _between(between, len(times_s)),
+                f"at most {TUNED_S:g} s{BY_INTERVAL}", _between(between, len(times_s), TUNING_USUAL),
             ),
         ]  # fmt: skip
 
@@ -155,7 +162,7 @@ class Judge:
             ]
         peer = results[-1].comparisons[0].peer
         ratio = peers.paired(measured)
-        between = over_jobs([peers.paired([job]).ratio for job in measured], LOOKS)
+        between = over_jobs([peers.paired([job]).ratio for job in measured], LOOKS, USUAL)
         most = STEP_BY[peer]
         ours_s, theirs_s = (
             median(time_s for side in sides for time_s in peers.steps(side))
@@ -166,20 +173,22 @@ class Judge:
             self.found(
                 f"step by that of {peer}, {model}", ratio.ratio, "", gate.at_most(between, most),
                 f"at most {most:.2f}{BY_INTERVAL}",
-                f"{_between(between, len(measured))}; {1e3 * ours_s:.1f} ms by {1e3 * theirs_s:.1f} ms; "
+                f"{_between(between, len(measured), USUAL)}; {1e3 * ours_s:.1f} ms by {1e3 * theirs_s:.1f} ms; "
                 f"{training.words}",
             )
         ]  # fmt: skip
         if ours is not None and theirs is not None:
-            by_theirs = metrics.memory_ratio(ours, theirs)
+            by_theirs, allowed = metrics.memory_ratio(ours, theirs), 1 + training.wider_sums / theirs
             told = f"{ours / 2**30:.3g} GiB by {theirs / 2**30:.3g} GiB"
-            name = f"memory by that of {peer}, {model}"
-            found.append(self.found(name, by_theirs, "", _exact(by_theirs <= 1), "at most 1", told))
+            why = ", as micro-batches are summed in fp32 here and in bf16 there" * bool(training.wider_sums)
+            name, want = f"memory by that of {peer}, {model}", f"at most {allowed:.3g}{why}"
+            found.append(self.found(name, by_theirs, "", _exact(by_theirs <= allowed), want, told))
         if peer == "plain" and ours is not None:
             found += [self._speed(results[-1], measured, training), self._planned(ours, training, model)]
         return found
 
     def _speed(self, result: peers.PeersResult, measured: Sequence[peers.Measured], training: Training) -> Finding:
+        """Beside another side's memory, for which fewer sequences may be computed at once: so it is only told."""
         assert result.work is not None
         model = training.choice.resolve().name
         known = peers.Peaks(advertised=self.peaks.get(result.dtype))
@@ -187,14 +196,9 @@ class Judge:
         rate, tokens = median(s.model_flops_per_s for s in speeds), median(s.tokens_per_s for s in speeds)
         told = f"{tokens:,.0f} tokens/s, {rate / 1e12:.3g} Tflop/s of {training.words}"
         shares = [speed.mfu for speed in speeds if speed.mfu is not None]
-        if not shares:
-            why = "; no advertised peak is known, so --peak-flops has to say it" * self.on_gpu
-            return _told(f"rate, {model}", rate / 1e12, "Tflop/s", told + why)
-        between = over_jobs(shares, LOOKS)
-        return self.found(
-            f"MFU, {model}", 100 * metrics.ratio_over_jobs(shares), "%", gate.at_least(between, MFU),
-            f"at least {MFU:.0%}{BY_INTERVAL}", f"{told}; {_between(between, len(shares))}",
-        )  # fmt: skip
+        if shares:
+            return _told(f"MFU beside plain, {model}", 100 * metrics.ratio_over_jobs(shares), "%", told)
+        return _told(f"rate beside plain, {model}", rate / 1e12, "Tflop/s", told)
 
     def _planned(self, taken: float, training: Training, model: str) -> Finding:
         planned = training.needs.total
@@ -203,9 +207,14 @@ class Judge:
         kept = _exact(low <= by_plan <= high)
         return self.found(f"memory by the plan, {model}", by_plan, "", kept, f"{low:g} to {high:g}", told)
 
-    def profile(self, outs: Sequence[Path]) -> list[Finding]:
-        """Whether the trace of some steps says what the run recorded, where their time goes, and their energy."""
-        result = schema.read(outs[-1])
+    def profile(self, training: Training, products: Path) -> Callable[[Sequence[Path]], list[Finding]]:
+        """Of that training. products: the result of matrix products in bf16, if they could be measured."""
+        return lambda outs: self._profile(schema.read(outs[-1]), training, products)
+
+    def _profile(self, result: schema.Result, training: Training, products: Path) -> list[Finding]:
+        """Whether the trace of some steps says what the run recorded, how fast the others were, where their time goes,
+        and their energy.
+        """
         assert result.profile is not None
         assert result.model is not None
         trace, model = result.profile.traces[0], result.model.name
@@ -228,10 +237,37 @@ class Judge:
                 f"at most {AGREEMENT:.0%} off; all of the interval over steps, or beyond it to fail",
                 f"{told}. {worst.reason}" if worst.reason else told,
             ),
-            profiled.alone(result, self.peaks.get("bf16") if self.on_gpu else None),
+            self._alone(result, training, _best(schema.read(products)).flops_per_s if products.exists() else None),
             *profiled.longest(found, model),
             profiled.energy(result, model),
         ]  # fmt: skip
+
+    def _alone(self, result: schema.Result, training: Training, products: float | None) -> Finding:
+        """The rate of steps that were not profiled, with nothing beside them on the device, by the advertised peak.
+
+        products: flop/s of matrix products. Only a whole network is judged: in one that is cut the head weighs more.
+        """
+        rate, peak = profiled.rate(result), self.peaks.get("bf16") if self.on_gpu else None
+        model, told = training.choice.resolve().name, profiled.words(result)
+        if peak is None:
+            why = "; no advertised peak is known, so --peak-flops has to say it" * self.on_gpu
+            return _told(f"rate alone, {model}", rate / 1e12, "Tflop/s", told + why)
+        name, share = f"MFU alone, {model}", metrics.utilisation(rate, 1, peak)
+        if training.choice.layers is not None:
+            return _told(name, 100 * share, "%", f"{told}; not judged, as no whole network fits")
+        least, between = MFU, over_jobs([share], LOOKS, USUAL)
+        if products is not None:
+            least = min(MFU, OF_PRODUCTS * metrics.utilisation(products, 1, peak))
+            told += f"; {metrics.utilisation(rate, 1, products):.0%} of what matrix products reach"
+        return self.found(
+            name, 100 * share, "%", gate.at_least(between, least), f"at least {least:.1%}{BY_INTERVAL}",
+            f"{told}; {_between(between, 1, USUAL)}",
+        )  # fmt: skip
+
+
+def _best(result: schema.Result) -> GemmPoint:
+    """Of all sizes."""
+    return max((point for point in result.gemm if point.flops_per_s is not None), key=lambda p: p.flops_per_s or 0.0)
 
 
 def _told(name: str, figure: float, unit: str, sentence: str) -> Finding:
@@ -243,8 +279,8 @@ def _exact(good: bool) -> Outcome:
     return "pass" if good else "fail"
 
 
-def _between(interval: Interval, processes: int) -> str:
+def _between(interval: Interval, processes: int, usual: float) -> str:
     """0.871 to 0.902 over 3 processes."""
-    if interval == NOTHING_KNOWN:
-        return "one process tells nothing of others"
-    return f"{interval.low:.3f} to {interval.high:.3f} over {processes} processes"
+    few = f", of which others are assumed to differ by {usual:.0%}" if processes < 3 else ""
+    over = f"{processes} processes" if processes > 1 else "one process"
+    return f"{interval.low:.3f} to {interval.high:.3f} over {over}{few}"

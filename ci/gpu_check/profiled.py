@@ -11,20 +11,20 @@ OWN = ("device", "processor")
 """Whose energy is told: the first of them that is known."""
 
 
-def alone(result: Result, peak: float | None) -> Finding:
-    """The rate of the steps that were not profiled, with nothing beside them on the device. peak: its advertised."""
+def rate(result: Result) -> float:
+    """Model flop/s of the steps that were not profiled."""
     assert result.summary is not None
-    assert result.model is not None
-    rate, step_s = result.summary.model_flops_per_s, result.summary.time_per_iteration_s
-    told = f"{1e3 * step_s:.1f} ms a step, {result.summary.tokens_per_s:,.0f} tokens/s, {rate / 1e12:.3g} Tflop/s"
-    told += ", in one process"
-    if peak is None:
-        name, figure, unit = "rate", rate / 1e12, "Tflop/s"
-    else:
-        name, figure, unit = "MFU", 100 * metrics.utilisation(rate, 1, peak), "%"
-    return Finding(
-        name=f"{name} alone, {result.model.name}", status="told", figure=figure, unit=unit, sentence=told
-    )  # fmt: skip
+    return result.summary.model_flops_per_s
+
+
+def words(result: Result) -> str:
+    """The same steps for a person."""
+    assert result.summary is not None
+    summary = result.summary
+    return (
+        f"{1e3 * summary.time_per_iteration_s:.1f} ms a step, {summary.tokens_per_s:,.0f} tokens/s, "
+        f"{summary.model_flops_per_s / 1e12:.3g} Tflop/s"
+    )
 
 
 def longest(found: TraceBreakdown, model: str) -> list[Finding]:

@@ -11,7 +11,7 @@ from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL
 from engine.peers.contest import CONTESTS, Case
 from engine.peers.memory import Room, both
-from engine.planning.memory import Footprint, Needs, Workload
+from engine.planning.memory import BYTES, Footprint, Needs, Workload
 from engine.training.config import PrecisionName
 
 
@@ -48,6 +48,13 @@ class Training:
         """What the plan says that a step takes, bytes."""
         model = self.choice.resolve()
         return Footprint(model, Workload(Batch(self.sequences, self.micro), self.precision, overlap=ALL)).on(Grid())
+
+    @property
+    def wider_sums(self) -> float:
+        """Bytes by which gradients that add up over micro-batches are wider here, in fp32, than in plain PyTorch."""
+        if self.micro is None or self.precision != "bf16":
+            return 0.0
+        return (BYTES["fp32"] - BYTES["bf16"]) * self.choice.resolve().parameters
 
     def fits(self, memory_bytes: float) -> bool:
         """Whether both sides of a contest do at once, so that they take turns."""

@@ -228,6 +228,12 @@ def _states(habits: Habits, case: Case) -> tuple[float, float, float]:
     return BYTES["bf16"] * habits.copies, master, (1 + MOMENTS) * master
 
 
+def _widened(habits: Habits, case: Case) -> float:
+    """Bytes of a parameter by which its gradient, in bf16 until the backward has ended, is wider in its master's."""
+    pure = case.precision == "bf16" and habits.autocast and not case.autocast
+    return BYTES["fp32"] - BYTES["bf16"] if pure else 0.0
+
+
 def _trained(habits: Habits, ranks: Ranks, case: Case) -> float:
     """At the fullest moment: states, weights gathered, activations of what is in flight, logits."""
     model, compute = case.model, BYTES[case.precision]
@@ -246,7 +252,8 @@ def _trained(habits: Habits, ranks: Ranks, case: Case) -> float:
         keeps = _keeps(habits.keeps, ranks, case)
         held += (every if keeps else some) * compute  # weights, and gradients on their way or until the last
         held += (every if keeps and habits.sums and ranks.parts > 1 else some) * compute
-    return held + _activations(habits, ranks, case)
+    widened = mine * _widened(habits, case) / over[1]
+    return held - widened + max(_activations(habits, ranks, case), widened)
 
 
 def _keeps(keeps: Keeps, ranks: Ranks, case: Case) -> bool:

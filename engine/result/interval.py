@@ -7,7 +7,7 @@ alone.
 import math
 from collections.abc import Sequence
 from functools import cache
-from statistics import mean, stdev
+from statistics import NormalDist, mean, stdev
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
@@ -24,17 +24,23 @@ NOTHING_KNOWN = Interval(0.0, math.inf)
 """Of a ratio that was measured too few times."""
 
 
-def over_jobs(ratios: Sequence[float], looks: int = 1) -> Interval:
+def over_jobs(ratios: Sequence[float], looks: int = 1, usual: float | None = None) -> Interval:
     """Of ratios, one a job, by Student's t of their logarithms; of fewer than two jobs nothing is known.
 
     looks: how often an interval may be asked for, each time of more jobs, until it decides. The chance to be wrong is
-    shared among them (Bonferroni), so that all of them together have CONFIDENCE. Raises ValueError for a ratio that
-    isn't positive.
+    shared among them (Bonferroni), so that all of them together have CONFIDENCE. usual: the standard deviation of those
+    logarithms, where it is taken to be known until three jobs tell of their own; two that differ by more than it
+    explains tell of their own, too. Raises ValueError for a ratio that isn't positive.
     """
-    if len(ratios) < 2:
-        return NOTHING_KNOWN
     logs = [math.log(ratio) for ratio in ratios]
-    reach = _student(len(logs) - 1, _confidence(looks)) * stdev(logs) / math.sqrt(len(logs))
+    by_usual = NormalDist().inv_cdf((1 + _confidence(looks)) / 2) * (usual or 0.0)
+    if usual is not None and 0 < len(logs) < 3 and max(logs) - min(logs) <= math.sqrt(2) * by_usual:
+        reach = by_usual
+    elif len(logs) < 2:
+        return NOTHING_KNOWN
+    else:
+        reach = _student(len(logs) - 1, _confidence(looks)) * stdev(logs)
+    reach /= math.sqrt(len(logs))
     return Interval(math.exp(mean(logs) - reach), math.exp(mean(logs) + reach))
 
 

@@ -1,4 +1,5 @@
 import math
+import random
 
 import pytest
 from scipy import stats
@@ -49,6 +50,32 @@ def test_each_of_several_looks_is_surer(looks: int) -> None:
 
 def test_one_job_or_five_rounds_tell_nothing() -> None:
     assert over_jobs([0.5]) == over_jobs([]) == over_rounds([0.5] * 5) == NOTHING_KNOWN
+
+
+def test_one_job_or_two_speak_by_what_jobs_usually_differ_and_more_by_their_own() -> None:
+    reach = 0.01 * stats.norm.ppf(0.975)
+    assert over_jobs([1.0], usual=0.01) == pytest.approx((math.exp(-reach), math.exp(reach)), rel=1e-9)
+    two = 0.99, 1.0
+    assert math.log(over_jobs(two, usual=0.01).high / over_jobs(two, usual=0.01).low) == pytest.approx(
+        2 * reach / math.sqrt(2)
+    )
+    for own in ((0.9, 1.1), (0.99, 1.0, 1.01)):
+        assert over_jobs(own, usual=0.01) == over_jobs(own), "they differ by more than is usual, or tell of their own"
+    assert over_jobs([], usual=0.01) == NOTHING_KNOWN
+
+
+@pytest.mark.parametrize("spread", [0.003, 0.01])
+def test_six_looks_of_which_the_first_two_are_by_what_is_usual_are_seldom_wrong(spread: float) -> None:
+    """Of a ratio that is just at its limit: either answer is wrong."""
+    drawing, wrong = random.Random(1), 0
+    for _ in range(2000):
+        ratios: list[float] = []
+        while len(ratios) < 6:
+            ratios.append(math.exp(drawing.gauss(0, spread)))
+            if at_most(over_jobs(ratios, 6, usual=0.01), 1.0) != "undecided":
+                wrong += 1
+                break
+    assert wrong / 2000 <= 0.05
 
 
 @pytest.mark.parametrize("number", [6, 8, 9, 12, 30])
