@@ -22,6 +22,8 @@ OUT_HELP = "where the result goes; logs and results of its parts go beside it"
 DEVICE_HELP = "cpu rehearses: tiny sizes, and nothing that is timed is judged"
 PEAK_HELP = "advertised dense bf16 peak of one device, where systems/devices has none, such as 181e12 for an MI210"
 EXIT_CODES = {"ok": 0, "failed": 1, "undecided": 2}
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""The last one comes with a terminal that is lost."""
 MINUTES_HELP = "for all of it: what no longer fits is told as not run"
 
 
@@ -67,7 +69,7 @@ def gpu(
     check_file("--out", out)
     if not minutes > 0:
         raise UsageError(f"--minutes is a positive number, but {minutes:g} was given.")
-    signal.signal(signal.SIGTERM, _end)
+    end_by_signals()
     session = Session(device, out, minutes)
     there = session.look()
     judge = judge_of(there.name, device, peak_flops)
@@ -107,8 +109,17 @@ def _without_figure(finding: Finding) -> bool:
     return finding.status == "told" and finding.figure is None
 
 
+def end_by_signals() -> None:
+    """End the check, and the process that is running, by each of those that it was not told to ignore, as by nohup."""
+    for number in ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _end)
+
+
 def _end(number: int, frame: FrameType | None) -> None:
-    """As an exception, so that the process that is running is ended first."""
+    """As an exception, so that the process that is running is ended first: no other signal may come between."""
+    for other in ENDING:
+        signal.signal(other, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
 

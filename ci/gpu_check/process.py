@@ -19,6 +19,10 @@ TOLD = 300
 """Characters of a sentence."""
 RAISED = re.compile(r"(?:[a-z_]\w*\.)*(?=[A-Z])\w*(?:Error|Exception|Failed|Unsupported|Interrupt)\b")
 """How the line of a traceback begins that says what was raised; torch adds hints after it."""
+PAUSE_S = 0.05
+"""Between two looks at whether a process has ended."""
+KILLED_S = 10.0
+"""After which a process that was killed is left alone: a driver that stands still keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,10 @@ class Ended:
 
 
 def run(module: Sequence[str], *, log: Path, timeout_s: float, environment: Mapping[str, str]) -> Ended:
-    """Run `python -m` these words, all output in the log. What doesn't end in time is killed, with all it started."""
+    """Run `python -m` these words, all output in the log, and end it when its time is over.
+
+    However it ends, what it has started and left behind is killed: it would keep the GPU from the next one.
+    """
     start = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -57,17 +64,31 @@ def run(module: Sequence[str], *, log: Path, timeout_s: float, environment: Mapp
             env=os.environ | dict(environment),
             start_new_session=True,
         )
-        code: int | None = None
+        in_time = False
         try:
-            with suppress(subprocess.TimeoutExpired):
-                code = process.wait(max(timeout_s, 0.0))
-        finally:
-            if process.returncode is None:  # its time is over, or the check itself was told to end
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            in_time = _ends(process.pid, start + timeout_s)
+        finally:  # also where the check itself is told to end
+            _kill(process)
+    code = process.returncode if in_time else None
     return Ended(
         code, time.monotonic() - start, last_words(log.read_text(errors="replace"), raised=code not in (None, 0))
     )
+
+
+def _ends(pid: int, until: float) -> bool:
+    """Whether it does by then. It isn't reaped, so that the number of its group stays its own, for _kill."""
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() >= until:
+            return False
+        time.sleep(PAUSE_S)
+    return True
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    """With its group, which it may have ended before."""
+    os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(KILLED_S)
 
 
 def last_words(said: str, *, raised: bool) -> str:

@@ -1,0 +1,83 @@
+"""What a part of ci/gpu leaves behind, and the part that runs when the check itself is ended: real processes."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_check import process
+
+ROOT = Path(__file__).parents[2]
+LEAVES = """
+import os, subprocess, sys
+held = os.open(sys.argv[1], os.O_WRONLY)
+subprocess.Popen(["sleep", "100"], pass_fds=[held])
+"""
+"""Starts a process that sleeps, and holds a pipe open as long as it lives."""
+CHECK = """
+import sys
+from pathlib import Path
+from gpu_check import process
+from gpu_check.command import end_by_signals
+
+end_by_signals()
+process.run(["part", sys.argv[1]], log=Path("log"), timeout_s=100, environment={})
+"""
+
+
+@pytest.fixture
+def pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT), str(ROOT / "ci")]))
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+def _is_held(reader: int) -> bool:
+    """Whether somebody still does after ten seconds, or else at once not."""
+    return not select.select([reader], [], [], 10)[0]
+
+
+@pytest.mark.parametrize(
+    ("end", "timeout_s", "code"),
+    [("os.abort()", 100, -signal.SIGABRT), ("", 100, 0), ("import time; time.sleep(100)", 3, None)],
+    ids=["crashes", "ends well", "hangs"],
+)
+def test_what_a_part_leaves_behind_is_killed(pipe: Path, end: str, timeout_s: float, code: int | None) -> None:
+    (pipe.parent / "part.py").write_text(f"{LEAVES}{end}\n")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    ended = process.run(["part", str(pipe)], log=pipe.with_name("log"), timeout_s=timeout_s, environment={})
+    assert ended.code == code, ended.last
+    assert not _is_held(reader)
+    os.close(reader)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_check_that_is_ended_or_loses_its_terminal_ends_its_part(pipe: Path, number: signal.Signals) -> None:
+    (pipe.parent / "part.py").write_text(f"{LEAVES}os.write(held, b'.')\nimport time; time.sleep(100)\n")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    check = subprocess.Popen([sys.executable, "-c", CHECK, str(pipe)], cwd=pipe.parent)
+    try:
+        assert not _is_held(reader), "it has begun"
+        assert os.read(reader, 1) == b"."
+        check.send_signal(number)
+        check.send_signal(number)  # as a shell repeats what the terminal has said
+        assert check.wait(20) == 128 + number
+    finally:
+        check.kill()
+    assert not _is_held(reader)
+    assert os.read(reader, 1) == b"", "the end of the pipe"
+    os.close(reader)
+
+
+def test_what_a_check_is_told_to_ignore_does_not_end_it() -> None:
+    """As by nohup."""
+    code = (
+        "import signal; from gpu_check.command import end_by_signals\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN); end_by_signals(); signal.raise_signal(signal.SIGHUP)"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "ci")])}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=60, check=False).returncode == 0
