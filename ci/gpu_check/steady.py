@@ -83,6 +83,7 @@ def _memory(training: Trainer, device: torch.device) -> Finding:
         return Finding(
             name=f"memory over {steps} steps", status="told", sentence="a processor's allocator doesn't tell"
         )
+    torch.cuda.reset_peak_memory_stats(device)  # what compiling and tuning took is over
     held = []
     for _ in range(steps + 1):
         training.step()

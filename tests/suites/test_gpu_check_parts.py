@@ -1,6 +1,7 @@
 """What ci/gpu looks at in a warm training and in kernels: each fault that it must find is planted."""
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -98,6 +99,21 @@ def test_memory_that_grows_fails(allocated: int, reserved: int, status: str) -> 
     """Given out to the step or held by the allocator."""
     found = steady.memory([(5, 8)] * 3 + [(allocated, reserved)], 6)
     assert (found.status, found.name) == (status, "memory over 3 steps")
+
+
+def test_what_was_taken_before_is_no_part_of_the_peak_of_warm_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a device that is there in name only."""
+    counted = {"peak": 4e9}  # of a compilation
+
+    def step() -> None:
+        counted["peak"] = max(counted["peak"], 2e9)
+
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: counted.update(peak=1e9))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1e9)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3e9)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: counted["peak"])
+    found = steady._memory(SimpleNamespace(step=step), torch.device("cuda"))  # type: ignore[arg-type]
+    assert (found.status, found.figure) == ("pass", pytest.approx(1.5))
 
 
 def test_what_a_compiled_norm_has_to_beat_computes_the_same() -> None:
