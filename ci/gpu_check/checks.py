@@ -73,7 +73,7 @@ def checks(judge: Judge, memory_bytes: float, folder: Path, *, devices: int, tf3
         words = ["bench", "matmul", *of.network, "--micro-batch", str(of.sequences), "--twice"]
         return bench("tuner, gpt", words, judge.matmul, 25, repeats=True)
 
-    often = ("30", "2", "3..10") if judge.on_gpu else ("15", "1", "3..14")
+    often = ("14", "2", "3..8") if judge.on_gpu else ("15", "1", "3..14")
     profile = ["train", *alone.options, "--data", "synthetic", "--profile", str(folder / "profile")]
     for option, value in zip(("--iterations", "--warmup", "--profile-iterations"), often, strict=True):
         profile += [option, value]

@@ -11,6 +11,7 @@ import pytest
 
 from engine.result import provenance
 from engine.result.gpu_check import Finding
+from engine.result.interval import NOTHING_KNOWN, over_rounds
 from gpu_check import lost, network, pair, session
 from gpu_check.budget import LOOK_S, MINUTES, RESERVE_S, late_s
 from gpu_check.checks import Check, checks
@@ -101,6 +102,18 @@ def test_a_check_that_hangs_fails_and_the_others_still_run(
     assert found[hangs].sentence.startswith("It stood still or was too slow: it did not end within")
     assert {found[name].status for name in {*FIRST, "kernels", "flags"} - {hangs}} == {"pass"}
     assert {one.status for one in found.values()} <= {"pass", "fail", "not run"}
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_profile_has_steps_enough_to_decide_and_for_a_rate_and_no_more_than_its_trace_is_worth(device: str) -> None:
+    every = checks(judge_of(CARDS[1], device, None), 39.1 * 2**30, Path("x"), devices=1, tf32=True)  # type: ignore[arg-type]
+    words = next(check.words for check in every if check.name == "profile")
+    iterations, warmup = (int(words[words.index(name) + 1]) for name in ("--iterations", "--warmup"))
+    first, last = map(int, words[words.index("--profile-iterations") + 1].split(".."))
+    profiled = last - first + 1
+    assert over_rounds([1.0] * profiled) != NOTHING_KNOWN
+    assert iterations - warmup - profiled >= 5 or device == "cpu"
+    assert warmup <= first <= last < iterations <= 15
 
 
 def test_the_whole_network_has_two_processes_before_the_next_check(
