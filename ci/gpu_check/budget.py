@@ -14,10 +14,12 @@ LATE = {"cuda": 3.0, "cpu": 10.0}
 """How many times its own seconds a check may take; processors rehearse, and may be busy with something else."""
 LATE_S = 30.0
 """Besides, for libraries that come from a file system over a network."""
+COLD = 2.0
+"""So many times as late is the first process of a check where Inductor has compiled nothing yet."""
 PATIENCE = 1.25
 """A check isn't begun once more with less time left than so many times what it took before."""
 
 
-def late_s(least_s: float, device: str) -> float:
-    """Seconds after which one of its processes stands still, or is too slow."""
-    return LATE[device] * least_s + LATE_S
+def late_s(least_s: float, device: str, *, cold: bool = False) -> float:
+    """Seconds after which one of its processes stands still, or is too slow. cold: whether it has to compile first."""
+    return (COLD if cold else 1.0) * (LATE[device] * least_s + LATE_S)

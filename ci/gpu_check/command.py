@@ -46,6 +46,7 @@ def gpu(
     Checks come in the order of what they tell. Where they are slow the last
     ones are left out; one that takes more than three times as long as
     expected, and half a minute, stands still or is too slow, and fails.
+    Where PyTorch has compiled nothing yet each has twice that at first.
 
       ci/gpu
 

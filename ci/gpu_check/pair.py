@@ -22,8 +22,10 @@ from engine.grid import Grid
 from engine.result.gpu_check import Finding
 from gpu_check.staged import Staged
 
-LIMIT = timedelta(seconds=60)
-"""For each finding. With the time before it less than the check may take, so that a rank that hangs is told as such."""
+LIMIT = timedelta(seconds=100)
+"""For each finding, and the first may have to compile. With the time before it less than the check may take, so that a
+rank that hangs is told as such.
+"""
 BUSY = "busy or unavailable"
 """In CUDA's words of a card that only one process at a time may use, and another one does."""
 EXCLUSIVE = (

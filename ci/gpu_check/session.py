@@ -61,12 +61,11 @@ class Session:
         self._began, self._start = time.monotonic(), provenance.now()
         self.folder = out.absolute().with_name(f"{out.stem}-parts")
         self.folder.mkdir(parents=True, exist_ok=True)
-        cache, kept = self.folder / "cache", cache_folder()
+        cache = self.folder / "cache"
         shutil.rmtree(cache, ignore_errors=True)
-        self._environment = {"XDG_CACHE_HOME": str(cache)}
-        if kept is not None:
-            inductors = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(kept / "inductor"))
-            self._environment["TORCHINDUCTOR_CACHE_DIR"] = inductors
+        kept = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str((cache_folder() or cache) / "inductor")
+        self._environment = {"XDG_CACHE_HOME": str(cache), "TORCHINDUCTOR_CACHE_DIR": kept}
+        self._cold = device == "cuda" and not any(Path(kept).glob("*"))  # nor where there is none
 
     def look(self) -> There:
         """Raises UsageError without a device, RunError where torch can't tell."""
@@ -90,6 +89,8 @@ class Session:
 
         The result is written after each process, with the checks that are still to come.
         """
+        if self._cold:
+            _say("Nothing is compiled here yet: each check has twice its time at first.")
         taken = [_Taken(check, [_not_run(check.name, ENDED_BEFORE)]) for check in wanted]
         result = self._result(taken, there)
         for number, one in enumerate(taken, 1):
@@ -127,8 +128,9 @@ class Session:
         name = check.slug if not one.outs else f"{check.slug}-{len(one.outs) + 1}"
         out = self.folder / f"{name}.json"
         out.unlink(missing_ok=True)  # of a run before
+        left_s = self._left_s
+        late_s = budget.late_s(check.least_s, self._device, cold=self._cold and not one.outs)
         one.outs.append(out)
-        left_s, late_s = self._left_s, budget.late_s(check.least_s, self._device)
         ended = self._process(name, (*check.words, str(out)), min(left_s, late_s))
         one.took_s = ended.seconds
         if ended.code is None and left_s < late_s:

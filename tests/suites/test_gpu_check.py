@@ -210,6 +210,7 @@ def _carried_out(folder: Path, words: tuple[str, ...], *, least_s: float = 20, m
 def test_a_part_that_hangs_is_ended_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import threading; print('waiting', flush=True); threading.Event().wait()"
     monkeypatch.setattr(budget, "LATE_S", 0.0)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(ROOT))  # where there is something
     (found,) = _carried_out(tmp_path, (_module(tmp_path, monkeypatch, code),), least_s=2 / budget.LATE["cuda"])
     assert found.status == "fail"
     assert found.sentence.startswith("It stood still or was too slow: it did not end within 2 s and was ended")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,16 @@ FIRST = ("parity", "streams", "steady", "network", "lost", "gemm, bf16", "contes
 """What tells most."""
 LEFT_OUT_FIRST = {"contest with compile, llama", "gemm, fp32", "gemm, tf32"}
 WHOLE = FIRST[6]
+
+
+@pytest.fixture(autouse=True)
+def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What Inductor has compiled before."""
+    kept = tmp_path / "inductor"
+    kept.mkdir()
+    (kept / "fxgraph").touch()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(kept))
+    return kept
 
 
 def _every(devices: int, *, card: str = CARDS[0], gib: float = 79.1) -> list[Check]:
@@ -102,6 +113,46 @@ def test_a_check_that_hangs_fails_and_the_others_still_run(
     assert found[hangs].sentence.startswith("It stood still or was too slow: it did not end within")
     assert {found[name].status for name in {*FIRST, "kernels", "flags"} - {hangs}} == {"pass"}
     assert {one.status for one in found.values()} <= {"pass", "fail", "not run"}
+
+
+@pytest.mark.parametrize("hangs", FIRST[:2])
+def test_a_check_that_hangs_where_nothing_is_compiled_yet_leaves_the_others_that_tell_whether_all_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: Path, hangs: str
+) -> None:
+    every = _every(2)
+    (compiled / "fxgraph").unlink()
+    found = _carried_out(tmp_path, monkeypatch, every, hangs=hangs)
+    assert found[hangs].status == "fail"
+    assert {found[name].status for name in FIRST[:5] if name != hangs} == {"pass"}
+
+
+@pytest.mark.parametrize(
+    ("device", "cache", "times"),
+    [("cuda", "filled", (1, 1)), ("cuda", "empty", (2, 1)), ("cuda", "missing", (2, 1)), ("cpu", "missing", (1, 1))],
+)
+def test_the_first_process_of_a_check_has_twice_its_time_where_nothing_is_compiled_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: Path, device: Any, cache: str, times: tuple[int, int]
+) -> None:
+    if cache != "filled":
+        (compiled / "fxgraph").unlink()
+    if cache == "missing":
+        compiled.rmdir()
+    limits: list[float] = []
+
+    def run(module: Sequence[str], *, log: Path, timeout_s: float, environment: Mapping[str, str]) -> Ended:
+        compiled.mkdir(exist_ok=True)
+        (compiled / "fxgraph").touch()  # the first of all checks has
+        limits.append(timeout_s)
+        return Ended(0, 1.0, "")
+
+    def undecided(outs: Sequence[Path]) -> list[Finding]:
+        return [Finding(name="it", status="undecided" if len(outs) < 2 else "pass")]
+
+    monkeypatch.setattr(session.process, "run", run)
+    wanted = [Check(name, (), undecided, 20, repeats=True, processes=2) for name in ("one", "another")]
+    Session(device, tmp_path / "gpu.json", MINUTES).carry_out(wanted, THERE)
+    usual = late_s(20, device)
+    assert limits == pytest.approx([time * usual for time in (*times, *times)])
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
