@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from forked_python import forked_python
 
 from engine.layers import matmul
+from engine.layers.dropout import BatchRows
 from engine.peers.compare import comparison
 from engine.peers.contest import CONTESTS, TOLERANCES
 from engine.peers.ranks import Job
@@ -101,6 +103,25 @@ def test_layers_and_steps_are_right_in_fp32_and_a_wrong_one_fails(monkeypatch: p
     assert failed == {"linear layer, all modes, fp32"}
     of_a_network = ["pass", *["fail"] * (len(ways.WAYS) - 1)]
     assert [finding.status for finding in steps.steps(CPU, "fp32")] == of_a_network * 2
+
+
+@pytest.mark.parametrize("wrong", ["a row later", "one element", "none"])
+def test_a_dropout_mask_that_is_another_one_on_the_device_fails(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    right, calls = layers.keep_mask, iter(range(2))
+
+    def of_the_device(rows: BatchRows, *given: Any) -> torch.Tensor:
+        if next(calls) or wrong == "none":  # the second is the processor's
+            return right(rows, *given)
+        if wrong == "a row later":
+            return right(replace(rows, sequences=rows.sequences + 1), *given)
+        mask = right(rows, *given)
+        mask[-1, -1, -1].logical_not_()
+        return mask
+
+    monkeypatch.setattr(layers, "keep_mask", of_the_device)
+    found = layers.dropout(CPU)
+    assert found.status == ("pass" if wrong == "none" else "fail")
+    assert (found.figure == 1) == (wrong == "one element")
 
 
 @pytest.mark.slow

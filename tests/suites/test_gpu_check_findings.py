@@ -1,15 +1,18 @@
-"""What ci/gpu says of kernels, energy, NCCL's network and a killed rank: what must fail is planted."""
+"""What ci/gpu says of a profile, kernels, energy, NCCL's network and a killed rank: what must fail is planted."""
 
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from traces import TraceFile, recorded
 
 from engine.comm.transport import Heard, parse
+from engine.result import schema
 from engine.result.energy import ComponentEnergy, Energy
 from engine.result.gpu_check import Finding, write_findings
-from engine.result.profile import OperationTime
+from engine.result.profile import OperationTime, Profile, ProfileTrace
+from engine.result.schema import ResultError
 from gpu_check import lost, network, profiled
 from gpu_check.judges import RATE, Judge
 from gpu_check.lost import Left
@@ -78,6 +81,56 @@ GOOD = Left(1, 18.5, "failed", REASON)
 def test_a_killed_rank_that_is_not_named_in_time_by_the_others_result_fails(wrong: dict[str, Any]) -> None:
     assert lost.judged(GOOD).status == "pass"
     assert lost.judged(GOOD._replace(**wrong)).status == "fail"
+
+
+def _profiled(
+    monkeypatch: pytest.MonkeyPatch, trace: ProfileTrace, *, on_gpu: bool = True
+) -> dict[str, tuple[str, float | None]]:
+    """What is made of a run with that trace, the outcome and the figure of each finding."""
+    summary = SimpleNamespace(model_flops_per_s=5e14, time_per_iteration_s=0.3, tokens_per_s=1e4)
+    profile, model = Profile(iterations=tuple(range(6)), traces=(trace,)), SimpleNamespace(name="gpt")
+    result = SimpleNamespace(profile=profile, model=model, summary=summary, energy=None)
+    monkeypatch.setattr(schema, "read", lambda path: result)
+    found = Judge(on_gpu, {"bf16": 1e15}, None).profile([Path("profile.json")])
+    return {one.name: (one.status, one.figure) for one in found}
+
+
+def _trace(path: Path, *, steps: int = 6, off: float = 1.0, collective: bool = True) -> ProfileTrace:
+    """Of steps of 900 us, with a sum from 650 to 750. off: so many times as long the run has recorded a step."""
+    trace = TraceFile()
+    for start in range(0, 1000 * steps, 1000):
+        trace.region(f"step/{start // 1000}", start, start + 990)
+        trace.kernel("gemm", start + 5, start + 10, start + 650, stream=7)
+        trace.region("wait/all_reduce x 2", start + 80, start + 95)
+        trace.region("launch/all_reduce x 2", start + 83, start + 93)
+        if collective:
+            trace.kernel("ncclDevKernel_AllReduce_Sum", start + 86, start + 650, start + 750, stream=7)
+        trace.kernel("adam", start + 110, start + 760, start + 900, stream=7)
+    told = [recorded(number, off * 900, 100, 0, x=(100, 0)) for number in range(steps)]
+    return ProfileTrace(rank=0, file=str(trace.write(path / "trace.json", *told)))
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        ({}, "pass"), ({"off": 1.05}, "fail"), ({"off": 0.95}, "fail"), ({"collective": False}, "fail"),
+        ({"steps": 5}, "undecided"),
+    ],
+)  # fmt: skip
+def test_a_trace_that_does_not_say_what_the_run_recorded_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], status: str
+) -> None:
+    trace = _trace(tmp_path, **given)
+    found = _profiled(monkeypatch, trace)
+    assert found["profile by the run's own record"][0] == status
+    assert found["MFU alone, gpt"] == ("told", pytest.approx(50))
+    assert found["kernel 1 of a step, gemm"][0] == "told"
+    assert {outcome for outcome, _ in _profiled(monkeypatch, trace, on_gpu=False).values()} == {"told"}
+
+
+def test_a_profile_that_could_not_be_written_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ResultError, match="The profile could not be written: the disk is full"):
+        _profiled(monkeypatch, ProfileTrace(rank=0, unwritten="the disk is full"))
 
 
 def test_the_ten_kernels_that_take_most_of_a_step_are_told_with_their_shares() -> None:
