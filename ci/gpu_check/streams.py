@@ -1,6 +1,7 @@
 """The overlap schedule's streams: collectives on their lanes, and what needs a second rank."""
 
 from collections.abc import Iterator
+from itertools import cycle
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,8 @@ from gpu_check.splits import splits
 from gpu_check.staged import keep_busy
 
 NUMBERS = 1 << 20
+BLOCKING = ((False,), (True,), (False, True))
+"""Which of the collectives are waited for at once, over and over: none, all, every second one."""
 
 
 def lanes(device: torch.device) -> Finding:
@@ -31,12 +34,13 @@ def lanes(device: torch.device) -> Finding:
     for axis in Axis:
         for lane in LANES.get(axis, (Lane.MAIN,)):
             channel = groups.channel(axis, lane, [0])
-            for blocking in (False, True):
+            for pattern in BLOCKING:
                 last = torch.arange(NUMBERS, dtype=torch.float32, device=device)
                 keep_busy(device)
                 last = last + 1
                 waits = []
-                for kind in (kind for kind in Kind if kind not in POINT_TO_POINT):
+                kinds = [kind for kind in Kind if kind not in POINT_TO_POINT]
+                for kind, blocking in zip(kinds, cycle(pattern), strict=False):
                     target = last if kind in IN_PLACE else torch.full_like(last, -1)
                     waits.append((channel.start(kind, last, target, None, None, blocking=blocking), last))
                     last, issued = target, issued + 1

@@ -1,0 +1,122 @@
+"""What ci/gpu looks at in collectives on their lanes: each fault that it must find is planted, on played streams.
+
+The engine's channel for NCCL runs on them. A lane does what it is given as late as its result is waited for, and what
+it sends is no number where it does not wait itself for the computing stream.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from engine.comm.collective import IN_PLACE, Kind
+from engine.comm.contact import Line
+from engine.comm.groups import ProcessGroups
+from engine.comm.nccl import NcclChannel
+from engine.result.gpu_check import Finding
+from gpu_check import streams
+
+CPU = torch.device("cpu")
+SENT, RESULT, BEFORE = "no wait for what is sent", "no wait for a result", "no wait for what the lane still does"
+ELSEWHERE, FORGOTTEN = "a collective on another stream than its event", "a gather that gathers nothing"
+
+
+class Lane:
+    """Of one process group."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault, self.ready = fault, False
+        self.given: list[Callable[[], object]] = []
+
+    def wait_stream(self, computing: object) -> None:
+        self.ready = self.fault != SENT
+
+    def give(self, source: Tensor, target: Tensor) -> None:
+        self.given.append(partial(target.copy_, source if self.ready else torch.full_like(source, torch.nan)))
+        self.ready = False
+
+    def record_event(self) -> Callable[[], None]:
+        return partial(self.run, len(self.given))
+
+    def run(self, until: int | None = None) -> None:
+        for number, work in enumerate(self.given[:until]):
+            work()
+            self.given[number] = lambda: None
+
+
+class Computing:
+    """Which does at once what it is given."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+
+    def wait_stream(self, lane: Lane) -> None:
+        if self.fault != BEFORE:
+            lane.run()
+
+    def wait_event(self, event: Callable[[], None]) -> None:
+        if self.fault != RESULT:
+            event()
+
+    def give(self, source: Tensor, target: Tensor) -> None:
+        target.copy_(source)
+
+
+class Streams:
+    """In the place of CudaStreams."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+        self.computing = Computing(fault)
+        self.now: Any = self.computing
+
+    def lane(self) -> Lane:
+        return Lane(self.fault)
+
+    def current(self) -> Any:
+        return self.now
+
+    @contextmanager
+    def use(self, lane: Lane) -> Iterator[None]:
+        self.now = Lane(self.fault) if self.fault == ELSEWHERE else lane
+        yield
+        self.now = self.computing
+
+
+class Channel(NcclChannel):
+    """Of one rank, whose collectives copy."""
+
+    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, flight: object) -> None:
+        played: Any = self._streams
+        if kind not in IN_PLACE and not (kind is Kind.ALL_GATHER and played.fault == FORGOTTEN):
+            played.current().give(source, target)
+
+
+def _found(monkeypatch: pytest.MonkeyPatch, fault: str) -> Finding:
+    def channel(*given: object) -> Channel:
+        played: Any = Streams(fault)
+        assert dist.group.WORLD is not None
+        return Channel(dist.group.WORLD, played, Line(0, "on an axis", [], "nccl"))
+
+    monkeypatch.setattr(ProcessGroups, "channel", channel)
+    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(streams, "NUMBERS", 16)
+    return streams.lanes(CPU)
+
+
+def test_collectives_on_their_lanes_pass_over_gloo_and_on_streams_that_are_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert streams.lanes(CPU).status == "pass"
+    assert _found(monkeypatch, "none").status == "pass"
+
+
+@pytest.mark.parametrize("fault", [SENT, RESULT, BEFORE, ELSEWHERE, FORGOTTEN])
+def test_a_lane_out_of_order_fails(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    found = _found(monkeypatch, fault)
+    assert (found.status, found.name) == ("fail", "collectives on their lanes, one rank over nccl")
