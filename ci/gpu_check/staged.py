@@ -57,10 +57,10 @@ def streams_of(device: torch.device) -> CudaStreams:
     return CudaStreams(device) if device.type == "cuda" else cast(Any, NoStreams())
 
 
-def keep_busy(device: torch.device) -> None:
-    """Let the current stream be late by about a millisecond, so that what doesn't wait for it is too early."""
+def keep_busy(device: torch.device, cycles: int = LATE_CYCLES) -> None:
+    """Let the current stream be late, by a millisecond unless told, so that what doesn't wait for it is too early."""
     if device.type == "cuda":
-        torch.cuda._sleep(LATE_CYCLES)
+        torch.cuda._sleep(cycles)
 
 
 class StagedChannel(NcclChannel):

@@ -5,27 +5,35 @@ from itertools import cycle
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from engine.comm.collective import IN_PLACE, LANES, POINT_TO_POINT, Kind, Lane
+from engine.comm.contact import Line
 from engine.comm.groups import ProcessGroups
 from engine.comm.launch import Launch, init_process_group
+from engine.comm.nccl import NcclChannel
 from engine.grid import Axis, Grid
+from engine.measure.recorder import Flight
 from engine.result.gpu_check import Finding
 from gpu_check.messages import messages
 from gpu_check.pair import LIMIT, Pair, found_by_both
 from gpu_check.splits import splits
-from gpu_check.staged import keep_busy
+from gpu_check.staged import LATE_CYCLES, keep_busy, streams_of
 
 NUMBERS = 1 << 20
 BLOCKING = ((False,), (True,), (False, True))
 """Which of the collectives are waited for at once, over and over: none, all, every second one."""
+STANDS = "; the computing stream stands still while a lane is busy, so that nothing overlaps"
+SLOW_CYCLES = 50 * LATE_CYCLES
+LOOKS = 3
+"""The host may look too late: it is busy itself, or with the first collective of a communicator."""
 
 
 def lanes(device: torch.device) -> Finding:
     """Every kind of collective on every lane of one rank, where each leaves its input as it is.
 
     They are issued one upon the other while the computing stream is busy, and waited for at the end: each has to wait
-    for what it sends, and for the one before it on its lane.
+    for what it sends, and for the one before it on its lane. Besides, the computing stream has to go on meanwhile.
     """
     init_process_group(Launch(0, 1, 0, "ci/gpu", "127.0.0.1", 0), device, LIMIT, dist.HashStore())
     groups = ProcessGroups(Grid(), device, LIMIT)
@@ -49,16 +57,41 @@ def lanes(device: torch.device) -> Finding:
                 for finish, _ in waits:
                     finish()
                 wrong += int((last != torch.arange(1, NUMBERS + 1, device=device)).sum())
+    stands = ordered and not any(_goes_on(device) for _ in range(LOOKS))
     backend = dist.get_backend()
     dist.destroy_process_group()
     return Finding(
         name=f"collectives on their lanes, one rank over {backend}",
-        status="fail" if wrong else "pass",
+        status="fail" if wrong or stands else "pass",
         figure=wrong,
         unit="numbers",
-        want="none is wrong",
-        sentence=f"{issued} collectives, each one's result sent by the next",
+        want="none is wrong; the computing stream goes on meanwhile",
+        sentence=f"{issued} collectives, each one's result sent by the next{STANDS * stands}",
     )
+
+
+class _Slow(NcclChannel):
+    """Whose collectives keep their stream busy for some 50 ms."""
+
+    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, flight: Flight | None) -> None:
+        """See NcclChannel.carry_out."""
+        keep_busy(source.device, SLOW_CYCLES)
+        super().carry_out(kind, source, target, flight)
+
+
+def _goes_on(device: torch.device) -> bool:
+    """Whether the computing stream does while a lane is busy, so that there is overlap at all."""
+    assert dist.group.WORLD is not None
+    streams, sent = streams_of(device), torch.ones(1, device=device)
+    channel, received = _Slow(dist.group.WORLD, streams, Line(0, "on a slow lane", [], "nccl")), torch.empty_like(sent)
+    finish = channel.start(Kind.ALL_GATHER, sent, received, None, None, blocking=False)
+    with streams.use(streams.lane()):
+        finish()
+        done = streams.current().record_event()
+    streams.current().record_event().synchronize()
+    goes_on = not done.query()
+    done.synchronize()
+    return goes_on
 
 
 def two_ranks(device: torch.device) -> Iterator[Finding]:

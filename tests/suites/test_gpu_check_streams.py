@@ -6,6 +6,7 @@ it sends is no number where it does not wait itself for the computing stream.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from gpu_check import streams
 CPU = torch.device("cpu")
 SENT, RESULT, BEFORE = "no wait for what is sent", "no wait for a result", "no wait for what the lane still does"
 ELSEWHERE, FORGOTTEN = "a collective on another stream than its event", "a gather that gathers nothing"
+STANDS = "no overlap"
 
 
 class Lane:
@@ -106,6 +108,7 @@ def _found(monkeypatch: pytest.MonkeyPatch, fault: str) -> Finding:
     monkeypatch.setattr(ProcessGroups, "channel", channel)
     monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
     monkeypatch.setattr(streams, "NUMBERS", 16)
+    monkeypatch.setattr(streams, "_goes_on", lambda device: fault != STANDS)
     return streams.lanes(CPU)
 
 
@@ -116,7 +119,94 @@ def test_collectives_on_their_lanes_pass_over_gloo_and_on_streams_that_are_late(
     assert _found(monkeypatch, "none").status == "pass"
 
 
-@pytest.mark.parametrize("fault", [SENT, RESULT, BEFORE, ELSEWHERE, FORGOTTEN])
+@pytest.mark.parametrize("fault", [SENT, RESULT, BEFORE, ELSEWHERE, FORGOTTEN, STANDS])
 def test_a_lane_out_of_order_fails(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     found = _found(monkeypatch, fault)
     assert (found.status, found.name) == ("fail", "collectives on their lanes, one rank over nccl")
+    assert (streams.STANDS in found.sentence) == (fault == STANDS)
+
+
+@dataclass
+class Clock:
+    """Seconds as the host has them."""
+
+    now: float = 0.0
+
+
+@dataclass
+class Moment:
+    """An event: when a stream comes to it."""
+
+    clock: Clock
+    at: float
+
+    def synchronize(self) -> None:
+        self.clock.now = max(self.clock.now, self.at)
+
+    def query(self) -> bool:
+        return self.at <= self.clock.now
+
+
+@dataclass
+class Timed:
+    """A stream that is busy until then."""
+
+    clock: Clock
+    until: float = 0.0
+
+    def record_event(self) -> Moment:
+        return Moment(self.clock, self.until)
+
+    def wait_event(self, event: Moment) -> None:
+        self.until = max(self.until, event.at)
+
+    def wait_stream(self, other: "Timed") -> None:
+        self.wait_event(other.record_event())
+
+    def keep_busy(self) -> None:
+        self.until = max(self.until, self.clock.now) + 1
+
+
+class TimedStreams:
+    """In the place of CudaStreams."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault, self.clock = fault, Clock()
+        self.computing = self.now = Timed(self.clock)
+
+    def lane(self) -> Timed:
+        return self.computing if self.fault == "a lane that is the computing stream" else Timed(self.clock)
+
+    def current(self) -> Timed:
+        return self.now
+
+    @contextmanager
+    def use(self, lane: Timed) -> Iterator[None]:
+        self.now = self.now if self.fault == "a lane that nobody uses" else lane
+        yield
+        self.now = self.computing
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["none", "a lane that is the computing stream", "a lane that nobody uses", "a result that is waited for at once"],
+)
+def test_a_computing_stream_that_stands_still_beside_a_lane_is_seen(
+    monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    played, start = TimedStreams(fault), NcclChannel.start
+
+    def waits(self: NcclChannel, *given: Any, blocking: bool) -> Callable[[], None]:
+        finish = start(self, *given, blocking=blocking)
+        if fault == "a result that is waited for at once":
+            finish()
+        return finish
+
+    monkeypatch.setattr(streams, "streams_of", lambda device: played)
+    monkeypatch.setattr(streams, "keep_busy", lambda device, cycles: played.current().keep_busy())
+    monkeypatch.setattr(NcclChannel, "start", waits)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert streams._goes_on(CPU) == (fault == "none")
+    finally:
+        dist.destroy_process_group()
