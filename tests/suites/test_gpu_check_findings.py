@@ -16,6 +16,7 @@ from engine.result.schema import ResultError
 from gpu_check import lost, network, profiled
 from gpu_check.judges import RATE, Judge
 from gpu_check.lost import Left
+from gpu_check.sizes import TINY
 
 LOG = """nid1:7:7 [0] NCCL INFO NET/OFI Initializing aws-ofi-nccl 1.14.0
 nid1:7:7 [0] NCCL INFO NET/OFI Selected provider is cxi, fabric is cxi
@@ -91,7 +92,8 @@ def _profiled(
     profile, model = Profile(iterations=tuple(range(6)), traces=(trace,)), SimpleNamespace(name="gpt")
     result = SimpleNamespace(profile=profile, model=model, summary=summary, energy=None)
     monkeypatch.setattr(schema, "read", lambda path: result)
-    found = Judge(on_gpu, {"bf16": 1e15}, None).profile([Path("profile.json")])
+    judge = Judge(on_gpu, {"bf16": 1e15}, None)
+    found = judge.profile(TINY["gpt"], Path("no products.json"))([Path("profile.json")])
     return {one.name: (one.status, one.figure) for one in found}
 
 
@@ -123,7 +125,7 @@ def test_a_trace_that_does_not_say_what_the_run_recorded_fails(
     trace = _trace(tmp_path, **given)
     found = _profiled(monkeypatch, trace)
     assert found["profile by the run's own record"][0] == status
-    assert found["MFU alone, gpt"] == ("told", pytest.approx(50))
+    assert found["MFU alone, gpt-test"] == ("fail", pytest.approx(50))
     assert found["kernel 1 of a step, gemm"][0] == "told"
     assert {outcome for outcome, _ in _profiled(monkeypatch, trace, on_gpu=False).values()} == {"told"}
 
