@@ -3,9 +3,10 @@
 It is compiled in the first step, which is never timed. Clipping and the fused optimizer stay as they are.
 """
 
+from subprocess import CalledProcessError
+
 import torch
 from torch import Tensor
-from torch._dynamo.exc import TorchDynamoException
 
 from engine.comm.funnel import Comm
 from engine.peers.contest import Case, Unavailable
@@ -13,8 +14,13 @@ from engine.peers.peer import Values
 from engine.peers.plain import Plain
 from engine.peers.settings import chosen
 
-NO_COMPILER = ("InvalidCxxCompiler", "CppCompileError", "TritonMissing", "CalledProcessError", "FileNotFoundError")
-"""How torch says that it is the compiler which is missing or broken; anything else is a failure of the contest."""
+NO_COMPILER = (
+    *("InvalidCxxCompiler", "CppCompileError", "TritonMissing", "CalledProcessError", "FileNotFoundError"),
+    "Failed to find C compiler",
+)
+"""How torch and Triton say that it is the compiler which is missing or broken; anything else is a failure of the
+contest.
+"""
 
 
 class Compiled(Plain):
@@ -28,13 +34,17 @@ class Compiled(Plain):
         """See peer.Peer. Raises Unavailable where nothing can be compiled."""
         try:
             return super().step(tokens_BS, targets_BS)
-        except TorchDynamoException as error:
+        except (
+            RuntimeError,
+            CalledProcessError,
+            FileNotFoundError,
+        ) as error:  # Triton's own ones too, when it launches
             if not any(name in f"{type(error).__name__} {error}" for name in NO_COMPILER):
                 raise
             told = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise Unavailable(
                 f"torch.compile fails here: {told.rstrip('.:')}. It takes a C++ compiler that works, such as g++, and "
-                "on a GPU triton."
+                "on a GPU triton and a C compiler."
             ) from error
 
     def _loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:

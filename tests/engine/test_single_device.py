@@ -8,10 +8,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
 from real_ranks import run_processes, take_part_again
+from torch._inductor.exc import InductorError
 
 from engine.cli.main import main
 from engine.comm.funnel import Comm
@@ -23,6 +25,7 @@ from engine.models.llama.config import LlamaConfig
 from engine.models.rotary import rotary_frequencies
 from engine.peers.alternate import measure
 from engine.peers.compare import check_contests
+from engine.peers.compiled import Compiled
 from engine.peers.contest import CONTESTS, TOLERANCES, Case, Unavailable
 from engine.peers.equality import check_apart
 from engine.peers.ranks import Job
@@ -140,9 +143,35 @@ def test_where_no_compiler_works_the_contest_is_not_held_and_the_next_one_is(tmp
     compiled, plain = result.contests
     assert (result.status, plain.missing) == ("ok", None)
     assert str(compiled.missing).startswith("torch.compile fails here: ")
-    assert str(compiled.missing).endswith("It takes a C++ compiler that works, such as g++, and on a GPU triton.")
+    assert str(compiled.missing).endswith(
+        "It takes a C++ compiler that works, such as g++, and on a GPU triton and a C compiler."
+    )
     assert [contest.peer for contest in result.comparisons] == ["plain"]
     assert f"not held: {compiled.missing}" in done.stdout
+
+
+NO_C = RuntimeError(
+    "Failed to find C compiler. Please specify via CC environment variable or set triton.knobs.build.impl"
+)
+
+
+@pytest.mark.parametrize("error", [InductorError(NO_C, None), NO_C])
+def test_tritons_missing_compiler_is_none_as_well_and_another_error_is_a_failure(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it compiles, or when it first launches."""
+
+    def raised(*_: object) -> NoReturn:
+        raise errors[0]
+
+    errors = [error]
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: raised)
+    peer, tokens = Compiled(CASE, Comm(Grid())), torch.zeros(4, 16, dtype=torch.int64)
+    with pytest.raises(Unavailable, match=r"fails here: .*Failed to find C compiler.* and a C compiler\.$"):
+        peer.step(tokens, tokens)
+    errors[0] = RuntimeError("CUDA error: an illegal memory access was encountered")
+    with pytest.raises(RuntimeError, match="illegal memory"):
+        peer.step(tokens, tokens)
 
 
 @pytest.mark.usefixtures("forked_contests")
