@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, cached_property
+from tempfile import TemporaryDirectory
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
@@ -22,6 +23,10 @@ Found = TypeVar("Found")
 
 log = logging.getLogger(__name__)
 
+REMEDY = (
+    "Install a C compiler such as gcc with Python's headers, and triton where it is missing, or set "
+    "TORCH_COMPILE_DISABLE=1 to hide this."
+)
 FORMS = 64
 """Of one function, by number formats, what is None and which sizes have been met: PyTorch would give up after eight."""
 
@@ -91,27 +96,54 @@ def fuses(tensor: Tensor) -> bool:
 
 def compiles(device: torch.device) -> bool:
     """Whether functions of this device's tensors run compiled: it is a GPU, Inductor may compile for it, and can."""
-    if device.type != "cuda" or os.environ.get("TORCH_COMPILE_DISABLE") == "1":
-        return False
-    from torch.utils._triton import has_triton  # it remembers
+    return device.type == "cuda" and not disabled() and why_not(device) is None
 
-    return has_triton() and succeeds(device)
+
+def disabled() -> bool:
+    """Whether the environment has everything run uncompiled."""
+    return os.environ.get("TORCH_COMPILE_DISABLE") == "1"
 
 
 @cache
-def succeeds(device: torch.device) -> bool:
-    """Whether Inductor can compile for a device here, tried with the least of functions; a warning where it can't."""
-    one = torch.ones(1, device=device)
-    try:
-        return bool(_compiled(_incremented)(one) == 2)
-    except Exception as error:  # Inductor, Triton and the compilers behind them have many kinds
+def why_not(device: torch.device) -> str | None:
+    """Why Inductor can compile nothing for a device here, which a warning says too; None where it can."""
+    why = _fault(device)
+    if why is not None:
         log.warning(
-            "Nothing can be compiled for %s here, so the layers run in more passes over memory than need be: install a "
-            "C compiler such as gcc, or set TORCH_COMPILE_DISABLE=1 to hide this (%s).",
+            "Nothing can be compiled for %s here, so the layers run in more passes over memory than need be (%s). %s",
             device,
-            _in_a_line(error),
+            why,
+            REMEDY,
         )
-        return False
+    return why
+
+
+def _fault(device: torch.device) -> str | None:
+    """Of the least of functions, compiled anew."""
+    from torch.utils._triton import has_triton
+
+    if device.type == "cuda" and not has_triton():
+        return "PyTorch finds no Triton that knows this GPU"
+    one = torch.ones(1, device=device)
+    with _nothing_kept():
+        try:
+            return None if _compiled(_incremented)(one) == 2 else "1 + 1 isn't 2 when it is compiled"
+        except Exception as error:  # Inductor, Triton and the compilers behind them have many kinds
+            return _in_a_line(error)
+
+
+@contextmanager
+def _nothing_kept() -> Iterator[None]:
+    """Meanwhile all is compiled, in this process: in a shared home another machine, with a compiler, may have left what
+    is asked for. Inductor's workers would outlive the folder.
+    """
+    from torch._inductor import config
+    from torch._inductor.utils import fresh_inductor_cache
+
+    here = config.patch({"compile_threads": 1, "fx_graph_remote_cache": False})
+    folder = TemporaryDirectory(prefix="par4d-", ignore_cleanup_errors=True)
+    with here, folder as name, fresh_inductor_cache(dir=name, delete=False):
+        yield
 
 
 def _incremented(x: Tensor) -> Tensor:
