@@ -54,12 +54,14 @@ def look(device: "torch.device") -> dict[str, object]:
 
 
 def parity(device: "torch.device") -> Iterator[Finding]:
-    """Every layer and a training step, in fp32 without TF32 and in bf16."""
+    """Whether anything can be compiled; every layer and a training step, in fp32 without TF32 and in bf16."""
     from engine.measure.gemm import full_precision
+    from gpu_check.compiler import compiler
     from gpu_check.initial import initial_values
     from gpu_check.layers import dropout, layers
     from gpu_check.steps import steps
 
+    yield compiler(device)
     with full_precision():
         yield dropout(device)
         yield from initial_values(device)

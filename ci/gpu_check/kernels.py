@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from engine.layers import attention, fused, loss, norm_parts
-from engine.layers.compiled import Compiled
+from engine.layers.compiled import Compiled, compiles
 from engine.measure.sample import calls_of, sample
 from engine.result import gate
 from engine.result.gpu_check import Finding
 from engine.result.interval import over_rounds
 from engine.training.optim import Rule, adamw
 from gpu_check import native
+from gpu_check.compiler import compiler
 from gpu_check.traffic import ROUNDS, rate
 
 HEADS, SEQUENCE, HEAD_SIZES = 16, 2048, (64, 80, 128)
@@ -121,11 +122,21 @@ def _error(found: Tensor, exact: Tensor) -> float:
 
 
 def kernels(device: torch.device) -> Iterator[Finding]:
-    """Attention of all head sizes, then every compiled function; a processor runs them as they are written."""
+    """Attention of all head sizes, then every compiled function.
+
+    A processor runs them as they are written. So does a GPU for which nothing can be compiled: a plain form compared
+    with itself would tell nothing.
+    """
     for size in HEAD_SIZES:
         for grouped in (False, True):
             yield _attention(size, device, grouped=grouped)
+    uncompiled = device.type == "cuda" and not compiles(device)
+    if uncompiled:
+        yield Finding(name="compiled functions", status="not run", sentence=compiler(device).sentence)
     for name, case in cases(device).items():
+        if uncompiled:
+            yield _rate(f"{name}, uncompiled", case, device)
+            continue
         yield _right(name, case)
         if device.type == "cuda":
             yield _faster(name, case, device)

@@ -7,14 +7,15 @@ import pytest
 import torch
 
 from engine.checkpoint import store
-from engine.layers import attention, norm_parts
+from engine.layers import attention, compiled, norm_parts
 from engine.layers.compiled import Compiled
 from engine.result.gpu_check import Finding
 from engine.training.trainer import Trainer
-from gpu_check import steady
+from gpu_check import compiler, steady
+from gpu_check import kernels as kernels_part
 from gpu_check.kernels import ROUNDS, by_plain, cases, kernels
 
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 
 
 def failed(findings: Iterable[Finding]) -> list[str]:
@@ -41,6 +42,45 @@ def test_attention_without_a_kernel_fails(monkeypatch: pytest.MonkeyPatch, taken
 
     monkeypatch.setattr(attention, "backend", without)
     assert failed(kernels(CPU)) == ["attention of heads of 80, grouped"]
+
+
+@pytest.mark.parametrize(
+    ("switch", "why", "status", "remedy"),
+    [
+        ("0", "Failed to find C compiler", "fail", "Install a C compiler"),
+        ("1", None, "told", "unset it"),
+        ("0", None, "pass", ""),
+    ],
+)
+def test_where_a_gpu_has_no_compiler_that_fails_and_no_function_is_compared_with_itself(
+    monkeypatch: pytest.MonkeyPatch, switch: str, why: str | None, status: str, remedy: str
+) -> None:
+    """Of a device that is there in name only, whose functions a processor runs and nobody times."""
+
+    def told(name: str, *_: object) -> Finding:
+        return Finding(name=name, status="told")
+
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", switch)
+    for module in (compiler, compiled):
+        monkeypatch.setattr(module, "why_not", lambda device: why)
+    monkeypatch.setattr(attention, "backend", lambda *_: attention.Backend.FLASH)
+    monkeypatch.setattr(kernels_part, "cases", lambda _: {"SwiGLU": cases(CPU)["SwiGLU"]})
+    monkeypatch.setattr(kernels_part, "rate", told)
+    monkeypatch.setattr(kernels_part, "_faster", lambda name, *_: told(f"{name}, compiled by plain"))
+    found = compiler.compiler(GPU)
+    assert found.status == status
+    assert remedy in found.sentence
+    of_functions = {one.name: one for one in kernels(GPU) if not one.name.startswith("attention")}
+    if status == "pass":
+        assert list(of_functions) == ["SwiGLU, compiled", "SwiGLU, compiled by plain", "SwiGLU"]
+        return
+    assert list(of_functions) == ["compiled functions", "SwiGLU, uncompiled"]
+    assert of_functions["compiled functions"].status == "not run"
+    assert of_functions["compiled functions"].sentence == found.sentence
+
+
+def test_processors_run_functions_as_they_are_written_which_is_told() -> None:
+    assert compiler.compiler(CPU).status == "told"
 
 
 def test_another_course_from_a_checkpoint_fails(monkeypatch: pytest.MonkeyPatch) -> None:
