@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -9,14 +10,14 @@ from torch import Tensor
 
 from engine.layers import attention, fused, loss, norm_parts
 from engine.layers.compiled import Compiled, compiles
-from engine.measure.sample import calls_of, sample
+from engine.measure.sample import sample
 from engine.result import gate
 from engine.result.gpu_check import Finding
 from engine.result.interval import over_rounds
 from engine.training.optim import Rule, adamw
 from gpu_check import native
 from gpu_check.compiler import compiler
-from gpu_check.traffic import ROUNDS, rate
+from gpu_check.traffic import ROUNDS, calls_of_each, rate
 
 HEADS, SEQUENCE, HEAD_SIZES = 16, 2048, (64, 80, 128)
 SHAPE = {"cpu": (512, 2048), "cuda": (8192, 8192)}
@@ -166,14 +167,10 @@ def _right(name: str, case: Case) -> Finding:
 
 def _faster(name: str, case: Case, device: torch.device) -> Finding:
     """In turns with the plain form, in one process."""
-    ways = case.function, case.rival or case.function.plain
-    given = [given_as(case.given) for _ in ways]
-
-    def seconds(at: int, calls: int) -> float:
-        return sample(lambda: ways[at](*given[at]), calls, device)
-
-    calls = [calls_of(seconds(at, 1)) for at in (0, 1)]
-    rounds = [(seconds(0, calls[0]), seconds(1, calls[1])) for _ in range(ROUNDS)]
+    forms = case.function, case.rival or case.function.plain
+    ours, theirs = (partial(form, *given_as(case.given)) for form in forms)
+    calls = calls_of_each([ours, theirs], device)
+    rounds = [(sample(ours, calls, device), sample(theirs, calls, device)) for _ in range(ROUNDS)]
     return by_plain(name, rounds)
 
 

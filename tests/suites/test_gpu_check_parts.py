@@ -11,7 +11,7 @@ from engine.layers import attention, compiled, norm_parts
 from engine.layers.compiled import Compiled
 from engine.result.gpu_check import Finding
 from engine.training.trainer import Trainer
-from gpu_check import compiler, steady
+from gpu_check import compiler, steady, traffic
 from gpu_check import kernels as kernels_part
 from gpu_check.kernels import ROUNDS, by_plain, cases, kernels
 
@@ -130,6 +130,28 @@ def test_a_host_that_waits_fails_and_another_error_is_no_finding(monkeypatch: py
 def test_a_compiled_function_that_is_slower_in_nearly_all_rounds_fails(ratios: list[float], status: str) -> None:
     found = by_plain("it", [(2e-3 * ratio, 2e-3) for ratio in ratios])
     assert found.status == status, found.sentence
+
+
+def test_a_sample_has_as_many_calls_as_the_fastest_way_needs_once_it_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of ways that take a millisecond, a fifth of one and ten, and seconds when they are first called."""
+
+    class Way:
+        def __init__(self, usual_s: float) -> None:
+            self.usual_s, self.called = usual_s, False
+
+        def __call__(self) -> None:
+            self.called = True
+
+    def sample(way: Way, calls: int, device: torch.device) -> float:
+        took_s = way.usual_s if way.called else 5.0
+        way()
+        return took_s
+
+    monkeypatch.setattr(traffic, "sample", sample)
+    assert traffic.calls_of_each([Way(1e-3)], CPU) == 2
+    assert traffic.calls_of_each([Way(1e-3), Way(2e-4), Way(1e-2)], CPU) == 10
 
 
 @pytest.mark.parametrize(
