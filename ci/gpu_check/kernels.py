@@ -1,7 +1,7 @@
 """Which kernels PyTorch takes for attention, and the compiled functions: whether they are right, and faster."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from engine.result.interval import over_rounds
 from engine.training.optim import Rule, adamw
 from gpu_check import native
 from gpu_check.compiler import compiler
-from gpu_check.traffic import ROUNDS, calls_of_each, rate
+from gpu_check.traffic import ROUNDS, InTurn, calls_of_each, rate, sets
 
 HEADS, SEQUENCE, HEAD_SIZES = 16, 2048, (64, 80, 128)
 SHAPE = {"cpu": (512, 2048), "cuda": (8192, 8192)}
@@ -32,8 +32,8 @@ class Case(NamedTuple):
     num_bytes: float
     roundings: int = 1
     """On the way to a result, in the plain form."""
-    rival: Callable[..., Any] | None = None
-    """Of the same arguments: what would run in its place, where that isn't the plain form."""
+    rival: native.Rival | None = None
+    """What would run in its place, where that isn't the plain form."""
 
 
 def cases(device: torch.device) -> dict[str, Case]:
@@ -69,14 +69,14 @@ def cases(device: torch.device) -> dict[str, Case]:
         ),
         "gradient of a LayerNorm": Case(
             norm_parts.layer_norm_gradients, (g_MH, *of_layer, dsum_MH), 8 + 4,
-            rival=native.gradients_of(native.layer_norm, x_MH, dsum_MH, weight_H, bias_H),
+            rival=native.gradients_of(native.layer_norm, weight_H, bias_H),
         ),
         "sum and its RMSNorm": Case(
             norm_parts.rms_norm, (few_MH, added_MH, weight_H, 1e-5), 8, rival=native.sum_and(native.rms_norm, weight_H)
         ),
         "gradient of an RMSNorm": Case(
             norm_parts.rms_norm_gradients, (g_MH, *of_rms, dsum_MH), 8 + 4,
-            rival=native.gradients_of(native.rms_norm, x_MH, dsum_MH, weight_H),
+            rival=native.gradients_of(native.rms_norm, weight_H),
         ),
         "sum and its moments": Case(norm_parts.moments, (few_MH, added_MH), 4 + 6),
         "normalised": Case(norm_parts.normalised, (*of_layer, bias_H), 4),
@@ -167,8 +167,9 @@ def _right(name: str, case: Case) -> Finding:
 
 def _faster(name: str, case: Case, device: torch.device) -> Finding:
     """In turns with the plain form, in one process."""
-    forms = case.function, case.rival or case.function.plain
-    ours, theirs = (partial(form, *given_as(case.given)) for form in forms)
+    ours = InTurn([partial(case.function, *given) for given in _turn(case, device)])
+    rival = case.rival or partial(partial, case.function.plain)
+    theirs = InTurn([rival(*given) for given in _turn(case, device)])
     calls = calls_of_each([ours, theirs], device)
     rounds = [(sample(ours, calls, device), sample(theirs, calls, device)) for _ in range(ROUNDS)]
     return by_plain(name, rounds)
@@ -185,5 +186,11 @@ def by_plain(name: str, rounds: Sequence[tuple[float, float]]) -> Finding:
 
 
 def _rate(name: str, case: Case, device: torch.device) -> Finding:
-    given = given_as(case.given)
-    return rate(name, lambda: case.function(*given), case.num_bytes * given[0].numel(), device)
+    call = InTurn([partial(case.function, *given) for given in _turn(case, device)])
+    return rate(name, call, case.num_bytes * case.given[0].numel(), device)
+
+
+def _turn(case: Case, device: torch.device) -> list[list[Any]]:
+    """Copies of its arguments."""
+    num_bytes = sum(one.nbytes for one in case.given if isinstance(one, Tensor))
+    return [given_as(case.given) for _ in range(sets(num_bytes, device))]

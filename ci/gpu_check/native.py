@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Call = Callable[..., Any]
+Rival = Callable[..., Callable[[], Any]]
+"""From the arguments of a compiled function to a call that does the same with them."""
 Norm = Callable[..., Tensor]
 
 
@@ -19,24 +20,31 @@ def rms_norm(x_MH: Tensor, weight_H: Tensor, eps: float = 1e-5) -> Tensor:
     return F.rms_norm(x_MH, weight_H.shape, weight_H, eps)
 
 
-def sum_and(norm: Norm, *parameters_H: Tensor) -> Call:
+def sum_and(norm: Norm, *parameters_H: Tensor) -> Rival:
     """x, added, ... -> the sum and its norm. The parameters are cast once, as in a step."""
     cast = [parameter.bfloat16() for parameter in parameters_H]
 
-    def call(x_MH: Tensor, added_MH: Tensor, *_: object) -> tuple[Tensor, Tensor]:
-        sum_MH = x_MH + added_MH
-        return sum_MH, norm(sum_MH, *cast)
+    def of(x_MH: Tensor, added_MH: Tensor, *_: object) -> Callable[[], tuple[Tensor, Tensor]]:
+        def call() -> tuple[Tensor, Tensor]:
+            sum_MH = x_MH + added_MH
+            return sum_MH, norm(sum_MH, *cast)
 
-    return call
+        return call
+
+    return of
 
 
-def gradients_of(norm: Norm, x_MH: Tensor, dsum_MH: Tensor, *parameters_H: Tensor) -> Call:
-    """g, ... -> the gradients of x, to which is added what came to the sum, and of the parameters."""
-    leaves = [x_MH.detach().requires_grad_(), *(parameter.bfloat16().requires_grad_() for parameter in parameters_H)]
-    normal_MH = norm(*leaves)
+def gradients_of(norm: Norm, *parameters_H: Tensor) -> Rival:
+    """g, x, ..., dsum -> the gradients of x, to which is added what came to the sum, and of the parameters."""
 
-    def call(g_MH: Tensor, *_: object) -> tuple[Tensor, ...]:
-        dx_MH, *others = torch.autograd.grad(normal_MH, leaves, g_MH, retain_graph=True)
-        return dx_MH + dsum_MH, *others
+    def of(g_MH: Tensor, x_MH: Tensor, *others: Tensor) -> Callable[[], tuple[Tensor, ...]]:
+        leaves = [x_MH.detach().requires_grad_(), *(one.bfloat16().requires_grad_() for one in parameters_H)]
+        normal_MH, dsum_MH = norm(*leaves), others[-1]
 
-    return call
+        def call() -> tuple[Tensor, ...]:
+            dx_MH, *parameters = torch.autograd.grad(normal_MH, leaves, g_MH, retain_graph=True)
+            return dx_MH + dsum_MH, *parameters
+
+        return call
+
+    return of

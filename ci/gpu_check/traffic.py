@@ -1,6 +1,9 @@
 """How fast a step's elementwise parts move memory: bytes that each has to move, by the time that it takes."""
 
+import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 
 import torch
 from torch import nn
@@ -13,7 +16,38 @@ from engine.training.optim import sum_of_squares
 from gpu_check.judges import RATE
 
 ROUNDS = 12
-ELEMENTS = {"cpu": 2**19, "cuda": 2**27}
+ELEMENTS = {"cpu": 2**19, "cuda": 2**28}
+"""Of masters, which are a turn by themselves on a GPU."""
+TURN_BYTES = 2**30
+"""Of arguments until the first ones come again: four times the largest cache, the 256 MB of an MI300X."""
+SHARE = 1 / 8
+"""Of free memory, which such arguments take: two ways have their own, and results and temporaries are larger still."""
+
+
+def sets(num_bytes: int, device: torch.device) -> int:
+    """So many of arguments of so many bytes make up a turn, as far as memory allows. One on a processor, where nothing
+    is judged.
+    """
+    if device.type != "cuda":
+        return 1
+    free_bytes, _ = torch.cuda.mem_get_info(device)
+    return max(1, min(math.ceil(TURN_BYTES / num_bytes), int(SHARE * free_bytes / num_bytes)))
+
+
+class InTurn:
+    """The same call with one set of arguments after the other, which no cache still holds when they come again.
+
+    What it gave back is kept until then, so that results aren't always written to one place either. The first turn
+    compiles and takes the memory.
+    """
+
+    def __init__(self, calls: Sequence[Callable[[], object]]) -> None:
+        self._calls, self._kept = cycle(calls), deque[object](maxlen=len(calls))
+        for _ in range(len(calls) + 1):  # the oldest result goes when the next one is there
+            self()
+
+    def __call__(self) -> None:
+        self._kept.append(next(self._calls)())
 
 
 def rate(name: str, call: Callable[[], object], num_bytes: float, device: torch.device) -> Finding:

@@ -66,6 +66,7 @@ def test_where_a_gpu_has_no_compiler_that_fails_and_no_function_is_compared_with
     monkeypatch.setattr(attention, "backend", lambda *_: attention.Backend.FLASH)
     monkeypatch.setattr(kernels_part, "cases", lambda _: {"SwiGLU": cases(CPU)["SwiGLU"]})
     monkeypatch.setattr(kernels_part, "rate", told)
+    monkeypatch.setattr(kernels_part, "sets", lambda *_: 1)
     monkeypatch.setattr(kernels_part, "_faster", lambda name, *_: told(f"{name}, compiled by plain"))
     found = compiler.compiler(GPU)
     assert found.status == status
@@ -155,6 +156,39 @@ def test_a_sample_has_as_many_calls_as_the_fastest_way_needs_once_it_is_compiled
 
 
 @pytest.mark.parametrize(
+    ("mib", "free_gib", "wanted"), [(128, 70, 8), (300, 70, 4), (1500, 70, 1), (128, 2, 2), (128, 0.5, 1)]
+)
+def test_a_turn_of_arguments_is_larger_than_caches_as_far_as_memory_allows(
+    monkeypatch: pytest.MonkeyPatch, mib: int, free_gib: float, wanted: int
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (int(free_gib * 2**30), 80 * 2**30))
+    assert traffic.sets(mib * 2**20, GPU) == wanted
+    assert traffic.sets(mib * 2**20, CPU) == 1
+
+
+@pytest.mark.parametrize("judged", ["_faster", "_rate"])
+def test_kernels_take_another_set_of_arguments_and_another_place_for_results_in_each_call(
+    monkeypatch: pytest.MonkeyPatch, judged: str
+) -> None:
+    """Where a cache would answer, it is what would be measured."""
+    read, written = [], []
+
+    def added(x_MH: torch.Tensor, by: float) -> torch.Tensor:
+        read.append(x_MH.data_ptr())
+        result_MH = x_MH + by
+        written.append(result_MH.data_ptr())
+        return result_MH
+
+    monkeypatch.setattr(kernels_part, "sets", lambda *_: 3)
+    never = Compiled(added, lambda *_: torch.empty(0))
+    case = kernels_part.Case(never, (torch.ones(64, 64), 1.0), 8, rival=lambda x_MH, by: lambda: x_MH + by)
+    getattr(kernels_part, judged)("sum", case, CPU)
+    for places in (read, written):
+        assert all(len({*places[at : at + 3]}) == 3 for at in range(len(places) - 2)), places
+    assert len({*read}) == 3
+
+
+@pytest.mark.parametrize(
     ("allocated", "reserved", "status"), [(5, 8, "pass"), (4, 8, "pass"), (6, 8, "fail"), (5, 9, "fail")]
 )
 def test_memory_that_grows_fails(allocated: int, reserved: int, status: str) -> None:
@@ -181,6 +215,6 @@ def test_what_was_taken_before_is_no_part_of_the_peak_of_warm_steps(monkeypatch:
 def test_what_a_compiled_norm_has_to_beat_computes_the_same() -> None:
     for name, case in cases(CPU).items():
         if case.rival is not None:
-            ours, theirs = case.function.plain(*case.given), case.rival(*case.given)
+            ours, theirs = case.function.plain(*case.given), case.rival(*case.given)()
             of_x = slice(1, 2) if name.startswith("sum") else slice(0, 1)  # other statistics are in other formats
             torch.testing.assert_close(theirs[of_x], ours[of_x], rtol=0.02, atol=0.05)
