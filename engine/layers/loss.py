@@ -78,15 +78,20 @@ def _of_whole_rows(logits_CV: Tensor, columns_C1: Tensor, divisor: float | None)
     return loss
 
 
-def _of_whole_rows_in_two_passes(logits_CV: Tensor, columns_C1: Tensor, divisor: float | None) -> Tensor:
-    """The same: one pass for the sums of exponentials, and one that makes the gradient of what it reads."""
-    wide_CV = at_least_fp32(logits_CV)
+def _of_whole_rows_in_one_pass(logits_CV: Tensor, columns_C1: Tensor, divisor: float | None) -> Tensor:
+    """The same, row by row in one kernel, which reads a row again while the caches have it.
+
+    So the target's logit is a sum, of one and zeros: a gather is a kernel between the sums and the gradient, as it has
+    to read all rows before any of them is overwritten.
+    """
+    wide_CV, at_CV = at_least_fp32(logits_CV), _at(columns_C1, logits_CV)
     highest_C1 = wide_CV.amax(dim=1, keepdim=True)
     sums_C1 = (wide_CV - highest_C1).exp().sum(dim=1, keepdim=True)
-    loss = (highest_C1 - wide_CV.gather(1, columns_C1) + sums_C1.log()).sum()
+    targets_C1 = wide_CV.where(at_CV, 0).sum(dim=1, keepdim=True)
+    loss = (highest_C1 - targets_C1 + sums_C1.log()).sum()
     if divisor is not None:
         likely_CV = (wide_CV - highest_C1).exp() / sums_C1
-        logits_CV.copy_((likely_CV - _at(columns_C1, logits_CV).to(wide_CV.dtype)) / divisor)
+        logits_CV.copy_((likely_CV - at_CV.to(wide_CV.dtype)) / divisor)
     return loss
 
 
@@ -118,7 +123,7 @@ def _at(columns_C1: Tensor, logits_CV: Tensor) -> Tensor:
     return torch.arange(logits_CV.shape[1], device=logits_CV.device) == columns_C1
 
 
-of_whole_rows = Compiled(_of_whole_rows, _of_whole_rows_in_two_passes)
+of_whole_rows = Compiled(_of_whole_rows, _of_whole_rows_in_one_pass)
 of_split_rows = Compiled(_of_split_rows)
 to_gradient = Compiled(_to_gradient, _to_gradient_in_one_pass)
 
