@@ -169,14 +169,16 @@ class Judge:
             for sides in ([job.ours for job in measured], [job.peer for job in measured])
         )
         ours, theirs = peers.peak_bytes(measured)
-        found = [
-            self.found(
-                f"step by that of {peer}, {model}", ratio.ratio, "", gate.at_most(between, most),
-                f"at most {most:.2f}{BY_INTERVAL}",
-                f"{_between(between, len(measured), USUAL)}; {1e3 * ours_s:.1f} ms by {1e3 * theirs_s:.1f} ms; "
-                f"{training.words}",
-            )
-        ]  # fmt: skip
+        step = self.found(
+            f"step by that of {peer}, {model}", ratio.ratio, "", gate.at_most(between, most),
+            f"at most {most:.2f}{BY_INTERVAL}",
+            f"{_between(between, len(measured), USUAL)}; {1e3 * ours_s:.1f} ms by {1e3 * theirs_s:.1f} ms; "
+            f"{training.words}",
+        )  # fmt: skip
+        if any(job.compiled is False for job in measured):  # slower than need be, which another finding says
+            sentence = f"{step.sentence}; ours ran uncompiled"
+            step = step.model_copy(update={"status": "told", "want": "", "sentence": sentence})
+        found = [step]
         if ours is not None and theirs is not None:
             by_theirs, allowed = metrics.memory_ratio(ours, theirs), 1 + training.wider_sums / theirs
             told = f"{ours / 2**30:.3g} GiB by {theirs / 2**30:.3g} GiB"
@@ -253,8 +255,10 @@ class Judge:
             why = "; no advertised peak is known, so --peak-flops has to say it" * self.on_gpu
             return _told(f"rate alone, {model}", rate / 1e12, "Tflop/s", told + why)
         name, share = f"MFU alone, {model}", metrics.utilisation(rate, 1, peak)
-        if training.choice.layers is not None:
-            return _told(name, 100 * share, "%", f"{told}; not judged, as no whole network fits")
+        cut, uncompiled = training.choice.layers is not None, result.config.get("compiled") is False
+        if cut or uncompiled:
+            why = "no whole network fits" if cut else "the engine ran uncompiled"
+            return _told(name, 100 * share, "%", f"{told}; not judged, as {why}")
         least, between = MFU, over_jobs([share], LOOKS, USUAL)
         if products is not None:
             least = min(MFU, OF_PRODUCTS * metrics.utilisation(products, 1, peak))

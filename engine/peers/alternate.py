@@ -16,6 +16,7 @@ from engine.comm.groups import ProcessGroups
 from engine.comm.launch import Launch
 from engine.errors import ContactError
 from engine.grid import Grid
+from engine.layers.compiled import compiles
 from engine.layers.matmul import Kernels
 from engine.measure.recorder import Recorder
 from engine.peers.away import Away
@@ -114,4 +115,5 @@ def measure(
                 sides[name].take(case.steps)
         at(end(case))
         measured = {name: sides[name].measured() if name in sides else NOTHING for name in SIDES}
-    return Measured(**measured, tuning=tuning)
+    compiled = compiles(comm.device) if "ours" in names else None
+    return Measured(**measured, tuning=tuning, compiled=compiled)

@@ -34,7 +34,8 @@ def put_together(contest: Contest, case: Case, parts: Sequence[Measured]) -> Mea
     for one in ours:
         for peer in peers:
             check_apart(contest.name, Measured(ours=one.ours, peer=peer), TOLERANCES[case.precision])
-    return Measured(ours=_joined([one.ours for one in ours]), peer=_joined(peers), tuning=ours[0].tuning)
+    joined, first = _joined([one.ours for one in ours]), ours[0]
+    return Measured(ours=joined, peer=_joined(peers), tuning=first.tuning, compiled=first.compiled)
 
 
 def _joined(sides: Sequence[Side]) -> Side:

@@ -58,11 +58,14 @@ NOTHING = Side(losses=(), wall_s=(), cpu_s=())
 
 
 class Measured(Record):
-    """Both sides of a contest on one rank. tuning: of ours, where it was tuned."""
+    """Both sides of a contest on one rank. tuning: of ours, where it was tuned. compiled: whether the functions of our
+    layers ran compiled; None where ours was left out, and in older files.
+    """
 
     ours: Side
     peer: Side
     tuning: Tuning | None = None
+    compiled: bool | None = None
 
 
 class Equality(Record):

@@ -172,11 +172,12 @@ def side(seconds: Sequence[float], loss: float = 2.0, peak: int = 1) -> Side:
 
 def test_parts_of_a_side_become_one_and_each_is_held_to_the_peer() -> None:
     peer = Measured(ours=NOTHING, peer=side([7.0, 8.0, 9.0]))
-    first, last = (Measured(ours=one, peer=NOTHING) for one in (side([1.0, 2.0]), side([3.0], peak=5)))
+    halves = side([1.0, 2.0]), side([3.0], peak=5)
+    first, last = (Measured(ours=one, peer=NOTHING, compiled=False) for one in halves)
     found = put_together(CONTESTS["ddp"], CASE, [first, peer, last])
     assert found.ours.wall_s == found.ours.cpu_s == ((1.0,), (2.0,), (3.0,))
     assert (found.ours.peak_bytes, found.ours.carried) == (5, {"gloo": 4})
-    assert found.peer == peer.peer
+    assert (found.peer, found.compiled) == (peer.peer, False)
     with pytest.raises(RunError, match="the engine's loss was"):
         put_together(CONTESTS["ddp"], CASE, [first, peer, Measured(ours=side([3.0], loss=2.1), peer=NOTHING)])
 

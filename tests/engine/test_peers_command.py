@@ -243,7 +243,7 @@ def version_1(folder: Path) -> dict[str, Any]:
         for key in ("rounds_by_job", "paired", "equality", "memory", "missing"):
             del found[key]
         for measured in found["measured"]:
-            del measured["tuning"]
+            del measured["tuning"], measured["compiled"]
             for one in measured.values():
                 del one["gradient_norms"], one["peak_bytes"]
     return new | {"version": 1}

@@ -199,6 +199,7 @@ def test_a_compiled_model_has_the_engines_losses() -> None:
         pytest.skip(found)
     assert found.ours.losses == pytest.approx(found.peer.losses, rel=TOLERANCES["fp32"].losses)
     assert len(set(found.peer.losses)) == 3
+    assert found.compiled is False, "the engine's side, on a processor"
 
 
 LIKE_OURS = {

@@ -121,7 +121,7 @@ def version_1(result: PeersResult) -> dict[str, Any]:
         for key in ("rounds_by_job", "paired", "equality", "memory", "missing"):
             del found[key]
         for measured in found["measured"]:
-            del measured["tuning"]
+            del measured["tuning"], measured["compiled"]
             for side in measured.values():
                 del side["gradient_norms"], side["peak_bytes"]
     return old | {"version": 1}

@@ -319,13 +319,14 @@ def test_the_last_words_of_what_raised_are_not_the_hints_that_follow(named: str)
     assert process.last_words("\n", raised=True) == "it said nothing"
 
 
-def _job(ours_s: float, theirs_s: float, bytes_of: tuple[int, int] = (1, 1)) -> Job:
+def _job(ours_s: float, theirs_s: float, bytes_of: tuple[int, int], compiled: bool | None) -> Job:
     """Six rounds of one step a side."""
     sides = [
         Side(losses=(1.0,), gradient_norms=(1.0,), wall_s=((time_s,),) * 6, cpu_s=((time_s,),) * 6, peak_bytes=taken)
         for time_s, taken in zip((ours_s, theirs_s), bytes_of, strict=True)
     ]
-    return Job(Measured(ours=sides[0], peer=sides[1]), Memory(kind="allocated", peak_bytes_per_rank=(1,)), (), (), None)
+    measured = Measured(ours=sides[0], peer=sides[1], compiled=compiled)
+    return Job(measured, Memory(kind="allocated", peak_bytes_per_rank=(1,)), (), (), None)
 
 
 def _contest(
@@ -334,12 +335,14 @@ def _contest(
     noise: Sequence[float] = (0.999, 1.0, 1.001),
     peak: float | None = None,
     bytes_of: tuple[int, int] = (1, 1),
+    compiled: bool | None = None,
     training: Training = TINY["gpt"],
 ) -> list[Finding]:
     """What is made of contests with plain PyTorch, whose steps take a second, one of each process; noise is ours. Of
     four findings the third is only told.
     """
-    every = [comparison(CONTESTS["plain"], [_job(ours_s * by, 1.0, bytes_of)], TOLERANCES["fp32"], 0.0) for by in noise]
+    jobs = [_job(ours_s * by, 1.0, bytes_of, compiled) for by in noise]
+    every = [comparison(CONTESTS["plain"], [job], TOLERANCES["fp32"], 0.0) for job in jobs]
     empty = PeersResult(
         dtype="bf16", case={}, comparisons=(), peaks=Peaks(), provenance=THERE.provenance,
         work=Work(tokens=10, model_flops=500, hardware_flops=500),
@@ -355,6 +358,11 @@ def test_a_contest_is_judged_by_its_ratio_and_its_memory_and_its_rate_is_told() 
     bad = _contest(0.95, peak=1200.0, bytes_of=(2 * planned, planned))
     assert [finding.status for finding in bad] == ["fail", "fail", "told", "fail"]
     assert (good[2].name, good[2].unit, _contest(0.9)[2].unit) == ("MFU beside plain, gpt-test", "%", "Tflop/s")
+
+
+def test_a_contest_of_an_engine_that_ran_uncompiled_is_told() -> None:
+    assert [_contest(2.0, compiled=compiled)[0].status for compiled in (None, True, False)] == ["fail", "fail", "told"]
+    assert _contest(2.0, compiled=False)[0].sentence.endswith("; ours ran uncompiled")
 
 
 def test_a_contest_7_percent_slower_than_its_limit_fails_and_one_process_decides_what_is_clear() -> None:
@@ -386,11 +394,17 @@ def test_only_where_micro_batches_add_up_may_memory_be_more_and_by_what_their_su
 
 
 def _alone(
-    mfu: float, *, products: float | None = None, layers: int | None = None, peak: float | None = 1e12
+    mfu: float,
+    *,
+    products: float | None = None,
+    layers: int | None = None,
+    peak: float | None = 1e12,
+    compiled: bool = True,
 ) -> Finding:
     """Of a profiled run of that MFU. products: what matrix products reach of the peak."""
     result = SimpleNamespace(
-        summary=SimpleNamespace(model_flops_per_s=mfu * 1e12, time_per_iteration_s=0.1, tokens_per_s=1.0)
+        summary=SimpleNamespace(model_flops_per_s=mfu * 1e12, time_per_iteration_s=0.1, tokens_per_s=1.0),
+        config={"compiled": compiled},
     )
     of = replace(TINY["gpt"], choice=replace(TINY["gpt"].choice, layers=layers))
     peaks = {} if peak is None else {"bf16": peak}
@@ -405,7 +419,7 @@ def test_a_whole_network_alone_is_judged_by_the_peak_or_by_what_products_reach_w
     assert [finding.status for finding in half] == ["pass", "undecided", "fail"]
     assert half[0].want.startswith("at least 36.0%")
     assert "70% of what matrix products reach" in half[0].sentence
-    assert _alone(0.4, layers=1).status == "told"
+    assert _alone(0.4, layers=1).status == _alone(0.4, compiled=False).status == "told"
     unknown = _alone(0.4, peak=None)
     assert (unknown.status, unknown.unit) == ("told", "Tflop/s")
     assert "--peak-flops has to say it" in unknown.sentence

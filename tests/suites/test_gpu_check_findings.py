@@ -90,7 +90,7 @@ def _profiled(
     """What is made of a run with that trace, the outcome and the figure of each finding."""
     summary = SimpleNamespace(model_flops_per_s=5e14, time_per_iteration_s=0.3, tokens_per_s=1e4)
     profile, model = Profile(iterations=tuple(range(6)), traces=(trace,)), SimpleNamespace(name="gpt")
-    result = SimpleNamespace(profile=profile, model=model, summary=summary, energy=None)
+    result = SimpleNamespace(profile=profile, model=model, summary=summary, energy=None, config={})
     monkeypatch.setattr(schema, "read", lambda path: result)
     judge = Judge(on_gpu, {"bf16": 1e15}, None)
     found = judge.profile(TINY["gpt"], Path("no products.json"))([Path("profile.json")])
