@@ -17,15 +17,16 @@ from engine.overlap.weight import ShardedWeight
 def add_rows(out_VH: Tensor, rows_M: Tensor, values_MH: Tensor) -> None:
     """Add each row of values to the row of out with its number, in the same order every time.
 
-    On CUDA index_add_ adds by atomics, in whatever order they come, and index_put_ sorts the numbers first. On a
-    processor both take one row after the other, and index_add_ needs less time: 5.6 ms, index_put_ 7.1, sums of sorted
-    segments 17.9, PyTorch's own gradient of an embedding 33 (8,192 rows of 512 into 32,000 in fp32, one core of an AMD
-    EPYC).
+    On CUDA index_add_ adds by atomics, in whatever order they come, and index_put_ sorts the numbers first. The public
+    index_put_ has the host wait for the largest and the smallest number, to check them; these come from the forward,
+    which has. On a processor both take one row after the other, and index_add_ needs less time: 5.6 ms, index_put_ 7.1,
+    sums of sorted segments 17.9, PyTorch's own gradient of an embedding 33 (8,192 rows of 512 into 32,000 in fp32, one
+    core of an AMD EPYC).
     """
     if out_VH.is_cpu:
         out_VH.index_add_(0, rows_M, values_MH)
     else:
-        out_VH.index_put_((rows_M,), values_MH, accumulate=True)
+        torch._index_put_impl_(out_VH, (rows_M,), values_MH, accumulate=True, unsafe=True)
 
 
 class _Lookup(torch.autograd.Function):

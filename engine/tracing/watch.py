@@ -16,7 +16,7 @@ from engine.planning.events import Attention, Event, Issue, Mark, Product, Segme
 aten = torch.ops.aten
 ROWS_ONLY = {aten.index_select.default: 2, aten.embedding.default: 2, aten.gather.default: 2}
 """Of these operators only what they give back is read: so many times its bytes are moved."""
-ADDS_ROWS = {aten.index_put_.default: 3, aten.scatter_add_.default: 1, aten.scatter_.value_reduce: 1}
+ADDS_ROWS = {aten._index_put_impl_.default: 3, aten.scatter_add_.default: 1, aten.scatter_.value_reduce: 1}
 """They write as many elements as their last tensor has, so many times its bytes."""
 FREE = {aten.detach.default, aten.empty.memory_format, aten.new_empty.default, aten.empty_like.default}
 
@@ -166,7 +166,7 @@ def _shape(func: Any, args: Sequence[Any]) -> Tensor | None:
 IN_PLACE = {
     aten.add_.Tensor, aten.sub_.Tensor, aten.mul_.Tensor, aten.mul_.Scalar, aten.div_.Tensor, aten.copy_.default,
     aten.zero_.default, aten.exp_.default, aten.rsqrt_.default, aten.square_.default, aten.addcmul_.default,
-    aten.addmm_.default, aten.index_put_.default, aten.scatter_add_.default, aten.scatter_.value_reduce,
+    aten.addmm_.default, aten._index_put_impl_.default, aten.scatter_add_.default, aten.scatter_.value_reduce,
 }  # fmt: skip
 POINTWISE = {
     aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.addcmul.default, aten.rsqrt.default,
