@@ -38,7 +38,8 @@ class _Lookup(torch.autograd.Function):
         rows = tokens.flatten() - layer.first_token
         if layer.split_vocabulary:
             held = (rows >= 0) & (rows < table_VH.shape[0])
-            rows = rows.where(held, 0)
+            # Zeros for any row do; were all of them for one, a GPU would add them one after the other.
+            rows = rows.remainder(table_VH.shape[0])
             O_MH = table_VH.index_select(0, rows).mul_(held.unsqueeze(1))
             ctx.save_for_backward(rows, held)
         else:

@@ -16,6 +16,7 @@ from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
+from engine.layers import embedding
 from engine.layers.chunk import CHUNK_BYTES
 from engine.layers.dropout import BatchRows, keep_mask
 from engine.layers.elementwise import Rotate, SwiGLU
@@ -235,19 +236,37 @@ def test_a_token_that_comes_a_thousand_times_adds_up_exactly(grid: Grid) -> None
 
     def train(comm: Comm) -> None:
         model = OneRank(comm, Overlap(), Precision.named("bf16", "fp32"))
-        embedding = TokenEmbedding(comm, model.schedule, model.weights[0])
+        layer = TokenEmbedding(comm, model.schedule, model.weights[0])
         for micro_batches in (1, 3):
             model.start_step()
             for left in reversed(range(micro_batches)):
                 model.schedule.start_pass(last=left == 0)
-                embedding(torch.ones(5, 205, dtype=torch.int64)).sum().backward()
+                layer(torch.ones(5, 205, dtype=torch.int64)).sum().backward()
             model.schedule.finish_step()
-            shard = embedding.weight.grad
+            shard = layer.weight.grad
             assert shard is not None
             tile = torch.tensor([0.0] * 3 + [1025.0 * micro_batches * grid.z] * 3)
             assert torch.equal(shard, tile.chunk(grid.z)[comm.coords.z])
 
     run_ranks(grid, train, of=Watched)
+
+
+def test_zeros_for_the_tokens_of_other_ranks_meet_in_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU adds those of one row one after the other: half of all tokens would take it milliseconds."""
+    rows_of: list[torch.Tensor] = []
+    monkeypatch.setattr(embedding, "add_rows", lambda out, rows, values: rows_of.append(rows))
+    ranks = 4
+
+    def train(comm: Comm) -> None:
+        model = OneRank(comm, Overlap(), Precision.named("fp32"))
+        tokens = torch.arange(ranks * TILE[0]).unsqueeze(0)
+        model.start_step()
+        model.schedule.start_pass(last=True)
+        TokenEmbedding(comm, model.schedule, model.weights[0])(tokens).sum().backward()
+        model.schedule.finish_step()
+
+    run_ranks(Grid(x=ranks), train, of=Watched)
+    assert [rows.bincount().tolist() for rows in rows_of] == [[ranks] * TILE[0]] * ranks
 
 
 @pytest.mark.parametrize("overlap", [Overlap(), Overlap(oar=True)], ids=str)
