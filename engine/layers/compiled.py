@@ -7,6 +7,7 @@ TORCHINDUCTOR_CACHE_DIR names another.
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, cached_property
@@ -53,6 +54,7 @@ class Compiled(Generic[Given, Found]):
             return _traced(self.plain, *given, **named)  # type: ignore[misc]
         # Whether a gradient is wanted or a parameter is given would each be a form of its own.
         plain_tensors = (one.detach() if isinstance(one, Tensor) else one for one in given)
+        _allow_forms()
         return self.fused(*plain_tensors, **named)  # type: ignore[arg-type]
 
     @cached_property
@@ -65,11 +67,20 @@ def _compiled(source: Callable[Given, Found], options: dict[str, Any] | None = N
     folder = cache_folder()
     if folder is not None:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
-    from torch._dynamo import config
-
-    config.recompile_limit = max(config.recompile_limit, FORMS)
+    _allow_forms()
     compiled: Callable[Given, Found] = torch.compile(source, fullgraph=True, options=options)
     return compiled
+
+
+_threads = threading.local()
+
+
+def _allow_forms() -> None:
+    """In this thread: PyTorch 2.13 keeps its settings by threads, and a GPU's backward runs in one of its own."""
+    if not hasattr(_threads, "allowed"):
+        from torch._dynamo import config
+
+        _threads.allowed = config.recompile_limit = max(config.recompile_limit, FORMS)
 
 
 _traced: Callable[..., Any] | None = None

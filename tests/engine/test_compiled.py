@@ -4,6 +4,7 @@ GPU is to make of the same source.
 
 import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,9 +89,28 @@ def test_in_steps_of_both_families_no_function_takes_more_forms_than_it_may(monk
     monkeypatch.setattr(Compiled, "fused", property(traced))
     for module in (layers_compiled, fused, norm):
         monkeypatch.setattr(module, "fuses", lambda tensor: tensor.dtype != torch.float64)
+    layers_compiled._allow_forms()  # it would undo the patch
     with torch._dynamo.config.patch(recompile_limit=FORMS // 2):
         assert [found.name for found in steps(CPU, "bf16") if found.status == "fail"] == []
     assert len(kept) > 6
+
+
+def test_a_thread_that_begins_later_may_have_as_many_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a GPU's backward, in which what only the backward needs is compiled."""
+
+    def written(x: Tensor) -> Tensor:
+        return x + 1
+
+    def in_all_forms() -> list[int]:
+        return [one(torch.zeros([1] * dims)).dim() for dims in range(1, FORMS // 4)]
+
+    one, compiled = Compiled(written), torch.compile(written, fullgraph=True, backend="eager")
+    torch._dynamo.reset()
+    monkeypatch.setattr(Compiled, "fused", property(lambda _: compiled))
+    monkeypatch.setattr(layers_compiled, "fuses", lambda _: True)
+    one(torch.zeros(()))
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(in_all_forms).result() == list(range(1, FORMS // 4))
 
 
 def lacking(_: Comm, cache: str, compiler: str) -> tuple[str | None, list[str]]:
