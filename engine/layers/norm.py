@@ -30,13 +30,14 @@ class _AddLayerNorm(torch.autograd.Function):
         ctx, x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, bias_H: Tensor | None, comm: Comm, eps: float
     ) -> Pair:
         if comm.grid.y == 1:
-            sum_MH, normal_MH, mean_M1, rstd_M1 = parts.layer_norm(x_MH, added_MH, weight_H, bias_H, eps)
+            added_up, normal_MH, mean_M1, rstd_M1 = parts.layer_norm(x_MH, added_MH, weight_H, bias_H, eps)
+            sum_MH = x_MH if added_up is None else added_up
         else:
-            sum_MH, moments_2M = parts.moments(x_MH, added_MH)
+            added_up, moments_2M = parts.moments(x_MH, added_MH)
+            sum_MH = x_MH if added_up is None else added_up
             moments_R2M = comm.run(Kind.ALL_GATHER, Axis.Y, moments_2M).view(comm.grid.y, 2, -1)
             mean_M1, rstd_M1 = parts.combined(moments_R2M, eps)
             normal_MH = parts.normalised(sum_MH, mean_M1, rstd_M1, weight_H, bias_H)
-        sum_MH = x_MH if added_MH is None else sum_MH  # compiled code returns its argument as another tensor
         ctx.save_for_backward(sum_MH, mean_M1, rstd_M1, weight_H)
         ctx.comm, ctx.shifts, ctx.adds = comm, bias_H is not None, added_MH is not None
         ctx.set_materialize_grads(False)
@@ -70,13 +71,14 @@ class _AddRMSNorm(torch.autograd.Function):
     ) -> Pair:
         features = x_MH.shape[1] * (comm.grid.y if axis is Axis.Y else 1)
         if features == x_MH.shape[1]:
-            sum_MH, normal_MH, rstd_M1 = parts.rms_norm(x_MH, added_MH, weight_H, eps)
+            added_up, normal_MH, rstd_M1 = parts.rms_norm(x_MH, added_MH, weight_H, eps)
+            sum_MH = x_MH if added_up is None else added_up
         else:
-            sum_MH, squares_M = parts.squares(x_MH, added_MH)
+            added_up, squares_M = parts.squares(x_MH, added_MH)
+            sum_MH = x_MH if added_up is None else added_up
             squares_M = comm.run(Kind.ALL_REDUCE, Axis.Y, squares_M)
             rstd_M1 = (squares_M / features + eps).rsqrt_().unsqueeze(1)
             normal_MH = parts.scaled(sum_MH, rstd_M1, weight_H)
-        sum_MH = x_MH if added_MH is None else sum_MH
         ctx.save_for_backward(sum_MH, rstd_M1, weight_H)
         ctx.comm, ctx.axis, ctx.features, ctx.adds = comm, axis, features, added_MH is not None
         ctx.set_materialize_grads(False)

@@ -2,7 +2,8 @@
 
 Those of all features of a row are one function forward and one backward; of a part of them they are cut where ranks
 speak. Each can first add a second tensor of the same shape to its input, and to its result the gradient that has come
-to the sum by another way. M rows, H features of a rank, R ranks.
+to the sum by another way. Without a second tensor there is no sum to give back: compiled code would write its input
+once more. M rows, H features of a rank, R ranks.
 """
 
 import torch
@@ -16,11 +17,15 @@ def _sum(x_MH: Tensor, added_MH: Tensor | None) -> Tensor:
     return x_MH if added_MH is None else x_MH + added_MH
 
 
-def _moments(x_MH: Tensor, added_MH: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def _rounded(sum_MH: Tensor, x_MH: Tensor, added_MH: Tensor | None) -> Tensor | None:
+    return None if added_MH is None else sum_MH.to(x_MH.dtype)
+
+
+def _moments(x_MH: Tensor, added_MH: Tensor | None = None) -> tuple[Tensor | None, Tensor]:
     """The sum, and mean and mean square deviation of each of its rows, [2, M]."""
     wide_MH = _sum(at_least_fp32(x_MH), added_MH)
     variance_M, mean_M = torch.var_mean(wide_MH, dim=1, correction=0)
-    return wide_MH.to(x_MH.dtype), torch.stack([mean_M, variance_M])
+    return _rounded(wide_MH, x_MH, added_MH), torch.stack([mean_M, variance_M])
 
 
 def _combined(moments_R2M: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -38,14 +43,14 @@ def _normalised(x_MH: Tensor, mean_M1: Tensor, rstd_M1: Tensor, weight_H: Tensor
 
 def _layer_norm(
     x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, bias_H: Tensor | None, eps: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
     """The sum, its norm, and mean and 1 / std of each row, [M, 1]. Statistics are those of the unrounded sum."""
     wide_MH = _sum(at_least_fp32(x_MH), added_MH)
     variance_M1, mean_M1 = torch.var_mean(wide_MH, dim=1, correction=0, keepdim=True)
     rstd_M1 = (variance_M1 + eps).rsqrt()
     normal_MH = (wide_MH - mean_M1) * rstd_M1 * weight_H
     normal_MH = normal_MH if bias_H is None else normal_MH + bias_H
-    return wide_MH.to(x_MH.dtype), normal_MH.to(x_MH.dtype), mean_M1, rstd_M1
+    return _rounded(wide_MH, x_MH, added_MH), normal_MH.to(x_MH.dtype), mean_M1, rstd_M1
 
 
 def _norm_shares(
@@ -84,30 +89,32 @@ def _layer_norm_gradients(
     return _sum(dx_MH, dsum_MH).to(x_MH.dtype), (wide_MH * normal_MH).sum(0), wide_MH.sum(0)
 
 
-def _squares(x_MH: Tensor, added_MH: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def _squares(x_MH: Tensor, added_MH: Tensor | None = None) -> tuple[Tensor | None, Tensor]:
     """The sum, and the sum of squares of each of its rows, [M]."""
     sum_MH = _sum(x_MH, added_MH)
-    return sum_MH, torch.linalg.vector_norm(at_least_fp32(sum_MH), dim=1).square_()
+    return _rounded(sum_MH, x_MH, added_MH), torch.linalg.vector_norm(at_least_fp32(sum_MH), dim=1).square_()
 
 
 def _scaled(x_MH: Tensor, rstd_M1: Tensor, weight_H: Tensor) -> Tensor:
     return (x_MH * rstd_M1).mul_(weight_H).to(x_MH.dtype)
 
 
-def _rms_norm(x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def _rms_norm(
+    x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, eps: float
+) -> tuple[Tensor | None, Tensor, Tensor]:
     """The sum, its norm, and 1 / rms of each row, [M, 1]."""
     sum_MH, squares_M = _squares(x_MH, added_MH)
     rstd_M1 = (squares_M / x_MH.shape[1] + eps).rsqrt_().unsqueeze(1)
-    return sum_MH, _scaled(sum_MH, rstd_M1, weight_H), rstd_M1
+    return sum_MH, _scaled(x_MH if sum_MH is None else sum_MH, rstd_M1, weight_H), rstd_M1
 
 
 def _rms_norm_in_one_pass(
     x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor | None, Tensor, Tensor]:
     """The same of the unrounded sum."""
     wide_MH = _sum(at_least_fp32(x_MH), added_MH)
     rstd_M1 = (wide_MH.square().mean(1, keepdim=True) + eps).rsqrt()
-    return wide_MH.to(x_MH.dtype), (wide_MH * rstd_M1 * weight_H).to(x_MH.dtype), rstd_M1
+    return _rounded(wide_MH, x_MH, added_MH), (wide_MH * rstd_M1 * weight_H).to(x_MH.dtype), rstd_M1
 
 
 def _rms_shares(g_MH: Tensor, x_MH: Tensor, rstd_M1: Tensor, weight_H: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.layers import compiled as layers_compiled
-from engine.layers import fused, norm
+from engine.layers import fused, norm, norm_parts
 from engine.layers.compiled import FORMS, Compiled
 from gpu_check import rounding
 from gpu_check.kernels import cases, given_as, worst_error
@@ -72,6 +72,15 @@ def test_on_a_processor_it_runs_as_it_is_written() -> None:
         raise AssertionError
 
     assert Compiled(written, never)(torch.zeros(1)) == 1
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "moments", "squares"])
+def test_a_norm_of_one_tensor_gives_no_sum_back_that_would_be_written_for_nothing(name: str) -> None:
+    function, x, weight = getattr(norm_parts, name), torch.randn(2, 3).bfloat16(), torch.ones(3)
+    parameters = {"layer_norm": (weight, weight, 1e-5), "rms_norm": (weight, 1e-5)}.get(name, ())
+    for form in (function.plain, function.source):
+        assert form(x, None, *parameters)[0] is None
+        assert form(x, x, *parameters)[0].equal(x + x)
 
 
 @pytest.mark.slow

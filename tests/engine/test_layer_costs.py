@@ -26,10 +26,10 @@ MODELS = {"gpt": GPTConfig("a", **SHAPE), "llama": LlamaConfig("b", **SHAPE, kv_
 PASSES = ("forward", "backward")
 
 LAYER: Mapping[tuple[str, str], tuple[tuple[float, int], tuple[float, int]]] = {
-    ("gpt", "1x1x1x1"): ((36.5, 9), (71.5, 29)),
-    ("gpt", "2x1x1x1"): ((36.5, 11), (46, 29)),
-    ("gpt", "1x2x1x1"): ((81, 14), (130, 31)),
-    ("gpt", "1x1x2x1"): ((36.5, 13), (71, 29)),
+    ("gpt", "1x1x1x1"): ((34.5, 9), (71.5, 29)),
+    ("gpt", "2x1x1x1"): ((34.5, 11), (46, 29)),
+    ("gpt", "1x2x1x1"): ((79, 14), (130, 31)),
+    ("gpt", "1x1x2x1"): ((34.5, 13), (71, 29)),
     ("llama", "1x1x1x1"): ((58.5, 11), (86, 21)),
     ("llama", "1x2x1x1"): ((103, 19), (162, 23)),
 }
