@@ -8,10 +8,11 @@ TORCHINDUCTOR_CACHE_DIR names another.
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, cached_property
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
@@ -60,15 +61,22 @@ class Compiled(Generic[Given, Found]):
     @cached_property
     def fused(self) -> Callable[Given, Found]:
         """The source, compiled when it is first called with such tensors."""
-        return _compiled(self.source, None if self._tried else {"triton.autotune_pointwise": False})
+        return _compiled(self.source, {} if self._tried else {"triton.autotune_pointwise": False})
 
 
-def _compiled(source: Callable[Given, Found], options: dict[str, Any] | None = None) -> Callable[Given, Found]:
+def _compiled(
+    source: Callable[Given, Found], options: Mapping[str, Any] = MappingProxyType({})
+) -> Callable[Given, Found]:
     folder = cache_folder()
     if folder is not None:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
     _allow_forms()
-    compiled: Callable[Given, Found] = torch.compile(source, fullgraph=True, options=options)
+    from torch._inductor import config
+
+    # Else a rank may add in another order than the next run, or than those of x, whose replicas have to stay the same:
+    # it times some ways to add up a row, and takes the fastest. Older versions have no such option.
+    alike = {"deterministic": True} if hasattr(config, "deterministic") else {}
+    compiled: Callable[Given, Found] = torch.compile(source, fullgraph=True, options={**alike, **options})
     return compiled
 
 

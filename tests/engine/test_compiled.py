@@ -4,6 +4,7 @@ GPU is to make of the same source.
 
 import logging
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -102,6 +103,19 @@ def test_in_steps_of_both_families_no_function_takes_more_forms_than_it_may(monk
     with torch._dynamo.config.patch(recompile_limit=FORMS // 2):
         assert [found.name for found in steps(CPU, "bf16") if found.status == "fail"] == []
     assert len(kept) > 6
+
+
+def test_no_two_ranks_or_runs_choose_between_orders_of_a_sum_by_their_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def as_it_is(source: Callable[..., Tensor], *, fullgraph: bool, options: object) -> Callable[..., Tensor]:
+        asked.append(options)
+        return source
+
+    monkeypatch.setattr(torch, "compile", as_it_is)
+    for tried in (True, False):
+        assert Compiled(torch.sum, tried=tried).fused(torch.ones(2)) == 2
+    assert asked == [{"deterministic": True}, {"deterministic": True, "triton.autotune_pointwise": False}]
 
 
 def test_a_thread_that_begins_later_may_have_as_many_forms(monkeypatch: pytest.MonkeyPatch) -> None:
