@@ -17,7 +17,7 @@ from virtual_ranks import run_ranks
 from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
 from engine.layers import embedding
-from engine.layers.chunk import CHUNK_BYTES
+from engine.layers.chunk import CHUNK_BYTES, chunks
 from engine.layers.dropout import BatchRows, keep_mask
 from engine.layers.elementwise import Rotate, SwiGLU
 from engine.layers.embedding import TokenEmbedding
@@ -126,6 +126,14 @@ def test_an_element_wise_part_in_fewer_passes_is_the_plain_one(
         passes(plain, whole.double()), passes(plain, whole), passes(fused, whole), strict=True
     ):
         assert (ours - exact).abs().max() <= (theirs - exact).abs().max() + 1e-12
+
+
+@pytest.mark.parametrize("vocabulary", [50257, 50304])
+def test_logits_that_are_worked_on_at_once_begin_where_compiled_code_needs_no_copy(vocabulary: int) -> None:
+    """At 16 bytes, bf16 and the single numbers of their rows alike."""
+    starts = [rows.start for rows in chunks(8192, 4 * vocabulary, "cuda")]
+    assert len(starts) > 4
+    assert {start * num_bytes % 16 for start in starts for num_bytes in (2 * vocabulary, 4)} == {0}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
