@@ -71,7 +71,8 @@ class _AddRMSNorm(torch.autograd.Function):
     ) -> Pair:
         features = x_MH.shape[1] * (comm.grid.y if axis is Axis.Y else 1)
         if features == x_MH.shape[1]:
-            added_up, normal_MH, rstd_M1 = parts.rms_norm(x_MH, added_MH, weight_H, eps)
+            norm = parts.rms_norm if axis is Axis.Y else parts.head_norm
+            added_up, normal_MH, rstd_M1 = norm(x_MH, added_MH, weight_H, eps)
             sum_MH = x_MH if added_up is None else added_up
         else:
             added_up, squares_M = parts.squares(x_MH, added_MH)
@@ -91,7 +92,8 @@ class _AddRMSNorm(torch.autograd.Function):
         x_MH, rstd_M1, weight_H = ctx.saved_tensors
         comm: Comm = ctx.comm
         if ctx.features == g_MH.shape[1]:
-            dx_MH, dweight_H = parts.rms_norm_gradients(g_MH, x_MH, rstd_M1, weight_H, dsum_MH)
+            gradients = parts.rms_norm_gradients if ctx.axis is Axis.Y else parts.head_norm_gradients
+            dx_MH, dweight_H = gradients(g_MH, x_MH, rstd_M1, weight_H, dsum_MH)
         else:
             shares_M, dweight_H = parts.rms_shares(g_MH, x_MH, rstd_M1, weight_H)
             shares_M = comm.run(Kind.ALL_REDUCE, Axis.Y, shares_M)

@@ -117,6 +117,21 @@ def _rms_norm_in_one_pass(
     return _rounded(wide_MH, x_MH, added_MH), (wide_MH * rstd_M1 * weight_H).to(x_MH.dtype), rstd_M1
 
 
+def _head_norm(
+    x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, eps: float
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """As _rms_norm, of H features of a head: PyTorch compiles a function of one size for that, and of a second one for
+    any, of which rows don't stay in registers. So each of the two has functions of its own.
+    """
+    return _rms_norm(x_MH, added_MH, weight_H, eps)
+
+
+def _head_norm_in_one_pass(
+    x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, eps: float
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    return _rms_norm_in_one_pass(x_MH, added_MH, weight_H, eps)
+
+
 def _rms_shares(g_MH: Tensor, x_MH: Tensor, rstd_M1: Tensor, weight_H: Tensor) -> tuple[Tensor, Tensor]:
     """What this rank's features add to the gradients of all: [M]; and that of the weight."""
     both_MH = (x_MH * rstd_M1).mul_(g_MH)
@@ -145,6 +160,12 @@ def _rms_norm_gradients(
     return _rms_gradient(g_MH, x_MH, rstd_M1, weight_H, shares_M, x_MH.shape[1], dsum_MH), dweight_H
 
 
+def _head_norm_gradients(
+    g_MH: Tensor, x_MH: Tensor, rstd_M1: Tensor, weight_H: Tensor, dsum_MH: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    return _rms_norm_gradients(g_MH, x_MH, rstd_M1, weight_H, dsum_MH)
+
+
 moments, combined, normalised = Compiled(_moments), Compiled(_combined), Compiled(_normalised)
 norm_shares, norm_gradient = Compiled(_norm_shares), Compiled(_norm_gradient)
 squares, scaled = Compiled(_squares), Compiled(_scaled)
@@ -152,3 +173,5 @@ rms_shares, rms_gradient = Compiled(_rms_shares), Compiled(_rms_gradient)
 layer_norm, layer_norm_gradients = Compiled(_layer_norm), Compiled(_layer_norm_gradients)
 rms_norm = Compiled(_rms_norm, _rms_norm_in_one_pass)
 rms_norm_gradients = Compiled(_rms_norm_gradients)
+head_norm = Compiled(_head_norm, _head_norm_in_one_pass)
+head_norm_gradients = Compiled(_head_norm_gradients)

@@ -12,13 +12,16 @@ from typing import NamedTuple
 import pytest
 import torch
 from real_ranks import run_processes
-from torch import Tensor
+from torch import Tensor, nn
 
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.layers import compiled as layers_compiled
 from engine.layers import fused, norm, norm_parts
 from engine.layers.compiled import FORMS, Compiled
+from engine.overlap.flags import Overlap
+from engine.overlap.schedule import WeightSchedule
+from engine.precision import Precision
 from gpu_check import rounding
 from gpu_check.kernels import cases, given_as, worst_error
 from gpu_check.steps import steps
@@ -103,6 +106,37 @@ def test_in_steps_of_both_families_no_function_takes_more_forms_than_it_may(monk
     with torch._dynamo.config.patch(recompile_limit=FORMS // 2):
         assert [found.name for found in steps(CPU, "bf16") if found.status == "fail"] == []
     assert len(kept) > 6
+
+
+def test_norms_of_heads_leave_those_of_the_residual_stream_compiled_for_their_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: dict[object, set[object]] = {}
+
+    def compiled(one: Compiled[..., object]) -> object:
+        def backend(module: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+            given = (node.meta["example_value"] for node in module.graph.find_nodes(op="placeholder"))
+            sizes.setdefault(one, set()).update(of.shape[1] for of in given if isinstance(of, Tensor) and of.dim() > 1)
+            return module.forward
+
+        kept.setdefault(one, torch.compile(one.source, fullgraph=True, backend=backend))
+        return kept[one]
+
+    kept: dict[object, object] = {}
+    torch._dynamo.reset()
+    monkeypatch.setattr(Compiled, "fused", property(compiled))
+    for module in (layers_compiled, norm):
+        monkeypatch.setattr(module, "fuses", lambda _: True)
+    comm, weight, of_heads = Comm(Grid()), nn.Parameter(torch.ones(32)), nn.Parameter(torch.ones(8))
+    schedule = WeightSchedule(comm, [], [weight, of_heads], Precision.named("fp32"), Overlap())
+    stream, heads = norm.RMSNorm(comm, schedule, weight, 1e-5), norm.HeadNorm(comm, of_heads, 1e-5)
+    x, normed = stream.after(torch.randn(4, 32, requires_grad=True), None)
+    q, k = normed.split([24, 8], dim=1)
+    normed_heads = [heads(part.unflatten(1, (-1, 8))).flatten(1) for part in (q, k)]
+    torch.stack(stream.after(x, torch.cat(normed_heads, dim=1))).sum().backward()
+    assert sizes[norm_parts.rms_norm] == {32}
+    assert sizes[norm_parts.rms_norm_gradients] == {1, 32}
+    assert sizes[norm_parts.head_norm] == {8}
 
 
 def test_no_two_ranks_or_runs_choose_between_orders_of_a_sum_by_their_times(monkeypatch: pytest.MonkeyPatch) -> None:
