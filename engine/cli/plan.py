@@ -18,8 +18,9 @@ from engine.errors import UsageError
 from engine.files import write_text
 from engine.grid import Axis
 from engine.loading import loading
-from engine.models.architecture import Architecture, hardware_flops, model_flops
+from engine.models.architecture import Architecture
 from engine.models.choice import ModelChoice
+from engine.models.flops import hardware_flops, model_flops
 from engine.options import Bytes, File, check_file, word
 from engine.overlap.flags import ALL, Pace
 from engine.planning.grids import Task

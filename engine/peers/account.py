@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn
 from engine.comm.launch import Launch
 from engine.errors import ContactError, EngineError, is_out_of_memory
 from engine.files import write_text
-from engine.models.architecture import hardware_flops, model_flops
+from engine.models.flops import hardware_flops, model_flops
 from engine.peers import settings
 from engine.peers.contest import Case, Contest
 from engine.peers.memory import Both, both

@@ -1,12 +1,12 @@
 """What both sides of a contest need of a device, by the formulas of engine/planning. No torch in it.
 
-Ours is Footprint's. A peer's is put together of the same parts: what the network's blocks keep of a token
-(KeptFeatures), the activation of a rank's rows, and the states of a parameter. What differs from peer to peer is data:
-MEMORY below says of each which ranks divide what, and what it has besides. Sources: ZeRO (Rajbhandari et al. 2020, 3
-and 5) for what data ranks divide in its stages; Korthikanti et al. 2022, 4, for activations by tensor ranks with and
-without sequence parallelism; Narayanan et al. 2021, 2.2, for micro-batches in flight of a pipeline; for the others
-their own code, as the guests call it. Against what PyTorch's allocator handed out on a processor it was within 25 %
-for those that tests/engine/test_peer_memory.py asks; guests have never been measured. No GPU has confirmed any of it.
+Ours is Footprint's. A peer's is put together of the same parts: what the network's blocks keep of a token (Kept), the
+activation of a rank's rows, and the states of a parameter. What differs from peer to peer is data: MEMORY below says of
+each which ranks divide what, and what it has besides. Sources: ZeRO (Rajbhandari et al. 2020, 3 and 5) for what data
+ranks divide in its stages; Korthikanti et al. 2022, 4, for activations by tensor ranks with and without sequence
+parallelism; Narayanan et al. 2021, 2.2, for micro-batches in flight of a pipeline; for the others their own code, as
+the guests call it. Against what PyTorch's allocator handed out on a processor it was within 25 % for those that
+tests/engine/test_peer_memory.py asks; guests have never been measured. No GPU has confirmed any of it.
 """
 
 from collections.abc import Mapping
@@ -266,13 +266,13 @@ def _activations(habits: Habits, ranks: Ranks, case: Case) -> float:
     """Of the micro-batches in flight, with the fullest moment of one: a block recomputed, or the loss."""
     model, compute = case.model, BYTES[case.precision]
     master = max(compute, BYTES["fp32"])
-    tokens, features = ranks.at_once * model.sequence, model.kept_features()
+    tokens, kept_of_block = ranks.at_once * model.sequence, model.network().blocks.kept
     wide = master if habits.autocast and case.autocast else compute
     stream = tokens * model.hidden * wide / (ranks.tensor if habits.stream else 1)
-    split = tokens * compute * features.over_x / ranks.tensor
-    whole = tokens * features.over_y * compute / (ranks.tensor if habits.gathers else 1)
+    split = tokens * compute * kept_of_block.over_x / ranks.tensor
+    whole = tokens * kept_of_block.over_y * compute / (ranks.tensor if habits.gathers else 1)
     scores = tokens * model.sequence * model.heads / ranks.tensor * (2 * compute + master) if habits.scores else 0.0
-    of_block = split + whole + 2 * stream + scores
+    of_block = split + whole + kept_of_block.streams * stream + scores
     layers = model.layers / ranks.pipeline
     kept = layers * (stream if case.checkpoint_activations else of_block)
     flights = ranks.parts if habits.flights == "all" else min(ranks.pipeline, ranks.parts)

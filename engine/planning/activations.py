@@ -1,12 +1,42 @@
 """Activations of one rank in bytes, the logits among them. No torch in it.
 
-A block's features are the network's to tell (models/architecture.py, KeptFeatures); what the engine's own layers keep
-and make of them is told here, each beside the layer that it is of. A rank works on `rows` tokens at once.
+What a block keeps follows from its operations (models/operations.py); what the engine's own layers make of that besides
+is here, each beside the layer that makes it. A rank works on `rows` tokens at once.
 """
+
+from dataclasses import dataclass
 
 from engine.grid import Grid
 from engine.layers.chunk import CHUNK_BYTES
-from engine.models.architecture import Architecture, KeptFeatures
+from engine.models.architecture import Architecture
+from engine.models.network import Stage
+from engine.models.operations import Activation, Kept, Linear, Norm
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What a block keeps of a token, and what its backward begins with: a norm, a product, an activation, a product."""
+
+    kept: Kept
+    norm: Norm
+    first: Linear
+    activation: Activation
+    last: Linear
+
+    @classmethod
+    def of(cls, stage: Stage) -> "Block":
+        """One repeat of a stage that ends with a feed-forward."""
+        *_, norm, first, activation, last = stage.operations
+        assert isinstance(norm, Norm)
+        assert isinstance(first, Linear)
+        assert isinstance(activation, Activation)
+        assert isinstance(last, Linear)
+        return cls(stage.kept, norm, first, activation, last)
+
+    @property
+    def kept_inside(self) -> int:
+        """Features over x that are kept from the first product's result on."""
+        return self.activation.kept.over_x + self.last.kept.over_x
 
 
 class Activations:
@@ -19,7 +49,7 @@ class Activations:
     def __init__(
         self,
         model: Architecture,
-        features: KeptFeatures,
+        block: Block,
         grid: Grid,
         rows: float,
         compute: int,
@@ -28,7 +58,7 @@ class Activations:
         *,
         recomputed: bool,
     ) -> None:
-        self._model, self._features, self._grid, self._rows = model, features, grid, rows
+        self._model, self._block, self._grid, self._rows = model, block, grid, rows
         self._master, self._on_cpu, self._recomputed = master, device == "cpu", recomputed
         self._narrow = compute != master
         self._chunk = CHUNK_BYTES[device]
@@ -42,8 +72,9 @@ class Activations:
 
     def kept_of_block(self) -> float:
         """What its operations save, its input among it, which the first norm keeps."""
-        products = self._features.over_x * self.over_x + self._features.over_y * self.stream / self._model.hidden
-        return products + 2 * self.stream + self._features.angles * self._master
+        kept, angles = self._block.kept, self._block.kept.angles * self._model.sequence
+        products = kept.over_x * self.over_x + kept.over_y * self.stream / self._model.hidden
+        return products + kept.streams * self.stream + angles * self._master
 
     def recomputed_of_block(self) -> float:
         """What a block has more of once it is recomputed."""
@@ -56,7 +87,7 @@ class Activations:
 
         PyTorch has kernels of both norms on a GPU, of LayerNorm alone on a processor (layers/norm.py).
         """
-        if self._grid.y > 1 or (self._features.norm == "rmsnorm" and self._on_cpu):
+        if self._grid.y > 1 or (self._block.norm.kind == "rmsnorm" and self._on_cpu):
             return 2 * self.wide_stream + (self.stream if self._narrow else 0.0)
         return self.stream
 

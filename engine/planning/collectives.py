@@ -11,6 +11,7 @@ from math import log2
 from engine.comm.collective import Kind
 from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
+from engine.models.operations import Linear
 from engine.placement import NORMAL
 
 WITHIN_NODE = 0.25
@@ -163,10 +164,7 @@ def layer_s(layer: Layer, grid: Grid, links: Links) -> float:
 
 def linear_layers(model: Architecture, rows: int, element: int) -> tuple[list[Layer], Layer]:
     """Those of one block in their order, and the head, for so many rows of a data group."""
-    placements = model.placements()
-    of_block = [p for name, p in placements.items() if name.startswith("blocks.0.") and p.sharded]
-    head = [p for name, p in placements.items() if not name.startswith("blocks.") and p.sharded][-1]
-    *block, last = [
-        Layer(rows, p.shape[1], p.shape[0], element, transposed=p.split != NORMAL) for p in (*of_block, head)
-    ]
-    return block, last
+    network = model.network()
+    linears = network.blocks.of_kind(Linear) + network.stages[-1].of_kind(Linear)
+    *block, head = [Layer(rows, op.k, op.n, element, transposed=op.split != NORMAL) for op in linears]
+    return block, head

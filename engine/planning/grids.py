@@ -1,10 +1,7 @@
-"""Every grid of so many ranks, those on which a network can be trained, and the batches they can share. No torch in it.
-
-A network is judged by one of its blocks, which are all alike.
-"""
+"""Every grid of so many ranks, those on which a network can be trained, and the batches they can share. No torch."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, gcd, isqrt, prod
 
@@ -38,7 +35,6 @@ class Splits:
 
     def __init__(self, model: Architecture) -> None:
         self.model = model
-        self._one: Architecture = replace(model, layers=1)  # type: ignore[type-var]
 
     @cached_property
     def planes(self) -> list[tuple[int, int]]:
@@ -50,7 +46,7 @@ class Splits:
     def allow(self, grid: Grid) -> bool:
         """Whether x, y and z divide all that they split."""
         try:
-            self._one.check(grid)
+            self.model.check(grid)
         except UsageError:
             return False
         return True
@@ -61,9 +57,9 @@ class Splits:
 
     def shards(self, x: int, y: int) -> list[int]:
         """Every z that divides the tiles of this plane, ascending."""
-        placements = self._one.placements().values()
-        common = gcd(*(prod(p.tile_shape(Grid(x, y))) for p in placements if p.sharded))
-        return divisors(common)
+        network = self.model.network()
+        placements = network.blocks.placements() + network.rest
+        return divisors(gcd(*(prod(p.tile_shape(Grid(x, y))) for p in placements if p.sharded)))
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 from engine.batch import Batch
 from engine.grid import Axis, Grid
-from engine.models.architecture import Architecture, KeptFeatures
+from engine.models.architecture import Architecture
 from engine.overlap.flags import Overlap
-from engine.planning.activations import Activations
+from engine.planning.activations import Activations, Block
 from engine.planning.gradients import Gradients
 from engine.planning.weights import Turn, Weights, turns
 from engine.reduce_dtype import reduce_dtype
@@ -108,21 +108,20 @@ class Footprint:
     """Of one network and workload, on any grid."""
 
     def __init__(self, model: Architecture, workload: Workload) -> None:
-        self._model, self._workload, self._features = model, workload, model.kept_features()
-        placements = model.placements()
-        of_block = [p for name, p in placements.items() if name.startswith("blocks.0.")]
-        self._placements = of_block, [p for name, p in placements.items() if not name.startswith("blocks.")]
+        network = model.network()
+        self._model, self._workload, self._block = model, workload, Block.of(network.blocks)
+        self._placements = network.blocks.placements(), network.rest
 
     def on(self, grid: Grid) -> Needs:
         """What each rank of the grid needs. The grid needn't divide everything: parts are taken as fractions."""
         model, work = self._model, self._workload
         dtypes, recomputed = (work.compute, work.master), work.checkpoint_activations
         rows = (work.batch.micro or work.batch.sequences / grid.batch_split) * model.sequence
-        activations = Activations(model, self._features, grid, rows, *dtypes, work.device, recomputed=recomputed)
+        activations = Activations(model, self._block, grid, rows, *dtypes, work.device, recomputed=recomputed)
         weights = Weights(self._placements, model.layers, grid, *dtypes, work.overlap, recomputed=recomputed)
         over_z, over_data = (work.reduce(grid, axis) for axis in (Axis.Z, Axis.DATA))
         gradients = Gradients(weights, grid, work.overlap, over_z, over_data, work.master, work.device == "cpu")
-        moments = _Moments(self._features, model.layers, *dtypes, activations, weights, gradients)
+        moments = _Moments(self._block, model.layers, *dtypes, activations, weights, gradients)
         held, gathered, *others = max(moments.of_step(work.micro_batches(grid)), key=sum)
         return Needs(STATES * work.master * weights.stored, held, weights.casts + gathered, *others)
 
@@ -135,7 +134,7 @@ Held = tuple[float, float, float, float, float]
 class _Moments:
     """At which a rank's step can be fullest."""
 
-    features: KeptFeatures
+    block: Block
     layers: int
     compute: int
     master: int
@@ -171,22 +170,22 @@ class _Moments:
         """The backward of its last product, of the activation function before that, of the product before that, and of
         the norm before that.
         """
-        act, weights, gradients, inner = self.activations, self.weights, self.gradients, self.features.feed_forward
+        act, weights, gradients, block = self.activations, self.weights, self.gradients, self.block
         *others, up, down = weights.block
         kept = act.kept(index + 1) + act.recomputed_of_block() + act.stream  # and its output's gradient
         held = weights.waiting(index) + weights.ahead(index, turn) + weights.gathered(*others)
         cache, above = weights.cached(index), gradients.made_above(self.layers - 1 - index)
         summing = gradients.summing(self.layers - 1 - index, turn)
-        without = kept - inner.kept * act.over_x
+        without = kept - block.kept_inside * act.over_x
 
         def then(activations: float, use: list[float], made: list[float], given: float | None) -> Held:
             sent = 0.0 if given is None else gradients.given(given, self.compute, turn)
             flights = gradients.in_flight([*made, *above], turn)
             return activations, held + weights.gathered(*use), cache, 0.0, sent + flights + summing
 
-        yield then(kept + inner.last * act.over_x, [up, down], [], down)
-        yield then(without + inner.bend * act.over_x, [up], [down], None)
-        yield then(without + inner.first * act.over_x + act.stream, [up], [down], up)
+        yield then(kept + block.last.k * act.over_x, [up, down], [], down)
+        yield then(without + block.activation.in_backward * act.over_x, [up], [down], None)
+        yield then(without + block.first.n * act.over_x + act.stream, [up], [down], up)
         yield then(without + act.made_by_norm(), [], [up, down], None)
 
     def _at_table(self, turn: Turn) -> Held:

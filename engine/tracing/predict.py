@@ -86,15 +86,17 @@ def traced(plan: Plan, *, device_memory: float | None = None, exact: bool = Fals
 
 
 def _few(plan: Plan) -> int:
-    sizes = {name: prod(p.shape) for name, p in plan.model.placements().items() if p.sharded}
-    block = sum(size for name, size in sizes.items() if name.startswith("blocks.0."))
-    return 2 + max(size for name, size in sizes.items() if not name.startswith("blocks.")) // block
+    network = plan.model.network()
+    of_block, rest = (
+        [prod(p.shape) for p in some if p.sharded] for some in (network.blocks.placements(), network.rest)
+    )
+    return 2 + max(rest) // sum(of_block)
 
 
 def _fitting(plan: Plan, device_memory: float | None, needed: float) -> int:
     """Blocks that cache=auto would keep."""
-    of_block = [p for name, p in plan.model.placements().items() if name.startswith("blocks.0.") and p.sharded]
-    block_bytes = sum(p.local_numel(plan.grid) for p in of_block) * plan.grid.z * plan.config.workload.compute
+    of_block = sum(p.local_numel(plan.grid) for p in plan.model.network().blocks.placements() if p.sharded)
+    block_bytes = of_block * plan.grid.z * plan.config.workload.compute
     return plan.config.overlap.auto_blocks((device_memory or 0.0) - needed, block_bytes, plan.model.layers)
 
 

@@ -8,8 +8,9 @@ from statistics import mean
 from engine.batch import Batch
 from engine.errors import UsageError
 from engine.grid import Grid
-from engine.models.architecture import Architecture, hardware_flops
+from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
+from engine.models.flops import hardware_flops
 from engine.overlap.flags import Overlap
 from engine.planning import calibrate, validation
 from engine.planning.bandwidth import Bandwidths, agnostic

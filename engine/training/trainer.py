@@ -23,7 +23,7 @@ from engine.layers.matmul import Kernels
 from engine.measure.memory import free_bytes
 from engine.measure.recorder import Recorder, Recording
 from engine.models.adapters.files import export, weights_of
-from engine.models.architecture import hardware_flops
+from engine.models.flops import hardware_flops
 from engine.overlap.flags import AUTO, Overlap
 from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize

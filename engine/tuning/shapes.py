@@ -1,15 +1,13 @@
 """Which matrix products one rank of a run computes."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
 
 from engine.grid import Grid
 from engine.layers.matmul import gradient_dtype
 from engine.models.architecture import Architecture
-from engine.models.serial import without_values
+from engine.models.operations import Linear, Table
 from engine.precision import Precision
 
 
@@ -61,27 +59,19 @@ def products(model: Architecture, job: Job) -> list[Products]:
 
     With several micro-batches it is one after the first.
     """
-    grid = job.grid
-    serial = without_values(model, checkpoint_activations=job.recompute)
-    modules, placements, ties = dict(serial.named_modules()), model.placements(), model.ties
-    blocks = {id(module) for block in serial.blocks for module in block.modules()}
-    looked_up = {_weight(name, ties) for name, module in modules.items() if isinstance(module, nn.Embedding)}
+    network, grid = model.network(), job.grid
+    looked_up = {f"{table.name}.weight" for stage in network.stages for table in stage.of_kind(Table)}
     compute, master = job.precision.compute, job.precision.master
     gradient = gradient_dtype(compute, master, job.device, z=grid.z)
     accumulates = job.micro_batches > 1 and grid.z == 1 and gradient == master
     found: dict[tuple[Shape, int, bool, bool], Products] = {}
-    for name, module in modules.items():
-        if isinstance(module, nn.Linear):
-            weight = _weight(name, ties)
-            placement = placements[weight]
-            n, k = placement.tile_shape(grid)
-            in_axis = placement.split[1]
-            forwards = 2 if job.recompute and id(module) in blocks else 1
-            bias = module.bias is not None and (in_axis is None or grid[in_axis] == 1)
-            key = (Shape(job.sequences * model.sequence, n, k), forwards, weight not in looked_up, bias)
+    for stage, number in network.repeats():
+        forwards = 2 if job.recompute and stage.recomputed else 1
+        for linear in stage.of_kind(Linear):
+            name = f"{stage.prefix(number)}{linear.name}"
+            weight = network.ties.get(f"{name}.weight", f"{name}.weight")
+            out_axis, in_axis = linear.split
+            shape = Shape(job.sequences * model.sequence, linear.n // grid[out_axis], linear.k // grid[in_axis])
+            key = (shape, forwards, weight not in looked_up, linear.bias and grid[in_axis] == 1)
             found.setdefault(key, Products(*key, accumulates, gradient != compute)).layers.append(name)
     return sorted(found.values(), key=lambda p: (p.shape.m * p.shape.n * p.shape.k, p.shape), reverse=True)
-
-
-def _weight(layer: str, ties: Mapping[str, str]) -> str:
-    return ties.get(f"{layer}.weight", f"{layer}.weight")

@@ -13,8 +13,9 @@ from engine.batch import Batch
 from engine.cli.main import main
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
-from engine.models.architecture import Architecture, hardware_flops, repeated_flops
+from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
+from engine.models.flops import hardware_flops, repeated_flops
 from engine.overlap.flags import ALL, Overlap
 from engine.planning import events
 from engine.tracing.dry import dry_run

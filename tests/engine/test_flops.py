@@ -7,8 +7,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from engine.grid import Grid
-from engine.models.architecture import Architecture, hardware_flops, model_flops, repeated_flops
+from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
+from engine.models.flops import forward_flops, hardware_flops, model_flops, repeated_flops
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.result.metrics import utilisation
@@ -50,7 +51,7 @@ def test_the_counts_are_those_of_every_multiplication_written_out() -> None:
     dense += multiplication(rows, h, 4 * h) + multiplication(rows, 4 * h, h)
     attention = batch * heads * (multiplication(s, head, s) + multiplication(s, s, head))
     logits = multiplication(rows, h, TOY.vocabulary)
-    assert TOY.forward_flops(batch).blocks == TOY.layers * (dense + attention)
+    assert forward_flops(TOY, batch).blocks == TOY.layers * (dense + attention)
     assert model_flops(TOY, batch) == 3 * (TOY.layers * (dense + attention) + logits)
     assert hardware_flops(TOY, batch, recompute=True) == 4 * TOY.layers * (dense + attention) + 3 * logits
     assert hardware_flops(TOY, batch, recompute=False) == model_flops(TOY, batch)
@@ -136,4 +137,4 @@ def test_repeated_attention_is_what_algorithm_1_adds_on_y() -> None:
     for name, grid, share in (("gpt-20b", "1x2x1x1", 0.045), ("gpt-5b", "1x8x1x1", 0.538)):
         c = lookup(name)
         passes = repeated_flops(c, 8, Grid.parse(grid), recompute=False) / 3
-        assert passes / c.forward_flops(8).blocks == pytest.approx(share, abs=1e-3)
+        assert passes / forward_flops(c, 8).blocks == pytest.approx(share, abs=1e-3)

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from sample_steps import Step
 
 from engine.grid import Grid
-from engine.models.architecture import hardware_flops, model_flops
 from engine.models.catalogue import lookup
+from engine.models.flops import hardware_flops, model_flops
 from engine.overlap.bucket import bucket_bytes
 from engine.overlap.flags import Pace
 from engine.result.device import GemmPoint

@@ -103,8 +103,8 @@ def test_published_efficiencies_agree_with_those_the_paper_states() -> None:
 
 
 def test_published_batch_times_and_flops_agree_with_the_engines_own_count() -> None:
-    from engine.models.architecture import hardware_flops
     from engine.models.catalogue import lookup
+    from engine.models.flops import hardware_flops
 
     table = published.weak_scaling().dropna(subset=["hardware_flops_per_s", "time_s"])
     assert len(table) == 15

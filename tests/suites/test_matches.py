@@ -10,8 +10,8 @@ import pytest
 import systems
 from engine.batch import Batch
 from engine.grid import Grid
-from engine.models.architecture import hardware_flops
 from engine.models.catalogue import lookup
+from engine.models.flops import hardware_flops
 from engine.peers import memory
 from engine.peers.contest import ALONE, CONTESTS, Case, Unavailable
 from engine.peers.fit import settled

@@ -81,23 +81,21 @@ def stored(architecture: Architecture, names: Names, *, transposed_blocks: bool 
     """By the names of layers. transposed_blocks: matrices of blocks are stored [k, n]."""
     parts: dict[str, tuple[Part, ...]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
-    for name, placement in architecture.placements().items():
-        layer, _, kind = name.rpartition(".")
-        prefix = ""
-        if layer.startswith("blocks."):
-            _, number, layer = layer.split(".", 2)
-            prefix = f"{names['blocks']}.{number}."
+    network = architecture.network()
+    for placement, stage, number in ((p, *repeat) for repeat in network.repeats() for p in network.placed(*repeat)):
+        layer, _, kind = placement.name.removeprefix(stage.prefix(number)).rpartition(".")
+        prefix = f"{names[stage.name]}.{number}." if stage.name else ""
         rows, *others = placement.shape
         transposed = transposed_blocks and prefix != "" and others != []
         where = names[layer]
         found = [(where, np.arange(rows))] if isinstance(where, str) else where
-        parts[name] = tuple(Part(f"{prefix}{path}.{kind}", index, transposed) for path, index in found)
-        for part in parts[name]:
+        parts[placement.name] = tuple(Part(f"{prefix}{path}.{kind}", index, transposed) for path, index in found)
+        for part in parts[placement.name]:
             before = shapes.get(part.tensor, (0,))[-1 if transposed else 0]
             whole = (before + len(part.index), *others)
             shapes[part.tensor] = whole[::-1] if transposed else whole
     aliases = {}
-    for second, first in architecture.ties.items():
+    for second, first in network.ties.items():
         layer, _, kind = second.rpartition(".")
         aliases[f"{names[layer]}.{kind}"] = parts[first][0].tensor
     return Stored(parts, shapes, aliases)

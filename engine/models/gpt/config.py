@@ -1,15 +1,14 @@
 """GPT as an Architecture."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from math import sqrt
 from typing import TYPE_CHECKING
 
-from engine.grid import Grid
-from engine.models.architecture import Architecture, FeedForwardFeatures, ForwardFlops, KeptFeatures, check_splits
-from engine.models.gpt.flops import gpt_forward_flops
-from engine.models.gpt.placements import gpt_placements
+from engine.models.architecture import Architecture
 from engine.models.gpt.shape import GPTShape
-from engine.placement import Placement
+from engine.models.network import Network, Stage
+from engine.models.operations import INITIAL_STD, Activation, Attention, Linear, Norm, Rotation, Table
+from engine.placement import TRANSPOSED
 
 if TYPE_CHECKING:
     from engine.models.serial import SerialModel
@@ -23,36 +22,30 @@ class GPTConfig(GPTShape, Architecture):
     def family(self) -> str:
         return "gpt"
 
-    def check(self, grid: Grid) -> None:
-        parts = {"attention heads": self.heads}
-        if self.ffn is not None:
-            parts["feed-forward's features"] = self.ffn
-        check_splits(self, grid, over_x=parts)
-
-    def placements(self) -> dict[str, Placement]:
-        return gpt_placements(self)
-
-    @property
-    def ties(self) -> Mapping[str, str]:
-        return {"head.weight": "tokens.weight"} if self.tied else {}
-
-    def forward_flops(self, sequences: int) -> ForwardFlops:
-        return gpt_forward_flops(self, sequences)
-
-    def kept_features(self) -> KeptFeatures:
-        """Over x: query, key and value, the first two once more where positions turn them, attention's result, and the
-        feed-forward's width before and after GELU. Over y: both norms' results. GELU's backward makes one gradient of
-        another while its input is kept. Turned queries and keys each keep the rotation of every position.
-        """
-        h, wide, turned = self.hidden, self.wide, 0 if self.rotary is None else 2 * self.hidden
-        feed_forward = FeedForwardFeatures(kept=2 * wide, last=wide, bend=3 * wide, first=wide)
-        return KeptFeatures(
-            over_x=(3 + 1) * h + turned + 2 * wide,
-            over_y=2 * h,
-            norm=self.norm,
-            feed_forward=feed_forward,
-            angles=2 * self.sequence * self.rotary_features,
+    def network(self) -> Network:
+        """Initial values are GPT-2's, whose projections onto the residual stream start smaller."""
+        h, heads, size, bias = self.hidden, self.heads, self.head_size, self.bias
+        onto_std = INITIAL_STD / sqrt(2 * self.layers)
+        kind, centred = self.norm, self.norm == "layernorm"
+        positions = [] if self.rotary else [Table("positions", self.rows_of_positions, h, sharded=False)]
+        rotation = [Rotation(heads, heads, size, self.rotary)] if self.rotary else []
+        block = (
+            Norm("norm1", h, kind, bias=centred),
+            Linear("attention.qkv", 3 * h, h, parts=(h, h, h), bias=bias),
+            *rotation,
+            Attention(heads, heads, size),
+            Linear("attention.out", h, h, TRANSPOSED, bias=bias, std=onto_std),
+            Norm("norm2", h, kind, bias=centred),
+            Linear("feed_forward.fc1", self.wide, h, bias=bias),
+            Activation("gelu", self.wide),
+            Linear("feed_forward.fc2", h, self.wide, TRANSPOSED, bias=bias, std=onto_std),
         )
+        stages = (
+            Stage((Table("tokens", self.vocabulary, h), *positions)),
+            Stage(block, "blocks", self.layers, recomputed=True),
+            Stage((Norm("norm", h, kind, bias=centred), Linear("head", self.vocabulary, h))),
+        )
+        return Network(stages, self.sequence, {"head.weight": "tokens.weight"} if self.tied else {})
 
     def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
         from engine.models.gpt.model import GPT  # loads torch

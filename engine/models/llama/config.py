@@ -1,15 +1,14 @@
 """Llama as an Architecture."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from math import sqrt
 from typing import TYPE_CHECKING
 
-from engine.grid import Grid
-from engine.models.architecture import Architecture, FeedForwardFeatures, ForwardFlops, KeptFeatures, check_splits
-from engine.models.llama.flops import llama_forward_flops
-from engine.models.llama.placements import llama_placements
+from engine.models.architecture import Architecture
 from engine.models.llama.shape import LlamaShape
-from engine.placement import Placement
+from engine.models.network import Network, Stage
+from engine.models.operations import INITIAL_STD, Activation, Attention, Linear, Norm, Rotation, Table
+from engine.placement import TRANSPOSED
 
 if TYPE_CHECKING:
     from engine.models.serial import SerialModel
@@ -23,36 +22,35 @@ class LlamaConfig(LlamaShape, Architecture):
     def family(self) -> str:
         return "llama"
 
-    def check(self, grid: Grid) -> None:
-        parts = {"key and value heads": self.kv_heads, "feed-forward's features": self.ffn}
-        check_splits(self, grid, over_x=parts)  # query heads are a multiple of key and value heads
-
-    def placements(self) -> dict[str, Placement]:
-        return llama_placements(self)
-
-    @property
-    def ties(self) -> Mapping[str, str]:
-        return {"head.weight": "tokens.weight"} if self.tied else {}
-
-    def forward_flops(self, sequences: int) -> ForwardFlops:
-        return llama_forward_flops(self, sequences)
-
-    def kept_features(self) -> KeptFeatures:
-        """Over x: query, key and value, the first two once more after their rotation, and before it where they are
-        normed, attention's result, gate and up, the bent gate, and its product with up. Over y: both norms' results.
-        SwiGLU's backward makes the gradients of gate and up, and one product on the way, of another gradient while
-        gate, up and the bent gate are kept. Queries and keys each keep the rotation of every position.
+    def network(self) -> Network:
+        """Query, key and value heads are split on their own, and so are the gate and what it gates: each rank
+        multiplies its own. Initial values are GPT-2's.
         """
-        turned = (2 if self.qk_norm else 1) * (self.attended + self.keys)
-        attention = (self.attended + 2 * self.keys) + turned + self.attended
-        feed_forward = FeedForwardFeatures(kept=4 * self.ffn, last=self.ffn, bend=7 * self.ffn, first=2 * self.ffn)
-        return KeptFeatures(
-            over_x=attention + 4 * self.ffn,
-            over_y=2 * self.hidden,
-            norm="rmsnorm",
-            feed_forward=feed_forward,
-            angles=2 * self.sequence * self.head_size,
+        h, heads, kv_heads, size, ffn = self.hidden, self.heads, self.kv_heads, self.head_size, self.ffn
+        a, k = self.attended, self.keys
+        onto_std = INITIAL_STD / sqrt(2 * self.layers)
+        head_norms = (
+            Norm("attention.norm_q", size, "rmsnorm", heads=heads),
+            Norm("attention.norm_k", size, "rmsnorm", heads=kv_heads),
         )
+        block = (
+            Norm("norm1", h, "rmsnorm"),
+            Linear("attention.qkv", a + 2 * k, h, parts=(a, k, k), bias=self.qkv_bias),
+            *(head_norms if self.qk_norm else ()),
+            Rotation(heads, kv_heads, size, size),
+            Attention(heads, kv_heads, size),
+            Linear("attention.out", h, a, TRANSPOSED, std=onto_std),
+            Norm("norm2", h, "rmsnorm"),
+            Linear("feed_forward.gate_up", 2 * ffn, h, parts=(ffn, ffn)),
+            Activation("swiglu", ffn),
+            Linear("feed_forward.down", h, ffn, TRANSPOSED, std=onto_std),
+        )
+        stages = (
+            Stage((Table("tokens", self.vocabulary, h),)),
+            Stage(block, "blocks", self.layers, recomputed=True),
+            Stage((Norm("norm", h, "rmsnorm"), Linear("head", self.vocabulary, h))),
+        )
+        return Network(stages, self.sequence, {"head.weight": "tokens.weight"} if self.tied else {})
 
     def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
         from engine.models.llama.model import Llama  # loads torch

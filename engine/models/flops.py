@@ -1,0 +1,80 @@
+"""Floating-point operations, counted as Narayanan et al. do (axonn-sc24 VI-C, axonn-ipdps22 Eq. 3): products only.
+
+A product of m x k by k x n counts 2 m k n. For B sequences of s tokens, l layers, hidden size h, query width a (h,
+unless a head's features are given), key and value width k = a kv_heads / heads, feed-forward width f and vocabulary V,
+a layer's forward pass is
+
+    4 B s h (a + k)           query, key and value, and the projection of attention: 2 B s h (a + 2k) + 2 B s a h
+    4 B s^2 a                 scores and values of all query heads, the causal half that kernels skip included
+    4 B s h f or 6 B s h f    a feed-forward of two products (GPT), or of three (SwiGLU)
+
+and the logits are 2 B s h V. With k = a = h and f = 4 h that is GPT's 24 B s h^2 + 4 B s^2 h. Backward costs twice the
+forward. With full activation checkpointing each layer, but not the logits, runs forward once more:
+
+    hardware flops  = 96 B s l h^2 (1 + s / 6h + V / 16 l h)     the papers' number, which they call model flops
+    model flops     = 72 B s l h^2 (1 + s / 6h + V / 12 l h)     the same without the second forward
+
+The logit term 6 B s h V is equal in both, so model flops / hardware flops is a little above the often quoted
+0.75: 0.7515 for gpt-80b, 0.7573 for gpt-5b.
+
+torch's FlopCounterMode over the serial model counts the model flops exactly. Of the hardware flops it misses the last
+product of each block's second forward, 8 B s h^2 a layer of GPT: PyTorch stops a recomputation at the last activation
+that the backward needs, and nothing needs the block's output.
+"""
+
+from dataclasses import dataclass
+
+from engine.grid import Grid
+from engine.models.architecture import Architecture
+from engine.models.operations import Attention
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardFlops:
+    """Flops of one forward pass of the whole job.
+
+    blocks: of what activation checkpointing runs once more. rest: of everything else. repeated_over_y: the part of
+    blocks that all Gy ranks run alike, because Algorithm 1 leaves them the same activations.
+    """
+
+    blocks: int
+    rest: int
+    repeated_over_y: int
+
+
+def forward_flops(model: Architecture, sequences: int) -> ForwardFlops:
+    """The equations above for so many sequences."""
+    network = model.network()
+    blocks = rest = repeated = 0
+    for stage in network.stages:
+        times = sequences * stage.repeat
+        flops = times * sum(operation.flops(network.sequence) for operation in stage.operations)
+        if stage.recomputed:
+            blocks += flops
+            repeated += times * sum(attention.flops(network.sequence) for attention in stage.of_kind(Attention))
+        else:
+            rest += flops
+    return ForwardFlops(blocks, rest, repeated)
+
+
+def hardware_flops(model: Architecture, sequences: int, *, recompute: bool) -> int:
+    """Flops of one step of the whole job. recompute: with the second forward of checkpointed blocks.
+
+    The backward of a product is two products of its size.
+    """
+    forward = forward_flops(model, sequences)
+    return (4 if recompute else 3) * forward.blocks + 3 * forward.rest
+
+
+def model_flops(model: Architecture, sequences: int) -> int:
+    """Flops of one step of the whole job that the mathematics asks for: nothing recomputed."""
+    return hardware_flops(model, sequences, recompute=False)
+
+
+def repeated_flops(model: Architecture, sequences: int, grid: Grid, *, recompute: bool) -> int:
+    """Flops of one step of the whole job that Algorithm 1 runs on top of `hardware_flops`, and no utilisation counts.
+
+    Between the sum over y that ends a projection and the next product all Gy ranks hold the same activations, so
+    attention runs Gy times over.
+    """
+    return (grid.y - 1) * (4 if recompute else 3) * forward_flops(model, sequences).repeated_over_y

@@ -1,0 +1,84 @@
+"""Network: a family's network as a table of operations, from which all that the engine asks of it follows. No torch."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import TypeVar
+
+from engine.models.operations import Kept, Operation
+from engine.placement import Placement
+
+Kind = TypeVar("Kind", bound=Operation)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Operations that run one after the other, as often as they repeat, each time with parameters of their own.
+
+    name: of the serial model's list of the repeats. A stage without one runs once, and its layers are the model's own.
+    recomputed: whether activation checkpointing keeps the input of each repeat alone, and runs it again.
+    """
+
+    operations: tuple[Operation, ...]
+    name: str = ""
+    repeat: int = 1
+    recomputed: bool = False
+
+    def prefix(self, number: int) -> str:
+        """What the names of a repeat's layers begin with."""
+        return f"{self.name}.{number}." if self.name else ""
+
+    def placements(self, number: int = 0) -> list[Placement]:
+        """Placements of one repeat's parameters, in the model's order. Repeats differ in names alone."""
+        return [placed for operation in self.operations for placed in operation.placements(self.prefix(number))]
+
+    @property
+    def kept(self) -> Kept:
+        """What one repeat keeps for its backward."""
+        return Kept(*map(sum, zip(*(operation.kept for operation in self.operations), strict=True)))
+
+    def of_kind(self, kind: type[Kind]) -> list[Kind]:
+        """The operations of one kind, in their order."""
+        return [operation for operation in self.operations if isinstance(operation, kind)]
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Stages in the order in which they run. sequence: tokens of a sequence.
+
+    ties: second names of parameters, and the first: "head.weight" -> "tokens.weight".
+    """
+
+    stages: tuple[Stage, ...]
+    sequence: int
+    ties: Mapping[str, str] = field(default_factory=dict)
+
+    def repeats(self) -> Iterator[tuple[Stage, int]]:
+        """Every repeat of every stage, by its number. A pipeline may cut between any two."""
+        for stage in self.stages:
+            for number in range(stage.repeat):
+                yield stage, number
+
+    def placements(self) -> dict[str, Placement]:
+        """Placements of all parameters by name, in the model's order; a tied one under its first name."""
+        return {placed.name: placed for stage, number in self.repeats() for placed in self.placed(stage, number)}
+
+    def placed(self, stage: Stage, number: int = 0) -> list[Placement]:
+        """Placements of one repeat's parameters, but not of tied ones that go by another name already."""
+        return [placed for placed in stage.placements(number) if placed.name not in self.ties]
+
+    @property
+    def blocks(self) -> Stage:
+        """The one stage that is recomputed."""
+        (blocks,) = (stage for stage in self.stages if stage.recomputed)
+        return blocks
+
+    @property
+    def rest(self) -> list[Placement]:
+        """Placements of all parameters outside of blocks."""
+        return [placed for stage in self.stages if not stage.recomputed for placed in self.placed(stage)]
+
+    @property
+    def parameters(self) -> int:
+        """Every parameter counted once."""
+        return sum(stage.repeat * prod(placed.shape) for stage in self.stages for placed in self.placed(stage))

@@ -1,0 +1,205 @@
+"""What a network does with each token, as data: sizes, from which parameters, flops and memory follow. No torch in it.
+
+The residual stream is split over y (features) and over z and data (rows), and is the same on all of x. In between,
+features are split over x and are the same on all of y:
+
+    projections from the residual stream, the head, the token table: normal       projections onto it: transposed
+
+A new operation is a frozen dataclass here, or in a family's folder, and a layer of the grid (engine/parallel).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from engine.grid import Axis
+from engine.placement import NORMAL, Constant, Gaussian, Placement
+
+INITIAL_STD = 0.02
+"""Standard deviation of GPT-2's initial values. Its biases start at 0, its norms at 1."""
+
+
+class Kept(NamedTuple):
+    """What is kept of each token for the backward: features in the compute dtype.
+
+    over_x, over_y: which axis splits them. streams: how often the whole residual stream is kept, as the input of a
+    norm. angles: numbers in the dtype of statistics, of each position, but not of each sequence of a batch.
+    """
+
+    over_x: int = 0
+    over_y: int = 0
+    streams: int = 0
+    angles: int = 0
+
+
+class Operation:
+    """What all have in common; each overrides what it has.
+
+    An operation keeps its input and what it makes on the way. Its output counts as the input of the next, so that a
+    tensor between two of them counts once.
+    """
+
+    __slots__ = ()
+
+    def placements(self, prefix: str) -> Iterator[Placement]:
+        """Each of its parameters, in the model's order. prefix: what their names begin with."""
+        yield from ()
+
+    def flops(self, sequence: int) -> int:
+        """Floating-point operations of the forward pass of one sequence of so many tokens (flops.py)."""
+        return 0
+
+    @property
+    def kept(self) -> Kept:
+        """What the engine's layer keeps for the backward."""
+        return Kept()
+
+    @property
+    def over_x(self) -> Mapping[str, int]:
+        """How many of what x has to divide, by what it is called."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Operation):
+    """Rows of features of the residual stream, looked up by number.
+
+    sharded: of tokens, split over x and sharded over z; otherwise x and z replicate it.
+    """
+
+    name: str
+    rows: int
+    features: int
+    sharded: bool = True
+
+    def placements(self, prefix: str) -> Iterator[Placement]:
+        """One matrix."""
+        split = NORMAL if self.sharded else (None, Axis.Y)
+        shape = (self.rows, self.features)
+        yield Placement(f"{prefix}{self.name}.weight", shape, split, self.sharded, Gaussian(INITIAL_STD))
+
+
+@dataclass(frozen=True, slots=True)
+class Linear(Operation):
+    """The product of k features and a weight of n x k.
+
+    split: NORMAL from the residual stream, TRANSPOSED onto it. parts: of n, each of which is split on its own, such as
+    query, key and value heads. std: standard deviation of the initial weight.
+    """
+
+    name: str
+    n: int
+    k: int
+    split: tuple[Axis, Axis] = NORMAL
+    parts: tuple[int, ...] = ()
+    bias: bool = False
+    std: float = INITIAL_STD
+
+    def placements(self, prefix: str) -> Iterator[Placement]:
+        """The weight and the bias."""
+        name, parts = f"{prefix}{self.name}", {0: self.parts} if self.parts else {}
+        yield Placement(f"{name}.weight", (self.n, self.k), self.split, True, Gaussian(self.std), parts)
+        if self.bias:
+            yield Placement(f"{name}.bias", (self.n,), self.split[:1], False, Constant(0.0), parts)
+
+    def flops(self, sequence: int) -> int:
+        """Those of the product."""
+        return 2 * sequence * self.n * self.k
+
+    @property
+    def kept(self) -> Kept:
+        """The input."""
+        return Kept(over_y=self.k) if self.split == NORMAL else Kept(over_x=self.k)
+
+
+@dataclass(frozen=True, slots=True)
+class Norm(Operation):
+    """A norm of the residual stream; or of each of some heads, which all have the same weight.
+
+    kind: layernorm or rmsnorm.
+    """
+
+    name: str
+    features: int
+    kind: str
+    bias: bool = False
+    heads: int | None = None
+
+    def placements(self, prefix: str) -> Iterator[Placement]:
+        """Scale and shift."""
+        split = (Axis.Y,) if self.heads is None else (None,)
+        yield Placement(f"{prefix}{self.name}.weight", (self.features,), split, False, Constant(1.0))
+        if self.bias:
+            yield Placement(f"{prefix}{self.name}.bias", (self.features,), split, False, Constant(0.0))
+
+    @property
+    def kept(self) -> Kept:
+        """The input, of heads in a copy of their own."""
+        return Kept(streams=1) if self.heads is None else Kept(over_x=self.heads * self.features)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation(Operation):
+    """Rotary positions of queries and keys. turned: how many features of each head they turn."""
+
+    heads: int
+    kv_heads: int
+    head_size: int
+    turned: int
+
+    @property
+    def kept(self) -> Kept:
+        """The input, which lies beside the values that attention keeps, and for queries and for keys every angle."""
+        return Kept(over_x=(self.heads + self.kv_heads) * self.head_size, angles=2 * self.turned)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention(Operation):
+    """Causal attention, in which each key and value head serves as many query heads as any other."""
+
+    heads: int
+    kv_heads: int
+    head_size: int
+
+    def flops(self, sequence: int) -> int:
+        """Those of scores and values of all query heads, the causal half that kernels skip included."""
+        return 4 * sequence**2 * self.heads * self.head_size
+
+    @property
+    def kept(self) -> Kept:
+        """Query, key and value."""
+        return Kept(over_x=(self.heads + 2 * self.kv_heads) * self.head_size)
+
+    @property
+    def over_x(self) -> Mapping[str, int]:
+        """Key and value heads, of which query heads are a multiple."""
+        return {"attention heads" if self.kv_heads == self.heads else "key and value heads": self.kv_heads}
+
+
+_KEPT = {"gelu": 1, "swiglu": 3}
+"""By activation function, what it keeps, in outputs: its input, and of SwiGLU the gate that it opened."""
+_IN_BACKWARD = {"gelu": 1 + 2, "swiglu": 3 + 4}
+"""What is there in its backward: that, the gradients of output and input, and of SwiGLU a product on the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activation(Operation):
+    """An activation function that gives so many features: GELU of as many, SwiGLU of a gate and as much to gate."""
+
+    kind: Literal["gelu", "swiglu"]
+    features: int
+
+    @property
+    def kept(self) -> Kept:
+        """The input, and what is made on the way."""
+        return Kept(over_x=_KEPT[self.kind] * self.features)
+
+    @property
+    def in_backward(self) -> int:
+        """Features that are there in the backward, kept or not."""
+        return _IN_BACKWARD[self.kind] * self.features
+
+    @property
+    def over_x(self) -> Mapping[str, int]:
+        """The width of the feed-forward."""
+        return {"feed-forward's features": self.features}
