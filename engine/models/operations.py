@@ -116,7 +116,7 @@ class Linear(Operation):
 class Norm(Operation):
     """A norm of the residual stream; or of each of some heads, which all have the same weight.
 
-    kind: layernorm or rmsnorm.
+    kind: layernorm or rmsnorm. shares_input: whether another norm of the block reads the stream at the same place.
     """
 
     name: str
@@ -124,6 +124,7 @@ class Norm(Operation):
     kind: str
     bias: bool = False
     heads: int | None = None
+    shares_input: bool = False
 
     def placements(self, prefix: str) -> Iterator[Placement]:
         """Scale and shift."""
@@ -135,7 +136,9 @@ class Norm(Operation):
     @property
     def kept(self) -> Kept:
         """The input, of heads in a copy of their own."""
-        return Kept(streams=1) if self.heads is None else Kept(over_x=self.heads * self.features)
+        if self.heads is not None:
+            return Kept(over_x=self.heads * self.features)
+        return Kept() if self.shares_input else Kept(streams=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +158,16 @@ class Rotation(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Attention(Operation):
-    """Causal attention, in which each key and value head serves as many query heads as any other."""
+    """Causal attention, in which each key and value head serves as many query heads as any other.
+
+    by_heads: whether queries come head by head, not token by token as a projection gives them. So does the result, of
+    which the next projection then keeps a copy.
+    """
 
     heads: int
     kv_heads: int
     head_size: int
+    by_heads: bool = False
 
     def flops(self, sequence: int) -> int:
         """Those of scores and values of all query heads, the causal half that kernels skip included."""
@@ -168,7 +176,8 @@ class Attention(Operation):
     @property
     def kept(self) -> Kept:
         """Query, key and value."""
-        return Kept(over_x=(self.heads + 2 * self.kv_heads) * self.head_size)
+        kept = self.heads * (2 if self.by_heads else 1) + 2 * self.kv_heads
+        return Kept(over_x=kept * self.head_size)
 
     @property
     def over_x(self) -> Mapping[str, int]:

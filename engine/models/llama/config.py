@@ -38,7 +38,7 @@ class LlamaConfig(LlamaShape, Architecture):
             Linear("attention.qkv", a + 2 * k, h, parts=(a, k, k), bias=self.qkv_bias),
             *(head_norms if self.qk_norm else ()),
             Rotation(heads, kv_heads, size, size),
-            Attention(heads, kv_heads, size),
+            Attention(heads, kv_heads, size, by_heads=self.qk_norm),
             Linear("attention.out", h, a, TRANSPOSED, std=onto_std),
             Norm("norm2", h, "rmsnorm"),
             Linear("feed_forward.gate_up", 2 * ffn, h, parts=(ffn, ffn)),

@@ -1,0 +1,135 @@
+"""A family's table of operations and its serial model describe one network, of whatever shape."""
+
+from dataclasses import replace
+
+import torch
+from fake_ranks import fake_group
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from engine.comm.funnel import Comm
+from engine.grid import Grid
+from engine.models.architecture import Architecture
+from engine.models.flops import model_flops
+from engine.models.gpt.config import GPTConfig
+from engine.models.llama.config import LlamaConfig
+from engine.models.operations import Attention, Linear, Norm
+from engine.models.serial import without_values
+from engine.parallel.parallelize import parallelize
+from engine.precision import Precision
+
+EVEN = st.integers(2, 4).map(lambda half: 2 * half)
+HEADS = st.sampled_from([4, 8])
+"""On each of two ranks two or more: rows of one head lie as they are needed, and no copy of them is kept."""
+BATCH = 2
+
+
+@st.composite
+def gpts(draw: st.DrawFn) -> Architecture:
+    """GPTs of any options that x = 2 and y = 2 divide."""
+    heads, size = draw(HEADS), draw(EVEN)
+    sequence = draw(st.integers(3, 9))
+    return GPTConfig(
+        "drawn",
+        layers=draw(st.integers(1, 3)),
+        hidden=heads * size,
+        heads=heads,
+        vocabulary=2 * draw(st.integers(5, 20)),
+        sequence=sequence,
+        bias=draw(st.booleans()),
+        tied=draw(st.booleans()),
+        norm=draw(st.sampled_from(["layernorm", "rmsnorm"])),
+        ffn=draw(st.none() | st.integers(20, 40).map(lambda half: 2 * half)),
+        positions=draw(st.none() | st.integers(sequence, 12)),
+        rotary=draw(st.none() | st.integers(1, size // 2).map(lambda pairs: 2 * pairs)),
+        parallel_residual=draw(st.booleans()),
+    )
+
+
+@st.composite
+def llamas(draw: st.DrawFn) -> Architecture:
+    """Llamas of any options that x = 2 and y = 2 divide."""
+    kv_heads, size = draw(HEADS), draw(EVEN)
+    heads = kv_heads * draw(st.integers(1, 3))
+    return LlamaConfig(
+        "drawn",
+        layers=draw(st.integers(1, 3)),
+        hidden=heads * size,
+        heads=heads,
+        kv_heads=kv_heads,
+        ffn=2 * draw(st.integers(20, 40)),
+        vocabulary=2 * draw(st.integers(5, 20)),
+        sequence=draw(st.integers(3, 9)),
+        tied=draw(st.booleans()),
+        qkv_bias=draw(st.booleans()),
+        qk_norm=draw(st.booleans()),
+        head_features=draw(st.none() | EVEN),
+    )
+
+
+FAMILIES = gpts() | llamas()
+
+
+@settings(max_examples=60)
+@given(FAMILIES)
+def test_layers_and_parameters_are_the_serial_models(model: Architecture) -> None:
+    network, serial = model.network(), without_values(model, checkpoint_activations=False)
+    shapes = {name: tuple(parameter.shape) for name, parameter in serial.named_parameters()}
+    placed = {name: placement.shape for name, placement in network.placements().items()}
+    assert list(placed.items()) == list(shapes.items())
+    assert network.parameters == sum(parameter.numel() for parameter in serial.parameters())
+    linears = {
+        f"{stage.prefix(number)}{linear.name}": (linear.n, linear.k, linear.bias)
+        for stage, number in network.repeats()
+        for linear in stage.of_kind(Linear)
+    }
+    modules = {name: module for name, module in serial.named_modules() if isinstance(module, nn.Linear)}
+    assert linears == {name: (m.out_features, m.in_features, m.bias is not None) for name, m in modules.items()}
+
+
+@settings(max_examples=20)
+@given(FAMILIES)
+def test_flops_are_those_that_torch_counts(model: Architecture) -> None:
+    with torch.device("meta"):
+        serial, tokens = model.serial(), torch.zeros(BATCH, model.sequence, dtype=torch.int64)
+    with FlopCounterMode(display=False) as counter:
+        serial.loss(tokens, tokens).backward()
+    assert counter.get_total_flops() == model_flops(model, BATCH)
+
+
+def saved_numbers(model: Architecture, grid: Grid) -> int:
+    """Numbers of 4 bytes that a forward on a rank keeps for its backward, parameters not among them."""
+    with fake_group(grid, rank=0):
+        parallel = parallelize(model, Comm(grid), precision=Precision.named("fp32"), seed=0)
+        kept = {parameter.untyped_storage()._cdata: parameter.untyped_storage() for parameter in parallel.parameters()}
+        first = len(kept)
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            kept.setdefault(storage._cdata, storage)
+            return tensor
+
+        tokens = torch.zeros(BATCH, model.sequence, dtype=torch.int64)
+        parallel.start_step()
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            parallel.loss(tokens, tokens)
+        parallel.abort_step()
+    return sum(storage.nbytes() for storage in list(kept.values())[first:]) // 4
+
+
+def statistics(model: Architecture, grid: Grid) -> int:
+    """Numbers of each token that a block's norms and attention keep besides features."""
+    block = model.network().blocks
+    of_norms = sum((2 if norm.kind == "layernorm" else 1) * (norm.heads or grid.x) for norm in block.of_kind(Norm))
+    return (of_norms + sum(attention.heads for attention in block.of_kind(Attention))) // grid.x
+
+
+@settings(max_examples=60)
+@given(FAMILIES, st.sampled_from([Grid(), Grid(x=2), Grid(y=2), Grid(2, 2)]))
+def test_a_block_keeps_the_tensors_that_autograd_saves(model: Architecture, grid: Grid) -> None:
+    one, two = (saved_numbers(replace(model, layers=layers), grid) for layers in (1, 2))  # type: ignore[type-var]
+    kept = model.network().blocks.kept
+    a_token = kept.over_x // grid.x + (kept.over_y + kept.streams * model.hidden) // grid.y + statistics(model, grid)
+    assert two - one == BATCH * model.sequence * a_token + kept.angles * model.sequence
