@@ -7,7 +7,7 @@ table of operations), model.py (the same in plain PyTorch), sizes.yaml. Nothing 
 from collections.abc import Mapping
 from dataclasses import asdict
 from math import gcd, prod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from engine.errors import UsageError, divisors
 from engine.grid import Grid
@@ -28,40 +28,15 @@ class Architecture(Protocol):
     them.
     """
 
-    @property
-    def family(self) -> str:
-        """As --architecture names it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def layers(self) -> int: ...
-
-    @property
-    def hidden(self) -> int: ...
-
-    @property
-    def heads(self) -> int: ...
-
-    @property
-    def kv_heads(self) -> int:
-        """Of keys and values, each of which serves as many query heads as any other."""
-
-    @property
-    def head_size(self) -> int: ...
-
-    @property
-    def vocabulary(self) -> int: ...
-
-    @property
-    def sequence(self) -> int: ...
-
-    @property
-    def nominal(self) -> float | None: ...
-
-    @property
-    def source(self) -> str: ...
+    family: ClassVar[str]
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    vocabulary: int
+    sequence: int
+    nominal: float | None
+    source: str
 
     def network(self) -> Network:
         """Its operations, from which placements, flops and memory follow."""

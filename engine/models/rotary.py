@@ -6,11 +6,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from engine.models.llama.shape import KEPT_BELOW, SLOWED_ABOVE, UNSCALED_SEQUENCE
+from engine.models.llama.config import KEPT_BELOW, SLOWED_ABOVE, UNSCALED_SEQUENCE
 
 
 class Rotary(Protocol):
-    """rotary_features: those of each head that are turned, its first ones; rope_theta, rope_scaling: see LlamaShape."""
+    """rotary_features: the first ones of each head, which are turned; rope_theta, rope_scaling: see LlamaConfig."""
 
     @property
     def rotary_features(self) -> int: ...

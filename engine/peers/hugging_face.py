@@ -13,8 +13,8 @@ from engine.models.adapters.rope import LLAMA3
 from engine.models.adapters.transformers_gpt2 import GPT2
 from engine.models.adapters.transformers_llama import LLAMA
 from engine.models.adapters.values import library_state
-from engine.models.gpt.shape import GPTShape
-from engine.models.llama.shape import UNSCALED_SEQUENCE, LlamaShape
+from engine.models.gpt.config import GPTConfig
+from engine.models.llama.config import UNSCALED_SEQUENCE, LlamaConfig
 from engine.peers.contest import Case, Unavailable
 from engine.peers.masters import Masters
 from engine.peers.peer import Values, accumulate, autocast, serial_model
@@ -22,7 +22,8 @@ from engine.peers.settings import chosen
 from engine.precision import at_least_fp32
 
 try:
-    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+    import transformers
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 except ImportError:
     raise Unavailable("transformers is not installed here: pip install '.[peers]'.") from None
 
@@ -37,7 +38,7 @@ class HuggingFace:
         serial = serial_model(case, comm.device).state_dict()
         with torch.device(comm.device):
             self._model = build(case, comm.device.type)
-        adapter = LLAMA if isinstance(case.model, LlamaShape) else GPT2
+        adapter = LLAMA if isinstance(case.model, LlamaConfig) else GPT2
         stored = adapter.stored(case.model)
         theirs = library_state(stored, {name: value for name, value in serial.items() if name in stored.parts})
         self._model.load_state_dict(theirs | {second: theirs[first] for second, first in stored.aliases.items()})
@@ -69,7 +70,7 @@ def build(case: Case, device: str) -> "GPT2LMHeadModel | LlamaForCausalLM":
     common = chosen("transformers", "from_config", device)
     common |= {"tie_word_embeddings": bool(shape.ties), "use_cache": False}
     common |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "vocab_size": shape.vocabulary}
-    if isinstance(shape, LlamaShape) and not (shape.qkv_bias or shape.qk_norm):
+    if isinstance(shape, LlamaConfig) and not (shape.qkv_bias or shape.qk_norm):
         # Nothing but a warning follows from it.
         longest = max(shape.sequence, int(UNSCALED_SEQUENCE * shape.rope_scaling))
         rope: dict[str, float | str] = {"rope_type": "default", "rope_theta": shape.rope_theta}
@@ -77,14 +78,14 @@ def build(case: Case, device: str) -> "GPT2LMHeadModel | LlamaForCausalLM":
             rope |= {"rope_type": "llama3", "factor": shape.rope_scaling}
             rope |= LLAMA3
         return LlamaForCausalLM(
-            LlamaConfig(
+            transformers.LlamaConfig(
                 hidden_size=shape.hidden, intermediate_size=shape.ffn, num_hidden_layers=shape.layers,
                 num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, rms_norm_eps=shape.norm_eps,
                 max_position_embeddings=longest, rope_parameters=rope, head_dim=shape.head_size, **common,
             )
         )  # fmt: skip
-    learnt = isinstance(shape, GPTShape) and shape.rotary is None and not shape.parallel_residual
-    if isinstance(shape, GPTShape) and learnt and shape.norm == "layernorm" and shape.bias:
+    learnt = isinstance(shape, GPTConfig) and shape.rotary is None and not shape.parallel_residual
+    if isinstance(shape, GPTConfig) and learnt and shape.norm == "layernorm" and shape.bias:
         activation = "gelu" if shape.activation == "gelu" else "gelu_new"
         return GPT2LMHeadModel(
             GPT2Config(

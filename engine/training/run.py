@@ -20,6 +20,7 @@ from engine.layers.matmul import Kernels, widened_by
 from engine.measure.clock import stamp_promptly
 from engine.measure.memory import forget_peak, keep_freed_memory
 from engine.measure.recorder import Recorder
+from engine.models.operations import Attention
 from engine.precision import DTYPES, Precision
 from engine.profiling.regions import NamingRecorder
 from engine.profiling.session import Profiling, Request
@@ -127,16 +128,16 @@ def tuned(plan: Plan, comm: Comm) -> tuple[Mapping[str, Kernels], Tuning | None]
 
 def _attention(plan: Plan, device: torch.device) -> str | None:
     """The kernel that a rank's heads take; a warning where it is none."""
-    model, ranks = plan.model, plan.grid.x
+    (of_block,), ranks = plan.model.network().blocks.of_kind(Attention), plan.grid.x
     taken = attention.backend(
-        model.heads // ranks, model.kv_heads // ranks, model.head_size, model.sequence,
+        of_block.heads // ranks, of_block.kv_heads // ranks, of_block.head_size, plan.model.sequence,
         Precision.named(plan.config.precision).compute, device,
     )  # fmt: skip
     if taken is attention.Backend.MATH and device.type == "cuda":
         log.warning(
             "PyTorch has no attention kernel for heads of %d features in %s on this GPU: the scores of all pairs of "
             "positions lie in memory.",
-            model.head_size,
+            of_block.head_size,
             plan.config.precision,
         )
     return taken

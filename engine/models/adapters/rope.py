@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.models.adapters.options import Options
-from engine.models.llama.shape import KEPT_BELOW, SLOWED_ABOVE, UNSCALED_SEQUENCE
+from engine.models.llama.config import KEPT_BELOW, SLOWED_ABOVE, UNSCALED_SEQUENCE
 
 LLAMA3 = {
     "original_max_position_embeddings": UNSCALED_SEQUENCE,
@@ -20,7 +20,7 @@ DEFAULT_THETA = 1e4
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """theta: base of the frequencies. scaling: see LlamaShape. share: of a head's features that are turned."""
+    """theta: base of the frequencies. scaling: see LlamaConfig. share: of a head's features that are turned."""
 
     theta: float
     scaling: float

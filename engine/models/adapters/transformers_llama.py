@@ -10,7 +10,6 @@ from engine.models.adapters.rope import rope
 from engine.models.adapters.stored import Names, Stored, halves, stored
 from engine.models.architecture import Architecture
 from engine.models.llama.config import LlamaConfig
-from engine.models.llama.shape import LlamaShape
 
 FULL = "full_attention"
 
@@ -57,7 +56,7 @@ def llama(
     return network
 
 
-def llama_names(shape: LlamaShape) -> Names:
+def llama_names(shape: LlamaConfig) -> Names:
     """Of the layers of a LlamaForCausalLM and of its kin."""
     size, ffn = shape.head_size, np.arange(shape.ffn)
     return {

@@ -7,7 +7,6 @@ from engine.models.adapters.stored import Names, Stored, halves, stored
 from engine.models.adapters.transformers_gpt2 import ACTIVATION_MODULES, ACTIVATIONS
 from engine.models.architecture import Architecture
 from engine.models.gpt.config import GPTConfig
-from engine.models.gpt.shape import GPTShape
 
 
 def neox(options: Options, name: str, sequence: int | None, dropout: float | None) -> GPTConfig:
@@ -42,7 +41,7 @@ def neox(options: Options, name: str, sequence: int | None, dropout: float | Non
     return network
 
 
-def neox_names(shape: GPTShape) -> Names:
+def neox_names(shape: GPTConfig) -> Names:
     """Of the layers of a GPTNeoXForCausalLM."""
     size, path = shape.head_size, "attention.query_key_value"
     turned = halves(shape.heads, size, shape.rotary, apart=3 * size)

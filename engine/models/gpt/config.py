@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from engine.models.architecture import Architecture
-from engine.models.gpt.shape import GPTShape
+from engine.errors import UsageError
+from engine.models.architecture import Architecture, check_multiple_of_heads, check_positive
 from engine.models.network import Network, Stage
 from engine.models.operations import INITIAL_STD, Activation, Attention, Linear, Norm, Rotation, Table
 from engine.placement import TRANSPOSED
@@ -15,12 +15,80 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class GPTConfig(GPTShape, Architecture):
-    """Splits attention heads, the feed-forward's width and the vocabulary over x."""
+class GPTConfig(Architecture):
+    """Splits attention heads, the feed-forward's width and the vocabulary over x.
+
+    hidden must be a multiple of heads. activation: gelu, or gelu_tanh, its approximation. ffn: the width of the
+    feed-forward (default 4 * hidden). positions: rows of the table of positions, where there are more than a sequence
+    has. rotary: features of each head that positions turn, instead of such a table; rope_theta: base of their
+    frequencies. parallel_residual: attention and feed-forward both read the block's input (GPT-NeoX).
+    """
+
+    family: ClassVar[str] = "gpt"
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    vocabulary: int
+    sequence: int
+    bias: bool = True
+    tied: bool = False
+    norm: str = "layernorm"
+    dropout: float = 0.0
+    norm_eps: float = 1e-5
+    activation: str = "gelu"
+    ffn: int | None = None
+    positions: int | None = None
+    rotary: int | None = None
+    rope_theta: float = 1e4
+    parallel_residual: bool = False
+    nominal: float | None = None
+    source: str = "given by the user"
+
+    def __post_init__(self) -> None:
+        check_positive(self)
+        check_multiple_of_heads(self.hidden, self.heads)
+        if self.norm not in ("layernorm", "rmsnorm"):
+            raise UsageError(f"A model's norm is layernorm or rmsnorm, but {self.norm!r} was given.")
+        if self.activation not in ("gelu", "gelu_tanh"):
+            raise UsageError(f"A model's activation is gelu or gelu_tanh, but {self.activation!r} was given.")
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"Dropout is a probability from 0 to below 1, but {self.dropout} was given.")
+        if self.rotary is not None and (self.rotary % 2 or self.rotary > self.head_size):
+            raise UsageError(
+                f"Rotary positions turn pairs of features, but {self.rotary} of a head's {self.head_size} were given: "
+                "an even number up to that is possible."
+            )
+        if self.rows_of_positions < self.sequence:
+            raise UsageError(
+                f"A sequence of {self.sequence} tokens is longer than the table of {self.positions} positions: use "
+                f"sequences of {self.positions} or fewer."
+            )
 
     @property
-    def family(self) -> str:
-        return "gpt"
+    def head_size(self) -> int:
+        """Features of a head."""
+        return self.hidden // self.heads
+
+    @property
+    def wide(self) -> int:
+        """The width of the feed-forward."""
+        return self.ffn or 4 * self.hidden
+
+    @property
+    def rows_of_positions(self) -> int:
+        """Of the table of positions."""
+        return self.positions or self.sequence
+
+    @property
+    def rotary_features(self) -> int:
+        """Those of a head that positions turn."""
+        return self.rotary or 0
+
+    @property
+    def rope_scaling(self) -> float:
+        """No frequency is slowed."""
+        return 1.0
 
     def network(self) -> Network:
         """Initial values are GPT-2's, whose projections onto the residual stream start smaller."""

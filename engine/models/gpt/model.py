@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from engine.layers.dropout import BatchRows, Dropout
 from engine.layers.elementwise import GELU, AddNorm, Rotate
-from engine.models.gpt.shape import GPTShape
+from engine.models.gpt.config import GPTConfig
 from engine.models.rotary import rotation
 from engine.models.serial import SerialModel
 
 
-def _norm(shape: GPTShape) -> nn.Module:
+def _norm(shape: GPTConfig) -> nn.Module:
     kind = nn.LayerNorm if shape.norm == "layernorm" else nn.RMSNorm
     return kind(shape.hidden, eps=shape.norm_eps)
 
@@ -23,7 +23,7 @@ def _norm(shape: GPTShape) -> nn.Module:
 class Attention(nn.Module):
     """Multi-head causal attention [B, S, h] -> [B, S, h]; the fused projection's rows are (3, heads, head size)."""
 
-    def __init__(self, shape: GPTShape) -> None:
+    def __init__(self, shape: GPTConfig) -> None:
         super().__init__()
         self.head_size = shape.head_size
         self.qkv = nn.Linear(shape.hidden, 3 * shape.hidden, bias=shape.bias)
@@ -42,7 +42,7 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     """[B, S, h] -> wide, 4h unless it is given -> [B, S, h] with GELU between."""
 
-    def __init__(self, shape: GPTShape) -> None:
+    def __init__(self, shape: GPTConfig) -> None:
         super().__init__()
         self.fc1 = nn.Linear(shape.hidden, shape.wide, bias=shape.bias)
         self.gelu = GELU("tanh" if shape.activation == "gelu_tanh" else "none")
@@ -56,7 +56,7 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """x + attention(norm(x)), then x + feed_forward(norm(x)); or both of the same x."""
 
-    def __init__(self, shape: GPTShape, layer: int) -> None:
+    def __init__(self, shape: GPTConfig, layer: int) -> None:
         super().__init__()
         self.norm1 = _norm(shape)
         self.attention = Attention(shape)
@@ -80,7 +80,7 @@ class Block(nn.Module):
 class GPT(SerialModel):
     """Tokens [B, S] -> logits [B, S, V]."""
 
-    def __init__(self, shape: GPTShape, *, checkpoint_activations: bool = False) -> None:
+    def __init__(self, shape: GPTConfig, *, checkpoint_activations: bool = False) -> None:
         super().__init__(checkpoint_activations=checkpoint_activations)
         self.shape = shape
         self.tokens = nn.Embedding(shape.vocabulary, shape.hidden)

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from engine.models.architecture import Architecture
-from engine.models.llama.shape import LlamaShape
+from engine.errors import UsageError
+from engine.models.architecture import Architecture, check_multiple_of_heads, check_positive
 from engine.models.network import Network, Stage
 from engine.models.operations import INITIAL_STD, Activation, Attention, Linear, Norm, Rotation, Table
 from engine.placement import TRANSPOSED
@@ -13,14 +13,74 @@ from engine.placement import TRANSPOSED
 if TYPE_CHECKING:
     from engine.models.serial import SerialModel
 
+# Llama 3.1's scaling of rotary frequencies: wavelengths below the first are kept, above the second slowed in full.
+UNSCALED_SEQUENCE = 8192
+KEPT_BELOW, SLOWED_ABOVE = UNSCALED_SEQUENCE / 4, float(UNSCALED_SEQUENCE)
+
 
 @dataclass(frozen=True, slots=True)
-class LlamaConfig(LlamaShape, Architecture):
-    """Splits query heads, key and value heads, the feed-forward's width and the vocabulary over x."""
+class LlamaConfig(Architecture):
+    """Splits query heads, key and value heads, the feed-forward's width and the vocabulary over x.
+
+    Each key and value head serves heads / kv_heads query heads. ffn: the width of the feed-forward. rope_theta: base of
+    the rotary frequencies. rope_scaling: by how much the low ones are slowed for sequences beyond 8192 tokens; 1 leaves
+    them. qkv_bias: of query, key and value (Qwen2). qk_norm: RMSNorm of each head's query and key before they are
+    turned (Qwen3). head_features: of a head; without it hidden / heads, which must be whole.
+    """
+
+    family: ClassVar[str] = "llama"
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocabulary: int
+    sequence: int
+    tied: bool = False
+    rope_theta: float = 5e5
+    rope_scaling: float = 1.0
+    norm_eps: float = 1e-5
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    head_features: int | None = None
+    nominal: float | None = None
+    source: str = "given by the user"
+
+    def __post_init__(self) -> None:
+        check_positive(self)
+        if self.head_features is None:
+            check_multiple_of_heads(self.hidden, self.heads)
+        if self.heads % self.kv_heads:
+            raise UsageError(
+                f"A model's heads must be a multiple of its kv_heads, but {self.heads} is not a multiple of "
+                f"{self.kv_heads}; {self.kv_heads * (self.heads // self.kv_heads + 1)} would be."
+            )
+        if self.head_size % 2:
+            raise UsageError(
+                f"Rotary positions turn pairs of features, but a head of {self.hidden} / {self.heads} has "
+                f"{self.head_size}: choose hidden and heads so that it is even."
+            )
 
     @property
-    def family(self) -> str:
-        return "llama"
+    def head_size(self) -> int:
+        """Features of a head."""
+        return self.head_features or self.hidden // self.heads
+
+    @property
+    def rotary_features(self) -> int:
+        """Of a head: all of them."""
+        return self.head_size
+
+    @property
+    def attended(self) -> int:
+        """Features of all query heads."""
+        return self.heads * self.head_size
+
+    @property
+    def keys(self) -> int:
+        """Features of all key heads, and of all value heads."""
+        return self.kv_heads * self.head_size
 
     def network(self) -> Network:
         """Query, key and value heads are split on their own, and so are the gate and what it gates: each rank

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from engine.layers.dropout import BatchRows
 from engine.layers.elementwise import AddNorm, Rotate, SwiGLU
-from engine.models.llama.shape import LlamaShape
+from engine.models.llama.config import LlamaConfig
 from engine.models.rotary import rotation
 from engine.models.serial import SerialModel
 
@@ -20,7 +20,7 @@ from engine.models.serial import SerialModel
 class Attention(nn.Module):
     """Causal attention [B, S, H] -> [B, S, H]; the fused projection's rows are query, key and value heads."""
 
-    def __init__(self, shape: LlamaShape) -> None:
+    def __init__(self, shape: LlamaConfig) -> None:
         super().__init__()
         self.head_size = shape.head_size
         self.queries_per_key = shape.heads // shape.kv_heads
@@ -45,7 +45,7 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     """SwiGLU: [B, S, H] -> silu(gate) * up -> [B, S, H]; the fused projection's rows are gate and up."""
 
-    def __init__(self, shape: LlamaShape) -> None:
+    def __init__(self, shape: LlamaConfig) -> None:
         super().__init__()
         self.gate_up = nn.Linear(shape.hidden, 2 * shape.ffn, bias=False)
         self.swiglu = SwiGLU()
@@ -59,7 +59,7 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """x + attention(norm(x)), then x + feed_forward(norm(x))."""
 
-    def __init__(self, shape: LlamaShape) -> None:
+    def __init__(self, shape: LlamaConfig) -> None:
         super().__init__()
         self.norm1 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
         self.attention = Attention(shape)
@@ -77,7 +77,7 @@ class Block(nn.Module):
 class Llama(SerialModel):
     """Tokens [B, S] -> logits [B, S, V]. It has no dropout, and so doesn't ask for the rows of the batch."""
 
-    def __init__(self, shape: LlamaShape, *, checkpoint_activations: bool = False) -> None:
+    def __init__(self, shape: LlamaConfig, *, checkpoint_activations: bool = False) -> None:
         super().__init__(checkpoint_activations=checkpoint_activations)
         self.shape = shape
         self.tokens = nn.Embedding(shape.vocabulary, shape.hidden)

@@ -16,20 +16,21 @@ import colossalai.shardformer.modeling.gpt2 as their_gpt2
 import colossalai.shardformer.modeling.llama as their_llama
 import torch
 import torch.distributed as dist
+import transformers
 from colossalai.accelerator.cpu_accelerator import CpuAccelerator
 from colossalai.booster import Booster
 from colossalai.device.device_mesh import DeviceMesh
 from colossalai.shardformer.layer.loss import cross_entropy_1d
 from colossalai.tensor.d_tensor.api import is_customized_distributed_tensor
 from torch import Tensor
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
 from engine.models.adapters.rope import LLAMA3
 from engine.models.adapters.transformers_gpt2 import GPT2
 from engine.models.adapters.transformers_llama import LLAMA
 from engine.models.adapters.values import library_state
-from engine.models.gpt.shape import GPTShape
-from engine.models.llama.shape import UNSCALED_SEQUENCE, LlamaShape
+from engine.models.gpt.config import GPTConfig
+from engine.models.llama.config import UNSCALED_SEQUENCE, LlamaConfig
 from engine.peers.contest import Case, Unavailable
 from engine.peers.layout import Layout
 from engine.peers.names import parts_of
@@ -65,7 +66,7 @@ class ColossalAI:
         model = model.to(device).train()
         optimizer = adamw(case.optim, model.parameters())
         # A Llama that it doesn't cut keeps transformers' forward, which shifts the targets; its GPT-2's fails without.
-        self._targets = layout.tensor * layout.pipeline > 1 or isinstance(case.model, GPTShape)
+        self._targets = layout.tensor * layout.pipeline > 1 or isinstance(case.model, GPTConfig)
         self._model, self._optimizer, *_ = self._booster.boost(model, optimizer, criterion=_its_loss)
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
@@ -112,18 +113,18 @@ def _model(case: Case) -> Any:
         "vocab_size": shape.vocabulary,
     }
     common |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    if isinstance(shape, LlamaShape) and not (shape.qkv_bias or shape.qk_norm or shape.head_features):
+    if isinstance(shape, LlamaConfig) and not (shape.qkv_bias or shape.qk_norm or shape.head_features):
         scaling = {"rope_type": "llama3", "factor": shape.rope_scaling} | LLAMA3 if shape.rope_scaling != 1 else None
         return LlamaForCausalLM(
-            LlamaConfig(
+            transformers.LlamaConfig(
                 hidden_size=shape.hidden, intermediate_size=shape.ffn, num_hidden_layers=shape.layers,
                 num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, rms_norm_eps=shape.norm_eps,
                 max_position_embeddings=max(shape.sequence, int(UNSCALED_SEQUENCE * shape.rope_scaling)),
                 rope_theta=shape.rope_theta, rope_scaling=scaling, attn_implementation="sdpa", **common,
             )
         )  # fmt: skip
-    learnt = isinstance(shape, GPTShape) and shape.rotary is None and not shape.parallel_residual
-    if isinstance(shape, GPTShape) and learnt and shape.norm == "layernorm" and shape.bias:
+    learnt = isinstance(shape, GPTConfig) and shape.rotary is None and not shape.parallel_residual
+    if isinstance(shape, GPTConfig) and learnt and shape.norm == "layernorm" and shape.bias:
         return GPT2LMHeadModel(
             GPT2Config(
                 n_positions=shape.rows_of_positions, n_embd=shape.hidden, n_layer=shape.layers, n_head=shape.heads,
@@ -137,7 +138,7 @@ def _model(case: Case) -> Any:
 
 def _renamed(case: Case) -> dict[str, Tensor]:
     """The serial model's state under transformers' names, whole: what is loaded before it is sharded."""
-    places = (LLAMA if isinstance(case.model, LlamaShape) else GPT2).stored(case.model)
+    places = (LLAMA if isinstance(case.model, LlamaConfig) else GPT2).stored(case.model)
     serial = serial_model(case, "cpu").state_dict()
     whole = library_state(places, {name: value for name, value in serial.items() if name in places.parts})
     return whole | {second: whole[first] for second, first in places.aliases.items()}

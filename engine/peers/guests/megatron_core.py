@@ -24,8 +24,8 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
-from engine.models.gpt.shape import GPTShape
-from engine.models.llama.shape import LlamaShape
+from engine.models.gpt.config import GPTConfig
+from engine.models.llama.config import LlamaConfig
 from engine.peers.contest import Case, Unavailable
 from engine.peers.layout import Layout
 from engine.peers.names import by_halves, parts_of
@@ -125,19 +125,19 @@ def _of_data_ranks(section: str, layout: Layout, device: torch.device) -> dict[s
 def _config(case: Case, layout: Layout, device: torch.device, *, sequence_parallel: bool) -> TransformerConfig:
     shape, known = case.model, False
     options: dict[str, Any] = {"normalization": "LayerNorm", "activation_func": F.gelu}
-    if isinstance(shape, LlamaShape):
+    if isinstance(shape, LlamaConfig):
         options = {"normalization": "RMSNorm", "activation_func": F.silu, "gated_linear_unit": True}
         options |= {"num_query_groups": shape.kv_heads, "add_bias_linear": False}
         options |= {"ffn_hidden_size": shape.ffn, "layernorm_epsilon": shape.norm_eps}
         known = not (shape.qkv_bias or shape.qk_norm or shape.head_features)
-    elif isinstance(shape, GPTShape):
+    elif isinstance(shape, GPTConfig):
         known = shape.norm == "layernorm" and shape.activation == "gelu" and shape.positions is None
         known = known and shape.rotary is None and not shape.parallel_residual
         options |= {"add_bias_linear": shape.bias, "ffn_hidden_size": shape.wide, "layernorm_epsilon": shape.norm_eps}
     if not known:
         raise Unavailable(f"Megatron-core's adapter knows no network like {shape.name}.")
     fusions = chosen("megatron-core", "TransformerConfig", device.type)
-    fusions["bias_activation_fusion"] &= isinstance(shape, LlamaShape)  # its fused GeLU is tanh's approximation
+    fusions["bias_activation_fusion"] &= isinstance(shape, LlamaConfig)  # its fused GeLU is tanh's approximation
     dtype = torch.bfloat16 if case.precision == "bf16" else torch.float32
     recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     return TransformerConfig(
@@ -155,7 +155,7 @@ def _config(case: Case, layout: Layout, device: torch.device, *, sequence_parall
 def _model(case: Case, config: TransformerConfig, device: torch.device) -> GPTModel:
     shape = case.model
     rope: dict[str, Any] = {"position_embedding_type": "learned_absolute"}
-    if isinstance(shape, LlamaShape):
+    if isinstance(shape, LlamaConfig):
         rope = {"position_embedding_type": "rope", "rotary_base": shape.rope_theta}
         rope |= {"rope_scaling": shape.rope_scaling != 1, "rope_scaling_factor": shape.rope_scaling}
     return GPTModel(
@@ -192,7 +192,7 @@ class _Norm:
 def renamed(case: Case, layout: Layout, serial: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """The serial model's state under its names, ordered so that contiguous shares are those of tensor ranks."""
     shape = case.model
-    groups = shape.kv_heads if isinstance(shape, LlamaShape) else shape.heads
+    groups = shape.kv_heads if isinstance(shape, LlamaConfig) else shape.heads
     size = shape.hidden // shape.heads
     for name, value in serial.items():
         owner, _, kind = name.rpartition(".")
@@ -201,7 +201,7 @@ def renamed(case: Case, layout: Layout, serial: Mapping[str, Tensor]) -> Iterato
         prefix = f"decoder.layers.{number}." if before else ""
         if part == "attention.qkv":
             q, k, v = value.split([shape.hidden, groups * size, groups * size])
-            if isinstance(shape, LlamaShape):
+            if isinstance(shape, LlamaConfig):
                 q, k = by_halves(q, size), by_halves(k, size)
             value = torch.cat([rows.unflatten(0, (groups, -1)) for rows in (q, k, v)], 1).flatten(0, 1)
         elif part == "feed_forward.gate_up":

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from engine.models.adapters.stored import Names, stored
 from engine.models.adapters.values import library_state
-from engine.models.llama.shape import LlamaShape
+from engine.models.llama.config import LlamaConfig
 from engine.peers.contest import Case, Unavailable
 from engine.peers.layout import Layout
 from engine.peers.names import parts_of
@@ -126,10 +126,10 @@ class SequenceParallel(TorchTitan):
     sequence_parallel = True
 
 
-def checked(case: Case, layout: Layout) -> LlamaShape:
+def checked(case: Case, layout: Layout) -> LlamaConfig:
     """The shape of the network. Raises Unavailable for what it has nothing like."""
     shape = case.model
-    assert isinstance(shape, LlamaShape)
+    assert isinstance(shape, LlamaConfig)
     if shape.qkv_bias or shape.qk_norm or shape.head_features:
         raise Unavailable(f"torchtitan's Llama has no network like {shape.name}.")
     if case.precision == "fp64":
@@ -139,7 +139,7 @@ def checked(case: Case, layout: Layout) -> LlamaShape:
     return shape
 
 
-def _config(shape: LlamaShape) -> Any:
+def _config(shape: LlamaConfig) -> Any:
     from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
     from torchtitan.models.common.attention import ScaledDotProductAttention
     from torchtitan.models.common.config_utils import make_ffn_config, make_gqa_config
@@ -178,7 +178,7 @@ def _config(shape: LlamaShape) -> Any:
     )  # fmt: skip
 
 
-def names(shape: LlamaShape) -> Names:
+def names(shape: LlamaConfig) -> Names:
     """Of its layers. Rows of the fused projection: of each key head its query heads, the key, the value; rotary pairs
     are neighbours, as the serial model has them.
     """
@@ -196,7 +196,7 @@ def names(shape: LlamaShape) -> Names:
 
 def _renamed(case: Case) -> dict[str, Tensor]:
     """The serial model's state under its names, whole."""
-    assert isinstance(case.model, LlamaShape)
+    assert isinstance(case.model, LlamaConfig)
     places = stored(case.model, names(case.model))
     serial = serial_model(case, "cpu").state_dict()
     whole = library_state(places, {name: value for name, value in serial.items() if name in places.parts})

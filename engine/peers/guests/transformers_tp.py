@@ -20,8 +20,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from engine.models.adapters.stored import Names, Stored, stored
 from engine.models.adapters.transformers_llama import LLAMA
 from engine.models.adapters.values import library_state
-from engine.models.gpt.shape import GPTShape
-from engine.models.llama.shape import LlamaShape
+from engine.models.gpt.config import GPTConfig
+from engine.models.llama.config import LlamaConfig
 from engine.peers.contest import Case, Unavailable
 from engine.peers.hugging_face import build
 from engine.peers.layout import Layout
@@ -57,10 +57,10 @@ class TransformersTP:
         self._case, self._device = case, device
         self.data_rank = dist.get_rank() // layout.tensor
         shape = case.model
-        llama = isinstance(shape, LlamaShape)
+        llama = isinstance(shape, LlamaConfig)
         with torch.device("meta"):
             # A tied head is one parameter under two names, of which its plan finds one: they are tied afterwards.
-            untied = replace(case, model=replace(shape, tied=False)) if isinstance(shape, LlamaShape) else case
+            untied = replace(case, model=replace(shape, tied=False)) if isinstance(shape, LlamaConfig) else case
             model: Any = build(untied, device.type) if llama else opt(case, device.type)
         if is_pure(case):
             for parameter in model.parameters():
@@ -114,8 +114,8 @@ class TransformersTP:
 def opt(case: Case, device: str) -> "OPTForCausalLM":
     """The network of the case as an OPT. Raises Unavailable for a shape that it isn't."""
     shape = case.model
-    known = isinstance(shape, GPTShape) and shape.rotary is None and not shape.parallel_residual and shape.bias
-    if not isinstance(shape, GPTShape) or not known or shape.norm != "layernorm" or shape.norm_eps != 1e-5:
+    known = isinstance(shape, GPTConfig) and shape.rotary is None and not shape.parallel_residual and shape.bias
+    if not isinstance(shape, GPTConfig) or not known or shape.norm != "layernorm" or shape.norm_eps != 1e-5:
         raise Unavailable(f"transformers has no network like {shape.name} that its parallelism splits.")
     return OPTForCausalLM(
         OPTConfig(
