@@ -111,7 +111,7 @@ def _check_splits(model: Architecture, grid: Grid) -> None:
             f"Grid {grid} splits the hidden size over y={grid.y}, but {model.hidden} is not a multiple of {grid.y}: y "
             f"may be one of {divisors(model.hidden)}."
         )
-    for placement in (placed for stage in network.stages for placed in network.placed(stage)):
+    for placement in (placed for stage in network.stages for placed in stage.placements()):
         tile = prod(placement.tile_shape(grid))
         if placement.sharded and tile % grid.z:
             raise UsageError(

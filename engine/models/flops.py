@@ -44,14 +44,13 @@ class ForwardFlops:
 
 def forward_flops(model: Architecture, sequences: int) -> ForwardFlops:
     """The equations above for so many sequences."""
-    network = model.network()
     blocks = rest = repeated = 0
-    for stage in network.stages:
+    for stage in model.network().stages:
         times = sequences * stage.repeat
-        flops = times * sum(operation.flops(network.sequence) for operation in stage.operations)
+        flops = times * sum(operation.flops(model.sequence) for operation in stage.operations)
         if stage.recomputed:
             blocks += flops
-            repeated += times * sum(attention.flops(network.sequence) for attention in stage.of_kind(Attention))
+            repeated += times * sum(attention.flops(model.sequence) for attention in stage.of_kind(Attention))
         else:
             rest += flops
     return ForwardFlops(blocks, rest, repeated)

@@ -1,11 +1,11 @@
 """Network: a family's network as a table of operations, from which all that the engine asks of it follows. No torch."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import TypeVar
 
-from engine.models.operations import Kept, Operation
+from engine.models.operations import Kept, Linear, Operation
 from engine.placement import Placement
 
 Kind = TypeVar("Kind", bound=Operation)
@@ -44,14 +44,9 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Stages in the order in which they run. sequence: tokens of a sequence.
-
-    ties: second names of parameters, and the first: "head.weight" -> "tokens.weight".
-    """
+    """Stages in the order in which they run."""
 
     stages: tuple[Stage, ...]
-    sequence: int
-    ties: Mapping[str, str] = field(default_factory=dict)
 
     def repeats(self) -> Iterator[tuple[Stage, int]]:
         """Every repeat of every stage, by its number. A pipeline may cut between any two."""
@@ -61,11 +56,13 @@ class Network:
 
     def placements(self) -> dict[str, Placement]:
         """Placements of all parameters by name, in the model's order; a tied one under its first name."""
-        return {placed.name: placed for stage, number in self.repeats() for placed in self.placed(stage, number)}
+        return {placed.name: placed for stage, number in self.repeats() for placed in stage.placements(number)}
 
-    def placed(self, stage: Stage, number: int = 0) -> list[Placement]:
-        """Placements of one repeat's parameters, but not of tied ones that go by another name already."""
-        return [placed for placed in stage.placements(number) if placed.name not in self.ties]
+    @property
+    def ties(self) -> Mapping[str, str]:
+        """Second names of parameters, and the first: "head.weight" -> "tokens.weight"."""
+        linears = [linear for stage in self.stages for linear in stage.of_kind(Linear)]
+        return {f"{linear.name}.weight": f"{linear.tied}.weight" for linear in linears if linear.tied}
 
     @property
     def blocks(self) -> Stage:
@@ -76,9 +73,9 @@ class Network:
     @property
     def rest(self) -> list[Placement]:
         """Placements of all parameters outside of blocks."""
-        return [placed for stage in self.stages if not stage.recomputed for placed in self.placed(stage)]
+        return [placed for stage in self.stages if not stage.recomputed for placed in stage.placements()]
 
     @property
     def parameters(self) -> int:
         """Every parameter counted once."""
-        return sum(stage.repeat * prod(placed.shape) for stage in self.stages for placed in self.placed(stage))
+        return sum(stage.repeat * prod(placed.shape) for stage in self.stages for placed in stage.placements())

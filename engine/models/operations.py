@@ -33,16 +33,16 @@ class Kept(NamedTuple):
 
 
 class Operation:
-    """What all have in common; each overrides what it has.
+    """Base of all operations, each of which overrides what it has.
 
-    An operation keeps its input and what it makes on the way. Its output counts as the input of the next, so that a
+    It keeps its input and what it makes on the way. Its output counts as the input of the next, so that a
     tensor between two of them counts once.
     """
 
     __slots__ = ()
 
     def placements(self, prefix: str) -> Iterator[Placement]:
-        """Each of its parameters, in the model's order. prefix: what their names begin with."""
+        """Placements of its own parameters, in the model's order. prefix: what their names begin with."""
         yield from ()
 
     def flops(self, sequence: int) -> int:
@@ -73,9 +73,7 @@ class Table(Operation):
     sharded: bool = True
 
     def placements(self, prefix: str) -> Iterator[Placement]:
-        """One matrix."""
-        split = NORMAL if self.sharded else (None, Axis.Y)
-        shape = (self.rows, self.features)
+        split, shape = NORMAL if self.sharded else (None, Axis.Y), (self.rows, self.features)
         yield Placement(f"{prefix}{self.name}.weight", shape, split, self.sharded, Gaussian(INITIAL_STD))
 
 
@@ -84,7 +82,7 @@ class Linear(Operation):
     """The product of k features and a weight of n x k.
 
     split: NORMAL from the residual stream, TRANSPOSED onto it. parts: of n, each of which is split on its own, such as
-    query, key and value heads. std: standard deviation of the initial weight.
+    query, key and value heads. std: standard deviation of the initial weight. tied: the table whose weight it has.
     """
 
     name: str
@@ -94,21 +92,20 @@ class Linear(Operation):
     parts: tuple[int, ...] = ()
     bias: bool = False
     std: float = INITIAL_STD
+    tied: str | None = None
 
     def placements(self, prefix: str) -> Iterator[Placement]:
-        """The weight and the bias."""
         name, parts = f"{prefix}{self.name}", {0: self.parts} if self.parts else {}
-        yield Placement(f"{name}.weight", (self.n, self.k), self.split, True, Gaussian(self.std), parts)
+        if self.tied is None:
+            yield Placement(f"{name}.weight", (self.n, self.k), self.split, True, Gaussian(self.std), parts)
         if self.bias:
             yield Placement(f"{name}.bias", (self.n,), self.split[:1], False, Constant(0.0), parts)
 
     def flops(self, sequence: int) -> int:
-        """Those of the product."""
         return 2 * sequence * self.n * self.k
 
     @property
     def kept(self) -> Kept:
-        """The input."""
         return Kept(over_y=self.k) if self.split == NORMAL else Kept(over_x=self.k)
 
 
@@ -127,7 +124,6 @@ class Norm(Operation):
     shares_input: bool = False
 
     def placements(self, prefix: str) -> Iterator[Placement]:
-        """Scale and shift."""
         split = (Axis.Y,) if self.heads is None else (None,)
         yield Placement(f"{prefix}{self.name}.weight", (self.features,), split, False, Constant(1.0))
         if self.bias:
@@ -135,7 +131,7 @@ class Norm(Operation):
 
     @property
     def kept(self) -> Kept:
-        """The input, of heads in a copy of their own."""
+        """The engine copies the heads that it norms."""
         if self.heads is not None:
             return Kept(over_x=self.heads * self.features)
         return Kept() if self.shares_input else Kept(streams=1)
@@ -152,7 +148,7 @@ class Rotation(Operation):
 
     @property
     def kept(self) -> Kept:
-        """The input, which lies beside the values that attention keeps, and for queries and for keys every angle."""
+        """The input stays, as it lies beside the values that attention keeps; queries and keys keep angles each."""
         return Kept(over_x=(self.heads + self.kv_heads) * self.head_size, angles=2 * self.turned)
 
 
@@ -170,18 +166,17 @@ class Attention(Operation):
     by_heads: bool = False
 
     def flops(self, sequence: int) -> int:
-        """Those of scores and values of all query heads, the causal half that kernels skip included."""
+        """The causal half that kernels skip is counted, too."""
         return 4 * sequence**2 * self.heads * self.head_size
 
     @property
     def kept(self) -> Kept:
-        """Query, key and value."""
         kept = self.heads * (2 if self.by_heads else 1) + 2 * self.kv_heads
         return Kept(over_x=kept * self.head_size)
 
     @property
     def over_x(self) -> Mapping[str, int]:
-        """Key and value heads, of which query heads are a multiple."""
+        """Query heads are a multiple of key and value heads."""
         return {"attention heads" if self.kv_heads == self.heads else "key and value heads": self.kv_heads}
 
 
@@ -200,7 +195,6 @@ class Activation(Operation):
 
     @property
     def kept(self) -> Kept:
-        """The input, and what is made on the way."""
         return Kept(over_x=_KEPT[self.kind] * self.features)
 
     @property
@@ -210,5 +204,4 @@ class Activation(Operation):
 
     @property
     def over_x(self) -> Mapping[str, int]:
-        """The width of the feed-forward."""
         return {"feed-forward's features": self.features}

@@ -60,7 +60,7 @@ def products(model: Architecture, job: Job) -> list[Products]:
     With several micro-batches it is one after the first.
     """
     network, grid = model.network(), job.grid
-    looked_up = {f"{table.name}.weight" for stage in network.stages for table in stage.of_kind(Table)}
+    looked_up = {table.name for stage in network.stages for table in stage.of_kind(Table)}
     compute, master = job.precision.compute, job.precision.master
     gradient = gradient_dtype(compute, master, job.device, z=grid.z)
     accumulates = job.micro_batches > 1 and grid.z == 1 and gradient == master
@@ -69,9 +69,8 @@ def products(model: Architecture, job: Job) -> list[Products]:
         forwards = 2 if job.recompute and stage.recomputed else 1
         for linear in stage.of_kind(Linear):
             name = f"{stage.prefix(number)}{linear.name}"
-            weight = network.ties.get(f"{name}.weight", f"{name}.weight")
             out_axis, in_axis = linear.split
             shape = Shape(job.sequences * model.sequence, linear.n // grid[out_axis], linear.k // grid[in_axis])
-            key = (shape, forwards, weight not in looked_up, linear.bias and grid[in_axis] == 1)
+            key = (shape, forwards, linear.tied not in looked_up, linear.bias and grid[in_axis] == 1)
             found.setdefault(key, Products(*key, accumulates, gradient != compute)).layers.append(name)
     return sorted(found.values(), key=lambda p: (p.shape.m * p.shape.n * p.shape.k, p.shape), reverse=True)

@@ -82,18 +82,19 @@ def stored(architecture: Architecture, names: Names, *, transposed_blocks: bool 
     parts: dict[str, tuple[Part, ...]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     network = architecture.network()
-    for placement, stage, number in ((p, *repeat) for repeat in network.repeats() for p in network.placed(*repeat)):
-        layer, _, kind = placement.name.removeprefix(stage.prefix(number)).rpartition(".")
+    for stage, number in network.repeats():
         prefix = f"{names[stage.name]}.{number}." if stage.name else ""
-        rows, *others = placement.shape
-        transposed = transposed_blocks and prefix != "" and others != []
-        where = names[layer]
-        found = [(where, np.arange(rows))] if isinstance(where, str) else where
-        parts[placement.name] = tuple(Part(f"{prefix}{path}.{kind}", index, transposed) for path, index in found)
-        for part in parts[placement.name]:
-            before = shapes.get(part.tensor, (0,))[-1 if transposed else 0]
-            whole = (before + len(part.index), *others)
-            shapes[part.tensor] = whole[::-1] if transposed else whole
+        for placement in stage.placements(number):
+            layer, _, kind = placement.name.removeprefix(stage.prefix(number)).rpartition(".")
+            rows, *others = placement.shape
+            transposed = transposed_blocks and stage.name != "" and others != []
+            where = names[layer]
+            found = [(where, np.arange(rows))] if isinstance(where, str) else where
+            parts[placement.name] = tuple(Part(f"{prefix}{path}.{kind}", index, transposed) for path, index in found)
+            for part in parts[placement.name]:
+                before = shapes.get(part.tensor, (0,))[-1 if transposed else 0]
+                whole = (before + len(part.index), *others)
+                shapes[part.tensor] = whole[::-1] if transposed else whole
     aliases = {}
     for second, first in network.ties.items():
         layer, _, kind = second.rpartition(".")

@@ -108,12 +108,13 @@ class GPTConfig(Architecture):
             Activation("gelu", self.wide),
             Linear("feed_forward.fc2", h, self.wide, TRANSPOSED, bias=bias, std=onto_std),
         )
+        head = Linear("head", self.vocabulary, h, tied="tokens" if self.tied else None)
         stages = (
             Stage((Table("tokens", self.vocabulary, h), *positions)),
             Stage(block, "blocks", self.layers, recomputed=True),
-            Stage((Norm("norm", h, kind, bias=centred), Linear("head", self.vocabulary, h))),
+            Stage((Norm("norm", h, kind, bias=centred), head)),
         )
-        return Network(stages, self.sequence, {"head.weight": "tokens.weight"} if self.tied else {})
+        return Network(stages)
 
     def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
         from engine.models.gpt.model import GPT  # loads torch

@@ -105,12 +105,13 @@ class LlamaConfig(Architecture):
             Activation("swiglu", ffn),
             Linear("feed_forward.down", h, ffn, TRANSPOSED, std=onto_std),
         )
+        head = Linear("head", self.vocabulary, h, tied="tokens" if self.tied else None)
         stages = (
             Stage((Table("tokens", self.vocabulary, h),)),
             Stage(block, "blocks", self.layers, recomputed=True),
-            Stage((Norm("norm", h, "rmsnorm"), Linear("head", self.vocabulary, h))),
+            Stage((Norm("norm", h, "rmsnorm"), head)),
         )
-        return Network(stages, self.sequence, {"head.weight": "tokens.weight"} if self.tied else {})
+        return Network(stages)
 
     def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
         from engine.models.llama.model import Llama  # loads torch
