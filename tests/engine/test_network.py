@@ -1,7 +1,9 @@
 """A family's table of operations and its serial model describe one network, of whatever shape."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 import torch
 from fake_ranks import fake_group
 from hypothesis import given, settings
@@ -15,7 +17,8 @@ from engine.models.architecture import Architecture
 from engine.models.flops import model_flops
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
-from engine.models.operations import Attention, Linear, Norm
+from engine.models.network import Network
+from engine.models.operations import Activation, Attention, Linear, Norm, Operation
 from engine.models.serial import without_values
 from engine.parallel.parallelize import parallelize
 from engine.precision import Precision
@@ -72,9 +75,7 @@ def llamas(draw: st.DrawFn) -> Architecture:
 FAMILIES = gpts() | llamas()
 
 
-@settings(max_examples=60)
-@given(FAMILIES)
-def test_layers_and_parameters_are_the_serial_models(model: Architecture) -> None:
+def layers_and_parameters_agree(model: Architecture) -> None:
     network, serial = model.network(), without_values(model, checkpoint_activations=False)
     shapes = {name: tuple(parameter.shape) for name, parameter in serial.named_parameters()}
     placed = {name: placement.shape for name, placement in network.placements().items()}
@@ -89,9 +90,7 @@ def test_layers_and_parameters_are_the_serial_models(model: Architecture) -> Non
     assert linears == {name: (m.out_features, m.in_features, m.bias is not None) for name, m in modules.items()}
 
 
-@settings(max_examples=20)
-@given(FAMILIES)
-def test_flops_are_those_that_torch_counts(model: Architecture) -> None:
+def flops_agree(model: Architecture) -> None:
     with torch.device("meta"):
         serial, tokens = model.serial(), torch.zeros(BATCH, model.sequence, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter:
@@ -126,10 +125,56 @@ def statistics(model: Architecture, grid: Grid) -> int:
     return (of_norms + sum(attention.heads for attention in block.of_kind(Attention))) // grid.x
 
 
-@settings(max_examples=60)
-@given(FAMILIES, st.sampled_from([Grid(), Grid(x=2), Grid(y=2), Grid(2, 2)]))
-def test_a_block_keeps_the_tensors_that_autograd_saves(model: Architecture, grid: Grid) -> None:
+def kept_tensors_agree(model: Architecture, grid: Grid) -> None:
     one, two = (saved_numbers(replace(model, layers=layers), grid) for layers in (1, 2))  # type: ignore[type-var]
     kept = model.network().blocks.kept
     a_token = kept.over_x // grid.x + (kept.over_y + kept.streams * model.hidden) // grid.y + statistics(model, grid)
     assert two - one == BATCH * model.sequence * a_token + kept.angles * model.sequence
+
+
+@settings(max_examples=60)
+@given(FAMILIES)
+def test_layers_and_parameters_are_the_serial_models(model: Architecture) -> None:
+    layers_and_parameters_agree(model)
+
+
+@settings(max_examples=20)
+@given(FAMILIES)
+def test_flops_are_those_that_torch_counts(model: Architecture) -> None:
+    flops_agree(model)
+
+
+@settings(max_examples=60)
+@given(FAMILIES, st.sampled_from([Grid(), Grid(x=2), Grid(y=2), Grid(2, 2)]))
+def test_a_block_keeps_the_tensors_that_autograd_saves(model: Architecture, grid: Grid) -> None:
+    kept_tensors_agree(model, grid)
+
+
+PLANTED: list[tuple[Callable[[Architecture], None], type[Operation]]] = [
+    (layers_and_parameters_agree, Norm),
+    (layers_and_parameters_agree, Linear),
+    (flops_agree, Linear),
+    (flops_agree, Attention),
+    (lambda model: kept_tensors_agree(model, Grid()), Attention),
+    (lambda model: kept_tensors_agree(model, Grid()), Activation),
+]
+
+
+@pytest.mark.parametrize(("agree", "kind"), PLANTED)
+def test_an_operation_that_the_table_lacks_is_missed(
+    agree: Callable[[Architecture], None], kind: type[Operation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = GPTConfig.network
+
+    def without(model: GPTConfig) -> Network:
+        first, blocks, last = whole(model).stages
+        gone = blocks.of_kind(kind)[-1]
+        return Network(
+            (first, replace(blocks, operations=tuple(op for op in blocks.operations if op is not gone)), last)
+        )
+
+    model = GPTConfig("toy", layers=2, hidden=16, heads=4, vocabulary=10, sequence=5)
+    agree(model)
+    monkeypatch.setattr(GPTConfig, "network", without)
+    with pytest.raises(AssertionError):
+        agree(model)
