@@ -1,8 +1,47 @@
-"""Which of PyTorch's kernels computes attention. It chooses by shape, format and device, and falls back silently."""
+"""Attention of heads, and which of PyTorch's kernels computes it.
 
+PyTorch chooses a kernel by shape, format and device, and falls back silently.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Attention(nn.Module):
+    """Each position's mean of values, weighted by the softmax of its query by all keys (Vaswani et al. 2017, Eq. 1).
+
+    Queries, keys and values [B, N, S, D] -> [B, S, N D]. Fewer heads of keys and values each serve a group of query
+    heads. causal: whether a position takes none that come after it.
+    """
+
+    def __init__(self, *, causal: bool) -> None:
+        super().__init__()
+        self.causal = causal
+
+    def forward(self, q_BNSD: Tensor, k_BNSD: Tensor, v_BNSD: Tensor) -> Tensor:
+        """The heads of each position lie side by side."""
+        grouped = q_BNSD.shape[1] != k_BNSD.shape[1]
+        o_BNSD = _kernel(q_BNSD, k_BNSD, v_BNSD, is_causal=self.causal, enable_gqa=grouped)
+        return o_BNSD.transpose(1, 2).flatten(2)
+
+
+_kernel: Callable[..., Tensor] = F.scaled_dot_product_attention
+
+
+@contextmanager
+def computed_by(kernel: Callable[..., Tensor]) -> Iterator[None]:
+    """Meanwhile each attention calls this kernel, with the arguments of F.scaled_dot_product_attention."""
+    global _kernel
+    before, _kernel = _kernel, kernel
+    try:
+        yield
+    finally:
+        _kernel = before
 
 
 class Backend(StrEnum):

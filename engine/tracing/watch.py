@@ -2,14 +2,14 @@
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from engine.layers.attention import computed_by
 from engine.measure.recorder import Flight, Recorder
 from engine.planning.events import Attention, Event, Issue, Mark, Product, Segment, Sweep, Wait
 
@@ -223,17 +223,9 @@ class _FusedAttention(torch.autograd.Function):
         return dq, dk, dv, None
 
 
-@contextmanager
-def fused_attention(log: Log) -> Iterator[None]:
-    """Attention as one event. Put in the place of torch's function: a TorchFunctionMode is off during a backward, in
-    which blocks are recomputed.
-    """
-    plain = F.scaled_dot_product_attention
-    F.scaled_dot_product_attention = lambda q, k, v, **_: _FusedAttention.apply(q, k, v, log)
-    try:
-        yield
-    finally:
-        F.scaled_dot_product_attention = plain
+def fused_attention(log: Log) -> AbstractContextManager[None]:
+    """Attention as one event, in blocks that are recomputed in a backward, too."""
+    return computed_by(lambda q, k, v, **_: _FusedAttention.apply(q, k, v, log))
 
 
 class _Waits(Flight):

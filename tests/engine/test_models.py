@@ -15,7 +15,7 @@ from engine.models.catalogue import lookup, published
 from engine.models.choice import ModelChoice
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
-from engine.models.llama.model import Attention
+from engine.models.llama.model import SelfAttention
 from engine.models.rotary import rotary_frequencies, rotation
 from engine.parallel.initial import initialise_serial
 
@@ -186,7 +186,7 @@ def test_slowed_rotary_frequencies_keep_short_wavelengths_and_stretch_long_ones(
 def test_a_fused_projection_computes_what_separate_ones_would() -> None:
     """Attention by its definition, a head at a time, from the rows of the fused weight."""
     torch.manual_seed(0)
-    attention = Attention(LLAMA_TEST).double()
+    attention = SelfAttention(LLAMA_TEST).double()
     x = torch.randn(2, 7, LLAMA_TEST.hidden, dtype=torch.float64)
     turn = rotation(LLAMA_TEST, 7, x.device, x.dtype)
     size, queries, keys = LLAMA_TEST.head_size, LLAMA_TEST.heads, LLAMA_TEST.kv_heads

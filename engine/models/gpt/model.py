@@ -5,9 +5,9 @@ grids. Only its dropout comes from the engine, because a mask that can be reprod
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from engine.layers.attention import Attention
 from engine.layers.dropout import BatchRows, Dropout
 from engine.layers.elementwise import GELU, AddNorm, Rotate
 from engine.models.gpt.config import GPTConfig
@@ -20,7 +20,7 @@ def _norm(shape: GPTConfig) -> nn.Module:
     return kind(shape.hidden, eps=shape.norm_eps)
 
 
-class Attention(nn.Module):
+class SelfAttention(nn.Module):
     """Multi-head causal attention [B, S, h] -> [B, S, h]; the fused projection's rows are (3, heads, head size)."""
 
     def __init__(self, shape: GPTConfig) -> None:
@@ -28,6 +28,7 @@ class Attention(nn.Module):
         self.head_size = shape.head_size
         self.qkv = nn.Linear(shape.hidden, 3 * shape.hidden, bias=shape.bias)
         self.rotate = Rotate()
+        self.attend = Attention(causal=True)
         self.out = nn.Linear(shape.hidden, shape.hidden, bias=shape.bias)
 
     def forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
@@ -36,7 +37,7 @@ class Attention(nn.Module):
         q, k, v = (part.transpose(1, 2) for part in parts)
         if rotation is not None:
             q, k = self.rotate(q, rotation), self.rotate(k, rotation)
-        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        return self.out(self.attend(q, k, v))
 
 
 class FeedForward(nn.Module):
@@ -59,7 +60,7 @@ class Block(nn.Module):
     def __init__(self, shape: GPTConfig, layer: int) -> None:
         super().__init__()
         self.norm1 = _norm(shape)
-        self.attention = Attention(shape)
+        self.attention = SelfAttention(shape)
         self.dropout1 = Dropout(shape.dropout, 2 * layer + 1)
         self.norm2 = _norm(shape)
         self.feed_forward = FeedForward(shape)

@@ -7,9 +7,9 @@ Qwen3 (Yang et al. 2025) norms of queries and keys. It knows nothing of grids.
 Shape suffixes: B sequences, S positions, H features, N heads, D features of a head, P = D / 2 pairs of them.
 """
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from engine.layers.attention import Attention
 from engine.layers.dropout import BatchRows
 from engine.layers.elementwise import AddNorm, Rotate, SwiGLU
 from engine.models.llama.config import LlamaConfig
@@ -17,7 +17,7 @@ from engine.models.rotary import rotation
 from engine.models.serial import SerialModel
 
 
-class Attention(nn.Module):
+class SelfAttention(nn.Module):
     """Causal attention [B, S, H] -> [B, S, H]; the fused projection's rows are query, key and value heads."""
 
     def __init__(self, shape: LlamaConfig) -> None:
@@ -28,6 +28,7 @@ class Attention(nn.Module):
         self.norm_q = nn.RMSNorm(self.head_size, eps=shape.norm_eps) if shape.qk_norm else nn.Identity()
         self.norm_k = nn.RMSNorm(self.head_size, eps=shape.norm_eps) if shape.qk_norm else nn.Identity()
         self.rotate = Rotate()
+        self.attend = Attention(causal=True)
         self.out = nn.Linear(shape.attended, shape.hidden, bias=False)
 
     def forward(self, x_BSH: Tensor, rotation_2SP: Tensor) -> Tensor:
@@ -38,8 +39,7 @@ class Attention(nn.Module):
         q_BNSD, k_BNSD, v_BNSD = (part.transpose(1, 2) for part in parts)
         q_BNSD = self.rotate(self.norm_q(q_BNSD), rotation_2SP)
         k_BNSD = self.rotate(self.norm_k(k_BNSD), rotation_2SP)
-        o_BNSD = F.scaled_dot_product_attention(q_BNSD, k_BNSD, v_BNSD, is_causal=True, enable_gqa=True)
-        return self.out(o_BNSD.transpose(1, 2).flatten(2))
+        return self.out(self.attend(q_BNSD, k_BNSD, v_BNSD))
 
 
 class FeedForward(nn.Module):
@@ -62,7 +62,7 @@ class Block(nn.Module):
     def __init__(self, shape: LlamaConfig) -> None:
         super().__init__()
         self.norm1 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
-        self.attention = Attention(shape)
+        self.attention = SelfAttention(shape)
         self.norm2 = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
         self.feed_forward = FeedForward(shape)
         self.add_norm = AddNorm()
