@@ -29,7 +29,7 @@ IN_ANY_ORDER = {
     "nll_loss_forward", "nll_loss2d_forward", "_embedding_bag", "median",
 }  # fmt: skip
 """Of the operators that torch.use_deterministic_algorithms() replaces or refuses on CUDA, those that a network of ours
-could come to use. Attention, which a trace has as one event, is none of them: README.md says so.
+could come to use. Attention, which a trace has as one event, is none of them: engine/README.md says so.
 """
 ONE_INDEX_A_ROW = {"scatter_add_", "scatter_"}
 """The loss adds to one column of each row: no two of its sums meet."""

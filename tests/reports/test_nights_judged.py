@@ -279,7 +279,7 @@ def test_of_many_figures_only_those_are_called_slower_that_benjamini_and_hochber
 
 
 SCALES = (0.003, 0.006, 0.01, 0.015)
-"""Of jobs' noise: those of which README.md speaks. At the last one alone are about 1.4 times the alarms promised."""
+"""Of jobs' noise: those of which ci/README.md speaks. At the last one alone are about 1.4 times the alarms promised."""
 
 
 def false_alarms(limit: float, years: int) -> Outcome:
