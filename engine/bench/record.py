@@ -1,6 +1,7 @@
 """The result of a measurement: a failed one from when its ranks meet, what was measured in the end."""
 
 import logging
+import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from engine.comm.launch import Launch
 from engine.errors import EngineError
 from engine.files import locked
+from engine.measure.clock_rate import clock_hz
 from engine.result import provenance
 from engine.result.schema import Result, read, write
 from engine.training.failure import LOCK_S, UNFINISHED, end_after
@@ -74,7 +76,8 @@ class Begun:
             told |= {"hosts": tuple(dict.fromkeys(ranks.hosts)), "devices": tuple(dict.fromkeys(ranks.devices))}
             told |= {"clocks_hz": provenance.least(ranks.clocks)}
         elif reason is None:
-            told |= {"clocks_hz": provenance.least(provenance.own_clock(self._device))}
+            rate = clock_hz(self._device)
+            told |= {"clocks_hz": {} if rate is None else {socket.gethostname(): rate}}
         ended = self._result.provenance.model_copy(update=told)
         found |= {"status": "failed" if reason else "ok", "reason": reason, "told": None, "provenance": ended}
         result = self._result.model_copy(update=found)

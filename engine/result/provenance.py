@@ -18,7 +18,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.measure.clock_rate import clock_hz
 from engine.result.schema import Provenance
 
 if TYPE_CHECKING:
@@ -56,7 +55,8 @@ def collect(
     """What can be known on this rank at the end of a run, which is now.
 
     start: as `now` gave it. hosts, devices: of all ranks, in any number; each is kept once, in the order of
-    first appearance, and without any this machine's name stands alone. clocks: as own_clock() gave them, of any ranks.
+    first appearance, and without any this machine's name stands alone. clocks: hosts of any ranks, and
+    the clock of each in Hz.
     """
     commit, dirty = git_state(CHECKOUT)
     return Provenance(
@@ -131,12 +131,6 @@ def _driver() -> str | None:
 def relevant(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that can change a measurement, by name in order; never a secret."""
     return {name: environ[name] for name in sorted(environ) if VARIABLES.fullmatch(name) and not SECRET.search(name)}
-
-
-def own_clock(device: "torch.device") -> list[tuple[str, float]]:
-    """This rank's host and the clock of the device that it computes on, in Hz; nothing where that can't be read."""
-    rate = clock_hz(device)
-    return [] if rate is None else [(socket.gethostname(), rate)]
 
 
 def least(clocks: Iterable[tuple[str, float]]) -> dict[str, float]:
