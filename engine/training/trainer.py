@@ -212,7 +212,7 @@ class Trainer:
         """Write the weights as they came, if that is asked for."""
         config = self.plan.config
         if config.export is not None and self.plan.pretrained is not None:
-            export(self.plan.pretrained, self.model, config.export)
+            export(self.plan.pretrained, self.comm, self.model.local_parameters(), config.export)
             log.info("wrote %s", config.export)
 
 

@@ -45,15 +45,16 @@ def read(pretrained: Pretrained, comm: Comm) -> ParallelModel:
 def test_what_is_read_on_a_grid_is_written_back_bit_for_bit(kind: str, grid: Grid, tmp_path: Path) -> None:
     config, dtype, files = KINDS[kind]
     pretrained = open_pretrained(write(tmp_path / "in", config, dtype=dtype, files=files))
-    run_ranks(grid, lambda comm: export(pretrained, read(pretrained, comm), tmp_path / "out"))
+    run_ranks(grid, lambda comm: export(pretrained, comm, read(pretrained, comm).local_parameters(), tmp_path / "out"))
     assert contents(tmp_path / "out") == contents(tmp_path / "in")
 
 
 def test_weights_that_can_not_be_written_say_where(tmp_path: Path) -> None:
     pretrained = open_pretrained(write(tmp_path / "in", LLAMA))
     (tmp_path / "file").write_text("")
+    comm = Comm(Grid())
     with pytest.raises(RunError, match=r"The weights could not be written to .*/file/out: .*Not a directory"):
-        export(pretrained, read(pretrained, Comm(Grid())), tmp_path / "file" / "out")
+        export(pretrained, comm, read(pretrained, comm).local_parameters(), tmp_path / "file" / "out")
 
 
 def test_a_rank_reads_as_many_elements_as_it_stores(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from math import prod
 from pathlib import Path
@@ -17,7 +17,6 @@ from engine.grid import Axis
 from engine.models.adapters.folder import Pretrained
 from engine.models.adapters.safetensors import BYTES, LENGTH_BYTES, StoredTensor
 from engine.models.adapters.values import Values, values_of
-from engine.parallel.model import ParallelModel
 from engine.placement import Placement
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -43,20 +42,21 @@ def weights_of(pretrained: Pretrained) -> Iterator[Values]:
         yield values_of(pretrained.stored, fetch)
 
 
-def export(pretrained: Pretrained, model: ParallelModel, folder: Path) -> None:
+def export(pretrained: Pretrained, comm: Comm, parameters: Mapping[str, Tensor], folder: Path) -> None:
     """Write the weights as they came: the same files, tensors and dtypes. All ranks together, on one file system.
 
-    Each rank writes its own part. The folder is there once it is whole. Raises RunError if it can't be written.
+    parameters: of this rank, by their serial names; it writes its own part. The folder is there once it is whole.
+    Raises RunError if it can't be written.
     """
-    comm, temporary = model.comm, folder.with_name(f".{folder.name}.part")
+    placements, temporary = pretrained.architecture.placements(), folder.with_name(f".{folder.name}.part")
     try:
         if comm.rank == 0:
             _prepare(pretrained, temporary)
         comm.barrier()
         with _Files(temporary) as files:
-            for name, parameter in model.local_parameters().items():
-                if _holds_first(model.placements[name], comm):
-                    _write(pretrained, model.placements[name], parameter.detach(), comm, files)
+            for name, parameter in parameters.items():
+                if _holds_first(placements[name], comm):
+                    _write(pretrained, placements[name], parameter.detach(), comm, files)
         comm.barrier()
         if comm.rank == 0:
             if folder.is_dir():
