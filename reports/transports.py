@@ -1,6 +1,6 @@
 """Which network carried a job's collectives, in words: what tells points from another, and what provenance says."""
 
-from engine.result.schema import Network, Transport
+from engine.result.transport import Network, Transport
 from reports.text import clean
 
 

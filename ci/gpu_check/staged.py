@@ -19,7 +19,7 @@ from engine.comm.contact import Line
 from engine.comm.groups import ProcessGroups
 from engine.comm.nccl import CudaStreams, NcclChannel
 from engine.grid import Axis
-from engine.measure.recorder import Flight
+from engine.measure.pending import Flight
 
 LATE_CYCLES = 2_000_000  # about a millisecond
 

@@ -13,7 +13,7 @@ from engine.comm.groups import ProcessGroups
 from engine.comm.launch import Launch, init_process_group
 from engine.comm.nccl import NcclChannel
 from engine.grid import Axis, Grid
-from engine.measure.recorder import Flight
+from engine.measure.pending import Flight
 from engine.result.gpu_check import Finding
 from gpu_check.messages import messages
 from gpu_check.pair import LIMIT, Pair, found_by_both

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from engine.comm.collective import Kind, Lane
 from engine.grid import Axis
-from engine.measure.recorder import Flight
+from engine.measure.pending import Flight
 
 # Renamed in torch 2.13; clusters run older ones.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

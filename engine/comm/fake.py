@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.comm.backend import launch, nothing
 from engine.comm.collective import Kind
-from engine.measure.recorder import Flight
+from engine.measure.pending import Flight
 
 
 class FakeChannel:

@@ -9,7 +9,7 @@ from torch import Tensor
 from engine.comm.backend import launch
 from engine.comm.collective import POINT_TO_POINT, Kind
 from engine.comm.contact import Line
-from engine.measure.recorder import Flight
+from engine.measure.pending import Flight
 
 
 class GlooChannel:

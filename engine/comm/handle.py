@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from engine.comm.outstanding import Call, Outstanding
-from engine.measure.recorder import Flight
+from engine.measure.pending import Flight
 
 
 class Handle:

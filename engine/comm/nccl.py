@@ -20,7 +20,7 @@ from torch import Tensor
 from engine.comm.backend import launch, nothing
 from engine.comm.collective import POINT_TO_POINT, Kind
 from engine.comm.contact import Line
-from engine.measure.recorder import Flight
+from engine.measure.pending import Flight
 
 
 class CudaStreams:

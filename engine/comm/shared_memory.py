@@ -20,7 +20,7 @@ from engine.comm.backend import Channel, all_gather
 from engine.comm.collective import POINT_TO_POINT, Kind
 from engine.comm.contact import Line
 from engine.comm.neighbours import MESSAGE, MOST_RANKS, Door, Neighbour, Own, host
-from engine.measure.recorder import Flight
+from engine.measure.pending import Flight
 
 log = logging.getLogger(__name__)
 SWITCH = "PAR4D_SHARED_MEMORY"

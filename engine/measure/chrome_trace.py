@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.files import write_text
-from engine.measure.recorder import COMPUTE, TraceEvent
+from engine.measure.recording import COMPUTE, TraceEvent
 
 
 def write(path: Path, traced: list[TraceEvent], *, rank: int, about: dict[str, object]) -> None:

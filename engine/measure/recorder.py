@@ -6,7 +6,6 @@ are exposed communication, what is left of the step is compute, and compute with
 
 from bisect import bisect_right
 from collections import defaultdict
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
@@ -14,143 +13,8 @@ import torch
 from engine.measure.clock import Clock, EventClock, HostClock, Stamp
 from engine.measure.intervals import common, covered, length, union
 from engine.measure.machine import link_bytes, processor_s
-
-
-@dataclass(slots=True)
-class Tally:
-    """Sums for one kind of collective along one axis. num_bytes: this rank's input buffers, or what it receives.
-
-    time_s: in flight; 0 if it isn't timed.
-    """
-
-    calls: int = 0
-    num_bytes: int = 0
-    time_s: float = 0.0
-
-
-@dataclass(slots=True)
-class PhaseSeconds:
-    """Seconds of one phase: compute, waits that nothing could avoid, other waits, and compute that hides something."""
-
-    compute_s: float = 0.0
-    blocking_s: float = 0.0
-    exposed_s: float = 0.0
-    hidden_s: float = 0.0
-
-
-@dataclass(slots=True)
-class AxisSeconds:
-    """Seconds waited for collectives along one axis, and seconds that they were in flight while the rank computed.
-
-    Of collectives in flight together each counts.
-    """
-
-    exposed_s: float = 0.0
-    hidden_s: float = 0.0
-
-
-@dataclass(slots=True)
-class Flight:
-    """One collective, whose moments are stamped as they come.
-
-    blocking: nothing is left to do without its result when it is waited for. at_once: the wait for it begins when it is
-    issued. began: when its lane came to it, where that is stamped. in_line: it is on a stream, so that two moments
-    need no stamp: it begins when it is issued and the one before it on its lane has ended, and the wait for it ends
-    when it has ended.
-    """
-
-    clock: Clock
-    kind: str
-    axis: str
-    lane: str
-    blocking: bool
-    at_once: bool
-    issued: Stamp
-    began: Stamp | None = None
-    done: Stamp | None = None
-    waited: Stamp | None = None
-    resumed: Stamp | None = None
-    in_line: bool = False
-
-    def begin(self, *, in_line: bool = False) -> None:
-        """Its lane comes to it, or will in its turn."""
-        self.in_line = in_line
-        if not in_line:
-            self.began = self.clock.stamp()
-
-    def end(self) -> None:
-        """Its result is there."""
-        self.done = self.clock.stamp()
-
-    def wait(self, *, unavoidable: bool) -> None:
-        """The rank stands still for it from now on, or from the beginning if nothing was to be done meanwhile."""
-        self.waited = self.issued if self.at_once else self.clock.stamp()
-        self.blocking |= unavoidable
-
-    def resume(self) -> None:
-        """The rank goes on; only the first time counts."""
-        if self.resumed is None and not self.in_line:
-            self.resumed = self.clock.stamp()
-
-
-@dataclass(frozen=True, slots=True)
-class TraceEvent:
-    """Something of a step, in seconds from its start. kind: phase, wait or collective, which is issued first."""
-
-    lane: str
-    kind: str
-    name: str
-    start_s: float
-    end_s: float
-    issued_s: float | None = None
-
-
-COMPUTE = "compute"
-"""The lane of what the rank itself does."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Flown:
-    """A flight in seconds from the start of the step."""
-
-    flight: Flight
-    issued: float
-    start: float
-    done: float
-    waited: float
-    resumed: float
-
-
-@dataclass(slots=True)
-class Recording:
-    """What was recorded since the last clear(): sums over `steps` steps, and the marks and flights of the last one.
-
-    timed: whether anything but the length of the steps was; if not, phases, axes, lanes and events are empty. lanes:
-    seconds with a collective in flight. processor_s: of all threads of this process; received_bytes, sent_bytes: of the
-    host name's network.
-    """
-
-    timed: bool = True
-    steps: int = 0
-    time_s: float = 0.0
-    tallies: dict[tuple[str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
-    phases: dict[str, PhaseSeconds] = field(default_factory=lambda: defaultdict(PhaseSeconds))
-    axes: dict[str, AxisSeconds] = field(default_factory=lambda: defaultdict(AxisSeconds))
-    lanes: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    processor_s: float = 0.0
-    received_bytes: int = 0
-    sent_bytes: int = 0
-    marks: list[tuple[str, float]] = field(default_factory=list)
-    flown: list[_Flown] = field(default_factory=list)
-
-    @property
-    def events(self) -> list[TraceEvent]:
-        """Of the last step: its phases, then each collective and the wait for it."""
-        events = [TraceEvent(COMPUTE, "phase", name, start, end) for (name, start), (_, end) in pairwise(self.marks)]
-        for f in self.flown:
-            wait = TraceEvent(COMPUTE, "wait", f"{f.flight.kind} {f.flight.axis}", f.waited, f.resumed)
-            events += [TraceEvent(f.flight.lane, "collective", f.flight.kind, f.start, f.done, f.issued), wait]
-        return events
+from engine.measure.pending import Flight, Flown, seconds
+from engine.measure.recording import Recording, Tally
 
 
 class Recorder:
@@ -224,11 +88,11 @@ class Recorder:
             total.tallies[key].calls += tally.calls
             total.tallies[key].num_bytes += tally.num_bytes
         if self._timing:
-            self._add_times(marks, self._flown(origin, step_s))
+            self._add_times(marks, seconds(self._flights, origin, step_s))
         self._forget_step()
         return step_s
 
-    def _add_times(self, marks: list[tuple[str, float]], flown: list[_Flown]) -> None:
+    def _add_times(self, marks: list[tuple[str, float]], flown: list[Flown]) -> None:
         total = self.total
         waits = union((f.waited, f.resumed) for f in flown)
         flights = union((f.start, f.done) for f in flown)
@@ -242,30 +106,7 @@ class Recorder:
             self._add(f, hidden, marks[bisect_right(begins, f.waited) - 1][0])
         total.marks, total.flown = marks, flown
 
-    def _flown(self, origin: Stamp, end_s: float) -> list[_Flown]:
-        """The flights in seconds from the origin. One that was never waited for lasts until the end.
-
-        Where nobody says when a lane came to a collective, it began when it was issued, or when the one before it on
-        its lane ended: as on a stream, and as far as is known of gloo.
-        """
-        flown, lane_free = [], dict[str, float]()
-        for flight in self._flights:
-            issued, began, done, waited, resumed = (
-                None if stamp is None else self._clock.seconds(origin, stamp)
-                for stamp in (flight.issued, flight.began, flight.done, flight.waited, flight.resumed)
-            )
-            assert issued is not None
-            waited = end_s if waited is None else waited
-            if flight.in_line and done is not None and flight.waited is not None:
-                resumed = max(waited, done)
-            resumed = waited if resumed is None else resumed
-            done = resumed if done is None else min(done, resumed)
-            start = min(done, max(issued, lane_free.get(flight.lane, issued)) if began is None else began)
-            lane_free[flight.lane] = done
-            flown.append(_Flown(flight, issued, start, done, waited, resumed))
-        return flown
-
-    def _add(self, f: _Flown, hidden_s: float, waited_in: str) -> None:
+    def _add(self, f: Flown, hidden_s: float, waited_in: str) -> None:
         """Add one flight to the sums, and the wait for it to those of the phase in which it was."""
         exposed_s = f.resumed - f.waited
         self.total.tallies[f.flight.kind, f.flight.axis].time_s += f.done - f.start

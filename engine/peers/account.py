@@ -22,7 +22,7 @@ from engine.peers.memory import Both, both
 from engine.peers.ranks import OWN, Job, failure
 from engine.result import provenance
 from engine.result.peers import Asked, Comparison, Peaks, PeersResult, Work, parse
-from engine.result.schema import Transport
+from engine.result.transport import Transport
 from engine.training.failure import end_after
 
 log = logging.getLogger(__name__)

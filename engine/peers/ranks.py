@@ -24,7 +24,8 @@ from engine.peers.memory import Room
 from engine.peers.standstill import At, Fail, Turn, nobody, start
 from engine.progress import log_to_stderr
 from engine.result.peers import SIDES, Measured, SideName
-from engine.result.schema import Memory, Transport
+from engine.result.schema import Memory
+from engine.result.transport import Transport
 
 if TYPE_CHECKING:
     import torch.distributed as dist

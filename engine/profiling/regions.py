@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.profiler import record_function
 
-from engine.measure.recorder import Flight, Recorder
+from engine.measure.pending import Flight
+from engine.measure.recorder import Recorder
 from engine.profiling.names import Region, collective
 
 

@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from engine.comm.funnel import Comm
 from engine.files import write_bytes
 from engine.measure import chrome_trace
-from engine.measure.recorder import Recording
+from engine.measure.recording import Recording
 from engine.parallel.model import ParallelModel
 from engine.profiling.names import Region
 from engine.profiling.regions import NamingRecorder, layers_named

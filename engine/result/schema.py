@@ -21,6 +21,7 @@ from engine.result.matmul import Tuning
 from engine.result.metrics import Paired
 from engine.result.profile import Profile
 from engine.result.step import Breakdown, Collective, Timeline
+from engine.result.transport import Transport
 from engine.schema import Record, first_problem
 
 SCHEMA: Literal["par4d.result"] = "par4d.result"
@@ -155,33 +156,6 @@ class Variant(Record):
     collectives: tuple[Collective, ...] = ()
     breakdown: Breakdown | None = None
     timeline: Timeline | None = None
-
-
-class Network(Record):
-    """What so many ranks say alike of the network between them; None where it wasn't said.
-
-    name: as the library's log calls it, such as Socket, IB or AWS Libfabric; of gloo tcp, shared memory where the ranks
-    of a host exchange through theirs, or "tcp and shared memory"; unread says why there is none. interfaces: those of
-    TCP. provider: libfabric's, such as cxi. gpu_direct_ranks: those that say that network devices access device memory
-    themselves. host: of the first of these ranks.
-    """
-
-    name: str | None = None
-    interfaces: str | None = None
-    provider: str | None = None
-    unread: str | None = None
-    ranks: int
-    gpu_direct_ranks: int | None = None
-    host: str
-
-
-class Transport(Record):
-    """What carried collectives between ranks, as the back end itself said. library, plugin: with their versions."""
-
-    backend: Literal["gloo", "nccl"]
-    library: str | None = None
-    plugin: str | None = None
-    networks: tuple[Network, ...]
 
 
 class Provenance(Record):

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from engine.layers.attention import computed_by
-from engine.measure.recorder import Flight, Recorder
+from engine.measure.pending import Flight
+from engine.measure.recorder import Recorder
 from engine.planning.events import Attention, Event, Issue, Mark, Product, Segment, Sweep, Wait
 
 aten = torch.ops.aten

@@ -17,11 +17,11 @@ from engine.measure.clock_rate import clock_hz
 from engine.measure.gemm import JOINT_SIZES, joint
 from engine.measure.machine import core_limit, cores, machine_name
 from engine.measure.memory import peak_bytes
-from engine.measure.recorder import AxisSeconds, PhaseSeconds, Recording
+from engine.measure.recording import AxisSeconds, PhaseSeconds, Recording
 from engine.profiling.session import Profiling
 from engine.result import metrics, provenance
 from engine.result.profile import Profile, ProfileTrace
-from engine.result.schema import Iteration, Memory, Transport
+from engine.result.schema import Iteration, Memory
 from engine.result.step import (
     AxisTime,
     Bound,
@@ -34,6 +34,7 @@ from engine.result.step import (
     Span,
     Timeline,
 )
+from engine.result.transport import Transport
 from engine.training.network import grouped, with_memory
 
 NETWORK_BYTES = 600

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.comm.transport import Backend, Heard
-from engine.result.schema import Network, Transport
+from engine.result.transport import Network, Transport
 
 SHARED_MEMORY = "shared memory"
 

@@ -21,7 +21,8 @@ from engine.errors import RunError
 from engine.layers.dropout import BatchRows
 from engine.layers.matmul import Kernels
 from engine.measure.memory import free_bytes
-from engine.measure.recorder import Recorder, Recording
+from engine.measure.recorder import Recorder
+from engine.measure.recording import Recording
 from engine.models.adapters.files import export, weights_of
 from engine.models.flops import hardware_flops
 from engine.overlap.flags import AUTO, Overlap

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from statistics import mean, median
 
-from engine.measure.recorder import Recording
+from engine.measure.recording import Recording
 from engine.overlap.flags import Overlap
 from engine.overlap.schedule import GatheredMemory
 from engine.progress import RENEWED

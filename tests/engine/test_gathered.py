@@ -16,7 +16,7 @@ from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
 from engine.measure import machine
 from engine.measure.machine import cores, counted, link_bytes
-from engine.measure.recorder import Recording
+from engine.measure.recording import Recording
 from engine.result.step import Breakdown, LaneTime, Machine
 from engine.training.gathered import _bound, _busiest, _by_host, breakdown, joint_peak
 

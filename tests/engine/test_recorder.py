@@ -6,7 +6,9 @@ from typing import ClassVar
 import pytest
 import torch
 
-from engine.measure.recorder import Flight, Recorder, Tally, TraceEvent
+from engine.measure.pending import Flight
+from engine.measure.recorder import Recorder
+from engine.measure.recording import Tally, TraceEvent
 
 
 class Hands:

@@ -20,7 +20,8 @@ from torch import Tensor
 from engine.comm.collective import POINT_TO_POINT, Kind, Lane
 from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
-from engine.measure.recorder import Flight, Recorder
+from engine.measure.pending import Flight
+from engine.measure.recorder import Recorder
 
 T = TypeVar("T")
 TIMEOUT_S = 300

@@ -17,19 +17,8 @@ from engine.overlap.bucket import bucket_bytes
 from engine.overlap.flags import Pace
 from engine.result.device import GemmPoint
 from engine.result.energy import COMPONENTS, Component, ComponentEnergy, Energy
-from engine.result.schema import (
-    Breakdown,
-    Collective,
-    Iteration,
-    Memory,
-    Model,
-    Network,
-    Provenance,
-    Result,
-    Summary,
-    Transport,
-    write,
-)
+from engine.result.schema import Breakdown, Collective, Iteration, Memory, Model, Provenance, Result, Summary, write
+from engine.result.transport import Network, Transport
 
 ALL = "oar,ors,oag,cache=auto,data"
 START = datetime(2026, 3, 2, 1, 0, tzinfo=UTC)

@@ -9,7 +9,8 @@ from sample_ablation import ablation
 from sample_results import save, train, transport
 from test_report_overlap import table
 
-from engine.result.schema import Result, Transport
+from engine.result.schema import Result
+from engine.result.transport import Transport
 from reports.site import build
 from reports.transports import network, words
 

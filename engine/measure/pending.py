@@ -1,0 +1,86 @@
+"""A collective between its issue and the end of the wait for it: its moments, as stamps and in seconds of a step."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from engine.measure.clock import Clock, Stamp
+
+
+@dataclass(slots=True)
+class Flight:
+    """One collective, whose moments are stamped as they come.
+
+    blocking: nothing is left to do without its result when it is waited for. at_once: the wait for it begins when it is
+    issued. began: when its lane came to it, where that is stamped. in_line: it is on a stream, so that two moments
+    need no stamp: it begins when it is issued and the one before it on its lane has ended, and the wait for it ends
+    when it has ended.
+    """
+
+    clock: Clock
+    kind: str
+    axis: str
+    lane: str
+    blocking: bool
+    at_once: bool
+    issued: Stamp
+    began: Stamp | None = None
+    done: Stamp | None = None
+    waited: Stamp | None = None
+    resumed: Stamp | None = None
+    in_line: bool = False
+
+    def begin(self, *, in_line: bool = False) -> None:
+        """Its lane comes to it, or will in its turn."""
+        self.in_line = in_line
+        if not in_line:
+            self.began = self.clock.stamp()
+
+    def end(self) -> None:
+        """Its result is there."""
+        self.done = self.clock.stamp()
+
+    def wait(self, *, unavoidable: bool) -> None:
+        """The rank stands still for it from now on, or from the beginning if nothing was to be done meanwhile."""
+        self.waited = self.issued if self.at_once else self.clock.stamp()
+        self.blocking |= unavoidable
+
+    def resume(self) -> None:
+        """The rank goes on; only the first time counts."""
+        if self.resumed is None and not self.in_line:
+            self.resumed = self.clock.stamp()
+
+
+@dataclass(frozen=True, slots=True)
+class Flown:
+    """A flight in seconds from the start of the step."""
+
+    flight: Flight
+    issued: float
+    start: float
+    done: float
+    waited: float
+    resumed: float
+
+
+def seconds(flights: Iterable[Flight], origin: Stamp, end_s: float) -> list[Flown]:
+    """The flights in seconds from the origin. One that was never waited for lasts until the end.
+
+    Where nobody says when a lane came to a collective, it began when it was issued, or when the one before it on its
+    lane ended: as on a stream, and as far as is known of gloo.
+    """
+    flown, lane_free = [], dict[str, float]()
+    for flight in flights:
+        issued, began, done, waited, resumed = (
+            None if stamp is None else flight.clock.seconds(origin, stamp)
+            for stamp in (flight.issued, flight.began, flight.done, flight.waited, flight.resumed)
+        )
+        assert issued is not None
+        waited = end_s if waited is None else waited
+        if flight.in_line and done is not None and flight.waited is not None:
+            resumed = max(waited, done)
+        resumed = waited if resumed is None else resumed
+        done = resumed if done is None else min(done, resumed)
+        start = min(done, max(issued, lane_free.get(flight.lane, issued)) if began is None else began)
+        lane_free[flight.lane] = done
+        flown.append(Flown(flight, issued, start, done, waited, resumed))
+    return flown

@@ -1,0 +1,88 @@
+"""What is known of recorded steps: sums of their calls, bytes and seconds, and what happened in the last of them."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from engine.measure.pending import Flown
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums for one kind of collective along one axis. num_bytes: this rank's input buffers, or what it receives.
+
+    time_s: in flight; 0 if it isn't timed.
+    """
+
+    calls: int = 0
+    num_bytes: int = 0
+    time_s: float = 0.0
+
+
+@dataclass(slots=True)
+class PhaseSeconds:
+    """Seconds of one phase: compute, waits that nothing could avoid, other waits, and compute that hides something."""
+
+    compute_s: float = 0.0
+    blocking_s: float = 0.0
+    exposed_s: float = 0.0
+    hidden_s: float = 0.0
+
+
+@dataclass(slots=True)
+class AxisSeconds:
+    """Seconds waited for collectives along one axis, and seconds that they were in flight while the rank computed.
+
+    Of collectives in flight together each counts.
+    """
+
+    exposed_s: float = 0.0
+    hidden_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """Something of a step, in seconds from its start. kind: phase, wait or collective, which is issued first."""
+
+    lane: str
+    kind: str
+    name: str
+    start_s: float
+    end_s: float
+    issued_s: float | None = None
+
+
+COMPUTE = "compute"
+"""The lane of what the rank itself does."""
+
+
+@dataclass(slots=True)
+class Recording:
+    """What was recorded since the last clear(): sums over `steps` steps, and the marks and flights of the last one.
+
+    timed: whether anything but the length of the steps was; if not, phases, axes, lanes and events are empty. lanes:
+    seconds with a collective in flight. processor_s: of all threads of this process; received_bytes, sent_bytes: of the
+    host name's network.
+    """
+
+    timed: bool = True
+    steps: int = 0
+    time_s: float = 0.0
+    tallies: dict[tuple[str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
+    phases: dict[str, PhaseSeconds] = field(default_factory=lambda: defaultdict(PhaseSeconds))
+    axes: dict[str, AxisSeconds] = field(default_factory=lambda: defaultdict(AxisSeconds))
+    lanes: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    processor_s: float = 0.0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    marks: list[tuple[str, float]] = field(default_factory=list)
+    flown: list[Flown] = field(default_factory=list)
+
+    @property
+    def events(self) -> list[TraceEvent]:
+        """Of the last step: its phases, then each collective and the wait for it."""
+        events = [TraceEvent(COMPUTE, "phase", name, start, end) for (name, start), (_, end) in pairwise(self.marks)]
+        for f in self.flown:
+            wait = TraceEvent(COMPUTE, "wait", f"{f.flight.kind} {f.flight.axis}", f.waited, f.resumed)
+            events += [TraceEvent(f.flight.lane, "collective", f.flight.kind, f.start, f.done, f.issued), wait]
+        return events
