@@ -21,7 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from engine.comm import process_group
 from engine.comm.funnel import Comm
-from engine.comm.process_group import NAME, MemoryGroup, carried, register
+from engine.comm.memory_collectives import MemoryGroup
+from engine.comm.process_group import NAME, carried, register
 from engine.errors import ContactError
 from engine.grid import Grid
 from engine.result.peers import UNEQUAL, Measured, Side, is_equal, road
