@@ -21,8 +21,8 @@ from reframe.core.builtins import parameter, run_after, run_before, variable
 
 import systems
 from engine.grid import Grid
-from engine.peers.contest import CONTESTS
 from engine.peers.environments import lacking
+from engine.peers.registry import CONTESTS
 from suites.matches import case_of, matches, our_micro_batch, room
 from suites.night import Worth
 from suites.point_training import ON_THIS_MACHINE, SYSTEM, PointTraining

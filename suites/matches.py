@@ -7,9 +7,10 @@ from engine.batch import Batch
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.peers.candidates import candidates
-from engine.peers.contest import ALONE, CONTESTS, Case
+from engine.peers.contest import Case
 from engine.peers.layout import Layout
 from engine.peers.memory import Room
+from engine.peers.registry import ALONE, CONTESTS
 from engine.planning.memory import Workload
 from engine.planning.rank import Job
 from suites.series import Point, points

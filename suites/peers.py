@@ -17,7 +17,7 @@ from reframe.core.builtins import parameter, run_before, variable
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.catalogue import lookup
-from engine.peers.contest import CONTESTS
+from engine.peers.registry import CONTESTS
 from suites.engine_test import EngineTest
 from suites.point_training import SYSTEM, OfSeries
 from suites.ratios import check_one_contest, contest_figures

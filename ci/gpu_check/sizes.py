@@ -9,8 +9,9 @@ from engine.batch import Batch
 from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL
-from engine.peers.contest import CONTESTS, Case
+from engine.peers.contest import Case
 from engine.peers.memory import Room, both
+from engine.peers.registry import CONTESTS
 from engine.planning.memory import BYTES, Footprint, Needs, Workload
 from engine.training.config import PrecisionName
 

@@ -16,8 +16,9 @@ from engine.loading import loading
 from engine.models.choice import ModelChoice
 from engine.options import Bytes, Device, Grids, Labels, Out, words
 from engine.overlap.flags import ALL
-from engine.peers.contest import CONTESTS, Case, Sampling
+from engine.peers.contest import Case, Sampling
 from engine.peers.layout import Layout, parse
+from engine.peers.registry import CONTESTS
 from engine.result.names import UNTUNED
 from engine.training.config import MODEL, OverlapFlags, PrecisionOption
 

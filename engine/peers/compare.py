@@ -21,11 +21,12 @@ from engine.grid import Grid
 from engine.peers import environments
 from engine.peers.account import Account, told
 from engine.peers.apart import order_in_a_job, put_together
-from engine.peers.contest import CONTESTS, OWN_CONTEST, TOLERANCES, Case, Contest, Tolerance, Unavailable
+from engine.peers.contest import TOLERANCES, Case, Contest, Tolerance, Unavailable
 from engine.peers.fit import room_here, settled
 from engine.peers.layout import Layout
 from engine.peers.memory import Both, Room, both
 from engine.peers.ranks import Job, run_ranks, take_part
+from engine.peers.registry import CONTESTS, OWN_CONTEST
 from engine.planning.fit import check_grid
 from engine.result.metrics import paired_ratio, ratio_of_medians
 from engine.result.peers import (
@@ -58,7 +59,7 @@ def chosen(names: Sequence[str], grids: Sequence[Grid] = (), layouts: Sequence[L
     Raises UsageError for an unknown name, a grid or a layout that one of them is no match for, or a named one whose
     environment isn't there.
     """
-    known = CONTESTS | {OWN_CONTEST.name: OWN_CONTEST}
+    known = {**CONTESTS, OWN_CONTEST.name: OWN_CONTEST}
     for name in names:
         if name not in (*known, "all"):
             raise UsageError(f"No peer is called {name!r}: {nearest(name, [*known, 'all'])}")

@@ -1,11 +1,12 @@
 """The same serial model under other people's parallelism, to be timed against the engine's grid in the same run.
 
-A peer is one short file with a class that satisfies peer.Peer, and one line in CONTESTS. No torch in this one.
+What is known of each peer, with what its library is set to, is a file in known/, which is found by being there
+(registry.py). It names the class that satisfies peer.Peer, which only ranks load: no torch in this file and in those.
 """
 
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
 
@@ -16,12 +17,26 @@ from engine.models.architecture import Architecture
 from engine.options import Seconds
 from engine.overlap.flags import ALL, Overlap
 from engine.peers.layout import SPLITS, Layout, Split, usual
-from engine.result.names import UNTUNED
 from engine.timeouts import Timeouts
 from engine.training.config import OptimConfig, PrecisionName
 
 Road = Literal["equal", "own", "gloo"]
 """Which way the collectives of both sides go between ranks of a host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What a library is set to for speed, on processors and on GPUs, beyond what a contest itself fixes; None is the
+    library's own. The columns of GPUs follow the libraries' sources; no GPU has run them yet.
+
+    source: a file of the library at the version that guests/*.txt pins, or a page of its documentation. needs: the
+    module that has the kernel; where it isn't installed, the value is that of processors.
+    """
+
+    cpu: Any
+    cuda: Any
+    source: str
+    needs: str | None = None
 
 
 class Unavailable(EngineError):
@@ -47,7 +62,7 @@ class Contest:
     grid: Grid
     target: float | None
     built_by: str
-    axes: tuple[str, ...]
+    axes: tuple[str, ...] = ()
     ties: bool = True
     tunes: bool = False
     library: str | None = None
@@ -133,7 +148,7 @@ WHOLE = "vocabulary and activations whole on each rank, clipped by the norm over
 STREAM_WHOLE, STREAM_BY_POSITIONS = "activations whole on each", "activations by positions"
 
 
-def _and_by_positions(contest: Contest) -> tuple[Contest, Contest]:
+def and_by_positions(contest: Contest) -> tuple[Contest, Contest]:
     """A library's tensor parallelism, and its module's SequenceParallel, which splits the residual stream, too."""
     module, _, _ = contest.built_by.partition(":")
     return contest, replace(
@@ -144,213 +159,6 @@ def _and_by_positions(contest: Contest) -> tuple[Contest, Contest]:
         does=contest.does.replace(STREAM_WHOLE, STREAM_BY_POSITIONS),
         about="tensor",
     )
-
-
-CONTESTS = {
-    contest.name: contest
-    for contest in (
-        Contest("plain", "plain PyTorch", Grid(), 1.0, "engine.peers.plain:Plain", ()),
-        Contest("compile", "plain PyTorch, torch.compile", Grid(), 1.05, "engine.peers.compiled:Compiled", ()),
-        Contest("transformers", "Hugging Face transformers", Grid(), None, "engine.peers.hugging_face:HuggingFace", ()),
-        Contest("ddp", "DistributedDataParallel", Grid(data=2), 1.0, "engine.peers.ddp:DDP", ("data",)),
-        Contest("fsdp2", "fully_shard, keeps gathered weights", Grid(z=2), 1.0, "engine.peers.fsdp2:FSDP2", ("z",)),
-        Contest(
-            "fsdp2-reshard",
-            "fully_shard, gathers twice",
-            Grid(z=2),
-            None,
-            "engine.peers.fsdp2:FSDP2Reshard",
-            ("z",),
-        ),
-        Contest("hsdp", "fully_shard, hybrid", Grid(z=2, data=2), 1.0, "engine.peers.hsdp:HSDP", ("z", "data")),
-        Contest(
-            "tensor-parallel",
-            "DTensor tensor parallelism",
-            Grid(x=2),
-            1.0,
-            "engine.peers.tensor_parallel:TensorParallel",
-            ("x",),
-            ties=False,
-        ),
-        Contest(
-            "tensor-parallel-sp",
-            "DTensor tensor and sequence parallelism",
-            Grid(x=2),
-            0.95,
-            "engine.peers.tensor_parallel:SequenceParallelToo",
-            ("x",),
-            ties=False,
-        ),
-        *(
-            Contest(
-                f"pipeline-{name}",
-                f"torch.distributed.pipelining, {what}",
-                Grid(z=2),
-                0.95,
-                f"engine.peers.guests.pipelining:{built}",
-                (),
-                ties=False,
-                splits=("pipeline",),
-                does=WHOLE,
-                chunks=chunks,
-            )
-            for name, what, built, chunks in (
-                ("gpipe", "GPipe", "GPipe", 1),
-                ("1f1b", "1F1B", "OneForwardOneBackward", 1),
-                ("interleaved", "interleaved 1F1B", "Interleaved", 2),
-                ("zero-bubble", "interleaved zero bubble", "ZeroBubble", 2),
-            )
-        ),
-        *_and_by_positions(
-            Contest(
-                "megatron-core",
-                "Megatron-core",
-                Grid(x=2),
-                0.95,
-                "engine.peers.guests.megatron_core:MegatronCore",
-                (),
-                library="megatron-core",
-                splits=("tensor", "pipeline", "data"),
-                does=f"vocabulary split over tensor ranks, {STREAM_WHOLE}, attention in parts but with "
-                "Transformer Engine, clipped by the norm over all ranks",
-            )
-        ),
-        *(
-            Contest(
-                f"deepspeed-zero{stage}",
-                f"DeepSpeed, ZeRO-{stage}",
-                Grid(z=2),
-                0.95,
-                f"engine.peers.guests.deepspeed:ZeRO{stage}",
-                (),
-                library="deepspeed",
-                splits=("data",),
-                does=WHOLE,
-            )
-            for stage in (1, 2, 3)
-        ),
-        Contest(
-            "deepspeed-pipeline",
-            "DeepSpeed, pipeline with ZeRO-1",
-            Grid(z=2),
-            0.95,
-            "engine.peers.guests.deepspeed:Pipeline",
-            (),
-            ties=False,
-            library="deepspeed",
-            splits=("pipeline", "data"),
-            does=WHOLE,
-            about="pipeline",
-        ),
-        Contest(
-            "deepspeed-3d",
-            "DeepSpeed-3D: tensor, pipeline and data ranks, ZeRO-1",
-            Grid(x=2),
-            0.95,
-            "engine.peers.guests.deepspeed:Pipeline",
-            (),
-            ties=False,
-            library="deepspeed",
-            splits=("tensor", "pipeline", "data"),
-            does="vocabulary split over tensor ranks and logits gathered, activations whole on each, clipped by the "
-            "norm over all ranks",
-            about="tensor",
-        ),
-        *_and_by_positions(
-            Contest(
-                "torchtitan",
-                "torchtitan",
-                Grid(x=2),
-                0.95,
-                "engine.peers.guests.torchtitan:TorchTitan",
-                (),
-                library="torchtitan",
-                splits=("tensor", "pipeline", "data"),
-                does=f"vocabulary split over tensor ranks, {STREAM_WHOLE}, weights over data ranks (FSDP), whose "
-                "gradients are summed in fp32 always, clipped by the norm over all ranks",
-                family="llama",
-            )
-        ),
-        Contest(
-            "transformers-tp",
-            "transformers' own tensor parallelism",
-            Grid(x=2),
-            0.95,
-            "engine.peers.guests.transformers_tp:TransformersTP",
-            (),
-            splits=("tensor", "data"),
-            does="vocabulary split over tensor ranks and logits gathered, activations whole on each, weights split "
-            "over data ranks (FSDP), clipped by the norm over all ranks",
-            about="tensor",
-        ),
-        Contest(
-            "colossalai",
-            "Colossal-AI",
-            Grid(x=2),
-            0.95,
-            "engine.peers.guests.colossalai:ColossalAI",
-            (),
-            library="colossalai",
-            splits=("tensor", "pipeline", "data"),
-            does="vocabulary split over tensor ranks, activations whole on each, GPT-2's attention in parts on "
-            "processors, clipped by the norm over all ranks",
-        ),
-        Contest(
-            "axonn",
-            "AxoNN, rows and data",
-            Grid(x=2),
-            0.95,
-            "engine.peers.guests.axonn:AxoNN",
-            (),
-            ties=False,
-            library="axonn",
-            splits=("tensor", "data"),
-            does="head split over tensor ranks and logits gathered, table and activations whole on each, clipped by "
-            "the norm over all ranks",
-        ),
-        Contest(
-            "axonn-depth",
-            "AxoNN, depth and rows",
-            Grid(z=2),
-            0.95,
-            "engine.peers.guests.axonn:Depth",
-            (),
-            ties=False,
-            library="axonn",
-            splits=("data", "tensor"),
-            does="head split over tensor ranks and logits gathered, table and activations whole on each, weights "
-            "split over data ranks, clipped by the norm over all ranks",
-            about="data",
-        ),
-        Contest(
-            "litgpt",
-            "litgpt through Fabric, DDP",
-            Grid(data=2),
-            0.95,
-            "engine.peers.guests.litgpt:LitGPT",
-            (),
-            library="litgpt",
-            splits=("data",),
-            does=WHOLE,
-            recomputes=False,
-        ),
-    )
-}
-
-
-ALONE = ("plain", "compile", "transformers")
-"""Peers of one device."""
-
-OWN_CONTEST = Contest(
-    UNTUNED,
-    "the engine without its tuner",
-    Grid(),
-    None,
-    "engine.peers.untuned:Untuned",
-    tuple(axis.value for axis in Axis),
-    tunes=True,
-)
-"""What a tuned engine gains over itself. It is no one else's, so it is held only where it is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,3 +103,25 @@ class FSDP2Reshard(FSDP2):
     def before(self, last: bool) -> AbstractContextManager[object]:
         """See FSDP2.before: shards, always."""
         return nullcontext()
+
+
+class HSDP(FSDP2):
+    """Shards over z, copies over data, on a mesh whose second dimension is the sharded one.
+
+    Where activations are recomputed weights are gathered again, too.
+    """
+
+    settings = "hsdp"
+
+    def how(self, case: Case, comm: Comm) -> dict[str, Any]:
+        """See FSDP2.how."""
+        return super().how(case, comm) | ({"reshard_after_forward": True} if case.checkpoint_activations else {})
+
+    def before(self, last: bool) -> AbstractContextManager[object]:
+        """Gradients are sharded after each micro-batch, and summed over copies after the last."""
+        self._model.set_requires_all_reduce(last)  # type: ignore[operator]
+        return nullcontext()
+
+    def mesh(self, comm: Comm) -> DeviceMesh:
+        """Ranks in the engine's order: z within data."""
+        return init_device_mesh(comm.device.type, (comm.grid.data, comm.grid.z), mesh_dim_names=("replicate", "shard"))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from engine.peers.contest import ALONE, CONTESTS
+from engine.peers.registry import ALONE, CONTESTS
 from engine.result import metrics
 from engine.result.peers import FEWEST_JOBS
 from reports import bars, published, text

@@ -25,12 +25,13 @@ from engine.models.llama.config import LlamaConfig
 from engine.peers import away, environments
 from engine.peers.alternate import our_side
 from engine.peers.compare import compare
-from engine.peers.contest import CONTESTS, TOLERANCES, Case, Contest, Unavailable
+from engine.peers.contest import TOLERANCES, Case, Contest, Unavailable
 from engine.peers.guests import torchtitan
 from engine.peers.guests.__main__ import guest_step, of_all
 from engine.peers.guests.order import Order
 from engine.peers.layout import Layout
 from engine.peers.peer import Values
+from engine.peers.registry import CONTESTS
 from engine.result.peers import Measured
 from engine.training.config import OptimConfig, PrecisionName
 

@@ -22,9 +22,9 @@ from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers import environments
-from engine.peers.contest import CONTESTS
 from engine.peers.layout import Layout
-from engine.peers.settings import chosen, every
+from engine.peers.registry import CONTESTS, OPTIONS
+from engine.peers.settings import chosen
 from engine.result.peers import Measured
 
 AT_EACH_CHANGE = {
@@ -146,7 +146,7 @@ def test_the_installed_library_takes_each_setting(library: str) -> None:
         pytest.skip(reason)
     script = BUILDS[library]
     for device in ("cpu", "cuda"):
-        given = {section: chosen(library, section, device) for section in every()[library]}
+        given = {section: chosen(library, section, device) for section in OPTIONS[library]}
         script += f"for name, own in {given!r}.items(): known[name](**own)\n"
     done = subprocess.run(
         [environments.python_of(library), "-P", "-c", script],

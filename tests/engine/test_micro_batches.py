@@ -12,8 +12,9 @@ from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.alternate import measure
-from engine.peers.contest import CONTESTS, Case, Contest
+from engine.peers.contest import Case, Contest
 from engine.peers.layout import Layout
+from engine.peers.registry import CONTESTS
 from engine.result.peers import Measured
 from engine.training.config import OptimConfig
 

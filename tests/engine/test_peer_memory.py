@@ -13,8 +13,9 @@ from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
 from engine.peers import memory
 from engine.peers.alternate import measure
-from engine.peers.contest import CONTESTS, Case, Contest
+from engine.peers.contest import Case, Contest
 from engine.peers.layout import Layout
+from engine.peers.registry import CONTESTS
 from engine.result.peers import Measured
 
 WIDE = GPTConfig("wide", layers=4, hidden=256, heads=4, vocabulary=1024, sequence=64)

@@ -12,18 +12,17 @@ from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
 from engine.peers import settings
 from engine.peers.alternate import on_grid
-from engine.peers.contest import CONTESTS, Case
-from engine.peers.settings import chosen, every, told
+from engine.peers.contest import Case
+from engine.peers.registry import CONTESTS, OPTIONS
+from engine.peers.settings import chosen, told
 
 CASE = Case(GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16), sequences=4)
 
 
-def test_every_setting_has_a_value_for_both_devices_and_a_source() -> None:
-    for sections in every().values():
-        for section in sections.values():
-            for row in section.values():
-                assert set(row) - {"needs"} == {"cpu", "cuda", "source"}
-                assert row["source"]
+def test_every_setting_has_a_source() -> None:
+    assert all(
+        option.source for sections in OPTIONS.values() for options in sections.values() for option in options.values()
+    )
 
 
 def test_every_peer_but_those_without_any_tells_its_settings() -> None:
@@ -31,7 +30,7 @@ def test_every_peer_but_those_without_any_tells_its_settings() -> None:
     assert without == {
         "plain", "tensor-parallel", "tensor-parallel-sp", *(name for name in CONTESTS if name.startswith("pipeline-"))
     }  # fmt: skip
-    assert set(every()) == {next(key for key in sorted(every(), key=len, reverse=True) if name == key or
+    assert set(OPTIONS) == {next(key for key in sorted(OPTIONS, key=len, reverse=True) if name == key or
                                  name.startswith(f"{key}-")) for name in set(CONTESTS) - without}  # fmt: skip
     first = told("deepspeed-zero3")[0]
     assert (first.name, first.cpu, first.cuda, first.needs) == ("zero_optimization: overlap_comm", "on", "on", None)

@@ -23,11 +23,12 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers import alternate, ddp
 from engine.peers.alternate import measure, our_side, peer_side
-from engine.peers.contest import CONTESTS, OWN_CONTEST, TOLERANCES, Case, Road, through_memory
+from engine.peers.contest import TOLERANCES, Case, Road, through_memory
 from engine.peers.equality import check_equal
 from engine.peers.layout import Layout
 from engine.peers.peer import Values, serial_model
 from engine.peers.plain import Plain
+from engine.peers.registry import CONTESTS, OWN_CONTEST
 from engine.peers.tensor_parallel import regroup_parts
 from engine.result.peers import Measured
 from engine.result.peers import road as road_of

@@ -19,10 +19,11 @@ from engine.errors import RunError, UsageError
 from engine.models.gpt.config import GPTConfig
 from engine.peers.account import UNFINISHED, Account
 from engine.peers.compare import ONE_JOB, check_devices, comparison, table
-from engine.peers.contest import CONTESTS, TOLERANCES, Case
+from engine.peers.contest import TOLERANCES, Case
 from engine.peers.ddp import DDP
 from engine.peers.peer import Values
 from engine.peers.ranks import Job
+from engine.peers.registry import CONTESTS
 from engine.result.metrics import paired
 from engine.result.peers import Measured, PeersResult, Side, parse
 from engine.result.schema import Memory, ResultError

@@ -26,9 +26,10 @@ from engine.models.rotary import rotary_frequencies
 from engine.peers.alternate import measure
 from engine.peers.compare import check_contests
 from engine.peers.compiled import Compiled
-from engine.peers.contest import CONTESTS, TOLERANCES, Case, Unavailable
+from engine.peers.contest import TOLERANCES, Case, Unavailable
 from engine.peers.equality import check_apart
 from engine.peers.ranks import Job
+from engine.peers.registry import CONTESTS
 from engine.result.peers import Measured, Peaks, PeersResult, Side, Work, parse, peak_bytes, speed
 from engine.training.config import OptimConfig
 

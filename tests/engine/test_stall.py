@@ -27,7 +27,8 @@ from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
 from engine.peers.alternate import looked_on
-from engine.peers.contest import CONTESTS, Case, Contest
+from engine.peers.contest import Case, Contest
+from engine.peers.registry import CONTESTS
 from engine.peers.standstill import timed, warm_up
 from engine.result.schema import Result, read
 from engine.training import failure, stall

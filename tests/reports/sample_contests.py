@@ -11,9 +11,10 @@ from sample_results import provenance
 from engine.grid import Grid
 from engine.peers.account import told
 from engine.peers.compare import comparison
-from engine.peers.contest import CONTESTS, OWN_CONTEST, TOLERANCES
+from engine.peers.contest import TOLERANCES
 from engine.peers.layout import Layout
 from engine.peers.ranks import Job
+from engine.peers.registry import CONTESTS, OWN_CONTEST
 from engine.result.peers import Asked, Comparison, Measured, Peaks, PeersResult, Side, Work
 from engine.result.schema import Memory
 
@@ -28,7 +29,7 @@ MEMORY = {"plain": 690, "compile": 520, "transformers": 810}
 def held(peer: str, *, ratio: float = 1.0, jobs: int = 3, rounds: int = 6, spread: float = 0.02, step_s: float = 0.4,
          dtype: str = "fp32", seed: int = 0, **changes: Any) -> Comparison:  # fmt: skip
     """One contest on the peer's own grid."""
-    noise, contest = random.Random(f"{peer}{seed}"), (CONTESTS | {OWN_CONTEST.name: OWN_CONTEST})[peer]
+    noise, contest = random.Random(f"{peer}{seed}"), {**CONTESTS, OWN_CONTEST.name: OWN_CONTEST}[peer]
     tolerance = TOLERANCES[dtype]  # type: ignore[index]
 
     def side(scale: float, losses: Sequence[float]) -> Side:

@@ -12,7 +12,7 @@ from sample_results import provenance
 from engine.grid import Grid
 from engine.layers.matmul import PLAIN, Kernels
 from engine.models.catalogue import lookup
-from engine.peers.contest import OWN_CONTEST
+from engine.peers.registry import OWN_CONTEST
 from engine.planning.record import recorded
 from engine.precision import Precision
 from engine.result import metrics

@@ -8,8 +8,8 @@ from sample_contests import baseline, baselines, save_contests
 
 from engine.grid import Grid
 from engine.peers.account import told
-from engine.peers.contest import CONTESTS
 from engine.peers.layout import Layout
+from engine.peers.registry import CONTESTS
 from engine.result.peers import Asked, Comparison
 from reports.contests import ONE_AFTER_THE_OTHER, frame
 from reports.load import Contests

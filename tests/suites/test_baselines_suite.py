@@ -8,9 +8,10 @@ from running import figures, option, project, reframe
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.peers.candidates import Candidate, candidates
-from engine.peers.contest import CONTESTS, Case
+from engine.peers.contest import Case
 from engine.peers.layout import Layout
 from engine.peers.memory import USABLE, Room
+from engine.peers.registry import CONTESTS
 from reports.load import load
 
 LOCAL = ["-c", "suites/baselines.py", "--system", "local", "-S", "model=gpt-test"]

@@ -18,8 +18,9 @@ from forked_python import forked_python
 from engine.layers import matmul
 from engine.layers.dropout import BatchRows
 from engine.peers.compare import comparison
-from engine.peers.contest import CONTESTS, TOLERANCES
+from engine.peers.contest import TOLERANCES
 from engine.peers.ranks import Job
+from engine.peers.registry import CONTESTS
 from engine.result import provenance, schema
 from engine.result.gpu_check import Finding, GpuCheck, Status, parse, write_findings
 from engine.result.matmul import ModeTime, TunedShape, Tuning

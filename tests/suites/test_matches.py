@@ -13,9 +13,10 @@ from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.models.flops import hardware_flops
 from engine.peers import memory
-from engine.peers.contest import ALONE, CONTESTS, Case, Unavailable
+from engine.peers.contest import Case, Unavailable
 from engine.peers.fit import settled
 from engine.peers.layout import Layout
+from engine.peers.registry import ALONE, CONTESTS
 from engine.planning.bandwidth import Bandwidths
 from engine.planning.choose import choose_grid
 from engine.planning.fit import check_grid

@@ -12,7 +12,7 @@ import pytest
 from running import option, reframe
 
 import systems
-from engine.peers.contest import CONTESTS
+from engine.peers.registry import CONTESTS
 from suites.launcher import allocation
 from suites.night import Worth
 

@@ -1,0 +1,44 @@
+"""AxoNN: its rows with copies of data, and with its depth."""
+
+from dataclasses import replace
+
+from engine.grid import Grid
+from engine.peers.contest import Contest, Option
+
+_MODULE = "engine.peers.guests.axonn"
+_DOES = "head split over tensor ranks and logits gathered, table and activations whole on each, "
+_ROWS = Contest(
+    "axonn",
+    "AxoNN, rows and data",
+    Grid(x=2),
+    0.95,
+    f"{_MODULE}:AxoNN",
+    ties=False,
+    library="axonn",
+    splits=("tensor", "data"),
+    does=f"{_DOES}clipped by the norm over all ranks",
+)
+CONTESTS = (
+    _ROWS,
+    replace(
+        _ROWS,
+        name="axonn-depth",
+        peer="AxoNN, depth and rows",
+        grid=Grid(z=2),
+        built_by=f"{_MODULE}:Depth",
+        splits=("data", "tensor"),
+        does=f"{_DOES}weights split over data ranks, clipped by the norm over all ranks",
+        about="data",
+    ),
+)
+_SOURCE = "axonn/intra_layer/__init__.py"
+OPTIONS = {
+    "axonn": {
+        "optimize_communication": {
+            "overlap_all_reduce": Option(True, True, _SOURCE),
+            "overlap_reduce_scatter": Option(True, True, f"{_SOURCE} (not of what is recomputed)"),
+            "overlap_all_gather": Option(True, True, f"{_SOURCE} (of its depth)"),
+        },
+        "Linear": {"cache_weights_in_all_gather": Option(True, True, "axonn/intra_layer/fully_connected.py")},
+    }
+}

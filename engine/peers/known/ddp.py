@@ -1,0 +1,13 @@
+"""torch's DistributedDataParallel."""
+
+from engine.grid import Grid
+from engine.peers.contest import Contest, Option
+
+CONTESTS = (Contest("ddp", "DistributedDataParallel", Grid(data=2), 1.0, "engine.peers.ddp:DDP", ("data",)),)
+_SOURCE = "torch/nn/parallel/distributed.py"
+DISTRIBUTED = {
+    "gradient_as_bucket_view": Option(True, True, _SOURCE),
+    "static_graph": Option(True, True, f"{_SOURCE} (not with micro-batches)"),
+    "bucket_cap_mb": Option(25, 25, f"{_SOURCE} (its default)"),
+}
+OPTIONS = {"ddp": {"DistributedDataParallel": DISTRIBUTED}}

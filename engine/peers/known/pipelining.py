@@ -1,0 +1,24 @@
+"""torch.distributed.pipelining, under each of its schedules."""
+
+from engine.grid import Grid
+from engine.peers.contest import WHOLE, Contest
+
+CONTESTS = tuple(
+    Contest(
+        f"pipeline-{name}",
+        f"torch.distributed.pipelining, {what}",
+        Grid(z=2),
+        0.95,
+        f"engine.peers.guests.pipelining:{built}",
+        ties=False,
+        splits=("pipeline",),
+        does=WHOLE,
+        chunks=chunks,
+    )
+    for name, what, built, chunks in (
+        ("gpipe", "GPipe", "GPipe", 1),
+        ("1f1b", "1F1B", "OneForwardOneBackward", 1),
+        ("interleaved", "interleaved 1F1B", "Interleaved", 2),
+        ("zero-bubble", "interleaved zero bubble", "ZeroBubble", 2),
+    )
+)

@@ -1,0 +1,17 @@
+"""PyTorch on one device, as any of its users writes a training step, and the same compiled."""
+
+from engine.grid import Grid
+from engine.peers.contest import Contest, Option
+
+CONTESTS = (
+    Contest("plain", "plain PyTorch", Grid(), 1.0, "engine.peers.plain:Plain"),
+    Contest("compile", "plain PyTorch, torch.compile", Grid(), 1.05, "engine.peers.compiled:Compiled"),
+)
+OPTIONS = {
+    "compile": {
+        "torch.compile": {
+            "dynamic": Option(False, False, "torch/__init__.py (shapes never change)"),
+            "mode": Option("default", "default", "torch/__init__.py"),
+        }
+    }
+}

@@ -1,0 +1,26 @@
+"""DTensor's tensor parallelism, without and with its sequence parallelism."""
+
+from engine.grid import Grid
+from engine.peers.contest import Contest
+
+_MODULE = "engine.peers.tensor_parallel"
+CONTESTS = (
+    Contest(
+        "tensor-parallel",
+        "DTensor tensor parallelism",
+        Grid(x=2),
+        1.0,
+        f"{_MODULE}:TensorParallel",
+        ("x",),
+        ties=False,
+    ),
+    Contest(
+        "tensor-parallel-sp",
+        "DTensor tensor and sequence parallelism",
+        Grid(x=2),
+        0.95,
+        f"{_MODULE}:SequenceParallelToo",
+        ("x",),
+        ties=False,
+    ),
+)

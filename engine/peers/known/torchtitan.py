@@ -1,0 +1,27 @@
+"""torchtitan, without and with its sequence parallelism."""
+
+from engine.grid import Grid
+from engine.peers.contest import STREAM_WHOLE, Contest, Option, and_by_positions
+
+CONTESTS = and_by_positions(
+    Contest(
+        "torchtitan",
+        "torchtitan",
+        Grid(x=2),
+        0.95,
+        "engine.peers.guests.torchtitan:TorchTitan",
+        library="torchtitan",
+        splits=("tensor", "pipeline", "data"),
+        does=f"vocabulary split over tensor ranks, {STREAM_WHOLE}, weights over data ranks (FSDP), whose "
+        "gradients are summed in fp32 always, clipped by the norm over all ranks",
+        family="llama",
+    )
+)
+OPTIONS = {
+    "torchtitan": {
+        "CompileConfig": {
+            "enable": Option(False, True, "torchtitan/config/configs.py (model and loss)", needs="triton"),
+            "enable_async_tensor_parallel": Option(False, True, "torchtitan/distributed/compile.py", needs="triton"),
+        }
+    }
+}

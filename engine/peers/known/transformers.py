@@ -1,0 +1,23 @@
+"""Hugging Face's transformers: its networks on one device, and its own tensor parallelism."""
+
+from engine.grid import Grid
+from engine.peers.contest import Contest, Option
+
+CONTESTS = (
+    Contest("transformers", "Hugging Face transformers", Grid(), None, "engine.peers.hugging_face:HuggingFace"),
+    Contest(
+        "transformers-tp",
+        "transformers' own tensor parallelism",
+        Grid(x=2),
+        0.95,
+        "engine.peers.guests.transformers_tp:TransformersTP",
+        splits=("tensor", "data"),
+        does="vocabulary split over tensor ranks and logits gathered, activations whole on each, weights split "
+        "over data ranks (FSDP), clipped by the norm over all ranks",
+        about="tensor",
+    ),
+)
+_FROM_CONFIG = {
+    "from_config": {"attn_implementation": Option("sdpa", "sdpa", "transformers/modeling_utils.py (its default)")}
+}
+OPTIONS = {"transformers": _FROM_CONFIG, "transformers-tp": _FROM_CONFIG}

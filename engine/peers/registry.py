@@ -1,0 +1,40 @@
+"""The peers that there are: whatever files of known/ describe. No torch in it."""
+
+import pkgutil
+from collections.abc import Mapping
+from importlib import import_module
+
+from engine.grid import Axis, Grid
+from engine.peers import known
+from engine.peers.contest import Contest, Option
+from engine.result.names import UNTUNED
+
+_FILES = [import_module(f"{known.__name__}.{file.name}") for file in pkgutil.iter_modules(known.__path__)]
+
+CONTESTS: Mapping[str, Contest] = {
+    contest.name: contest
+    for contest in sorted(
+        (contest for file in _FILES for contest in file.CONTESTS), key=lambda one: (bool(one.splits), one.grid.size)
+    )
+}
+"""By name: those in processes of the engine come first, and those of fewer ranks."""
+
+OPTIONS: Mapping[str, Mapping[str, Mapping[str, Option]]] = {
+    peers: sections for file in _FILES for peers, sections in getattr(file, "OPTIONS", {}).items()
+}
+"""By the name of a contest or with which it begins, by what takes them (a class, a function, a file, or the environment
+of its processes, environ), and by their own."""
+
+ALONE = tuple(name for name, contest in CONTESTS.items() if not contest.splits and not contest.axes)
+"""Peers of one device."""
+
+OWN_CONTEST = Contest(
+    UNTUNED,
+    "the engine without its tuner",
+    Grid(),
+    None,
+    "engine.peers.untuned:Untuned",
+    tuple(axis.value for axis in Axis),
+    tunes=True,
+)
+"""What a tuned engine gains over itself. It is no one else's, so it is held only where it is named."""
