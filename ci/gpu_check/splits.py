@@ -11,8 +11,8 @@ from dataclasses import replace
 from engine.grid import Axis, Grid
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL
-from engine.peers.alternate import our_side
 from engine.peers.contest import Case
+from engine.peers.ours import Ours
 from engine.peers.peer import Values
 from engine.result.gpu_check import Finding
 from engine.result.metrics import relative_difference
@@ -50,7 +50,7 @@ def splits(pair: Pair) -> Iterator[Finding]:
         others = [(plain(one, pair.device), exact(one)) for one in cases]
     for grid in GRIDS:
         comm, what = pair.comm(grid), f"two ranks, {grid}"
-        step = our_side(CASE, comm)
+        step = Ours(CASE, comm).step
         found = [step() for _ in range(STEPS)]
         if first:
             yield _by_bound(what, found, wanted, pair)

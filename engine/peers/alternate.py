@@ -3,10 +3,8 @@ are in another environment has a process beside it (away.py).
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib import import_module
-from types import MappingProxyType
 
 import torch
 
@@ -17,13 +15,12 @@ from engine.comm.launch import Launch
 from engine.errors import ContactError
 from engine.grid import Grid
 from engine.layers.compiled import compiles
-from engine.layers.matmul import Kernels
 from engine.measure.recorder import Recorder
 from engine.peers.away import Away
 from engine.peers.contest import TOLERANCES, Case, Contest, through_memory
 from engine.peers.equality import check_equal
-from engine.peers.ours import plan, trainer
-from engine.peers.peer import Peer, Values
+from engine.peers.ours import Ours, plan
+from engine.peers.peer import Peer
 from engine.peers.standstill import At, Fail, Turn, end, limited, nobody, timed, warm_up
 from engine.peers.turns import Here, Step, Turns, on_batches
 from engine.result.peers import NOTHING, SIDES, Measured, SideName
@@ -59,17 +56,6 @@ def looked_on(comm: Comm, contest: Contest, case: Case, fail: Fail) -> Iterator[
         yield at
 
 
-def our_side(case: Case, comm: Comm, kernels: Mapping[str, Kernels] = MappingProxyType({})) -> Step:
-    """The engine on the grid of comm. kernels: of its layers, by name."""
-    ours = trainer(case, comm, kernels)
-
-    def step() -> Values:
-        done = ours.step()
-        return Values(done.loss, done.gradient_norm)
-
-    return step
-
-
 def peer_side(case: Case, comm: Comm, peer: Peer) -> Step:
     """The peer on the same rows of the same batches."""
     return on_batches(peer, case, Batch(case.sequences).rows(comm.grid, comm.coords), comm.device)
@@ -91,15 +77,14 @@ def measure(
         def theirs() -> Turns:
             if contest.splits:
                 return processes.enter_context(Away(contest, case, comm, launch))
-            module, _, constructor = contest.built_by.partition(":")
-            peer = getattr(import_module(module), constructor)
+            peer = contest.implementation()
             own, memory = comm, through_memory(contest, case.road).ours
             if isinstance(contest.layout, Grid) and contest.layout != contest.grid:
                 own = on_grid(contest.layout, case, comm.device, memory=memory)
             return Here(lambda: peer_side(case, own, peer(case, own)), comm.device, case.warmup, own.carried)
 
         build: dict[SideName, Callable[[], Turns]] = {
-            "ours": lambda: Here(lambda: our_side(case, comm, kernels), comm.device, case.warmup, comm.carried),
+            "ours": lambda: Here(lambda: Ours(case, comm, kernels).step, comm.device, case.warmup, comm.carried),
             "peer": theirs,
         }
         sides: dict[SideName, Turns] = {}

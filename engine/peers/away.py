@@ -22,7 +22,6 @@ from engine.comm.launch import Launch
 from engine.errors import ContactError, RunError
 from engine.peers.contest import Case, Contest, Unavailable
 from engine.peers.environments import ROOT, python_of
-from engine.peers.guests.order import Order
 from engine.peers.peer import Values
 from engine.peers.settings import environ
 from engine.peers.standstill import Turn, end, timed, warm_up
@@ -68,7 +67,7 @@ class Away:
         there.close()
         self._pipe: Connection = here
         try:
-            self._tell(Order(contest, case, launch))
+            self._tell((contest, case, launch))
             port = self._answer() if launch.rank == 0 else 0
             self._tell(int(comm.everyone(torch.tensor([port], dtype=torch.float64))[0]))
             self.values: Sequence[Values] = self._answer()

@@ -6,6 +6,7 @@ What is known of each peer, with what its library is set to, is a file in known/
 
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from importlib import import_module
 from typing import Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
@@ -73,6 +74,11 @@ class Contest:
     family: str | None = None
     recomputes: bool = True
     chunks: int = 1
+
+    def implementation(self) -> Any:
+        """The class of the peer, loaded."""
+        module, _, name = self.built_by.partition(":")
+        return getattr(import_module(module), name)
 
     def lacking(self, model: Architecture, *, recompute: bool) -> str | None:
         """Why the peer has nothing like that training, in a sentence; None where it has."""

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -19,8 +19,9 @@ from engine.comm.funnel import Comm
 from engine.models.serial import SerialModel, without_values
 from engine.parallel.initial import initial_rows, materialise
 from engine.peers.contest import Case
-from engine.peers.peer import Values, accumulate, adamw, mean_loss, mean_over_ranks
+from engine.peers.masters import Masters
 from engine.peers.settings import chosen
+from engine.peers.step import TrainingStep
 from engine.precision import Precision
 
 
@@ -46,27 +47,27 @@ def fill(model: SerialModel, case: Case) -> None:
             local.copy_(initial_rows(placements[name], range(first, first + len(local)), case.seed, local.device))
 
 
-class FSDP2:
+class FSDP2(TrainingStep):
     """Gathered weights live from forward to backward, as the engine keeps them without activation checkpointing."""
 
     settings = "fsdp2"
+    splits_batch = True
 
     def __init__(self, case: Case, comm: Comm) -> None:
-        self._model = without_values(case.model, checkpoint_activations=case.checkpoint_activations)
-        self._model.to(Precision.named(case.precision).master)
-        mesh, mixed, blocks = self.mesh(comm), policy(case), list(self._model.blocks)
+        model = without_values(case.model, checkpoint_activations=case.checkpoint_activations)
+        model.to(Precision.named(case.precision).master)
+        mesh, mixed, blocks = self.mesh(comm), policy(case), list(model.blocks)
         how = self.how(case, comm)
         for block in blocks:
             fully_shard(block, mesh=mesh, mp_policy=mixed, **how)
-        fully_shard(self._model, mesh=mesh, reshard_after_forward=False, mp_policy=mixed)
+        fully_shard(model, mesh=mesh, reshard_after_forward=False, mp_policy=mixed)
         ahead = chosen(self.settings, "set_modules_to_forward_prefetch", comm.device.type)["blocks"]
         for place, block in enumerate(blocks):
             if coming := blocks[place + 1 : place + 1 + ahead]:
                 block.set_modules_to_forward_prefetch(coming)  # type: ignore[operator]
-        materialise(self._model, case.model, comm.device)
-        fill(self._model, case)
-        self._optimizer = adamw(case.optim, self._model.parameters())
-        self._clip, self._at_once = case.optim.clip, case.peer_micro_batch
+        materialise(model, case.model, comm.device)
+        fill(model, case)
+        super().__init__(case, model, comm.device, Masters(model.parameters()))
 
     def how(self, case: Case, comm: Comm) -> dict[str, Any]:
         """What fully_shard takes for each block."""
@@ -76,23 +77,14 @@ class FSDP2:
         """All ranks, each with its shard."""
         return init_device_mesh(comm.device.type, (comm.grid.size,))
 
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See peer.Peer."""
-        self._optimizer.zero_grad()
-        loss = accumulate(tokens_BS, targets_BS, self._at_once, self._loss, self.before)
-        norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._clip)
-        assert isinstance(norm, DTensor)
-        self._optimizer.step()
-        return Values(mean_over_ranks(loss), norm.full_tensor().item())
-
-    def before(self, last: bool) -> AbstractContextManager[object]:
-        """What is set for a micro-batch."""
-        self._model.set_requires_gradient_sync(last)  # type: ignore[operator]
-        self._model.set_reshard_after_backward(last)  # type: ignore[operator]
+    def _around(self, last: bool) -> AbstractContextManager[object]:
+        self._model.set_requires_gradient_sync(last)
+        self._model.set_reshard_after_backward(last)
         return nullcontext()
 
-    def _loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
-        return mean_loss(self._model, self._model, tokens_BS, targets_BS)
+    def _forward(self, tokens_BS: Tensor) -> Tensor:
+        logits_BSV: Tensor = self._model(tokens_BS)  # in the policy's format
+        return logits_BSV
 
 
 class FSDP2Reshard(FSDP2):
@@ -100,8 +92,8 @@ class FSDP2Reshard(FSDP2):
 
     settings = "fsdp2-reshard"
 
-    def before(self, last: bool) -> AbstractContextManager[object]:
-        """See FSDP2.before: shards, always."""
+    def _around(self, last: bool) -> AbstractContextManager[object]:
+        """Gradients are sharded after each micro-batch."""
         return nullcontext()
 
 
@@ -117,9 +109,9 @@ class HSDP(FSDP2):
         """See FSDP2.how."""
         return super().how(case, comm) | ({"reshard_after_forward": True} if case.checkpoint_activations else {})
 
-    def before(self, last: bool) -> AbstractContextManager[object]:
+    def _around(self, last: bool) -> AbstractContextManager[object]:
         """Gradients are sharded after each micro-batch, and summed over copies after the last."""
-        self._model.set_requires_all_reduce(last)  # type: ignore[operator]
+        self._model.set_requires_all_reduce(last)
         return nullcontext()
 
     def mesh(self, comm: Comm) -> DeviceMesh:

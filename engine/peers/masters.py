@@ -24,30 +24,28 @@ def is_pure(case: Case) -> bool:
 
 
 class Masters:
-    """What an optimizer steps: fp32 masters of a network's parameters where the case is pure, else these themselves.
-
-    As it is made, the parameters of the networks are replaced by ones in bf16: before DDP, which keeps what it finds.
+    """What an optimizer steps. pairs: parameters of a network, each with its master; none where it steps these
+    themselves.
     """
 
-    def __init__(self, case: Case, *networks: nn.Module) -> None:
-        self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
-        if is_pure(case):
-            for network in networks:
-                self._pairs += _narrowed(network, Precision.named(case.precision).compute)
-            self.parameters = [master for _, master in self._pairs]
-        else:
-            self.parameters = [parameter for network in networks for parameter in network.parameters()]
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], pairs: Sequence[tuple[nn.Parameter, nn.Parameter]] = ()
+    ) -> None:
+        self.parameters, self._pairs = list(parameters), pairs
 
     @classmethod
-    def of(cls, case: Case, pairs: Sequence[tuple[nn.Parameter, nn.Parameter]]) -> "Masters":
-        """Of a network whose parameters are in bf16 already, each with its master."""
-        made = cls(case)
-        made._pairs, made.parameters = list(pairs), [master for _, master in pairs]
-        return made
+    def of(cls, case: Case, network: nn.Module) -> "Masters":
+        """fp32 masters where the case is pure: the network's parameters are replaced by ones in bf16, before DDP, which
+        keeps what it finds.
+        """
+        if not is_pure(case):
+            return cls(network.parameters())
+        pairs = _narrowed(network, Precision.named(case.precision).compute)
+        return cls((master for _, master in pairs), pairs)
 
     def adamw(self, case: Case, *kinds: Iterable[nn.Parameter]) -> torch.optim.AdamW:
-        """peer.adamw, of masters."""
-        return self.followed(adamw(case.optim, *(kinds or (self.parameters,))))
+        """peer.adamw, of kinds of masters."""
+        return self.followed(adamw(case.optim, *kinds))
 
     def followed(self, optimizer: torch.optim.AdamW) -> torch.optim.AdamW:
         """The optimizer, after each of whose steps the network's parameters are the masters, rounded."""

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from torch import Tensor
+
 from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.data.dataset import Synthetic
@@ -11,6 +13,7 @@ from engine.layers.matmul import Kernels
 from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
 from engine.peers.contest import Case
+from engine.peers.peer import Values
 from engine.training.config import TrainConfig
 from engine.training.plan import Plan
 from engine.training.trainer import Trainer
@@ -38,3 +41,18 @@ def plan(case: Case, comm: Comm, *, tune: bool = False) -> Plan:
 def trainer(case: Case, comm: Comm, kernels: Mapping[str, Kernels] = MappingProxyType({})) -> Trainer:
     """What runs it. kernels: of layers, by name."""
     return Trainer(plan(case, comm), comm, comm.recorder or Recorder(), kernels)
+
+
+class Ours:
+    """The engine on the grid of comm; as a peer (registry.py), every product is as PyTorch does it.
+
+    kernels: of its layers, by name.
+    """
+
+    def __init__(self, case: Case, comm: Comm, kernels: Mapping[str, Kernels] = MappingProxyType({})) -> None:
+        self._trainer = trainer(case, comm, kernels)
+
+    def step(self, *_: Tensor) -> Values:
+        """See peer.Peer. The trainer draws the same rows of the same batches by itself."""
+        done = self._trainer.step()
+        return Values(done.loss, done.gradient_norm)

@@ -12,6 +12,7 @@ from engine.comm.funnel import Comm
 from engine.models.serial import SerialModel
 from engine.parallel.initial import initialise_serial
 from engine.peers.contest import Case
+from engine.peers.layout import Layout
 from engine.precision import Precision, at_least_fp32
 from engine.training.config import OptimConfig
 
@@ -30,6 +31,20 @@ class Peer(Protocol):
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """One whole optimizer step on this rank's rows of the global batch."""
+
+
+class Guest(Protocol):
+    """A peer in a process of its own, often of another Python, whose layout isn't a grid.
+
+    data_rank: which share of the global batch is this rank's, known once it is built.
+    """
+
+    data_rank: int
+
+    def __init__(self, case: Case, layout: Layout, device: torch.device) -> None: ...
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """As a Peer's. The loss is the mean over this rank's rows; nan on a rank that doesn't know it."""
 
 
 def serial_model(case: Case, device: torch.device | str) -> SerialModel:

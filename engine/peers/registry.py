@@ -33,7 +33,7 @@ OWN_CONTEST = Contest(
     "the engine without its tuner",
     Grid(),
     None,
-    "engine.peers.untuned:Untuned",
+    "engine.peers.ours:Ours",
     tuple(axis.value for axis in Axis),
     tunes=True,
 )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -24,53 +24,28 @@ from torch.distributed.tensor.parallel import (
 from engine.comm.funnel import Comm
 from engine.models.serial import SerialModel
 from engine.peers.contest import Case
-from engine.peers.masters import Masters
-from engine.peers.peer import Values, accumulate, autocast, mean_loss, serial_model
+from engine.peers.peer import serial_model
+from engine.peers.step import TrainingStep
 from engine.placement import NORMAL, Placement
 
 
-class TensorParallel:
+class TensorParallel(TrainingStep):
     """Clipping and AdamW treat DTensors and plain parameters apart, as one fused call can't mix them."""
 
     def __init__(self, case: Case, comm: Comm) -> None:
-        self._case, self._device = case, comm.device
         model, placements = serial_model(case, comm.device), case.model.placements()
         regroup_parts(model, placements, comm.grid.size)
         mesh = init_device_mesh(comm.device.type, (comm.grid.size,))
         parallelize_module(model, mesh, self.plan(model, placements))
-        self._model = model
-        self._masters = Masters(case, model)
-        parameters = self._masters.parameters
-        self._kinds = [[p for p in parameters if isinstance(p, DTensor) is wanted] for wanted in (True, False)]
-        self._optimizer = self._masters.adamw(case, *self._kinds)
-        self._clip = case.optim.clip
+        super().__init__(case, model, comm.device)
 
     def plan(self, model: SerialModel, placements: Mapping[str, Placement]) -> dict[str, ParallelStyle]:
         """The style of each layer."""
         return plan(model, placements)
 
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See peer.Peer."""
-        self._optimizer.zero_grad()
+    def _backward(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
         with loss_parallel():
-            loss = accumulate(tokens_BS, targets_BS, self._case.peer_micro_batch, self._loss)
-        self._masters.take_gradients()
-        norm = self._gradient_norm()
-        for kind in self._kinds:
-            nn.utils.clip_grads_with_norm_(kind, self._clip, norm)
-        self._optimizer.step()
-        return Values(_whole(loss).item(), norm.item())
-
-    def _loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
-        return mean_loss(self._model, self._forward, tokens_BS, targets_BS)
-
-    def _forward(self, tokens_BS: Tensor) -> Tensor:
-        with autocast(self._case, self._device):
-            return self._model(tokens_BS)
-
-    def _gradient_norm(self) -> Tensor:
-        norms = [nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None]) for kind in self._kinds]
-        return torch.linalg.vector_norm(torch.stack([_whole(norm) for norm in norms]))
+            return super()._backward(tokens_BS, targets_BS)
 
 
 class SequenceParallelToo(TensorParallel):
@@ -79,10 +54,6 @@ class SequenceParallelToo(TensorParallel):
     def plan(self, model: SerialModel, placements: Mapping[str, Placement]) -> dict[str, ParallelStyle]:
         """See TensorParallel.plan."""
         return sequence_plan(model, placements)
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def plan(model: SerialModel, placements: Mapping[str, Placement]) -> dict[str, ParallelStyle]:

@@ -24,7 +24,7 @@ class PlainGuest:
         self._optimizer = adamw(case.optim, self._model.parameters())
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See guest.Guest."""
+        """See peer.Guest."""
         self._optimizer.zero_grad()
         loss = mean_loss(self._model, self._parallel, tokens_BS, targets_BS)
         loss.backward()
@@ -37,7 +37,7 @@ class Fails(PlainGuest):
     """The second rank, in its first step."""
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See guest.Guest."""
+        """See peer.Guest."""
         if self.data_rank == 1:
             raise ValueError("this can't\nbe computed")
         return super().step(tokens_BS, targets_BS)
@@ -49,7 +49,7 @@ class Hangs(PlainGuest):
     done = 0
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See guest.Guest."""
+        """See peer.Guest."""
         self.done += 1
         if self.done > self._case.warmup:
             time.sleep(600)
@@ -60,7 +60,7 @@ class Dies(PlainGuest):
     """At once."""
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See guest.Guest."""
+        """See peer.Guest."""
         os._exit(9)
 
 

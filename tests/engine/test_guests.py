@@ -23,13 +23,12 @@ from engine.models.adapters.stored import stored
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers import away, environments
-from engine.peers.alternate import our_side
 from engine.peers.compare import compare
 from engine.peers.contest import TOLERANCES, Case, Contest, Unavailable
 from engine.peers.guests import torchtitan
 from engine.peers.guests.__main__ import guest_step, of_all
-from engine.peers.guests.order import Order
 from engine.peers.layout import Layout
+from engine.peers.ours import Ours
 from engine.peers.peer import Values
 from engine.peers.registry import CONTESTS
 from engine.result.peers import Measured
@@ -67,8 +66,8 @@ def in_turn(
     """Three steps of ours and of a guest in the same process, as its own would take them."""
     os.environ |= {"RANK": str(comm.rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(comm.rank)}
     case = replace(CASE, model=model, precision=precision, optim=OptimConfig(learning_rate=RATES[precision]))
-    ours = our_side(case, comm)
-    theirs = guest_step(Order(contest, case, Launch(comm.rank, comm.grid.size, comm.rank, "test", "", 0)), CPU)
+    ours = Ours(case, comm).step
+    theirs = guest_step(contest, case, CPU)
     return [ours() for _ in range(3)], of_all([theirs() for _ in range(3)])
 
 

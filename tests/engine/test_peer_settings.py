@@ -1,7 +1,6 @@
 """The table of what peers are set to for speed. Installed libraries are asked in test_libraries.py."""
 
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -61,7 +60,7 @@ def test_what_a_library_reads_from_its_environment_is_there_on_the_device_that_n
 
 def built(comm: Comm) -> dict[str, Any]:
     """Of peers that run here, what they were built with."""
-    peers = {name: peer_of(name)(CASE, comm) for name in ("ddp", "fsdp2", "fsdp2-reshard")}
+    peers = {name: CONTESTS[name].implementation()(CASE, comm) for name in ("ddp", "fsdp2", "fsdp2-reshard")}
     parallel = peers["ddp"]._parallel
     found: dict[str, Any] = {
         "ddp": {name: getattr(parallel, name) for name in ("gradient_as_bucket_view", "static_graph")}
@@ -69,18 +68,13 @@ def built(comm: Comm) -> dict[str, Any]:
     for name in ("fsdp2", "fsdp2-reshard"):
         group = peers[name]._model.blocks[0]._get_fsdp_state()._fsdp_param_group
         found[name] = group._reshard_after_forward
-    resharded = peer_of("hsdp")(
+    resharded = CONTESTS["hsdp"].implementation()(
         replace(CASE, checkpoint_activations=True), on_grid(Grid(z=2), CASE, comm.device, memory=False)
     )
-    kept = peer_of("hsdp")(CASE, on_grid(Grid(z=2), CASE, comm.device, memory=False))
+    kept = CONTESTS["hsdp"].implementation()(CASE, on_grid(Grid(z=2), CASE, comm.device, memory=False))
     for name, peer in (("hsdp", kept), ("hsdp, recomputing", resharded)):
         found[name] = peer._model.blocks[0]._get_fsdp_state()._fsdp_param_group._reshard_after_forward
     return found
-
-
-def peer_of(name: str) -> Any:
-    module, _, constructor = CONTESTS[name].built_by.partition(":")
-    return getattr(import_module(module), constructor)
 
 
 def test_pytorchs_own_are_built_with_what_the_table_says() -> None:

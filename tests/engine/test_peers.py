@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from typing import NamedTuple
 
 import pytest
@@ -22,10 +21,11 @@ from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers import alternate, ddp
-from engine.peers.alternate import measure, our_side, peer_side
+from engine.peers.alternate import measure, peer_side
 from engine.peers.contest import TOLERANCES, Case, Road, through_memory
 from engine.peers.equality import check_equal
 from engine.peers.layout import Layout
+from engine.peers.ours import Ours
 from engine.peers.peer import Values, serial_model
 from engine.peers.plain import Plain
 from engine.peers.registry import CONTESTS, OWN_CONTEST
@@ -56,9 +56,8 @@ class Formats(NamedTuple):
 
 
 def formats(comm: Comm, name: str, *, autocast: bool) -> Formats:
-    module, _, constructor = CONTESTS[name].built_by.partition(":")
     case = replace(CASE, precision="bf16", autocast=autocast)
-    peer = getattr(import_module(module), constructor)(case, comm)
+    peer = CONTESTS[name].implementation()(case, comm)
     seen: list[torch.dtype] = []
     for layer in (peer._model.blocks[0].attention.qkv, peer._model.blocks[0]):
         layer.register_forward_hook(lambda *call: seen.append(call[2].dtype))
@@ -176,7 +175,7 @@ def unsummed(comm: Comm) -> list[Values]:
 
 
 def ours_alone(comm: Comm) -> list[Values]:
-    step = our_side(replace(CASE, precision="bf16"), comm)
+    step = Ours(replace(CASE, precision="bf16"), comm).step
     return [step(), step()]
 
 
@@ -208,7 +207,7 @@ def test_a_peer_that_trains_slightly_otherwise_is_found_out(precision: Precision
     if what == "it never steps":
         peer._optimizer.step = lambda *_: None
     ours, theirs = (
-        [step() for _ in range(CASE.warmup)] for step in (our_side(case, comm), peer_side(case, comm, peer))
+        [step() for _ in range(CASE.warmup)] for step in (Ours(case, comm).step, peer_side(case, comm, peer))
     )
     with pytest.raises(RunError, match=f"{wrong} was"):
         check_equal("plain", ours, theirs, TOLERANCES[precision])
@@ -216,7 +215,7 @@ def test_a_peer_that_trains_slightly_otherwise_is_found_out(precision: Precision
 
 def test_sides_that_start_from_other_weights_are_not_compared() -> None:
     comm = Comm(Grid())
-    ours = our_side(CASE, comm)
+    ours = Ours(CASE, comm).step
     peer = peer_side(CASE, comm, Plain(replace(CASE, seed=CASE.seed + 1), comm))
     with pytest.raises(RunError, match="can't be compared"):
         check_equal("plain", [ours()], [peer()], TOLERANCES["fp32"])

@@ -1,7 +1,7 @@
 """One rank of a peer in its own environment: python -m engine.peers.guests DESCRIPTOR, started by away.py.
 
-It is sent an order, meets the others, warms up and answers with losses and norms; then takes steps whenever it is told
-to. When nobody holds the other end of its pipe it ends, whatever it is doing.
+It is sent its contest, meets the others, warms up and answers with losses and norms; then takes steps whenever it is
+asked to. When nobody holds the other end of its pipe it ends, whatever it is doing.
 """
 
 import logging
@@ -10,16 +10,15 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from importlib.metadata import version
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
+from engine.comm.launch import Launch
 from engine.errors import EngineError, RunError
 from engine.loading import loading
-from engine.peers.contest import Unavailable, through_memory
-from engine.peers.guests.order import Order
+from engine.peers.contest import Case, Contest, Unavailable, through_memory
 
 with loading():
     import torch
@@ -29,9 +28,8 @@ with loading():
     from engine.comm.process_group import carried
     from engine.measure.clock import stamp_promptly
     from engine.measure.memory import keep_freed_memory
-    from engine.peers.guests.guest import Guest
     from engine.peers.layout import Layout
-    from engine.peers.peer import Values
+    from engine.peers.peer import Guest, Values
     from engine.peers.settings import without
     from engine.peers.turns import Here, Step, on_batches
 
@@ -41,18 +39,18 @@ def main() -> None:
     pipe = Connection(int(sys.argv[1]))
     told: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, told), daemon=True).start()
-    order: Order = told.get()
+    contest, case, launch = told.get()
     try:
-        for answer in _life(order, told):
+        for answer in _life(contest, case, launch, told):
             pipe.send(answer)
     except Unavailable as error:
         pipe.send(error)
     except EngineError as error:
         pipe.send(RunError(str(error)))
     except Exception as error:
-        logging.exception("Rank %d failed.", order.launch.rank)
+        logging.exception("Rank %d failed.", launch.rank)
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        pipe.send(RunError(f"Rank {order.launch.rank} of {order.contest.name} failed: {first}"))
+        pipe.send(RunError(f"Rank {launch.rank} of {contest.name} failed: {first}"))
     told.get()  # until the pipe is closed, which ends the process
 
 
@@ -64,9 +62,8 @@ def _listen(pipe: Connection, told: "SimpleQueue[Any]") -> None:
             os._exit(0)
 
 
-def _life(order: Order, told: "SimpleQueue[Any]") -> Iterator[Any]:
-    """What it answers."""
-    case, launch = order.case, order.launch
+def _life(contest: Contest, case: Case, launch: Launch, told: "SimpleQueue[Any]") -> Iterator[Any]:
+    """What it answers. launch: of the rank beside which it runs, and whose place it takes among as many of its own."""
     device = choose_device(case.device, launch.local_rank)
     torch.set_num_threads(case.threads)
     if device.type == "cpu":
@@ -83,27 +80,25 @@ def _life(order: Order, told: "SimpleQueue[Any]") -> Iterator[Any]:
     place: dict[str, object] = {"RANK": launch.rank, "WORLD_SIZE": launch.world_size, "LOCAL_RANK": launch.local_rank}
     place |= {"MASTER_ADDR": host, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in place.items()})
-    init_process_group(launch, device, timeout, store, memory=through_memory(order.contest, case.road).peer)
-    turns = Here(lambda: guest_step(order, device), device, case.warmup, carried)
+    init_process_group(launch, device, timeout, store, memory=through_memory(contest, case.road).peer)
+    turns = Here(lambda: guest_step(contest, case, device), device, case.warmup, carried)
     turns.values = of_all(turns.values)
     yield turns.values
     while (steps := told.get()) is not None:
         dist.barrier()
         turns.take(steps)
         yield None
-    library = order.contest.library
+    library = contest.library
     versions = {name: version(name) for name in ("torch", library)} if library else {}
     lacks = without(library, device.type) if library else {}
     yield turns.measured().model_copy(update={"versions": versions, "without": lacks})
 
 
-def guest_step(order: Order, device: torch.device) -> Step:
+def guest_step(contest: Contest, case: Case, device: torch.device) -> Step:
     """The peer's next step on this rank's rows, after its ranks have met."""
-    contest, case = order.contest, order.case
     assert isinstance(contest.layout, Layout)
-    module, _, constructor = contest.built_by.partition(":")
     layout = contest.layout.for_batch(case.sequences, case.peer_micro_batch)
-    guest: Guest = getattr(import_module(module), constructor)(case, layout, device)
+    guest: Guest = contest.implementation()(case, layout, device)
     return on_batches(guest, case, layout.rows(guest.data_rank, case.sequences), device)
 
 

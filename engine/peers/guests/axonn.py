@@ -30,14 +30,15 @@ from torch import Tensor, nn
 from engine.models.serial import SerialModel
 from engine.peers.contest import Case, Unavailable
 from engine.peers.layout import Layout
-from engine.peers.masters import Masters
-from engine.peers.peer import Values, accumulate, autocast, mean_loss, serial_model
+from engine.peers.names import replace_all
+from engine.peers.peer import serial_model
 from engine.peers.settings import chosen
+from engine.peers.step import TrainingStep
 from engine.peers.tensor_parallel import regroup_parts
 from engine.placement import NORMAL, Placement
 
 
-class AxoNN:
+class AxoNN(TrainingStep):
     """Its rank order: tensor ranks are neighbours, then depth, then data."""
 
     depth = False
@@ -47,7 +48,6 @@ class AxoNN:
             raise Unavailable("AxoNN's layers compute in bf16 on GPUs only: compare in fp32 or fp64.")
         if device.type == "cpu":
             without_gpu()
-        self._case, self._device = case, device
         self._overlapped = chosen("axonn", "optimize_communication", device.type)
         self._overlapped["overlap_reduce_scatter"] &= not case.checkpoint_activations
         self._overlapped["overlap_all_gather"] &= self.depth
@@ -59,32 +59,26 @@ class AxoNN:
         model, placements = serial_model(case, "cpu"), case.model.placements()
         regroup_parts(model, placements, layout.tensor)
         put_layers(model, placements, device)
-        self._model = model.to(device)
-        flat = {id(module.weight) for module in self._model.modules() if isinstance(module, Linear)}
-        matrices = [parameter.ndim > 1 or id(parameter) in flat for parameter in self._model.parameters()]
-        self._masters = Masters(case, self._model)
-        self._optimizer = self._masters.followed(_adamw(case, self._masters.parameters, matrices))
+        model = model.to(device)
+        flat = {id(module.weight) for module in model.modules() if isinstance(module, Linear)}
+        self._matrices = [parameter.ndim > 1 or id(parameter) in flat for parameter in model.parameters()]
+        super().__init__(case, model, device)
 
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See guest.Guest."""
-        self._optimizer.zero_grad()
+    def _adamw(self) -> torch.optim.Optimizer:
+        return self._masters.followed(_adamw(self._case, self._masters.parameters, self._matrices))
+
+    def _backward(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
         with optimize_communication(
             **self._overlapped,
             model_object_for_overlapping_allgathers=self._model,
         ):  # fmt: skip
-            loss = accumulate(tokens_BS, targets_BS, self._case.peer_micro_batch, self._loss)
+            loss = super()._backward(tokens_BS, targets_BS)
         sync_gradients(self._model, mean=True, expert_mode=True)
-        self._masters.take_gradients()
-        norm = clip_grad_norm_(self._masters.parameters, self._case.optim.clip)
-        self._optimizer.step()
-        return Values(loss.item(), norm.item())
+        return loss
 
-    def _loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
-        return mean_loss(self._model, self._forward, tokens_BS, targets_BS)
-
-    def _forward(self, tokens_BS: Tensor) -> Tensor:
-        with autocast(self._case, self._device):
-            return self._model(tokens_BS)
+    def _clip(self) -> Tensor:
+        norm: Tensor = clip_grad_norm_(self._masters.parameters, self._case.optim.clip)
+        return norm
 
 
 class Depth(AxoNN):
@@ -157,7 +151,7 @@ def without_gpu() -> None:
 
     make_group = dist.new_group
     known = SimpleNamespace(get_world_size=dist.get_world_size, all_gather_into_tensor=gather)
-    replaced: tuple[tuple[Any, str, Any], ...] = (
+    replace_all(
         (torch.cuda, "set_device", lambda *_: None),
         (torch.cuda, "synchronize", lambda *_: None),
         (torch.cuda, "current_device", lambda: torch.device("cpu")),
@@ -166,5 +160,3 @@ def without_gpu() -> None:
         (overlap_communication, "clear_handles", wait),
         (overlap_communication, "dist", known),
     )
-    for owner, name, other in replaced:
-        setattr(owner, name, other)

@@ -7,7 +7,6 @@ unsummed; nor is ZeRO, which takes no fp32.
 """
 
 import math
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,27 +15,22 @@ import colossalai.shardformer.modeling.gpt2 as their_gpt2
 import colossalai.shardformer.modeling.llama as their_llama
 import torch
 import torch.distributed as dist
-import transformers
 from colossalai.accelerator.cpu_accelerator import CpuAccelerator
 from colossalai.booster import Booster
 from colossalai.device.device_mesh import DeviceMesh
 from colossalai.shardformer.layer.loss import cross_entropy_1d
 from colossalai.tensor.d_tensor.api import is_customized_distributed_tensor
 from torch import Tensor
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
-from engine.models.adapters.rope import LLAMA3
-from engine.models.adapters.transformers_gpt2 import GPT2
-from engine.models.adapters.transformers_llama import LLAMA
-from engine.models.adapters.values import library_state
 from engine.models.gpt.config import GPTConfig
-from engine.models.llama.config import UNSCALED_SEQUENCE, LlamaConfig
+from engine.models.llama.config import LlamaConfig
 from engine.peers.contest import Case, Unavailable
 from engine.peers.layout import Layout
-from engine.peers.names import parts_of
-from engine.peers.peer import Values, adamw, serial_model
+from engine.peers.names import mean_of_parts, replace_all
+from engine.peers.peer import Values, adamw
 from engine.peers.settings import chosen
 from engine.peers.stages import mean_cross_entropy
+from engine.peers.transformers_networks import load, network, scaling
 from engine.precision import at_least_fp32
 
 
@@ -50,9 +44,7 @@ class ColossalAI:
             without_gpu()
         with_norms()
         model = _model(case)
-        model.load_state_dict(_renamed(case))
-        if case.checkpoint_activations:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        load(model, case, "cpu")
         plugin = hybrid.HybridParallelPlugin(
             tp_size=layout.tensor, pp_size=layout.pipeline, zero_stage=0, precision=case.precision,
             max_norm=case.optim.clip, num_microbatches=layout.micro_batches if layout.pipeline > 1 else None,
@@ -63,14 +55,14 @@ class ColossalAI:
         with_loss(case.model.vocabulary, plugin.tp_group)
         self._parts = layout.micro_batches
         self._booster, self._pipeline = Booster(plugin=plugin), layout.pipeline > 1
-        model = model.to(device).train()
+        model = model.to(device)
         optimizer = adamw(case.optim, model.parameters())
         # A Llama that it doesn't cut keeps transformers' forward, which shifts the targets; its GPT-2's fails without.
         self._targets = layout.tensor * layout.pipeline > 1 or isinstance(case.model, GPTConfig)
         self._model, self._optimizer, *_ = self._booster.boost(model, optimizer, criterion=_its_loss)
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See guest.Guest."""
+        """See peer.Guest."""
         self._optimizer.zero_grad()
         if self._pipeline:
             found = self._booster.execute_pipeline(
@@ -88,15 +80,15 @@ class ColossalAI:
 
     def _accumulated(self, tokens_BS: Tensor, targets_BS: Tensor) -> float:
         """The mean loss of all micro-batches, of which only the last sums gradients over data ranks."""
-        losses: list[Tensor] = []
-        for number, (tokens, targets) in enumerate(parts_of(tokens_BS, targets_BS, self._parts), 1):
-            last = number == self._parts
+
+        def train(tokens: Tensor, targets: Tensor, last: bool) -> Tensor:
             with nullcontext() if last else self._booster.no_sync(self._model, self._optimizer):
                 outputs = self._model(**self._batch(tokens, targets))
-                mean = outputs.loss if self._targets else mean_cross_entropy(outputs.logits, targets)
+                mean: Tensor = outputs.loss if self._targets else mean_cross_entropy(outputs.logits, targets)
                 self._booster.backward(mean / self._parts, self._optimizer)
-            losses.append(mean.detach())
-        return torch.stack(losses).mean().item()
+            return mean
+
+        return mean_of_parts(tokens_BS, targets_BS, self._parts, train).item()
 
 
 def _its_loss(outputs: Any, _: object) -> Tensor:
@@ -107,41 +99,15 @@ def _its_loss(outputs: Any, _: object) -> Tensor:
 def _model(case: Case) -> Any:
     """transformers' network of the case's shape, of before version 5. Raises Unavailable where it has none."""
     shape = case.model
-    common: dict[str, Any] = {
-        "tie_word_embeddings": bool(shape.ties),
-        "use_cache": False,
-        "vocab_size": shape.vocabulary,
-    }
-    common |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    if isinstance(shape, LlamaConfig) and not (shape.qkv_bias or shape.qk_norm or shape.head_features):
-        scaling = {"rope_type": "llama3", "factor": shape.rope_scaling} | LLAMA3 if shape.rope_scaling != 1 else None
-        return LlamaForCausalLM(
-            transformers.LlamaConfig(
-                hidden_size=shape.hidden, intermediate_size=shape.ffn, num_hidden_layers=shape.layers,
-                num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, rms_norm_eps=shape.norm_eps,
-                max_position_embeddings=max(shape.sequence, int(UNSCALED_SEQUENCE * shape.rope_scaling)),
-                rope_theta=shape.rope_theta, rope_scaling=scaling, attn_implementation="sdpa", **common,
-            )
-        )  # fmt: skip
-    learnt = isinstance(shape, GPTConfig) and shape.rotary is None and not shape.parallel_residual
-    if isinstance(shape, GPTConfig) and learnt and shape.norm == "layernorm" and shape.bias:
-        return GPT2LMHeadModel(
-            GPT2Config(
-                n_positions=shape.rows_of_positions, n_embd=shape.hidden, n_layer=shape.layers, n_head=shape.heads,
-                n_inner=shape.wide, layer_norm_epsilon=shape.norm_eps,
-                activation_function="gelu" if shape.activation == "gelu" else "gelu_new",
-                resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, attn_implementation="eager", **common,
-            )
-        )  # fmt: skip
-    raise Unavailable(f"transformers has no network like {shape.name} that Colossal-AI shards.")
-
-
-def _renamed(case: Case) -> dict[str, Tensor]:
-    """The serial model's state under transformers' names, whole: what is loaded before it is sharded."""
-    places = (LLAMA if isinstance(case.model, LlamaConfig) else GPT2).stored(case.model)
-    serial = serial_model(case, "cpu").state_dict()
-    whole = library_state(places, {name: value for name, value in serial.items() if name in places.parts})
-    return whole | {second: whole[first] for second, first in places.aliases.items()}
+    of_llama: dict[str, Any] = {}
+    if isinstance(shape, LlamaConfig):
+        of_llama = {"rope_theta": shape.rope_theta, "rope_scaling": scaling(shape) or None}
+    model = None
+    if not getattr(shape, "head_features", None):
+        model = network(shape, {"attn_implementation": "sdpa"} | of_llama, {"attn_implementation": "eager"})
+    if model is None:
+        raise Unavailable(f"transformers has no network like {shape.name} that Colossal-AI shards.")
+    return model
 
 
 def with_loss(vocabulary: int, tensor_ranks: dist.ProcessGroup) -> None:
@@ -172,12 +138,10 @@ def without_gpu() -> None:
     set_device: in each of GPT-2's forwards. is_hccl_available: asked of every PyTorch, only Ascend's has it.
     _DIST_BACKEND: it finds a device by the name of its back end.
     """
-    replaced: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+    DeviceMesh._DIST_BACKEND["cpu"] = dist.get_backend()
+    replace_all(
         (CpuAccelerator, "get_rng_state", lambda self, *_: torch.get_rng_state()),
         (CpuAccelerator, "manual_seed", lambda self, seed: torch.manual_seed(seed)),
         (torch.cuda, "set_device", lambda *_: None),
         (dist, "is_hccl_available", lambda: False),
     )
-    DeviceMesh._DIST_BACKEND["cpu"] = dist.get_backend()
-    for owner, name, other in replaced:
-        setattr(owner, name, other)

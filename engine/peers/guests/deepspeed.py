@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from engine.models.serial import SerialModel
 from engine.peers.contest import Case
 from engine.peers.layout import Layout
-from engine.peers.names import parts_of
+from engine.peers.names import mean_of_parts, parts_of
 from engine.peers.peer import Values, decaying, mean_loss, serial_model
 from engine.peers.settings import chosen
 from engine.peers.stages import cut, mean_cross_entropy
@@ -39,14 +39,16 @@ class _ZeRO:
         )
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See guest.Guest."""
-        losses: list[Tensor] = []
-        for tokens, targets in parts_of(tokens_BS, targets_BS, self._parts):
+        """See peer.Guest."""
+
+        def train(tokens: Tensor, targets: Tensor, last: bool) -> Tensor:
             loss = mean_loss(self._model, self._engine, tokens, targets)
             self._engine.backward(loss)
             self._engine.step()  # which it takes after the last of its gradient_accumulation_steps
-            losses.append(loss.detach())
-        return Values(torch.stack(losses).mean().item(), float(self._engine.get_global_grad_norm()))
+            return loss
+
+        loss = mean_of_parts(tokens_BS, targets_BS, self._parts, train)
+        return Values(loss.item(), float(self._engine.get_global_grad_norm()))
 
 
 class ZeRO1(_ZeRO):
@@ -94,7 +96,7 @@ class Pipeline:
         self.data_rank = self._engine.grid.get_data_parallel_rank()
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See guest.Guest."""
+        """See peer.Guest."""
         loss = self._engine.train_batch(parts_of(tokens_BS, targets_BS, self._parts))
         return Values(loss.item(), float(self._engine.get_global_grad_norm() or math.nan))
 

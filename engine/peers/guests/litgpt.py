@@ -19,26 +19,25 @@ from torch import Tensor, nn
 
 from engine.models.adapters.litgpt import LITGPT
 from engine.models.adapters.rope import LLAMA3
-from engine.models.adapters.values import library_state
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.contest import Case, Unavailable
 from engine.peers.layout import Layout
-from engine.peers.masters import Masters
-from engine.peers.names import parts_of
-from engine.peers.peer import Values, serial_model
+from engine.peers.names import mean_of_parts, renamed
+from engine.peers.peer import serial_model
 from engine.peers.settings import chosen
+from engine.peers.step import TrainingStep
 
 PRECISIONS = ("fp32", "bf16")
 
 
-class LitGPT:
+class LitGPT(TrainingStep):
     """Ranks are data ranks."""
 
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
         if case.precision not in PRECISIONS:
             raise Unavailable("litgpt computes parts of a network in fp32 at most: compare in fp32 or bf16.")
-        self._case, self._parts = case, layout.micro_batches
+        self._parts = layout.micro_batches
         precision: Any = (
             "bf16-mixed" if case.precision == "bf16" and case.autocast else "32-true"
         )  # which casts nothing
@@ -54,23 +53,21 @@ class LitGPT:
         model = GPT(_config(case))
         _load(model, case)
         model.to(self._fabric.device)  # before it has masters
-        self._masters = Masters(case, model)
-        optimizer = self._masters.adamw(case)
-        self._model, self._optimizer = self._fabric.setup(model, optimizer)
+        super().__init__(case, model, device)
+        self._model, self._optimizer = self._fabric.setup(self._model, self._optimizer)
 
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See guest.Guest."""
-        losses: list[Tensor] = []
-        for number, (tokens, targets) in enumerate(parts_of(tokens_BS, targets_BS, self._parts), 1):
-            with self._fabric.no_backward_sync(self._model, enabled=number < self._parts):
-                loss = chunked_cross_entropy(self._model(tokens), targets) / self._parts
-                self._fabric.backward(loss)
-            losses.append(loss.detach())
-        self._masters.take_gradients()
-        norm = self._fabric.clip_gradients(self._model, self._optimizer, max_norm=self._case.optim.clip)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
-        return Values(torch.stack(losses).sum().item(), norm.item())
+    def _backward(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+        def train(tokens: Tensor, targets: Tensor, last: bool) -> Tensor:
+            with self._fabric.no_backward_sync(self._model, enabled=not last):
+                loss: Tensor = chunked_cross_entropy(self._model(tokens), targets)
+                self._fabric.backward(loss / self._parts)
+            return loss
+
+        return mean_of_parts(tokens_BS, targets_BS, self._parts, train)
+
+    def _clip(self) -> Tensor | float:
+        norm: Tensor = self._fabric.clip_gradients(self._model, self._optimizer, max_norm=self._case.optim.clip)
+        return norm
 
 
 def _config(case: Case) -> Config:
@@ -103,13 +100,11 @@ def _config(case: Case) -> Config:
 
 def _load(model: GPT, case: Case) -> None:
     """The serial model's weights, under its names; of learnt positions, a table that it didn't have."""
-    shape, serial = case.model, serial_model(case, "cpu").state_dict()
-    learnt = serial.pop("positions.weight", None)
-    if isinstance(shape, GPTConfig) and learnt is not None:
+    shape, learnt = case.model, None
+    if isinstance(shape, GPTConfig) and shape.rotary is None:
+        learnt = serial_model(case, "cpu").state_dict().get("positions.weight")
         shape = replace(shape, rotary=2)  # the network without a table: of one pair no row moves
-    places = LITGPT.stored(shape)
-    whole = library_state(places, {name: value for name, value in serial.items() if name in places.parts})
-    model.load_state_dict(whole | {second: whole[first] for second, first in places.aliases.items()})
+    model.load_state_dict(renamed(case, LITGPT.stored(shape)))
     if shape.ties:
         model.lm_head.weight = model.transformer.wte.weight
     if learnt is not None:

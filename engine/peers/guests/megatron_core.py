@@ -28,7 +28,7 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.contest import Case, Unavailable
 from engine.peers.layout import Layout
-from engine.peers.names import by_halves, parts_of
+from engine.peers.names import by_halves, parts_of, replace_all
 from engine.peers.peer import Values, serial_model
 from engine.peers.settings import chosen
 
@@ -85,7 +85,7 @@ class MegatronCore:
         self._forward_backward = get_forward_backward_func()
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See guest.Guest."""
+        """See peer.Guest."""
         self._model.zero_grad_buffer()
         self._optimizer.zero_grad()
         parts = self._layout.micro_batches
@@ -249,12 +249,10 @@ def without_gpu() -> None:
 
     for name in ("zeros", "ones", "tensor", "empty", "arange"):
         setattr(torch, name, here(getattr(torch, name)))
-    replaced: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+    replace_all(
         (torch.cuda, "current_device", lambda: torch.device("cpu")),
         (torch.cuda, "synchronize", lambda *_: None),
         (torch.Tensor, "cuda", lambda self, *_, **__: self),
         (CudaRNGStatesTracker, "fork", lambda *_, **__: nullcontext()),
         (optimizer, "clip_grad_by_total_norm_fp32", clip),
     )
-    for owner, name, other in replaced:
-        setattr(owner, name, other)

@@ -19,18 +19,17 @@ from torch.distributed.pipelining.schedules import (
 
 from engine.peers.contest import Case
 from engine.peers.layout import Layout
-from engine.peers.masters import Masters
-from engine.peers.peer import Values, autocast, serial_model
+from engine.peers.peer import autocast, serial_model
 from engine.peers.stages import cut, mean_cross_entropy
+from engine.peers.step import TrainingStep
 
 
-class _Pipelining:
+class _Pipelining(TrainingStep):
     schedule: ClassVar[type]
     stages_a_rank: ClassVar[int] = 1
 
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
         self.data_rank = 0
-        self._case, self._device = case, device
         rank, ranks = dist.get_rank(), layout.pipeline
         count = ranks * self.stages_a_rank
         assert case.model.layers % count == 0
@@ -45,30 +44,28 @@ class _Pipelining:
             for place in places
         ]
         self._first, self._last = rank == 0, rank == ranks - 1
-        self._masters = Masters(case, *parts)
-        self._parameters = self._masters.parameters
+        super().__init__(case, nn.ModuleList(parts), device)
         stages = [PipelineStage(part, place, count, device) for part, place in zip(parts, places, strict=True)]
         self._schedule = self.schedule(
             stages if self.stages_a_rank > 1 else stages[0], layout.micro_batches, loss_fn=mean_cross_entropy
         )
-        self._optimizer = self._masters.adamw(case)
 
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See guest.Guest."""
-        self._optimizer.zero_grad()
+    def _backward(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
         losses: list[Tensor] = []
         with autocast(self._case, self._device):
             self._schedule.step(
                 *((tokens_BS,) if self._first else ()),
                 **({"target": targets_BS, "losses": losses} if self._last else {}),
             )
-        self._masters.take_gradients()
-        norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None]) ** 2
+        return torch.stack(losses).mean() if self._last else torch.tensor(torch.nan)
+
+    def _clip(self) -> Tensor:
+        parameters = self._masters.parameters
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]) ** 2
         dist.all_reduce(norm)
         norm = norm.sqrt()
-        nn.utils.clip_grads_with_norm_(self._parameters, self._case.optim.clip, norm)
-        self._optimizer.step()
-        return Values(torch.stack(losses).mean().item() if self._last else float("nan"), norm.item())
+        nn.utils.clip_grads_with_norm_(parameters, self._case.optim.clip, norm)
+        return norm
 
 
 class GPipe(_Pipelining):

@@ -19,20 +19,20 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from engine.models.adapters.stored import Names, stored
-from engine.models.adapters.values import library_state
 from engine.models.llama.config import LlamaConfig
 from engine.peers.contest import Case, Unavailable
 from engine.peers.layout import Layout
-from engine.peers.names import parts_of
-from engine.peers.peer import Values, adamw, serial_model
+from engine.peers.masters import Masters
+from engine.peers.names import parts_of, renamed
 from engine.peers.settings import chosen
+from engine.peers.step import TrainingStep
 from engine.precision import Precision
 
 ANY = {"weight": nn.init.ones_, "bias": nn.init.zeros_}
 """How parameters start before they are loaded."""
 
 
-class TorchTitan:
+class TorchTitan(TrainingStep):
     """Its rank order: tensor ranks are neighbours, then data, then pipeline."""
 
     sequence_parallel = False
@@ -50,7 +50,7 @@ class TorchTitan:
         from torchtitan.models.llama3 import parallelize_llama, pipeline_llm
         from torchtitan.models.llama3.sharding import set_llama3_sharding_config
 
-        self._case, self._pipeline, self._count = case, layout.pipeline > 1, layout.micro_batches
+        self._pipeline, self._count = layout.pipeline > 1, layout.micro_batches
         share = case.sequences // layout.data
         parallelism = ParallelismConfig(
             data_parallel_shard_degree=layout.data, tensor_parallel_degree=layout.tensor,
@@ -68,7 +68,7 @@ class TorchTitan:
         with torch.device("meta"):
             model = config.build()
         compiler = CompileConfig(**chosen("torchtitan", "CompileConfig", device.type))
-        self._loss = CrossEntropyLoss.Config(global_vocab_size=case.model.vocabulary).build(compile_config=compiler)
+        self._sum = CrossEntropyLoss.Config(global_vocab_size=case.model.vocabulary).build(compile_config=compiler)
         precision = str(Precision.named(case.precision).compute).removeprefix("torch.")
         options: dict[str, Any] = {
             "parallel_dims": self._dims, "parallelism": parallelism, "compile_config": compiler, "dump_folder": "",
@@ -78,46 +78,42 @@ class TorchTitan:
         }  # fmt: skip
         self._first = self._last = True
         if self._pipeline:
-            self._schedule, self._parts, self._first, self._last = pipeline_llm(
-                model, device=device, model_config=config, parallelize_fn=parallelize_llama, loss_fn=self._loss,
+            self._schedule, parts, self._first, self._last = pipeline_llm(
+                model, device=device, model_config=config, parallelize_fn=parallelize_llama, loss_fn=self._sum,
                 **options,
             )  # fmt: skip
         else:
-            self._parts = [parallelize_llama(model, **options)]
-        whole = _renamed(case)
-        for part in self._parts:
-            _load(part, whole, device)
-        self._parameters = [parameter for part in self._parts for parameter in part.parameters()]
-        self._optimizer = adamw(case.optim, self._parameters)
-        self._inputs, self._clip = parallelize_inputs, utils.clip_grad_norm_
+            parts = [parallelize_llama(model, **options)]
+        values = renamed(case, stored(case.model, names(shape)))
+        for part in parts:
+            _load(part, values, device)
+        self._inputs, self._clip_all = parallelize_inputs, utils.clip_grad_norm_
         self._tokens = torch.tensor(case.sequences * case.model.sequence, device=device)
+        super().__init__(case, nn.ModuleList(parts), device, Masters(p for part in parts for p in part.parameters()))
 
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See guest.Guest. Each rank's loss is a sum over its rows, divided by the tokens of all."""
-        self._optimizer.zero_grad()
+    def _backward(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+        """Each rank's loss is a sum over its rows, divided by the tokens of all."""
+        losses: list[Tensor] = []
         if self._pipeline:
             tokens, targets, _ = self._inputs(self._dims, tokens_BS, targets_BS, {})
-            losses: list[Tensor] = []
             self._schedule.step(
                 *((tokens,) if self._first else ()), target=targets if self._last else None,
                 losses=losses if self._last else None, loss_kwargs={"global_valid_tokens": self._tokens},
                 return_outputs=False,
             )  # fmt: skip
-            loss = torch.stack(losses).sum() if self._last else torch.tensor(torch.nan)
-        else:
-            losses = []
-            for part in parts_of(tokens_BS, targets_BS, self._count):
-                tokens, targets, _ = self._inputs(self._dims, *part, {})
-                one, _ = self._loss(self._parts[0](tokens), targets, self._tokens)
-                one.backward()
-                losses.append(one.detach())
-            loss = sum(losses[1:], losses[0])
-        norm = self._clip(
-            self._parameters, self._case.optim.clip, foreach=True, pp_mesh=self._dims.get_optional_mesh("pp")
+            return torch.stack(losses).sum().detach() if self._last else torch.tensor(torch.nan)
+        for part in parts_of(tokens_BS, targets_BS, self._count):
+            tokens, targets, _ = self._inputs(self._dims, *part, {})
+            loss, _ = self._sum(self._model[0](tokens), targets, self._tokens)
+            loss.backward()
+            losses.append(loss.detach())
+        return sum(losses[1:], losses[0])
+
+    def _clip(self) -> Tensor:
+        norm: Tensor = self._clip_all(
+            self._masters.parameters, self._case.optim.clip, foreach=True, pp_mesh=self._dims.get_optional_mesh("pp")
         )
-        self._optimizer.step()
-        loss = loss.detach()
-        return Values((loss.full_tensor() if isinstance(loss, DTensor) else loss).item(), norm.item())
+        return norm
 
 
 class SequenceParallel(TorchTitan):
@@ -192,15 +188,6 @@ def names(shape: LlamaConfig) -> Names:
         "norm2": "ffn_norm", "feed_forward.gate_up": [("feed_forward.w1", ffn), ("feed_forward.w3", ffn)],
         "feed_forward.down": "feed_forward.w2", "norm": "norm", "head": "lm_head",
     }  # fmt: skip
-
-
-def _renamed(case: Case) -> dict[str, Tensor]:
-    """The serial model's state under its names, whole."""
-    assert isinstance(case.model, LlamaConfig)
-    places = stored(case.model, names(case.model))
-    serial = serial_model(case, "cpu").state_dict()
-    whole = library_state(places, {name: value for name, value in serial.items() if name in places.parts})
-    return whole | {second: whole[first] for second, first in places.aliases.items()}
 
 
 @torch.no_grad()

@@ -6,7 +6,6 @@ network, with the like plan. Attention is torch's fused one; bf16 is throughout,
 over all ranks. Its pipeline is not offered: nothing flows back through it.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,21 +13,21 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from engine.models.adapters.stored import Names, Stored, stored
 from engine.models.adapters.transformers_llama import LLAMA
-from engine.models.adapters.values import library_state
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.contest import Case, Unavailable
-from engine.peers.hugging_face import build
+from engine.peers.hugging_face import TransformersStep, build, check_precision
 from engine.peers.layout import Layout
 from engine.peers.masters import Masters, is_pure
-from engine.peers.peer import Values, accumulate, autocast, serial_model
+from engine.peers.names import renamed
 from engine.peers.settings import chosen
-from engine.precision import Precision, at_least_fp32
+from engine.peers.transformers_networks import to_train
+from engine.precision import Precision
 
 try:
     from transformers import OPTConfig, OPTForCausalLM
@@ -48,13 +47,11 @@ BEFORE = 2
 """Rows of OPT's table of positions that come before the first one."""
 
 
-class TransformersTP:
+class TransformersTP(TransformersStep):
     """Its rank order: tensor ranks are neighbours, then data."""
 
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
-        if case.precision == "fp64":
-            raise Unavailable("transformers computes parts of a network in fp32 at most: compare in fp32 or bf16.")
-        self._case, self._device = case, device
+        check_precision(case)
         self.data_rank = dist.get_rank() // layout.tensor
         shape = case.model
         llama = isinstance(shape, LlamaConfig)
@@ -82,33 +79,10 @@ class TransformersTP:
         masters = _load(model, case, places, device)
         if case.model.ties:
             model.lm_head.weight = model.get_input_embeddings().weight
-        if case.checkpoint_activations:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        model.train()
+        to_train(model, case)
         # A table that is tied afterwards leaves the master of its head behind.
         pairs = [(parameter, masters[parameter]) for parameter in model.parameters()] if masters else []
-        self._masters = Masters.of(case, pairs) if pairs else Masters(case, model)
-        self._model, self._kinds = model, list(_kinds(self._masters.parameters))
-        self._optimizer = self._masters.adamw(case, *self._kinds)
-
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See guest.Guest."""
-        self._optimizer.zero_grad()
-        loss = accumulate(tokens_BS, targets_BS, self._case.peer_micro_batch, self._loss)
-        self._masters.take_gradients()
-        norms = [nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None]) for kind in self._kinds]
-        norm = torch.linalg.vector_norm(
-            torch.stack([one.full_tensor() if isinstance(one, DTensor) else one for one in norms])
-        )
-        for kind in self._kinds:
-            nn.utils.clip_grads_with_norm_(kind, self._case.optim.clip, norm)
-        self._optimizer.step()
-        return Values(loss.item(), norm.item())
-
-    def _loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
-        with autocast(self._case, self._device):
-            logits_BSV = self._model(tokens_BS, use_cache=False).logits
-        return F.cross_entropy(at_least_fp32(logits_BSV).flatten(0, 1), targets_BS.flatten())
+        super().__init__(case, model, device, Masters((master for _, master in pairs), pairs) if pairs else None)
 
 
 def opt(case: Case, device: str) -> "OPTForCausalLM":
@@ -145,9 +119,7 @@ def opt_stored(case: Case) -> Stored:
 def _load(model: Any, case: Case, places: Stored, device: torch.device) -> dict[nn.Parameter, nn.Parameter]:
     """This rank's part of every parameter; returns the master of each, where the case has masters."""
     masters: dict[nn.Parameter, nn.Parameter] = {}
-    serial = serial_model(case, device).state_dict()
-    whole = library_state(places, {name: value for name, value in serial.items() if name in places.parts})
-    whole |= {second: whole[first] for second, first in places.aliases.items()}
+    whole = renamed(case, places, device)
     for name, parameter in model.named_parameters():
         value = F.pad(whole[name], (0, 0, BEFORE, 0)) if name.endswith("embed_positions.weight") else whole[name]
         if isinstance(parameter, DTensor):
@@ -156,10 +128,3 @@ def _load(model: Any, case: Case, places: Stored, device: torch.device) -> dict[
         if is_pure(case):
             masters[parameter] = nn.Parameter(value.clone())
     return masters
-
-
-def _kinds(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Those of a mesh each, and those of none: one fused call can't mix them."""
-    meshes = [parameter.device_mesh if isinstance(parameter, DTensor) else None for parameter in parameters]
-    for mesh in dict.fromkeys(meshes):
-        yield [parameter for parameter, its in zip(parameters, meshes, strict=True) if its == mesh]

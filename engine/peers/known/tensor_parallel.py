@@ -6,13 +6,7 @@ from engine.peers.contest import Contest
 _MODULE = "engine.peers.tensor_parallel"
 CONTESTS = (
     Contest(
-        "tensor-parallel",
-        "DTensor tensor parallelism",
-        Grid(x=2),
-        1.0,
-        f"{_MODULE}:TensorParallel",
-        ("x",),
-        ties=False,
+        "tensor-parallel", "DTensor tensor parallelism", Grid(x=2), 1.0, f"{_MODULE}:TensorParallel", ("x",), ties=False
     ),
     Contest(
         "tensor-parallel-sp",

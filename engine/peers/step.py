@@ -1,0 +1,87 @@
+"""The training step that most peers take: gradients of micro-batches, clipping by their norm, AdamW of the masters.
+
+What a library does in its own way it overrides.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from engine.peers.contest import Case
+from engine.peers.masters import Masters
+from engine.peers.peer import Values, accumulate, autocast, mean_loss, mean_over_ranks
+
+
+class TrainingStep:
+    """Of a network that is split already, but for what is wrapped around it afterwards (_parallel).
+
+    masters: where they aren't made of the network here. splits_batch: whether ranks have rows of their own, so that the
+    loss is a mean over ranks.
+    """
+
+    splits_batch: ClassVar[bool] = False
+
+    def __init__(self, case: Case, model: Any, device: torch.device, masters: Masters | None = None) -> None:
+        self._case, self._device = case, device
+        self._masters = masters or Masters.of(case, model)
+        self._model = self._parallel = model
+        self._kinds = by_mesh(self._masters.parameters)
+        self._optimizer = self._adamw()
+
+    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+        """See peer.Peer."""
+        self._optimizer.zero_grad()
+        loss = self._backward(tokens_BS, targets_BS)
+        self._masters.take_gradients()
+        norm = self._clip()
+        self._optimizer.step()
+        return Values(mean_over_ranks(loss) if self.splits_batch else whole(loss).item(), float(norm))
+
+    def _adamw(self) -> torch.optim.Optimizer:
+        return self._masters.adamw(self._case, *self._kinds)
+
+    def _backward(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+        """All micro-batches; returns the mean loss."""
+        return accumulate(tokens_BS, targets_BS, self._case.peer_micro_batch, self._loss, self._around)
+
+    def _around(self, last: bool) -> AbstractContextManager[object]:
+        """What a micro-batch is computed in, as of most libraries only the last one sums gradients over ranks."""
+        return nullcontext()
+
+    def _loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+        return mean_loss(self._model, self._forward, tokens_BS, targets_BS)
+
+    def _forward(self, tokens_BS: Tensor) -> Tensor:
+        """The logits."""
+        with autocast(self._case, self._device):
+            logits_BSV: Tensor = self._parallel(tokens_BS)
+            return logits_BSV
+
+    def _clip(self) -> Tensor | float:
+        """Clip the masters' gradients; returns their norm before."""
+        most = self._case.optim.clip
+        if len(self._kinds) == 1:
+            return whole(nn.utils.clip_grad_norm_(self._kinds[0], most))
+        norms = [nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None]) for kind in self._kinds]
+        norm = torch.linalg.vector_norm(torch.stack([whole(one) for one in norms]))
+        for kind in self._kinds:
+            nn.utils.clip_grads_with_norm_(kind, most, norm)
+        return norm
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor that may be split."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def by_mesh(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Those of each mesh, and those of none, which one fused call can't mix."""
+    meshes = [parameter.device_mesh if isinstance(parameter, DTensor) else None for parameter in parameters]
+    return [
+        [parameter for parameter, its in zip(parameters, meshes, strict=True) if its == mesh]
+        for mesh in dict.fromkeys(meshes)
+    ]
