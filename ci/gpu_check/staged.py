@@ -19,7 +19,7 @@ from engine.comm.contact import Line
 from engine.comm.groups import ProcessGroups
 from engine.comm.nccl import CudaStreams, NcclChannel
 from engine.grid import Axis
-from engine.measure.pending import Flight
+from engine.measure.pending import Pending
 
 LATE_CYCLES = 2_000_000  # about a millisecond
 
@@ -71,7 +71,7 @@ class StagedChannel(NcclChannel):
         super().__init__(dist.group.WORLD, streams, line)
         self._carrier = carrier
 
-    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, flight: Flight | None) -> None:
+    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, pending: Pending | None) -> None:
         """See NcclChannel.carry_out."""
         sent = source.cpu()  # the host waits for the current stream, and for no other
         received = sent if kind in IN_PLACE else torch.empty_like(target, device="cpu")

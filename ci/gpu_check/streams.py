@@ -13,7 +13,7 @@ from engine.comm.groups import ProcessGroups
 from engine.comm.launch import Launch, init_process_group
 from engine.comm.nccl import NcclChannel
 from engine.grid import Axis, Grid
-from engine.measure.pending import Flight
+from engine.measure.pending import Pending
 from engine.result.gpu_check import Finding
 from gpu_check.messages import messages
 from gpu_check.pair import LIMIT, Pair, found_by_both
@@ -73,10 +73,10 @@ def lanes(device: torch.device) -> Finding:
 class _Slow(NcclChannel):
     """Whose collectives keep their stream busy for some 50 ms."""
 
-    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, flight: Flight | None) -> None:
+    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, pending: Pending | None) -> None:
         """See NcclChannel.carry_out."""
         keep_busy(source.device, SLOW_CYCLES)
-        super().carry_out(kind, source, target, flight)
+        super().carry_out(kind, source, target, pending)
 
 
 def _goes_on(device: torch.device) -> bool:

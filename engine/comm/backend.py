@@ -8,7 +8,7 @@ from torch import Tensor
 
 from engine.comm.collective import Kind, Lane
 from engine.grid import Axis
-from engine.measure.pending import Flight
+from engine.measure.pending import Pending
 
 # Renamed in torch 2.13; clusters run older ones.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -19,12 +19,12 @@ class Channel(Protocol):
     """One lane of an axis: the process group of its ranks, and how the back end sends over it."""
 
     def start(
-        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, flight: Flight | None, *, blocking: bool
+        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
     ) -> Callable[[], None]:
         """Start a collective that the funnel has checked; returns what waits for it, to be called once.
 
         source and target are flat, and the same buffer where the kind is in place; the caller keeps both until it
-        has waited. peer: the other rank's coordinate, for SEND and RECV. flight: if there is one, the back end stamps
+        has waited. peer: the other rank's coordinate, for SEND and RECV. pending: if there is one, the back end stamps
         its end, and its beginning where that is known. blocking: the wait comes at once.
         """
         ...

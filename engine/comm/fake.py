@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.comm.backend import launch, nothing
 from engine.comm.collective import Kind
-from engine.measure.pending import Flight
+from engine.measure.pending import Pending
 
 
 class FakeChannel:
@@ -20,10 +20,10 @@ class FakeChannel:
         self._group = group
 
     def start(
-        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, flight: Flight | None, *, blocking: bool
+        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
     ) -> Callable[[], None]:
         """See Channel.start."""
         launch(kind, self._group, source, target, peer, async_op=True)
-        if flight is not None:
-            flight.end()
+        if pending is not None:
+            pending.end()
         return nothing

@@ -111,15 +111,15 @@ class Comm:
         outstanding, call = self.outstanding, (kind, axis, lane)
         outstanding.unconfirmed = call
         outstanding.moves += 1
-        flight = None
+        pending = None
         if self.recorder is not None:
             num_bytes = tensor.numel() * tensor.element_size()
-            flight = self.recorder.issued(
+            pending = self.recorder.issued(
                 kind, axis, lane_name(axis, lane), num_bytes, blocking=unavoidable, at_once=at_once
             )
         source, target = tensor.detach().view(-1), result.detach().view(-1)
-        finish = self._channels[axis, lane].start(kind, source, target, peer, flight, blocking=at_once)
-        return Handle(result, tensor, finish, call, outstanding, flight)
+        finish = self._channels[axis, lane].start(kind, source, target, peer, pending, blocking=at_once)
+        return Handle(result, tensor, finish, call, outstanding, pending)
 
     def abandon(self) -> None:
         """After an exception: wait for all that is in flight, in the order in which it was issued.

@@ -9,7 +9,7 @@ from torch import Tensor
 from engine.comm.backend import launch
 from engine.comm.collective import POINT_TO_POINT, Kind
 from engine.comm.contact import Line
-from engine.measure.pending import Flight
+from engine.measure.pending import Pending
 
 
 class GlooChannel:
@@ -20,7 +20,7 @@ class GlooChannel:
         self._ranks = dist.get_world_size(group)
 
     def start(
-        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, flight: Flight | None, *, blocking: bool
+        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
     ) -> Callable[[], None]:
         """See Channel.start."""
         if kind is Kind.REDUCE_SCATTER:
@@ -33,15 +33,15 @@ class GlooChannel:
             with self._line.held():
                 work = launch(kind, self._group, source, target, peer, async_op=True)
         assert work is not None
-        if flight is not None and kind not in POINT_TO_POINT:  # those don't say when they are done
-            work.get_future().add_done_callback(lambda _: flight.end())
+        if pending is not None and kind not in POINT_TO_POINT:  # those don't say when they are done
+            work.get_future().add_done_callback(lambda _: pending.end())
 
         def finish() -> None:
             with self._line.held():
                 work.wait()
             if parts is not target:
-                if flight is not None:
-                    flight.resume()  # the sum is this rank's own work
+                if pending is not None:
+                    pending.resume()  # the sum is this rank's own work
                 torch.sum(parts.view(self._ranks, -1), dim=0, out=target)
 
         return finish

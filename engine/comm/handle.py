@@ -5,17 +5,17 @@ from collections.abc import Callable
 from torch import Tensor
 
 from engine.comm.outstanding import Call, Outstanding
-from engine.measure.pending import Flight
+from engine.measure.pending import Pending
 
 
 class Handle:
     """A collective that was issued. Keeps its buffers until wait(), which is called exactly once.
 
     sent: the input buffer. finish: waits for the result; None if it is there already. call: what it is, of which
-    outstanding is told. flight: the moments of this collective that a recorder wants.
+    outstanding is told. pending: the moments of this collective that a recorder wants.
     """
 
-    __slots__ = ("_finish", "_flight", "_outstanding", "_result", "_sent")
+    __slots__ = ("_finish", "_outstanding", "_pending", "_result", "_sent")
 
     def __init__(
         self,
@@ -24,10 +24,10 @@ class Handle:
         finish: Callable[[], None] | None = None,
         call: Call | None = None,
         outstanding: Outstanding | None = None,
-        flight: Flight | None = None,
+        pending: Pending | None = None,
     ) -> None:
         self._result: Tensor | None = result
-        self._sent, self._finish, self._outstanding, self._flight = sent, finish, outstanding, flight
+        self._sent, self._finish, self._outstanding, self._pending = sent, finish, outstanding, pending
         if outstanding is not None and call is not None:
             outstanding.in_flight[self] = call
 
@@ -44,11 +44,11 @@ class Handle:
         if outstanding is not None and self._finish is not None:
             outstanding.awaited = outstanding.in_flight.pop(self)
             try:
-                if self._flight is not None:
-                    self._flight.wait(unavoidable=unavoidable)
+                if self._pending is not None:
+                    self._pending.wait(unavoidable=unavoidable)
                 self._finish()
-                if self._flight is not None:
-                    self._flight.resume()
+                if self._pending is not None:
+                    self._pending.resume()
             finally:
                 outstanding.awaited = None
                 outstanding.moves += 1

@@ -20,7 +20,7 @@ from torch import Tensor
 from engine.comm.backend import launch, nothing
 from engine.comm.collective import POINT_TO_POINT, Kind
 from engine.comm.contact import Line
-from engine.measure.pending import Flight
+from engine.measure.pending import Pending
 
 
 class CudaStreams:
@@ -54,7 +54,7 @@ class _Exchange:
     """Sends and receives that are launched together. ready: all their buffers are; done: of their launch."""
 
     ops: list[dist.P2POp] = field(default_factory=list)
-    flights: list[Flight] = field(default_factory=list)
+    collectives: list[Pending] = field(default_factory=list)
     ready: torch.cuda.Event | None = None
     done: torch.cuda.Event | None = None
 
@@ -67,34 +67,36 @@ class NcclChannel:
         self._exchange = _Exchange()
 
     def start(
-        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, flight: Flight | None, *, blocking: bool
+        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
     ) -> Callable[[], None]:
         """See Channel.start."""
         if kind in POINT_TO_POINT:
-            return self._join_exchange(kind, target, peer, flight)
+            return self._join_exchange(kind, target, peer, pending)
         self._launch_exchange()
         computing = self._streams.current()
         if blocking:
             # Stays where its result is needed, after what the lane still has in flight on the same communicator.
             computing.wait_stream(self._lane)
-            self.carry_out(kind, source, target, flight)
+            self.carry_out(kind, source, target, pending)
             return nothing
         self._lane.wait_stream(computing)
         with self._streams.use(self._lane):
-            self.carry_out(kind, source, target, flight)
+            self.carry_out(kind, source, target, pending)
             done = self._lane.record_event()
         return lambda: self._streams.current().wait_event(done)
 
-    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, flight: Flight | None) -> None:
+    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, pending: Pending | None) -> None:
         """One collective, on the current stream. async_op=False makes that stream wait, not the host."""
-        if flight is not None:
-            flight.begin(in_line=True)
+        if pending is not None:
+            pending.begin(in_line=True)
         with self._line.held():
             launch(kind, self._group, source, target, None, async_op=False)
-        if flight is not None:
-            flight.end()
+        if pending is not None:
+            pending.end()
 
-    def _join_exchange(self, kind: Kind, buffer: Tensor, peer: int | None, flight: Flight | None) -> Callable[[], None]:
+    def _join_exchange(
+        self, kind: Kind, buffer: Tensor, peer: int | None, pending: Pending | None
+    ) -> Callable[[], None]:
         """Launch nothing yet: NCCL's send waits for the other's receive, so two ranks that both send first would hang.
 
         All that were issued are launched as one group when one of them is waited for, or when a collective comes. If
@@ -105,8 +107,8 @@ class NcclChannel:
             dist.P2POp(dist.isend if kind is Kind.SEND else dist.irecv, buffer, group=self._group, group_peer=peer)
         )
         exchange.ready = self._streams.current().record_event()
-        if flight is not None:
-            exchange.flights.append(flight)
+        if pending is not None:
+            exchange.collectives.append(pending)
 
         def finish() -> None:
             if exchange is self._exchange:
@@ -123,11 +125,11 @@ class NcclChannel:
         self._exchange = _Exchange()
         self._lane.wait_event(exchange.ready)
         with self._streams.use(self._lane):
-            for flight in exchange.flights:
-                flight.begin()
+            for pending in exchange.collectives:
+                pending.begin()
             self.carry_out_messages(exchange.ops)
-            for flight in exchange.flights:
-                flight.end()
+            for pending in exchange.collectives:
+                pending.end()
             exchange.done = self._lane.record_event()
 
     def carry_out_messages(self, ops: list[dist.P2POp]) -> None:

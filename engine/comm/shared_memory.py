@@ -20,7 +20,7 @@ from engine.comm.backend import Channel, all_gather
 from engine.comm.collective import POINT_TO_POINT, Kind
 from engine.comm.contact import Line
 from engine.comm.neighbours import MESSAGE, MOST_RANKS, Door, Neighbour, Own, host
-from engine.measure.pending import Flight
+from engine.measure.pending import Pending
 
 log = logging.getLogger(__name__)
 SWITCH = "PAR4D_SHARED_MEMORY"
@@ -87,11 +87,11 @@ class SharedMemoryChannel:
         return self._begun
 
     def start(
-        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, flight: Flight | None, *, blocking: bool
+        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
     ) -> Callable[[], None]:
         """See Channel.start."""
         if kind in POINT_TO_POINT:
-            return self._gloo.start(kind, source, target, peer, flight, blocking=blocking)
+            return self._gloo.start(kind, source, target, peer, pending, blocking=blocking)
         number, self._begun = self._begun, self._begun + 1
         self._unfinished[number] = None
         with self._line.held():
@@ -103,12 +103,12 @@ class SharedMemoryChannel:
             self._tell(number, 0, kind, source, place)
 
         def finish() -> None:
-            if flight is not None:
-                flight.begin()
+            if pending is not None:
+                pending.begin()
             with self._line.held():
                 self._carry_out(kind, number, place, self._written(number, 0, kind, source, place), target)
-            if flight is not None:
-                flight.end()
+            if pending is not None:
+                pending.end()
             del self._unfinished[number]
 
         return finish

@@ -7,8 +7,8 @@ from engine.measure.clock import Clock, Stamp
 
 
 @dataclass(slots=True)
-class Flight:
-    """One collective, whose moments are stamped as they come.
+class Pending:
+    """A pending collective, whose moments are stamped as they come.
 
     blocking: nothing is left to do without its result when it is waited for. at_once: the wait for it begins when it is
     issued. began: when its lane came to it, where that is stamped. in_line: it is on a stream, so that two moments
@@ -51,10 +51,10 @@ class Flight:
 
 
 @dataclass(frozen=True, slots=True)
-class Flown:
-    """A flight in seconds from the start of the step."""
+class TimedCollective:
+    """A collective in seconds from the start of the step."""
 
-    flight: Flight
+    pending: Pending
     issued: float
     start: float
     done: float
@@ -62,25 +62,25 @@ class Flown:
     resumed: float
 
 
-def seconds(flights: Iterable[Flight], origin: Stamp, end_s: float) -> list[Flown]:
-    """The flights in seconds from the origin. One that was never waited for lasts until the end.
+def seconds(collectives: Iterable[Pending], origin: Stamp, end_s: float) -> list[TimedCollective]:
+    """The collectives in seconds from the origin. One that was never waited for lasts until the end.
 
     Where nobody says when a lane came to a collective, it began when it was issued, or when the one before it on its
     lane ended: as on a stream, and as far as is known of gloo.
     """
-    flown, lane_free = [], dict[str, float]()
-    for flight in flights:
+    timed, lane_free = [], dict[str, float]()
+    for pending in collectives:
         issued, began, done, waited, resumed = (
-            None if stamp is None else flight.clock.seconds(origin, stamp)
-            for stamp in (flight.issued, flight.began, flight.done, flight.waited, flight.resumed)
+            None if stamp is None else pending.clock.seconds(origin, stamp)
+            for stamp in (pending.issued, pending.began, pending.done, pending.waited, pending.resumed)
         )
         assert issued is not None
         waited = end_s if waited is None else waited
-        if flight.in_line and done is not None and flight.waited is not None:
+        if pending.in_line and done is not None and pending.waited is not None:
             resumed = max(waited, done)
         resumed = waited if resumed is None else resumed
         done = resumed if done is None else min(done, resumed)
-        start = min(done, max(issued, lane_free.get(flight.lane, issued)) if began is None else began)
-        lane_free[flight.lane] = done
-        flown.append(Flown(flight, issued, start, done, waited, resumed))
-    return flown
+        start = min(done, max(issued, lane_free.get(pending.lane, issued)) if began is None else began)
+        lane_free[pending.lane] = done
+        timed.append(TimedCollective(pending, issued, start, done, waited, resumed))
+    return timed

@@ -13,7 +13,7 @@ import torch
 from engine.measure.clock import Clock, EventClock, HostClock, Stamp
 from engine.measure.intervals import common, covered, length, union
 from engine.measure.machine import link_bytes, processor_s
-from engine.measure.pending import Flight, Flown, seconds
+from engine.measure.pending import Pending, TimedCollective, seconds
 from engine.measure.recording import Recording, Tally
 
 
@@ -24,7 +24,7 @@ class Recorder:
     and the length of each step, for which a HostClock is enough. alone: one rank, for which no network is asked.
     """
 
-    _flight: type[Flight] = Flight
+    _pending_class: type[Pending] = Pending
 
     def __init__(self, clock: Clock | None = None, *, timing: bool = True, alone: bool = False) -> None:
         self._clock, self._timing, self._alone = clock or HostClock(), timing, alone
@@ -43,8 +43,8 @@ class Recorder:
 
     def issued(
         self, kind: str, axis: str, lane: str, num_bytes: int, *, blocking: bool, at_once: bool = False
-    ) -> Flight | None:
-        """A collective is about to be issued. Who issues it stamps the moments of the flight, if there is one.
+    ) -> Pending | None:
+        """A collective is about to be issued. Who issues it stamps its moments, if something is returned.
 
         blocking: nothing can be done without its result; at_once: nothing will be.
         """
@@ -55,9 +55,9 @@ class Recorder:
         tally.num_bytes += num_bytes
         if not self._timing:
             return None
-        flight = self._flight(self._clock, kind, axis, lane, blocking, blocking or at_once, self._clock.stamp())
-        self._flights.append(flight)
-        return flight
+        pending = self._pending_class(self._clock, kind, axis, lane, blocking, blocking or at_once, self._clock.stamp())
+        self._collectives.append(pending)
+        return pending
 
     def start_step(self, phase: str) -> None:
         """A step begins with this phase; one that was not ended is forgotten."""
@@ -88,35 +88,35 @@ class Recorder:
             total.tallies[key].calls += tally.calls
             total.tallies[key].num_bytes += tally.num_bytes
         if self._timing:
-            self._add_times(marks, seconds(self._flights, origin, step_s))
+            self._add_times(marks, seconds(self._collectives, origin, step_s))
         self._forget_step()
         return step_s
 
-    def _add_times(self, marks: list[tuple[str, float]], flown: list[Flown]) -> None:
+    def _add_times(self, marks: list[tuple[str, float]], collectives: list[TimedCollective]) -> None:
         total = self.total
-        waits = union((f.waited, f.resumed) for f in flown)
-        flights = union((f.start, f.done) for f in flown)
+        waits = union((f.waited, f.resumed) for f in collectives)
+        in_flight = union((f.start, f.done) for f in collectives)
         for (name, start), (_, end) in pairwise(marks):
             total.phases[name].compute_s += end - start
-            communicating = common(flights, [(start, end)])
+            communicating = common(in_flight, [(start, end)])
             total.phases[name].hidden_s += length(communicating) - length(common(communicating, waits))
         begins = [start for _, start in marks[:-1]]
-        for f in flown:
+        for f in collectives:
             hidden = f.done - f.start - covered(f.start, f.done, waits)
             self._add(f, hidden, marks[bisect_right(begins, f.waited) - 1][0])
-        total.marks, total.flown = marks, flown
+        total.marks, total.collectives = marks, collectives
 
-    def _add(self, f: Flown, hidden_s: float, waited_in: str) -> None:
-        """Add one flight to the sums, and the wait for it to those of the phase in which it was."""
+    def _add(self, f: TimedCollective, hidden_s: float, waited_in: str) -> None:
+        """Add one collective to the sums, and the wait for it to those of the phase in which it was."""
         exposed_s = f.resumed - f.waited
-        self.total.tallies[f.flight.kind, f.flight.axis].time_s += f.done - f.start
-        self.total.lanes[f.flight.lane] += f.done - f.start
-        axis = self.total.axes[f.flight.axis]
+        self.total.tallies[f.pending.kind, f.pending.axis].time_s += f.done - f.start
+        self.total.lanes[f.pending.lane] += f.done - f.start
+        axis = self.total.axes[f.pending.axis]
         axis.exposed_s += exposed_s
         axis.hidden_s += hidden_s
         waiting = self.total.phases[waited_in]
         waiting.compute_s -= exposed_s
-        if f.flight.blocking:
+        if f.pending.blocking:
             waiting.blocking_s += exposed_s
         else:
             waiting.exposed_s += exposed_s
@@ -144,5 +144,5 @@ class Recorder:
         self._clock.forget()
         self._marks: list[tuple[str, Stamp]] = []
         self._used = (0.0, 0, 0)
-        self._flights: list[Flight] = []
+        self._collectives: list[Pending] = []
         self._tallies: dict[tuple[str, str], Tally] = defaultdict(Tally)

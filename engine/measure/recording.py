@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from engine.measure.pending import Flown
+from engine.measure.pending import TimedCollective
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ COMPUTE = "compute"
 
 @dataclass(slots=True)
 class Recording:
-    """What was recorded since the last clear(): sums over `steps` steps, and the marks and flights of the last one.
+    """What was recorded since the last clear(): sums over `steps` steps, and the marks and collectives of the last one.
 
     timed: whether anything but the length of the steps was; if not, phases, axes, lanes and events are empty. lanes:
     seconds with a collective in flight. processor_s: of all threads of this process; received_bytes, sent_bytes: of the
@@ -76,13 +76,13 @@ class Recording:
     received_bytes: int = 0
     sent_bytes: int = 0
     marks: list[tuple[str, float]] = field(default_factory=list)
-    flown: list[Flown] = field(default_factory=list)
+    collectives: list[TimedCollective] = field(default_factory=list)
 
     @property
     def events(self) -> list[TraceEvent]:
         """Of the last step: its phases, then each collective and the wait for it."""
         events = [TraceEvent(COMPUTE, "phase", name, start, end) for (name, start), (_, end) in pairwise(self.marks)]
-        for f in self.flown:
-            wait = TraceEvent(COMPUTE, "wait", f"{f.flight.kind} {f.flight.axis}", f.waited, f.resumed)
-            events += [TraceEvent(f.flight.lane, "collective", f.flight.kind, f.start, f.done, f.issued), wait]
+        for f in self.collectives:
+            wait = TraceEvent(COMPUTE, "wait", f"{f.pending.kind} {f.pending.axis}", f.waited, f.resumed)
+            events += [TraceEvent(f.pending.lane, "collective", f.pending.kind, f.start, f.done, f.issued), wait]
         return events

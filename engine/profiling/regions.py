@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.profiler import record_function
 
-from engine.measure.pending import Flight
+from engine.measure.pending import Pending
 from engine.measure.recorder import Recorder
 from engine.profiling.names import Region, collective
 
@@ -29,7 +29,7 @@ def _end(region: record_function) -> None:
 
 
 @dataclass(slots=True)
-class NamedFlight(Flight):
+class NamedPending(Pending):
     """A collective whose launch, where the host sees it end (CUDA), and wait are regions."""
 
     what: str = ""
@@ -50,31 +50,31 @@ class NamedFlight(Flight):
         _end(_begun(Region.ISSUE.of(self.what)))
 
     def begin(self, *, in_line: bool = False) -> None:
-        """See Flight.begin."""
+        """See Pending.begin."""
         self._begin_region(Region.LAUNCH)
-        Flight.begin(self, in_line=in_line)
+        Pending.begin(self, in_line=in_line)
 
     def end(self) -> None:
-        """See Flight.end; of gloo a thread of its own calls it, for which there is no region."""
-        Flight.end(self)
+        """See Pending.end; of gloo a thread of its own calls it, for which there is no region."""
+        Pending.end(self)
         self._end_region(Region.LAUNCH)
 
     def wait(self, *, unavoidable: bool) -> None:
-        """See Flight.wait."""
+        """See Pending.wait."""
         if not self.at_once:
             self._begin_region(Region.WAIT)
-        Flight.wait(self, unavoidable=unavoidable)
+        Pending.wait(self, unavoidable=unavoidable)
 
     def resume(self) -> None:
-        """See Flight.resume. A region that began before its stamp ends before its stamp too, and one that began after
+        """See Pending.resume. A region that began before its stamp ends before its stamp too, and one that began after
         it, as that of a wait at once, ends after it: both last as long.
         """
         if self.at_once:
-            Flight.resume(self)
+            Pending.resume(self)
             self._end_region(Region.WAIT)
         else:
             self._end_region(Region.WAIT)
-            Flight.resume(self)
+            Pending.resume(self)
 
 
 class NamingRecorder(Recorder):
@@ -87,12 +87,12 @@ class NamingRecorder(Recorder):
 
     def issued(
         self, kind: str, axis: str, lane: str, num_bytes: int, *, blocking: bool, at_once: bool = False
-    ) -> Flight | None:
+    ) -> Pending | None:
         """See Recorder.issued."""
-        flight = super().issued(kind, axis, lane, num_bytes, blocking=blocking, at_once=at_once)
-        if isinstance(flight, NamedFlight):
-            flight.tell(len(self._flights))
-        return flight
+        pending = super().issued(kind, axis, lane, num_bytes, blocking=blocking, at_once=at_once)
+        if isinstance(pending, NamedPending):
+            pending.tell(len(self._collectives))
+        return pending
 
     def mark(self, phase: str) -> None:
         """See Recorder.mark; the first of a step begins it."""
@@ -103,7 +103,7 @@ class NamingRecorder(Recorder):
         if self._marks:
             _end(self._regions.pop())
         else:
-            self._flight = NamedFlight
+            self._pending_class = NamedPending
             self._regions = [_begun(Region.STEP.of(self.iteration))]
         super().mark(phase)
         self._regions.append(_begun(Region.PHASE.of(phase)))
@@ -113,7 +113,7 @@ class NamingRecorder(Recorder):
         if self.naming:
             while self._regions:
                 _end(self._regions.pop())
-            self._flight = Flight
+            self._pending_class = Pending
 
 
 @contextmanager

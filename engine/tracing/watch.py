@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from engine.layers.attention import computed_by
-from engine.measure.pending import Flight
+from engine.measure.pending import Pending
 from engine.measure.recorder import Recorder
 from engine.planning.events import Attention, Event, Issue, Mark, Product, Segment, Sweep, Wait
 
@@ -229,7 +229,7 @@ def fused_attention(log: Log) -> AbstractContextManager[None]:
     return computed_by(lambda q, k, v, **_: _FusedAttention.apply(q, k, v, log))
 
 
-class _Waits(Flight):
+class _Waits(Pending):
     """A collective whose wait is an event."""
 
     __slots__ = ("log", "number")
@@ -237,7 +237,7 @@ class _Waits(Flight):
     number: int
 
     def wait(self, *, unavoidable: bool) -> None:
-        """See Flight.wait."""
+        """See Pending.wait."""
         self.log.wait(self.number, blocking=self.blocking or unavoidable)
 
 
@@ -250,11 +250,11 @@ class Collectives(Recorder):
 
     def issued(
         self, kind: str, axis: str, lane: str, num_bytes: int, *, blocking: bool, at_once: bool = False
-    ) -> Flight | None:
+    ) -> Pending | None:
         """See Recorder.issued."""
-        flight = _Waits(self._clock, kind, axis, lane, blocking, at_once, 0.0)
-        flight.log, flight.number = self._log, self._log.issue(Issue(str(kind), str(axis), str(lane), num_bytes))
-        return flight
+        pending = _Waits(self._clock, kind, axis, lane, blocking, at_once, 0.0)
+        pending.log, pending.number = self._log, self._log.issue(Issue(str(kind), str(axis), str(lane), num_bytes))
+        return pending
 
     def mark(self, phase: str) -> None:
         """A phase begins."""

@@ -44,10 +44,10 @@ def _reduce_scatter(comm: Comm) -> tuple[list[str], bool, bool]:
     comm.recorder.start_step("all")
     with Noting():
         comm.issue(Kind.REDUCE_SCATTER, Axis.X, torch.ones(4)).wait()
-    (flight,) = comm.recorder._flights
-    assert isinstance(flight.resumed, float)
+    (pending,) = comm.recorder._collectives
+    assert isinstance(pending.resumed, float)
     named = [name for name in operations if name.startswith("c10d") or "sum" in name]
-    return named, flight.done is not None, flight.resumed <= operations["aten.sum.IntList_out"]
+    return named, pending.done is not None, pending.resumed <= operations["aten.sum.IntList_out"]
 
 
 def test_gloo_scatters_by_an_exchange_and_a_sum_of_its_own_which_is_compute() -> None:
@@ -66,9 +66,9 @@ def _waits(comm: Comm) -> list[tuple[bool, bool]]:
     late.wait(unavoidable=True)
     comm.run(Kind.ALL_REDUCE, Axis.X, torch.ones(3))
     comm.issue(Kind.ALL_REDUCE, Axis.X, torch.ones(3), at_once=True).wait()
-    flights = [(flight.blocking, flight.waited == flight.issued) for flight in comm.recorder._flights]
+    collectives = [(pending.blocking, pending.waited == pending.issued) for pending in comm.recorder._collectives]
     comm.recorder.end_step()
-    return flights
+    return collectives
 
 
 def test_a_wait_that_nothing_could_avoid_and_one_that_comes_at_once_are_told_from_the_others() -> None:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from engine.measure.pending import Flight
+from engine.measure.pending import Pending
 from engine.measure.recorder import Recorder
 from engine.measure.recording import Tally, TraceEvent
 
@@ -78,9 +78,9 @@ def test_waits_flights_and_compute_are_told_apart() -> None:
 def test_collectives_of_one_lane_follow_each_other_and_of_two_lanes_run_at_once() -> None:
     step = Step()
     first, second, other = step.issue("z", "z"), step.issue("z", "z"), step.issue("x", "x")
-    for flight, done in ((first, 2.0), (second, 5.0), (other, 4.0)):
-        flight.waited = flight.resumed = 6.0
-        flight.done = done
+    for pending, done in ((first, 2.0), (second, 5.0), (other, 4.0)):
+        pending.waited = pending.resumed = 6.0
+        pending.done = done
     step.at(6.0).recorder.end_step()
     total = step.recorder.total
     assert total.axes["z"].hidden_s == 5.0
@@ -103,8 +103,8 @@ def test_steps_add_up_and_events_are_those_of_the_last() -> None:
     step = Step()
     for length in (1.0, 2.0):
         step.at(0.0).recorder.start_step("forward")
-        flight = step.issue("z", "z", blocking=True)
-        flight.waited, flight.done, flight.resumed = 0.0, length / 2, length / 2
+        pending = step.issue("z", "z", blocking=True)
+        pending.waited, pending.done, pending.resumed = 0.0, length / 2, length / 2
         step.at(length).recorder.end_step()
     total = step.recorder.total
     assert (total.steps, total.time_s) == (2, 3.0)
@@ -121,7 +121,7 @@ def test_nothing_is_recorded_between_steps_and_of_a_step_that_is_begun_again_not
     assert step.recorder.issued("all_gather", "y", "y", 8, blocking=False) is None
     total = step.recorder.total
     assert {key: tally.calls for key, tally in total.tallies.items()} == {("all_gather", "z"): 1}
-    assert len(total.flown) == 1
+    assert len(total.collectives) == 1
     step.recorder.start_step("forward")
     step.recorder.clear()
     assert step.recorder.issued("all_gather", "y", "y", 8, blocking=False) is None
@@ -130,10 +130,10 @@ def test_nothing_is_recorded_between_steps_and_of_a_step_that_is_begun_again_not
 
 def test_a_lane_that_says_when_it_began_is_believed_and_an_end_after_the_wait_is_not() -> None:
     step = Step()
-    flight = step.issue("z", "z")
+    pending = step.issue("z", "z")
     step.at(2.0)
-    flight.begin()
-    flight.waited, flight.done, flight.resumed = 5.0, 9.0, 6.0
+    pending.begin()
+    pending.waited, pending.done, pending.resumed = 5.0, 9.0, 6.0
     step.at(9.0).recorder.end_step()
     (event,) = [event for event in step.recorder.total.events if event.kind == "collective"]
     assert (event.issued_s, event.start_s, event.end_s) == (0.0, 2.0, 6.0)
@@ -166,9 +166,9 @@ def test_a_blocking_wait_begins_when_it_is_issued_and_only_the_first_end_of_a_wa
 
 def test_a_wait_that_failed_is_exposed_for_no_time() -> None:
     step = Step()
-    flight = step.issue("z", "z")
+    pending = step.issue("z", "z")
     step.at(1.0)
-    flight.wait(unavoidable=False)
+    pending.wait(unavoidable=False)
     step.at(3.0).recorder.end_step()
     assert step.recorder.total.axes["z"].exposed_s == 0.0
 
@@ -224,21 +224,21 @@ def _step_on_cuda(recorder: Recorder, *, in_line: bool) -> None:
     def at(now: float) -> None:
         CudaEvent.now = now
 
-    def issue(axis: str, began: float, done: float, *, blocking: bool = False) -> Flight:
+    def issue(axis: str, began: float, done: float, *, blocking: bool = False) -> Pending:
         now = CudaEvent.now
-        flight = recorder.issued("all_gather", axis, axis, 8, blocking=blocking)
-        assert flight is not None
+        pending = recorder.issued("all_gather", axis, axis, 8, blocking=blocking)
+        assert pending is not None
         at(began)
-        flight.begin(in_line=in_line)
+        pending.begin(in_line=in_line)
         at(done)
-        flight.end()
+        pending.end()
         at(now)
-        return flight
+        return pending
 
-    def wait(flight: Flight, until: float) -> None:
-        flight.wait(unavoidable=False)
+    def wait(pending: Pending, until: float) -> None:
+        pending.wait(unavoidable=False)
         at(until)
-        flight.resume()
+        pending.resume()
 
     at(0.0)
     recorder.start_step("forward")
@@ -258,11 +258,11 @@ def test_on_cuda_the_host_waits_once_a_step_at_its_end(timing: bool, waits: list
     device = torch.device("cuda", 1)
     recorder = Recorder.on(device, breakdown=timing)
     recorder.start_step("forward")
-    flight = recorder.issued("all_gather", "z", "z", 8, blocking=False)
+    pending = recorder.issued("all_gather", "z", "z", 8, blocking=False)
     recorder.mark("backward")
-    if flight is not None:
-        flight.wait(unavoidable=False)
-        flight.resume()
+    if pending is not None:
+        pending.wait(unavoidable=False)
+        pending.resume()
     assert not waits
     recorder.end_step()
     assert waits == [device]

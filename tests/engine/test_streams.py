@@ -175,8 +175,12 @@ def test_what_is_launched_on_a_stream_is_stamped_there_and_a_send_is_no_receive(
     with fake_group(GRID, RANK):
         work(Comm(GRID, backend=NcclOnStreams(Streams(), RANK), recorder=recorder))
     assert done == ["send", "recv_", "allreduce_", "zero_", "send", "allreduce_", "allreduce_"]
-    flights = [flown.flight for flown in recorder.total.flown]
-    assert len(flights) == 6
-    assert all(flight.done is not None for flight in flights)
-    assert [flight.in_line for flight in flights] == [flight.kind not in POINT_TO_POINT for flight in flights]
-    assert all((flight.began is None) == flight.in_line for flight in flights), "who waits for a peer says when it came"
+    collectives = [collectives.pending for collectives in recorder.total.collectives]
+    assert len(collectives) == 6
+    assert all(pending.done is not None for pending in collectives)
+    assert [pending.in_line for pending in collectives] == [
+        pending.kind not in POINT_TO_POINT for pending in collectives
+    ]
+    assert all((pending.began is None) == pending.in_line for pending in collectives), (
+        "who waits for a peer says when it came"
+    )

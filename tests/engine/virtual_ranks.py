@@ -20,7 +20,7 @@ from torch import Tensor
 from engine.comm.collective import POINT_TO_POINT, Kind, Lane
 from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
-from engine.measure.pending import Flight
+from engine.measure.pending import Pending
 from engine.measure.recorder import Recorder
 
 T = TypeVar("T")
@@ -187,7 +187,7 @@ class _LazyChannel:
     lane: Lane
 
     def start(
-        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, flight: Flight | None, *, blocking: bool
+        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
     ) -> Callable[[], None]:
         return self.comm._start(kind, self.axis, self.lane, source, target, peer)
 
