@@ -1,5 +1,5 @@
 """What one rank of a contest does: both sides in turns, so that the machine's drift cancels. A peer whose libraries
-are in another environment has a process beside it (away.py).
+are in another environment has a process beside it (external_side.py).
 """
 
 import math
@@ -16,9 +16,9 @@ from engine.errors import ContactError
 from engine.grid import Grid
 from engine.layers.compiled import compiles
 from engine.measure.recorder import Recorder
-from engine.peers.away import Away
 from engine.peers.contest import TOLERANCES, Case, Contest, through_memory
 from engine.peers.equality import check_equal
+from engine.peers.external_side import ExternalSide
 from engine.peers.ours import Ours, plan
 from engine.peers.peer import Peer
 from engine.peers.standstill import At, Fail, Turn, end, limited, nobody, timed, warm_up
@@ -76,7 +76,7 @@ def measure(
 
         def theirs() -> Turns:
             if contest.splits:
-                return processes.enter_context(Away(contest, case, comm, launch))
+                return processes.enter_context(ExternalSide(contest, case, comm, launch))
             peer = contest.implementation()
             own, memory = comm, through_memory(contest, case.road).ours
             if isinstance(contest.layout, Grid) and contest.layout != contest.grid:

@@ -30,7 +30,7 @@ class Option:
     """What a library is set to for speed, on processors and on GPUs, beyond what a contest itself fixes; None is the
     library's own. The columns of GPUs follow the libraries' sources; no GPU has run them yet.
 
-    source: a file of the library at the version that guests/*.txt pins, or a page of its documentation. needs: the
+    source: a file of the library at the version that external/*.txt pins, or a page of its documentation. needs: the
     module that has the kernel; where it isn't installed, the value is that of processors.
     """
 

@@ -33,7 +33,7 @@ class Peer(Protocol):
         """One whole optimizer step on this rank's rows of the global batch."""
 
 
-class Guest(Protocol):
+class ExternalPeer(Protocol):
     """A peer in a process of its own, often of another Python, whose layout isn't a grid.
 
     data_rank: which share of the global batch is this rank's, known once it is built.

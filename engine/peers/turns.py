@@ -22,7 +22,7 @@ Step = Callable[[], Values]
 
 
 class Steps(Protocol):
-    """A peer or a guest, once it is built."""
+    """A peer, once it is built."""
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
         """See peer.Peer."""

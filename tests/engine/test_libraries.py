@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from guest_cases import CASE, GPT, LLAMA, hold
+from external_cases import CASE, GPT, LLAMA, hold
 from real_ranks import run_processes
 from test_micro_batches import CASE as IN_PARTS
 from test_micro_batches import check

@@ -58,7 +58,7 @@ def test_fsdp2_over_copies_recomputes_and_adds_up_alike() -> None:
         ("transformers-tp", "tensor=2", LLAMA),
     ],
 )
-def test_a_guest_adds_up_the_gradients_of_its_micro_batches(
+def test_an_external_peer_adds_up_the_gradients_of_its_micro_batches(
     name: str, layout: str, model: GPTConfig | LlamaConfig
 ) -> None:
     contest = CONTESTS[name].laid_out(Layout.parse(layout), Grid(data=2))

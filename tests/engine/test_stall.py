@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from engine_command import SMALL, TIMEOUT_S, start
-from guest_cases import GPT
+from external_cases import GPT
 from real_ranks import CONTEXT
 
 from engine.batch import Batch
@@ -125,7 +125,7 @@ def test_what_takes_long_without_waiting_for_anybody_is_no_hang(device: str) -> 
 def test_in_a_contest_the_engine_stands_still_only_at_a_turn_of_its_own_and_by_its_limit(
     device: str, ears_and_mouth: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rank waits for one that builds our side, for one whose guest warms up and steps, and then for one of ours."""
+    """A rank waits for one that builds our side, for one whose peer warms up and steps, and then for one of ours."""
     for factor in ("BEFORE_NCCL", "AFTER_RAISING"):
         monkeypatch.setattr(stall, factor, 0.04)
     monkeypatch.setattr(stall, "LONGEST_PAUSE_S", 0.02)

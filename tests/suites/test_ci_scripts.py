@@ -193,24 +193,24 @@ def test_setup_installs_no_torch_by_a_guess_on_a_supercomputer(
 
 
 @pytest.fixture
-def guests(clone: Path) -> Path:
+def externals(clone: Path) -> Path:
     """One whose own environment is there."""
     (clone / "ci" / "setup").write_text("")
-    shutil.copytree(ROOT / "engine" / "peers" / "guests", clone / "engine" / "peers" / "guests")
+    shutil.copytree(ROOT / "engine" / "peers" / "external", clone / "engine" / "peers" / "external")
     (clone / ".venv" / "bin").mkdir(parents=True)
     (clone / ".venv" / "bin" / "python").write_text(PYTHON)
     (clone / ".venv" / "bin" / "python").chmod(0o755)
     return clone
 
 
-def test_a_peer_s_torch_is_of_the_index_of_ours_on_rocm_and_pypi_s_on_cuda(guests: Path) -> None:
-    rocm = with_python(guests, "ci/peers litgpt", torch="2.13.0+rocm6.4", **FRONTIER)
+def test_a_peer_s_torch_is_of_the_index_of_ours_on_rocm_and_pypi_s_on_cuda(externals: Path) -> None:
+    rocm = with_python(externals, "ci/peers litgpt", torch="2.13.0+rocm6.4", **FRONTIER)
     assert rocm.done.returncode == 0, rocm.done.stderr
     assert rocm.pip[:2] == [f"--index-url {ROCM} torch==2.13.0", "torch==2.13.0"]
-    shutil.rmtree(guests / "systems")
-    shutil.rmtree(guests / "packages")
-    (guests / "told").unlink()
-    cuda = with_python(guests, "ci/peers litgpt", torch="2.13.0", **PERLMUTTER)
+    shutil.rmtree(externals / "systems")
+    shutil.rmtree(externals / "packages")
+    (externals / "told").unlink()
+    cuda = with_python(externals, "ci/peers litgpt", torch="2.13.0", **PERLMUTTER)
     assert cuda.done.returncode == 0, cuda.done.stderr
     assert cuda.pip[0] == "torch==2.13.0"
     assert "--index-url" not in "".join(cuda.pip)
@@ -224,12 +224,12 @@ def test_a_peer_s_torch_is_of_the_index_of_ours_on_rocm_and_pypi_s_on_cuda(guest
     ],
 )
 def test_a_peer_whose_torch_can_t_be_had_for_these_gpus_is_told_as_unavailable_with_the_reason(
-    guests: Path, monkeypatch: pytest.MonkeyPatch, torch: str, expected: str
+    externals: Path, monkeypatch: pytest.MonkeyPatch, torch: str, expected: str
 ) -> None:
-    told = with_python(guests, "ci/peers litgpt", torch=torch, refused="--index-url", **FRONTIER)
+    told = with_python(externals, "ci/peers litgpt", torch=torch, refused="--index-url", **FRONTIER)
     assert told.done.returncode == 1
     assert not any(line.startswith("torch") for line in told.pip)
-    monkeypatch.setattr(environments, "FOLDER", guests / ".venv-peers")
+    monkeypatch.setattr(environments, "FOLDER", externals / ".venv-peers")
     assert expected in str(environments.lacking("litgpt"))
 
 
@@ -300,7 +300,7 @@ def test_what_could_not_be_checked_is_said_at_the_end(clone: Path, said: str, ve
         assert end[-1].endswith(last)
 
 
-GUESTS_SKIP = """#!/bin/sh
+PEERS_SKIP = """#!/bin/sh
 case "$*" in
     *"--ignore tests/engine/test_libraries.py"*) echo 9 passed ;;
     *"-m not weekly tests/engine/test_libraries.py"*)
@@ -316,7 +316,7 @@ exit 1
 
 def test_peers_that_could_not_be_installed_are_said_with_the_reason(clone: Path) -> None:
     """Their tests begin after the installation has ended, and skip."""
-    plant_tools(clone, GUESTS_SKIP, NO_NETWORK)
+    plant_tools(clone, PEERS_SKIP, NO_NETWORK)
     done = bash("ci/test", clone, CI="")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == [

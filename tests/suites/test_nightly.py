@@ -243,7 +243,7 @@ def test_a_week_is_fine_only_if_every_library_was_tested(
 
 def test_the_week_tests_every_library_that_has_pins() -> None:
     """And by the same file as ci/test, which leaves the marker out."""
-    pins = {file.stem for file in (ROOT / "engine" / "peers" / "guests").glob("*.txt")}
+    pins = {file.stem for file in (ROOT / "engine" / "peers" / "external").glob("*.txt")}
     assert Path(test_libraries.__file__) == ROOT / EQUALITY
     every = {str(one.id): bool(one.marks) for one in test_libraries.contests()}
     assert {name for name in pins if any(one.startswith(name) for one in every)} == pins

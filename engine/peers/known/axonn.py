@@ -5,7 +5,7 @@ from dataclasses import replace
 from engine.grid import Grid
 from engine.peers.contest import Contest, Option
 
-_MODULE = "engine.peers.guests.axonn"
+_MODULE = "engine.peers.external.axonn"
 _DOES = "head split over tensor ranks and logits gathered, table and activations whole on each, "
 _ROWS = Contest(
     "axonn",

@@ -9,7 +9,7 @@ CONTESTS = (
         "Colossal-AI",
         Grid(x=2),
         0.95,
-        "engine.peers.guests.colossalai:ColossalAI",
+        "engine.peers.external.colossalai:ColossalAI",
         library="colossalai",
         splits=("tensor", "pipeline", "data"),
         does="vocabulary split over tensor ranks, activations whole on each, GPT-2's attention in parts on "

@@ -3,7 +3,7 @@
 from engine.grid import Grid
 from engine.peers.contest import WHOLE, Contest, Option
 
-_MODULE = "engine.peers.guests.deepspeed"
+_MODULE = "engine.peers.external.deepspeed"
 CONTESTS = (
     *(
         Contest(

@@ -10,7 +10,7 @@ CONTESTS = (
         "litgpt through Fabric, DDP",
         Grid(data=2),
         0.95,
-        "engine.peers.guests.litgpt:LitGPT",
+        "engine.peers.external.litgpt:LitGPT",
         library="litgpt",
         splits=("data",),
         does=WHOLE,

@@ -9,7 +9,7 @@ CONTESTS = and_by_positions(
         "Megatron-core",
         Grid(x=2),
         0.95,
-        "engine.peers.guests.megatron_core:MegatronCore",
+        "engine.peers.external.megatron_core:MegatronCore",
         library="megatron-core",
         splits=("tensor", "pipeline", "data"),
         does=f"vocabulary split over tensor ranks, {STREAM_WHOLE}, attention in parts but with "

@@ -9,7 +9,7 @@ CONTESTS = tuple(
         f"torch.distributed.pipelining, {what}",
         Grid(z=2),
         0.95,
-        f"engine.peers.guests.pipelining:{built}",
+        f"engine.peers.external.pipelining:{built}",
         ties=False,
         splits=("pipeline",),
         does=WHOLE,

@@ -9,7 +9,7 @@ CONTESTS = and_by_positions(
         "torchtitan",
         Grid(x=2),
         0.95,
-        "engine.peers.guests.torchtitan:TorchTitan",
+        "engine.peers.external.torchtitan:TorchTitan",
         library="torchtitan",
         splits=("tensor", "pipeline", "data"),
         does=f"vocabulary split over tensor ranks, {STREAM_WHOLE}, weights over data ranks (FSDP), whose "

@@ -10,7 +10,7 @@ CONTESTS = (
         "transformers' own tensor parallelism",
         Grid(x=2),
         0.95,
-        "engine.peers.guests.transformers_tp:TransformersTP",
+        "engine.peers.external.transformers_tp:TransformersTP",
         splits=("tensor", "data"),
         does="vocabulary split over tensor ranks and logits gathered, activations whole on each, weights split "
         "over data ranks (FSDP), clipped by the norm over all ranks",

@@ -62,7 +62,7 @@ class ColossalAI:
         self._model, self._optimizer, *_ = self._booster.boost(model, optimizer, criterion=_its_loss)
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See peer.Guest."""
+        """See peer.ExternalPeer."""
         self._optimizer.zero_grad()
         if self._pipeline:
             found = self._booster.execute_pipeline(

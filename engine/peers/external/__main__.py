@@ -1,4 +1,4 @@
-"""One rank of a peer in its own environment: python -m engine.peers.guests DESCRIPTOR, started by away.py.
+"""One rank of a peer in its own environment: python -m engine.peers.external DESCRIPTOR, started by external_side.py.
 
 It is sent its contest, meets the others, warms up and answers with losses and norms; then takes steps whenever it is
 asked to. When nobody holds the other end of its pipe it ends, whatever it is doing.
@@ -29,7 +29,7 @@ with loading():
     from engine.measure.clock import stamp_promptly
     from engine.measure.memory import keep_freed_memory
     from engine.peers.layout import Layout
-    from engine.peers.peer import Guest, Values
+    from engine.peers.peer import ExternalPeer, Values
     from engine.peers.settings import without
     from engine.peers.turns import Here, Step, on_batches
 
@@ -81,7 +81,7 @@ def _life(contest: Contest, case: Case, launch: Launch, told: "SimpleQueue[Any]"
     place |= {"MASTER_ADDR": host, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in place.items()})
     init_process_group(launch, device, timeout, store, memory=through_memory(contest, case.road).peer)
-    turns = Here(lambda: guest_step(contest, case, device), device, case.warmup, carried)
+    turns = Here(lambda: external_step(contest, case, device), device, case.warmup, carried)
     turns.values = of_all(turns.values)
     yield turns.values
     while (steps := told.get()) is not None:
@@ -94,12 +94,12 @@ def _life(contest: Contest, case: Case, launch: Launch, told: "SimpleQueue[Any]"
     yield turns.measured().model_copy(update={"versions": versions, "without": lacks})
 
 
-def guest_step(contest: Contest, case: Case, device: torch.device) -> Step:
+def external_step(contest: Contest, case: Case, device: torch.device) -> Step:
     """The peer's next step on this rank's rows, after its ranks have met."""
     assert isinstance(contest.layout, Layout)
     layout = contest.layout.for_batch(case.sequences, case.peer_micro_batch)
-    guest: Guest = contest.implementation()(case, layout, device)
-    return on_batches(guest, case, layout.rows(guest.data_rank, case.sequences), device)
+    peer: ExternalPeer = contest.implementation()(case, layout, device)
+    return on_batches(peer, case, layout.rows(peer.data_rank, case.sequences), device)
 
 
 def of_all(values: Sequence[Values]) -> list[Values]:

@@ -39,7 +39,7 @@ class _ZeRO:
         )
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See peer.Guest."""
+        """See peer.ExternalPeer."""
 
         def train(tokens: Tensor, targets: Tensor, last: bool) -> Tensor:
             loss = mean_loss(self._model, self._engine, tokens, targets)
@@ -96,7 +96,7 @@ class Pipeline:
         self.data_rank = self._engine.grid.get_data_parallel_rank()
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See peer.Guest."""
+        """See peer.ExternalPeer."""
         loss = self._engine.train_batch(parts_of(tokens_BS, targets_BS, self._parts))
         return Values(loss.item(), float(self._engine.get_global_grad_norm() or math.nan))
 

@@ -43,7 +43,7 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not name.startswith("NCCL_DEBUG")}
 
 
-class Away:
+class ExternalSide:
     """See Turns. Collective: every rank has its own. To be closed, which ends the process."""
 
     def __init__(self, contest: Contest, case: Case, comm: Comm, launch: Launch) -> None:
@@ -52,7 +52,7 @@ class Away:
         self._until = time.monotonic() + BEFORE_OUR_OWN * self._turn.limit_s
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         here, there = Pipe()
-        words = [str(python_of(contest.library)), "-P", "-m", "engine.peers.guests", str(there.fileno())]
+        words = [str(python_of(contest.library)), "-P", "-m", "engine.peers.external", str(there.fileno())]
         own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(case.threads), "PYTHONUNBUFFERED": "1"}
         own |= environ(contest.library, comm.device.type)
         self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Networks so small that a guest trains them at once, and how a contest on them is held."""
+"""Networks so small that an external peer trains them at once, and how a contest on them is held."""
 
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from guest_cases import CASE, GPT, LLAMA, hold
+from external_cases import CASE, GPT, LLAMA, hold
 from real_ranks import run_processes, take_part_again
 
 from engine.cli.main import main
@@ -22,11 +22,11 @@ from engine.grid import Grid
 from engine.models.adapters.stored import stored
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
-from engine.peers import away, environments
+from engine.peers import environments, external_side
 from engine.peers.compare import compare
 from engine.peers.contest import TOLERANCES, Case, Contest, Unavailable
-from engine.peers.guests import torchtitan
-from engine.peers.guests.__main__ import guest_step, of_all
+from engine.peers.external import torchtitan
+from engine.peers.external.__main__ import external_step, of_all
 from engine.peers.layout import Layout
 from engine.peers.ours import Ours
 from engine.peers.peer import Values
@@ -38,14 +38,14 @@ PAIR = Layout(data=2)
 CPU = torch.device("cpu")
 
 
-def guest(name: str, layout: Layout = PAIR) -> Contest:
-    """One of plain_guests, in this Python."""
-    built_by = f"tests.engine.plain_guests:{name}"
-    return Contest("guest", "a guest", Grid(data=2), None, built_by, (), splits=("data",), layout=layout)
+def external(name: str, layout: Layout = PAIR) -> Contest:
+    """One of plain_externals, in this Python."""
+    built_by = f"tests.engine.plain_externals:{name}"
+    return Contest("external", "an external peer", Grid(data=2), None, built_by, (), splits=("data",), layout=layout)
 
 
-def test_a_guest_has_the_engines_losses_and_takes_turns_with_it() -> None:
-    for found in run_processes(Grid(data=2), hold, guest("PlainGuest"), CASE):
+def test_an_external_peer_has_the_engines_losses_and_takes_turns_with_it() -> None:
+    for found in run_processes(Grid(data=2), hold, external("PlainExternal"), CASE):
         assert isinstance(found, Measured), found
         assert found.peer.losses == pytest.approx(found.ours.losses, rel=1e-5)
         assert found.peer.gradient_norms == pytest.approx(found.ours.gradient_norms, rel=1e-5)
@@ -63,11 +63,11 @@ RATES = {"fp32": CASE.optim.learning_rate, "bf16": 1e-3}
 def in_turn(
     comm: Comm, contest: Contest, model: GPTConfig | LlamaConfig, precision: PrecisionName
 ) -> tuple[list[Values], list[Values]]:
-    """Three steps of ours and of a guest in the same process, as its own would take them."""
+    """Three steps of ours and of an external peer in the same process, as its own would take them."""
     os.environ |= {"RANK": str(comm.rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(comm.rank)}
     case = replace(CASE, model=model, precision=precision, optim=OptimConfig(learning_rate=RATES[precision]))
     ours = Ours(case, comm).step
-    theirs = guest_step(contest, case, CPU)
+    theirs = external_step(contest, case, CPU)
     return [ours() for _ in range(3)], of_all([theirs() for _ in range(3)])
 
 
@@ -89,7 +89,7 @@ def in_each(comm: Comm, *words: Any) -> dict[PrecisionName, tuple[list[Values], 
         ("transformers-tp", "data=2", GPT, BOTH),
     ],
 )
-def test_a_guest_of_pytorch_alone_trains_what_the_engine_trains(
+def test_an_external_peer_of_pytorch_alone_trains_what_the_engine_trains(
     name: str, layout: str, model: GPTConfig | LlamaConfig, precisions: tuple[PrecisionName, ...]
 ) -> None:
     """The first rank of a pipeline knows no loss: it is told."""
@@ -104,23 +104,24 @@ def test_a_guest_of_pytorch_alone_trains_what_the_engine_trains(
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("Fails", "RunError: Rank 1 of guest failed: this can't"),
-        ("Dies", "RunError: A rank of guest died: is memory short for two models?"),
+        ("Fails", "RunError: Rank 1 of external failed: this can't"),
+        ("Dies", "RunError: A rank of external died: is memory short for two models?"),
         (
             "Hangs",
-            "ContactError: Guest beside rank 0 has been at guest's round 1 of 2 for 0.9 s, as --timeout allows 1 s.",
+            "ContactError: External beside rank 0 has been at external's round 1 of 2 for 0.9 s, as --timeout allows "
+            "1 s.",
         ),
         ("Lacks", "Unavailable: there is no such kernel"),
     ],
 )
-def test_why_a_guest_fails_is_told(name: str, told: str) -> None:
+def test_why_an_external_peer_fails_is_told(name: str, told: str) -> None:
     grid = Grid(data=2 if name == "Fails" else 1)
-    contest = replace(guest(name), layout=Layout(data=grid.size), grid=grid)
+    contest = replace(external(name), layout=Layout(data=grid.size), grid=grid)
     found = run_processes(grid, hold, contest, replace(CASE, timeout_s=1))
     assert told in found, found
 
 
-def test_a_guest_takes_no_log_of_nccls_over_from_us_and_its_death_between_turns_is_told(
+def test_an_external_peer_takes_no_log_of_nccls_over_from_us_and_its_death_between_turns_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"):
@@ -129,14 +130,14 @@ def test_a_guest_takes_no_log_of_nccls_over_from_us_and_its_death_between_turns_
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
     launch = Launch(0, 1, 0, "test", "127.0.0.1", 0)
     listen("nccl", os.environ)
-    with away.Away(guest("PlainGuest", Layout()), CASE, Comm(Grid()), launch) as beside:
+    with external_side.ExternalSide(external("PlainExternal", Layout()), CASE, Comm(Grid()), launch) as beside:
         theirs = Path(f"/proc/{beside._process.pid}/environ").read_text().split("\0")
         assert [one for one in theirs if one.startswith("NCCL_")] == ["NCCL_SOCKET_IFNAME=lo"]
         assert os.environ["NCCL_DEBUG_FILE"].startswith("/proc/self/fd/"), "ours stays"
         beside.take(1)
         beside._process.kill()
         beside._process.wait()
-        with pytest.raises(RunError, match="A rank of guest died: is memory short for two models"):
+        with pytest.raises(RunError, match="A rank of external died: is memory short for two models"):
             beside.take(1)
 
 
@@ -149,7 +150,7 @@ class LacksHere:
 
 def two_contests(comm: Comm) -> list[str]:
     """As ranks of a launcher, of which the first can't be held."""
-    contests = [replace(CONTESTS["ddp"], built_by="tests.engine.test_guests:LacksHere"), CONTESTS["ddp"]]
+    contests = [replace(CONTESTS["ddp"], built_by="tests.engine.test_external_peers:LacksHere"), CONTESTS["ddp"]]
     return [type(job).__name__ for job in take_part_again(comm, contests, CASE)]
 
 
@@ -168,7 +169,7 @@ def test_without_its_environment_a_peer_of_all_is_a_row_that_says_why(
     assert found.contests[0].missing == "megatron-core has no environment here: make it by ci/peers megatron-core."
 
 
-def test_a_guest_ends_with_the_rank_beside_it(tmp_path: Path) -> None:
+def test_an_external_peer_ends_with_the_rank_beside_it(tmp_path: Path) -> None:
     """Even when that is killed, and whatever it does."""
     script = tmp_path / "rank.py"
     script.write_text(
@@ -176,11 +177,11 @@ def test_a_guest_ends_with_the_rank_beside_it(tmp_path: Path) -> None:
         "from engine.comm.funnel import Comm\n"
         "from engine.comm.launch import Launch\n"
         "from engine.grid import Grid\n"
-        "from engine.peers import away\n"
-        "from tests.engine.test_guests import CASE, guest\n"
+        "from engine.peers import external_side\n"
+        "from tests.engine.test_external_peers import CASE, external\n"
         "from engine.peers.layout import Layout\n"
         "launch = Launch(0, 1, 0, 'test', '127.0.0.1', 0)\n"
-        "beside = away.Away(guest('PlainGuest', Layout()), CASE, Comm(Grid()), launch)\n"
+        "beside = external_side.ExternalSide(external('PlainExternal', Layout()), CASE, Comm(Grid()), launch)\n"
         "print(beside._process.pid, flush=True)\n"
         "beside._pipe.send(10**9)\n"
         "beside._process.wait()\n"

@@ -85,7 +85,7 @@ class MegatronCore:
         self._forward_backward = get_forward_backward_func()
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See peer.Guest."""
+        """See peer.ExternalPeer."""
         self._model.zero_grad_buffer()
         self._optimizer.zero_grad()
         parts = self._layout.micro_batches

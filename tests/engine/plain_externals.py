@@ -1,4 +1,4 @@
-"""Guests that need no library but torch, and ones that go wrong."""
+"""External peers that need no library but torch, and ones that go wrong."""
 
 import os
 import time
@@ -12,11 +12,11 @@ from engine.peers.layout import Layout
 from engine.peers.peer import Values, adamw, mean_loss, serial_model
 
 
-class PlainGuest:
+class PlainExternal:
     """torch's DDP. It writes to standard output, as libraries do."""
 
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
-        print("a guest is here")  # noqa: T201
+        print("an external peer is here")  # noqa: T201
         assert torch.distributed.get_world_size() == layout.size == int(os.environ["WORLD_SIZE"])
         self.data_rank = torch.distributed.get_rank()
         self._case, self._model = case, serial_model(case, device)
@@ -24,7 +24,7 @@ class PlainGuest:
         self._optimizer = adamw(case.optim, self._model.parameters())
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See peer.Guest."""
+        """See peer.ExternalPeer."""
         self._optimizer.zero_grad()
         loss = mean_loss(self._model, self._parallel, tokens_BS, targets_BS)
         loss.backward()
@@ -33,38 +33,38 @@ class PlainGuest:
         return Values(loss.item(), norm.item())
 
 
-class Fails(PlainGuest):
+class Fails(PlainExternal):
     """The second rank, in its first step."""
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See peer.Guest."""
+        """See peer.ExternalPeer."""
         if self.data_rank == 1:
             raise ValueError("this can't\nbe computed")
         return super().step(tokens_BS, targets_BS)
 
 
-class Hangs(PlainGuest):
+class Hangs(PlainExternal):
     """After its warm-up."""
 
     done = 0
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See peer.Guest."""
+        """See peer.ExternalPeer."""
         self.done += 1
         if self.done > self._case.warmup:
             time.sleep(600)
         return super().step(tokens_BS, targets_BS)
 
 
-class Dies(PlainGuest):
+class Dies(PlainExternal):
     """At once."""
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See peer.Guest."""
+        """See peer.ExternalPeer."""
         os._exit(9)
 
 
-class Lacks(PlainGuest):
+class Lacks(PlainExternal):
     """What it needs."""
 
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
