@@ -13,7 +13,7 @@ from engine.result import metrics
 from engine.result.peers import (
     NO_ROAD,
     Asked,
-    Comparison,
+    Compared,
     Measured,
     Peaks,
     PeersResult,
@@ -164,7 +164,7 @@ def _not_held(result: PeersResult, after: int) -> dict[str, Any]:
     return {"status": "failed", "reason": reason, "measured": (), "load": math.nan, "road": "", "apart": ""}
 
 
-def _held(contest: Comparison, result: PeersResult) -> dict[str, Any]:
+def _held(contest: Compared, result: PeersResult) -> dict[str, Any]:
     """Before roads were counted NCCL carried all on GPUs; on processors nobody knows. Whether its sides came one after
     the other was an option of the whole command before memory decided it.
     """

@@ -22,7 +22,7 @@ from reframe.core.builtins import parameter, run_after, run_before, variable
 import systems
 from engine.grid import Grid
 from engine.peers.environments import lacking
-from engine.peers.registry import CONTESTS
+from engine.peers.registry import COMPARISONS
 from suites.matches import case_of, matches, our_micro_batch, room
 from suites.night import Worth
 from suites.point_training import ON_THIS_MACHINE, SYSTEM, PointTraining
@@ -92,7 +92,7 @@ class Baseline(PointTraining):
 
     @run_before("setup")
     def leave_out_what_is_not_installed(self) -> None:
-        library = CONTESTS[self.match.peer].library
+        library = COMPARISONS[self.match.peer].library
         if library and not self.is_dry_run() and (reason := lacking(library)):
             self.skip(reason)
 

@@ -7,10 +7,10 @@ from engine.batch import Batch
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.peers.candidates import candidates
-from engine.peers.contest import Case
+from engine.peers.comparison import Case
 from engine.peers.layout import Layout
 from engine.peers.memory import Room
-from engine.peers.registry import ALONE, CONTESTS
+from engine.peers.registry import ALONE, COMPARISONS
 from engine.planning.memory import Workload
 from engine.planning.rank import Job
 from suites.series import Point, points
@@ -37,10 +37,10 @@ def matches(system: System) -> Iterator[Match]:
     """Of every point with every peer that can train its network."""
     for point in points("baselines", system.name):
         per_node = system.node.devices.value if system.node.devices else point.devices
-        for name in point.series.peers or sorted(set(CONTESTS) - set(ALONE)):
+        for name in point.series.peers or sorted(set(COMPARISONS) - set(ALONE)):
             case = case_of(point, system)
-            for found in candidates(CONTESTS[name], case, point.devices, per_node, room(system)):
-                contest = CONTESTS[name].laid_out(found.layout, Grid(data=found.layout.size))
+            for found in candidates(COMPARISONS[name], case, point.devices, per_node, room(system)):
+                contest = COMPARISONS[name].laid_out(found.layout, Grid(data=found.layout.size))
                 if contest.lacking(case.model, recompute=case.checkpoint_activations):
                     continue
                 yield Match(point, name, found.layout, found.micro_batch, found.lacking is None)

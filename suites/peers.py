@@ -17,7 +17,7 @@ from reframe.core.builtins import parameter, run_before, variable
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.catalogue import lookup
-from engine.peers.registry import CONTESTS
+from engine.peers.registry import COMPARISONS
 from suites.engine_test import EngineTest
 from suites.point_training import SYSTEM, OfSeries
 from suites.ratios import check_one_contest, contest_figures
@@ -27,14 +27,14 @@ from suites.training import Refused
 
 def no_match(name: str, grid: str, model: str) -> str | None:
     """Why that peer can't be compared on that grid with that network; None if it can. Raises Refused."""
-    if CONTESTS[name].splits:
+    if COMPARISONS[name].splits:
         return f"{name} splits ranks in ways that no grid has: suites/baselines.py compares it"
     try:
         network = lookup(model)
     except UsageError as error:
         raise Refused(str(error)) from None
     try:
-        CONTESTS[name].on(Grid.parse(grid)).check(network)
+        COMPARISONS[name].on(Grid.parse(grid)).check(network)
     except UsageError as error:
         return str(error)
     return None
@@ -46,7 +46,7 @@ class Peers(OfSeries, EngineTest):
 
     descr = "step time against another way to train the same network"
     study = "peers"
-    peer = parameter(sorted(CONTESTS), type=str, loggable=True)
+    peer = parameter(sorted(COMPARISONS), type=str, loggable=True)
     point = parameter(points("peers", SYSTEM.name), fmt=lambda point: str(point), loggable=True)
     model = variable(str, value="", loggable=True)
     rounds = variable(int, value=6)  # of fewer one job has no interval

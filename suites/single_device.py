@@ -18,7 +18,7 @@ from reframe.utility import typecheck as typ
 
 from engine.errors import UsageError
 from engine.models.catalogue import lookup
-from engine.result.peers import Comparison, PeersResult, Speed, parse, peak_bytes, speed
+from engine.result.peers import Compared, PeersResult, Speed, parse, peak_bytes, speed
 from suites.engine_test import EngineTest
 from suites.point_training import SYSTEM, OfSeries
 from suites.series import points
@@ -104,7 +104,7 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def _ratios(contest: Comparison) -> dict[str, tuple[float | None, str]]:
+def _ratios(contest: Compared) -> dict[str, tuple[float | None, str]]:
     """The engine's step time by the peer's, paired by round, and its interval where it is known."""
     pair = contest.paired
     assert pair is not None

@@ -8,7 +8,7 @@ from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.measure.recorder import Recorder
 from engine.overlap.flags import ALL, Overlap
-from engine.peers.contest import Case
+from engine.peers.comparison import Case
 from engine.peers.ours import plan
 from engine.result.gpu_check import Finding
 from engine.training.ablation import AblationPlan, Turns

@@ -9,9 +9,9 @@ from engine.batch import Batch
 from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL
-from engine.peers.contest import Case
+from engine.peers.comparison import Case
 from engine.peers.memory import Room, both
-from engine.peers.registry import CONTESTS
+from engine.peers.registry import COMPARISONS
 from engine.planning.memory import BYTES, Footprint, Needs, Workload
 from engine.training.config import PrecisionName
 
@@ -63,7 +63,7 @@ class Training:
             self.choice.resolve(), sequences=self.sequences, precision=self.precision,
             micro_batch=self.micro, peer_micro_batch=self.micro,
         )  # fmt: skip
-        return both(CONTESTS["plain"], case, "cuda").together(Room("cuda", memory_bytes))
+        return both(COMPARISONS["plain"], case, "cuda").together(Room("cuda", memory_bytes))
 
     def fits_alone(self, memory_bytes: float) -> bool:
         """Whether the engine's side does."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from engine.grid import Axis, Grid
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL
-from engine.peers.contest import Case
+from engine.peers.comparison import Case
 from engine.peers.ours import Ours
 from engine.peers.peer import Values
 from engine.result.gpu_check import Finding

@@ -12,7 +12,7 @@ from engine.checkpoint.manifest import Saved, read_manifest
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.measure.recorder import Recorder
-from engine.peers.contest import Case
+from engine.peers.comparison import Case
 from engine.peers.ours import trainer
 from engine.result.gpu_check import Finding
 from engine.training.trainer import Trainer

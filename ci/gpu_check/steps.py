@@ -25,7 +25,7 @@ from engine.models.architecture import Architecture
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.parallel.serial_state import full_gradients, full_state_dict
-from engine.peers.contest import Case
+from engine.peers.comparison import Case
 from engine.peers.peer import Values, adamw, mean_loss, serial_model
 from engine.peers.turns import Step, on_batches
 from engine.result.gpu_check import Finding

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from engine.comm.funnel import Comm
 from engine.layers.matmul import Kernels, Mode
 from engine.measure.recorder import Recorder
-from engine.peers.contest import Case
+from engine.peers.comparison import Case
 from engine.peers.ours import plan
 from engine.precision import Precision
 from engine.training.config import PrecisionName

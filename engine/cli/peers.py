@@ -16,9 +16,9 @@ from engine.loading import loading
 from engine.models.choice import ModelChoice
 from engine.options import Bytes, Device, Grids, Labels, Out, words
 from engine.overlap.flags import ALL
-from engine.peers.contest import Case, Sampling
+from engine.peers.comparison import Case, Sampling
 from engine.peers.layout import Layout, parse
-from engine.peers.registry import CONTESTS
+from engine.peers.registry import COMPARISONS
 from engine.result.names import UNTUNED
 from engine.training.config import MODEL, OverlapFlags, PrecisionOption
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 SHAPE: dict[str, Any] = {"layers": 6, "hidden": 512, "heads": 8, "vocab": 8192, "seq": 128}
 """What isn't given of a shape."""
-PEER_HELP = f"{', '.join(CONTESTS)}, all of these, or {UNTUNED} (ourselves, where ours is tuned); repeatable"
+PEER_HELP = f"{', '.join(COMPARISONS)}, all of these, or {UNTUNED} (ourselves, where ours is tuned); repeatable"
 LAYOUT_HELP = "of the peer, where it isn't our grid's: another grid, or such as tensor=2,pipeline=2; repeatable"
 GRID_HELP = "instead of the peer's usual one; repeatable. Under a launcher such as srun, its ranks take part"
 

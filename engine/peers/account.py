@@ -1,7 +1,7 @@
-"""The file that a command leaves: what its contests measured, or why one failed.
+"""The file that a command leaves: what its comparisons measured, or why one failed.
 
-Rank 0 writes a failed one before the ranks meet, which has the contests that were held so far, so that even a command
-that is killed has said so.
+Rank 0 writes a failed one before the ranks meet, which has the comparisons that were held so far, so that even a
+command that is killed has said so.
 """
 
 import json
@@ -17,29 +17,29 @@ from engine.errors import ContactError, EngineError, is_out_of_memory
 from engine.files import write_text
 from engine.models.flops import hardware_flops, model_flops
 from engine.peers import settings
-from engine.peers.contest import Case, Contest
+from engine.peers.comparison import Case, Comparison
 from engine.peers.memory import Both, both
 from engine.peers.ranks import OWN, Job, failure
 from engine.result import provenance
-from engine.result.peers import Asked, Comparison, Peaks, PeersResult, Work, parse
+from engine.result.peers import Asked, Compared, Peaks, PeersResult, Work, parse
 from engine.result.transport import Transport
 from engine.training.failure import end_after
 
 log = logging.getLogger(__name__)
 
-UNFINISHED = "The contests did not end: their processes were killed, or their time limit passed."
+UNFINISHED = "The comparisons did not end: their processes were killed, or their time limit passed."
 
 
 class Account:
-    """What one rank of a command knows and writes. Only rank 0 knows of contests that were held."""
+    """What one rank of a command knows and writes. Only rank 0 knows of comparisons that were held."""
 
     def __init__(
-        self, case: Case, device: Literal["cpu", "cuda"], contests: Sequence[Contest], labels: dict[str, str],
+        self, case: Case, device: Literal["cpu", "cuda"], comparisons: Sequence[Comparison], labels: dict[str, str],
         launch: Launch, out: Path,
     ) -> None:  # fmt: skip
         self._case, self._device, self._labels, self._launch, self._out = case, device, labels, launch, out
-        self._asked = [self._of(contest) for contest in contests]
-        self._held: list[Comparison] = []
+        self._asked = [self._of(comparison) for comparison in comparisons]
+        self._held: list[Compared] = []
         self._hosts: list[str] = []
         self._devices: list[str] = []
         self._clocks: list[tuple[str, float]] = []
@@ -57,9 +57,9 @@ class Account:
         """The ranks have found each other: from now on the file is surely of this command."""
         self._met = True
 
-    def held(self, comparison: Comparison, jobs: Sequence[Job]) -> PeersResult:
-        """Add one contest and write all so far: they are whole when every one that was asked for is among them."""
-        self._held.append(comparison)
+    def held(self, compared: Compared, jobs: Sequence[Job]) -> PeersResult:
+        """Add one comparison and write all so far: they are whole when every one that was asked for is among them."""
+        self._held.append(compared)
         self._hosts += [host for job in jobs for host in job.hosts]
         self._devices += [device for job in jobs for device in job.devices]
         self._clocks += [clock for job in jobs for clock in job.clocks]
@@ -68,14 +68,14 @@ class Account:
         self._peak_flops_per_s = max([*rates, self._peak_flops_per_s or 0.0]) or None
         return self._as_far_as_it_is()
 
-    def missing(self, contest: Contest, reason: str) -> PeersResult:
-        """Note why a contest can't be held here, and write all so far."""
-        place = self._asked.index(self._of(contest))
+    def missing(self, comparison: Comparison, reason: str) -> PeersResult:
+        """Note why a comparison can't be held here, and write all so far."""
+        place = self._asked.index(self._of(comparison))
         self._asked[place] = self._asked[place].model_copy(update={"missing": reason})
         return self._as_far_as_it_is()
 
-    def _of(self, contest: Contest) -> Asked:
-        return Asked(**told(contest, both(contest, self._case, self._device)))
+    def _of(self, comparison: Comparison) -> Asked:
+        return Asked(**told(comparison, both(comparison, self._case, self._device)))
 
     def _as_far_as_it_is(self) -> PeersResult:
         whole = len(self._held) == sum(asked.missing is None for asked in self._asked)
@@ -83,9 +83,9 @@ class Account:
         self._write(result)
         return result
 
-    def fail(self, error: Exception, contest: Contest) -> None:
+    def fail(self, error: Exception, comparison: Comparison) -> None:
         """Write why this rank fails, unless another one has told its own reason and this one has only lost contact."""
-        reason = failure(error, self._launch.rank, contest.name)
+        reason = failure(error, self._launch.rank, comparison.name)
         with suppress(EngineError, OSError, ValueError):
             if not self._met:
                 self._write(self._result("failed", reason))
@@ -95,12 +95,12 @@ class Account:
             if present.status == "failed" and (present.reason == UNFINISHED or not lost_contact):
                 self._write(present.model_copy(update={"reason": reason}))
 
-    def end(self, error: ContactError, contest: Contest) -> NoReturn:
+    def end(self, error: ContactError, comparison: Comparison) -> NoReturn:
         """Write that, and end this process, whatever its main thread is at."""
 
         def tell() -> None:
             log.error("%s", error)
-            self.fail(error, contest)
+            self.fail(error, comparison)
 
         end_after(tell)
 
@@ -152,16 +152,16 @@ class Account:
         write_text(self._out, result.to_json())
 
 
-def told(contest: Contest, needs: Both | None = None) -> dict[str, Any]:
-    """What the file says of a contest. needs: of a rank, where it is known."""
+def told(comparison: Comparison, needs: Both | None = None) -> dict[str, Any]:
+    """What the file says of a comparison. needs: of a rank, where it is known."""
     return {
-        "peer": contest.name,
-        "peer_is": contest.peer,
-        "grid": str(contest.grid),
-        "ranks": contest.grid.size,
-        "target": contest.target,
-        "layout": str(contest.layout) if contest.layout else None,
-        "does": contest.does,
-        "settings": settings.told(contest.name),
+        "peer": comparison.name,
+        "peer_is": comparison.peer,
+        "grid": str(comparison.grid),
+        "ranks": comparison.grid.size,
+        "target": comparison.target,
+        "layout": str(comparison.layout) if comparison.layout else None,
+        "does": comparison.does,
+        "settings": settings.told(comparison.name),
         "needs": needs and (round(needs.ours), round(needs.peer)),
     }

@@ -1,4 +1,4 @@
-"""What one rank of a contest does: both sides in turns, so that the machine's drift cancels. A peer whose libraries
+"""What one rank of a comparison does: both sides in turns, so that the machine's drift cancels. A peer whose libraries
 are in another environment has a process beside it (external_side.py).
 """
 
@@ -16,7 +16,7 @@ from engine.errors import ContactError
 from engine.grid import Grid
 from engine.layers.compiled import compiles
 from engine.measure.recorder import Recorder
-from engine.peers.contest import TOLERANCES, Case, Contest, through_memory
+from engine.peers.comparison import TOLERANCES, Case, Comparison, through_memory
 from engine.peers.equality import check_equal
 from engine.peers.external_side import ExternalSide
 from engine.peers.ours import Ours, plan
@@ -37,17 +37,17 @@ def on_grid(grid: Grid, case: Case, device: torch.device, recorder: Recorder | N
 
 
 @contextmanager
-def looked_on(comm: Comm, contest: Contest, case: Case, fail: Fail) -> Iterator[At]:
+def looked_on(comm: Comm, comparison: Comparison, case: Case, fail: Fail) -> Iterator[At]:
     """Call fail if a turn lasts too long, or at one that isn't the peer's a rank waits nearly as long for a collective.
 
     At the peer's turn, whom we wait for may be waiting for its peer: that the engine stands still would be wrong.
     """
 
     def engines(stalled: Stalled) -> None:
-        clause = f"in the comparison with {contest.name} the engine stands still: {stalled.story()}"
-        fail(ContactError(clause, stalled.detail), contest)
+        clause = f"in the comparison with {comparison.name} the engine stands still: {stalled.story()}"
+        fail(ContactError(clause, stalled.detail), comparison)
 
-    with watched(comm, case.meeting_timeout_s, engines) as watch, limited(contest, comm.rank, fail) as begin:
+    with watched(comm, case.meeting_timeout_s, engines) as watch, limited(comparison, comm.rank, fail) as begin:
 
         def at(turn: Turn) -> None:
             watch.allow(math.inf if turn.peers else turn.limit_s)
@@ -62,25 +62,25 @@ def peer_side(case: Case, comm: Comm, peer: Peer) -> Step:
 
 
 def measure(
-    comm: Comm, contest: Contest, case: Case, names: Sequence[SideName] = SIDES, launch: Launch = ALONE,
+    comm: Comm, comparison: Comparison, case: Case, names: Sequence[SideName] = SIDES, launch: Launch = ALONE,
     at: At = nobody,
 ) -> Measured:  # fmt: skip
-    """Warm the sides up, check that they train alike, and time them in turns; before, tune ours where the contest asks
-    for it. Collective.
+    """Warm the sides up, check that they train alike, and time them in turns; before, tune ours where the comparison
+    asks for it. Collective.
 
     names: of the sides; of one that is left out nothing is measured. launch: this rank's. at: told of turns. Raises
     RunError if losses or gradient norms of the warm-up steps differ, Unavailable for a peer that can't be held here.
     """
-    kernels, tuning = tuned(plan(case, comm, tune=contest.tunes and "ours" in names), comm)
+    kernels, tuning = tuned(plan(case, comm, tune=comparison.tunes and "ours" in names), comm)
     with ExitStack() as processes:
 
         def theirs() -> Turns:
-            if contest.splits:
-                return processes.enter_context(ExternalSide(contest, case, comm, launch))
-            peer = contest.implementation()
-            own, memory = comm, through_memory(contest, case.road).ours
-            if isinstance(contest.layout, Grid) and contest.layout != contest.grid:
-                own = on_grid(contest.layout, case, comm.device, memory=memory)
+            if comparison.splits:
+                return processes.enter_context(ExternalSide(comparison, case, comm, launch))
+            peer = comparison.implementation()
+            own, memory = comm, through_memory(comparison, case.road).ours
+            if isinstance(comparison.layout, Grid) and comparison.layout != comparison.grid:
+                own = on_grid(comparison.layout, case, comm.device, memory=memory)
             return Here(lambda: peer_side(case, own, peer(case, own)), comm.device, case.warmup, own.carried)
 
         build: dict[SideName, Callable[[], Turns]] = {
@@ -89,14 +89,14 @@ def measure(
         }
         sides: dict[SideName, Turns] = {}
         for name in names:
-            at(warm_up(name, contest, case))
+            at(warm_up(name, comparison, case))
             sides[name] = build[name]()
         if len(sides) == len(SIDES):
-            check_equal(contest.name, sides["ours"].values, sides["peer"].values, TOLERANCES[case.precision])
+            check_equal(comparison.name, sides["ours"].values, sides["peer"].values, TOLERANCES[case.precision])
         for index in range(case.rounds):
             for name in names if index % 2 == 0 else reversed(names):  # each goes first in every other round
                 comm.barrier()  # until which a rank is at the turn that others are still at
-                at(timed(name, contest, case, index))
+                at(timed(name, comparison, case, index))
                 sides[name].take(case.steps)
         at(end(case))
         measured = {name: sides[name].measured() if name in sides else NOTHING for name in SIDES}

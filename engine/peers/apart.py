@@ -6,7 +6,7 @@ from functools import reduce
 from itertools import chain
 from operator import add
 
-from engine.peers.contest import TOLERANCES, Case, Contest
+from engine.peers.comparison import TOLERANCES, Case, Comparison
 from engine.peers.equality import check_apart
 from engine.result.peers import SIDES, Measured, Side, SideName
 
@@ -27,13 +27,13 @@ def parts_in_a_launch(rounds: int) -> list[tuple[tuple[SideName, ...], int]]:
     return [*parts, (("ours",), later)] if later else parts
 
 
-def put_together(contest: Contest, case: Case, parts: Sequence[Measured]) -> Measured:
+def put_together(comparison: Comparison, case: Case, parts: Sequence[Measured]) -> Measured:
     """Of parts that each have one side. Raises RunError if losses or gradient norms differ anywhere."""
     ours = [part for part in parts if part.ours.wall_s]
     peers = [part.peer for part in parts if part.peer.wall_s]
     for one in ours:
         for peer in peers:
-            check_apart(contest.name, Measured(ours=one.ours, peer=peer), TOLERANCES[case.precision])
+            check_apart(comparison.name, Measured(ours=one.ours, peer=peer), TOLERANCES[case.precision])
     joined, first = _joined([one.ours for one in ours]), ours[0]
     return Measured(ours=joined, peer=_joined(peers), tuning=first.tuning, compiled=first.compiled)
 

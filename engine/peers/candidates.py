@@ -14,7 +14,7 @@ from engine.batch import Batch
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
-from engine.peers.contest import Case, Contest
+from engine.peers.comparison import Case, Comparison
 from engine.peers.layout import Layout, every
 from engine.peers.memory import Room, host, peer
 from engine.planning.fit import check_grid
@@ -38,15 +38,15 @@ class Candidate:
     lacking: str | None
 
 
-def candidates(contest: Contest, case: Case, ranks: int, per_node: int, room: Room) -> list[Candidate]:
-    """Of the contest's peer: every one of few ranks; of more the first that fits, or that which needs least. None where
-    nothing divides the network and the batch.
+def candidates(comparison: Comparison, case: Case, ranks: int, per_node: int, room: Room) -> list[Candidate]:
+    """Of the comparison's peer: every one of few ranks; of more the first that fits, or that which needs least. None
+    where nothing divides the network and the batch.
     """
     layouts: Sequence[Layout | Grid]
     usual: Sequence[Layout | Grid]
-    if contest.splits:
-        fitting = every(ranks, contest.splits, case.model, case.sequences)
-        split = [one for one in fitting if one.tensor <= per_node and _is_about(contest, one)]
+    if comparison.splits:
+        fitting = every(ranks, comparison.splits, case.model, case.sequences)
+        split = [one for one in fitting if one.tensor <= per_node and _is_about(comparison, one)]
         most = max((one.tensor for one in split), default=1)
         full = sorted((one for one in split if one.tensor == most), key=lambda one: one.pipeline)
         layouts, usual = split, full
@@ -54,25 +54,25 @@ def candidates(contest: Contest, case: Case, ranks: int, per_node: int, room: Ro
         grids = [
             grid
             for grid in factorisations(ranks)
-            if _uses(contest, grid) and grid.x <= per_node and _fits(grid, case.model, case.sequences)
+            if _uses(comparison, grid) and grid.x <= per_node and _fits(grid, case.model, case.sequences)
         ]
         ordered = sorted(grids, key=lambda grid: (grid.z < per_node, grid.z))
         layouts, usual = grids, ordered
     if ranks <= FEW:
-        return [settled(contest, case, one, per_node, room) for one in layouts]
+        return [settled(comparison, case, one, per_node, room) for one in layouts]
     found = []
     for one in usual:
-        found.append(settled(contest, case, one, per_node, room))
+        found.append(settled(comparison, case, one, per_node, room))
         if found[-1].lacking is None:
             return found[-1:]
     return sorted(found, key=lambda one: one.needs)[:1]
 
 
-def settled(contest: Contest, case: Case, layout: Layout | Grid, per_node: int, room: Room) -> Candidate:
+def settled(comparison: Comparison, case: Case, layout: Layout | Grid, per_node: int, room: Room) -> Candidate:
     """With the largest micro-batches that fit, or the smallest that there are."""
-    laid_out = contest.laid_out(layout, Grid(data=layout.size))
+    laid_out = comparison.laid_out(layout, Grid(data=layout.size))
     least: tuple[float, int] | None = None
-    for micro_batch in _micro_batches(layout, case.sequences, idle=contest.name not in HARDLY_IDLE):
+    for micro_batch in _micro_batches(layout, case.sequences, idle=comparison.name not in HARDLY_IDLE):
         needs = peer(laid_out, replace(case, peer_micro_batch=micro_batch), room.device)
         if least is None or needs < least[0]:
             least = needs, micro_batch
@@ -80,8 +80,8 @@ def settled(contest: Contest, case: Case, layout: Layout | Grid, per_node: int, 
             break
     assert least is not None
     needs, micro_batch = least
-    lacking = room.lacking(contest.name, needs) or room.lacking_in_node(
-        contest.name, host(contest, case, min(per_node, layout.size))
+    lacking = room.lacking(comparison.name, needs) or room.lacking_in_node(
+        comparison.name, host(comparison, case, min(per_node, layout.size))
     )
     return Candidate(layout, micro_batch, needs, lacking)
 
@@ -102,18 +102,18 @@ def _micro_batches(layout: Layout | Grid, sequences: int, *, idle: bool) -> list
     return [size for size in sizes if others <= BUBBLE * (share / size + others)] or sizes[-1:]
 
 
-def _is_about(contest: Contest, layout: Layout) -> bool:
-    """Whether it has the split without which it is another contest."""
-    return contest.about is None or getattr(layout, contest.about) > 1
+def _is_about(comparison: Comparison, layout: Layout) -> bool:
+    """Whether it has the split without which it is another comparison."""
+    return comparison.about is None or getattr(layout, comparison.about) > 1
 
 
-def _uses(contest: Contest, grid: Grid) -> bool:
+def _uses(comparison: Comparison, grid: Grid) -> bool:
     """Whether the peer can do what the grid does, along all of its axes."""
     try:
-        contest.on(grid)
+        comparison.on(grid)
     except UsageError:
         return False
-    return grid.size == 1 or all(grid[Axis(name)] > 1 for name in contest.axes)
+    return grid.size == 1 or all(grid[Axis(name)] > 1 for name in comparison.axes)
 
 
 def _fits(grid: Grid, model: Architecture, sequences: int) -> bool:

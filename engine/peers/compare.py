@@ -1,6 +1,6 @@
-"""The engine against its peers on this machine: contests one after the other, their statistics, table and file.
+"""The engine against its peers on this machine: comparisons one after the other, their statistics, table and file.
 
-A command that starts its ranks on processors doesn't load torch, which takes longer than a short contest.
+A command that starts its ranks on processors doesn't load torch, which takes longer than a short comparison.
 """
 
 import logging
@@ -21,19 +21,19 @@ from engine.grid import Grid
 from engine.peers import environments
 from engine.peers.account import Account, told
 from engine.peers.apart import order_in_a_job, put_together
-from engine.peers.contest import TOLERANCES, Case, Contest, Tolerance, Unavailable
+from engine.peers.comparison import TOLERANCES, Case, Comparison, Tolerance, Unavailable
 from engine.peers.fit import room_here, settled
 from engine.peers.layout import Layout
 from engine.peers.memory import Both, Room, both
 from engine.peers.ranks import Job, run_ranks, take_part
-from engine.peers.registry import CONTESTS, OWN_CONTEST
+from engine.peers.registry import COMPARISONS, OWN_COMPARISON
 from engine.planning.fit import check_grid
 from engine.result.metrics import paired_ratio, ratio_of_medians
 from engine.result.peers import (
     FEWEST_JOBS,
     SIDES,
     Asked,
-    Comparison,
+    Compared,
     Equality,
     PeersResult,
     difference,
@@ -52,26 +52,26 @@ ONE_JOB = "One job decides nothing, as processes differ: take three to six, by -
 log = logging.getLogger(__name__)
 
 
-def chosen(names: Sequence[str], grids: Sequence[Grid] = (), layouts: Sequence[Layout | Grid] = ()) -> list[Contest]:
-    """The contests of those names, or every one for "all", each on each of the grids or on its own; in each layout, of
-    those that have one.
+def chosen(names: Sequence[str], grids: Sequence[Grid] = (), layouts: Sequence[Layout | Grid] = ()) -> list[Comparison]:
+    """The comparisons of those names, or every one for "all", each on each of the grids or on its own; in each layout,
+    of those that have one.
 
     Raises UsageError for an unknown name, a grid or a layout that one of them is no match for, or a named one whose
     environment isn't there.
     """
-    known = {**CONTESTS, OWN_CONTEST.name: OWN_CONTEST}
+    known = {**COMPARISONS, OWN_COMPARISON.name: OWN_COMPARISON}
     for name in names:
         if name not in (*known, "all"):
             raise UsageError(f"No peer is called {name!r}: {nearest(name, [*known, 'all'])}")
-    contests = list(CONTESTS.values()) if "all" in names else [known[name] for name in names]
+    comparisons = list(COMPARISONS.values()) if "all" in names else [known[name] for name in names]
     if "all" not in names:
-        for contest in contests:
-            environments.check(contest.library)
+        for comparison in comparisons:
+            environments.check(comparison.library)
     if not layouts:
-        return [contest.on(grid) for contest in contests for grid in grids or (contest.grid,)]
+        return [comparison.on(grid) for comparison in comparisons for grid in grids or (comparison.grid,)]
     return [
-        contest.laid_out(layout, grid)
-        for contest in contests
+        comparison.laid_out(layout, grid)
+        for comparison in comparisons
         for layout in layouts
         for grid in grids or (Grid(x=layout.size),)
     ]
@@ -84,24 +84,24 @@ def kind_of_device(name: str, local_rank: int) -> DeviceKind:
     return "cuda" if choose_device(name, local_rank).type == "cuda" else "cpu"
 
 
-def check_devices(contests: Sequence[Contest], device: DeviceKind, ranks: int, local_rank: int = 0) -> None:
-    """Raises UsageError if there is no GPU for these contests, or if ranks that are started here would have to share
+def check_devices(comparisons: Sequence[Comparison], device: DeviceKind, ranks: int, local_rank: int = 0) -> None:
+    """Raises UsageError if there is no GPU for these comparisons, or if ranks that are started here would have to share
     one, which NCCL can't.
     """
-    if device == "cpu" or not contests:
+    if device == "cpu" or not comparisons:
         return
     import torch
 
     choose_device(device, local_rank)
-    for contest in contests:
-        if ranks == 1 and contest.grid.size > torch.cuda.device_count():
+    for comparison in comparisons:
+        if ranks == 1 and comparison.grid.size > torch.cuda.device_count():
             raise UsageError(
-                f"The contest with {contest.name} on grid {contest.grid} takes {contest.grid.size} GPUs, but "
-                f"{torch.cuda.device_count()} can be seen here: take --device cpu, a smaller --grid, or a launcher."
+                f"The comparison with {comparison.name} on grid {comparison.grid} takes {comparison.grid.size} GPUs, "
+                f"but {torch.cuda.device_count()} can be seen here: take --device cpu, a smaller --grid, or a launcher."
             )
 
 
-def check_contests(case: Case, contests: Sequence[Contest], ranks: int) -> None:
+def check_comparisons(case: Case, comparisons: Sequence[Comparison], ranks: int) -> None:
     """Raises UsageError for whatever can't be run, before anything is. ranks: of the launcher, 1 without one."""
     numbers: dict[str, int | None]
     numbers = {"--jobs": case.jobs, "--rounds": case.rounds, "--steps-per-round": case.steps, "--threads": case.threads}
@@ -116,62 +116,66 @@ def check_contests(case: Case, contests: Sequence[Contest], ranks: int) -> None:
     for option, memory in {"--device-memory": case.device_memory, "--node-memory": case.node_memory}.items():
         if memory is not None and not 0 < memory < math.inf:
             raise UsageError(f"{option} is a positive number of bytes, but {memory:g} was given.")
-    for contest in contests:
-        contest.check(case.model)
-        if isinstance(contest.layout, Grid):
-            check_grid(case.model, contest.layout, Batch(case.sequences, case.peer_micro_batch))
-        elif contest.layout is not None:
-            layout = contest.layout.for_batch(case.sequences, case.peer_micro_batch)
+    for comparison in comparisons:
+        comparison.check(case.model)
+        if isinstance(comparison.layout, Grid):
+            check_grid(case.model, comparison.layout, Batch(case.sequences, case.peer_micro_batch))
+        elif comparison.layout is not None:
+            layout = comparison.layout.for_batch(case.sequences, case.peer_micro_batch)
             layout.check(case.model, case.sequences)
-        check_grid(case.model, contest.grid, Batch(case.sequences, case.micro_batch))
-        if ranks > 1 and contest.grid.size != ranks:
+        check_grid(case.model, comparison.grid, Batch(case.sequences, case.micro_batch))
+        if ranks > 1 and comparison.grid.size != ranks:
             raise UsageError(
-                f"{ranks} ranks were started, but the contest with {contest.name} is on grid {contest.grid} of "
-                f"{contest.grid.size}: name one of {ranks} by --grid."
+                f"{ranks} ranks were started, but the comparison with {comparison.name} is on grid {comparison.grid} "
+                f"of {comparison.grid.size}: name one of {ranks} by --grid."
             )
 
 
 def compare(
-    contests: Sequence[Contest], case: Case, out: Path, launch: Launch, labels: Mapping[str, str] = MappingProxyType({})
+    comparisons: Sequence[Comparison],
+    case: Case,
+    out: Path,
+    launch: Launch,
+    labels: Mapping[str, str] = MappingProxyType({}),
 ) -> PeersResult | None:
-    """Run the contests and write them to out, each as it ends; None on ranks that write nothing.
+    """Run the comparisons and write them to out, each as it ends; None on ranks that write nothing.
 
     The ranks are those of the launcher, or without one started here, where none are for what doesn't fit. Raises
     UsageError before anything is written, or RunError, whose sentence the file has then.
     """
     device = kind_of_device(case.device, launch.local_rank)
-    check_contests(case, contests, launch.world_size)
+    check_comparisons(case, comparisons, launch.world_size)
     if launch.world_size > 1:
         case, room = replace(case, jobs=1), None  # the processes are the launcher's, and agree on the room
     else:
         room = room_here(case, device)
         case = replace(case, device_memory=room.device_memory)
-    ready = [_ready(contest, case, room) for contest in contests]
-    here = [contest for contest, one in zip(contests, ready, strict=True) if not isinstance(one, Unavailable)]
+    ready = [_ready(comparison, case, room) for comparison in comparisons]
+    here = [comparison for comparison, one in zip(comparisons, ready, strict=True) if not isinstance(one, Unavailable)]
     check_devices(here, device, launch.world_size, launch.local_rank)
-    account, result = Account(case, device, contests, dict(labels), launch, out), None
+    account, result = Account(case, device, comparisons, dict(labels), launch, out), None
     account.begin()
     joined = take_part(launch, here, case, met=account.meet, fail=account.end) if launch.world_size > 1 else None
     measure_peak = case.measure_peak
-    for contest, one in zip(contests, ready, strict=True):
+    for comparison, one in zip(comparisons, ready, strict=True):
         load = os.getloadavg()[0]
         try:
             if isinstance(one, Unavailable):
                 raise one
             settings = replace(one, measure_peak=measure_peak)
-            jobs = [_next(joined)] if joined else [_job(contest, settings, number) for number in range(case.jobs)]
+            jobs = [_next(joined)] if joined else [_job(comparison, settings, number) for number in range(case.jobs)]
         except Unavailable as lacking:
             if launch.rank == 0:
-                log.info("%s is not held: %s", contest.name, lacking)
-                result = account.missing(contest, str(lacking))
+                log.info("%s is not held: %s", comparison.name, lacking)
+                result = account.missing(comparison, str(lacking))
             continue
         except Exception as error:
-            account.fail(error, contest)
+            account.fail(error, comparison)
             raise
         if launch.rank:
             continue
-        found = comparison(contest, jobs, TOLERANCES[case.precision], load, both(contest, case, device))
-        log.info("%s on %s: paired ratio %s", contest.name, contest.grid, found.paired)
+        found = compared(comparison, jobs, TOLERANCES[case.precision], load, both(comparison, case, device))
+        log.info("%s on %s: paired ratio %s", comparison.name, comparison.grid, found.paired)
         result = account.held(found, jobs)
         measure_peak = False  # once is enough
     if joined is not None:
@@ -179,14 +183,14 @@ def compare(
     return result
 
 
-def _ready(contest: Contest, case: Case, room: Room | None) -> Case | Unavailable:
-    """The case with what memory decides, where the room is known; or why the contest can't be held."""
-    if reason := environments.lacking(contest.library):
+def _ready(comparison: Comparison, case: Case, room: Room | None) -> Case | Unavailable:
+    """The case with what memory decides, where the room is known; or why the comparison can't be held."""
+    if reason := environments.lacking(comparison.library):
         return Unavailable(reason)
-    if reason := contest.lacking(case.model, recompute=case.checkpoint_activations):
+    if reason := comparison.lacking(case.model, recompute=case.checkpoint_activations):
         return Unavailable(reason)
     try:
-        return case if room is None else settled(contest, case, room)
+        return case if room is None else settled(comparison, case, room)
     except Unavailable as lacking:
         return lacking
 
@@ -199,28 +203,28 @@ def _next(joined: Iterator[Job | Unavailable]) -> Job:
     return job
 
 
-def _job(contest: Contest, case: Case, number: int) -> Job:
+def _job(comparison: Comparison, case: Case, number: int) -> Job:
     """The job of that number, counted from 0; only the first one measures the peak of matrix products.
 
     Of sides that are apart, each goes first in every other job. Raises RunError, Unavailable.
     """
     case = replace(case, measure_peak=case.measure_peak and number == 0)
     if not case.apart:
-        return run_ranks(contest, case)
+        return run_ranks(comparison, case)
     halves = {
-        name: run_ranks(contest, replace(case, measure_peak=case.measure_peak and name == "ours"), (name,))
+        name: run_ranks(comparison, replace(case, measure_peak=case.measure_peak and name == "ours"), (name,))
         for name in order_in_a_job(number)
     }
     ours, peer = (halves[name] for name in SIDES)
-    measured = put_together(contest, case, [ours.measured, peer.measured])
+    measured = put_together(comparison, case, [ours.measured, peer.measured])
     peaks = zip(ours.memory.peak_bytes_per_rank, peer.memory.peak_bytes_per_rank, strict=True)
     memory = ours.memory.model_copy(update={"peak_bytes_per_rank": tuple(map(max, peaks))})
     return replace(ours, measured=measured, memory=memory, apart=True)
 
 
-def comparison(
-    contest: Contest, jobs: Sequence[Job], tolerance: Tolerance, load: float, needs: Both | None = None
-) -> Comparison:
+def compared(
+    comparison: Comparison, jobs: Sequence[Job], tolerance: Tolerance, load: float, needs: Both | None = None
+) -> Compared:
     """The statistics of what rank 0 of each job measured. needs: of a rank, as told by memory.py."""
     measured = tuple(job.measured for job in jobs)
     times = [(steps(job.ours), steps(job.peer)) for job in measured]
@@ -228,8 +232,8 @@ def comparison(
     rounds_by_job = tuple(tuple(paired_ratio([pair]) for pair in pairs) for pairs in rounds(measured))
     losses, norms = zip(*map(difference, measured), strict=True)
     peaks = [job.memory.peak_bytes_per_rank for job in jobs]
-    return Comparison(
-        **told(contest, needs),
+    return Compared(
+        **told(comparison, needs),
         apart=jobs[0].apart,
         ratio=ratio_of_medians(times),
         job_ratios=tuple(ratio_of_medians([job]) for job in times),
@@ -249,17 +253,17 @@ def comparison(
         memory=Memory(kind=jobs[0].memory.kind, peak_bytes_per_rank=tuple(map(max, zip(*peaks, strict=True)))),
         measured=measured,
         load=load,
-        road=road(measured, contest.grid.size),
+        road=road(measured, comparison.grid.size),
     )
 
 
 def table(report: PeersResult) -> str:
-    """For a person: one line a contest, with what it decides: won, lost or undecided, and whether a target is met."""
+    """For a person: a line each, with what it decides: won, lost or undecided, and whether a target is met."""
 
-    def name(contest: Asked) -> str:
-        return f"{contest.peer} {contest.layout}" if contest.layout else contest.peer
+    def name(comparison: Asked) -> str:
+        return f"{comparison.peer} {comparison.layout}" if comparison.layout else comparison.peer
 
-    wide = max(16, *(2 + len(name(contest)) for contest in report.contests))
+    wide = max(16, *(2 + len(name(one)) for one in report.contests))
     lines = [
         f"{'peer':<{wide}}{'grid':<9}{'road':<8}{'ours s':>7}{'peer s':>9}  {'paired (interval)':<28}{'outcome':<11}"
         f"{'target':<16}{'of medians':<12}{'jobs':<16}{'rounds':<16}cpu"

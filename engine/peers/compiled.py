@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.comm.funnel import Comm
-from engine.peers.contest import Case, Unavailable
+from engine.peers.comparison import Case, Unavailable
 from engine.peers.peer import Values
 from engine.peers.plain import Plain
 from engine.peers.settings import chosen
@@ -19,7 +19,7 @@ NO_COMPILER = (
     "Failed to find C compiler",
 )
 """How torch and Triton say that it is the compiler which is missing or broken; anything else is a failure of the
-contest.
+comparison.
 """
 
 

@@ -12,7 +12,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from engine.comm.funnel import Comm
-from engine.peers.contest import Case
+from engine.peers.comparison import Case
 from engine.peers.peer import serial_model
 from engine.peers.settings import chosen
 from engine.peers.step import TrainingStep

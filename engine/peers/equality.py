@@ -1,9 +1,9 @@
-"""Whether both sides of a contest train alike. No torch."""
+"""Whether both sides of a comparison train alike. No torch."""
 
 from collections.abc import Sequence
 
 from engine.errors import RunError
-from engine.peers.contest import Tolerance
+from engine.peers.comparison import Tolerance
 from engine.result.metrics import relative_difference
 from engine.result.peers import Measured
 

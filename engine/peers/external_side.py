@@ -20,7 +20,7 @@ import torch
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
 from engine.errors import ContactError, RunError
-from engine.peers.contest import Case, Contest, Unavailable
+from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.peers.environments import ROOT, python_of
 from engine.peers.peer import Values
 from engine.peers.settings import environ
@@ -46,15 +46,15 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
 class ExternalSide:
     """See Turns. Collective: every rank has its own. To be closed, which ends the process."""
 
-    def __init__(self, contest: Contest, case: Case, comm: Comm, launch: Launch) -> None:
-        self._contest, self._case, self._rank = contest, case, launch.rank
-        self._turn, self._rounds = warm_up("peer", contest, case), 0
+    def __init__(self, comparison: Comparison, case: Case, comm: Comm, launch: Launch) -> None:
+        self._contest, self._case, self._rank = comparison, case, launch.rank
+        self._turn, self._rounds = warm_up("peer", comparison, case), 0
         self._until = time.monotonic() + BEFORE_OUR_OWN * self._turn.limit_s
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         here, there = Pipe()
-        words = [str(python_of(contest.library)), "-P", "-m", "engine.peers.external", str(there.fileno())]
+        words = [str(python_of(comparison.library)), "-P", "-m", "engine.peers.external", str(there.fileno())]
         own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(case.threads), "PYTHONUNBUFFERED": "1"}
-        own |= environ(contest.library, comm.device.type)
+        own |= environ(comparison.library, comm.device.type)
         self._process = subprocess.Popen(
             words,
             pass_fds=(there.fileno(),),
@@ -67,7 +67,7 @@ class ExternalSide:
         there.close()
         self._pipe: Connection = here
         try:
-            self._tell((contest, case, launch))
+            self._tell((comparison, case, launch))
             port = self._answer() if launch.rank == 0 else 0
             self._tell(int(comm.everyone(torch.tensor([port], dtype=torch.float64))[0]))
             self.values: Sequence[Values] = self._answer()

@@ -1,6 +1,6 @@
-"""Whether a machine has room for a contest, and for both of its sides at once. No torch, but to ask a GPU that is here.
+"""Whether a machine has room for a comparison, and for both of its sides at once. No torch, but to ask a GPU here.
 
-What a side needs is told by memory.py; a contest that doesn't fit is no job but a row with the sentence.
+What a side needs is told by memory.py; a comparison that doesn't fit is no job but a row with the sentence.
 """
 
 from concurrent.futures import ProcessPoolExecutor
@@ -8,19 +8,19 @@ from dataclasses import replace
 from multiprocessing import get_context
 
 from engine.comm.launch import choose_device
-from engine.peers.contest import Case, Contest, Unavailable
+from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.peers.memory import Room, both, host
 
 
-def settled(contest: Contest, case: Case, room: Room) -> Case:
+def settled(comparison: Comparison, case: Case, room: Room) -> Case:
     """The case with apart decided: what is asked for, else both sides at once where a device has room for both.
 
     Raises Unavailable where a side doesn't fit by itself.
     """
-    needs = both(contest, case, room.device)
-    ranks_of_a_node = min(case.devices_per_node or contest.grid.size, contest.grid.size)
-    lacking = needs.lacking(contest.name, room)
-    if reason := lacking or room.lacking_in_node(contest.name, host(contest, case, ranks_of_a_node)):
+    needs = both(comparison, case, room.device)
+    ranks_of_a_node = min(case.devices_per_node or comparison.grid.size, comparison.grid.size)
+    lacking = needs.lacking(comparison.name, room)
+    if reason := lacking or room.lacking_in_node(comparison.name, host(comparison, case, ranks_of_a_node)):
         raise Unavailable(reason)
     return case if case.apart is not None else replace(case, apart=not needs.together(room))
 

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from engine.comm.funnel import Comm
 from engine.models.serial import SerialModel, without_values
 from engine.parallel.initial import initial_rows, materialise
-from engine.peers.contest import Case
+from engine.peers.comparison import Case
 from engine.peers.masters import Masters
 from engine.peers.settings import chosen
 from engine.peers.step import TrainingStep

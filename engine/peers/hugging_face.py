@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.comm.funnel import Comm
 from engine.models.llama.config import LlamaConfig
-from engine.peers.contest import Case, Unavailable
+from engine.peers.comparison import Case, Unavailable
 from engine.peers.peer import autocast
 from engine.peers.settings import chosen
 from engine.peers.stages import mean_cross_entropy

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from engine.peers.contest import Case
+from engine.peers.comparison import Case
 from engine.peers.peer import adamw
 from engine.precision import Precision
 

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from engine.batch import Batch
 from engine.grid import Grid
 from engine.peers import environments
-from engine.peers.contest import Case, Contest
+from engine.peers.comparison import Case, Comparison
 from engine.peers.layout import Layout
 from engine.peers.settings import chosen
 from engine.planning.memory import BYTES, Footprint, Workload
@@ -170,7 +170,7 @@ class Both:
         return room.fits(self.ours + self.peer)
 
 
-def both(contest: Contest, case: Case, device: str) -> Both:
+def both(contest: Comparison, case: Case, device: str) -> Both:
     """Of a contest, on devices of a kind: cpu or cuda."""
     return Both(ours(case, contest.grid, device), peer(contest, case, device))
 
@@ -188,7 +188,7 @@ def ours(case: Case, grid: Grid, device: str) -> float:
     return Footprint(case.model, workload).on(grid).total
 
 
-def peer(contest: Contest, case: Case, device: str) -> float:
+def peer(contest: Comparison, case: Case, device: str) -> float:
     """Bytes of a rank of the peer: the most of training and of what it makes first. A peer that MEMORY doesn't have is
     ourselves.
     """
@@ -205,7 +205,7 @@ def peer(contest: Contest, case: Case, device: str) -> float:
     return max(_trained(habits, ranks, case), _built(habits, ranks, case))
 
 
-def _ranks(contest: Contest, case: Case) -> Ranks:
+def _ranks(contest: Comparison, case: Case) -> Ranks:
     """As its layout or its grid has them."""
     layout = contest.layout if contest.layout is not None else contest.grid
     if isinstance(layout, Layout):
@@ -293,7 +293,7 @@ def _built(habits: Habits, ranks: Ranks, case: Case) -> float:
     return case.model.parameters * master * (1 + (1 / cut if cut > 1 else 0))
 
 
-def host(contest: Contest, case: Case, ranks_of_a_node: int) -> float:
+def host(contest: Comparison, case: Case, ranks_of_a_node: int) -> float:
     """Bytes of a node's own memory while its ranks make the network there, each one whole and once more renamed."""
     habits = MEMORY.get(contest.name)
     if habits is None or habits.built != "host":

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from engine.models.adapters.stored import Stored
 from engine.models.adapters.values import library_state
-from engine.peers.contest import Case
+from engine.peers.comparison import Case
 from engine.peers.peer import serial_model
 
 

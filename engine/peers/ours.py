@@ -1,4 +1,4 @@
-"""The engine's side of a contest: what `engine train` runs."""
+"""The engine's side of a comparison: what `engine train` runs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from engine.data.dataset import Synthetic
 from engine.layers.matmul import Kernels
 from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
-from engine.peers.contest import Case
+from engine.peers.comparison import Case
 from engine.peers.peer import Values
 from engine.training.config import TrainConfig
 from engine.training.plan import Plan

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from engine.comm.funnel import Comm
 from engine.models.serial import SerialModel
 from engine.parallel.initial import initialise_serial
-from engine.peers.contest import Case
+from engine.peers.comparison import Case
 from engine.peers.layout import Layout
 from engine.precision import Precision, at_least_fp32
 from engine.training.config import OptimConfig

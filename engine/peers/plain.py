@@ -1,7 +1,7 @@
 """The serial model in plain PyTorch, on one rank; bf16 throughout, or by autocast."""
 
 from engine.comm.funnel import Comm
-from engine.peers.contest import Case
+from engine.peers.comparison import Case
 from engine.peers.peer import serial_model
 from engine.peers.step import TrainingStep
 

@@ -1,4 +1,4 @@
-"""The ranks of a contest: started on this machine, one process each with a limit on the time of all, or those that a
+"""The ranks of a comparison: started on this machine, one process each with a limit on the time of all, or those that a
 launcher has started.
 """
 
@@ -18,7 +18,7 @@ from engine.comm.launch import Launch
 from engine.errors import EngineError, RunError
 from engine.loading import loading
 from engine.peers.apart import parts_in_a_launch, put_together
-from engine.peers.contest import Case, Contest, Unavailable, through_memory
+from engine.peers.comparison import Case, Comparison, Unavailable, through_memory
 from engine.peers.fit import bytes_of_gpu, settled
 from engine.peers.memory import Room
 from engine.peers.standstill import At, Fail, Turn, nobody, start
@@ -60,7 +60,7 @@ class Job:
 
 def take_part(
     launch: Launch,
-    contests: Sequence[Contest],
+    comparisons: Sequence[Comparison],
     case: Case,
     *,
     store: "dist.Store | None" = None,
@@ -69,11 +69,11 @@ def take_part(
     at: At = nobody,
     fail: Fail | None = None,
 ) -> Iterator[Job | Unavailable]:
-    """Take part in each contest as one of the ranks of a launch, who meet first and part at the end.
+    """Take part in each comparison as one of the ranks of a launch, who meet first and part at the end.
 
     store: where they meet, instead of at the master. met: called when they have. names: of the sides to measure. at:
     told of turns. fail: called if one lasts too long, instead of at. What matrix products reach is measured before
-    the first contest that is held.
+    the first comparison that is held.
     """
     with loading():
         import torch
@@ -111,10 +111,10 @@ def take_part(
             memory = float(comm.everyone(torch.tensor([bytes_of_gpu(device.index)], dtype=torch.float64)).min())
         return Room(device.type, memory, case.node_memory)
 
-    def hold(contest: Contest, comm: "Comm", at: At) -> Job | Unavailable:
+    def hold(comparison: Comparison, comm: "Comm", at: At) -> Job | Unavailable:
         at(start(case))
         try:
-            one = settled(contest, case, room(comm))
+            one = settled(comparison, case, room(comm))
             peak = joint_peak(comm, DTYPES[case.precision]) if case.measure_peak else None
             forget_peak(device)
             both = one.apart and len(names) == len(SIDES)
@@ -122,19 +122,19 @@ def take_part(
             for some, rounds in parts_in_a_launch(case.rounds) if both else [(names, case.rounds)]:
                 if parts:
                     give_memory_back(device)  # the other side's
-                parts.append(measure(comm, contest, replace(one, rounds=rounds), some, launch, at))
-            measured = put_together(contest, case, parts) if both else parts[0]
+                parts.append(measure(comm, comparison, replace(one, rounds=rounds), some, launch, at))
+            measured = put_together(comparison, case, parts) if both else parts[0]
         except Unavailable as lacking:
             return lacking
         ranks = everyones(comm, heard)
         hosts, devices, clocks = tuple(ranks.hosts), tuple(ranks.devices), tuple(ranks.clocks)
         return Job(measured, ranks.memory, hosts, devices, ranks.transport, peak, clocks, bool(one.apart))
 
-    for contest in contests:
-        recorder = Recorder.on(device, breakdown=False, alone=contest.grid.size == 1)
-        comm = on_grid(contest.grid, case, device, recorder, memory=through_memory(contest, case.road).ours)
-        with looked_on(comm, contest, case, fail) if fail else nullcontext(at) as told:
-            found = hold(contest, comm, told)
+    for comparison in comparisons:
+        recorder = Recorder.on(device, breakdown=False, alone=comparison.grid.size == 1)
+        comm = on_grid(comparison.grid, case, device, recorder, memory=through_memory(comparison, case.road).ours)
+        with looked_on(comm, comparison, case, fail) if fail else nullcontext(at) as told:
+            found = hold(comparison, comm, told)
             yield found
             if isinstance(found, Job):
                 case = replace(case, measure_peak=False)  # once is enough
@@ -142,24 +142,24 @@ def take_part(
     dist.destroy_process_group()
 
 
-def run_ranks(contest: Contest, case: Case, names: Sequence[SideName] = SIDES) -> Job:
-    """Run one contest, or those sides of it, on ranks of its own; what its rank 0 knows.
+def run_ranks(comparison: Comparison, case: Case, names: Sequence[SideName] = SIDES) -> Job:
+    """Run one comparison, or those sides of it, on ranks of its own; what its rank 0 knows.
 
     Raises RunError if a rank fails or a turn lasts too long, Unavailable for a peer that can't be held here.
     """
     context = multiprocessing.get_context(OWN)
     with tempfile.TemporaryDirectory() as folder:
         processes: dict[Connection, SpawnProcess] = {}
-        for rank in range(contest.grid.size):
+        for rank in range(comparison.grid.size):
             here, there = context.Pipe(duplex=False)
             process = context.Process(
-                target=_rank, args=(there, f"{folder}/store", rank, contest, case, names), daemon=True
+                target=_rank, args=(there, f"{folder}/store", rank, comparison, case, names), daemon=True
             )
             process.start()
             there.close()
             processes[here] = process
         try:
-            job = _first_job(list(processes), contest.name, start(case))
+            job = _first_job(list(processes), comparison.name, start(case))
             for process in processes.values():
                 process.join(LEAVE_S)
             return job
@@ -200,17 +200,19 @@ def _first_job(pipes: list[Connection], name: str, first: Turn) -> Job:
     return received[pipes[0]]
 
 
-def _rank(pipe: Connection, store: str, rank: int, contest: Contest, case: Case, names: Sequence[SideName]) -> None:
+def _rank(
+    pipe: Connection, store: str, rank: int, comparison: Comparison, case: Case, names: Sequence[SideName]
+) -> None:
     """The life of one rank: sends a Job, or the reason why there is none."""
     os.environ["OMP_NUM_THREADS"] = str(case.threads)  # before torch is loaded
     log_to_stderr(rank)
-    size = contest.grid.size
+    size = comparison.grid.size
     try:
         with loading():
             import torch.distributed as dist
 
         launch = Launch(rank, size, rank, OWN, "127.0.0.1", 0)
-        for job in take_part(launch, [contest], case, store=dist.FileStore(store, size), names=names, at=pipe.send):
+        for job in take_part(launch, [comparison], case, store=dist.FileStore(store, size), names=names, at=pipe.send):
             pipe.send(job)
     except Unavailable as error:
         pipe.send(error)
@@ -218,10 +220,10 @@ def _rank(pipe: Connection, store: str, rank: int, contest: Contest, case: Case,
         pipe.send(str(error))
     except Exception as error:
         log.error("", exc_info=error)
-        pipe.send(failure(error, rank, contest.name))
+        pipe.send(failure(error, rank, comparison.name))
 
 
 def failure(error: Exception, rank: int, name: str) -> str:
-    """Why a rank failed in the contest with a peer of that name, as one sentence."""
+    """Why a rank failed in the comparison with a peer of that name, as one sentence."""
     told = next(iter(str(error).strip().splitlines()), type(error).__name__)
     return told if isinstance(error, EngineError) else f"Rank {rank} of the comparison with {name} failed: {told}"

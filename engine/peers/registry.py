@@ -6,15 +6,16 @@ from importlib import import_module
 
 from engine.grid import Axis, Grid
 from engine.peers import known
-from engine.peers.contest import Contest, Option
+from engine.peers.comparison import Comparison, Option
 from engine.result.names import UNTUNED
 
 _FILES = [import_module(f"{known.__name__}.{file.name}") for file in pkgutil.iter_modules(known.__path__)]
 
-CONTESTS: Mapping[str, Contest] = {
-    contest.name: contest
-    for contest in sorted(
-        (contest for file in _FILES for contest in file.CONTESTS), key=lambda one: (bool(one.splits), one.grid.size)
+COMPARISONS: Mapping[str, Comparison] = {
+    comparison.name: comparison
+    for comparison in sorted(
+        (comparison for file in _FILES for comparison in file.COMPARISONS),
+        key=lambda one: (bool(one.splits), one.grid.size),
     )
 }
 """By name: those in processes of the engine come first, and those of fewer ranks."""
@@ -22,13 +23,13 @@ CONTESTS: Mapping[str, Contest] = {
 OPTIONS: Mapping[str, Mapping[str, Mapping[str, Option]]] = {
     peers: sections for file in _FILES for peers, sections in getattr(file, "OPTIONS", {}).items()
 }
-"""By the name of a contest or with which it begins, by what takes them (a class, a function, a file, or the environment
-of its processes, environ), and by their own."""
+"""By the name of a comparison or with which it begins, by what takes them (a class, a function, a file, or the
+environment of its processes, environ), and by their own."""
 
-ALONE = tuple(name for name, contest in CONTESTS.items() if not contest.splits and not contest.axes)
+ALONE = tuple(name for name, comparison in COMPARISONS.items() if not comparison.splits and not comparison.axes)
 """Peers of one device."""
 
-OWN_CONTEST = Contest(
+OWN_COMPARISON = Comparison(
     UNTUNED,
     "the engine without its tuner",
     Grid(),

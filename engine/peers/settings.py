@@ -41,7 +41,7 @@ def environ(library: str | None, device: str) -> dict[str, str]:
 
 
 def told(peer: str) -> tuple[Setting, ...]:
-    """All settings of the peer of a contest, whose name is that of its library, or begins with it."""
+    """All settings of the peer of a comparison, whose name is that of its library, or begins with it."""
     named = [one for one in OPTIONS if peer == one or peer.startswith(f"{one}-")]
     if not named:
         return ()

@@ -8,7 +8,7 @@ from engine.models.gpt.model import GPT
 from engine.models.llama.model import Llama
 from engine.models.rotary import rotation
 from engine.models.serial import SerialModel
-from engine.peers.contest import Unavailable
+from engine.peers.comparison import Unavailable
 from engine.precision import at_least_fp32
 
 

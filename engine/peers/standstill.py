@@ -1,4 +1,4 @@
-"""A side of a contest that stands still: each of its turns has a limit, and what exceeds it is told by name. No torch.
+"""A side of a comparison that stands still: each of its turns has a limit, and what exceeds it is named. No torch.
 
 A peer waits in its own library, of whose collectives we know nothing: only that its turn doesn't end.
 """
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from engine.errors import ContactError
-from engine.peers.contest import Case, Contest
+from engine.peers.comparison import Case, Comparison
 from engine.result.peers import SideName
 
 
@@ -25,7 +25,7 @@ class Turn:
 
 At = Callable[[Turn], object]
 """Is told of each turn as it begins."""
-Fail = Callable[[ContactError, Contest], object]
+Fail = Callable[[ContactError, Comparison], object]
 """Is called from another thread when a rank stands still."""
 
 
@@ -38,14 +38,14 @@ def start(case: Case) -> Turn:
     return Turn("its start", case.meeting_timeout_s, "--meeting-timeout")
 
 
-def warm_up(side: SideName, contest: Contest, case: Case) -> Turn:
+def warm_up(side: SideName, comparison: Comparison, case: Case) -> Turn:
     """To load, build and warm up a side, which may have to compile."""
-    return Turn(f"{_whose(side, contest)} warm-up", case.meeting_timeout_s, "--meeting-timeout", side == "peer")
+    return Turn(f"{_whose(side, comparison)} warm-up", case.meeting_timeout_s, "--meeting-timeout", side == "peer")
 
 
-def timed(side: SideName, contest: Contest, case: Case, index: int) -> Turn:
+def timed(side: SideName, comparison: Comparison, case: Case, index: int) -> Turn:
     """The steps of one round, counted from 0."""
-    at = f"{_whose(side, contest)} round {index + 1} of {case.rounds}"
+    at = f"{_whose(side, comparison)} round {index + 1} of {case.rounds}"
     return Turn(at, case.timeout_s, "--timeout", side == "peer")
 
 
@@ -54,12 +54,12 @@ def end(case: Case) -> Turn:
     return Turn("its end", case.timeout_s, "--timeout")
 
 
-def _whose(side: SideName, contest: Contest) -> str:
-    return f"{contest.name}'s" if side == "peer" else "the engine's"
+def _whose(side: SideName, comparison: Comparison) -> str:
+    return f"{comparison.name}'s" if side == "peer" else "the engine's"
 
 
 @contextmanager
-def limited(contest: Contest, rank: int, fail: Fail) -> Iterator[At]:
+def limited(comparison: Comparison, rank: int, fail: Fail) -> Iterator[At]:
     """Call fail if a turn lasts too long, of those that what is yielded is told of."""
     timer: threading.Timer | None = None
 
@@ -67,9 +67,9 @@ def limited(contest: Contest, rank: int, fail: Fail) -> Iterator[At]:
         nonlocal timer
         if timer:
             timer.cancel()
-        clause = f"in the comparison with {contest.name} rank {rank} has been at {turn.at} for {turn.limit_s:g} s"
+        clause = f"in the comparison with {comparison.name} rank {rank} has been at {turn.at} for {turn.limit_s:g} s"
         late = ContactError(f"{clause}, which is all that {turn.option} allows")
-        timer = threading.Timer(turn.limit_s, fail, [late, contest])
+        timer = threading.Timer(turn.limit_s, fail, [late, comparison])
         timer.daemon = True
         timer.start()
 

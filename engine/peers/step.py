@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from engine.peers.contest import Case
+from engine.peers.comparison import Case
 from engine.peers.masters import Masters
 from engine.peers.peer import Values, accumulate, autocast, mean_loss, mean_over_ranks
 

@@ -23,7 +23,7 @@ from torch.distributed.tensor.parallel import (
 
 from engine.comm.funnel import Comm
 from engine.models.serial import SerialModel
-from engine.peers.contest import Case
+from engine.peers.comparison import Case
 from engine.peers.peer import serial_model
 from engine.peers.step import TrainingStep
 from engine.placement import NORMAL, Placement

@@ -13,7 +13,7 @@ from engine.models.adapters.transformers_llama import LLAMA
 from engine.models.architecture import Architecture
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import UNSCALED_SEQUENCE, LlamaConfig
-from engine.peers.contest import Case
+from engine.peers.comparison import Case
 from engine.peers.names import renamed
 
 

@@ -1,4 +1,4 @@
-"""One side of a contest: its steps, warmed up and timed, a few at a time."""
+"""One side of a comparison: its steps, warmed up and timed, a few at a time."""
 
 import time
 from collections import Counter
@@ -14,7 +14,7 @@ from engine.data.device import to_device
 from engine.data.sampler import batch
 from engine.measure.allocated import Allocated
 from engine.measure.clock import HostClock
-from engine.peers.contest import Case
+from engine.peers.comparison import Case
 from engine.peers.peer import Values
 from engine.result.peers import Side
 

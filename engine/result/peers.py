@@ -132,7 +132,7 @@ class Peaks(Record):
     measured: bool = False
 
 
-class Comparison(Asked):
+class Compared(Asked):
     """One contest that was held.
 
     ratio: our median step time by the peer's, the median of the jobs; job_ratios: that of each job. round_ratios: of
@@ -177,7 +177,7 @@ class PeersResult(Record):
     work: Work | None = None
     peaks: Peaks = Peaks()
     contests: tuple[Asked, ...] = ()
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[Compared, ...]
     transport: Transport | None = None
     provenance: Provenance
 

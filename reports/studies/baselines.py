@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from engine.peers.registry import ALONE, CONTESTS
+from engine.peers.registry import ALONE, COMPARISONS
 from engine.result import metrics
 from engine.result.peers import FEWEST_JOBS
 from reports import bars, published, text
@@ -130,7 +130,7 @@ def _headline(groups: list[pd.DataFrame]) -> str:
 def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
     if not (rows["jobs"] > 0).any():
         return Section(title, (Paragraph("Not measured: no contest of this job ended well."),), f"job-{name}")
-    others = sorted(set(CONTESTS) - set(ALONE) - set(rows["peer"]))
+    others = sorted(set(COMPARISONS) - set(ALONE) - set(rows["peer"]))
     absent = (Paragraph(f"{ABSENT} {', '.join(others)}."),) if others else ()
     blocks = (Figures((_bars(name, rows),), wide=True), _against(name, rows), *absent, _equal(name, rows))
     return Section(title, blocks, f"job-{name}")

@@ -6,7 +6,7 @@ from engine.errors import RunError
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.alternate import measure
-from engine.peers.contest import Case, Contest, Unavailable
+from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.result.peers import Measured
 from engine.training.config import OptimConfig
 
@@ -15,7 +15,7 @@ LLAMA = LlamaConfig("tiny", layers=4, hidden=32, heads=4, kv_heads=2, ffn=48, vo
 CASE = Case(GPT, sequences=8, optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=2, steps=2, timeout_s=120)
 
 
-def hold(comm: Comm, contest: Contest, case: Case) -> Measured | str:
+def hold(comm: Comm, contest: Comparison, case: Case) -> Measured | str:
     """On every rank; or what was told instead."""
     launch = Launch(comm.rank, comm.grid.size, comm.rank, "test", "127.0.0.1", 0)
     try:

@@ -18,7 +18,7 @@ from engine.batch import Batch
 from engine.cli.main import commands, main
 from engine.grid import Grid
 from engine.overlap.flags import ALL, Overlap, Pace
-from engine.peers.contest import Sampling
+from engine.peers.comparison import Sampling
 from engine.training.ablation import Turns
 from engine.training.config import OptimConfig, RunConfig, TrainConfig
 

@@ -24,13 +24,13 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers import environments, external_side
 from engine.peers.compare import compare
-from engine.peers.contest import TOLERANCES, Case, Contest, Unavailable
+from engine.peers.comparison import TOLERANCES, Case, Comparison, Unavailable
 from engine.peers.external import torchtitan
 from engine.peers.external.__main__ import external_step, of_all
 from engine.peers.layout import Layout
 from engine.peers.ours import Ours
 from engine.peers.peer import Values
-from engine.peers.registry import CONTESTS
+from engine.peers.registry import COMPARISONS
 from engine.result.peers import Measured
 from engine.training.config import OptimConfig, PrecisionName
 
@@ -38,10 +38,10 @@ PAIR = Layout(data=2)
 CPU = torch.device("cpu")
 
 
-def external(name: str, layout: Layout = PAIR) -> Contest:
+def external(name: str, layout: Layout = PAIR) -> Comparison:
     """One of plain_externals, in this Python."""
     built_by = f"tests.engine.plain_externals:{name}"
-    return Contest("external", "an external peer", Grid(data=2), None, built_by, (), splits=("data",), layout=layout)
+    return Comparison("external", "an external peer", Grid(data=2), None, built_by, (), splits=("data",), layout=layout)
 
 
 def test_an_external_peer_has_the_engines_losses_and_takes_turns_with_it() -> None:
@@ -61,7 +61,7 @@ RATES = {"fp32": CASE.optim.learning_rate, "bf16": 1e-3}
 
 
 def in_turn(
-    comm: Comm, contest: Contest, model: GPTConfig | LlamaConfig, precision: PrecisionName
+    comm: Comm, contest: Comparison, model: GPTConfig | LlamaConfig, precision: PrecisionName
 ) -> tuple[list[Values], list[Values]]:
     """Three steps of ours and of an external peer in the same process, as its own would take them."""
     os.environ |= {"RANK": str(comm.rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(comm.rank)}
@@ -93,7 +93,7 @@ def test_an_external_peer_of_pytorch_alone_trains_what_the_engine_trains(
     name: str, layout: str, model: GPTConfig | LlamaConfig, precisions: tuple[PrecisionName, ...]
 ) -> None:
     """The first rank of a pipeline knows no loss: it is told."""
-    contest = CONTESTS[name].laid_out(Layout.parse(layout), Grid(data=2))
+    contest = COMPARISONS[name].laid_out(Layout.parse(layout), Grid(data=2))
     for found in run_processes(Grid(data=2), in_each, contest, model, precisions):
         assert set(found) == set(precisions)
         for precision, (ours, theirs) in found.items():
@@ -150,7 +150,7 @@ class LacksHere:
 
 def two_contests(comm: Comm) -> list[str]:
     """As ranks of a launcher, of which the first can't be held."""
-    contests = [replace(CONTESTS["ddp"], built_by="tests.engine.test_external_peers:LacksHere"), CONTESTS["ddp"]]
+    contests = [replace(COMPARISONS["ddp"], built_by="tests.engine.test_external_peers:LacksHere"), COMPARISONS["ddp"]]
     return [type(job).__name__ for job in take_part_again(comm, contests, CASE)]
 
 
@@ -162,7 +162,7 @@ def test_without_its_environment_a_peer_of_all_is_a_row_that_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environments, "FOLDER", tmp_path)
-    contest = CONTESTS["megatron-core"].laid_out(Layout(), Grid())
+    contest = COMPARISONS["megatron-core"].laid_out(Layout(), Grid())
     found = compare([contest], CASE, tmp_path / "out.json", Launch(0, 1, 0, "none", "127.0.0.1", 0))
     assert found is not None
     assert found.status == "ok"
@@ -251,7 +251,7 @@ def test_a_layout_that_does_not_fit_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(environments, "FOLDER", tmp_path)
-    environment(tmp_path, str(CONTESTS[peer].library))
+    environment(tmp_path, str(COMPARISONS[peer].library))
     words = ["--peer", peer, "--layout", layout, "--grid", f"1x1x1x{Layout.parse(layout).size}"]
     assert main(["bench", "peers", *TINY, *words, "--out", str(tmp_path / "peers.json")]) == 2
     assert sentence in capsys.readouterr().err

@@ -23,7 +23,7 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers import environments
 from engine.peers.layout import Layout
-from engine.peers.registry import CONTESTS, OPTIONS
+from engine.peers.registry import COMPARISONS, OPTIONS
 from engine.peers.settings import chosen
 from engine.result.peers import Measured
 
@@ -98,7 +98,7 @@ def contests() -> Iterator[Any]:
     for name, layouts in LAYOUTS.items():
         for layout in layouts:
             for model in (GPT, LLAMA):
-                if CONTESTS[name].lacking(model, recompute=False):
+                if COMPARISONS[name].lacking(model, recompute=False):
                     continue
                 marks = () if (name, layout, model) in AT_EACH_CHANGE else (pytest.mark.weekly,)
                 kind = "gpt" if model is GPT else "llama"
@@ -108,7 +108,7 @@ def contests() -> Iterator[Any]:
 @pytest.mark.parametrize(("name", "layout", "model"), list(contests()))
 def test_a_library_trains_what_the_engine_trains(name: str, layout: str, model: GPTConfig | LlamaConfig) -> None:
     grid = Grid(data=Layout.parse(layout).size)
-    contest = CONTESTS[name].laid_out(Layout.parse(layout), grid)
+    contest = COMPARISONS[name].laid_out(Layout.parse(layout), grid)
     assert contest.library is not None
     if reason := environments.lacking(contest.library):
         pytest.skip(reason)
@@ -129,7 +129,7 @@ def test_a_library_trains_what_the_engine_trains(name: str, layout: str, model: 
     ],
 )
 def test_a_library_adds_up_the_gradients_of_its_micro_batches(name: str, layout: str) -> None:
-    contest = CONTESTS[name].laid_out(Layout.parse(layout), Grid(data=2))
+    contest = COMPARISONS[name].laid_out(Layout.parse(layout), Grid(data=2))
     assert contest.library is not None
     if reason := environments.lacking(contest.library):
         pytest.skip(reason)

@@ -12,9 +12,9 @@ from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.alternate import measure
-from engine.peers.contest import Case, Contest
+from engine.peers.comparison import Case, Comparison
 from engine.peers.layout import Layout
-from engine.peers.registry import CONTESTS
+from engine.peers.registry import COMPARISONS
 from engine.result.peers import Measured
 from engine.training.config import OptimConfig
 
@@ -25,14 +25,14 @@ OURS, PEERS = 2, 1
 """Sequences that a rank of either side takes at once, which may differ."""
 
 
-def losses(comm: Comm, contest: Contest, case: Case) -> tuple[Measured, Measured]:
+def losses(comm: Comm, contest: Comparison, case: Case) -> tuple[Measured, Measured]:
     """Ours at once, which other tests compare with the peer's, and both sides in parts."""
     launch = Launch(comm.rank, comm.grid.size, comm.rank, "test", "127.0.0.1", 0)
     whole = measure(comm, contest, case, ("ours",), launch)
     return whole, measure(comm, contest, replace(case, micro_batch=OURS, peer_micro_batch=PEERS), launch=launch)
 
 
-def check(contest: Contest, case: Case, within: float) -> None:
+def check(contest: Comparison, case: Case, within: float) -> None:
     for whole, parts in run_processes(contest.grid, losses, contest, case):
         for one in (parts.ours, parts.peer):
             assert one.losses == pytest.approx(whole.ours.losses, rel=within)
@@ -44,11 +44,11 @@ def check(contest: Contest, case: Case, within: float) -> None:
     "name", ["plain", "ddp", "fsdp2", "fsdp2-reshard", "hsdp", "tensor-parallel", "tensor-parallel-sp"]
 )
 def test_a_peer_adds_up_the_gradients_of_its_micro_batches(name: str) -> None:
-    check(CONTESTS[name], replace(CASE, precision="fp64"), 1e-12)
+    check(COMPARISONS[name], replace(CASE, precision="fp64"), 1e-12)
 
 
 def test_fsdp2_over_copies_recomputes_and_adds_up_alike() -> None:
-    check(CONTESTS["hsdp"], replace(CASE, precision="fp64", checkpoint_activations=True), 1e-12)
+    check(COMPARISONS["hsdp"], replace(CASE, precision="fp64", checkpoint_activations=True), 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_fsdp2_over_copies_recomputes_and_adds_up_alike() -> None:
 def test_an_external_peer_adds_up_the_gradients_of_its_micro_batches(
     name: str, layout: str, model: GPTConfig | LlamaConfig
 ) -> None:
-    contest = CONTESTS[name].laid_out(Layout.parse(layout), Grid(data=2))
+    contest = COMPARISONS[name].laid_out(Layout.parse(layout), Grid(data=2))
     check(contest, replace(CASE, model=model), 1e-5)
 
 

@@ -20,11 +20,11 @@ from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
 from engine.peers import alternate, compare
 from engine.peers.apart import order_in_a_job, parts_in_a_launch, put_together
-from engine.peers.contest import Case, Contest, Unavailable
+from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.peers.fit import settled
 from engine.peers.memory import USABLE, Room, both
 from engine.peers.ranks import Job
-from engine.peers.registry import CONTESTS
+from engine.peers.registry import COMPARISONS
 from engine.result.peers import NOTHING, Measured, PeersResult, Side, SideName, parse
 
 SHAPE = {"--layers": 1, "--hidden": 16, "--heads": 2, "--vocab": 32, "--seq": 8, "--batch-size": 2, "--device": "cpu"}
@@ -32,7 +32,7 @@ TINY = [str(word) for pair in (SHAPE | {"--rounds": 3, "--steps-per-round": 1}).
 CASE = Case(GPTConfig("tiny", layers=1, hidden=16, heads=2, vocabulary=32, sequence=8), sequences=2, rounds=3, steps=1)
 
 
-def for_one(contest: Contest) -> float:
+def for_one(contest: Comparison) -> float:
     """Of a device that holds each side, but not both."""
     needs = both(contest, CASE, "cpu")
     return 1.5 * max(needs.ours, needs.peer) / USABLE
@@ -49,7 +49,7 @@ def test_what_does_not_fit_is_a_row_and_no_rank_is_started_for_it(
         raise AssertionError("a rank was started")
 
     monkeypatch.setattr(compare, "run_ranks", start)
-    out, contest = tmp_path / "a.json", CONTESTS["ddp"]
+    out, contest = tmp_path / "a.json", COMPARISONS["ddp"]
     needs = both(contest, CASE, "cpu")
     words = ["--peer", "ddp", "--device-memory", "1000", "--label", "study=baselines", "--out", str(out)]
     assert main(["bench", "peers", *TINY, *words]) == 0
@@ -77,13 +77,13 @@ def test_sides_that_fit_alone_but_not_together_are_apart_and_each_comes_first_in
     order: list[Sequence[SideName]] = []
     run_ranks = compare.run_ranks
 
-    def noted(contest: Contest, case: Case, names: Sequence[SideName]) -> Job:
+    def noted(contest: Comparison, case: Case, names: Sequence[SideName]) -> Job:
         order.append(names)
         return run_ranks(contest, case, names)
 
     monkeypatch.setattr(compare, "run_ranks", noted)
     out = tmp_path / "a.json"
-    words = ["--peer", "plain", "--jobs", "3", "--device-memory", f"{for_one(CONTESTS['plain']):.0f}"]
+    words = ["--peer", "plain", "--jobs", "3", "--device-memory", f"{for_one(COMPARISONS['plain']):.0f}"]
     assert main(["bench", "peers", *TINY, *words, "--out", str(out)]) == 0
     assert order == [("ours",), ("peer",), ("peer",), ("ours",), ("ours",), ("peer",)]
     found = written(out)
@@ -95,7 +95,7 @@ def test_sides_that_fit_alone_but_not_together_are_apart_and_each_comes_first_in
 
 
 def test_memory_decides_unless_it_is_told() -> None:
-    contest = CONTESTS["plain"]
+    contest = COMPARISONS["plain"]
     one, two = for_one(contest), 2 * for_one(contest)
     assert settled(contest, CASE, Room("cpu", one)).apart is True
     assert settled(contest, CASE, Room("cpu", two)).apart is False
@@ -107,7 +107,7 @@ def test_memory_decides_unless_it_is_told() -> None:
 
 
 def test_where_ranks_make_whole_networks_their_node_has_to_hold_them() -> None:
-    contest = CONTESTS["megatron-core"].on(Grid(x=2))
+    contest = COMPARISONS["megatron-core"].on(Grid(x=2))
     settled(contest, CASE, Room("cpu", None, 1e9))
     of_one = 2 * 4 * CASE.model.parameters / USABLE
     with pytest.raises(Unavailable, match="its ranks make whole networks first"):
@@ -120,18 +120,18 @@ def parts(comm: Comm, device_memory: float) -> tuple[list[tuple[Sequence[SideNam
     order: list[tuple[Sequence[SideName], int]] = []
     measure = alternate.measure
 
-    def noted(comm: Comm, contest: Contest, case: Case, names: Sequence[SideName], *rest: Any) -> Measured:
+    def noted(comm: Comm, contest: Comparison, case: Case, names: Sequence[SideName], *rest: Any) -> Measured:
         order.append((names, case.rounds))
         return measure(comm, contest, case, names, *rest)
 
     alternate.measure = noted  # type: ignore[assignment]
     case = replace(CASE, device="cpu", device_memory=device_memory)
-    (job,) = take_part_again(comm, [CONTESTS["ddp"]], case)
+    (job,) = take_part_again(comm, [COMPARISONS["ddp"]], case)
     return order, job
 
 
 def test_under_a_launcher_half_of_our_rounds_come_before_the_peers_and_half_after() -> None:
-    for order, job in run_processes(Grid(data=2), parts, for_one(CONTESTS["ddp"])):
+    for order, job in run_processes(Grid(data=2), parts, for_one(COMPARISONS["ddp"])):
         assert order == [(("ours",), 2), (("peer",), 3), (("ours",), 1)]
         assert isinstance(job, Job)
         assert job.apart
@@ -148,7 +148,7 @@ def test_ranks_of_a_launcher_build_nothing_that_does_not_fit() -> None:
 
 @pytest.mark.slow
 def test_a_launched_command_tells_that_sides_came_one_after_the_other(tmp_path: Path) -> None:
-    out, memory = tmp_path / "a.json", for_one(CONTESTS["ddp"])
+    out, memory = tmp_path / "a.json", for_one(COMPARISONS["ddp"])
     torchrun = [str(forked_python()), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     launcher = [*torchrun, "-m", "engine"]
     words = ["bench", "peers", "--peer", "ddp", *TINY, "--device-memory", f"{memory:.0f}", "--out", str(out)]
@@ -175,12 +175,12 @@ def test_parts_of_a_side_become_one_and_each_is_held_to_the_peer() -> None:
     peer = Measured(ours=NOTHING, peer=side([7.0, 8.0, 9.0]))
     halves = side([1.0, 2.0]), side([3.0], peak=5)
     first, last = (Measured(ours=one, peer=NOTHING, compiled=False) for one in halves)
-    found = put_together(CONTESTS["ddp"], CASE, [first, peer, last])
+    found = put_together(COMPARISONS["ddp"], CASE, [first, peer, last])
     assert found.ours.wall_s == found.ours.cpu_s == ((1.0,), (2.0,), (3.0,))
     assert (found.ours.peak_bytes, found.ours.carried) == (5, {"gloo": 4})
     assert (found.peer, found.compiled) == (peer.peer, False)
     with pytest.raises(RunError, match="the engine's loss was"):
-        put_together(CONTESTS["ddp"], CASE, [first, peer, Measured(ours=side([3.0], loss=2.1), peer=NOTHING)])
+        put_together(COMPARISONS["ddp"], CASE, [first, peer, Measured(ours=side([3.0], loss=2.1), peer=NOTHING)])
 
 
 def test_a_file_that_tells_nothing_of_room_is_read(tmp_path: Path) -> None:

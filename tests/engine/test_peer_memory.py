@@ -13,9 +13,9 @@ from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
 from engine.peers import memory
 from engine.peers.alternate import measure
-from engine.peers.contest import Case, Contest
+from engine.peers.comparison import Case, Comparison
 from engine.peers.layout import Layout
-from engine.peers.registry import CONTESTS
+from engine.peers.registry import COMPARISONS
 from engine.result.peers import Measured
 
 WIDE = GPTConfig("wide", layers=4, hidden=256, heads=4, vocabulary=1024, sequence=64)
@@ -30,7 +30,7 @@ CASES = {
 WITHIN = 0.25
 
 
-def took(comm: Comm, contest: Contest, cases: Sequence[str]) -> dict[str, Measured]:
+def took(comm: Comm, contest: Comparison, cases: Sequence[str]) -> dict[str, Measured]:
     launch = Launch(comm.rank, comm.grid.size, comm.rank, "test", "127.0.0.1", 0)
     return {what: measure(comm, contest, CASES[what], ("peer",), launch) for what in cases}
 
@@ -50,7 +50,7 @@ def took(comm: Comm, contest: Contest, cases: Sequence[str]) -> dict[str, Measur
     ],
 )
 def test_a_peer_takes_about_what_is_said(name: str, layout: str | None, cases: list[str]) -> None:
-    contest = CONTESTS[name]
+    contest = COMPARISONS[name]
     contest = contest.laid_out(Layout.parse(layout), contest.grid) if layout else contest
     by_rank = run_processes(contest.grid, took, contest, cases)
     for what in cases:
@@ -61,7 +61,7 @@ def test_a_peer_takes_about_what_is_said(name: str, layout: str | None, cases: l
 
 
 def test_every_peer_has_its_habits() -> None:
-    assert set(memory.MEMORY) == set(CONTESTS)
+    assert set(memory.MEMORY) == set(COMPARISONS)
 
 
 def test_what_is_divided_among_ranks_is_what_their_papers_say() -> None:
@@ -96,7 +96,7 @@ def test_a_schedule_of_all_forwards_keeps_all_micro_batches_and_the_other_one_a_
     case = Case(DEEP, sequences=64)
 
     def needs(name: str, parts: int) -> float:
-        return memory.peer(CONTESTS[name].laid_out(Layout(pipeline=2, micro_batches=parts), Grid(z=2)), case, "cpu")
+        return memory.peer(COMPARISONS[name].laid_out(Layout(pipeline=2, micro_batches=parts), Grid(z=2)), case, "cpu")
 
     assert needs("pipeline-gpipe", 16) > 1.5 * needs("pipeline-1f1b", 16)
     assert needs("pipeline-gpipe", 2) == needs("pipeline-1f1b", 2)
@@ -104,7 +104,7 @@ def test_a_schedule_of_all_forwards_keeps_all_micro_batches_and_the_other_one_a_
 
 def test_attention_keeps_no_scores_where_the_settings_make_it_one_kernel() -> None:
     case = Case(lookup("gpt-5b"), sequences=8)
-    contest = CONTESTS["colossalai"].laid_out(Layout(tensor=2), Grid(x=2))
+    contest = COMPARISONS["colossalai"].laid_out(Layout(tensor=2), Grid(x=2))
     scores = 8 * case.model.sequence**2 * case.model.heads / 2 * 3 * 4 * case.model.layers
     assert memory.peer(contest, case, "cpu") - memory.peer(contest, case, "cuda") == pytest.approx(scores)
 
@@ -123,5 +123,5 @@ def test_what_does_not_fit_is_told_with_its_numbers() -> None:
 
 def test_megatron_core_divides_its_optimizer_where_its_settings_say_so() -> None:
     case = Case(lookup("gpt-5b"), sequences=64, precision="bf16", checkpoint_activations=True)
-    contest = CONTESTS["megatron-core"].laid_out(Layout(tensor=2, data=8), Grid(data=16))
+    contest = COMPARISONS["megatron-core"].laid_out(Layout(tensor=2, data=8), Grid(data=16))
     assert memory.peer(contest, case, "cuda") < 0.6 * memory.peer(contest, case, "cpu")

@@ -11,8 +11,8 @@ from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
 from engine.peers import settings
 from engine.peers.alternate import on_grid
-from engine.peers.contest import Case
-from engine.peers.registry import CONTESTS, OPTIONS
+from engine.peers.comparison import Case
+from engine.peers.registry import COMPARISONS, OPTIONS
 from engine.peers.settings import chosen, told
 
 CASE = Case(GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16), sequences=4)
@@ -25,12 +25,12 @@ def test_every_setting_has_a_source() -> None:
 
 
 def test_every_peer_but_those_without_any_tells_its_settings() -> None:
-    without = {name for name in CONTESTS if not told(name)}
+    without = {name for name in COMPARISONS if not told(name)}
     assert without == {
-        "plain", "tensor-parallel", "tensor-parallel-sp", *(name for name in CONTESTS if name.startswith("pipeline-"))
+        "plain", "tensor-parallel", "tensor-parallel-sp", *(one for one in COMPARISONS if one.startswith("pipeline-"))
     }  # fmt: skip
     assert set(OPTIONS) == {next(key for key in sorted(OPTIONS, key=len, reverse=True) if name == key or
-                                 name.startswith(f"{key}-")) for name in set(CONTESTS) - without}  # fmt: skip
+                                 name.startswith(f"{key}-")) for name in set(COMPARISONS) - without}  # fmt: skip
     first = told("deepspeed-zero3")[0]
     assert (first.name, first.cpu, first.cuda, first.needs) == ("zero_optimization: overlap_comm", "on", "on", None)
     assert told("transformers-tp") == told("transformers")
@@ -60,7 +60,7 @@ def test_what_a_library_reads_from_its_environment_is_there_on_the_device_that_n
 
 def built(comm: Comm) -> dict[str, Any]:
     """Of peers that run here, what they were built with."""
-    peers = {name: CONTESTS[name].implementation()(CASE, comm) for name in ("ddp", "fsdp2", "fsdp2-reshard")}
+    peers = {name: COMPARISONS[name].implementation()(CASE, comm) for name in ("ddp", "fsdp2", "fsdp2-reshard")}
     parallel = peers["ddp"]._parallel
     found: dict[str, Any] = {
         "ddp": {name: getattr(parallel, name) for name in ("gradient_as_bucket_view", "static_graph")}
@@ -68,10 +68,10 @@ def built(comm: Comm) -> dict[str, Any]:
     for name in ("fsdp2", "fsdp2-reshard"):
         group = peers[name]._model.blocks[0]._get_fsdp_state()._fsdp_param_group
         found[name] = group._reshard_after_forward
-    resharded = CONTESTS["hsdp"].implementation()(
+    resharded = COMPARISONS["hsdp"].implementation()(
         replace(CASE, checkpoint_activations=True), on_grid(Grid(z=2), CASE, comm.device, memory=False)
     )
-    kept = CONTESTS["hsdp"].implementation()(CASE, on_grid(Grid(z=2), CASE, comm.device, memory=False))
+    kept = COMPARISONS["hsdp"].implementation()(CASE, on_grid(Grid(z=2), CASE, comm.device, memory=False))
     for name, peer in (("hsdp", kept), ("hsdp, recomputing", resharded)):
         found[name] = peer._model.blocks[0]._get_fsdp_state()._fsdp_param_group._reshard_after_forward
     return found

@@ -22,13 +22,13 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers import alternate, ddp
 from engine.peers.alternate import measure, peer_side
-from engine.peers.contest import TOLERANCES, Case, Road, through_memory
+from engine.peers.comparison import TOLERANCES, Case, Road, through_memory
 from engine.peers.equality import check_equal
 from engine.peers.layout import Layout
 from engine.peers.ours import Ours
 from engine.peers.peer import Values, serial_model
 from engine.peers.plain import Plain
-from engine.peers.registry import CONTESTS, OWN_CONTEST
+from engine.peers.registry import COMPARISONS, OWN_COMPARISON
 from engine.peers.tensor_parallel import regroup_parts
 from engine.result.peers import Measured
 from engine.result.peers import road as road_of
@@ -38,7 +38,7 @@ MODEL = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=
 CASE = Case(MODEL, sequences=4, optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=1, steps=1)
 LLAMA = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
 
-ALWAYS_HERE = [name for name, one in CONTESTS.items() if name not in ("compile", "transformers") and not one.splits]
+ALWAYS_HERE = [name for name, one in COMPARISONS.items() if name not in ("compile", "transformers") and not one.splits]
 """The others take a compiler, a package or an environment: test_single_device.py, test_libraries.py."""
 
 # Steps small enough that AdamW doesn't make bf16's roundings large.
@@ -57,7 +57,7 @@ class Formats(NamedTuple):
 
 def formats(comm: Comm, name: str, *, autocast: bool) -> Formats:
     case = replace(CASE, precision="bf16", autocast=autocast)
-    peer = CONTESTS[name].implementation()(case, comm)
+    peer = COMPARISONS[name].implementation()(case, comm)
     seen: list[torch.dtype] = []
     for layer in (peer._model.blocks[0].attention.qkv, peer._model.blocks[0]):
         layer.register_forward_hook(lambda *call: seen.append(call[2].dtype))
@@ -73,21 +73,21 @@ def train_each(comm: Comm, name: str) -> tuple[dict[tuple[str, str], Measured], 
     measured = {
         (model.family, precision): measure(
             comm,
-            CONTESTS[name],
+            COMPARISONS[name],
             replace(CASE, model=model, precision=precision, optim=OptimConfig(learning_rate=rate)),
         )
         for model in (MODEL, LLAMA)
         for precision, rate in RATES.items()
     }
     by_autocast = replace(CASE, precision="bf16", autocast=True, optim=OptimConfig(learning_rate=RATES["bf16"]))
-    measured[MODEL.family, "autocast"] = measure(comm, CONTESTS[name], by_autocast)
+    measured[MODEL.family, "autocast"] = measure(comm, COMPARISONS[name], by_autocast)
     return measured, (formats(comm, name, autocast=False), formats(comm, name, autocast=True))
 
 
 @cache
 def trained(name: str) -> list[tuple[dict[tuple[str, str], Measured], tuple[Formats, Formats]]]:
     """By rank."""
-    return run_processes(CONTESTS[name].grid, train_each, name)
+    return run_processes(COMPARISONS[name].grid, train_each, name)
 
 
 @pytest.mark.parametrize("precision", RATES)
@@ -122,12 +122,12 @@ def test_a_peer_computes_in_bf16_over_fp32_masters_as_the_engine_does(name: str)
 
 def test_what_a_peer_has_nothing_like_is_a_row_and_starts_no_rank() -> None:
     gpt, llama = lookup("gpt-test"), lookup("llama-test")
-    assert CONTESTS["torchtitan"].lacking(llama, recompute=True) is None
-    assert CONTESTS["torchtitan"].lacking(gpt, recompute=False) == "torchtitan has no gpt: compare a llama."
-    assert CONTESTS["litgpt"].lacking(gpt, recompute=False) is None
-    told = str(CONTESTS["litgpt"].lacking(gpt, recompute=True))
+    assert COMPARISONS["torchtitan"].lacking(llama, recompute=True) is None
+    assert COMPARISONS["torchtitan"].lacking(gpt, recompute=False) == "torchtitan has no gpt: compare a llama."
+    assert COMPARISONS["litgpt"].lacking(gpt, recompute=False) is None
+    told = str(COMPARISONS["litgpt"].lacking(gpt, recompute=True))
     assert told == "litgpt computes no activations again: compare without --checkpoint-activations."
-    pipeline = CONTESTS["pipeline-interleaved"].laid_out(Layout(pipeline=2), Grid(z=2))
+    pipeline = COMPARISONS["pipeline-interleaved"].laid_out(Layout(pipeline=2), Grid(z=2))
     assert pipeline.lacking(replace(gpt, layers=8), recompute=True) is None
     told = str(pipeline.lacking(replace(gpt, layers=6), recompute=True))
     assert told == "pipeline-interleaved on pipeline=2 has 4 stages, into which 6 layers can't be cut."
@@ -135,7 +135,7 @@ def test_what_a_peer_has_nothing_like_is_a_row_and_starts_no_rank() -> None:
 
 def over(comm: Comm, name: str, road: Road) -> tuple[str, ...]:
     """Which way the calls of ours and of the peer went, as counted, and what is told of both."""
-    (job,) = take_part_again(comm, [CONTESTS[name]], replace(CASE, road=road))
+    (job,) = take_part_again(comm, [COMPARISONS[name]], replace(CASE, road=road))
     found = job.measured
     return " ".join(found.ours.carried), " ".join(found.peer.carried), road_of([found], comm.grid.size)
 
@@ -149,15 +149,15 @@ def over(comm: Comm, name: str, road: Road) -> tuple[str, ...]:
     ],
 )
 def test_over_each_road_the_calls_of_both_sides_go_where_it_says(name: str, road: Road, told: tuple[str, ...]) -> None:
-    grid = CONTESTS[name].grid
+    grid = COMPARISONS[name].grid
     assert run_processes(grid, over, name, road) == [told] * grid.size
 
 
 def test_against_a_pipeline_both_sides_go_over_gloo() -> None:
-    pipeline = CONTESTS["pipeline-gpipe"].on(Grid(z=2))
+    pipeline = COMPARISONS["pipeline-gpipe"].on(Grid(z=2))
     assert through_memory(pipeline, "equal") == (False, False)
     assert through_memory(pipeline, "own") == (True, False)
-    assert through_memory(CONTESTS["ddp"], "equal") == (True, True)
+    assert through_memory(COMPARISONS["ddp"], "equal") == (True, True)
 
 
 def unsummed(comm: Comm) -> list[Values]:
@@ -232,12 +232,12 @@ def test_of_the_engine_and_itself_untuned_one_side_is_tuned(monkeypatch: pytest.
     monkeypatch.setattr(matmul, "forward", noted)
     chosen = {"blocks.1.feed_forward.fc1": Kernels(forward=Mode.TN)}
     monkeypatch.setattr(alternate, "tuned", lambda plan, comm: (chosen if plan.config.tune_matmul else {}, None))
-    measured = measure(Comm(Grid()), OWN_CONTEST, CASE)
+    measured = measure(Comm(Grid()), OWN_COMPARISON, CASE)
     assert seen.count(Mode.TN) == CASE.warmup + CASE.rounds * CASE.steps
     assert set(seen) == {None, Mode.TN}
     assert measured.ours.losses == pytest.approx(measured.peer.losses, rel=1e-6)
     seen.clear()
-    measure(Comm(Grid()), CONTESTS["plain"], CASE)
+    measure(Comm(Grid()), COMPARISONS["plain"], CASE)
     assert set(seen) == {None}
 
 

@@ -18,12 +18,12 @@ from engine.comm.launch import Launch
 from engine.errors import RunError, UsageError
 from engine.models.gpt.config import GPTConfig
 from engine.peers.account import UNFINISHED, Account
-from engine.peers.compare import ONE_JOB, check_devices, comparison, table
-from engine.peers.contest import TOLERANCES, Case
+from engine.peers.compare import ONE_JOB, check_devices, compared, table
+from engine.peers.comparison import TOLERANCES, Case
 from engine.peers.ddp import DDP
 from engine.peers.peer import Values
 from engine.peers.ranks import Job
-from engine.peers.registry import CONTESTS
+from engine.peers.registry import COMPARISONS
 from engine.result.metrics import paired
 from engine.result.peers import Measured, PeersResult, Side, parse
 from engine.result.schema import Memory, ResultError
@@ -51,14 +51,14 @@ JOBS = [
 
 
 def test_the_ratio_is_the_median_of_the_jobs_ratios_of_medians() -> None:
-    found = comparison(CONTESTS["ddp"], JOBS, TOLERANCES["fp32"], load=0.0)
+    found = compared(COMPARISONS["ddp"], JOBS, TOLERANCES["fp32"], load=0.0)
     assert found.job_ratios == pytest.approx((0.5, 1.5, 1.0))
     assert (found.ratio, found.cpu_ratio, found.peer_median_s) == pytest.approx((1.0, 2.0, 4.0))
     assert found.round_ratios[:2] == pytest.approx((1.5 / 4, 46.0 / 4))
 
 
 def test_the_paired_ratio_is_over_jobs_and_of_each_over_its_rounds() -> None:
-    found = comparison(CONTESTS["ddp"], JOBS, TOLERANCES["fp32"], load=0.0)
+    found = compared(COMPARISONS["ddp"], JOBS, TOLERANCES["fp32"], load=0.0)
     assert found.paired is not None
     assert found.rounds_by_job[1] == pytest.approx((4.5 / 4, 138.0 / 4))
     rounds = [[(scale * 1.5, 4.0), (scale * 46.0, 4.0)] for scale in (1.0, 3.0, 2.0)]
@@ -68,7 +68,7 @@ def test_the_paired_ratio_is_over_jobs_and_of_each_over_its_rounds() -> None:
 
 def line_of(tmp_path: Path, jobs: list[Job], target: float) -> str:
     mine = account(tmp_path / "a.json", names=("ddp",))
-    found = comparison(CONTESTS["ddp"], jobs, TOLERANCES["fp32"], 0.0).model_copy(update={"target": target})
+    found = compared(COMPARISONS["ddp"], jobs, TOLERANCES["fp32"], 0.0).model_copy(update={"target": target})
     return table(mine.held(found, jobs))
 
 
@@ -85,7 +85,7 @@ def test_the_table_says_what_a_contest_decides_and_whether_its_target_is_met(tmp
 
 
 def test_a_contest_says_how_equal_the_losses_were_and_what_memory_it_took() -> None:
-    found = comparison(CONTESTS["ddp"], JOBS, TOLERANCES["fp32"], load=0.0)
+    found = compared(COMPARISONS["ddp"], JOBS, TOLERANCES["fp32"], load=0.0)
     assert found.equality is not None
     assert found.memory is not None
     assert (found.equality.steps, found.equality.tolerance, found.equality.norm_tolerance) == (2, 1e-5, 1e-4)
@@ -192,7 +192,7 @@ def test_a_rank_that_fails_under_a_launcher_leaves_its_own_reason(tmp_path: Path
 
 
 def account(out: Path, rank: int = 0, names: tuple[str, ...] = ("ddp", "fsdp2")) -> Account:
-    contests = [CONTESTS[name] for name in names]
+    contests = [COMPARISONS[name] for name in names]
     return Account(CASE, "cpu", contests, {}, Launch(rank, 2, rank, "srun", "n0", 20000), out)
 
 
@@ -204,10 +204,10 @@ def test_a_command_that_is_killed_has_said_so_and_keeps_the_contests_it_held(tmp
     mine = account(tmp_path / "a.json")
     mine.begin()
     assert (written(tmp_path / "a.json").status, written(tmp_path / "a.json").reason) == ("failed", UNFINISHED)
-    mine.held(comparison(CONTESTS["ddp"], JOBS, TOLERANCES["fp32"], 0.0), JOBS)
+    mine.held(compared(COMPARISONS["ddp"], JOBS, TOLERANCES["fp32"], 0.0), JOBS)
     found = written(tmp_path / "a.json")
     assert (found.status, found.reason, len(found.comparisons)) == ("failed", UNFINISHED, 1)
-    mine.held(comparison(CONTESTS["fsdp2"], JOBS, TOLERANCES["fp32"], 0.0), JOBS)
+    mine.held(compared(COMPARISONS["fsdp2"], JOBS, TOLERANCES["fp32"], 0.0), JOBS)
     found = written(tmp_path / "a.json")
     assert (found.status, found.reason, len(found.comparisons)) == ("ok", None, 2)
     assert found.provenance.hosts == ("n0", "n1")
@@ -223,20 +223,20 @@ def test_a_reason_of_its_own_wins_over_lost_contact(first: str, tmp_path: Path) 
     errors = {"contact": RuntimeError("Connection closed by peer"), "cause": RunError("Memory is short.")}
     for name in sorted(ranks, key=lambda name: name != first):
         ranks[name].meet()
-        ranks[name].fail(errors[name], CONTESTS["ddp"])
+        ranks[name].fail(errors[name], COMPARISONS["ddp"])
     assert written(out).reason == "Memory is short."
 
 
 def test_an_unexpected_error_names_its_rank_and_contest(tmp_path: Path) -> None:
     mine = account(tmp_path / "a.json", rank=1)
-    mine.fail(ValueError("odd\nand more"), CONTESTS["fsdp2"])
+    mine.fail(ValueError("odd\nand more"), COMPARISONS["fsdp2"])
     assert written(tmp_path / "a.json").reason == "Rank 1 of the comparison with fsdp2 failed: odd"
 
 
 def version_1(folder: Path) -> dict[str, Any]:
     """As the first version wrote it."""
     mine = account(folder / "new.json", names=("ddp",))
-    mine.held(comparison(CONTESTS["ddp"], JOBS, TOLERANCES["fp32"], 0.0), JOBS)
+    mine.held(compared(COMPARISONS["ddp"], JOBS, TOLERANCES["fp32"], 0.0), JOBS)
     new = json.loads((folder / "new.json").read_text())
     for key in ("status", "reason", "labels", "device", "dtype", "contests", "work", "peaks"):
         del new[key]
@@ -273,11 +273,11 @@ def test_what_is_no_contest_of_a_known_version_is_refused(
 
 def test_ranks_started_here_need_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    check_devices([CONTESTS["plain"]], "cuda", ranks=1)
+    check_devices([COMPARISONS["plain"]], "cuda", ranks=1)
     with pytest.raises(UsageError, match="takes 2 GPUs, but 1 can be seen here"):
-        check_devices([CONTESTS["ddp"]], "cuda", ranks=1)
-    check_devices([CONTESTS["ddp"]], "cuda", ranks=2)
-    check_devices([CONTESTS["ddp"]], "cpu", ranks=1)
+        check_devices([COMPARISONS["ddp"]], "cuda", ranks=1)
+    check_devices([COMPARISONS["ddp"]], "cuda", ranks=2)
+    check_devices([COMPARISONS["ddp"]], "cpu", ranks=1)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -24,12 +24,12 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.models.rotary import rotary_frequencies
 from engine.peers.alternate import measure
-from engine.peers.compare import check_contests
+from engine.peers.compare import check_comparisons
+from engine.peers.comparison import TOLERANCES, Case, Unavailable
 from engine.peers.compiled import Compiled
-from engine.peers.contest import TOLERANCES, Case, Unavailable
 from engine.peers.equality import check_apart
 from engine.peers.ranks import Job
-from engine.peers.registry import CONTESTS
+from engine.peers.registry import COMPARISONS
 from engine.result.peers import Measured, Peaks, PeersResult, Side, Work, parse, peak_bytes, speed
 from engine.training.config import OptimConfig
 
@@ -116,12 +116,12 @@ def test_speeds_are_those_of_the_step_and_shares_those_of_the_peaks_that_are_kno
 )
 def test_a_peak_that_is_none_is_refused(change: dict[str, float], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
-        check_contests(replace(CASE, **change), [CONTESTS["plain"]], ranks=1)  # type: ignore[arg-type]
+        check_comparisons(replace(CASE, **change), [COMPARISONS["plain"]], ranks=1)  # type: ignore[arg-type]
 
 
 def _apart(comm: Comm) -> tuple[int, int]:
     """As ranks of a launcher, with so many timed steps of each side."""
-    (job,) = take_part_again(comm, [CONTESTS["ddp"]], replace(CASE, apart=True, rounds=2, steps=2))
+    (job,) = take_part_again(comm, [COMPARISONS["ddp"]], replace(CASE, apart=True, rounds=2, steps=2))
     assert isinstance(job, Job)
     return sum(map(len, job.measured.ours.wall_s)), sum(map(len, job.measured.peer.wall_s))
 
@@ -188,7 +188,7 @@ def test_what_is_not_installed_is_said_and_no_failure(tmp_path: Path, monkeypatc
 
 def train(comm: Comm, case: Case, peer: str = "transformers") -> Measured | str:
     try:
-        return measure(comm, CONTESTS[peer], case)
+        return measure(comm, COMPARISONS[peer], case)
     except Unavailable as reason:
         return str(reason)
 

@@ -27,8 +27,8 @@ from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
 from engine.peers.alternate import looked_on
-from engine.peers.contest import Case, Contest
-from engine.peers.registry import CONTESTS
+from engine.peers.comparison import Case, Comparison
+from engine.peers.registry import COMPARISONS
 from engine.peers.standstill import timed, warm_up
 from engine.result.schema import Result, read
 from engine.training import failure, stall
@@ -132,7 +132,7 @@ def test_in_a_contest_the_engine_stands_still_only_at_a_turn_of_its_own_and_by_i
     ears, mouth = ears_and_mouth
     finish = nothing if device == "cuda" else lambda: bool(os.read(ears, 1)) or None
     comm, told = Comm(GRID, device=device, backend=Channel(finish)), list[ContactError]()
-    contest, case = CONTESTS["megatron-core"], Case(GPT, sequences=2, timeout_s=5, meeting_timeout_s=600)
+    contest, case = COMPARISONS["megatron-core"], Case(GPT, sequences=2, timeout_s=5, meeting_timeout_s=600)
 
     def wait_for_another_rank() -> None:
         comm.run(Kind.ALL_REDUCE, Axis.X, ONE)
@@ -140,7 +140,7 @@ def test_in_a_contest_the_engine_stands_still_only_at_a_turn_of_its_own_and_by_i
             os.read(ears, 1)
             comm.outstanding.settle()
 
-    def fail(error: ContactError, _: Contest) -> None:
+    def fail(error: ContactError, _: Comparison) -> None:
         told.append(error)
         os.write(mouth, b"\0")
 

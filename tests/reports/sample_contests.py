@@ -10,12 +10,12 @@ from sample_results import provenance
 
 from engine.grid import Grid
 from engine.peers.account import told
-from engine.peers.compare import comparison
-from engine.peers.contest import TOLERANCES
+from engine.peers.compare import compared
+from engine.peers.comparison import TOLERANCES
 from engine.peers.layout import Layout
 from engine.peers.ranks import Job
-from engine.peers.registry import CONTESTS, OWN_CONTEST
-from engine.result.peers import Asked, Comparison, Measured, Peaks, PeersResult, Side, Work
+from engine.peers.registry import COMPARISONS, OWN_COMPARISON
+from engine.result.peers import Asked, Compared, Measured, Peaks, PeersResult, Side, Work
 from engine.result.schema import Memory
 
 RATIOS = {"plain": 1.01, "ddp": 0.98, "fsdp2": 0.87, "fsdp2-reshard": 0.79, "hsdp": 0.93, "tensor-parallel": 1.12}
@@ -27,9 +27,9 @@ MEMORY = {"plain": 690, "compile": 520, "transformers": 810}
 
 
 def held(peer: str, *, ratio: float = 1.0, jobs: int = 3, rounds: int = 6, spread: float = 0.02, step_s: float = 0.4,
-         dtype: str = "fp32", seed: int = 0, **changes: Any) -> Comparison:  # fmt: skip
+         dtype: str = "fp32", seed: int = 0, **changes: Any) -> Compared:  # fmt: skip
     """One contest on the peer's own grid."""
-    noise, contest = random.Random(f"{peer}{seed}"), {**CONTESTS, OWN_CONTEST.name: OWN_CONTEST}[peer]
+    noise, contest = random.Random(f"{peer}{seed}"), {**COMPARISONS, OWN_COMPARISON.name: OWN_COMPARISON}[peer]
     tolerance = TOLERANCES[dtype]  # type: ignore[index]
 
     def side(scale: float, losses: Sequence[float]) -> Side:
@@ -53,7 +53,7 @@ def held(peer: str, *, ratio: float = 1.0, jobs: int = 3, rounds: int = 6, sprea
             Measured(ours=side(ratio * here, losses), peer=side(1.0, equal)), memory, ("n0",), ("a processor",), None
         )
 
-    found = comparison(contest, [job() for _ in range(jobs)], tolerance, load=0.4)
+    found = compared(contest, [job() for _ in range(jobs)], tolerance, load=0.4)
     return found.model_copy(update=changes)
 
 
@@ -65,10 +65,10 @@ def contests(names: Sequence[str] = tuple(RATIOS), *, system: str = "local", ser
     transformers can't be held.
     """
     found = [held(name, ratio=ratios[name], dtype=dtype, seed=job, **known) for name in names]
-    asked = [Asked(**told(CONTESTS["transformers"]), missing=missing)] if missing else []
+    asked = [Asked(**told(COMPARISONS["transformers"]), missing=missing)] if missing else []
     asked += [Asked.model_validate(contest.model_dump(include=set(Asked.model_fields))) for contest in found]
     if failure:
-        asked += [Asked(**told(CONTESTS[name])) for name in ("hsdp", "tensor-parallel")]
+        asked += [Asked(**told(COMPARISONS[name])) for name in ("hsdp", "tensor-parallel")]
     return PeersResult(
         status="failed" if failure else "ok",
         reason=failure,
@@ -95,16 +95,16 @@ def one_device(model: str = "gpt-local-1", *, missing: bool = False, **known: An
     return contests(names, model=model, ratios=ONE_DEVICE, **({"missing": reason, "peaks": empirical} | known))
 
 
-def baseline(ratio: float, layout: Layout) -> Comparison:
+def baseline(ratio: float, layout: Layout) -> Compared:
     """A contest with Megatron-core in an environment of its own."""
-    contest = replace(CONTESTS["megatron-core"].laid_out(layout, Grid(z=layout.size)), target=None)
+    contest = replace(COMPARISONS["megatron-core"].laid_out(layout, Grid(z=layout.size)), target=None)
     found = held("megatron-core", ratio=ratio, seed=layout.tensor)
     versions = {"versions": {"megatron-core": "0.16.1"}}
     jobs = [job.model_copy(update={"peer": job.peer.model_copy(update=versions)}) for job in found.measured]
     return found.model_copy(update=told(contest) | {"measured": tuple(jobs)})
 
 
-def baselines(*more: Comparison, job: int = 0) -> PeersResult:
+def baselines(*more: Compared, job: int = 0) -> PeersResult:
     """What the suite of baselines leaves, and these."""
     ratios = {"ddp": 0.93, "fsdp2": 0.8}
     every = contests(tuple(ratios), ratios=ratios, model="gpt-pair", job=job)

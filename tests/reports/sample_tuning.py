@@ -12,7 +12,7 @@ from sample_results import provenance
 from engine.grid import Grid
 from engine.layers.matmul import PLAIN, Kernels
 from engine.models.catalogue import lookup
-from engine.peers.registry import OWN_CONTEST
+from engine.peers.registry import OWN_COMPARISON
 from engine.planning.record import recorded
 from engine.precision import Precision
 from engine.result import metrics
@@ -94,7 +94,7 @@ def tuning(
 
 def untuned(result: Result, *, ratio: float = 0.8, job: int = 0, jobs: int = 2) -> PeersResult:
     """The contest of a step with that tuning against one without."""
-    found = held(OWN_CONTEST.name, ratio=ratio, jobs=jobs, seed=job, spread=0.004)
+    found = held(OWN_COMPARISON.name, ratio=ratio, jobs=jobs, seed=job, spread=0.004)
     measured = tuple(one.model_copy(update={"tuning": result.tuning}) for one in found.measured)
     found = found.model_copy(update={"measured": measured})
     assert result.model is not None

@@ -17,10 +17,10 @@ from forked_python import forked_python
 
 from engine.layers import matmul
 from engine.layers.dropout import BatchRows
-from engine.peers.compare import comparison
-from engine.peers.contest import TOLERANCES
+from engine.peers.compare import compared
+from engine.peers.comparison import TOLERANCES
 from engine.peers.ranks import Job
-from engine.peers.registry import CONTESTS
+from engine.peers.registry import COMPARISONS
 from engine.result import provenance, schema
 from engine.result.gpu_check import Finding, GpuCheck, Status, parse, write_findings
 from engine.result.matmul import ModeTime, TunedShape, Tuning
@@ -343,7 +343,7 @@ def _contest(
     four findings the third is only told.
     """
     jobs = [_job(ours_s * by, 1.0, bytes_of, compiled) for by in noise]
-    every = [comparison(CONTESTS["plain"], [job], TOLERANCES["fp32"], 0.0) for job in jobs]
+    every = [compared(COMPARISONS["plain"], [job], TOLERANCES["fp32"], 0.0) for job in jobs]
     empty = PeersResult(
         dtype="bf16", case={}, comparisons=(), peaks=Peaks(), provenance=THERE.provenance,
         work=Work(tokens=10, model_flops=500, hardware_flops=500),

@@ -13,10 +13,10 @@ from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.models.flops import hardware_flops
 from engine.peers import memory
-from engine.peers.contest import Case, Unavailable
+from engine.peers.comparison import Case, Unavailable
 from engine.peers.fit import settled
 from engine.peers.layout import Layout
-from engine.peers.registry import ALONE, CONTESTS
+from engine.peers.registry import ALONE, COMPARISONS
 from engine.planning.bandwidth import Bandwidths
 from engine.planning.choose import choose_grid
 from engine.planning.fit import check_grid
@@ -83,7 +83,7 @@ def test_every_peer_of_a_baseline_divides_the_network_and_fits(name: str) -> Non
     for match in held(name):
         case, layout = case_of(match.point, system), match.layout
         assert layout.size == match.point.devices
-        contest = CONTESTS[match.peer].laid_out(layout, Grid(data=layout.size))
+        contest = COMPARISONS[match.peer].laid_out(layout, Grid(data=layout.size))
         contest.check(case.model)
         if isinstance(layout, Layout):
             layout.for_batch(case.sequences, match.micro_batch).check(case.model, case.sequences)
@@ -105,7 +105,7 @@ def test_the_command_holds_every_baseline_that_fits_and_says_why_it_holds_no_oth
             peer_micro_batch=match.micro_batch,
             devices_per_node=system.node.devices.value if system.node.devices else None,
         )
-        contest = CONTESTS[match.peer].laid_out(match.layout, grid)
+        contest = COMPARISONS[match.peer].laid_out(match.layout, grid)
         if match.fits:
             assert settled(contest, case, room(system)).apart in (True, False)
         else:
@@ -150,15 +150,15 @@ def test_the_steps_of_both_sides_end_well_within_the_time_limit(name: str) -> No
 @pytest.mark.parametrize("name", ["alps", "frontier", "perlmutter"])
 def test_every_library_is_compared_at_a_moderate_size_and_the_best_few_at_the_largest(name: str) -> None:
     for match in held(name):
-        contest = CONTESTS[match.peer].laid_out(match.layout, Grid(data=match.layout.size))
+        contest = COMPARISONS[match.peer].laid_out(match.layout, Grid(data=match.layout.size))
         assert contest.lacking(lookup(match.point.model), recompute=True) is None, "no rank would be started"
     moderate = {match.peer for match in held(name) if match.point.devices == 64}
-    libraries = {contest.library for contest in CONTESTS.values()} - {None, "litgpt"}  # which recomputes nothing
-    assert {CONTESTS[peer].library for peer in moderate} >= libraries
+    libraries = {contest.library for contest in COMPARISONS.values()} - {None, "litgpt"}  # which recomputes nothing
+    assert {COMPARISONS[peer].library for peer in moderate} >= libraries
     largest = max(match.point.devices for match in held(name))
     assert 1 <= len({match.peer for match in held(name) if match.point.devices == largest}) <= 3
     on_a_node = {match.peer for match in held(name) if match.point.devices <= 8}
-    assert {CONTESTS[peer].library for peer in on_a_node} >= libraries
+    assert {COMPARISONS[peer].library for peer in on_a_node} >= libraries
 
 
 @pytest.mark.parametrize("name", systems.names())
@@ -172,7 +172,7 @@ def test_contests_of_peers_on_our_grids_fit_on_both_sides(name: str) -> None:
     system = systems.load(name)
     for point in points("peers", name):
         case, grid = case_of(point, system), Grid.parse(point.grid)
-        for contest in CONTESTS.values():
+        for contest in COMPARISONS.values():
             beyond = [axis for axis in "xyz" if getattr(grid, axis) > 1 and axis not in contest.axes]
             if contest.splits or contest.name in ALONE or beyond or (grid.data > 1 and "data" not in contest.axes):
                 continue
@@ -191,5 +191,5 @@ def test_contests_on_one_device_fit_on_both_sides(name: str) -> None:
             model = replace(model, sequence=point.series.sequence)  # type: ignore[type-var]
         case = Case(model, point.sequences, precision=point.series.precision)
         for peer in ALONE:
-            found = memory.both(CONTESTS[peer], case, system.device.kind)
+            found = memory.both(COMPARISONS[peer], case, system.device.kind)
             assert found.lacking(peer, room(system)) is None, f"{point} with {peer}"

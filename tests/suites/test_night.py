@@ -12,7 +12,7 @@ import pytest
 from running import option, reframe
 
 import systems
-from engine.peers.registry import CONTESTS
+from engine.peers.registry import COMPARISONS
 from suites.launcher import allocation
 from suites.night import Worth
 
@@ -71,7 +71,7 @@ def test_a_night_trains_from_end_to_end_and_has_what_narrows_a_slowdown_down(nig
         assert len(found.of(one)) == 1, one
     for several, by_system in SEVERAL.items():
         assert len(found.of(several)) == by_system.get(name, by_system.get("other", 1)), several
-    peers = [peer for peer in CONTESTS.values() if f"-{peer.name}-" in found.of("Baseline")[0]["name"]]
+    peers = [peer for peer in COMPARISONS.values() if f"-{peer.name}-" in found.of("Baseline")[0]["name"]]
     assert [peer.library for peer in peers] == [None], "it takes no environment of its own"
     assert len(found.tests) <= 10
     assert {test["@class"] for test in found.tests if test["worth"] == Worth.TRAINING} == {"WeakScaling"}

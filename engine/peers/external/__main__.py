@@ -1,6 +1,6 @@
 """One rank of a peer in its own environment: python -m engine.peers.external DESCRIPTOR, started by external_side.py.
 
-It is sent its contest, meets the others, warms up and answers with losses and norms; then takes steps whenever it is
+It is sent its comparison, meets the others, warms up and answers with losses and norms; then takes steps whenever it is
 asked to. When nobody holds the other end of its pipe it ends, whatever it is doing.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 from engine.comm.launch import Launch
 from engine.errors import EngineError, RunError
 from engine.loading import loading
-from engine.peers.contest import Case, Contest, Unavailable, through_memory
+from engine.peers.comparison import Case, Comparison, Unavailable, through_memory
 
 with loading():
     import torch
@@ -39,9 +39,9 @@ def main() -> None:
     pipe = Connection(int(sys.argv[1]))
     told: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, told), daemon=True).start()
-    contest, case, launch = told.get()
+    comparison, case, launch = told.get()
     try:
-        for answer in _life(contest, case, launch, told):
+        for answer in _life(comparison, case, launch, told):
             pipe.send(answer)
     except Unavailable as error:
         pipe.send(error)
@@ -50,7 +50,7 @@ def main() -> None:
     except Exception as error:
         logging.exception("Rank %d failed.", launch.rank)
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        pipe.send(RunError(f"Rank {launch.rank} of {contest.name} failed: {first}"))
+        pipe.send(RunError(f"Rank {launch.rank} of {comparison.name} failed: {first}"))
     told.get()  # until the pipe is closed, which ends the process
 
 
@@ -62,7 +62,7 @@ def _listen(pipe: Connection, told: "SimpleQueue[Any]") -> None:
             os._exit(0)
 
 
-def _life(contest: Contest, case: Case, launch: Launch, told: "SimpleQueue[Any]") -> Iterator[Any]:
+def _life(comparison: Comparison, case: Case, launch: Launch, told: "SimpleQueue[Any]") -> Iterator[Any]:
     """What it answers. launch: of the rank beside which it runs, and whose place it takes among as many of its own."""
     device = choose_device(case.device, launch.local_rank)
     torch.set_num_threads(case.threads)
@@ -80,25 +80,25 @@ def _life(contest: Contest, case: Case, launch: Launch, told: "SimpleQueue[Any]"
     place: dict[str, object] = {"RANK": launch.rank, "WORLD_SIZE": launch.world_size, "LOCAL_RANK": launch.local_rank}
     place |= {"MASTER_ADDR": host, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in place.items()})
-    init_process_group(launch, device, timeout, store, memory=through_memory(contest, case.road).peer)
-    turns = Here(lambda: external_step(contest, case, device), device, case.warmup, carried)
+    init_process_group(launch, device, timeout, store, memory=through_memory(comparison, case.road).peer)
+    turns = Here(lambda: external_step(comparison, case, device), device, case.warmup, carried)
     turns.values = of_all(turns.values)
     yield turns.values
     while (steps := told.get()) is not None:
         dist.barrier()
         turns.take(steps)
         yield None
-    library = contest.library
+    library = comparison.library
     versions = {name: version(name) for name in ("torch", library)} if library else {}
     lacks = without(library, device.type) if library else {}
     yield turns.measured().model_copy(update={"versions": versions, "without": lacks})
 
 
-def external_step(contest: Contest, case: Case, device: torch.device) -> Step:
+def external_step(comparison: Comparison, case: Case, device: torch.device) -> Step:
     """The peer's next step on this rank's rows, after its ranks have met."""
-    assert isinstance(contest.layout, Layout)
-    layout = contest.layout.for_batch(case.sequences, case.peer_micro_batch)
-    peer: ExternalPeer = contest.implementation()(case, layout, device)
+    assert isinstance(comparison.layout, Layout)
+    layout = comparison.layout.for_batch(case.sequences, case.peer_micro_batch)
+    peer: ExternalPeer = comparison.implementation()(case, layout, device)
     return on_batches(peer, case, layout.rows(peer.data_rank, case.sequences), device)
 
 

@@ -28,7 +28,7 @@ from axonn.intra_layer import (
 from torch import Tensor, nn
 
 from engine.models.serial import SerialModel
-from engine.peers.contest import Case, Unavailable
+from engine.peers.comparison import Case, Unavailable
 from engine.peers.layout import Layout
 from engine.peers.names import replace_all
 from engine.peers.peer import serial_model

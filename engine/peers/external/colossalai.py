@@ -24,7 +24,7 @@ from torch import Tensor
 
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
-from engine.peers.contest import Case, Unavailable
+from engine.peers.comparison import Case, Unavailable
 from engine.peers.layout import Layout
 from engine.peers.names import mean_of_parts, replace_all
 from engine.peers.peer import Values, adamw

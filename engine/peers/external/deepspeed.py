@@ -16,7 +16,7 @@ from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import Tensor, nn
 
 from engine.models.serial import SerialModel
-from engine.peers.contest import Case
+from engine.peers.comparison import Case
 from engine.peers.layout import Layout
 from engine.peers.names import mean_of_parts, parts_of
 from engine.peers.peer import Values, decaying, mean_loss, serial_model

@@ -21,7 +21,7 @@ from engine.models.adapters.litgpt import LITGPT
 from engine.models.adapters.rope import LLAMA3
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
-from engine.peers.contest import Case, Unavailable
+from engine.peers.comparison import Case, Unavailable
 from engine.peers.layout import Layout
 from engine.peers.names import mean_of_parts, renamed
 from engine.peers.peer import serial_model

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
-from engine.peers.contest import Case, Unavailable
+from engine.peers.comparison import Case, Unavailable
 from engine.peers.layout import Layout
 from engine.peers.names import by_halves, parts_of, replace_all
 from engine.peers.peer import Values, serial_model

@@ -17,7 +17,7 @@ from torch.distributed.pipelining.schedules import (
     ScheduleInterleavedZeroBubble,
 )
 
-from engine.peers.contest import Case
+from engine.peers.comparison import Case
 from engine.peers.layout import Layout
 from engine.peers.peer import autocast, serial_model
 from engine.peers.stages import cut, mean_cross_entropy

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from engine.models.adapters.stored import Names, stored
 from engine.models.llama.config import LlamaConfig
-from engine.peers.contest import Case, Unavailable
+from engine.peers.comparison import Case, Unavailable
 from engine.peers.layout import Layout
 from engine.peers.masters import Masters
 from engine.peers.names import parts_of, renamed

@@ -20,7 +20,7 @@ from engine.models.adapters.stored import Names, Stored, stored
 from engine.models.adapters.transformers_llama import LLAMA
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
-from engine.peers.contest import Case, Unavailable
+from engine.peers.comparison import Case, Unavailable
 from engine.peers.hugging_face import TransformersStep, build, check_precision
 from engine.peers.layout import Layout
 from engine.peers.masters import Masters, is_pure

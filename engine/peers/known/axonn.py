@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from engine.grid import Grid
-from engine.peers.contest import Contest, Option
+from engine.peers.comparison import Comparison, Option
 
 _MODULE = "engine.peers.external.axonn"
 _DOES = "head split over tensor ranks and logits gathered, table and activations whole on each, "
-_ROWS = Contest(
+_ROWS = Comparison(
     "axonn",
     "AxoNN, rows and data",
     Grid(x=2),
@@ -18,7 +18,7 @@ _ROWS = Contest(
     splits=("tensor", "data"),
     does=f"{_DOES}clipped by the norm over all ranks",
 )
-CONTESTS = (
+COMPARISONS = (
     _ROWS,
     replace(
         _ROWS,

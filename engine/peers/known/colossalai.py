@@ -1,10 +1,10 @@
 """Colossal-AI's hybrid parallelism."""
 
 from engine.grid import Grid
-from engine.peers.contest import Contest, Option
+from engine.peers.comparison import Comparison, Option
 
-CONTESTS = (
-    Contest(
+COMPARISONS = (
+    Comparison(
         "colossalai",
         "Colossal-AI",
         Grid(x=2),

@@ -1,9 +1,9 @@
 """torch's DistributedDataParallel."""
 
 from engine.grid import Grid
-from engine.peers.contest import Contest, Option
+from engine.peers.comparison import Comparison, Option
 
-CONTESTS = (Contest("ddp", "DistributedDataParallel", Grid(data=2), 1.0, "engine.peers.ddp:DDP", ("data",)),)
+COMPARISONS = (Comparison("ddp", "DistributedDataParallel", Grid(data=2), 1.0, "engine.peers.ddp:DDP", ("data",)),)
 _SOURCE = "torch/nn/parallel/distributed.py"
 DISTRIBUTED = {
     "gradient_as_bucket_view": Option(True, True, _SOURCE),

@@ -1,12 +1,12 @@
 """DeepSpeed: the stages of ZeRO, its pipeline, and its three dimensions."""
 
 from engine.grid import Grid
-from engine.peers.contest import WHOLE, Contest, Option
+from engine.peers.comparison import WHOLE, Comparison, Option
 
 _MODULE = "engine.peers.external.deepspeed"
-CONTESTS = (
+COMPARISONS = (
     *(
-        Contest(
+        Comparison(
             f"deepspeed-zero{stage}",
             f"DeepSpeed, ZeRO-{stage}",
             Grid(z=2),
@@ -18,7 +18,7 @@ CONTESTS = (
         )
         for stage in (1, 2, 3)
     ),
-    Contest(
+    Comparison(
         "deepspeed-pipeline",
         "DeepSpeed, pipeline with ZeRO-1",
         Grid(z=2),
@@ -30,7 +30,7 @@ CONTESTS = (
         does=WHOLE,
         about="pipeline",
     ),
-    Contest(
+    Comparison(
         "deepspeed-3d",
         "DeepSpeed-3D: tensor, pipeline and data ranks, ZeRO-1",
         Grid(x=2),

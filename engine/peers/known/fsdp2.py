@@ -1,12 +1,14 @@
 """torch's fully_shard: gathered weights kept or gathered twice, over all ranks or in copies."""
 
 from engine.grid import Grid
-from engine.peers.contest import Contest, Option
+from engine.peers.comparison import Comparison, Option
 
-CONTESTS = (
-    Contest("fsdp2", "fully_shard, keeps gathered weights", Grid(z=2), 1.0, "engine.peers.fsdp2:FSDP2", ("z",)),
-    Contest("fsdp2-reshard", "fully_shard, gathers twice", Grid(z=2), None, "engine.peers.fsdp2:FSDP2Reshard", ("z",)),
-    Contest("hsdp", "fully_shard, hybrid", Grid(z=2, data=2), 1.0, "engine.peers.fsdp2:HSDP", ("z", "data")),
+COMPARISONS = (
+    Comparison("fsdp2", "fully_shard, keeps gathered weights", Grid(z=2), 1.0, "engine.peers.fsdp2:FSDP2", ("z",)),
+    Comparison(
+        "fsdp2-reshard", "fully_shard, gathers twice", Grid(z=2), None, "engine.peers.fsdp2:FSDP2Reshard", ("z",)
+    ),
+    Comparison("hsdp", "fully_shard, hybrid", Grid(z=2, data=2), 1.0, "engine.peers.fsdp2:HSDP", ("z", "data")),
 )
 _SOURCE = "torch/distributed/fsdp/_fully_shard/_fully_shard.py"
 

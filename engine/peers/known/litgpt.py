@@ -1,11 +1,11 @@
 """litgpt, through Lightning's Fabric."""
 
 from engine.grid import Grid
-from engine.peers.contest import WHOLE, Contest
+from engine.peers.comparison import WHOLE, Comparison
 from engine.peers.known.ddp import DISTRIBUTED
 
-CONTESTS = (
-    Contest(
+COMPARISONS = (
+    Comparison(
         "litgpt",
         "litgpt through Fabric, DDP",
         Grid(data=2),

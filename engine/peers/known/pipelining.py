@@ -1,10 +1,10 @@
 """torch.distributed.pipelining, under each of its schedules."""
 
 from engine.grid import Grid
-from engine.peers.contest import WHOLE, Contest
+from engine.peers.comparison import WHOLE, Comparison
 
-CONTESTS = tuple(
-    Contest(
+COMPARISONS = tuple(
+    Comparison(
         f"pipeline-{name}",
         f"torch.distributed.pipelining, {what}",
         Grid(z=2),

@@ -1,11 +1,11 @@
 """PyTorch on one device, as any of its users writes a training step, and the same compiled."""
 
 from engine.grid import Grid
-from engine.peers.contest import Contest, Option
+from engine.peers.comparison import Comparison, Option
 
-CONTESTS = (
-    Contest("plain", "plain PyTorch", Grid(), 1.0, "engine.peers.plain:Plain"),
-    Contest("compile", "plain PyTorch, torch.compile", Grid(), 1.05, "engine.peers.compiled:Compiled"),
+COMPARISONS = (
+    Comparison("plain", "plain PyTorch", Grid(), 1.0, "engine.peers.plain:Plain"),
+    Comparison("compile", "plain PyTorch, torch.compile", Grid(), 1.05, "engine.peers.compiled:Compiled"),
 )
 OPTIONS = {
     "compile": {

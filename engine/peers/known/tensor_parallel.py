@@ -1,14 +1,14 @@
 """DTensor's tensor parallelism, without and with its sequence parallelism."""
 
 from engine.grid import Grid
-from engine.peers.contest import Contest
+from engine.peers.comparison import Comparison
 
 _MODULE = "engine.peers.tensor_parallel"
-CONTESTS = (
-    Contest(
+COMPARISONS = (
+    Comparison(
         "tensor-parallel", "DTensor tensor parallelism", Grid(x=2), 1.0, f"{_MODULE}:TensorParallel", ("x",), ties=False
     ),
-    Contest(
+    Comparison(
         "tensor-parallel-sp",
         "DTensor tensor and sequence parallelism",
         Grid(x=2),

@@ -1,10 +1,10 @@
 """torchtitan, without and with its sequence parallelism."""
 
 from engine.grid import Grid
-from engine.peers.contest import STREAM_WHOLE, Contest, Option, and_by_positions
+from engine.peers.comparison import STREAM_WHOLE, Comparison, Option, and_by_positions
 
-CONTESTS = and_by_positions(
-    Contest(
+COMPARISONS = and_by_positions(
+    Comparison(
         "torchtitan",
         "torchtitan",
         Grid(x=2),

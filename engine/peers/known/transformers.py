@@ -1,11 +1,11 @@
 """Hugging Face's transformers: its networks on one device, and its own tensor parallelism."""
 
 from engine.grid import Grid
-from engine.peers.contest import Contest, Option
+from engine.peers.comparison import Comparison, Option
 
-CONTESTS = (
-    Contest("transformers", "Hugging Face transformers", Grid(), None, "engine.peers.hugging_face:HuggingFace"),
-    Contest(
+COMPARISONS = (
+    Comparison("transformers", "Hugging Face transformers", Grid(), None, "engine.peers.hugging_face:HuggingFace"),
+    Comparison(
         "transformers-tp",
         "transformers' own tensor parallelism",
         Grid(x=2),

@@ -27,7 +27,7 @@ Road = Literal["equal", "own", "gloo"]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What a library is set to for speed, on processors and on GPUs, beyond what a contest itself fixes; None is the
+    """What a library is set to for speed, on processors and on GPUs, beyond what a comparison itself fixes; None is the
     library's own. The columns of GPUs follow the libraries' sources; no GPU has run them yet.
 
     source: a file of the library at the version that external/*.txt pins, or a page of its documentation. needs: the
@@ -41,11 +41,11 @@ class Option:
 
 
 class Unavailable(EngineError):
-    """A contest that can't be held here, for want of a package, a compiler or a like network: the sentence says."""
+    """A comparison that can't be held here, for want of a package, a compiler or a like network: the sentence says."""
 
 
 @dataclass(frozen=True, slots=True)
-class Contest:
+class Comparison:
     """One peer against one grid of ours. built_by: "module:class" of the peer, loaded by the ranks only.
 
     target: what the ratio of medians, our step time by the peer's, is to be at most; None where it is only told.
@@ -54,7 +54,7 @@ class Contest:
     library: in whose environment (environments.py) the peer runs, if not in ours. splits: of ranks, where a peer splits
     them its own way; any grid of as many ranks is a match then. layout: how the peer splits its ranks, on a grid of its
     own where it has no splits; None where it does what our grid does. does: what of the work it does how. about: the
-    split without which it is another contest of its library. family: of networks, where it has only one; recomputes:
+    split without which it is another comparison of its library. family: of networks, where it has only one; recomputes:
     whether it computes activations again. chunks: stages of a pipeline that each rank has.
     """
 
@@ -97,8 +97,8 @@ class Contest:
         if model.ties and not self.ties:
             raise UsageError(f"{self.name} makes two tables of a tied one: compare a network that isn't tied.")
 
-    def on(self, grid: Grid) -> "Contest":
-        """The same contest on another grid. Raises UsageError if the peer can't do what that grid does."""
+    def on(self, grid: Grid) -> "Comparison":
+        """The same comparison on another grid. Raises UsageError if the peer can't do what that grid does."""
         if self.splits:
             return replace(self, grid=grid, layout=usual(grid.size, self.splits))
         if beyond := [axis.value for axis in Axis if grid[axis] > 1 and axis.value not in self.axes]:
@@ -109,8 +109,8 @@ class Contest:
             )
         return replace(self, grid=grid)
 
-    def laid_out(self, layout: Layout | Grid, grid: Grid) -> "Contest":
-        """The same contest with another layout of the peer against a grid of as many ranks. Raises UsageError if the
+    def laid_out(self, layout: Layout | Grid, grid: Grid) -> "Comparison":
+        """The same comparison with another layout of the peer against a grid of as many ranks. Raises UsageError if the
         peer can't do that.
         """
         if isinstance(layout, Grid) is bool(self.splits):
@@ -138,14 +138,14 @@ class Memory(NamedTuple):
     peer: bool
 
 
-def through_memory(contest: Contest, road: Road) -> Memory:
-    """What that road comes to in that contest.
+def through_memory(comparison: Comparison, road: Road) -> Memory:
+    """What that road comes to in that comparison.
 
     Equal is over gloo for both where the peer is a pipeline, as messages between two ranks go over gloo.
     """
     if road != "equal":
         return Memory(ours=road == "own", peer=False)
-    both = not (isinstance(contest.layout, Layout) and contest.layout.pipeline > 1)
+    both = not (isinstance(comparison.layout, Layout) and comparison.layout.pipeline > 1)
     return Memory(both, both)
 
 
@@ -154,15 +154,15 @@ WHOLE = "vocabulary and activations whole on each rank, clipped by the norm over
 STREAM_WHOLE, STREAM_BY_POSITIONS = "activations whole on each", "activations by positions"
 
 
-def and_by_positions(contest: Contest) -> tuple[Contest, Contest]:
+def and_by_positions(comparison: Comparison) -> tuple[Comparison, Comparison]:
     """A library's tensor parallelism, and its module's SequenceParallel, which splits the residual stream, too."""
-    module, _, _ = contest.built_by.partition(":")
-    return contest, replace(
-        contest,
-        name=f"{contest.name}-sp",
-        peer=f"{contest.peer}, sequence parallel",
+    module, _, _ = comparison.built_by.partition(":")
+    return comparison, replace(
+        comparison,
+        name=f"{comparison.name}-sp",
+        peer=f"{comparison.peer}, sequence parallel",
         built_by=f"{module}:SequenceParallel",
-        does=contest.does.replace(STREAM_WHOLE, STREAM_BY_POSITIONS),
+        does=comparison.does.replace(STREAM_WHOLE, STREAM_BY_POSITIONS),
         about="tensor",
     )
 
