@@ -6,7 +6,7 @@ each which ranks divide what, and what it has besides. Sources: ZeRO (Rajbhandar
 ranks divide in its stages; Korthikanti et al. 2022, 4, for activations by tensor ranks with and without sequence
 parallelism; Narayanan et al. 2021, 2.2, for micro-batches in flight of a pipeline; for the others their own code, as
 the guests call it. Against what PyTorch's allocator handed out on a processor it was within 25 % for those that
-tests/engine/test_peer_memory.py asks; guests have never been measured. No GPU has confirmed any of it.
+tests/engine/test_peer_memory.py asks; external ones have never been measured. No GPU has confirmed any of it.
 """
 
 from collections.abc import Mapping
