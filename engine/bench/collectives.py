@@ -7,25 +7,22 @@ processors it is also told what a collective takes of them, and a whole node sen
 """
 
 import logging
-import os
 import socket
 import zlib
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import torch
 
-from engine.bench.at_once import LOST, AtOnce, at_once, check_budget, first_line
-from engine.bench.gemm import free_bytes
-from engine.bench.record import Begun
+from engine.bench.benchmark import Benchmark, Table, check_budget, check_buffer, check_repeats
 from engine.bench.rings import nodes_of, outer_groups, pairs
-from engine.bench.turns import FEWEST, Samples, Turns
+from engine.bench.sampling import Sampler
+from engine.bench.world import World
 from engine.comm.collective import Kind, Lane
 from engine.comm.funnel import Comm
 from engine.comm.groups import ProcessGroups
-from engine.comm.launch import Launch, choose_device
-from engine.comm.transport import backend_of, listen
+from engine.comm.launch import Launch
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.measure.clock import HostClock
@@ -34,8 +31,6 @@ from engine.planning.link import Timed, fit_link
 from engine.result.links import CollectiveTime, FittedLink, Links, Rings
 from engine.result.metrics import ring_bandwidth
 from engine.result.schema import Result
-from engine.timeouts import Timeouts
-from engine.training.gathered import everyones
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +46,106 @@ BUFFERS = 6
 """Of the largest message, that a rank may hold at once: its own, a collective's, and what ranks of a host share."""
 
 
-class Unmeasurable(Exception):
-    """Why there is no bandwidth, the end of a sentence."""
+@dataclass(frozen=True, slots=True)
+class Collectives(Benchmark):
+    """message_bytes: of the largest; None takes the usual size, less on small memory. repeats: of each collective."""
+
+    message_bytes: float | None
+    repeats: int
+    time_budget_s: float
+
+    kind, dtype = "collectives", "fp32"
+    unmeasured = "No bandwidth could be measured"
+    lost = "No bandwidth could be measured: it failed with"
+    between_ranks = True
+
+    def check(self, launch: Launch, device: torch.device) -> None:
+        if launch.world_size < 2:
+            raise UsageError(
+                "A collective takes two ranks at least: start several, such as by torchrun --nproc-per-node 2."
+            )
+        check_buffer("A message", self.message_bytes, SMALLEST, LARGEST)
+        check_repeats("A collective", self.repeats)
+        check_budget(self.time_budget_s)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {"bytes": self.message_bytes, "repeats": self.repeats, "time_budget_s": self.time_budget_s}
+
+    def measure(self, world: World, found: dict[str, Any]) -> None:
+        found["links"] = self.links(world)
+
+    def links(self, world: World) -> Links:
+        """Measure all that these ranks can tell. Collective. Raises Unmeasurable where the buffers don't fit."""
+        nodes = nodes_of(world.everyone([zlib.crc32(socket.gethostname().encode())]).flatten().tolist())
+        devices = len(nodes[0])
+        sampler = Sampler(world, self.repeats, self.time_budget_s)
+        buffers = self._buffers(world)
+        message_bytes = buffers[0].numel() * DTYPE.itemsize
+        small = sizes(message_bytes)
+        of_all = [rank for node in nodes for rank in node]
+        within, alone, shared = list[Plan](), list[Plan](), list[Plan]()
+        for g0, g1 in pairs(devices):
+            lengths = small if world.device.type == "cpu" and g1 == devices else small[:1]
+            within.append(Plan(g0, [group for node in nodes for group in outer_groups(node, g0, g1)], 1, lengths))
+        if len(nodes) > 1:
+            for count in sorted({2, len(nodes)}):
+                alone.append(Plan(devices, [tuple(node[0] for node in nodes[:count])], count, small))
+            for g0 in range(1, devices + 1):
+                if devices % g0 == 0 and devices > 1:
+                    groups = outer_groups(of_all, g0, len(of_all) // g0)
+                    shared.append(Plan(g0, groups, len(nodes), small[:1]))
+        sampler.share(len(NAMES) * sum(len(plan.lengths) for plan in (*within, *alone, *shared)))
+        found = [tuple(_measured(plan, world.comm, buffers, sampler) for plan in of) for of in (within, alone, shared)]
+        return Links(
+            nodes=len(nodes),
+            devices_per_node=devices,
+            message_bytes=message_bytes,
+            within=found[0],
+            alone=found[1],
+            shared=found[2],
+            fitted=_fitted(found[1]),
+        )
+
+    @staticmethod
+    def table(result: Result) -> Table:
+        assert result.links is not None
+        measured = [(f"{rings.ranks} ranks, {rings.apart} apart", rings) for rings in result.links.within]
+        measured += [(f"one rank on each of {rings.nodes} nodes", rings) for rings in result.links.alone]
+        return ("ring", "GB/s"), [(words, f"{rings.bytes_per_s / 1e9:.3g}") for words, rings in measured]
+
+    def _buffers(self, world: World) -> tuple[torch.Tensor, torch.Tensor]:
+        """Allocate a buffer for a whole message, and one for a rank's piece; of the same size on all ranks."""
+        usual = USUAL_BYTES[world.device.type]
+        size = world.size_of_buffers(self.message_bytes, usual, SMALLEST, BUFFERS, "messages of {:.3g} GB take")
+        elements = size // DTYPE.itemsize
+
+        def zeros(count: int) -> torch.Tensor:  # whose sums never grow
+            return torch.empty(count, dtype=DTYPE, device=world.device).zero_()
+
+        return world.attempt(lambda: (zeros(elements), zeros(elements // 2)), "the buffers can't be allocated")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured together: groups that communicate at once, of ranks that are so many apart."""
+
+    apart: int
+    groups: list[tuple[int, ...]]
+    nodes: int
+    lengths: list[int]
+
+
+def sizes(largest: int) -> list[int]:
+    """Return sizes of messages in bytes, the largest first.
+
+    >>> sizes(1 << 18)
+    [262144, 32768, 4096]
+    """
+    found = [largest]
+    while found[-1] // EACH_TIME >= SMALLEST:
+        found.append(found[-1] // EACH_TIME)
+    return found
 
 
 class Party:
@@ -87,138 +180,27 @@ class Party:
         return seconds
 
 
-def links(ranks: AtOnce, device: torch.device, message_bytes: int | None, turns: Turns) -> Links:
-    """All that these ranks can tell. message_bytes: None takes the usual size, less on small memory. Collective.
-
-    Raises Unmeasurable, on all ranks, where the buffers don't fit.
-    """
-    comm = ranks.comm
-    assert comm is not None
-    nodes = nodes_of(ranks.everyone([zlib.crc32(socket.gethostname().encode())]).flatten().tolist())
-    devices = len(nodes[0])
-    buffers = _allocated(ranks, device, message_bytes)
-    message_bytes = buffers[0].numel() * DTYPE.itemsize
-    small = sizes(message_bytes)
-    of_all = [rank for node in nodes for rank in node]
-    of_node = small if device.type == "cpu" else small[:1]
-    within = [
-        (
-            g0,
-            [group for node in nodes for group in outer_groups(node, g0, g1)],
-            1,
-            of_node if g1 == devices else small[:1],
-        )
-        for g0, g1 in pairs(devices)
-    ]
-    alone = [(devices, [tuple(node[0] for node in nodes[:count])], count, small) for count in sorted({2, len(nodes)})]
-    shared = [
-        (g0, outer_groups(of_all, g0, len(of_all) // g0), len(nodes), small[:1])
-        for g0 in range(1, devices + 1)
-        if devices % g0 == 0 and devices > 1
-    ]
-    if len(nodes) == 1:
-        alone, shared = [], []
-    plan = {"within": within, "alone": alone, "shared": shared}
-    turns.share(len(NAMES) * sum(len(lengths) for rows in plan.values() for *_, lengths in rows))
-    found: dict[str, tuple[Rings, ...]] = {}
-    for where, rows in plan.items():
-        found[where] = tuple(
-            _measured(Party(groups, comm, buffers), g0, len(groups), spanned, lengths, turns)
-            for g0, groups, spanned, lengths in rows
-        )
-    return Links(
-        nodes=len(nodes), devices_per_node=devices, message_bytes=message_bytes, fitted=_fitted(found["alone"]), **found
-    )
-
-
-def sizes(largest: int) -> list[int]:
-    """Of messages in bytes, the largest first.
-
-    >>> sizes(1 << 18)
-    [262144, 32768, 4096]
-    """
-    found = [largest]
-    while found[-1] // EACH_TIME >= SMALLEST:
-        found.append(found[-1] // EACH_TIME)
-    return found
-
-
-def run_collectives(
-    launch: Launch, *, device: str, message_bytes: float | None, repeats: int, time_budget_s: float,
-    timeouts: Timeouts = Timeouts(), labels: dict[str, str], out: Path,
-) -> Result:  # fmt: skip
-    """Measure and, on rank 0, write result.json; one that is "failed" says why. Raises UsageError."""
-    if launch.world_size < 2:
-        raise UsageError(
-            "A collective takes two ranks at least: start several, such as by torchrun --nproc-per-node 2."
-        )
-    if message_bytes is not None and not SMALLEST <= message_bytes < LARGEST:
-        raise UsageError(f"A message has {SMALLEST} bytes or more, but {message_bytes:g} were given.")
-    if repeats < FEWEST:
-        raise UsageError(f"A collective is repeated {FEWEST} times or more, but {repeats} was given.")
-    check_budget(time_budget_s)
-    target = choose_device(device, launch.local_rank)
-    config = {"bytes": message_bytes, "repeats": repeats, "time_budget_s": time_budget_s}
-    begun = Begun("collectives", launch, target, config=config, dtype="fp32", labels=labels, out=out)
-    heard = listen(backend_of(target), os.environ)
-    found, everyone, reason = None, None, None
-    try:
-        with at_once(launch, target, timeouts, begun) as ranks:
-            try:
-                turns = Turns(ranks, repeats, time_budget_s)
-                found = links(ranks, target, None if message_bytes is None else int(message_bytes), turns)
-            except Unmeasurable as error:
-                reason = f"No bandwidth could be measured: {error}."
-            assert ranks.comm is not None
-            everyone = everyones(ranks.comm, heard)
-    except LOST as error:
-        reason, found = f"No bandwidth could be measured: it failed with: {first_line(error)}.", None
-    return begun.end(reason, everyone, links=found, transport=everyone.transport if everyone else None)
-
-
-def _allocated(ranks: AtOnce, device: torch.device, message_bytes: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """A buffer for a whole message, and one for a rank's piece; of the same size on all ranks."""
-    free = free_bytes(device) // (ranks.on_machine if device.type == "cpu" else 1)
-    if message_bytes is None:
-        message_bytes = max(SMALLEST, min(USUAL_BYTES[device.type], free // 2 // BUFFERS))
-        message_bytes = int(ranks.everyone([message_bytes]).min())
-    why = None
-    if BUFFERS * message_bytes > free:
-        why = (
-            f"messages of {message_bytes / 1e9:.3g} GB take {BUFFERS * message_bytes / 1e9:.3g} GB of memory and "
-            f"{free / 1e9:.3g} GB are free"
-        )
-    if why := ranks.obstacle(why):
-        raise Unmeasurable(why)
-    elements, found = message_bytes // DTYPE.itemsize, []
-    try:
-        for length in (elements, elements // 2):
-            found.append(torch.empty(length, dtype=DTYPE, device=device).zero_())  # sums of zeros never grow
-    except RuntimeError as error:
-        why = first_line(error)
-    if why := ranks.obstacle(why):
-        raise Unmeasurable(f"the buffers can't be allocated: {why}")
-    whole, piece = found
-    return whole, piece
-
-
-def _measured(party: Party, apart: int, groups: int, nodes: int, lengths: Sequence[int], turns: Turns) -> Rings:
-    """All collectives in groups that communicate at once, with messages of each length."""
-    times = tuple(_timed(party, name, length, turns, groups * party.size) for length in lengths for name in NAMES)
+def _measured(plan: Plan, comm: Comm, buffers: tuple[torch.Tensor, torch.Tensor], sampler: Sampler) -> Rings:
+    """Time all collectives in groups that communicate at once, with messages of each length."""
+    party, groups = Party(plan.groups, comm, buffers), len(plan.groups)
+    ranks = groups * party.size
+    times = tuple(_timed(party, name, length, sampler, ranks) for length in plan.lengths for name in NAMES)
     together = times[: len(NAMES)]  # of the largest message
     rate = ring_bandwidth(sum(one.moved_bytes for one in together), sum(one.median_s for one in together))
-    rings = Rings(apart=apart, ranks=party.size, groups=groups, nodes=nodes, times=times, bytes_per_s=rate)
-    log.info("%d rings of %d ranks, %d apart, over %d nodes: %.4g GB/s", groups, party.size, apart, nodes, rate / 1e9)
-    return rings
+    log.info(
+        "%d rings of %d ranks, %d apart, over %d nodes: %.4g GB/s",
+        groups, party.size, plan.apart, plan.nodes, rate / 1e9,
+    )  # fmt: skip
+    return Rings(apart=plan.apart, ranks=party.size, groups=groups, nodes=plan.nodes, times=times, bytes_per_s=rate)
 
 
-def _timed(party: Party, name: Name, length: int, turns: Turns, ranks: int) -> CollectiveTime:
-    """ranks: that communicate."""
+def _timed(party: Party, name: Name, length: int, sampler: Sampler, ranks: int) -> CollectiveTime:
+    """Time one collective; ranks: how many communicate."""
     kind = Kind(name)
     elements = max(1, length // DTYPE.itemsize // party.size) * party.size
     input_bytes = elements * DTYPE.itemsize // (party.size if kind is Kind.ALL_GATHER else 1)
     moved = moved_bytes(kind, input_bytes, party.size)
-    found: Samples = turns.take(lambda calls: party.seconds(kind, elements, calls))
+    found = sampler.take(lambda calls: party.seconds(kind, elements, calls))
     return CollectiveTime(
         kind=name,
         input_bytes=input_bytes,

@@ -9,29 +9,150 @@ import logging
 import re
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import get_args
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
 
 import torch
 
-from engine.bench.at_once import LOST, AtOnce, at_once, check_budget, first_line
-from engine.bench.record import Begun
-from engine.comm.launch import Launch, choose_device
+from engine.bench.benchmark import Benchmark, Table, check_budget
+from engine.bench.world import LOST, Unmeasurable, World, first_line
+from engine.comm.launch import Launch
 from engine.errors import UsageError
-from engine.measure.gemm import FEWEST, FORMATS, TF32, WINDOW_S, Product, full_precision
-from engine.measure.memory import free_host_bytes
+from engine.measure.gemm import FEWEST, WINDOW_S, Product, full_precision
+from engine.precision import DTYPES
 from engine.result import provenance
 from engine.result.device import GemmPoint, Mode
 from engine.result.metrics import gemm_rate
 from engine.result.schema import Result
-from engine.timeouts import Timeouts
 
 log = logging.getLogger(__name__)
 
 LARGEST = 1 << 20
 SMALLEST_PROBE = 64
 MODES: tuple[Mode, ...] = get_args(Mode)
-TURNS = 3
+ROUNDS = 3
+TF32 = "tf32"
+FORMATS = {**DTYPES, TF32: torch.float32}
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm(Benchmark):
+    """dtype: one of FORMATS; sizes: ascending."""
+
+    dtype: str
+    sizes: tuple[int, ...]
+    time_budget_s: float
+
+    kind = "gemm"
+    unmeasured = "No size could be measured"
+    lost = "The ranks failed with"
+
+    def check(self, launch: Launch, device: torch.device) -> None:
+        if self.dtype not in FORMATS:
+            raise UsageError(f"A dtype is one of {', '.join(FORMATS)}, but {self.dtype!r} was given.")
+        check_budget(self.time_budget_s)
+        nvidia = device.type == "cuda" and not torch.version.hip
+        if self.dtype == TF32 and not (nvidia and torch.cuda.get_device_capability(device) >= (8, 0)):
+            name = provenance.device_name(device)
+            raise UsageError(f"The dtype tf32 is one of NVIDIA GPUs from the A100 on, but this is {name}: take fp32.")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return asdict(self) | {"sizes": list(self.sizes), "tf32": self.dtype == TF32}
+
+    def measure(self, world: World, found: dict[str, Any]) -> None:
+        """Keep what was measured before other ranks were lost."""
+        points: list[GemmPoint] = []
+        start = time.perf_counter()
+        try:
+            for point in self.points(world):
+                points.append(point)
+            found["gemm_modes"] = self.by_mode(points, self.time_budget_s - (time.perf_counter() - start), world)
+        except LOST as error:
+            lost = f"failed with: {first_line(error)}"
+            points += [GemmPoint(size=size, skipped=lost) for size in self.sizes[len(points) :]]
+            raise
+        finally:
+            rates = [point.flops_per_s for point in points if point.flops_per_s is not None]
+            found |= {"gemm": tuple(points), "best_flops_per_s": max(rates, default=None)}
+        if not rates:
+            raise Unmeasurable(f"{points[0].size} was skipped as it {points[0].skipped}")
+
+    def points(self, world: World) -> Iterator[GemmPoint]:
+        """Yield the rate of n x n times n x n for each size as soon as it is known. Collective.
+
+        Of one rank alone it is the median of several samples; of all at once what they reach on average. A size that
+        doesn't fit the free memory, or what is left of the budget (predicted from the size before by n^3, for the first
+        from smaller ones that are not reported), is skipped and says so: the slowest and fullest rank decides.
+        """
+        start = time.perf_counter()
+        last: GemmPoint | None = None
+        probes = [probe for shift in (9, 6, 3) if (probe := self.sizes[0] >> shift) >= SMALLEST_PROBE]
+        for place, size in enumerate((*probes, *self.sizes)):
+            left_s = self.time_budget_s - (time.perf_counter() - start)
+            skipped = world.obstacle(self._obstacle(size, last, left_s, world))
+            point = GemmPoint(size=size, skipped=skipped) if skipped else self._point(size, "NN", left_s, world)
+            last = point if point.skipped is None else last
+            log.info("%d x %d: %s", size, size, _rate(point))
+            if place >= len(probes):
+                yield point
+
+    def by_mode(self, points: Sequence[GemmPoint], left_s: float, world: World) -> tuple[GemmPoint, ...]:
+        """Measure every mode in turns, and return the median of ROUNDS. Collective.
+
+        The size is the largest of those measured that fits the time; nothing is returned where none fits, or where a
+        mode can't be measured.
+        """
+
+        def in_time(point: GemmPoint) -> bool:
+            if point.median_time_s is None:
+                return False
+            predicted_s = ROUNDS * len(MODES) * (WINDOW_S + 5 * point.median_time_s)
+            return world.obstacle(_late(predicted_s, left_s)) is None
+
+        fits = (point.size for point in sorted(points, key=lambda point: -point.size) if in_time(point))
+        size = next(fits, None)
+        if size is None:
+            return ()
+        rounds = [[self._point(size, mode, WINDOW_S, world) for mode in MODES] for _ in range(ROUNDS)]
+        if any(point.skipped for measured in rounds for point in measured):
+            return ()
+        by_rate = (sorted(of, key=lambda point: point.flops_per_s or 0.0) for of in zip(*rounds, strict=True))
+        middle = tuple(of[ROUNDS // 2] for of in by_rate)
+        for point in middle:
+            log.info("%s, %d x %d: %s", point.mode, size, size, _rate(point))
+        return middle
+
+    @staticmethod
+    def table(result: Result) -> Table:
+        measured = [(point.size, point.flops_per_s) for point in result.gemm if point.flops_per_s is not None]
+        return (f"{result.dtype} matrices", "Tflop/s"), [(f"{n} x {n}", f"{rate / 1e12:.4g}") for n, rate in measured]
+
+    def _obstacle(self, size: int, last: GemmPoint | None, left_s: float, world: World) -> str | None:
+        """Say why this rank can't measure this size, or return None."""
+        if lack := world.lack(3 * size * size * FORMATS[self.dtype].itemsize):
+            return f"needs {lack}"
+        if last is not None and last.median_time_s is not None:
+            return _late((FEWEST + 1) * last.median_time_s * (size / last.size) ** 3, left_s)
+        return None
+
+    def _point(self, size: int, mode: Mode, left_s: float, world: World) -> GemmPoint:
+        """Measure a size; one that a rank can't multiply after all is skipped by all of them."""
+        with full_precision(tf32=self.dtype == TF32):
+            try:
+                product = world.attempt(lambda: Product(size, FORMATS[self.dtype], world.device, mode), "failed with")
+                if world.size == 1:
+                    time_s, calls = world.attempt(lambda: product.median_s(left_s), "failed with")
+                    rate = gemm_rate(size, 1, time_s)
+                    return GemmPoint(size=size, mode=mode, flops_per_s=rate, median_time_s=time_s, repeats=calls)
+            except Unmeasurable as error:
+                return GemmPoint(size=size, mode=mode, skipped=str(error))
+            world.comm.barrier()
+            calls, passed_s = product.sustained(WINDOW_S)
+            rate = world.mean([gemm_rate(size, calls, passed_s)])[0]
+            fewest = int(world.everyone([calls]).min())
+        time_s = 2 * size**3 / rate
+        return GemmPoint(size=size, mode=mode, flops_per_s=rate, median_time_s=time_s, repeats=fewest)
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
@@ -51,153 +172,11 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     return tuple(sorted(sizes))
 
 
-def gemm(
-    form: str, sizes: tuple[int, ...], device: torch.device, time_budget_s: float, ranks: AtOnce
-) -> Iterator[GemmPoint]:
-    """The rate of n x n times n x n for each size, ascending, as soon as it is known. form: one of FORMATS. Collective.
-
-    Of one rank alone the median of several samples; of all at once what they reach on average. A size that doesn't fit
-    the free memory, or what is left of the budget (predicted from the size before by n^3, for the first from smaller
-    ones that are not reported), is skipped and says so: the slowest and fullest rank decides.
-    """
-    start = time.perf_counter()
-    dtype = FORMATS[form]
-    last: GemmPoint | None = None
-    probes = [probe for shift in (9, 6, 3) if (probe := sizes[0] >> shift) >= SMALLEST_PROBE]
-    for place, size in enumerate((*probes, *sizes)):
-        left_s = time_budget_s - (time.perf_counter() - start)
-        skipped = ranks.obstacle(_obstacle(size, dtype, device, last, left_s, ranks.on_machine))
-        if skipped is None:
-            with full_precision(tf32=form == TF32):
-                point = _measure(size, dtype, device, left_s, ranks)
-        else:
-            point = GemmPoint(size=size, skipped=skipped)
-        last = point if point.skipped is None else last
-        log.info("%d x %d: %s", size, size, _told(point))
-        if place >= len(probes):
-            yield point
-
-
-def by_mode(
-    form: str, points: Sequence[GemmPoint], device: torch.device, left_s: float, ranks: AtOnce
-) -> tuple[GemmPoint, ...]:
-    """The largest of the measured sizes that fits the time in every mode: in turns, the median of TURNS. Collective.
-
-    Nothing where none fits, or where a mode can't be measured.
-    """
-
-    def in_time(point: GemmPoint) -> bool:
-        if point.median_time_s is None:
-            return False
-        predicted_s = TURNS * len(MODES) * (WINDOW_S + 5 * point.median_time_s)
-        return ranks.obstacle(_late(predicted_s, left_s)) is None
-
-    fits = (point.size for point in sorted(points, key=lambda point: -point.size) if in_time(point))
-    size = next(fits, None)
-    if size is None:
-        return ()
-    found: dict[Mode, list[GemmPoint]] = {mode: [] for mode in MODES}
-    with full_precision(tf32=form == TF32):
-        for _ in range(TURNS):
-            for mode in MODES:
-                found[mode].append(_measure(size, FORMATS[form], device, WINDOW_S, ranks, mode))
-    if any(point.skipped for measured in found.values() for point in measured):
-        return ()
-    middle = [sorted(of, key=lambda point: point.flops_per_s or 0.0)[TURNS // 2] for of in found.values()]
-    for point in middle:
-        log.info("%s, %d x %d: %s", point.mode, size, size, _told(point))
-    return tuple(middle)
-
-
-def run_gemm(
-    launch: Launch, *, dtype: str, sizes: str, device: str, time_budget_s: float, timeouts: Timeouts = Timeouts(),
-    labels: dict[str, str], out: Path,
-) -> Result:  # fmt: skip
-    """Measure and, on rank 0, write result.json; it is "failed" if every size was skipped. Raises UsageError."""
-    if dtype not in FORMATS:
-        raise UsageError(f"A dtype is one of {', '.join(FORMATS)}, but {dtype!r} was given.")
-    check_budget(time_budget_s)
-    numbers = parse_sizes(sizes)
-    target = choose_device(device, launch.local_rank)
-    if dtype == TF32:
-        _check_tf32(target)
-    config = {"dtype": dtype, "sizes": list(numbers), "time_budget_s": time_budget_s, "tf32": dtype == TF32}
-    begun = Begun("gemm", launch, target, config=config, dtype=dtype, labels=labels, out=out)
-    points: list[GemmPoint] = []
-    modes: tuple[GemmPoint, ...] = ()
-    lost, began_s = None, time.perf_counter()
-    try:
-        with at_once(launch, target, timeouts, begun) as ranks:
-            for point in gemm(dtype, numbers, target, time_budget_s, ranks):
-                points.append(point)
-            modes = by_mode(dtype, points, target, time_budget_s - (time.perf_counter() - began_s), ranks)
-    except LOST as error:
-        lost = f"failed with: {first_line(error)}"
-        points += [GemmPoint(size=size, skipped=lost) for size in numbers[len(points) :]]
-    rates = [point.flops_per_s for point in points if point.flops_per_s is not None]
-    reason = f"The ranks {lost}." if lost else None
-    if not rates:
-        reason = f"No size could be measured: {points[0].size} was skipped as it {points[0].skipped}."
-    return begun.end(reason, gemm=tuple(points), gemm_modes=modes, best_flops_per_s=max(rates, default=None))
-
-
-def _check_tf32(device: torch.device) -> None:
-    """Raises UsageError where fp32 would be measured instead."""
-    if device.type != "cuda" or torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
-        name = provenance.device_name(device)
-        raise UsageError(f"The dtype tf32 is one of NVIDIA GPUs from the A100 on, but this is {name}: take fp32.")
-
-
-def _told(point: GemmPoint) -> str:
+def _rate(point: GemmPoint) -> str:
     return f"{point.flops_per_s / 1e9:.1f} Gflop/s" if point.flops_per_s else f"skipped: {point.skipped}"
-
-
-def _obstacle(
-    size: int, dtype: torch.dtype, device: torch.device, last: GemmPoint | None, left_s: float, ranks: int
-) -> str | None:
-    """Why this size can't be measured, or None. ranks: that share the machine's memory."""
-    needed, free = 3 * size * size * dtype.itemsize, free_bytes(device)
-    if device.type == "cpu":
-        needed *= ranks
-    if needed > free:
-        return f"needs {needed / 1e9:.3g} GB of memory and {free / 1e9:.3g} GB are free"
-    if last is not None and last.median_time_s is not None:
-        return _late((FEWEST + 1) * last.median_time_s * (size / last.size) ** 3, left_s)
-    return None
 
 
 def _late(predicted_s: float, left_s: float) -> str | None:
     if predicted_s <= left_s:
         return None
     return f"would take about {predicted_s:.3g} s and {max(left_s, 0):.3g} s of the time budget are left"
-
-
-def _measure(
-    size: int, dtype: torch.dtype, device: torch.device, left_s: float, ranks: AtOnce, mode: Mode = "NN"
-) -> GemmPoint:
-    """A size that a rank can't multiply after all is skipped by all of them."""
-    why = None
-    try:
-        product = Product(size, dtype, device, mode)
-        if ranks.count == 1:
-            median_s, calls = product.median_s(left_s)
-            rate = gemm_rate(size, 1, median_s)
-            return GemmPoint(size=size, mode=mode, flops_per_s=rate, median_time_s=median_s, repeats=calls)
-    except torch.OutOfMemoryError:
-        why = "ran out of memory although it seemed to fit"
-    except RuntimeError as error:  # how torch reports a dtype or a device that doesn't work
-        why = f"failed with: {first_line(error)}"
-    if why := ranks.obstacle(why):
-        return GemmPoint(size=size, mode=mode, skipped=why)
-    ranks.meet()
-    rate, calls = product.sustained(WINDOW_S)
-    rate, fewest = ranks.mean([rate])[0], int(ranks.everyone([calls]).min())
-    return GemmPoint(size=size, mode=mode, flops_per_s=rate, median_time_s=2 * size**3 / rate, repeats=fewest)
-
-
-def free_bytes(device: torch.device) -> int:
-    """Memory that can be allocated now."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        return torch.cuda.mem_get_info(device)[0]
-    return free_host_bytes()

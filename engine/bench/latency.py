@@ -1,47 +1,107 @@
-"""Launch latency: what one tiny operator costs, on all ranks at once."""
+"""Launch latency: what one tiny operator costs, on all ranks at once.
 
-from collections.abc import Iterator
-from pathlib import Path
+One number is added to. A step of so many operators can't be shorter than that, however fast the device is.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Any
 
 import torch
 
-from engine.bench.at_once import LOST, AtOnce, at_once, first_line
-from engine.bench.record import Begun
-from engine.comm.launch import Launch, choose_device
+from engine.bench.benchmark import Benchmark, Table
+from engine.bench.world import World
+from engine.comm.launch import Launch
 from engine.errors import UsageError
-from engine.measure.launches import SAMPLES, WAYS, launch_time
-from engine.result.device import LaunchTime
+from engine.result.device import Launched, LaunchTime
+from engine.result.metrics import per_operator
 from engine.result.schema import Result
-from engine.timeouts import Timeouts
 
-FEWEST = 20  # samples, of which a 5th percentile can be told
-MOST = 10_000_000
-
-
-def latency(device: torch.device, samples: int, ranks: AtOnce) -> Iterator[LaunchTime]:
-    """Of every way to launch that the device has, as soon as it is known. Collective."""
-    for name in WAYS[device.type]:
-        ranks.meet()
-        own = launch_time(name, device, samples)
-        middle, low, high = ranks.mean([own.median_s, own.low_s, own.high_s])
-        yield own.model_copy(update={"median_s": middle, "low_s": low, "high_s": high})
+FEWEST, MOST = 20, 10_000_000
+"""Samples: of 20 a 5th percentile can be told."""
+BURST = 100
+"""Operators of one sample: fewer than a CUDA stream queues before its host has to wait."""
+WAYS: dict[str, tuple[Launched, ...]] = {"cpu": ("dispatch",), "cuda": ("dispatch", "completion", "graph")}
+"""What a kind of device has."""
 
 
-def run_latency(
-    launch: Launch, *, device: str, samples: int = SAMPLES, timeouts: Timeouts = Timeouts(), labels: dict[str, str],
-    out: Path,
-) -> Result:  # fmt: skip
-    """Measure and, on rank 0, write result.json; one that is "failed" says why. Raises UsageError."""
-    if not FEWEST <= samples <= MOST:
-        raise UsageError(f"Samples are a number from {FEWEST} to {MOST}, but {samples} was given.")
-    target = choose_device(device, launch.local_rank)
-    begun = Begun("latency", launch, target, config={"samples": samples}, dtype="fp32", labels=labels, out=out)
-    found: list[LaunchTime] = []
-    reason = None
-    try:
-        with at_once(launch, target, timeouts, begun) as ranks:
-            for launched in latency(target, samples, ranks):
-                found.append(launched)
-    except LOST as error:
-        reason = f"The launches failed with: {first_line(error)}."
-    return begun.end(reason, launches=tuple(found))
+@dataclass(frozen=True, slots=True)
+class Latency(Benchmark):
+    """samples: of each way to launch."""
+
+    samples: int
+
+    kind, dtype = "latency", "fp32"
+    unmeasured = "No launch could be measured"
+    lost = "The launches failed with"
+
+    def check(self, launch: Launch, device: torch.device) -> None:
+        if not FEWEST <= self.samples <= MOST:
+            raise UsageError(f"Samples are a number from {FEWEST} to {MOST}, but {self.samples} was given.")
+
+    def measure(self, world: World, found: dict[str, Any]) -> None:
+        for launched in self.launches(world):
+            found["launches"] = (*found.get("launches", ()), launched)
+
+    def launches(self, world: World) -> Iterator[LaunchTime]:
+        """Measure every way to launch that the device has. Collective."""
+        for name in WAYS[world.device.type]:
+            world.comm.barrier()
+            own = launch_time(name, world.device, self.samples)
+            middle, low, high = world.mean([own.median_s, own.low_s, own.high_s])
+            yield own.model_copy(update={"median_s": middle, "low_s": low, "high_s": high})
+
+    @staticmethod
+    def table(result: Result) -> Table:
+        return ("launch", "µs"), [(one.name, f"{one.median_s * 1e6:.2f}") for one in result.launches]
+
+
+def launch_time(name: Launched, device: torch.device, samples: int) -> LaunchTime:
+    """The median of so many samples with the 5th and the 95th percentile, after a tenth as many that warm up."""
+    number = torch.ones(1, device=device)
+
+    def burst() -> None:
+        for _ in range(BURST):
+            number.add_(1.0)
+
+    def finish() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    def completed() -> None:
+        number.add_(1.0)
+        finish()
+
+    if name == "dispatch":
+        return _measured(name, BURST, samples, burst, finish)
+    if name == "completion":
+        return _measured(name, 1, samples, completed, finish)
+    completed()  # what a first launch loads can't be captured
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(device), torch.cuda.graph(graph):
+        burst()
+
+    def replayed() -> None:
+        graph.replay()
+        finish()
+
+    return _measured(name, BURST, samples, replayed, finish)
+
+
+def _measured(
+    name: Launched, operators: int, samples: int, call: Callable[[], None], finish: Callable[[], None]
+) -> LaunchTime:
+    """finish: what follows a sample without being timed."""
+    times = []
+    for _ in range(samples // 10 + samples):
+        finish()
+        start = time.perf_counter()
+        call()
+        times.append(per_operator(time.perf_counter() - start, operators))
+    counted = times[samples // 10 :]
+    ends = quantiles(counted, n=20)
+    return LaunchTime(
+        name=name, operators=operators, samples=samples, median_s=median(counted), low_s=ends[0], high_s=ends[-1]
+    )

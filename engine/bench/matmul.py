@@ -5,63 +5,77 @@ train: processors and power are shared.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
-from engine.bench.at_once import LOST, first_line, together
-from engine.bench.record import Begun
-from engine.comm.launch import Launch, choose_device
+import torch
+
+from engine.bench.benchmark import Benchmark, Table
+from engine.bench.world import Unmeasurable, World
+from engine.comm.launch import Launch
+from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.planning.record import recorded
 from engine.precision import Precision
+from engine.result import metrics
 from engine.result.schema import Result
-from engine.timeouts import Timeouts
 from engine.tuning.shapes import Job, products
 from engine.tuning.tune import time_again, tune
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """Of which rank of which job. sequences: of a micro-batch, and micro_batches: of a step."""
+@dataclass(frozen=True, slots=True)
+class Matmul(Benchmark):
+    """sequences: of a micro-batch; micro_batches: of a step; twice: whether all is timed once more."""
 
     model: Architecture
     grid: Grid
     sequences: int
     micro_batches: int
-    precision: str
+    dtype: str
     recompute: bool
     twice: bool
 
+    kind = "matmul"
+    unmeasured = "No product could be timed"
+    lost = "Timing the products failed"
 
-def run_matmul(
-    launch: Launch, asked: Asked, device: str, timeouts: Timeouts, labels: dict[str, str], out: Path
-) -> Result:
-    """Time the products and, on rank 0, write result.json. Raises UsageError if the grid doesn't divide the model."""
-    asked.model.check(asked.grid)
-    target = choose_device(device, launch.local_rank)
-    precision = Precision.named(asked.precision)
-    job = Job(asked.grid, asked.sequences, precision, target, asked.micro_batches, asked.recompute)
-    found = products(asked.model, job)
-    config = {
-        "model": asked.model.options,
-        "grid": str(asked.grid),
-        "batch": {"micro": asked.sequences, "micro_batches": asked.micro_batches},
-        "checkpoint_activations": asked.recompute,
-        "twice": asked.twice,
-    }
-    begun = Begun("matmul", launch, target, config=config, dtype=asked.precision, labels=labels, out=out)
-    tuning, reason = None, "No product could be timed: the memory has no room for its operands."
-    try:
-        with together(launch, target, timeouts, begun) as comm:
-            _, tuning = tune(found, asked.precision, comm, force=True)
-            if asked.twice:
-                tuning = time_again(tuning, found, asked.precision, comm)
-    except LOST as error:
-        reason = f"Timing the products failed: {first_line(error)}."
-    timed = tuning is not None and any(shape.times for shape in tuning.shapes)
-    return begun.end(
-        None if timed else reason,
-        grid=str(asked.grid),
-        model=recorded(asked.model, asked.grid),
-        tuning=tuning,
-    )
+    def check(self, launch: Launch, device: torch.device) -> None:
+        for option, count in {"--micro-batch": self.sequences, "--micro-batches": self.micro_batches}.items():
+            if count < 1:
+                raise UsageError(f"{option} is at least 1, but {count} was given.")
+        self.model.check(self.grid)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {
+            "model": self.model.options,
+            "grid": str(self.grid),
+            "batch": {"micro": self.sequences, "micro_batches": self.micro_batches},
+            "checkpoint_activations": self.recompute,
+            "twice": self.twice,
+        }
+
+    def measure(self, world: World, found: dict[str, Any]) -> None:
+        found |= {"grid": str(self.grid), "model": recorded(self.model, self.grid)}
+        precision = Precision.named(self.dtype)
+        job = Job(self.grid, self.sequences, precision, world.device, self.micro_batches, self.recompute)
+        shapes = products(self.model, job)
+        _, tuning = tune(shapes, self.dtype, world.comm, force=True)
+        if self.twice:
+            tuning = time_again(tuning, shapes, self.dtype, world.comm)
+        found["tuning"] = tuning
+        if not any(shape.times for shape in tuning.shapes):
+            raise Unmeasurable("the memory has no room for its operands")
+
+    @staticmethod
+    def table(result: Result) -> Table:
+        """Tell of each shape the time of a layer's products in a micro-batch, and what tuning gains."""
+        assert result.tuning is not None
+        rows: list[tuple[str, ...]] = []
+        for shape in result.tuning.shapes:
+            words = ["-", "-", "-"]
+            if shape.own_s is not None and shape.chosen_s is not None:
+                gain = metrics.speed_up(shape.own_s, shape.chosen_s)
+                words = [f"{1e3 * shape.own_s:.3f}", f"{1e3 * shape.chosen_s:.3f}", f"{gain:.3f}"]
+            rows.append((f"{shape.layer} and {shape.layers - 1} more", *map(str, (shape.m, shape.n, shape.k)), *words))
+        return ("layers", "m", "n", "k", "PyTorch's own, ms", "chosen, ms", "times as fast"), rows

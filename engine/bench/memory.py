@@ -7,133 +7,98 @@ cache, unless the memory is too small or another size was asked for; the result 
 import logging
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import torch
 
-from engine.bench.at_once import LOST, AtOnce, at_once, check_budget, first_line
-from engine.bench.gemm import free_bytes
-from engine.bench.record import Begun
-from engine.comm.launch import Launch, choose_device
-from engine.errors import UsageError
+from engine.bench.benchmark import FEWEST, Benchmark, Table, check_budget, check_buffer, check_repeats
+from engine.bench.stream import KERNELS, Arrays
+from engine.bench.world import Unmeasurable, World
+from engine.comm.launch import Launch
 from engine.measure.caches import last_level_bytes
-from engine.measure.stream import DTYPE, KERNELS, Arrays
-from engine.precision import DTYPES
 from engine.result.device import Stream, StreamKernel
 from engine.result.schema import Result
-from engine.timeouts import Timeouts
 
 log = logging.getLogger(__name__)
 
 CACHES = 4
 SMALLEST_ARRAY = 4096
 USUAL_ARRAY = {"cpu": 1 << 27, "cuda": 1 << 30}  # bytes, where four times the cache is less
-FEWEST = 3  # repeats
 ALONE_S, TOGETHER_S = 0.01, 0.2  # of one sample: together, long against the turns that ranks take on shared cores
 TOLERANCE = 1e-9
-NAME = next(name for name, dtype in DTYPES.items() if dtype is DTYPE)
 
 
-class Unmeasurable(Exception):
-    """Why there is no figure, the end of a sentence."""
+@dataclass(frozen=True, slots=True)
+class Memory(Benchmark):
+    """array_bytes: None goes by the cache; repeats: of each kernel, fewer where the budget ends."""
 
+    array_bytes: float | None
+    repeats: int
+    time_budget_s: float
 
-def stream(ranks: AtOnce, device: torch.device, array_bytes: int | None, repeats: int, time_budget_s: float) -> Stream:
-    """So many repeats of each kernel on arrays of so many bytes (None: by the cache), fewer where the budget ends.
+    kind, dtype = "memory", "fp64"
+    unmeasured = "No bandwidth could be measured"
+    lost = "No bandwidth could be measured: it failed with"
 
-    Collective. Raises Unmeasurable, on all ranks, where the arrays don't fit or end up with wrong numbers.
-    """
-    start = time.perf_counter()
-    cache = last_level_bytes(device)
-    arrays = _allocated(ranks, device, array_bytes, cache)
-    rates: dict[str, list[float]] = {kernel.name: [] for kernel in KERNELS}
-    for done, row in enumerate(_rounds(ranks, arrays)):
-        for kernel, rate in zip(KERNELS, row, strict=True):
-            rates[kernel.name].append(rate)
-        spent_s = time.perf_counter() - start
-        enough = done + 1 >= FEWEST and spent_s * (done + 3) / (done + 2) > time_budget_s  # with the warm-up
-        if done + 1 >= repeats or ranks.obstacle("out of time" if enough else None):
-            break
-    worst = float(ranks.everyone([arrays.error()]).max())
-    if worst > TOLERANCE:
-        raise Unmeasurable(
-            f"the arrays are off by {worst:.2g} of what they should hold: the memory or PyTorch is at fault"
+    def check(self, launch: Launch, device: torch.device) -> None:
+        check_buffer("An array", self.array_bytes, SMALLEST_ARRAY, 2**50)
+        check_repeats("A kernel", self.repeats)
+        check_budget(self.time_budget_s)
+
+    def measure(self, world: World, found: dict[str, Any]) -> None:
+        found["stream"] = self.stream(world)
+        for kernel in found["stream"].kernels:
+            best, middle = kernel.best_bytes_per_s / 1e9, kernel.median_bytes_per_s / 1e9
+            log.info("%s: best %.3g GB/s, median %.3g GB/s", kernel.name, best, middle)
+
+    def stream(self, world: World) -> Stream:
+        """Measure every kernel. Collective. Raises Unmeasurable if the arrays don't fit, or end up wrong."""
+        start = time.perf_counter()
+        cache = last_level_bytes(world.device)
+        usual = max(CACHES * (cache or 0), USUAL_ARRAY[world.device.type])
+        size = world.size_of_buffers(self.array_bytes, usual, SMALLEST_ARRAY, 3, "three arrays of {:.3g} GB need")
+        arrays = world.attempt(lambda: Arrays(size, world.device), "the arrays can't be allocated")
+        rates: dict[str, list[float]] = {kernel.name: [] for kernel in KERNELS}
+        for done, row in enumerate(_rounds(world, arrays)):
+            for kernel, rate in zip(KERNELS, row, strict=True):
+                rates[kernel.name].append(rate)
+            spent_s = time.perf_counter() - start
+            enough = done + 1 >= FEWEST and spent_s * (done + 3) / (done + 2) > self.time_budget_s  # with the warm-up
+            if done + 1 >= self.repeats or world.obstacle("out of time" if enough else None):
+                break
+        worst = float(world.everyone([arrays.error()]).max())
+        if worst > TOLERANCE:
+            raise Unmeasurable(
+                f"the arrays are off by {worst:.2g} of what they should hold: the memory or PyTorch is at fault"
+            )
+        kernels = tuple(
+            StreamKernel(
+                name=kernel.name,
+                arrays=kernel.arrays,
+                best_bytes_per_s=max(rates[kernel.name]),
+                median_bytes_per_s=median(rates[kernel.name]),
+            )
+            for kernel in KERNELS
         )
-    found = tuple(
-        StreamKernel(
-            name=kernel.name,
-            arrays=kernel.arrays,
-            best_bytes_per_s=max(rates[kernel.name]),
-            median_bytes_per_s=median(rates[kernel.name]),
-        )
-        for kernel in KERNELS
-    )
-    return Stream(array_bytes=arrays.array_bytes, cache_bytes=cache, repeats=len(rates["copy"]), kernels=found)
+        return Stream(array_bytes=arrays.array_bytes, cache_bytes=cache, repeats=len(rates["copy"]), kernels=kernels)
+
+    @staticmethod
+    def table(result: Result) -> Table:
+        kernels = result.stream.kernels if result.stream else ()
+        return ("kernel", "GB/s"), [(kernel.name, f"{kernel.best_bytes_per_s / 1e9:.2f}") for kernel in kernels]
 
 
-def run_memory(
-    launch: Launch, *, device: str, array_bytes: float | None, repeats: int, time_budget_s: float,
-    timeouts: Timeouts = Timeouts(), labels: dict[str, str], out: Path,
-) -> Result:  # fmt: skip
-    """Measure and, on rank 0, write result.json; one that is "failed" says why. Raises UsageError."""
-    if array_bytes is not None and not SMALLEST_ARRAY <= array_bytes < 2**50:
-        raise UsageError(f"An array has {SMALLEST_ARRAY} bytes or more, but {array_bytes:g} were given.")
-    if repeats < FEWEST:
-        raise UsageError(f"A kernel is repeated {FEWEST} times or more, but {repeats} was given.")
-    check_budget(time_budget_s)
-    target = choose_device(device, launch.local_rank)
-    config = {"array_bytes": array_bytes, "repeats": repeats, "time_budget_s": time_budget_s}
-    begun = Begun("memory", launch, target, config=config, dtype=NAME, labels=labels, out=out)
-    found, reason = None, None
-    try:
-        with at_once(launch, target, timeouts, begun) as ranks:
-            try:
-                found = stream(ranks, target, None if array_bytes is None else int(array_bytes), repeats, time_budget_s)
-            except Unmeasurable as error:
-                reason = f"No bandwidth could be measured: {error}."
-    except LOST as error:
-        reason = f"No bandwidth could be measured: it failed with: {first_line(error)}."
-    for kernel in found.kernels if found else ():
-        best, middle = kernel.best_bytes_per_s / 1e9, kernel.median_bytes_per_s / 1e9
-        log.info("%s: best %.3g GB/s, median %.3g GB/s", kernel.name, best, middle)
-    return begun.end(reason, stream=found)
-
-
-def _allocated(ranks: AtOnce, device: torch.device, array_bytes: int | None, cache: int | None) -> Arrays:
-    """Of the same size on all ranks."""
-    free = free_bytes(device) // (ranks.on_machine if device.type == "cpu" else 1)
-    if array_bytes is None:
-        most = free // 2 // 3
-        wanted = min(max(CACHES * (cache or 0), USUAL_ARRAY[device.type]), most)
-        array_bytes = int(ranks.everyone([max(wanted, SMALLEST_ARRAY)]).min())
-    too_large = None
-    if 3 * array_bytes > free:
-        too_large = (
-            f"three arrays of {array_bytes / 1e9:.3g} GB need {3 * array_bytes / 1e9:.3g} GB of memory and "
-            f"{free / 1e9:.3g} GB are free"
-        )
-    if why := ranks.obstacle(too_large):
-        raise Unmeasurable(why)
-    arrays = None
-    try:
-        arrays = Arrays(array_bytes, device)
-    except RuntimeError as error:
-        why = first_line(error)
-    if (why := ranks.obstacle(why)) or arrays is None:
-        raise Unmeasurable(f"the arrays can't be allocated: {why}")
-    return arrays
-
-
-def _rounds(ranks: AtOnce, arrays: Arrays) -> Iterator[list[float]]:
-    """Rates of the kernels, round after round; a first round warms up."""
-    window_s = ALONE_S if ranks.count == 1 else TOGETHER_S
+def _rounds(world: World, arrays: Arrays) -> Iterator[list[float]]:
+    """Yield the kernels' rates, round after round; a first round warms up."""
+    window_s = ALONE_S if world.size == 1 else TOGETHER_S
     warm = False
     while True:
         rates = []
         for kernel in KERNELS:
-            ranks.meet()
-            rates += ranks.mean([arrays.rate(kernel, window_s)])
+            world.comm.barrier()
+            rates += world.mean([arrays.rate(kernel, window_s)])
         if warm:
             yield rates
         warm = True

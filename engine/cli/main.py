@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, MissingArgumentError, UnusedCliTokensError
 
-from engine.cli.bench import gemm, latency, matmul, memory, startup
+from engine.cli.bench import collectives, gemm, latency, matmul, memory
 from engine.cli.breakdown import breakdown
 from engine.cli.check import check
-from engine.cli.collectives import collectives
 from engine.cli.data import prepare
 from engine.cli.dry import dry
 from engine.cli.overlap import overlap
 from engine.cli.peers import peers
 from engine.cli.plan import plan
+from engine.cli.startup import startup
 from engine.cli.train import train
 from engine.errors import EngineError, UsageError
 from engine.options import DEFAULTS

@@ -11,14 +11,10 @@ from contextlib import contextmanager
 import torch
 
 from engine.measure.sample import calls_of, sample
-from engine.precision import DTYPES
-from engine.result.metrics import gemm_rate
 
 TARGET_S = 1.0  # time to spend on one size
 FEWEST, MOST = 3, 30  # samples of one size
 WINDOW_S = 0.5  # of all ranks at once: long against the turns that they take on shared cores
-TF32 = "tf32"
-FORMATS = {**DTYPES, TF32: torch.float32}
 JOINT_SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192, 16384)}
 
 
@@ -58,21 +54,21 @@ class Product:
         count = min(MOST, max(FEWEST, int(min(TARGET_S, budget_s - 2 * once_s) / (calls * once_s))))
         return statistics.median(self.sample(calls) for _ in range(count)), count * calls
 
-    def sustained(self, window_s: float) -> tuple[float, int]:
-        """Flop/s from now on for at least so long, and how many multiplications that were."""
+    def sustained(self, window_s: float) -> tuple[int, float]:
+        """Multiply for at least so long; return how many multiplications that were, and in how many seconds."""
         calls = calls_of(self.sample(1))
         done, start = 0, time.perf_counter()
         while (passed_s := time.perf_counter() - start) < window_s:
             self.sample(calls)
             done += calls
-        return gemm_rate(self.size, done, passed_s), done
+        return done, passed_s
 
     def _multiply(self) -> None:
         torch.matmul(self._a, self._b, out=self._c)
 
 
-def joint(size: int, dtype: torch.dtype, device: torch.device, meet: Callable[[], None]) -> tuple[float, int]:
-    """This rank's flop/s in products of one size while all ranks do the same, and how many they were. Collective.
+def joint(size: int, dtype: torch.dtype, device: torch.device, meet: Callable[[], None]) -> tuple[int, float]:
+    """Count this rank's products of one size while all ranks do the same; return how many, in how many seconds.
 
     meet: returns when every rank has called it. What counts is how many products end in a window of time, not how long
     one takes: where ranks take turns on a core, a short product is often over within its turn.

@@ -19,9 +19,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from engine.comm.funnel import Comm
 from engine.files import write_bytes
-from engine.measure import chrome_trace
 from engine.measure.recording import Recording
 from engine.parallel.model import ParallelModel
+from engine.profiling import chrome_trace
 from engine.profiling.names import Region
 from engine.profiling.regions import NamingRecorder, layers_named
 from engine.result.profile import KEY, Profiled, RecordedStep

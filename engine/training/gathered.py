@@ -73,7 +73,7 @@ def everyones(comm: Comm, heard: Callable[[], Heard] | None = None) -> Ranks:
 def joint_peak(comm: Comm, dtype: torch.dtype) -> float:
     """Flop/s that square matrix products reach on a rank while all ranks multiply, the best size. Collective."""
     sizes = JOINT_SIZES[comm.device.type]
-    rates = [joint(size, dtype, comm.device, comm.barrier)[0] for size in sizes]
+    rates = [metrics.gemm_rate(size, *joint(size, dtype, comm.device, comm.barrier)) for size in sizes]
     return float(comm.everyone(torch.tensor(rates, dtype=torch.float64)).mean(0).max().item())
 
 

@@ -3,8 +3,8 @@
 from statistics import median
 
 from engine.comm.launch import Launch
-from engine.measure import chrome_trace
 from engine.models.flops import hardware_flops, model_flops, repeated_flops
+from engine.profiling import chrome_trace
 from engine.result import metrics
 from engine.result.profile import Profile
 from engine.result.schema import Result, Summary, Variant

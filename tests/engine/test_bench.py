@@ -6,19 +6,34 @@ import pytest
 import torch
 from real_ranks import run_processes
 
-from engine.bench import gemm as bench
-from engine.bench.at_once import AtOnce
-from engine.bench.gemm import by_mode, free_bytes, gemm, parse_sizes, run_gemm
+from engine.bench import world as bench
+from engine.bench.frame import run
+from engine.bench.gemm import Gemm, parse_sizes
+from engine.bench.world import World
 from engine.comm.funnel import Comm
 from engine.comm.launch import from_environment
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.measure.gemm import Product
+from engine.measure.memory import free_bytes
 from engine.result import schema as result
 from engine.result.device import GemmPoint
+from engine.result.schema import Result
+from engine.timeouts import Timeouts
 
 CPU = torch.device("cpu")
 ALONE = from_environment({})
+
+
+def world() -> World:
+    return World(Comm(Grid()))
+
+
+def run_gemm(
+    out: Path, *, dtype: str = "fp32", sizes: str = "8", device: str = "cpu", budget_s: float = 20.0
+) -> Result:
+    benchmark = Gemm(dtype, parse_sizes(sizes), budget_s)
+    return run(benchmark, ALONE, device=device, timeouts=Timeouts(), labels={"study": "peak"}, out=out)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +58,7 @@ def test_sizes_that_make_no_sense_are_refused(text: str) -> None:
 
 
 def test_a_rate_is_two_n_cubed_over_the_median_time() -> None:
-    for point in gemm("fp32", (16, 64, 128), CPU, 10.0, AtOnce()):
+    for point in Gemm("fp32", (16, 64, 128), 10.0).points(world()):
         assert point.skipped is None
         assert point.repeats >= 3
         assert point.median_time_s is not None
@@ -52,7 +67,7 @@ def test_a_rate_is_two_n_cubed_over_the_median_time() -> None:
 
 def test_a_size_beyond_the_memory_is_skipped_without_touching_it() -> None:
     size = int((free_bytes(CPU) / 4 / 3) ** 0.5 * 2)
-    small, large = gemm("fp32", (32, size), CPU, 1e9, AtOnce())
+    small, large = Gemm("fp32", (32, size), 1e9).points(world())
     assert small.flops_per_s
     assert large.flops_per_s is None
     assert large.skipped is not None
@@ -60,14 +75,14 @@ def test_a_size_beyond_the_memory_is_skipped_without_touching_it() -> None:
 
 
 def test_a_size_beyond_the_time_budget_is_skipped_by_prediction() -> None:
-    small, large = gemm("fp64", (256, 16384), CPU, 20.0, AtOnce())
+    small, large = Gemm("fp64", (256, 16384), 20.0).points(world())
     assert small.flops_per_s
     assert large.skipped is not None
     assert "time budget" in large.skipped
 
 
 def test_even_the_only_size_is_predicted() -> None:
-    (point,) = gemm("fp64", (16384,), CPU, 0.5, AtOnce())
+    (point,) = Gemm("fp64", (16384,), 0.5).points(world())
     assert point.skipped is not None
     assert "time budget" in point.skipped
 
@@ -76,7 +91,7 @@ def test_the_thread_count_and_the_precision_are_put_back() -> None:
     threads = torch.get_num_threads()
     torch.set_float32_matmul_precision("medium")
     try:
-        assert [point.size for point in gemm("fp32", (8,), CPU, 1.0, AtOnce())] == [8]
+        assert [point.size for point in Gemm("fp32", (8,), 1.0).points(world())] == [8]
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision("highest")
@@ -86,8 +101,7 @@ def test_the_thread_count_and_the_precision_are_put_back() -> None:
 @pytest.mark.parametrize("dtype", ["fp32", "fp64", "bf16"])
 def test_the_result_file_holds_every_point_and_the_best(tmp_path: Path, dtype: str) -> None:
     out = tmp_path / "deep" / "result.json"
-    labels = {"study": "peak"}
-    written = run_gemm(ALONE, dtype=dtype, sizes="32..128", device="cpu", time_budget_s=20, labels=labels, out=out)
+    written = run_gemm(out, dtype=dtype, sizes="32..128")
     assert result.read(out) == written
     assert written.status == "ok"
     assert written.kind == "gemm"
@@ -101,9 +115,10 @@ def test_the_result_file_holds_every_point_and_the_best(tmp_path: Path, dtype: s
 
 
 def test_modes_are_of_the_largest_size_that_the_time_has_room_for() -> None:
-    points = [*gemm("fp32", (16, 64), CPU, 10.0, AtOnce()), GemmPoint(size=4096, median_time_s=100.0, flops_per_s=1.0)]
-    assert [point.size for point in by_mode("fp32", points, CPU, 60.0, AtOnce())] == [64, 64, 64]
-    assert by_mode("fp32", points, CPU, 1.0, AtOnce()) == ()
+    benchmark = Gemm("fp32", (16, 64), 10.0)
+    points = [*benchmark.points(world()), GemmPoint(size=4096, median_time_s=100.0, flops_per_s=1.0)]
+    assert [point.size for point in benchmark.by_mode(points, 60.0, world())] == [64, 64, 64]
+    assert benchmark.by_mode(points, 1.0, world()) == ()
 
 
 @pytest.mark.parametrize("mode", ["NN", "NT", "TN"])
@@ -117,9 +132,7 @@ def test_a_mode_is_how_the_factors_lie(mode: str) -> None:
 
 def test_nothing_measured_is_a_failed_result_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "free_bytes", lambda device: 1000)
-    written = run_gemm(
-        ALONE, dtype="fp32", sizes="64..128", device="cpu", time_budget_s=20, labels={}, out=tmp_path / "result.json"
-    )
+    written = run_gemm(tmp_path / "result.json", sizes="64..128")
     assert written.status == "failed"
     assert written.best_flops_per_s is None
     assert written.reason is not None
@@ -133,14 +146,13 @@ def test_nothing_measured_is_a_failed_result_with_the_reason(tmp_path: Path, mon
         {"dtype": "tf32"},
         {"sizes": "x"},
         {"device": "tpu"},
-        {"time_budget_s": 0.0},
-        {"time_budget_s": float("nan")},
+        {"budget_s": 0.0},
+        {"budget_s": float("nan")},
     ],
 )
 def test_bad_options_are_refused_before_anything_is_written(tmp_path: Path, bad: dict[str, object]) -> None:
-    options = {"dtype": "fp32", "sizes": "8", "device": "cpu", "time_budget_s": 1.0, "labels": {}} | bad
     with pytest.raises(UsageError):
-        run_gemm(ALONE, out=tmp_path / "result.json", **options)  # type: ignore[arg-type]
+        run_gemm(tmp_path / "result.json", **bad)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
 
@@ -155,7 +167,7 @@ def test_a_size_that_fails_is_skipped_with_the_reason_and_the_others_stay(
     median_s = Product.median_s
     monkeypatch.setattr(Product, "median_s", failing)
     out = tmp_path / "result.json"
-    written = run_gemm(ALONE, dtype="fp32", sizes="32..128", device="cpu", time_budget_s=20, labels={}, out=out)
+    written = run_gemm(out, sizes="32..128")
     assert written.status == "ok"
     assert [point.skipped for point in written.gemm] == [
         None, "failed with: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate", None,
@@ -165,16 +177,16 @@ def test_a_size_that_fails_is_skipped_with_the_reason_and_the_others_stay(
 def test_when_other_ranks_are_lost_the_result_has_failed_and_keeps_what_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lost(self: AtOnce, mine: str | None) -> str | None:
+    def lost(self: World, mine: str | None) -> str | None:
         calls.append(mine)
-        if len(calls) > 2:
+        if len(calls) > 6:  # a size asks three times: before it is made, once it is, once it is timed
             raise RuntimeError("Connection closed by peer [127.0.0.1]:1.")
         return mine
 
     calls: list[str | None] = []
-    monkeypatch.setattr(AtOnce, "obstacle", lost)
+    monkeypatch.setattr(World, "obstacle", lost)
     out = tmp_path / "result.json"
-    written = run_gemm(ALONE, dtype="fp32", sizes="8..32", device="cpu", time_budget_s=20, labels={}, out=out)
+    written = run_gemm(out, sizes="8..32")
     assert result.read(out) == written
     assert written.status == "failed"
     assert written.reason == "The ranks failed with: Connection closed by peer [127.0.0.1]:1."
@@ -184,7 +196,7 @@ def test_when_other_ranks_are_lost_the_result_has_failed_and_keeps_what_was_meas
 
 def swept_at_once(comm: Comm) -> list[tuple[int, float | None, str | None]]:
     bench.free_bytes = lambda device: 400_000 if comm.rank else 10**9  # type: ignore[assignment]
-    points = gemm("fp64", (16, 64, 128), CPU, 60.0, AtOnce(comm))
+    points = Gemm("fp64", (16, 64, 128), 60.0).points(World(comm))
     return [(point.size, point.flops_per_s, point.skipped) for point in points]
 
 

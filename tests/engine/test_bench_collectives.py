@@ -10,16 +10,18 @@ import torch
 from engine_command import finish, start
 from real_ranks import run_processes
 
-from engine.bench.at_once import AtOnce
-from engine.bench.collectives import links, run_collectives, sizes
+from engine.bench.collectives import Collectives, sizes
+from engine.bench.frame import run
 from engine.bench.rings import nodes_of, outer_groups, pairs
-from engine.bench.turns import Samples, Turns
+from engine.bench.sampling import Sampler, Samples
+from engine.bench.world import World
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, from_environment
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.result import schema
 from engine.result.links import Links, Rings
+from engine.timeouts import Timeouts
 
 CPU = torch.device("cpu")
 TWO = Launch(0, 2, 0, "torchrun", "127.0.0.1", 20000)
@@ -55,13 +57,13 @@ def test_messages_shrink_to_pages() -> None:
 
 def test_the_median_counts_and_small_messages_are_sent_in_a_row() -> None:
     lengths = iter([9.0, 0.004, 0.02, 0.03, 0.01, 0.05, 0.04])  # one warms up, one tells how many make a sample
-    taken = Turns(AtOnce(), 5, 1e9).take(lambda calls: calls * next(lengths))
+    taken = Sampler(World(Comm(Grid())), 5, 1e9).take(lambda calls: calls * next(lengths))
     assert taken == Samples(5, 5, pytest.approx(0.03), pytest.approx(0.01), pytest.approx(0.05), ANY)
 
 
 def test_what_takes_long_is_one_call_a_sample_and_fewer_of_them_where_the_budget_ends() -> None:
     lengths = iter([9.0, 2.0, 1.0, 3.0])
-    taken = Turns(AtOnce(), 7, 1e-9).take(lambda calls: calls * next(lengths))
+    taken = Sampler(World(Comm(Grid())), 7, 1e-9).take(lambda calls: calls * next(lengths))
     assert taken == Samples(3, 1, pytest.approx(2.0), pytest.approx(1.0), pytest.approx(3.0), ANY)
 
 
@@ -73,14 +75,13 @@ def test_what_a_call_takes_of_the_processor_is_no_time_asleep() -> None:
         time.sleep(0.1)
         return 1.0 * calls
 
-    assert Turns(AtOnce(), 3, 1e-9).take(busy).processor_s == pytest.approx(0.02, rel=0.2)
+    assert Sampler(World(Comm(Grid())), 3, 1e-9).take(busy).processor_s == pytest.approx(0.02, rel=0.2)
 
 
 def measured(comm: Comm) -> Links:
     """Five ranks as two nodes, of which one has a rank too many."""
     socket.gethostname = lambda: "abbab"[comm.rank]  # type: ignore[assignment]
-    ranks = AtOnce(comm)
-    return links(ranks, CPU, 40000, Turns(ranks, 3, 1e-9))
+    return Collectives(40000.0, 3, 1e-9).links(World(comm))
 
 
 def test_ranks_of_several_nodes_measure_within_and_between_them() -> None:
@@ -154,8 +155,9 @@ def test_messages_beyond_the_memory_are_a_failure_with_its_reason(tmp_path: Path
 def test_bad_options_are_refused_before_anything_starts(
     tmp_path: Path, launch: Launch, bad: dict[str, object], said: str
 ) -> None:
-    options = {"device": "cpu", "message_bytes": None, "repeats": 7, "time_budget_s": 1.0, "labels": {}}
+    options = {"message_bytes": None, "repeats": 7, "time_budget_s": 1.0} | bad
+    benchmark, out = Collectives(**options), tmp_path / "result.json"  # type: ignore[arg-type]
     with pytest.raises(UsageError) as refused:
-        run_collectives(launch, out=tmp_path / "result.json", **(options | bad))  # type: ignore[arg-type]
+        run(benchmark, launch, device="cpu", timeouts=Timeouts(), labels={}, out=out)
     assert said in str(refused.value)
     assert not list(tmp_path.iterdir())

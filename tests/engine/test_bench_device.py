@@ -11,28 +11,39 @@ from real_ranks import run_processes
 
 from engine.bench import latency as latency_bench
 from engine.bench import memory as memory_bench
-from engine.bench.at_once import AtOnce
-from engine.bench.latency import latency, run_latency
-from engine.bench.memory import Unmeasurable, run_memory, stream
+from engine.bench import world as world_bench
+from engine.bench.frame import run
+from engine.bench.latency import Latency, launch_time
+from engine.bench.memory import Memory
+from engine.bench.stream import KERNELS, SCALAR, Arrays
+from engine.bench.world import Unmeasurable, World
 from engine.comm.funnel import Comm
 from engine.comm.launch import from_environment
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.measure import caches
-from engine.measure.launches import launch_time
-from engine.measure.stream import KERNELS, SCALAR, Arrays
 from engine.result import schema
 from engine.result.device import LaunchTime, Stream
 from engine.result.schema import Result
+from engine.timeouts import Timeouts
 
 CPU = torch.device("cpu")
 ALONE = from_environment({})
 MB = 1 << 20
 
 
-def bandwidth(out: Path, **changes: object) -> Result:
-    options = {"device": "cpu", "array_bytes": 1e6, "repeats": 4, "time_budget_s": 60.0, "labels": {"study": "peak"}}
-    return run_memory(ALONE, out=out, **(options | changes))  # type: ignore[arg-type]
+def world() -> World:
+    return World(Comm(Grid()))
+
+
+def bandwidth(out: Path, device: str = "cpu", **changes: object) -> Result:
+    options = {"array_bytes": 1e6, "repeats": 4, "time_budget_s": 60.0} | changes
+    benchmark = Memory(**options)  # type: ignore[arg-type]
+    return run(benchmark, ALONE, device=device, timeouts=Timeouts(), labels={"study": "peak"}, out=out)
+
+
+def launching(out: Path, samples: int) -> Result:
+    return run(Latency(samples), ALONE, device="cpu", timeouts=Timeouts(), labels={"study": "peak"}, out=out)
 
 
 def test_the_kernels_are_streams_and_leave_the_numbers_as_they_were() -> None:
@@ -51,7 +62,7 @@ def test_the_kernels_are_streams_and_leave_the_numbers_as_they_were() -> None:
 
 def test_bytes_are_counted_as_stream_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
     arrays, ticks = Arrays(MB, CPU), iter(range(1000))
-    monkeypatch.setattr("engine.measure.stream.time.perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr("engine.bench.stream.time.perf_counter", lambda: float(next(ticks)))
     rates = {kernel.name: arrays.rate(kernel, 0.0) for kernel in KERNELS}  # one call between two ticks of a second
     assert rates == pytest.approx({"copy": 2 * MB, "scale": 2 * MB, "add": 3 * MB, "triad": 3 * MB})
     calls = []
@@ -97,7 +108,7 @@ def test_best_and_median_are_those_of_the_repeats_without_the_first_round(
 
 
 def test_wrong_numbers_are_a_failure_and_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.measure.stream.torch.mul", lambda a, b, out: out.fill_(math.nan))
+    monkeypatch.setattr("engine.bench.stream.torch.mul", lambda a, b, out: out.fill_(math.nan))
     written = bandwidth(tmp_path / "result.json")
     assert written.status == "failed"
     assert written.stream is None
@@ -119,8 +130,8 @@ def test_without_a_size_arrays_are_four_times_the_cache_or_what_the_memory_allow
     monkeypatch.setattr(memory_bench, "USUAL_ARRAY", {"cpu": MB})
     for cache, free, expected in ((MB, 10**9, 4 * MB), (1000, 10**9, MB), (None, 10**9, MB), (MB, 6 * MB, MB)):
         monkeypatch.setattr(memory_bench, "last_level_bytes", lambda device, cache=cache: cache)
-        monkeypatch.setattr(memory_bench, "free_bytes", lambda device, free=free: free)
-        found = stream(AtOnce(), CPU, None, 3, 60.0)
+        monkeypatch.setattr(world_bench, "free_bytes", lambda device, free=free: free)
+        found = Memory(None, 3, 60.0).stream(world())
         assert (found.array_bytes, found.cache_bytes) == (expected, cache)
 
 
@@ -173,7 +184,7 @@ def test_a_launch_is_the_median_time_of_an_operator(tmp_path: Path, monkeypatch:
         clock[1] = not clock[1]
         return clock[0]
 
-    monkeypatch.setattr("engine.measure.launches.time.perf_counter", tick)
+    monkeypatch.setattr("engine.bench.latency.time.perf_counter", tick)
     found = launch_time("dispatch", CPU, 20)
     assert (found.name, found.operators, found.samples) == ("dispatch", 100, 20)
     assert found.median_s == pytest.approx(10.5 / 100)
@@ -183,7 +194,7 @@ def test_a_launch_is_the_median_time_of_an_operator(tmp_path: Path, monkeypatch:
 
 def test_a_processor_has_the_dispatch_of_an_operator_only(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
-    written = run_latency(ALONE, device="cpu", samples=50, labels={"study": "peak"}, out=out)
+    written = launching(out, 50)
     assert schema.read(out) == written
     assert (written.kind, written.status) == ("latency", "ok")
     (found,) = written.launches
@@ -199,7 +210,7 @@ def test_launches_that_fail_keep_those_that_were_measured(tmp_path: Path, monkey
 
     monkeypatch.setattr(latency_bench, "WAYS", {"cpu": ("dispatch", "graph")})
     monkeypatch.setattr(latency_bench, "launch_time", failing)
-    written = run_latency(ALONE, device="cpu", samples=20, labels={}, out=tmp_path / "result.json")
+    written = launching(tmp_path / "result.json", 20)
     assert written.status == "failed"
     assert written.reason == "The launches failed with: operation not permitted when stream is capturing."
     assert len(written.launches) == 1
@@ -208,19 +219,19 @@ def test_launches_that_fail_keep_those_that_were_measured(tmp_path: Path, monkey
 @pytest.mark.parametrize("samples", [0, 19, 10**9])
 def test_samples_that_make_no_percentile_are_refused(samples: int, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="Samples are a number from 20 to"):
-        run_latency(ALONE, device="cpu", samples=samples, labels={}, out=tmp_path / "result.json")
+        launching(tmp_path / "result.json", samples)
 
 
 def measured_at_once(comm: Comm) -> tuple[Stream, list[LaunchTime], int]:
-    ranks = AtOnce(comm)
-    return stream(ranks, CPU, MB, 3, 60.0), list(latency(CPU, 20, ranks)), ranks.on_machine
+    ranks = World(comm)
+    return Memory(MB, 3, 60.0).stream(ranks), list(Latency(20).launches(ranks)), ranks.on_machine
 
 
 def too_large_on_one(comm: Comm) -> str:
-    ranks = AtOnce(comm)
-    memory_bench.free_bytes = lambda device: (4 if comm.rank else 100) * MB  # type: ignore[assignment]
+    ranks = World(comm)
+    world_bench.free_bytes = lambda device: (8 if comm.rank else 200) * MB  # type: ignore[assignment]
     try:
-        stream(ranks, CPU, 10 * MB, 3, 60.0)
+        Memory(10 * MB, 3, 60.0).stream(ranks)
     except Unmeasurable as error:
         return str(error)
     return ""
@@ -239,6 +250,6 @@ def test_what_one_rank_cant_hold_no_rank_measures() -> None:
 
 
 def test_a_problem_of_no_rank_is_none() -> None:
-    alone: Callable[[str | None], str | None] = AtOnce().obstacle
+    alone: Callable[[str | None], str | None] = world().obstacle
     assert alone(None) is None
     assert alone("is too large") == "is too large"

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.cli.bench import gemm
-from engine.cli.collectives import collectives
+from engine.cli.bench import collectives, gemm
 from engine.cli.main import main
 from engine.cli.peers import peers
 from gpu_check.command import gpu

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from engine_command import SMALL, finish, start, train
 
-from engine.cli.bench import table_of_choices
+from engine.bench.matmul import Matmul
 from engine.cli.main import main
 from engine.grid import Grid
 from engine.measure import sample
@@ -86,9 +86,9 @@ def test_the_products_of_a_rank_of_a_larger_job_are_timed_twice(tmp_path: Path) 
         check(again)
         assert [way.chosen for way in shape.times] == [way.chosen for way in again.times]
         assert [way.median_s for way in shape.times] != [way.median_s for way in again.times]
-    head, *rows = table_of_choices(result.tuning.shapes).splitlines()
-    assert head.split("  ")[-1] == "times as fast"
-    assert [float(row.split()[-1]) for row in rows] == [
+    head, rows = Matmul.table(result)
+    assert head[-1] == "times as fast"
+    assert [float(row[-1]) for row in rows] == [
         pytest.approx((shape.own_s or 0) / (shape.chosen_s or 1), abs=1e-3) for shape in result.tuning.shapes
     ]
 

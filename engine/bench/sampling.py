@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from math import ceil
 from statistics import median
 
-from engine.bench.at_once import AtOnce
+from engine.bench.benchmark import FEWEST
+from engine.bench.world import World
 from engine.measure.machine import processor_s
 
-FEWEST = 3  # samples
 WINDOW_S = 0.02
 """What a sample lasts at least: as many calls as that takes."""
 MOST_CALLS = 1000
@@ -29,19 +29,19 @@ class Samples:
     processor_s: float
 
 
-class Turns:
-    """Measurements of the same ranks, one after another. Every method is collective."""
+class Sampler:
+    """It takes samples of one measurement after another. Every method but share() is collective."""
 
-    def __init__(self, ranks: AtOnce, repeats: int, time_budget_s: float) -> None:
-        self._ranks, self._repeats, self._budget_s = ranks, repeats, time_budget_s
+    def __init__(self, world: World, repeats: int, time_budget_s: float) -> None:
+        self._world, self._repeats, self._budget_s = world, repeats, time_budget_s
         self._start, self._spent_s, self._left = time.perf_counter(), 0.0, 1
 
     def share(self, measurements: int) -> None:
-        """What is left of the budget is for so many."""
+        """Divide what is left of the budget among so many measurements."""
         self._left = measurements
 
     def take(self, work: Callable[[int], float]) -> Samples:
-        """Of work(calls), which returns this rank's seconds: the slowest rank's count. A first call warms up.
+        """Sample work(calls), which returns this rank's seconds: the slowest rank's count. A first call warms up.
 
         Fewer samples than repeats where the measurement's share of the budget ends, but not fewer than FEWEST.
         """
@@ -57,14 +57,15 @@ class Turns:
         return Samples(len(times), calls, median(times), min(times), max(times), median(processor))
 
     def _sample(self, work: Callable[[int], float], calls: int) -> tuple[float, float]:
-        """Seconds of a call on the slowest rank, and what it takes of all ranks' processors. What has passed is the
-        slowest rank's too: all decide alike.
+        """Return seconds of a call on the slowest rank, and what it takes of all ranks' processors.
+
+        What has passed is the slowest rank's too, so that all decide alike.
         """
-        self._ranks.meet()
+        self._world.comm.barrier()
         before_s = processor_s()
         own_s = work(calls)
         taken_s = processor_s() - before_s
-        everyone = self._ranks.everyone([own_s / calls, time.perf_counter() - self._start, taken_s / calls])
+        everyone = self._world.everyone([own_s / calls, time.perf_counter() - self._start, taken_s / calls])
         slowest = everyone.max(0).values
         self._spent_s = float(slowest[1])
         return float(slowest[0]), float(everyone[:, 2].sum())

@@ -1,0 +1,68 @@
+"""What a micro-benchmark is: options, what they measure, and how that is printed."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from engine.bench.world import World
+from engine.comm.launch import Launch
+from engine.errors import UsageError
+from engine.result.schema import Result
+
+Kind = Literal["gemm", "matmul", "memory", "latency", "collectives"]
+Table = tuple[Sequence[str], list[tuple[str, ...]]]
+"""A head, and rows."""
+FEWEST = 3
+"""Repeats of anything, with less of which no spread is known."""
+
+
+class Benchmark(ABC):
+    """What is measured: a dataclass of its options."""
+
+    kind: ClassVar[Kind]
+    dtype: str
+    unmeasured: ClassVar[str]
+    """The reason begins so where nothing could be measured."""
+    lost: ClassVar[str]
+    """The reason begins so where the ranks failed."""
+    between_ranks: ClassVar[bool] = False
+    """Whether it measures what lies between ranks: then the result says which network that is."""
+
+    @abstractmethod
+    def check(self, launch: Launch, device: torch.device) -> None:
+        """Raises UsageError for options that can't work."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The options as the result keeps them."""
+        return asdict(self)  # type: ignore[call-overload]
+
+    @abstractmethod
+    def measure(self, world: World, found: dict[str, Any]) -> None:
+        """Fill fields of the result as soon as they are known. Collective. Raises Unmeasurable, or one of LOST."""
+
+    @staticmethod
+    @abstractmethod
+    def table(result: Result) -> Table:
+        """Return the head and the rows of what a person reads."""
+
+
+def check_buffer(of: str, num_bytes: float | None, smallest: int, limit: int) -> None:
+    """Raises UsageError for a size with which nothing can be measured."""
+    if num_bytes is not None and not smallest <= num_bytes < limit:
+        raise UsageError(f"{of} has {smallest} bytes or more, but {num_bytes:g} were given.")
+
+
+def check_repeats(of: str, repeats: int) -> None:
+    """Raises UsageError for fewer than tell a spread."""
+    if repeats < FEWEST:
+        raise UsageError(f"{of} is repeated {FEWEST} times or more, but {repeats} was given.")
+
+
+def check_budget(time_budget_s: float) -> None:
+    """Raises UsageError for one in which nothing can be measured."""
+    if not time_budget_s > 0:
+        raise UsageError(f"A time budget is a positive number of seconds, but {time_budget_s:g} was given.")

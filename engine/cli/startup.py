@@ -1,0 +1,37 @@
+"""`bench startup`: what a rank of a very large job pays before it trains."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from engine.cli.told import Json, tell
+from engine.grid import Grid
+from engine.loading import loading
+from engine.models.choice import ModelChoice
+from engine.options import GRID, word
+
+
+def startup(
+    *,
+    grid: Annotated[Grid, word(Grid.parse, GRID), Parameter(help="the default has 32,768 ranks")] = Grid(8, 4, 16, 64),
+    model: Annotated[str | None, Parameter(help="of which more is measured, such as gpt-320b")] = None,
+    json: Json = False,
+) -> int:
+    """Measure what Grid and Comm, and a model's initial values and plan of a checkpoint, cost a rank of a large job."""
+    with loading():
+        import torch
+
+        from engine.bench import checkpoint, initial
+        from engine.bench.startup import measure
+
+    network = ModelChoice(model=model).resolve() if model else None
+    found = measure(grid)
+    words, record = f"{grid.size:,} ranks, {found}", {"ranks": grid.size, **asdict(found)}
+    if network is not None:
+        plan = checkpoint.measure(network, grid)
+        drawing = initial.measure(initial.largest(network, grid), grid, torch.device("cpu"))
+        words = f"{words}\n{network.name}, {plan}\n{network.name}, {drawing}"
+        record |= asdict(plan) | asdict(drawing)
+    tell(words, record, as_json=json)
+    return 0
