@@ -1,4 +1,4 @@
-"""ReFrame tests, one file a study: parameters, launch line, sanity, performance.
+"""ReFrame tests, one file a study: parameters, launch line, sanity, performance. What studies share is in base/.
 
-What the engine computes is asked for by its command line only; its grid, errors and file formats are shared.
+Of the engine they use the command line, and its records of grids, results and errors.
 """

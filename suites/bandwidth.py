@@ -17,11 +17,11 @@ from reframe.utility import typecheck as typ
 import systems
 from engine.result.links import Links
 from engine.result.schema import Result, parse
-from suites.engine_test import EngineTest
-from suites.kept import links_of, superseded
-from suites.night import NIGHTLY, Worth
-from suites.point_training import FEWEST_CORES, ON_THIS_MACHINE, SYSTEM
-from suites.series import CALIBRATION
+from suites.base.engine_test import EngineTest
+from suites.base.kept import links_of, superseded
+from suites.base.night import NIGHTLY, Worth
+from suites.base.point_training import FEWEST_CORES, ON_THIS_MACHINE, SYSTEM
+from suites.base.series import CALIBRATION
 from systems import store
 
 MOST_RANKS_HERE = 8

@@ -23,12 +23,12 @@ import systems
 from engine.grid import Grid
 from engine.peers.environments import lacking
 from engine.peers.registry import COMPARISONS
-from suites.matches import case_of, matches, our_micro_batch, room
-from suites.night import Worth
-from suites.point_training import ON_THIS_MACHINE, SYSTEM, PointTraining
-from suites.ratios import check_one_contest, contest_figures
-from suites.series import AUTO, Point
-from suites.training import planned_grid
+from suites.base.matches import case_of, matches, our_micro_batch, room
+from suites.base.night import Worth
+from suites.base.point_training import ON_THIS_MACHINE, SYSTEM, PointTraining
+from suites.base.ratios import check_one_contest, contest_figures
+from suites.base.series import AUTO, Point
+from suites.base.training import planned_grid
 
 
 @rfm.simple_test

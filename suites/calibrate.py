@@ -23,10 +23,10 @@ from engine.result import metrics
 from engine.result.device import GemmPoint
 from engine.result.provenance import processor, processor_name
 from engine.result.schema import Result, read
-from suites.kept import links_of, short
-from suites.running import run_reframe
-from suites.series import CALIBRATION
-from suites.submission import check_here
+from suites.base.kept import links_of, short
+from suites.base.running import run_reframe
+from suites.base.series import CALIBRATION
+from suites.base.submission import check_here
 from systems import Cores, Dtype, Fact, Measured, Performance, System, store
 
 ROOT = Path(__file__).parents[1]

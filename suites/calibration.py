@@ -7,8 +7,8 @@ reframe -c suites/calibration.py --system vcluster -r                      these
 import reframe as rfm
 from reframe.core.builtins import parameter
 
-from suites.point_training import SYSTEM, PointTraining
-from suites.series import CALIBRATION, points
+from suites.base.point_training import SYSTEM, PointTraining
+from suites.base.series import CALIBRATION, points
 
 
 @rfm.simple_test

@@ -24,9 +24,9 @@ from engine.result import choices, metrics
 from engine.result.gate import Outcome, all_of
 from engine.result.matmul import TunedShape
 from engine.result.names import UNTUNED
-from suites.point_training import SYSTEM, PointTraining
-from suites.ratios import Found, speed_up_figures
-from suites.series import points
+from suites.base.point_training import SYSTEM, PointTraining
+from suites.base.ratios import Found, speed_up_figures
+from suites.base.series import points
 
 POINTS = points("kernel_tuning", SYSTEM.name)
 

@@ -165,7 +165,7 @@ def allocation(checks: Iterable[Any]) -> str | None:
 
 
 def _ours(checks: Iterable[Any]) -> list[Any]:
-    """Those that tell what they take of an allocation (suites/allocation.py)."""
+    """Those that tell what they take of an allocation (suites/base/allocation.py)."""
     return [check for check in checks if hasattr(check, "node_hours")]
 
 

@@ -10,8 +10,8 @@ The report sets the times beside the order that the model gives; `par4d plan --v
 import reframe as rfm
 from reframe.core.builtins import parameter
 
-from suites.point_training import SYSTEM, PointTraining
-from suites.series import points
+from suites.base.point_training import SYSTEM, PointTraining
+from suites.base.series import points
 
 
 @rfm.simple_test

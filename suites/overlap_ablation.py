@@ -13,10 +13,10 @@ tell what others would gain.
 import reframe as rfm
 from reframe.core.builtins import parameter
 
-from suites.ablation import Ablation
-from suites.night import Worth
-from suites.point_training import SYSTEM
-from suites.series import points
+from suites.base.ablation import Ablation
+from suites.base.night import Worth
+from suites.base.point_training import SYSTEM
+from suites.base.series import points
 
 
 @rfm.simple_test

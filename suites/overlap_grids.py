@@ -10,9 +10,9 @@ from reframe.core.builtins import parameter
 
 from engine.overlap.flags import Overlap
 from engine.overlap.variants import alone
-from suites.ablation import Ablation
-from suites.point_training import SYSTEM
-from suites.series import points
+from suites.base.ablation import Ablation
+from suites.base.point_training import SYSTEM
+from suites.base.series import points
 
 
 @rfm.simple_test

@@ -11,10 +11,10 @@ import reframe as rfm
 from reframe.core.builtins import parameter, performance_function, run_after, run_before, variable
 from reframe.utility import typecheck as typ
 
-from suites.engine_test import EngineTest
-from suites.night import NIGHTLY, Worth
-from suites.point_training import SYSTEM, too_many_ranks
-from suites.series import CALIBRATION, points
+from suites.base.engine_test import EngineTest
+from suites.base.night import NIGHTLY, Worth
+from suites.base.point_training import SYSTEM, too_many_ranks
+from suites.base.series import CALIBRATION, points
 
 SIZES = {"cuda": "1024..65536", "cpu": "256..4096"}
 TIME_BUDGET_S = {"cuda": 90, "cpu": 12}

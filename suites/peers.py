@@ -18,11 +18,11 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.peers.registry import COMPARISONS
-from suites.engine_test import EngineTest
-from suites.point_training import SYSTEM, OfSeries
-from suites.ratios import check_one_contest, contest_figures
-from suites.series import points
-from suites.training import Refused
+from suites.base.engine_test import EngineTest
+from suites.base.point_training import SYSTEM, OfSeries
+from suites.base.ratios import check_one_contest, contest_figures
+from suites.base.series import points
+from suites.base.training import Refused
 
 
 def no_match(name: str, grid: str, model: str) -> str | None:

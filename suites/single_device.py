@@ -19,10 +19,10 @@ from reframe.utility import typecheck as typ
 from engine.errors import UsageError
 from engine.models.catalogue import lookup
 from engine.result.peers import Compared, PeersResult, Speed, parse, peak_bytes, speed
-from suites.engine_test import EngineTest
-from suites.point_training import SYSTEM, OfSeries
-from suites.series import points
-from suites.training import Refused
+from suites.base.engine_test import EngineTest
+from suites.base.point_training import SYSTEM, OfSeries
+from suites.base.series import points
+from suites.base.training import Refused
 
 
 @rfm.simple_test

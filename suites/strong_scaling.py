@@ -13,8 +13,8 @@ import reframe as rfm
 from reframe.core.builtins import parameter, performance_function, run_before
 
 from engine.result import metrics
-from suites.point_training import SYSTEM, PointTraining
-from suites.series import points
+from suites.base.point_training import SYSTEM, PointTraining
+from suites.base.series import points
 
 DAY_S = 86400
 

@@ -13,11 +13,11 @@ from reframe.core.exceptions import SanityError
 
 from engine.grid import Grid
 from engine.result import metrics
-from suites.corpus import Corpus
-from suites.curves import apart
-from suites.night import NIGHTLY, Worth
-from suites.point_training import SYSTEM
-from suites.training import Training
+from suites.base.corpus import Corpus
+from suites.base.curves import apart
+from suites.base.night import NIGHTLY, Worth
+from suites.base.point_training import SYSTEM
+from suites.base.training import Training
 
 
 @dataclass(frozen=True, slots=True)

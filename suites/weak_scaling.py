@@ -14,12 +14,12 @@ import reframe as rfm
 from reframe.core.builtins import fixture, parameter, run_after
 from reframe.core.exceptions import PerformanceError
 
-from suites.corpus import Corpus
-from suites.night import Worth
-from suites.point_training import SYSTEM, PointTraining
-from suites.series import points
-from suites.targets import published_rate, unreached
-from suites.training import SYNTHETIC
+from suites.base.corpus import Corpus
+from suites.base.night import Worth
+from suites.base.point_training import SYSTEM, PointTraining
+from suites.base.series import points
+from suites.base.targets import published_rate, unreached
+from suites.base.training import SYNTHETIC
 
 POINTS = points("weak_scaling", SYSTEM.name)
 ON_TEXT = SYSTEM.device.kind == "cpu"  # elsewhere data is made up unless a corpus is given

@@ -34,8 +34,8 @@ from engine.errors import EngineError, UsageError
 from night.procedure import report, run, say
 from night.session import ROOT, NightRun, night_name
 from reports.nights.told import UNKNOWN
+from suites.base.submission import check_here
 from suites.launcher import has_action
-from suites.submission import check_here
 
 EXAMPLE = "4h or 1h30m"
 SELECTING = ("--name", "--checkpath", "--tag", "--system")

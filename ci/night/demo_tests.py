@@ -11,7 +11,7 @@ from reframe.core.builtins import parameter, run_after, run_before
 
 from engine.result.links import Links
 from suites import bandwidth, peak
-from suites.training import Training
+from suites.base.training import Training
 
 
 @rfm.simple_test

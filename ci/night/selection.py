@@ -15,8 +15,10 @@ MARGIN = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A test as `reframe --describe` has it. node_hours: what a job of it takes, by earlier runs or at most; worth: as
-    suites/night.py has it; fixtures: the node-hours of the jobs that it needs besides, by name, which tests may share.
+    """A test as `reframe --describe` has it. worth: see suites/base/night.py.
+
+    node_hours: what a job of it takes, by earlier runs or at most. fixtures: the node-hours of the jobs that it needs
+    besides, by name, which tests may share.
     """
 
     name: str

@@ -14,8 +14,8 @@ from typing import Any
 from engine.errors import RunError
 from night.selection import Candidate
 from reports.nights.history import CHOSEN, DATABASE, NIGHT, said
-from suites.night import NIGHTLY
-from suites.running import LAUNCHER, run_reframe
+from suites.base.night import NIGHTLY
+from suites.base.running import LAUNCHER, run_reframe
 
 ROOT = Path(__file__).parents[2]
 NOT_KEPT = ("--setvar", "Bandwidth.keep=no")

@@ -18,7 +18,7 @@ from engine.planning.costs import Costs, run_links
 from engine.planning.fit import check_grid, check_memory, fits_nodes
 from engine.planning.grids import factorisations
 from engine.planning.memory import Workload
-from suites.series import AUTO, points
+from suites.base.series import AUTO, points
 
 FRONTIER = {"devices_per_node": 8, "device_memory": 64e9}
 MODEL = GPTConfig("m", layers=2, hidden=96, heads=12, vocabulary=100, sequence=16)

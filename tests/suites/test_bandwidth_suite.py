@@ -12,7 +12,7 @@ from engine.planning.collectives import Taken, moved_bytes
 from engine.planning.link import Timed
 from engine.result.links import CollectiveTime, FittedLink, Rings
 from engine.result.schema import parse
-from suites.kept import links_of, superseded
+from suites.base.kept import links_of, superseded
 from systems import Between, Measured, Performance, Source
 from systems.store import Name
 

@@ -14,7 +14,7 @@ from engine.planning.machine import Machine
 from engine.result.provenance import processor_name
 from reports.par4d import main
 from suites import calibrate
-from suites.series import CALIBRATION, points
+from suites.base.series import CALIBRATION, points
 from systems import Cores, Measured, Performance, Source, store
 
 SUITES = [word for suite in calibrate.SUITES for word in ("-c", f"suites/{suite}.py")]

@@ -38,7 +38,7 @@ ONE_EACH = [
 
 ENDLESS = """
     import reframe as rfm
-    from suites.training import Training
+    from suites.base.training import Training
 
     @rfm.simple_test
     class Endless(Training):

@@ -6,7 +6,7 @@ import pytest
 from cluster_command import CLUSTER, run, told
 
 import systems
-from suites.engine_test import scheduler_says
+from suites.base.engine_test import scheduler_says
 from virtual_cluster.command import parse
 
 

@@ -7,7 +7,7 @@ from running import Run, option, options, ranks, reframe, tells_a_hang_in_time
 
 import systems
 from engine.grid import Grid
-from suites.series import points
+from suites.base.series import points
 
 REMOTE = ["alps", "frontier", "perlmutter", "perlmutter80", "summit"]
 

@@ -10,7 +10,7 @@ from running import ONCE, Run, figures, option, options, project, ranks, reframe
 import systems
 from engine.grid import Grid
 from reports.load import load
-from suites.series import points
+from suites.base.series import points
 
 LOCAL = ["-c", "suites/kernel_tuning.py", "--system", "local", "-S", "model=gpt-test", *ONCE, "-r", "-n"]
 PRODUCTS, BOTH = "KernelTuning.*local-1-", "local-1-"

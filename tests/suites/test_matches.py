@@ -21,8 +21,8 @@ from engine.planning.bandwidth import Bandwidths
 from engine.planning.choose import choose_grid
 from engine.planning.fit import check_grid
 from engine.planning.memory import Workload
-from suites.matches import Match, case_of, matches, our_micro_batch, room
-from suites.series import AUTO, Point, points
+from suites.base.matches import Match, case_of, matches, our_micro_batch, room
+from suites.base.series import AUTO, Point, points
 
 NODE_HOURS = 2000
 OF_PEAK = 1 / 3

@@ -13,8 +13,8 @@ from running import option, reframe
 
 import systems
 from engine.peers.registry import COMPARISONS
+from suites.base.night import Worth
 from suites.launcher import allocation
-from suites.night import Worth
 
 NIGHT = ["-c", "suites", "-R", "-t", "nightly"]
 NODES, NODE_HOURS, MINUTES = 4, 2, 30

@@ -19,8 +19,8 @@ from engine.planning.choose import choose_grid
 from engine.planning.fit import check_grid
 from engine.planning.memory import Workload
 from engine.training.config import TrainConfig
-from suites import series, targets
-from suites.targets import published_rate
+from suites.base import series, targets
+from suites.base.targets import published_rate
 
 ROOT = Path(series.__file__).parents[1]
 PUBLISHED = ROOT / "reports" / "published" / "weak_scaling.csv"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import systems
-from suites.staging import ARCHIVE, NotStaged, command
+from suites.base.staging import ARCHIVE, NotStaged, command
 
 ROOT = Path(__file__).parents[2]
 (SLURM,) = systems.load("frontier").partitions

@@ -9,8 +9,8 @@ import reframe as rfm
 import reframe.utility.sanity as sn
 from reframe.core.builtins import run_before, sanity_function, variable
 
-from suites.allocation import Allocation
-from suites.point_training import SYSTEM
+from suites.base.allocation import Allocation
+from suites.base.point_training import SYSTEM
 
 FOLDER = "corpus"
 

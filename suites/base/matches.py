@@ -13,7 +13,7 @@ from engine.peers.memory import Room
 from engine.peers.registry import ALONE, COMPARISONS
 from engine.planning.memory import Workload
 from engine.planning.rank import Job
-from suites.series import Point, points
+from suites.base.series import Point, points
 from systems import System
 
 

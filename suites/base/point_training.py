@@ -8,8 +8,8 @@ from reframe.core.runtime import runtime
 from reframe.utility import typecheck as typ
 
 import systems
-from suites.series import AUTO, Point, too_long
-from suites.training import Refused, Training
+from suites.base.series import AUTO, Point, too_long
+from suites.base.training import Refused, Training
 
 SYSTEM = systems.load(runtime().system.name)
 ON_THIS_MACHINE = any(partition.scheduler == "local" for partition in SYSTEM.partitions)

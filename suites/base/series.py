@@ -1,4 +1,4 @@
-"""What each study runs on each system, as points. The data is in series.yaml."""
+"""What each study runs on each system, as points. The data is in suites/series.yaml."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from engine.planning.rank import Job
 from engine.schema import Record, first_problem
 from systems import Partition, System, TimeLimit, load, seconds
 
-FILE = Path(__file__).with_name("series.yaml")
+FILE = Path(__file__).parents[1] / "series.yaml"
 ANY_OTHER = "*"
 AUTO: Literal["auto"] = "auto"
 CALIBRATION = "calibration"

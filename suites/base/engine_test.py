@@ -15,10 +15,10 @@ from reframe.core.logging import getlogger
 from reframe.utility import typecheck as typ
 from reframe.utility.sanity import make_performance_function
 
-from suites import staging
-from suites.allocation import Allocation
-from suites.night import Worth
-from suites.transport import mismatch
+from suites.base import staging
+from suites.base.allocation import Allocation
+from suites.base.night import Worth
+from suites.base.transport import mismatch
 from systems import SystemFileError, references
 
 RESULT = "result.json"
@@ -49,7 +49,7 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
 
     device: cpu or cuda; unless set, what the system's devices are. ranks_per_node: at most, unless its devices are
     fewer. staged: whether ranks run from a folder of their own node (staging.py). record: the whole result, so that
-    ReFrame's run report and database suffice to rebuild a report. worth: to a night, as suites/night.py has it.
+    ReFrame's run report and database suffice to rebuild a report. worth: to a night, as suites/base/night.py has it.
     compare: whether what is slower than usual fails. referenced: the figures of which is known what is usual.
     """
 

@@ -11,8 +11,8 @@ from reframe.utility import typecheck as typ
 
 from engine.cli.main import main as engine
 from engine.result import metrics
-from suites.engine_test import EngineTest
-from suites.steps import counted_times_s
+from suites.base.engine_test import EngineTest
+from suites.base.steps import counted_times_s
 
 SYNTHETIC = "synthetic"
 

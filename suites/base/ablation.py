@@ -15,9 +15,9 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.overlap.flags import Overlap
 from engine.training.ablation import candidates, comparable
-from suites.point_training import PointTraining
-from suites.ratios import Found, speed_up_figures
-from suites.training import Refused
+from suites.base.point_training import PointTraining
+from suites.base.ratios import Found, speed_up_figures
+from suites.base.training import Refused
 
 LEARNING_RATE = 1e-6
 """So small that no step changes the network much: without clipping a long ablation might diverge otherwise, which would

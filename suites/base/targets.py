@@ -10,11 +10,11 @@ from typing import Any
 from engine import yaml_text
 from engine.result import gate
 from engine.result.interval import NOTHING_KNOWN, Interval, over_rounds
-from suites.steps import counted_times_s
+from suites.base.steps import counted_times_s
 
 REACHED = 0.8
 """Of a published rate, that much has to be reached."""
-FILE = Path(__file__).with_name("targets.yaml")
+FILE = Path(__file__).parents[1] / "targets.yaml"
 
 
 def published_rate(system: str, series: str, ranks: int) -> float | None:
