@@ -1,27 +1,46 @@
-"""What is checked, the most telling first: whether it works and is right, whether a step waits or hangs, how fast the
-largest network is, how fast others are, single figures, and what is left out first. No torch.
+"""The table of all checks, the most telling first: does it work, is it right, does a step wait or hang, how fast is the
+largest network, how fast are others, single figures, and what is left out first. No torch.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.result.gpu_check import Finding
 from gpu_check.judges import Judge
-from gpu_check.sizes import Training, largest, training
+from gpu_check.sizes import largest, training
 
-FAMILIES = ("gpt", "llama")
 REHEARSED = 0.5
-"""Of its seconds on a GPU, what a check of tiny networks needs on a processor."""
+"""A check of tiny networks needs this part of its seconds on a GPU where a processor rehearses it."""
+OPTIONS = {
+    "cuda": {
+        "contest": ("--jobs", "1", "--rounds", "3", "--threads", "4"),
+        "profile": ("--iterations", "14", "--warmup", "2", "--profile-iterations", "3..8"),
+        "memory": (),
+        "latency": (),
+        "half": ("--sizes", "4096..16384", "--time-budget", "4"),
+        "single": ("--sizes", "2048..8192", "--time-budget", "4"),
+    },
+    "cpu": {
+        "contest": ("--jobs", "1", "--rounds", "2", "--threads", "1"),
+        "profile": ("--iterations", "15", "--warmup", "1", "--profile-iterations", "3..14"),
+        "memory": ("--array-size", "4e6", "--repeats", "3"),
+        "latency": ("--samples", "50"),
+        "half": ("--sizes", "128,256"),
+        "single": ("--sizes", "128,256"),
+    },
+}
+"""How much each command measures, by the device; matrices of half and of single precision have sizes of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A process. words: of its command, the file that it writes as the last; judge: from the files of all processes of
-    the check to findings.
+    """A process of some Python module.
 
-    least_s: what a process takes, as far as that is known (budget.py). repeats: whether another one adds to what is
-    known, where a finding is undecided. processes: so many of them then come before the next check.
+    words: the module and its command, after which the file comes that it writes. judge: makes findings of the files of
+    all processes of the check. least_s: what a process takes, as far as that is known (budget.py). repeats: whether
+    another one adds to what is known, where a finding is undecided. processes: so many of them then come before the
+    next check. gpu_only: whether a rehearsal leaves it out, as another check differs by what it is run with only.
     """
 
     name: str
@@ -30,76 +49,69 @@ class Check:
     least_s: float
     repeats: bool = False
     processes: int = 1
+    gpu_only: bool = False
 
     @property
     def slug(self) -> str:
-        """Of its files."""
+        """The name as its files have it."""
         return self.name.replace(" ", "-").replace(",", "")
+
+    def on(self, device: str) -> "Check":
+        """The check with the device among its words, and the time that it takes there."""
+        where = (device,) if self.words[0] == "gpu_check" else ("--device", device, "--out")
+        return replace(
+            self, words=(*self.words, *where), least_s=self.least_s * (1.0 if device == "cuda" else REHEARSED)
+        )
 
 
 def checks(judge: Judge, memory_bytes: float, folder: Path, *, devices: int, tf32: bool) -> list[Check]:
-    """All of them for so many devices of so much memory; a rehearsal leaves out what differs by what it is run with
-    only.
+    """All checks for so many devices of so much memory, in their order.
 
-    folder: of what they write. tf32: whether the device knows it.
+    folder: where they write. tf32: whether the device knows that format.
     """
-    device, part = ("cuda", 1.0) if judge.on_gpu else ("cpu", REHEARSED)
+    on_gpu = judge.on_gpu
+    device = "cuda" if on_gpu else "cpu"
     whole, alone = largest(device, memory_bytes), largest(device, memory_bytes, alone=True)
-    trained = {family: training(family, device, memory_bytes) for family in FAMILIES}
-
-    def inside(name: str, least_s: float, of: Callable[[Sequence[Path]], list[Finding]] = judge.own) -> Check:
-        return Check(name, ("gpu_check", "inside", name, device), of, part * least_s, repeats=name == "flags")
-
-    def bench(
-        name: str, words: list[str], of: Callable[[Sequence[Path]], list[Finding]], least_s: float,
-        *, repeats: bool = False, processes: int = 1,
-    ) -> Check:  # fmt: skip
-        return Check(name, ("engine", *words, "--device", device, "--out"), of, part * least_s, repeats, processes)
-
-    def gemm(dtype: str) -> Check:
-        large = "4096..16384" if dtype in ("bf16", "tf32") else "2048..8192"
-        words = ["--sizes", large, "--time-budget", "4"] if judge.on_gpu else ["--sizes", "128,256"]
-        return bench(f"gemm, {dtype}", ["bench", "gemm", "--dtype", dtype, *words], judge.gemm, 10)
-
-    def contest(family: str, peer: str, of: Training, least_s: float, processes: int = 1) -> Check:
-        often = ["--jobs", "1", "--rounds", "3" if judge.on_gpu else "2", "--threads", "4" if judge.on_gpu else "1"]
-        words = ["bench", "peers", "--peer", peer, *of.options, *often]
-        return bench(
-            f"contest with {peer}, {family}", words, judge.contest(of), least_s, repeats=True,
-            processes=processes,
-        )  # fmt: skip
-
-    def tuner(of: Training) -> Check:
-        words = ["bench", "matmul", *of.network, "--micro-batch", str(of.sequences), "--twice"]
-        return bench("tuner, gpt", words, judge.matmul, 25, repeats=True)
-
-    often = ("14", "2", "3..8") if judge.on_gpu else ("15", "1", "3..14")
-    profile = ["train", *alone.options, "--data", "synthetic", "--profile", str(folder / "profile")]
-    for option, value in zip(("--iterations", "--warmup", "--profile-iterations"), often, strict=True):
-        profile += [option, value]
-    memory = ["bench", "memory", *([] if judge.on_gpu else ["--array-size", "4e6", "--repeats", "3"])]
-    latency = ["bench", "latency", *([] if judge.on_gpu else ["--samples", "50"])]
-    two = not judge.on_gpu or devices > 1
-    right = [inside("parity", 35), inside("streams", 40)]
-    waits = [inside("steady", 20), inside("network", 12), inside("lost", 40 if two else 8)]
-    products = gemm("bf16")
-    fast = [
+    gpt, llama = (training(family, device, memory_bytes) for family in ("gpt", "llama"))
+    two_ranks = devices > 1 or not on_gpu
+    options, part, bench = OPTIONS[device], ("gpu_check", "inside"), ("engine", "bench")
+    contest, gemm = (*bench, "peers", *options["contest"], "--peer"), (*bench, "gemm", "--dtype")
+    profile = ("engine", "train", *alone.options, "--data", "synthetic", "--profile", str(folder / "profile"))
+    tuner = (*bench, "matmul", *gpt.network, "--micro-batch", str(gpt.sequences), "--twice")
+    products = Check("gemm, bf16", (*gemm, "bf16", *options["half"]), judge.gemm, 10)
+    table = [
+        Check("parity", (*part, "parity"), judge.own, 35),
+        Check("streams", (*part, "streams"), judge.own, 40),
+        Check("steady", (*part, "steady"), judge.own, 20),
+        Check("network", (*part, "network"), judge.own, 12),
+        Check("lost", (*part, "lost"), judge.own, 40 if two_ranks else 8),
         products,
-        contest("gpt", "plain", whole, 60, processes=2 if judge.on_gpu else 1),  # one knows too little
-        bench("profile", profile, judge.profile(alone, folder / f"{products.slug}.json"), 40),
-    ]
-    of_parts = [inside("kernels", 50, judge.kernels), inside("flags", 20, judge.flags)]
-    single = [bench("memory", memory, judge.memory, 10), bench("latency", latency, judge.latency, 8)]
-    if not judge.on_gpu:
-        return [*right, *waits, *fast, *of_parts, tuner(trained["gpt"]), *single]
-    others = [
-        contest("gpt", "compile", trained["gpt"], 45),
-        contest("llama", "plain", trained["llama"], 35),
-        tuner(trained["gpt"]),
-    ]
-    first_left_out = [
-        contest("llama", "compile", trained["llama"], 35),
-        gemm("fp32"),
-        *([gemm("tf32")] if tf32 else []),
-    ]
-    return [*right, *waits, *fast, *of_parts, *others, *single, *first_left_out]
+        Check(
+            "contest with plain, gpt", (*contest, "plain", *whole.options), judge.contest(whole), 60, repeats=True,
+            processes=2 if on_gpu else 1,  # one knows too little
+        ),
+        Check(
+            "profile", (*profile, *options["profile"]), judge.profile(alone, folder / f"{products.slug}.json"), 40
+        ),
+        Check("kernels", (*part, "kernels"), judge.kernels, 50),
+        Check("flags", (*part, "flags"), judge.flags, 20, repeats=True),
+        Check(
+            "contest with compile, gpt", (*contest, "compile", *gpt.options), judge.contest(gpt), 45, repeats=True,
+            gpu_only=True,
+        ),
+        Check(
+            "contest with plain, llama", (*contest, "plain", *llama.options), judge.contest(llama), 35, repeats=True,
+            gpu_only=True,
+        ),
+        Check("tuner, gpt", tuner, judge.matmul, 25, repeats=True),
+        Check("memory", (*bench, "memory", *options["memory"]), judge.memory, 10),
+        Check("latency", (*bench, "latency", *options["latency"]), judge.latency, 8),
+        Check(
+            "contest with compile, llama", (*contest, "compile", *llama.options), judge.contest(llama), 35,
+            repeats=True, gpu_only=True,
+        ),
+        Check("gemm, fp32", (*gemm, "fp32", *options["single"]), judge.gemm, 10, gpu_only=True),
+        Check("gemm, tf32", (*gemm, "tf32", *options["half"]), judge.gemm, 10, gpu_only=True),
+    ]  # fmt: skip
+    known = [check for check in table if tf32 or check.name != "gemm, tf32"]
+    return [check.on(device) for check in known if on_gpu or not check.gpu_only]
