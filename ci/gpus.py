@@ -17,7 +17,7 @@ GPUS = re.compile(r"^    features: \[.*\b(cuda|rocm)\b.*\]", re.MULTILINE)
 
 
 def signs(text: str) -> tuple[list[str], dict[str, str]]:
-    """Of a system's file: which host names (regular expressions) and variables tell that this machine is it."""
+    """The host names (regular expressions) and variables by which a system's file tells that this machine is it."""
     found = HERE.search(text)
     if found is None:
         return [], {}
@@ -25,7 +25,7 @@ def signs(text: str) -> tuple[list[str], dict[str, str]]:
 
 
 def systems_here(folder: Path = ROOT / "systems") -> Iterator[tuple[str, str]]:
-    """Whose GPUs and the name of each system with GPUs that this machine is."""
+    """Each system with GPUs that this machine is: whose GPUs they are, and its name."""
     hosts = {socket.gethostname(), socket.getfqdn()}
     for file in sorted(folder.glob("*.yaml")):
         text = file.read_text()
@@ -37,7 +37,7 @@ def systems_here(folder: Path = ROOT / "systems") -> Iterator[tuple[str, str]]:
 
 
 def gpus(devices: Path = Path("/dev")) -> str:
-    """Those that the kernel's drivers offer to this machine's processes."""
+    """Whose GPUs the kernel's drivers offer to this machine's processes."""
     if (devices / "kfd").exists():
         return "rocm"
     return "cuda" if (devices / "nvidiactl").exists() else "none"

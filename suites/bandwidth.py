@@ -59,10 +59,10 @@ class Bandwidth(EngineTest):
     def take_figures(self) -> None:
         """A dry run measures nothing."""
         if not self.is_dry_run():
-            self.add_figures(self.told(self.links))
+            self.add_figures(self.figures_of(self.links))
 
-    def told(self, links: Links) -> dict[str, tuple[float | None, str]]:
-        """What is measured of them."""
+    def figures_of(self, links: Links) -> dict[str, tuple[float | None, str]]:
+        """What the test measures of the links."""
         return figures(links)
 
     @run_before("performance")

@@ -30,7 +30,7 @@ FOLDER = Path(__file__).parent
 
 
 class Count(Record):
-    """A whole number and where it comes from."""
+    """A whole number, and the source that gives it."""
 
     value: int = Field(gt=0)
     source: str = Field(min_length=1)
@@ -53,9 +53,9 @@ class Variables(Record):
 class Transport(Record):
     """The network that NCCL (or RCCL) has to take between nodes there.
 
-    networks: its names, as NCCL's log prints them. provider: libfabric's, where it is one of several. nccl_net: what
-    NCCL_NET is between nodes, so that NCCL takes no other one; a job of one node may have no network at all. env_vars:
-    how it is tuned. remedy: what to do where NCCL took another one, the end of a sentence.
+    networks: its names, as NCCL's log prints them. provider: the provider of libfabric, where there are several.
+    nccl_net: the value of NCCL_NET between nodes, so that NCCL takes no other one; a job of one node may have none at
+    all. env_vars: tune it. remedy: says what to do where NCCL took another one, as the end of a sentence.
     """
 
     networks: Names
@@ -66,10 +66,10 @@ class Transport(Record):
 
 
 class Node(Record):
-    """One node. Bandwidths are bytes/s in one direction.
+    """What one node has. Bandwidths are bytes/s in one direction.
 
-    intra_node_bytes_per_s: between two devices of the node; where the links differ, the slowest of them. memory_bytes:
-    of its processors.
+    intra_node_bytes_per_s: what two devices of the node send each other; where the links differ, the slowest of them.
+    memory_bytes: the memory of its processors.
     """
 
     devices: Count | None = None
@@ -88,7 +88,7 @@ def _pattern(text: str) -> str:
 
 
 class Here(Record):
-    """How to tell that this machine is the system: a host name that matches, or a variable that has the value."""
+    """This machine is the system if its host name matches one of these, or a variable has the value given here."""
 
     hostnames: tuple[Annotated[str, AfterValidator(_pattern)], ...] = ()
     environment: dict[str, str] = {}
@@ -98,7 +98,7 @@ TimeLimit = Annotated[str, Field(pattern=r"^(\d+h)?(\d+m)?$", min_length=2)]
 
 
 def seconds(time_limit: str) -> int:
-    """Of a time limit such as 1h30m."""
+    """The seconds of a time limit such as 1h30m."""
     hours, minutes = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?", time_limit).groups(default="0")  # type: ignore[union-attr]
     return 3600 * int(hours) + 60 * int(minutes)
 
@@ -118,13 +118,13 @@ class Partition(Record):
     """A ReFrame partition, in ReFrame's words where it has them.
 
     access: an option that speaks of {account} is left out where the environment names no account.
-    devices_option: how a job asks for {devices} GPUs of each node, which on Slurm goes without saying.
-    launcher_options: for the launch line. full_node_options: more of them, for jobs whose ranks fill their nodes.
-    cancel_reasons: of those that Slurm gives for a waiting job, up to a comma, the ones that no waiting mends.
+    devices_option: how a job asks for {devices} GPUs of each node; on Slurm this has a default.
+    launcher_options: stand in the launch line. full_node_options: are added for jobs whose ranks fill their nodes.
+    cancel_reasons: reasons (up to a comma) for which Slurm lets a job wait, and which no waiting mends.
     transport: what NCCL has to take there, where the machine has a network that it doesn't take by itself.
     longest_jobs: what the queue allows, where that depends on a job's nodes.
-    max_jobs: at once; two jobs that measure would disturb each other where they share a network.
-    time_limit: of one training run there.
+    max_jobs: how many may run at once; two that measure disturb each other where they share a network.
+    time_limit: how long one training run may take there.
     """
 
     name: str = Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_-]*$")
@@ -146,7 +146,7 @@ class Partition(Record):
 
 
 class System(Record):
-    """A machine."""
+    """A machine: how to know it, its hardware, and its partitions."""
 
     name: str
     title: str = Field(min_length=1)
@@ -169,7 +169,7 @@ class System(Record):
 
 
 def names() -> tuple[str, ...]:
-    """The name of every system, those of one file each, in alphabetical order."""
+    """The names of all systems in alphabetical order; each has a file."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 
@@ -181,7 +181,7 @@ def load(name: str) -> System:
 
 
 def here() -> System:
-    """The system this machine is, of several the first by name; what any machine is, by its hosts, comes last."""
+    """The system that this machine is. Of several it is the first by name, but one that any machine is comes last."""
     mine = [system for system in map(load, names()) if system.is_here()]
     if not mine:
         raise UsageError(
@@ -215,7 +215,7 @@ def _keys(path: Path) -> dict[str, Any]:
 
 
 def _over(other: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Keys of its own in place of the other's; partitions of its own have so what the other's of that name have."""
+    """The other's keys, with those of its own in their place; so it is with the keys of each partition, by name."""
     partitions = {one["name"]: one for one in other["partitions"]}
     match own.get("partitions"):
         case [*given] if all(isinstance(one, dict) for one in given):

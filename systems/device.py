@@ -14,11 +14,10 @@ FOLDER = Path(__file__).parent / "devices"
 
 
 class Device(Record):
-    """One device. Peaks are flop/s by dtype, those of dense matrix products.
+    """One device. Peaks are flop/s of dense matrix products, by dtype.
 
-    name: of a GPU, the whole one that PyTorch gives it, by which devices/ has the rest. empirical_peak_flops: the best
-    a GEMM benchmark has sustained, and at which size its source says. memory_bytes_per_s: of its own memory, as
-    advertised.
+    name: a GPU has the whole name that PyTorch gives it, by which devices/ has the rest. empirical_peak_flops: the best
+    that a GEMM benchmark has sustained; the source says at which size. memory_bytes_per_s: is as advertised.
     """
 
     name: str = Field(min_length=1)
@@ -30,7 +29,7 @@ class Device(Record):
 
 
 class Advertised(Record):
-    """What a maker says of a device. aliases: other names by which PyTorch knows it, on older drivers."""
+    """What a maker says of a device. aliases: names that PyTorch gives it on older drivers."""
 
     aliases: tuple[str, ...] = ()
     memory_bytes: Fact
@@ -47,7 +46,7 @@ class Devices(Record):
 
 @cache
 def devices() -> dict[str, Device]:
-    """Every device of the folder, by each name it has. Raises SystemFileError for a bad file."""
+    """All devices of the folder, by each of their names. Raises SystemFileError for a bad file."""
     found: dict[str, Device] = {}
     for path in sorted(FOLDER.glob("*.yaml")):
         family = read_as(Devices, path, what="a devices", holds="kind and devices")
@@ -70,7 +69,7 @@ def device_called(name: str) -> Device | None:
 
 
 def completed(given: Any) -> Any:
-    """A device of a system's file with all that is advertised of it. What the file says goes first, peaks by dtype."""
+    """Add to a device of a system's file what is advertised of it. What the file says counts, also for one dtype."""
     if not isinstance(given, dict) or not isinstance(name := given.get("name"), str):
         return given
     known = device_called(name)

@@ -1,4 +1,4 @@
-"""Reading a file of this folder: YAML that is a record, or one sentence that says what is wrong with it."""
+"""A file of this folder is YAML and becomes a record, or else one sentence says what is wrong with it."""
 
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,15 +18,15 @@ class SystemFileError(UsageError):
 
 
 def read_as(kind: type[_Kind], path: Path, *, what: str, holds: str, **given: str) -> _Kind:
-    """A file as such a record. what: its name in errors; holds: some of its keys; given: what isn't in the file.
+    """Read a file as a record of that kind. Raises SystemFileError.
 
-    Raises SystemFileError.
+    what: what errors call it. holds: some of its keys, for errors. given: fields that aren't in the file.
     """
     return as_record(kind, given | read_data(path, what=what, holds=holds), path, what=what)
 
 
 def as_record(kind: type[_Kind], data: dict[str, Any], path: Path, *, what: str) -> _Kind:
-    """Keys of that file as such a record. Raises SystemFileError."""
+    """Make a record of the keys of that file. Raises SystemFileError."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
@@ -36,7 +36,7 @@ def as_record(kind: type[_Kind], data: dict[str, Any], path: Path, *, what: str)
 
 
 def read_data(path: Path, *, what: str, holds: str) -> dict[str, Any]:
-    """The keys of a file, whatever they are; the words are as of read_as. Raises SystemFileError."""
+    """The keys of a file, unchecked. what and holds: see read_as. Raises SystemFileError."""
     try:
         data: Any = yaml_text.parse(path.read_text())
     except OSError as error:

@@ -9,7 +9,7 @@ from reframe.core.schedulers import Job
 
 @register_launcher("torchrun-one-node")
 class TorchrunLauncher(JobLauncher):
-    """As many processes as the job has tasks, on this node, by PyTorch's own launcher; a single task needs none."""
+    """PyTorch's own launcher starts the job's tasks on this node; a single task needs no launcher."""
 
     def command(self, job: Job) -> list[str]:
         if job.num_tasks == 1:
@@ -21,7 +21,7 @@ class TorchrunLauncher(JobLauncher):
 
 @register_launcher("jsrun")
 class JsrunLauncher(JobLauncher):
-    """One resource set a task, of one device each, filling a node before the next."""
+    """Each task is a resource set with one device; a node is filled before the next."""
 
     def command(self, job: Job) -> list[str]:
         per_host = job.num_tasks_per_node or 1

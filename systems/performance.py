@@ -14,31 +14,31 @@ Dtype = Literal["bf16", "fp16", "fp32", "tf32", "fp64"]
 
 
 class Fact(Record):
-    """A number and where it comes from."""
+    """A number, and the source that gives it."""
 
     value: float = Field(gt=0)
     source: str = Field(min_length=1)
 
 
 class Cores(Record):
-    """What processors a machine has for its ranks: so many of both there were on each running kernel."""
+    """How many ranks ran under one operating system, and how many cores they shared."""
 
     ranks: int = Field(gt=0)
     cores: float = Field(gt=0)
 
     def ranks_a_core(self, ranks: int) -> float:
-        """Of a job of so many ranks, that take turns; at least 1."""
+        """How many ranks of such a job take turns on a core; at least 1."""
         return max(1.0, min(ranks, self.ranks) / self.cores)
 
 
 class Performance(Record):
     """What the performance model takes besides (engine/planning/machine.py says what each number is).
 
-    products, link, fading, slowdown: fitted to the measured times that fitted_to names. spread: of the errors that are
-    left. modes: of the empirical peak, which is that of NN, what products reach in a mode; all of it where that isn't
-    told. peak_flops, memory_bytes_per_s, kernel_s: of one rank while all work, where the device is a share of
-    something. by_size: flop/s that square matrix products of so many rows reach. shared: by ranks that take turns on
-    cores, in which case all of it is of one rank's share.
+    products, link, fading, slowdown: were fitted to the measured times that fitted_to names. spread: how far the errors
+    that are left lie apart. modes: the part of the empirical peak, which is that of mode NN, that products reach in a
+    mode; 1 for a mode that isn't given. peak_flops, memory_bytes_per_s, kernel_s: are those of one rank while all work,
+    where ranks share a device. by_size: flop/s that square matrix products of so many rows reach. shared: the cores on
+    which ranks take turns; all numbers are those of one rank's share then.
     """
 
     products: float = Field(gt=0, le=1)

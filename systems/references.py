@@ -22,13 +22,13 @@ from engine.schema import Record
 from systems.files import SystemFileError, read_as, read_data
 
 FOLDER = Path(os.environ.get("PAR4D_REFERENCES") or Path(__file__).parent / "references").resolve()
-"""PAR4D_REFERENCES names another one, for who may not write into the project."""
+"""PAR4D_REFERENCES names another folder, for users who may not write into the project."""
 if os.environ.get("PAR4D_REFERENCES"):
     os.environ["PAR4D_REFERENCES"] = str(FOLDER)  # for programs that are started in another folder
 SCHEMA: Literal["par4d.references"] = "par4d.references"
 VERSION: Literal[1] = 1
 FEWEST_JOBS = 20
-"""With fewer nothing is known of how a figure varies."""
+"""Fewer jobs say nothing of how a figure varies."""
 
 LEAST = 0.02
 """The least change that counts, as a fraction."""
@@ -40,8 +40,9 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Key(NamedTuple):
-    """What jobs have to have in common to be compared. options: of the command, what only tells of the machine or of
-    where files are left out.
+    """What jobs have to have in common to be compared.
+
+    options: the command's, without those that only describe the machine or say where files are.
     """
 
     partition: str
@@ -54,7 +55,7 @@ class Key(NamedTuple):
 
     @property
     def name(self) -> tuple[str, str]:
-        """The test and its point, as name_of has them."""
+        """The test and its point, as name_of gives them."""
         return self.test, self.point
 
 
@@ -62,7 +63,7 @@ _OF_THE_MACHINE = frozenset(
     {"--label", "--out", "--timeout", "--meeting-timeout", "--peak-flops", "--empirical-peak-flops"}
     | {"--link-bytes-per-s", "--intra-node-bytes-per-s", "--device-memory"}
 )
-"""Options, with the word behind each: where a result goes, and facts of the machine, which change no work."""
+"""These options and their values change no work: they say where a result goes, and what the machine is."""
 _PATHS = frozenset({"--data"})
 
 
@@ -71,7 +72,7 @@ _REPETITION = re.compile(r" %?\.repeat_no=\d+")
 
 
 def key_of(*, partition: str, display_name: str, ranks: int, words: Iterable[str], record: Mapping[str, Any]) -> Key:
-    """Of a test case: its name as ReFrame shows it, the words of its launch line and its result, {} if it has none."""
+    """The key of a test case, by its name in ReFrame, the words of its launch line, and its result or {}."""
     test, point = name_of(display_name)
     config = record.get("config")
     known = list(words)
@@ -88,7 +89,7 @@ def key_of(*, partition: str, display_name: str, ranks: int, words: Iterable[str
 
 
 def name_of(display_name: str) -> tuple[str, str]:
-    """A test's name and its point, the same for every repetition."""
+    """A test's name and its point, which all its repetitions share."""
     test, _, point = _REPETITION.sub("", display_name).partition(" ")
     return test, point.replace("%", "").strip()
 
@@ -98,7 +99,7 @@ def _value(words: list[str], option: str) -> str:
 
 
 def _work(words: Iterable[str]) -> Iterator[str]:
-    """Of a launch line the words that say what is computed."""
+    """The words of a launch line that say what is computed."""
     given = iter(words)
     for word in given:
         if word in _OF_THE_MACHINE:
@@ -119,9 +120,9 @@ def worse_by(unit: str) -> int:
 
 
 class Reference(Record):
-    """A figure: the median of its jobs, and the median of their absolute deviations from it, each night counting the
-    same. within: what such deviations would be if nights didn't differ, only jobs of one night; None where too few
-    nights have several jobs to say.
+    """The median of a figure over jobs, and the median of their absolute deviations from it; all nights count alike.
+
+    within: what the deviations would be if only jobs of one night differed; None where too few nights have several.
     """
 
     unit: str = Field(min_length=1)
@@ -132,7 +133,7 @@ class Reference(Record):
     nights: int = Field(gt=0)
 
     def as_reframe(self) -> tuple[float, float | None, float | None, str]:
-        """ReFrame's reference: what a job alone fails that is worse by LEAST, and by so many MADS."""
+        """ReFrame's reference, which a single job fails if it is worse by LEAST, and by MADS deviations."""
         most = max(LEAST, MADS * self.mad / self.median)
         worse = worse_by(self.unit)
         lower, upper = -min(most, 1.0) if worse < 0 else None, most if worse > 0 else None
@@ -140,8 +141,9 @@ class Reference(Record):
 
 
 class Series(Record):
-    """The jobs of one key. first, last: when the sessions of its first and last job began; versions, commits, devices:
-    each that they had.
+    """The jobs of one key.
+
+    first, last: when the sessions of its first and last job began. versions, commits, devices: all that they had.
     """
 
     partition: str
@@ -166,7 +168,7 @@ class Series(Record):
 
 
 class References(Record):
-    """A system's file. made: when; commit: of this project then; digest: of all the series, so that an edit shows."""
+    """A system's file. commit: the project's when the file was made. digest: shows that a series was edited."""
 
     schema_: Literal["par4d.references"] = Field(default=SCHEMA, alias="schema")
     version: Literal[1] = VERSION
@@ -188,18 +190,18 @@ class References(Record):
 
 
 def digest(series: Iterable[Series]) -> str:
-    """Of the numbers and words of some series."""
+    """A hash of all that some series say."""
     text = json.dumps([one.model_dump(mode="json") for one in series], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def path_of(name: str) -> Path:
-    """A system's file, whether it is there or not."""
+    """The path of a system's file, whether it is there or not."""
     return FOLDER / f"{name}.yaml"
 
 
 def references(name: str) -> References | None:
-    """A system's; None where none were made. Raises SystemFileError for a file that can't be used."""
+    """A system's references; None where none were made. Raises SystemFileError for a file that can't be used."""
     return read(path_of(name), name) if path_of(name).exists() else None
 
 
@@ -222,7 +224,7 @@ def _once(path: Path, changed_ns: int, name: str) -> References:
 
 
 def read(path: Path, name: str) -> References:
-    """A file of a system's references. Raises SystemFileError for one of another schema or system, or edited."""
+    """Read a file of references. Raises SystemFileError for one of another schema or system, or one that was edited."""
     return _once(path, path.stat().st_mtime_ns, name)
 
 

@@ -16,13 +16,13 @@ RESULTS = "results/reframe"
 SLURM_DEVICES = "--gpus-per-node={devices}"
 REPORT = {"report_file": f"{RESULTS}/run-report-{{sessionid}}.json"}
 OFTEN = {"poll_rate_min": 4}
-"""Where the scheduler is one's own: a job of seconds has ended long before ReFrame's own rate, which falls, sees it."""
+"""How often ReFrame asks a scheduler of one's own: its usual rate falls, and sees a job of seconds much too late."""
 
 __all__ = ["launchers", "site_configuration"]  # importing launchers is what registers them
 
 
 def account() -> str | None:
-    """The account jobs are charged to, as the environment names it."""
+    """The account that jobs are charged to, as the environment names it."""
     return os.environ.get("PAR4D_ACCOUNT") or os.environ.get("SBATCH_ACCOUNT")
 
 
@@ -32,12 +32,12 @@ def access(partition: Partition) -> list[str]:
 
 
 def variables(partition: Partition) -> dict[str, str]:
-    """Of every job there, those of its network included."""
+    """The environment variables of every job there, with those of its network."""
     return partition.env_vars | (partition.transport.env_vars.value if partition.transport else {})
 
 
 def prepared(partition: Partition) -> list[str]:
-    """Commands that every job there begins with.
+    """The commands that every job there begins with.
 
     What a site or a user, or a module of either, has set of NCCL's log would keep the engine from reading in it which
     network was taken. NCCL_NET may be a module's too.

@@ -20,12 +20,14 @@ FOLDER = Path(__file__).parent / "measured"
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Pair = Annotated[str, Field(pattern=r"^[1-9]\d{0,8}x[1-9]\d{0,8}$")]
-"""G0xG1: groups of G1 ranks that are G0 apart."""
+"""G0xG1 stands for groups of G1 ranks that are G0 apart."""
 
 
 class Source(Record):
-    """Where the numbers come from. device: what a rank's device calls itself, for CPUs the processor; processor: all
-    that tells it from others of that name. commit: of this project, "modified" where files differed from it.
+    """Where the numbers come from.
+
+    device: what a rank's device (or processor) calls itself. processor: all that tells it from others of that name.
+    commit: the project's, with "modified" where files differed from it.
     """
 
     command: str = Field(min_length=1)
@@ -41,18 +43,18 @@ Kinds = dict[Name, Rate]
 
 
 class OfProcessor(Record):
-    """What a collective takes of a rank's processor (engine/planning/collectives.py): seconds a step and a byte."""
+    """The processor time that a collective takes of each rank (engine/planning/collectives.py), by step and by byte."""
 
     step_s: NotNegative
     byte_s: NotNegative
 
 
 class Between(Record):
-    """Between nodes, in bytes/s of a ring and one direction.
+    """What rings reach between nodes, in bytes/s and one direction.
 
-    bytes_per_s: one rank a node, nothing beside it, the three collectives together; kinds: each of them. shared: all
-    ranks of all nodes at once, each ring's. step_s, half_bytes: of the Link (engine/planning/collectives.py) that fits
-    small messages too, whose bandwidth is link_bytes_per_s. processor: what each kind takes of a processor; empty for
+    bytes_per_s: the rate of one rank a node with nothing beside it, over the three collectives; kinds: that of each.
+    shared: each ring's rate while all ranks of all nodes communicate. link_bytes_per_s, step_s, half_bytes: the Link
+    (engine/planning/collectives.py) that fits small messages too. processor: the processor time of each kind; empty for
     accelerators, and where it wasn't measured.
     """
 
@@ -70,12 +72,13 @@ class Between(Record):
 
 
 class Measured(Record):
-    """One system's. intra: within a node, in bytes/s of each ring, while all of a node communicate at once, the three
-    collectives together; intra_kinds: each of them. intra_step_s, intra_processor: as of Between, among all ranks of a
-    node; both are measured of processors alone.
+    """What was measured on one system.
 
-    message_bytes: of the largest buffer, in or out. devices_per_node: ranks that a node had. performance: of the same
-    devices; None where only the links were measured.
+    intra: what each ring within a node reaches while all of the node communicate, in bytes/s over the three
+    collectives; intra_kinds: the same of each. intra_step_s, intra_processor: are as Between has them, among all ranks
+    of a node, and are measured on processors only. message_bytes: the size of the largest buffer, in or out.
+    devices_per_node: how many ranks a node had. performance: what the same devices reach; None where only the links
+    were measured.
     """
 
     date: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
@@ -90,11 +93,11 @@ class Measured(Record):
     performance: Performance | None = None
 
     def intra_of(self) -> dict[tuple[int, int], float]:
-        """The same by (G0, G1)."""
+        """The rates within a node, by (G0, G1)."""
         return {_numbers(pair): rate for pair, rate in self.intra.items()}
 
     def kinds_of(self) -> dict[tuple[int, int], dict[str, float]]:
-        """Of what a pair (G0, G1) has for all, the part that each collective has."""
+        """Each collective's rate by that of all three, for each pair (G0, G1)."""
         return {
             _numbers(pair): {kind: rate / self.intra[pair] for kind, rate in kinds.items()}
             for pair, kinds in self.intra_kinds.items()
@@ -116,7 +119,7 @@ def measured(name: str) -> Measured | None:
 
 
 def keep(name: str, found: Measured) -> Path:
-    """Write it in place of what was measured before. Returns the file. Raises OSError where it can't be written."""
+    """Replace what was measured before; returns the file. Raises OSError where it can't be written."""
     path = FOLDER / f"{name}.yaml"
     head = f"# Measured on {name}. Links: bytes per second of a ring, in one direction.\n"
     body = yaml.safe_dump(as_data(found), sort_keys=False, allow_unicode=True, width=120)
@@ -125,5 +128,5 @@ def keep(name: str, found: Measured) -> Path:
 
 
 def as_data(found: Measured) -> dict[str, object]:
-    """As the file has it."""
+    """The keys and values of its file."""
     return found.model_dump(mode="json", exclude_none=True, exclude_defaults=True)

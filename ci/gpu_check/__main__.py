@@ -7,7 +7,7 @@ NEEDED = ("torch", "numpy", "pydantic", "cyclopts", "yaml")
 
 
 def main() -> int:
-    """The exit code."""
+    """Run the command, or the part that it names; returns the exit code."""
     if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
         sys.stderr.write(
             f"gpu: {sys.executable} has no {', '.join(missing)}: name the wheels, and those that they depend on, on "

@@ -23,8 +23,8 @@ DEVICE_HELP = "cpu rehearses: tiny sizes, and nothing that is timed is judged"
 PEAK_HELP = "advertised dense bf16 peak of one device, where systems/devices has none, such as 181e12 for an MI210"
 EXIT_CODES = {"ok": 0, "failed": 1, "undecided": 2}
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""The last one comes with a terminal that is lost."""
-MINUTES_HELP = "for all of it: what no longer fits is told as not run"
+"""SIGHUP comes with a terminal that is lost."""
+MINUTES_HELP = "for all of it: what no longer fits is shown as not run"
 
 
 def gpu(
@@ -81,7 +81,7 @@ def gpu(
 
 
 def judge_of(name: str, device: Literal["cuda", "cpu"], peak_flops: float | None) -> Judge:
-    """By what is advertised of the GPU of that name, where it is known. peak_flops: bf16's, which goes first."""
+    """The judge who knows what is advertised of the GPU of that name. peak_flops: counts for bf16 in its place."""
     known = systems.device_called(name) if device == "cuda" else None
     peaks = {str(dtype): fact.value for dtype, fact in known.peak_flops.items()} if known else {}
     if peak_flops is not None:
@@ -91,7 +91,7 @@ def judge_of(name: str, device: Literal["cuda", "cpu"], peak_flops: float | None
 
 
 def table(result: GpuCheck) -> str:
-    """For a person: a line a finding, and how many came out how."""
+    """The findings for a person, each in a line, and how many came out how."""
     rows = [("check", "figure", "wanted", "outcome")]
     for one in result.findings:
         figure = "" if one.figure is None else f"{one.figure:.4g} {one.unit}".rstrip()
@@ -99,10 +99,10 @@ def table(result: GpuCheck) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     outcomes = [one.status for one in result.findings]
-    told = [f"{outcomes.count(name)} {name}" for name in dict.fromkeys(outcomes)]
+    counts = [f"{outcomes.count(name)} {name}" for name in dict.fromkeys(outcomes)]
     explained = [one for one in result.findings if one.status in ("fail", *UNJUDGED) or _without_figure(one)]
     reasons = [f"{one.name}: {one.sentence}" for one in explained]
-    return "\n".join([*lines, "", *reasons, f"{', '.join(told)} in {result.seconds:.0f} s on {result.device_name}"])
+    return "\n".join([*lines, "", *reasons, f"{', '.join(counts)} in {result.seconds:.0f} s on {result.device_name}"])
 
 
 def _without_figure(finding: Finding) -> bool:
@@ -111,21 +111,21 @@ def _without_figure(finding: Finding) -> bool:
 
 
 def end_by_signals() -> None:
-    """End the check, and the process that is running, by each of those that it was not told to ignore, as by nohup."""
+    """Let each signal of ENDING end the check and the process that is running, unless it is ignored, as under nohup."""
     for number in ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _end)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """As an exception, so that the process that is running is ended first: no other signal may come between."""
+    """Raise an exception, so that the process that is running is ended first; no other signal may come between."""
     for other in ENDING:
         signal.signal(other, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
 
 def main() -> int:
-    """`ci/gpu`, after its wheels."""
+    """Run `ci/gpu`, whose wheels are installed already."""
     app = program("ci/gpu")
     app.default(gpu)
     return run(app)

@@ -1,4 +1,4 @@
-"""Whether functions can be compiled for the device at all: told before anything is, with what to do where not."""
+"""Can functions be compiled for the device at all? The answer comes first, with what to do where they can't."""
 
 import time
 
@@ -15,8 +15,8 @@ def compiler(device: torch.device) -> Finding:
     if device.type != "cuda":
         return Finding(name=NAME, status="told", sentence="processors run the functions as they are written")
     if disabled():
-        told = "TORCH_COMPILE_DISABLE=1 has all functions run as they are written: unset it to have them compiled"
-        return Finding(name=NAME, status="told", sentence=told)
+        sentence = "TORCH_COMPILE_DISABLE=1 has all functions run as they are written: unset it to have them compiled"
+        return Finding(name=NAME, status="told", sentence=sentence)
     start = time.monotonic()
     why = why_not(device)
     sentence = "with nothing kept from before" if why is None else f"{why}. {REMEDY}"

@@ -1,4 +1,4 @@
-"""What all overlap flags cost on one rank, where no communication can be hidden: in turns with none, in one process."""
+"""All overlap flags take turns with none in one process, on one rank, where there is no communication to hide."""
 
 import time
 
@@ -21,7 +21,7 @@ TURNS = {"cpu": Turns(rounds=3, steps=1, warmup=1), "cuda": Turns(rounds=6, step
 
 
 def cost(device: torch.device) -> Finding:
-    """The paired ratio of their step times in this process. Without clipping, so that the optimizer steps by bucket."""
+    """The paired ratio of their step times. Nothing is clipped, so that the optimizer steps by bucket."""
     chosen = ONE_RANK[device.type]
     case = Case(
         model=chosen.choice.resolve(), sequences=chosen.sequences, precision=chosen.precision,

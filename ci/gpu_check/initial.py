@@ -1,4 +1,4 @@
-"""Initial values: whether a GPU draws those of a processor, and how fast."""
+"""Does a GPU draw the initial values that a processor draws, and how fast?"""
 
 from collections.abc import Iterator
 from statistics import median
@@ -13,11 +13,11 @@ from engine.result.gpu_check import Finding
 
 ROWS, COLUMNS, EPS = 1 << 10, 1 << 11, 4.0
 SHAPE = {"cpu": (1 << 10, 1 << 11), "cuda": (1 << 14, 1 << 14)}
-"""Of what is timed."""
+"""The shape of the weight whose drawing is timed."""
 
 
 def initial_values(device: torch.device) -> Iterator[Finding]:
-    """Against the processor's in float64: without MKL its own erfinv is coarser than a GPU's in fp32."""
+    """Compare them with the processor's in float64: without MKL its own erfinv is coarser than a GPU's in fp32."""
     yield _right(device)
     timed = Placement("weight", SHAPE[device.type], NORMAL, True, Gaussian(0.02))
     drawing = measure(timed, Grid(), device)
@@ -31,7 +31,7 @@ def initial_values(device: torch.device) -> Iterator[Finding]:
 
 
 def _right(device: torch.device) -> Finding:
-    """Of a weight of more than 2^32 elements, the last rows."""
+    """Compare the last rows of a weight of more than 2^32 elements."""
     whole = Placement("weight", (1 << 22, COLUMNS), NORMAL, True, Gaussian(0.02))
     begin = (whole.shape[0] - ROWS, 0)
     found = fill(torch.empty(ROWS, COLUMNS, device=device), whole, begin, 3).cpu().double()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def main(part: str, device: str, file: str) -> int:
-    """Run one part on a device, cpu or cuda, and write its findings after each of them. The exit code."""
+    """Run one part on a device, cpu or cuda, and write its findings after each of them; returns the exit code."""
     import torch
 
     target, out = torch.device("cuda:0" if device == "cuda" else "cpu"), Path(file)
@@ -30,7 +30,7 @@ def main(part: str, device: str, file: str) -> int:
 
 
 def look(device: "torch.device") -> dict[str, object]:
-    """What there is: so many devices, the first one's name and memory, and what a result tells of the software."""
+    """Count the devices, name the first one and its memory, and describe the software as a result does."""
     import torch
 
     from engine.measure.memory import free_host_bytes
@@ -54,7 +54,7 @@ def look(device: "torch.device") -> dict[str, object]:
 
 
 def parity(device: "torch.device") -> Iterator[Finding]:
-    """Whether anything can be compiled; every layer and a training step, in fp32 without TF32 and in bf16."""
+    """Check whether anything can be compiled, then each layer and a training step, in fp32 without TF32 and in bf16."""
     from engine.measure.gemm import full_precision
     from gpu_check.compiler import compiler
     from gpu_check.initial import initial_values
@@ -71,7 +71,7 @@ def parity(device: "torch.device") -> Iterator[Finding]:
 
 
 def streams(device: "torch.device") -> Iterator[Finding]:
-    """Collectives on their lanes, and two ranks."""
+    """Check collectives on their lanes, and two ranks."""
     from gpu_check.streams import lanes, two_ranks
 
     yield lanes(device)
@@ -79,14 +79,14 @@ def streams(device: "torch.device") -> Iterator[Finding]:
 
 
 def flags(device: "torch.device") -> Iterator[Finding]:
-    """What all flags cost where there is nothing to hide."""
+    """Time what all flags cost where there is nothing to hide."""
     from gpu_check.flags import cost
 
     yield cost(device)
 
 
 def kernels(device: "torch.device") -> Iterator[Finding]:
-    """What attention takes, the compiled functions, and the bytes that elementwise parts move a second."""
+    """Check attention's kernel and the compiled functions, and time how fast elementwise parts move memory."""
     from gpu_check.kernels import kernels
     from gpu_check.traffic import once_a_step
 
@@ -95,21 +95,21 @@ def kernels(device: "torch.device") -> Iterator[Finding]:
 
 
 def network(device: "torch.device") -> Iterator[Finding]:
-    """What NCCL says of its network."""
+    """Check that NCCL names its network."""
     from gpu_check.network import network
 
     yield network(device)
 
 
 def lost(device: "torch.device") -> Iterator[Finding]:
-    """A rank that is killed."""
+    """Kill a rank, and check that the other one ends."""
     from gpu_check.lost import lost_rank
 
     yield lost_rank(device)
 
 
 def steady(device: "torch.device") -> Iterator[Finding]:
-    """A training once it has warmed up."""
+    """Check a training once it has warmed up."""
     from gpu_check.steady import steady
 
     yield from steady(device)

@@ -1,4 +1,4 @@
-"""Which kernels PyTorch takes for attention, and the compiled functions: whether they are right, and faster."""
+"""Does PyTorch take a fused kernel for attention, and are the compiled functions right, and faster?"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -21,26 +21,26 @@ from gpu_check.traffic import ROUNDS, InTurn, calls_of_each, rate, sets
 
 HEADS, SEQUENCE, HEAD_SIZES = 16, 2048, (64, 80, 128)
 SHAPE = {"cpu": (512, 2048), "cuda": (8192, 8192)}
-"""Rows and columns."""
+"""So many rows and columns."""
 
 
 class Case(NamedTuple):
-    """A function with its arguments, and the bytes that it moves for each element of the first one, in bf16.
+    """A function with its arguments.
 
-    Of memory, not of caches: a kernel that reads a row again, as that of the loss, still has its 16 KB there.
+    num_bytes: what it moves for each element of the first argument, in bf16. Caches don't count: a kernel that reads a
+    row again, as that of the loss, still has its 16 KB there. roundings: how many the plain form has on the way
+    to a result. rival: what would run in its place, where that isn't the plain form.
     """
 
     function: Compiled[..., Any]
     given: tuple[Any, ...]
     num_bytes: float
     roundings: int = 1
-    """On the way to a result, in the plain form."""
     rival: native.Rival | None = None
-    """What would run in its place, where that isn't the plain form."""
 
 
 def cases(device: torch.device) -> dict[str, Case]:
-    """Of which the plain forms move 8 to 50 bytes."""
+    """All compiled functions by name; their plain forms move 8 to 50 bytes an element."""
     rows, columns = SHAPE[device.type]
     drawing = torch.Generator(device).manual_seed(0)
 
@@ -98,7 +98,7 @@ def cases(device: torch.device) -> dict[str, Case]:
 
 
 def given_as(given: Sequence[Any], dtype: torch.dtype | None = None) -> list[Any]:
-    """Copies, of which those of real numbers may be of another dtype."""
+    """Copies of arguments; those of real numbers may get another dtype."""
     copies = []
     for one in given:
         real = isinstance(one, Tensor) and one.is_floating_point()
@@ -107,7 +107,7 @@ def given_as(given: Sequence[Any], dtype: torch.dtype | None = None) -> list[Any
 
 
 def worst_error(found: Any, exact: Any, given: Sequence[Any], given_exact: Sequence[Any]) -> float:
-    """Of what a function gives back and of what it may have written to, by what roundings explain: at most 1."""
+    """The worst error of what a function returns or may have written to, by what roundings explain: at most 1."""
     pairs = zip(_tensors(found, given), _tensors(exact, given_exact), strict=True)
     return max(_error(*pair) for pair in pairs)
 
@@ -118,7 +118,7 @@ def _tensors(result: Any, given: Sequence[Any]) -> list[Tensor]:
 
 
 def _error(found: Tensor, exact: Tensor) -> float:
-    """By the rounding of the result, and of sums in fp32 whose errors add up like a random walk."""
+    """The largest error by the rounding of the result and of sums in fp32, whose errors add up like a random walk."""
     longest = max(max(shape) for shape in SHAPE.values())
     rounding = torch.finfo(found.dtype).eps / 2 + longest**0.5 * torch.finfo(torch.float32).eps
     size = exact.abs().clamp(min=float(exact.abs().mean()))
@@ -126,10 +126,10 @@ def _error(found: Tensor, exact: Tensor) -> float:
 
 
 def kernels(device: torch.device) -> Iterator[Finding]:
-    """Attention of all head sizes, then every compiled function.
+    """Check attention of all head sizes, then every compiled function.
 
-    A processor runs them as they are written. So does a GPU for which nothing can be compiled: a plain form compared
-    with itself would tell nothing.
+    A processor runs them as they are written. So does a GPU for which nothing can be compiled, where comparing a plain
+    form with itself would say nothing.
     """
     for size in HEAD_SIZES:
         for grouped in (False, True):
@@ -169,7 +169,7 @@ def _right(name: str, case: Case) -> Finding:
 
 
 def _faster(name: str, case: Case, device: torch.device) -> Finding:
-    """In turns with the plain form, in one process."""
+    """Time a function in turns with its plain form or rival, in one process."""
     ours = InTurn([partial(case.function, *given) for given in _turn(case, device)])
     rival = case.rival or partial(partial, case.function.plain)
     theirs = InTurn([rival(*given) for given in _turn(case, device)])
@@ -179,7 +179,7 @@ def _faster(name: str, case: Case, device: torch.device) -> Finding:
 
 
 def by_plain(name: str, rounds: Sequence[tuple[float, float]]) -> Finding:
-    """rounds: seconds of a compiled function, and of its plain form or its rival."""
+    """Judge whether a function is faster. rounds: its seconds, and those of its plain form or its rival."""
     ratios = over_rounds([ours / plain for ours, plain in rounds], 1)
     return Finding(
         name=f"{name}, compiled by plain", status=gate.at_most(ratios, 1.0), figure=ratios.high,
@@ -194,6 +194,6 @@ def _rate(name: str, case: Case, device: torch.device) -> Finding:
 
 
 def _turn(case: Case, device: torch.device) -> list[list[Any]]:
-    """Copies of its arguments."""
+    """As many copies of its arguments as make up a turn (traffic.py)."""
     num_bytes = sum(one.nbytes for one in case.given if isinstance(one, Tensor))
     return [given_as(case.given) for _ in range(sets(num_bytes, device))]

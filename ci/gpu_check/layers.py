@@ -1,10 +1,10 @@
-"""Parity of single layers: the engine's on the device against PyTorch's own in float64 on the processor.
+"""Single layers of the engine on the device are compared with PyTorch's own in float64 on the processor.
 
 Inputs are numbers of the format that is checked, so that only what a layer itself rounds makes a difference.
 
-BOUND, in fp32, is of the largest difference from the float64 result by the largest value of that, of the result and of
-each gradient; an eps is 2^-23. A layer sums a thousand products, whose roundings add up like a random walk to a few
-eps; TF32, which keeps ten bits of each factor, is some hundred eps off and has to be told. In bf16 each result and each
+In fp32 BOUND limits the largest difference from the float64 result by the largest value of that, and so for each
+gradient; an eps is 2^-23. A layer sums a thousand products, whose roundings add up like a random walk to a few eps;
+TF32, which keeps ten bits of each factor, is some hundred eps off and has to be noticed. In bf16 each result and each
 gradient is held to what PyTorch's own layer in bf16 on the same device is off (rounding.py).
 """
 
@@ -44,7 +44,7 @@ HEADS, POSITIONS, HEAD_SIZE = 8, 128, 64
 
 
 class Compared(NamedTuple):
-    """The result and the gradients of a layer: ours, PyTorch's own in the same format, and exact ones."""
+    """A layer's result and gradients: ours, PyTorch's own in the same format, and exact ones."""
 
     ours: Sequence[Tensor]
     plain: Sequence[Tensor]
@@ -52,7 +52,7 @@ class Compared(NamedTuple):
 
 
 class Bench:
-    """Draws operands, and runs a layer on the device as a step would. name: of the number format."""
+    """Draws operands, and runs a layer on the device as a step would. name: the number format."""
 
     def __init__(self, device: torch.device, name: str, seed: int) -> None:
         self.device, self.precision = device, Precision.named(name)
@@ -72,7 +72,7 @@ class Bench:
         return exact.to(self.device, self.precision.compute).requires_grad_()
 
     def parameter(self, exact: Tensor) -> nn.Parameter:
-        """As it is stored on the device."""
+        """The parameter as the device stores it."""
         return nn.Parameter(exact.to(self.device, self.precision.master))
 
     def weight(self, exact: Tensor, *, column_major: bool = False) -> ShardedWeight:
@@ -86,7 +86,7 @@ class Bench:
         self, build: Callable[[WeightSchedule], Callable[[], Tensor]], weight: ShardedWeight,
         replicated: Sequence[nn.Parameter], gradient: Tensor,
     ) -> Tensor:  # fmt: skip
-        """Forward and backward of a layer with a weight; its result. The gradients are in their .grad."""
+        """Run a layer with a weight forward and backward; returns its result, while gradients are in their .grad."""
         schedule = self.schedule([weight], replicated)
         forward = build(schedule)
         schedule.start_step()
@@ -97,18 +97,18 @@ class Bench:
         return result.detach()
 
     def schedule(self, weights: Sequence[ShardedWeight], replicated: Sequence[nn.Parameter]) -> WeightSchedule:
-        """Of a layer's parameters, without overlap."""
+        """The schedule of a layer's parameters, without overlap."""
         return WeightSchedule(self.comm, weights, replicated, self.precision, Overlap())
 
     @staticmethod
     def sent(gradient: Tensor, result: Tensor) -> Tensor:
-        """What comes back to a result."""
+        """The gradient as it comes back to a result."""
         return gradient.to(result.device, result.dtype)
 
     def compared(
         self, ours: Sequence[Tensor], function: Callable[..., Tensor], gradient: Tensor, *inputs: Tensor
     ) -> Compared:
-        """With what the function of PyTorch makes of the same numbers."""
+        """Compare with what PyTorch's function makes of the same numbers."""
         return Compared(ours, *self.wanted(function, gradient, *inputs))
 
     def wanted(
@@ -131,7 +131,7 @@ def _taken(function: Callable[..., Tensor], gradient: Tensor, leaves: Sequence[T
 
 
 def linear(bench: Bench) -> Iterator[Compared]:
-    """In every mode, its weight stored either way, with a bias and without."""
+    """The linear layer in every mode, with its weight stored either way, with a bias and without."""
     x_MK, W_NK, b_N, g_MN = bench.drawn(ROWS, IN), bench.drawn(OUT, IN), bench.drawn(OUT), bench.drawn(ROWS, OUT)
     wanted = {biased: bench.wanted(F.linear, g_MN, x_MK, W_NK, *([b_N] if biased else [])) for biased in (True, False)}
     for kernels, biased in product(KERNELS, (True, False)):
@@ -200,7 +200,7 @@ def cross_entropy(bench: Bench) -> Iterator[Compared]:
 
 
 def attention(bench: Bench) -> Iterator[Compared]:
-    """As both networks call it: as many keys as queries, and fewer."""
+    """Attention as both networks call it: with as many heads of keys as of queries, and with fewer."""
     for keys in (HEADS, HEADS // 4):
         sizes = [(2, heads, POSITIONS, HEAD_SIZE) for heads in (HEADS, keys, keys, HEADS)]
         *qkv, gradient = [bench.drawn(*size) for size in sizes]
@@ -225,7 +225,7 @@ LAYERS: dict[str, Callable[[Bench], Iterator[Compared]]] = {
 
 
 def layers(device: torch.device, name: str) -> Iterator[Finding]:
-    """A finding a layer. name: of the number format."""
+    """Give a finding for each layer. name: the number format."""
     for layer, compared in LAYERS.items():
         seeds = rounding.SEEDS if name == "bf16" else range(1)
         runs = [list(compared(Bench(device, name, seed))) for seed in seeds]
@@ -264,7 +264,7 @@ def _by_plain(runs: Sequence[Sequence[Compared]]) -> Finding:
 
 
 def dropout(device: torch.device) -> Finding:
-    """The mask is a hash in whole numbers: not one element may differ."""
+    """Compare masks, of which not one element may differ, as they are hashes in whole numbers."""
 
     def mask(on: torch.device) -> Tensor:
         rows = BatchRows(3, 5, torch.arange(2**33, 2**33 + 8, device=on))

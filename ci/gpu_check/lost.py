@@ -1,4 +1,4 @@
-"""A rank that is killed in mid-run: the other one ends by itself, soon, and its result says who is lost."""
+"""A rank is killed in mid-run: the other one has to end by itself, soon, and its result has to say who is lost."""
 
 import os
 import re
@@ -22,18 +22,20 @@ from engine.result.gpu_check import Finding
 
 NAME = "a rank that is killed"
 TIMEOUT_S = 20.0
-"""Of every collective, and then the other one has ended."""
+"""Every collective is given up after it, so the other rank has ended then."""
 LEAVE_S = 5.0
-"""For a process to write its result and to end."""
+"""A process takes so long to write its result and to end."""
 BEGIN_S = 60.0
-"""Until both have made a step."""
+"""Both ranks have made a step by then."""
 RUN = ("--model", "gpt-test", "--grid", "2x1x1x1", "--batch-size", "8", "--data", "synthetic", "--energy", "off")
 LOST = re.compile(r"Rank 1 \(process \d+ on \S+\) is gone, killed or crashed\b")
 
 
 class Left(NamedTuple):
-    """What the other rank left: its exit code, None if it had to be ended, seconds from the kill to its end, and the
-    result's status and reason.
+    """What the other rank left.
+
+    code: its exit code; None if it had to be ended. seconds: passed from the kill to its end. status, reason: the
+    result's.
     """
 
     code: int | None
@@ -43,7 +45,7 @@ class Left(NamedTuple):
 
 
 def lost_rank(device: torch.device) -> Finding:
-    """With two cards, or on a processor."""
+    """Kill a rank on the second card, or on a processor."""
     cards = torch.cuda.device_count() if device.type == "cuda" else 2
     if cards < 2:
         return Finding(name=NAME, status="told", sentence="not run: it takes two GPUs, and this machine shows one")
@@ -52,7 +54,7 @@ def lost_rank(device: torch.device) -> Finding:
 
 
 def judged(left: Left) -> Finding:
-    """The result has to be a failed one that names the rank, in time and without help."""
+    """Judge the other rank: it has to end in time by itself, with a failed result that names the lost one."""
     ended = left.code is not None and left.seconds <= TIMEOUT_S + LEAVE_S
     good = ended and left.code == 1 and left.status == "failed" and LOST.match(left.reason) is not None
     how = f"ended with exit code {left.code}" if left.code is not None else "did not end and was killed"
@@ -67,7 +69,7 @@ def judged(left: Left) -> Finding:
 
 
 def _left(device_type: str, out: Path) -> Left:
-    """Raises RunError where the two don't come to train."""
+    """Train with two ranks, kill one and wait for the other. Raises RunError if they don't come to train."""
     words = ["train", *RUN, "--device", device_type, "--timeout", f"{TIMEOUT_S:g}", "--iterations", "1000000"]
     with _ranks([*words, "--out", str(out)], out.with_name("log")) as (first, second):
         _await_steps(first, out.with_name("log"))
@@ -87,7 +89,7 @@ def _left(device_type: str, out: Path) -> Left:
 
 @contextmanager
 def _ranks(words: list[str], log: Path) -> Iterator[list["subprocess.Popen[bytes]"]]:
-    """Two, as a launcher starts them; both end with this. log: of what rank 0 says."""
+    """Start two ranks as a launcher does; both end with this context. log: gets what rank 0 says."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -113,7 +115,7 @@ def _ranks(words: list[str], log: Path) -> Iterator[list["subprocess.Popen[bytes
 
 
 def _await_steps(first: "subprocess.Popen[bytes]", log: Path) -> None:
-    """Until rank 0 tells of its second iteration, so that both have made one."""
+    """Wait until rank 0 reports its second iteration, so that both have made one."""
     until = time.monotonic() + BEGIN_S
     while b"iteration 2/" not in log.read_bytes():
         if first.poll() is not None or time.monotonic() > until:

@@ -1,5 +1,5 @@
-"""Messages between two ranks, both ways at once, as stages of a pipeline send them: whether they arrive as they were
-sent, how fast, and how much of them a matrix product hides.
+"""Two ranks send each other messages at once, as stages of a pipeline do: do these arrive as they were sent, how fast,
+and how much of them does a matrix product hide?
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,11 +20,11 @@ AXIS, GRID = Axis.DATA, Grid(data=2)
 EXCHANGES, MESSAGES, NUMBERS = 3, 3, 1 << 18
 ROUNDS = 7
 SIZES = {"cpu": (1 << 18, 128), "cuda": (1 << 25, 4096)}
-"""Elements of a timed message in bf16, and rows of the square matrices that are multiplied meanwhile."""
+"""A timed message has so many elements in bf16, and square matrices of so many rows are multiplied meanwhile."""
 
 
 def messages(pair: Pair) -> Iterator[Finding]:
-    """Only the first rank has them."""
+    """Give findings, on the first rank only."""
     comm = pair.comm(GRID)
     wrong = int(comm.everyone(_wrong(comm)).sum())
     arrived = Finding(
@@ -41,7 +41,7 @@ def messages(pair: Pair) -> Iterator[Finding]:
 
 
 def _wrong(comm: Comm) -> Tensor:
-    """How many numbers have not arrived at this rank as they were sent: [1].
+    """Count the numbers that have not arrived at this rank as they were sent: [1].
 
     Each message is late, and what was sent is overwritten as soon as it may be.
     """
@@ -61,13 +61,13 @@ def _wrong(comm: Comm) -> Tensor:
 
 
 def _message(rank: int, exchange: int, number: int, comm: Comm) -> Tensor:
-    """One that differs from all others, in whole numbers."""
+    """A message of whole numbers that differs from all others."""
     place = (rank * EXCHANGES + exchange) * MESSAGES + number
     return torch.arange(NUMBERS, dtype=torch.float32, device=comm.device) + place
 
 
 def _exchange(comm: Comm, sent: Sequence[Tensor], arriving: Sequence[Tensor]) -> list[Handle]:
-    """One rank sends first and the other receives first."""
+    """Exchange tensors; one rank sends first and the other receives first."""
     calls = [(Kind.SEND, sent), (Kind.RECV, arriving)]
     ordered = calls if comm.rank == 0 else calls[::-1]
     return [comm.issue(kind, AXIS, tensor, peer=1 - comm.rank) for kind, tensors in ordered for tensor in tensors]

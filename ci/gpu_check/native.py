@@ -1,4 +1,4 @@
-"""What PyTorch has for a sum and its norm: an addition and a kernel, which the compiled functions have to beat."""
+"""PyTorch takes an addition and a kernel for a sum and its norm, which the compiled functions have to beat."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Rival = Callable[..., Callable[[], Any]]
-"""From the arguments of a compiled function to a call that does the same with them."""
+"""Makes a call of a compiled function's arguments that does with them what the function does."""
 Norm = Callable[..., Tensor]
 
 
@@ -21,7 +21,7 @@ def rms_norm(x_MH: Tensor, weight_H: Tensor, eps: float = 1e-5) -> Tensor:
 
 
 def sum_and(norm: Norm, *parameters_H: Tensor) -> Rival:
-    """x, added, ... -> the sum and its norm. The parameters are cast once, as in a step."""
+    """The rival that makes (sum, norm) of (x, added, ...). The parameters are cast once, as in a step."""
     cast = [parameter.bfloat16() for parameter in parameters_H]
 
     def of(x_MH: Tensor, added_MH: Tensor, *_: object) -> Callable[[], tuple[Tensor, Tensor]]:
@@ -35,7 +35,7 @@ def sum_and(norm: Norm, *parameters_H: Tensor) -> Rival:
 
 
 def gradients_of(norm: Norm, *parameters_H: Tensor) -> Rival:
-    """g, x, ..., dsum -> the gradients of x, to which is added what came to the sum, and of the parameters."""
+    """The rival that makes the gradients of x and the parameters of (g, x, ..., dsum); dsum is added to the first."""
 
     def of(g_MH: Tensor, x_MH: Tensor, *others: Tensor) -> Callable[[], tuple[Tensor, ...]]:
         leaves = [x_MH.detach().requires_grad_(), *(one.bfloat16().requires_grad_() for one in parameters_H)]

@@ -1,6 +1,4 @@
-"""Which network NCCL takes here, by its own log, as every run of several ranks tells it: with two cards of two ranks,
-with one of one.
-"""
+"""Which network does NCCL take here? Its own log says so in every run; with two cards there are two ranks, else one."""
 
 import multiprocessing
 import os
@@ -23,13 +21,13 @@ UNKNOWN = "unknown"
 
 
 def network(device: torch.device) -> Finding:
-    """What all ranks heard."""
+    """Ask all ranks which network they heard of."""
     count = min(torch.cuda.device_count(), 2) if device.type == "cuda" else 2
     return judged(backend_of(device), _heard(device.type, count))
 
 
 def judged(backend: str, heard: Sequence[Heard]) -> Finding:
-    """By what each rank heard. NCCL's version is in the log of one of them."""
+    """Judge what each rank heard. NCCL's version is in the log of one of them."""
     unread = next((one.unread or "the log names none" for one in heard if not one.network), None)
     library = next((one.library for one in heard if one.library), None)
     if unread is None and library is None and backend == "nccl":
@@ -41,18 +39,18 @@ def judged(backend: str, heard: Sequence[Heard]) -> Finding:
         "provider": next((one.provider for one in heard if one.provider), None),
         "interfaces": next((one.interfaces for one in heard if one.interfaces), None),
     }
-    told = ", ".join(f"{what} {value}" for what, value in known.items() if value)
+    named = ", ".join(f"{what} {value}" for what, value in known.items() if value)
     ranks = f"by the log of {len(heard)} {'rank' if len(heard) == 1 else 'ranks'}"
     return Finding(
         name=f"network of {backend}",
         status="pass" if unread is None else "fail",
         want="the log tells the version and the network" if backend == "nccl" else "it is known",
-        sentence=f"{told}, {ranks}" if unread is None else f"{unread[0].upper()}{unread[1:]}; {told}, {ranks}",
+        sentence=f"{named}, {ranks}" if unread is None else f"{unread[0].upper()}{unread[1:]}; {named}, {ranks}",
     )
 
 
 def _heard(device_type: str, ranks: int) -> list[Heard]:
-    """By rank; the first is this process. Raises RunError where another fails."""
+    """What each rank heard; the first is this process. Raises RunError if another one fails."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         how = ranks, f"{folder}/store", device_type
@@ -83,7 +81,7 @@ def _rank(rank: int, ranks: int, store: str, device_type: str) -> Heard:
     dist.all_reduce(total)
     if total.item() != ranks:
         raise RunError(f"{ranks} ranks added up ones to {total.item():g}.")
-    told = heard()
+    found = heard()
     dist.barrier()
     dist.destroy_process_group()
-    return told
+    return found

@@ -1,5 +1,5 @@
-"""Two ranks in processes of their own: a card each over NCCL where there are two, else both on the first over gloo
-(staged.py).
+"""Two ranks run in processes of their own: with a card each over NCCL where there are two, else both on the first card
+over gloo (staged.py).
 """
 
 import multiprocessing
@@ -23,11 +23,11 @@ from engine.result.gpu_check import Finding
 from gpu_check.staged import Staged
 
 LIMIT = timedelta(seconds=100)
-"""For each finding, and the first may have to compile. With the time before it less than the check may take, so that a
-rank that hangs is told as such.
+"""Each finding may take so long, and the first may have to compile. Together with what comes before it is less than the
+check may take, so that a rank that hangs is reported as such.
 """
 BUSY = "busy or unavailable"
-"""In CUDA's words of a card that only one process at a time may use, and another one does."""
+"""CUDA says so of a card that only one process may use at a time, if another one does."""
 EXCLUSIVE = (
     "A card takes only one process here, and the check itself is on the first: for two ranks set its compute mode to "
     "DEFAULT (nvidia-smi -c DEFAULT)."
@@ -36,20 +36,20 @@ EXCLUSIVE = (
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The two ranks, as one of them sees them. own_card: whether it has one that the other hasn't."""
+    """The two ranks, as one of them sees them. own_card: whether each has a card of its own."""
 
     rank: int
     device: torch.device
     own_card: bool
 
     def comm(self, grid: Grid) -> Comm:
-        """Of both. Collective."""
+        """A Comm of both ranks. Collective."""
         backend = None if self.own_card else Staged(grid, self.device, LIMIT)
         return Comm(grid, timeout=LIMIT, device=self.device, backend=backend)
 
     @property
     def words(self) -> str:
-        """How they are joined, for a person."""
+        """How the ranks are joined, for a person."""
         if self.device.type != "cuda":
             return "over gloo"
         return "a card each over NCCL" if self.own_card else "both on one card, copied to the host for gloo"
@@ -59,7 +59,7 @@ Work = Callable[[Pair], Iterator[Finding]]
 
 
 def found_by_both(work: Work, device: torch.device) -> Iterator[Finding]:
-    """What the first of two ranks finds, both of which do this work. Raises RunError where a rank fails."""
+    """Let two ranks do this work, and give the first one's findings. Raises RunError where a rank fails."""
     own_card = device.type == "cuda" and torch.cuda.device_count() > 1
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""A part of the check in a process of its own, with a limit on its time.
+"""Each part of the check has a process of its own, with a limit on its time.
 
 An illegal access to memory ruins a CUDA process for good, and a collective that nobody answers never ends: neither may
 take the rest of the check with it.
@@ -15,21 +15,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-TOLD = 300
-"""Characters of a sentence."""
+MOST_LETTERS = 300
+"""A process's last words are cut to so many letters."""
 RAISED = re.compile(r"(?:[a-z_]\w*\.)*(?=[A-Z])\w*(?:Error|Exception|Failed|Unsupported|Interrupt)\b")
-"""How the line of a traceback begins that says what was raised; torch adds hints after it."""
+"""The line of a traceback that says what was raised begins so; torch adds hints after it."""
 PAUSE_S = 0.05
-"""Between two looks at whether a process has ended."""
+"""Between two looks at a process so much time passes."""
 KILLED_S = 10.0
-"""After which a process that was killed is left alone: a driver that stands still keeps it."""
+"""A process that was killed is left alone after it, as a driver that hangs may keep it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended. code: None for one that was ended as its time was over. last: the last line it wrote, or the
-    last that says what was raised.
-    """
+    """How a process ended. code: None if its time was over. last: its last line, or the one that names an exception."""
 
     code: int | None
     seconds: float
@@ -76,7 +74,7 @@ def run(module: Sequence[str], *, log: Path, timeout_s: float, environment: Mapp
 
 
 def _ends(pid: int, until: float) -> bool:
-    """Whether it does by then. It isn't reaped, so that the number of its group stays its own, for _kill."""
+    """Whether a process ends by then. It isn't reaped, so that the number of its group stays its own, for _kill."""
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if time.monotonic() >= until:
             return False
@@ -85,7 +83,7 @@ def _ends(pid: int, until: float) -> bool:
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
-    """With its group, which it may have ended before."""
+    """Kill a process and its group, which may have ended before."""
     os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
         process.wait(KILLED_S)
@@ -95,4 +93,4 @@ def last_words(said: str, *, raised: bool) -> str:
     """The last line; of a process that may have raised an exception, the one that names it."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     named = [line for line in lines if raised and RAISED.match(line)]
-    return (named or lines or ["it said nothing"])[-1][:TOLD]
+    return (named or lines or ["it said nothing"])[-1][:MOST_LETTERS]

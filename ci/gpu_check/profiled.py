@@ -1,4 +1,4 @@
-"""Of a training that was profiled: its rate, the kernels that its steps spend their time in, its energy. No torch."""
+"""A training that was profiled has a rate, kernels that its steps spend their time in, and an energy. No torch."""
 
 from engine.result import metrics
 from engine.result.energy import ComponentEnergy
@@ -8,7 +8,7 @@ from engine.result.schema import Result
 
 LONGEST, LETTERS = 10, 50
 OWN = ("device", "processor")
-"""Whose energy is told: the first of them that is known."""
+"""The energy of the first of these that is known is reported."""
 
 
 def rate(result: Result) -> float:
@@ -18,7 +18,7 @@ def rate(result: Result) -> float:
 
 
 def words(result: Result) -> str:
-    """The same steps for a person."""
+    """The time and rates of those steps, for a person."""
     assert result.summary is not None
     summary = result.summary
     return (
@@ -41,7 +41,7 @@ def longest(found: TraceBreakdown, model: str) -> list[Finding]:
 
 
 def energy(result: Result, model: str) -> Finding:
-    """Joules a token of the card, or else of processors; why not, where nothing counts them."""
+    """Joules that the card, or else processors, take for a token, or why nothing counts them."""
     name, measured = f"energy of a token, {model}", result.energy
     components = {one.component: one for one in measured.components} if measured is not None else {}
     asked = [components[of] for of in OWN if of in components]
@@ -50,11 +50,11 @@ def energy(result: Result, model: str) -> Finding:
         whole = measured.unmeasured if measured is not None else None
         why = next((one.unmeasured for one in asked if one.unmeasured), None) or whole or "no counter was found"
         return Finding(name=name, status="told", sentence=f"not measured: {why}")
-    told = _told(known, measured.iterations)
-    return Finding(name=name, status="told", figure=1 / known.tokens_per_joule, unit="J", sentence=told)
+    sentence = _counted(known, measured.iterations)
+    return Finding(name=name, status="told", figure=1 / known.tokens_per_joule, unit="J", sentence=sentence)
 
 
-def _told(known: ComponentEnergy, iterations: int) -> str:
+def _counted(known: ComponentEnergy, iterations: int) -> str:
     of = "device" if known.component == "device" else "processors"
     return (
         f"of the {of}, {known.joules_per_iteration:.4g} J a step over {iterations} steps, by {known.source}, which "
@@ -63,6 +63,6 @@ def _told(known: ComponentEnergy, iterations: int) -> str:
 
 
 def _cut(name: str) -> str:
-    """Of a long name both ends: kernels differ at one, operators at the other."""
+    """Both ends of a long name: kernels differ at one, operators at the other."""
     half = (LETTERS - 3) // 2
     return name if len(name) <= LETTERS else f"{name[:half]}...{name[-half:]}"

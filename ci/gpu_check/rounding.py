@@ -1,4 +1,4 @@
-"""How far a tensor is from the exact one, and how far it may be.
+"""How far is a tensor from the exact one, and how far may it be?
 
 In fp32 the bound is a number of roundings. In bf16 it is what plain PyTorch loses in that format on the same device:
 the distance of a gradient from the float64 one by that of PyTorch's own gradient, for several seeds. Of a right
@@ -25,7 +25,7 @@ EXACT = 2.0**-20
 
 
 class Worst(NamedTuple):
-    """Of several things that were compared in bf16: how all of them came out, and whose ratio is the largest."""
+    """The outcome of several things that were compared in bf16, and which of them has the largest ratio."""
 
     outcome: gate.Outcome
     times: float
@@ -41,7 +41,7 @@ def error(ours: Tensor, exact: Tensor) -> float:
 
 
 def distance(ours: Tensor, exact: Tensor) -> float:
-    """The norm of the difference by that of the exact one; infinite as above."""
+    """The norm of the difference by that of the exact one; infinite where error() is."""
     if ours.shape != exact.shape:
         return math.inf
     difference = (ours.double().cpu() - exact).norm() / exact.norm()
@@ -49,13 +49,14 @@ def distance(ours: Tensor, exact: Tensor) -> float:
 
 
 def times_as_far(ours: Tensor | None, plain: Tensor, exact: Tensor) -> float:
-    """The distance of ours by that of PyTorch's own; infinite for one that is missing."""
+    """Our distance by that of PyTorch's own; infinite if ours is missing."""
     return math.inf if ours is None else (distance(ours, exact) + EXACT) / (distance(plain, exact) + EXACT)
 
 
 def worst(by_seed: Iterable[Mapping[str, float]]) -> Worst:
-    """Of ratios by name, one mapping a seed: each name's interval over seeds is held to TIMES. A name's ratio is the
-    geometric mean over seeds.
+    """Hold each name's ratios, of which a mapping has those of one seed, to TIMES by their interval over seeds.
+
+    The worst name has the largest geometric mean over seeds.
     """
     found: dict[str, list[float]] = {}
     for ratios in by_seed:

@@ -1,4 +1,4 @@
-"""One run of the command: its processes one after the other, within the time there is, and the result as it grows."""
+"""A run of the command has one process after the other within the time there is, and its result grows."""
 
 import json
 import os
@@ -23,7 +23,7 @@ ENDED_BEFORE = "The command was ended before it came to this."
 
 
 class There(NamedTuple):
-    """What the machine has: so many devices, and of the first its name, its memory and what of that nobody uses."""
+    """What the machine has. devices: how many. name, memory_bytes, free_bytes, tf32: describe the first of them."""
 
     devices: int
     name: str
@@ -35,7 +35,7 @@ class There(NamedTuple):
 
 @dataclass(slots=True)
 class _Taken:
-    """A check, and what has come of it so far. outs: of its processes; took_s: what the last of them took."""
+    """A check, and what has come of it so far. outs: its processes' files. took_s: how long the last process took."""
 
     check: Check
     findings: list[Finding]
@@ -50,7 +50,7 @@ class _Taken:
 
 
 class Session:
-    """folder: of the logs, and of what each process writes.
+    """Runs the checks' processes. folder: has the logs, and what each process writes.
 
     The tuner's cache is below it and begins empty: what it takes to tune is to be measured. What Inductor compiles is
     kept where it is kept for every training.
@@ -68,15 +68,15 @@ class Session:
         self._cold = device == "cuda" and not any(Path(kept).glob("*"))  # nor where there is none
 
     def look(self) -> There:
-        """Raises UsageError without a device, RunError where torch can't tell."""
+        """Look at the machine. Raises UsageError without a device, RunError if torch can't say."""
         out = self.folder / "look.json"
         out.unlink(missing_ok=True)
         ended = self._process("look", ("gpu_check", "inside", "look", self._device, str(out)), budget.MOST_LOOK_S)
         if ended.fault is not None or not out.exists():
             raise RunError(f"PyTorch can't be asked for its devices. {ended.fault} (see {self._log('look')}).")
-        told = json.loads(out.read_text())
-        found = Provenance.model_validate(told["provenance"]).model_copy(update={"start": self._start})
-        there = There(**told | {"provenance": found})
+        seen = json.loads(out.read_text())
+        found = Provenance.model_validate(seen["provenance"]).model_copy(update={"start": self._start})
+        there = There(**seen | {"provenance": found})
         if not there.devices:
             raise UsageError(
                 f"No GPU is visible to PyTorch {found.versions.get('torch', '')} here: take a machine with an NVIDIA "
@@ -85,7 +85,7 @@ class Session:
         return there
 
     def carry_out(self, wanted: Sequence[Check], there: There) -> GpuCheck:
-        """Every check that there is time for; then again what is undecided, while there is time left.
+        """Run every check that there is time for, and then undecided ones again while there is time left.
 
         The result is written after each process, with the checks that are still to come.
         """
@@ -110,7 +110,7 @@ class Session:
         return self._minutes * 60 - budget.RESERVE_S - (time.monotonic() - self._began)
 
     def _first(self, one: _Taken, place: str) -> None:
-        """The processes that it has before the next check."""
+        """Run the processes that a check has before the next one."""
         check = one.check
         if self._left_s < check.least_s:
             why = f"Out of time: it takes {check.least_s:.0f} s or more of {self._minutes:g} minutes."
@@ -122,7 +122,7 @@ class Session:
             self._take(one, place)
 
     def _take(self, one: _Taken, place: str) -> None:
-        """One process of the check, judged with those before it."""
+        """Run one process of the check, and judge it with those before it."""
         check = one.check
         _say(f"{place} {check.name} ...")
         name = check.slug if not one.outs else f"{check.slug}-{len(one.outs) + 1}"
@@ -143,7 +143,7 @@ class Session:
         one.findings = [finding.model_copy(update={"seconds": ended.seconds}) for finding in found]
 
     def _out_of_time(self, one: _Taken, place: str, seconds: float, out: Path) -> None:
-        """Of a process that was ended with the minutes: what it had found, or others before it, stays."""
+        """Keep what a process that was ended with the minutes had found, or what others had found before."""
         one.outs.pop()
         why = f"Out of time: it was ended after {seconds:.0f} s, as {self._minutes:g} minutes were over."
         _say(f"{place} {one.check.name}: {why[0].lower()}{why[1:]}")
@@ -151,7 +151,7 @@ class Session:
             one.findings = [*read_findings(out), _not_run(one.check.name, why)]
 
     def _judged(self, check: Check, name: str, outs: Sequence[Path], ended: process.Ended) -> list[Finding]:
-        """What its processes found, and that the last one failed if it did."""
+        """What a check's processes found, and that the last one failed if it did."""
         fault = ended.fault
         if fault is not None:
             failed = Finding(name=check.name, status="fail", sentence=f"{fault} (see {self._log(name)})")

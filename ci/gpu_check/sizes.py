@@ -1,5 +1,5 @@
-"""What is trained: a whole published size, and others cut to their first blocks, the largest that fit; tiny ones to
-rehearse. No torch.
+"""The checks train the largest networks that fit: a published one as a whole, and others cut to their first blocks. A
+rehearsal trains tiny ones. No torch.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from engine.training.config import PrecisionName
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A network and its batch on one device. micro: sequences that are computed at once, if not all."""
+    """A network and its batch on one device. micro: so many sequences are computed at once, if not all."""
 
     choice: ModelChoice
     sequences: int
@@ -27,38 +27,38 @@ class Training:
 
     @property
     def network(self) -> list[str]:
-        """As options of the engine's commands, with the number format."""
+        """The network and the number format as options of the engine's commands."""
         given = {name: value for name, value in asdict(self.choice).items() if value not in (None, False)}
         words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
         return [*words, "--precision", self.precision]
 
     @property
     def options(self) -> list[str]:
-        """The same of commands that train."""
+        """All of it as options of commands that train."""
         parts = ["--micro-batch", str(self.micro)] if self.micro else []
         return [*self.network, "--batch-size", str(self.sequences), *parts]
 
     @property
     def words(self) -> str:
-        """For a person."""
+        """The training in words for a person."""
         parts = f", {self.micro} at once," if self.micro else ""
         return f"{self.choice.resolve().name}, {self.sequences} sequences{parts} in {self.precision}"
 
     @property
     def needs(self) -> Needs:
-        """What the plan says that a step takes, bytes."""
+        """The bytes that a step takes by the plan."""
         model = self.choice.resolve()
         return Footprint(model, Workload(Batch(self.sequences, self.micro), self.precision, overlap=ALL)).on(Grid())
 
     @property
     def wider_sums(self) -> float:
-        """Bytes by which gradients that add up over micro-batches are wider here, in fp32, than in plain PyTorch."""
+        """Bytes that gradients take more than plain PyTorch's: those that add up over micro-batches are in fp32."""
         if self.micro is None or self.precision != "bf16":
             return 0.0
         return (BYTES["fp32"] - BYTES["bf16"]) * self.choice.resolve().parameters
 
     def fits(self, memory_bytes: float) -> bool:
-        """Whether both sides of a contest do at once, so that they take turns."""
+        """Whether both sides of a contest fit at once, so that they take turns."""
         case = Case(
             self.choice.resolve(), sequences=self.sequences, precision=self.precision,
             micro_batch=self.micro, peer_micro_batch=self.micro,
@@ -66,7 +66,7 @@ class Training:
         return both(COMPARISONS["plain"], case, "cuda").together(Room("cuda", memory_bytes))
 
     def fits_alone(self, memory_bytes: float) -> bool:
-        """Whether the engine's side does."""
+        """Whether the engine's side fits."""
         return Room("cuda", memory_bytes).fits(self.needs.total)
 
 
@@ -75,7 +75,7 @@ def _cut(name: str, layers: int, sequences: int) -> Training:
 
 
 def _whole(at_once: int) -> Training:
-    """As it is published. So many tokens a step that what comes once a step, the optimizer, is a small part of it."""
+    """The published network. A step has so many tokens that the optimizer is a small part of it."""
     return Training(ModelChoice(model="gpt3-1.3b", seq=2048), 8, "bf16", None if at_once == 8 else at_once)
 
 
@@ -88,19 +88,20 @@ ON_GPU: dict[str, Sequence[Training]] = {
 }
 """The first two of each are of about a billion parameters. Of 16 GiB llama has none whose sides fit at once."""
 ONE_RANK = {"cpu": TINY["gpt"], "cuda": _cut("gpt3-1.3b", 4, 2)}
-"""For the cost of flags: steps that are short, as their cost is the host's."""
+"""These steps are short, as the cost of flags is the host's."""
 
 
 def training(family: str, device: str, memory_bytes: float) -> Training:
-    """The largest that fits, or else the smallest."""
+    """The largest training that fits, or else the smallest."""
     if device == "cpu":
         return TINY[family]
     return next((one for one in ON_GPU[family] if one.fits(memory_bytes)), _smallest(family))
 
 
 def largest(device: str, memory_bytes: float, *, alone: bool = False) -> Training:
-    """The whole network, whose elementwise part isn't hidden by its head, or else the largest GPT that is cut. alone:
-    without another side beside it.
+    """The whole network, whose elementwise part isn't hidden by its head, or else the largest GPT that is cut.
+
+    alone: whether no other side is beside it.
     """
     if device == "cpu":
         return TINY_WHOLE

@@ -1,4 +1,4 @@
-"""Training that is split over two ranks, along each axis of the grid alone, every overlap on.
+"""Training is split over two ranks, along each axis of the grid alone, with every overlap on.
 
 In float64 it has the serial model's losses and gradient norms; what is read too early or overwritten too soon would
 show in them. In bf16, where gradients are cast, summed and cast back in other buffers, each gradient of a step and each
@@ -41,7 +41,7 @@ near 0 makes a change that is far off on one side or on the other, and few of th
 
 
 def splits(pair: Pair) -> Iterator[Finding]:
-    """Two findings a grid, and one more where gradients are summed over ranks. Only the first rank has them."""
+    """Give two findings a grid, and one more where gradients are summed over ranks; on the first rank only."""
     cases = [replace(CASE, optim=LINEAR, seed=seed) for seed in rounding.SEEDS]
     first = pair.rank == 0
     if first:

@@ -1,4 +1,4 @@
-"""Two ranks on one card: the engine's channels and streams for NCCL, with gloo to carry what they send.
+"""Two ranks on one card use the engine's channels and streams for NCCL, with gloo to carry what they send.
 
 NCCL refuses two ranks on one card, and gloo takes only some kinds of collectives of CUDA tensors. So what is sent is
 copied to the host, carried by the engine's own channel for gloo, and copied back, all on the stream that NCCL would
@@ -25,7 +25,7 @@ LATE_CYCLES = 2_000_000  # about a millisecond
 
 
 class NoStream:
-    """A processor has none: everything is done when it is asked for."""
+    """A processor has no streams: everything is done when it is asked for."""
 
     def wait_stream(self, other: object) -> None:
         """There is nothing to wait for."""
@@ -34,21 +34,21 @@ class NoStream:
         """There is nothing to wait for."""
 
     def record_event(self) -> "NoStream":
-        """Of which there is nothing to wait for either."""
+        """There is nothing to wait for."""
         return self
 
 
 class NoStreams:
-    """In the place of CudaStreams on a processor."""
+    """Stands for CudaStreams on a processor."""
 
     def lane(self) -> NoStream:
-        """The one there is."""
+        """The only stream."""
         return NoStream()
 
     current = lane
 
     def use(self, stream: NoStream) -> AbstractContextManager[object]:
-        """It is in use."""
+        """The stream is always in use."""
         return nullcontext()
 
 
@@ -58,7 +58,7 @@ def streams_of(device: torch.device) -> CudaStreams:
 
 
 def keep_busy(device: torch.device, cycles: int = LATE_CYCLES) -> None:
-    """Let the current stream be late, by a millisecond unless told, so that what doesn't wait for it is too early."""
+    """Let the current stream be late, by a millisecond by default, so that what doesn't wait for it is too early."""
     if device.type == "cuda":
         torch.cuda._sleep(cycles)
 
@@ -94,7 +94,7 @@ class StagedChannel(NcclChannel):
 
     @staticmethod
     def _bring(received: Tensor, target: Tensor) -> None:
-        """To the device, late."""
+        """Copy a result to the device, late."""
         keep_busy(target.device)
         target.copy_(received.pin_memory() if target.is_cuda else received, non_blocking=True)
 

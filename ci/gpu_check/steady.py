@@ -1,4 +1,4 @@
-"""A training on one rank once it is warm: the host never waits, memory stays, and a checkpoint goes on the same."""
+"""Once a training on one rank is warm the host never waits, memory stays, and a checkpoint goes on the same."""
 
 import tempfile
 import time
@@ -21,11 +21,11 @@ from gpu_check.steps import MODELS
 
 WARM_UP = 3
 STEPS = {"cpu": 2, "cuda": 20}
-"""Over which memory must not grow."""
+"""Memory must not grow over so many steps."""
 
 
 def steady(device: torch.device) -> Iterator[Finding]:
-    """All of it, on one trainer; a checkpoint of a small network."""
+    """Check all of it on one trainer, and a checkpoint on a small network."""
     chosen = ONE_RANK[device.type]
     case = Case(model=chosen.choice.resolve(), sequences=chosen.sequences, precision=chosen.precision)
     comm = Comm(Grid(), device=device, recorder=Recorder.on(device, breakdown=False, alone=True))
@@ -39,7 +39,7 @@ def steady(device: torch.device) -> Iterator[Finding]:
 
 
 def _never_waits(training: Trainer, device: torch.device) -> Finding:
-    """PyTorch raises an error where the host would wait for a GPU."""
+    """Launch a step; PyTorch raises an error where the host would wait for a GPU."""
     status, sentence = "pass", ""
     on_gpu = device.type == "cuda"
     if on_gpu:
@@ -59,7 +59,7 @@ def _never_waits(training: Trainer, device: torch.device) -> Finding:
 
 
 def _host(training: Trainer, device: torch.device, words: str) -> Finding:
-    """How long the host needs to launch a step, of the time that it takes."""
+    """Time how much of a step the host needs to launch it."""
     times = []
     for _ in range(STEPS[device.type]):
         _wait(device)
@@ -76,7 +76,7 @@ def _host(training: Trainer, device: torch.device, words: str) -> Finding:
 
 
 def _memory(training: Trainer, device: torch.device) -> Finding:
-    """What the allocator has given out and holds, before and after some steps."""
+    """Compare what the allocator has given out and holds before and after some steps."""
     steps = STEPS[device.type]
     if device.type != "cuda":
         training.step()
@@ -92,7 +92,7 @@ def _memory(training: Trainer, device: torch.device) -> Finding:
 
 
 def memory(held: Sequence[tuple[int, int]], peak: int) -> Finding:
-    """held: bytes given out and bytes reserved after each of some steps; peak: the most given out in any of them."""
+    """Judge memory. held: bytes given out and reserved after each step. peak: the most given out in any step."""
     (allocated, reserved), (allocated_then, reserved_then) = held[0], held[-1]
     grown = max(allocated_then - allocated, reserved_then - reserved)
     return Finding(
@@ -103,7 +103,7 @@ def memory(held: Sequence[tuple[int, int]], peak: int) -> Finding:
 
 
 def _resumed(device: torch.device) -> Finding:
-    """Steps after a checkpoint, and again from it: to the last bit.
+    """Take steps after a checkpoint, and again from it: they have to be the same to the last bit.
 
     Sequences are so short that even fused attention adds in one order, as in steps.repeated.
     """

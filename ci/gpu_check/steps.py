@@ -1,13 +1,13 @@
-"""Parity of a training step: the engine on the device, in each of its ways (ways.py), against the serial model in
-float64 on the processor, and against itself: twice from the same start it is the same to the last bit.
+"""A training step of the engine on the device, in each of its ways (ways.py), is compared with the serial model in
+float64 on the processor, and with itself: twice from the same start it is the same to the last bit.
 
-BOUND is of the loss's relative difference in fp32, and of the norm of what a gradient or a weight's change is off by,
-by its own norm: the roundings of a few blocks come to some tens of eps (2^-23), where a bound of 1000 leaves room and
-TF32 none. In bf16 each gradient and each change is held to what the serial model in bf16 on the same device is off for
-the same seeds (rounding.py). The loss is one number, whose roundings may happen to cancel: it may be LOSS_TIMES times
-as far off as the worst of the serial model's. A weight changes by a gradient through AdamW, whose epsilon is chosen
-large enough here that it follows the gradient: with the usual one a first step is the gradient's sign, and rounding
-decides it.
+In fp32 BOUND limits the relative difference of the loss, and the norm of what a gradient or a weight's change is off
+by, by its own norm: the roundings of a few blocks come to some tens of eps (2^-23), where a bound of 1000 leaves room
+and TF32 none. In bf16 each gradient and each change is held to what the serial model in bf16 on the same device is off
+for the same seeds (rounding.py). The loss is one number, whose roundings may happen to cancel: it may be LOSS_TIMES
+times as far off as the worst of the serial model's. A weight changes by a gradient through AdamW, whose epsilon is
+chosen large enough here that it follows the gradient: with the usual one a first step is the gradient's sign, and
+rounding decides it.
 """
 
 import math
@@ -47,9 +47,7 @@ CASE = Case(model=MODELS[0], sequences=4, precision="fp64", optim=OPTIM)
 
 
 class Reference:
-    """The serial model on a device, in float64 unless a format is given, and what its last step did. before: its
-    weights as it was built.
-    """
+    """The serial model on a device, in float64 by default, and what its last step did. before: its first weights."""
 
     def __init__(self, case: Case, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> None:
         self._device = torch.device(device)
@@ -58,7 +56,7 @@ class Reference:
         self.before = self._weights()
 
     def steps(self, case: Case) -> Step:
-        """Takes one at each call, on the whole of a batch."""
+        """A function that takes a step at each call, on a whole batch."""
         return on_batches(self, case, range(case.sequences), self._device)
 
     def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
@@ -77,11 +75,11 @@ class Reference:
         self._optimizer.step()
 
     def gradients(self) -> dict[str, Tensor]:
-        """By their names."""
+        """The gradients by name."""
         return {name: p.grad for name, p in self._model.named_parameters() if p.grad is not None}
 
     def changes(self) -> dict[str, Tensor]:
-        """Of the weights."""
+        """The weights' changes since the model was built, by name."""
         return {name: after - self.before[name] for name, after in self._weights().items()}
 
     def _weights(self) -> dict[str, Tensor]:
@@ -89,7 +87,7 @@ class Reference:
 
 
 class Taken(NamedTuple):
-    """What one step did: its loss, gradients and changes of weights by their names."""
+    """What one step did: its loss, and the gradients and changes of weights by name."""
 
     loss: float
     gradients: Mapping[str, Tensor]
@@ -118,7 +116,7 @@ def engines(case: Case, device: torch.device, name: str, way: Way = USUAL) -> Ta
 
 
 def taken(training: Trainer) -> Taken:
-    """What a step of it does, on rank 0; the others know the loss alone. Collective."""
+    """Take a step; rank 0 knows what it did, the others only the loss. Collective."""
     before = full_state_dict(training.model)
     loss = training.step().loss
     after = full_state_dict(training.model)
@@ -127,7 +125,7 @@ def taken(training: Trainer) -> Taken:
 
 
 def steps(device: torch.device, name: str) -> Iterator[Finding]:
-    """A finding for each way of a network, and one more. name: of the number format."""
+    """Give a finding for each way of each network, and one more a network. name: the number format."""
     for model in MODELS:
         case, what = replace(CASE, model=model), f"training step of {model.name}"
         yield repeated(case, device, name)
@@ -144,7 +142,7 @@ def steps(device: torch.device, name: str) -> Iterator[Finding]:
 
 
 def repeated(case: Case, device: torch.device, name: str) -> Finding:
-    """Of two steps from one start. Sequences are so short here that even fused attention adds in one order."""
+    """Compare two steps from one start; sequences are so short that even fused attention adds in one order."""
     one, other = engines(case, device, name), engines(case, device, name)
     pairs = [
         (mine[of], theirs[of])
@@ -163,7 +161,7 @@ def repeated(case: Case, device: torch.device, name: str) -> Finding:
 
 
 def by_bound(what: str, ours: Taken, wanted: Taken) -> Finding:
-    """Of a step in fp32: ours and the exact one."""
+    """Judge a step of ours in fp32 by the exact one."""
     loss = relative_difference(ours.loss, wanted.loss)
     gradients = _farthest(ours.gradients, wanted.gradients)
     changes = _farthest(ours.changes, wanted.changes)
@@ -179,7 +177,7 @@ def by_bound(what: str, ours: Taken, wanted: Taken) -> Finding:
 
 
 def judged(what: str, runs: Sequence[tuple[Taken, Taken, Taken]]) -> Finding:
-    """Of steps in bf16: ours, plain PyTorch's and exact ones, by seed."""
+    """Judge steps in bf16, of which each run has ours, plain PyTorch's and the exact one of a seed."""
     worst = rounding.worst(_ratios(*run) for run in runs)
     loss, plain_loss = (max(relative_difference(run[side].loss, run[2].loss) for run in runs) for side in (0, 1))
     return Finding(

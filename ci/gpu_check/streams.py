@@ -1,4 +1,4 @@
-"""The overlap schedule's streams: collectives on their lanes, and what needs a second rank."""
+"""The overlap schedule's streams: do collectives keep order on their lanes, and what needs a second rank?"""
 
 from collections.abc import Iterator
 from itertools import cycle
@@ -22,7 +22,7 @@ from gpu_check.staged import LATE_CYCLES, keep_busy, streams_of
 
 NUMBERS = 1 << 20
 BLOCKING = ((False,), (True,), (False, True))
-"""Which of the collectives are waited for at once, over and over: none, all, every second one."""
+"""Of the collectives none, all, or every second one are waited for at once."""
 STANDS = "; the computing stream stands still while a lane is busy, so that nothing overlaps"
 SLOW_CYCLES = 50 * LATE_CYCLES
 LOOKS = 3
@@ -30,7 +30,7 @@ LOOKS = 3
 
 
 def lanes(device: torch.device) -> Finding:
-    """Every kind of collective on every lane of one rank, where each leaves its input as it is.
+    """Issue every kind of collective on every lane of one rank, where each leaves its input as it is.
 
     They are issued one upon the other while the computing stream is busy, and waited for at the end: each has to wait
     for what it sends, and for the one before it on its lane. Besides, the computing stream has to go on meanwhile.
@@ -71,7 +71,7 @@ def lanes(device: torch.device) -> Finding:
 
 
 class _Slow(NcclChannel):
-    """Whose collectives keep their stream busy for some 50 ms."""
+    """A channel whose collectives keep their stream busy for some 50 ms."""
 
     def carry_out(self, kind: Kind, source: Tensor, target: Tensor, pending: Pending | None) -> None:
         """See NcclChannel.carry_out."""
@@ -80,7 +80,7 @@ class _Slow(NcclChannel):
 
 
 def _goes_on(device: torch.device) -> bool:
-    """Whether the computing stream does while a lane is busy, so that there is overlap at all."""
+    """Whether the computing stream goes on while a lane is busy, so that there is overlap at all."""
     assert dist.group.WORLD is not None
     streams, sent = streams_of(device), torch.ones(1, device=device)
     channel, received = _Slow(dist.group.WORLD, streams, Line(0, "on a slow lane", [], "nccl")), torch.empty_like(sent)
@@ -95,7 +95,7 @@ def _goes_on(device: torch.device) -> bool:
 
 
 def two_ranks(device: torch.device) -> Iterator[Finding]:
-    """Messages between them, then training that is split."""
+    """Check messages between two ranks, then training that is split over them."""
     yield from found_by_both(_work, device)
 
 

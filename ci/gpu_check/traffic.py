@@ -1,4 +1,4 @@
-"""How fast a step's elementwise parts move memory: bytes that each has to move, by the time that it takes."""
+"""How fast do a step's elementwise parts move memory? Each has to move so many bytes, and takes so long."""
 
 import math
 from collections import deque
@@ -17,17 +17,15 @@ from gpu_check.judges import RATE
 
 ROUNDS = 12
 ELEMENTS = {"cpu": 2**19, "cuda": 2**28}
-"""Of masters, which are a turn by themselves on a GPU."""
+"""There are so many masters, which make up a turn by themselves on a GPU."""
 TURN_BYTES = 2**30
-"""Of arguments until the first ones come again: four times the largest cache, the 256 MB of an MI300X."""
+"""The first arguments come again after so many bytes, four times the largest cache, the 256 MB of an MI300X."""
 SHARE = 1 / 8
-"""Of free memory, which such arguments take: two ways have their own, and results and temporaries are larger still."""
+"""Arguments take this part of free memory: two ways have their own, and results and temporaries are larger still."""
 
 
 def sets(num_bytes: int, device: torch.device) -> int:
-    """So many of arguments of so many bytes make up a turn, as far as memory allows. One on a processor, where nothing
-    is judged.
-    """
+    """How many sets of arguments of so many bytes make up a turn, as far as memory allows; one on a processor."""
     if device.type != "cuda":
         return 1
     free_bytes, _ = torch.cuda.mem_get_info(device)
@@ -35,7 +33,7 @@ def sets(num_bytes: int, device: torch.device) -> int:
 
 
 class InTurn:
-    """The same call with one set of arguments after the other, which no cache still holds when they come again.
+    """Makes the same call with one set of arguments after the other, which no cache holds when they come again.
 
     What it gave back is kept until then, so that results aren't always written to one place either. The first turn
     compiles and takes the memory.
@@ -51,7 +49,7 @@ class InTurn:
 
 
 def rate(name: str, call: Callable[[], object], num_bytes: float, device: torch.device) -> Finding:
-    """Of the fastest of some samples."""
+    """Report the memory rate of the fastest of some samples."""
     calls = calls_of_each([call], device)
     best_s = min(sample(call, calls, device) for _ in range(ROUNDS if device.type == "cuda" else 2))
     return Finding(
@@ -61,8 +59,9 @@ def rate(name: str, call: Callable[[], object], num_bytes: float, device: torch.
 
 
 def calls_of_each(ways: Sequence[Callable[[], object]], device: torch.device) -> int:
-    """Calls of a sample of any of them, as many as the fastest needs. Each is called before it is timed: it may compile
-    then, and takes its memory.
+    """How many calls a sample of each has: as many as the fastest needs.
+
+    Each is called before it is timed, as it may compile then, and takes its memory.
     """
     most = 1
     for way in ways:
@@ -72,7 +71,7 @@ def calls_of_each(ways: Sequence[Callable[[], object]], device: torch.device) ->
 
 
 def once_a_step(device: torch.device) -> Iterator[Finding]:
-    """What a step does with all parameters beside AdamW: the norm of gradients, and bf16 where masters were written."""
+    """Time what a step does with all parameters beside AdamW: the gradients' norm, and casts of masters to bf16."""
     masters = torch.ones(ELEMENTS[device.type], device=device)
     casts = Casts(Flat([nn.Parameter(masters)]), 0, torch.bfloat16)  # nobody tells it that its copy is fresh
     yield rate("casts to bf16", casts.start_step, masters.numel() * (4 + 2), device)

@@ -1,4 +1,4 @@
-"""Ways to take a training step that change nothing of what it computes: each alone, and all of them at once."""
+"""A training step can be taken in ways that change nothing of what it computes: each alone, and all at once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,13 +15,15 @@ from engine.training.trainer import Trainer
 from engine.tuning.shapes import Job, products
 
 TUNED = Kernels(True, Mode.NN, Mode.NT, Mode.TN)
-"""What a tuner may choose: a weight stored by columns, and the modes in which its products copy no operand."""
+"""A tuner may choose a weight stored by columns, and the modes in which its products copy no operand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """words: behind what is trained. micro_batch: sequences at once. sums: the format in which gradients are summed;
-    None for that of the computation. tuned: whether all layers that may be are TUNED.
+    """A way to take a step. words: stand behind what is trained. micro_batch: how many sequences are computed at once.
+
+    sums: the format in which gradients are summed; None for that of the computation. tuned: whether all layers that may
+    be are TUNED.
     """
 
     words: str = ""
@@ -31,7 +33,7 @@ class Way:
     tuned: bool = False
 
     def trainer(self, case: Case, comm: Comm) -> Trainer:
-        """Of the case, in this way."""
+        """A trainer of the case that steps in this way."""
         recompute = case.checkpoint_activations or self.recompute
         usual = plan(replace(case, micro_batch=self.micro_batch, checkpoint_activations=recompute), comm)
         config = replace(usual.config, reduce_dtype=self.sums or case.precision)

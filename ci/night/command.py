@@ -39,7 +39,7 @@ from suites.launcher import has_action
 
 EXAMPLE = "4h or 1h30m"
 SELECTING = ("--name", "--checkpath", "--tag", "--system")
-"""ReFrame's options that the night gives itself, besides the one that says what to do."""
+"""The night itself gives these options of ReFrame's, besides the one that says what to do."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -100,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _selects(word: str) -> bool:
-    """Whether it is one of SELECTING, which ReFrame takes shortened and as one letter, too."""
+    """Whether a word is an option of SELECTING, which ReFrame takes shortened and as one letter, too."""
     option = word.partition("=")[0]
     if option.startswith("--"):
         return len(option) > 2 and any(known.startswith(option) for known in SELECTING)
@@ -108,7 +108,7 @@ def _selects(word: str) -> bool:
 
 
 def seconds(limit: str) -> int:
-    """Of a time limit. Raises UsageError."""
+    """The seconds of a time limit. Raises UsageError."""
     with suppress(AttributeError):
         if (found := systems.seconds(limit)) > 0:
             return found

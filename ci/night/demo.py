@@ -1,4 +1,4 @@
-"""The demo, which is also the proof: 40 nights of nothing changed on a virtual cluster, then three faults.
+"""The demo is also the proof: for 40 nights nothing changes on a virtual cluster, and then come three faults.
 
 No night may raise an alarm before the first fault. Each fault has to be found, and its culprit named: a link of 900
 instead of 1000 Mbit/s, a thread count that was halved, one node slowed by other work. A night is short here: one job
@@ -33,12 +33,12 @@ from virtual_cluster import record
 SYSTEM = "vcluster"
 QUIET_NIGHTS = 20
 MOST_NIGHTS = 5
-"""Of a fault, to be found in."""
+"""A fault has to be found in so many nights."""
 TIME_LIMIT_S = 900.0
 CALM, STOLEN, PATIENCE_S = 1.15, 0.05, 300.0
 WORK = bytes(1 << 25)
 COMMAND_TIMEOUT_S = 900
-"""The first cluster of a machine has Debian's packages installed."""
+"""The first `up` on a machine installs Debian's packages."""
 FIRST, SLOWED = "n0", "n1"
 LINK, PAIR, NODE = "Bandwidth", "TwoNodes", "Peak"
 OTHER_WORK = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
@@ -46,13 +46,13 @@ OTHER_WORK = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile
 
 @dataclass(slots=True)
 class Pace:
-    """How long fixed work takes on all processors at once, time after time; waited_s: for it to take no longer."""
+    """How long fixed work has taken on all processors at once. waited_s: how long nights have waited for calm."""
 
     seen_s: list[float] = field(default_factory=list)
     waited_s: float = 0.0
 
     def wait_until_calm(self) -> None:
-        """Until it takes as long as it mostly did, and a hypervisor takes nothing: PATIENCE_S at most in all."""
+        """Wait until the work takes as long as it mostly did, and no hypervisor takes any; PATIENCE_S at most."""
         began = time.monotonic()
         while True:
             took_s, stolen = _fixed_work()
@@ -65,7 +65,7 @@ class Pace:
 
 
 def _fixed_work() -> tuple[float, float]:
-    """How long it takes on the slowest processor, and the share of a processor that others on the host have taken."""
+    """The work's time on the slowest processor, and the share of a processor that others on the host have taken."""
     stolen_s, began = _stolen_s(), time.monotonic()
     with ThreadPoolExecutor(len(processors())) as pool:
         took_s = max(pool.map(_seconds_on, processors()))
@@ -83,14 +83,16 @@ def _seconds_on(processor: int) -> float:
 
 
 def _stolen_s() -> float:
-    """proc_stat(5): the eighth number of the first line, of all processors."""
+    """Seconds that a hypervisor took of all processors: the eighth number of the first line, see proc_stat(5)."""
     return int(Path("/proc/stat").read_text().split(maxsplit=9)[8]) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that gets worse. shown_by: the tests of which one has to find it; reaches: what it makes worse, by
-    test, in the words that the sentence about the culprit has to have. busies: whether the machine isn't calm with it.
+    """Something that gets worse.
+
+    shown_by: one of these tests has to find it. reaches: the words that the sentence about the culprit has to have, by
+    the tests that get worse. busies: whether the machine isn't calm with it.
     """
 
     title: str
@@ -111,7 +113,7 @@ FAULTS = {
 
 @dataclass(slots=True)
 class Found:
-    """What became of a fault. raised: the sentences of new alarms by test."""
+    """What became of a fault. raised: the tests of new alarms, with their sentences."""
 
     fault: Fault
     nights: int = 0
@@ -119,18 +121,18 @@ class Found:
 
     @property
     def wrongly(self) -> bool:
-        """Whether an alarm is of another test, or names something else."""
+        """Whether an alarm came of another test, or names something else."""
         reaches = self.fault.reaches
         return any(test not in reaches or f"Culprit: {reaches[test]}" not in said for test, said in self.raised)
 
     @property
     def rightly(self) -> bool:
-        """Whether a test that has to has named the culprit, and none has named another one."""
+        """Whether a test of shown_by has named the culprit, and none has named another one."""
         return not self.wrongly and any(test in self.fault.shown_by for test, _ in self.raised)
 
 
 def demo() -> int:
-    """All of it. The exit code is 0 if no night was blamed wrongly and every fault was found. Raises UsageError."""
+    """Run the demo; returns 0 if there was no false alarm and every fault was found. Raises UsageError."""
     if sys.platform != "linux" or os.geteuid() != 0:
         raise UsageError("The demo makes a virtual cluster, which takes Linux and root.")
     if record.STATE.exists():
@@ -158,7 +160,7 @@ def demo() -> int:
 
 
 def nights(folder: Path, began: float) -> tuple[list[str], list[Found]]:
-    """The quiet nights that raised an alarm, and what became of the faults."""
+    """Run all nights; returns the quiet ones that raised an alarm, and what became of the faults."""
     night = a_night(folder)
     all_tests = candidates(night.describe(), history(night.database, SYSTEM))
     pace = Pace()
@@ -193,20 +195,20 @@ def nights(folder: Path, began: float) -> tuple[list[str], list[Found]]:
 
 
 def a_night(folder: Path, *options: str) -> NightRun:
-    """A new one of the demo's tests."""
+    """A new night, which runs the demo's tests."""
     checks = ("--checkpath", str(Path(__file__).with_name("demo_tests.py")))
     ends = time.monotonic() + TIME_LIMIT_S
     return NightRun(night_name(), SYSTEM, folder, ends, options, checks, folder / "reframe.out")
 
 
 def quietly(night: NightRun, chosen: list[Candidate]) -> None:
-    """One job of each test. Raises RunError."""
+    """Run one job of each test. Raises RunError."""
     if not night.run(chosen):
         raise RunError(f"A night of the demo took longer than {TIME_LIMIT_S:g} s.")
 
 
 def a_judged(night: NightRun, chosen: list[Candidate]) -> Told:
-    """The same with verdicts, and more jobs of what looks worse. Raises RunError."""
+    """Run one job of each test, run again what looks worse, and judge. Raises RunError."""
     quietly(night, chosen)
     confirm(night, chosen)
     told = judged(night)
@@ -216,7 +218,7 @@ def a_judged(night: NightRun, chosen: list[Candidate]) -> Told:
 
 @contextmanager
 def broken(name: str) -> Iterator[tuple[str, ...]]:
-    """The machine with that fault, and then without it; what ReFrame is told for it."""
+    """Break the machine so, and mend it again; gives the options that ReFrame needs for the fault."""
     if name == "link":
         cluster("link", "900mbit")
         try:
@@ -246,19 +248,19 @@ def pin(name: str, processor: int) -> None:
 
 
 def processors() -> set[int]:
-    """That this process may use."""
+    """The processors that this process may use."""
     return os.sched_getaffinity(0)
 
 
 def first_process(name: str) -> int:
-    """Of a node of the cluster that is up."""
+    """The first process of a node of the cluster that is up."""
     there = record.load()
     assert there is not None
     return there.processes[name].pid
 
 
 def cluster(*words: str) -> None:
-    """ci/cluster. Raises RunError."""
+    """Run ci/cluster. Raises RunError."""
     try:
         done = subprocess.run([str(ROOT / "ci" / "cluster"), *words], timeout=COMMAND_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:

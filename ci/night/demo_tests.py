@@ -1,4 +1,4 @@
-"""What the demo runs every night, as short as can be: a link alone, a node's products, and a training on two nodes.
+"""The demo runs these tests every night, which are short: a link alone, a node's products, a training on two nodes.
 
 Nights of seconds on a shared machine want figures that others' work moves little: the median of many products, and a
 collective that takes what the link takes.
@@ -16,7 +16,7 @@ from suites.base.training import Training
 
 @rfm.simple_test
 class Bandwidth(bandwidth.Bandwidth):
-    """A ring of two nodes, a rank each."""
+    """Two nodes make a ring, with a rank each."""
 
     ranks_per_node, keep = 1, False
     message_bytes, time_budget_s = 8_000_000, 1.0
@@ -25,15 +25,15 @@ class Bandwidth(bandwidth.Bandwidth):
     def take_whole_nodes(self) -> None:
         self.num_tasks = 2
 
-    def told(self, links: Links) -> dict[str, tuple[float | None, str]]:
-        """Of the collective that sends both ways all the time."""
+    def figures_of(self, links: Links) -> dict[str, tuple[float | None, str]]:
+        """The bandwidth of the collective that sends both ways all the time."""
         (ring,) = links.alone
         return {"all_reduce": (next(one.bytes_per_s for one in ring.times if one.kind == "all_reduce"), "B/s")}
 
 
 @rfm.simple_test
 class Peak(peak.Peak):
-    """One rank of two threads, on the processors of all nodes. Threads wait asleep, for other work may hold one."""
+    """One rank has two threads on the processors of all nodes. They wait asleep, for other work may hold one."""
 
     ranks = parameter([1])
     dtype = parameter(["fp32"])
@@ -49,7 +49,7 @@ class Peak(peak.Peak):
 
 @rfm.simple_test
 class TwoNodes(Training):
-    """A rank on each of two nodes, whose steps take a fifth of a second."""
+    """Each of two nodes has a rank, and a step takes a fifth of a second."""
 
     descr = "a training on two nodes"
     study = "nightly_demo"
@@ -59,5 +59,5 @@ class TwoNodes(Training):
     num_tasks, ranks_per_node, grid, sequences = 2, 1, "1x1x1x2", 4
 
     def peak_options(self, precision: str) -> list[str]:
-        """None: measuring one takes longer than all of it."""
+        """No peaks, as measuring one takes longer than the training."""
         return []

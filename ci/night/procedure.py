@@ -1,4 +1,4 @@
-"""What a night does: select, run, run again what looks worse, judge, and keep the summary."""
+"""A night selects tests, runs them, runs again what looks worse, judges, and keeps the summary."""
 
 import math
 import subprocess
@@ -20,13 +20,13 @@ from reports.nights.told import Told, tell
 from systems.references import Key, name_of, references
 
 ENOUGH = 3
-"""Jobs of a test in a night that are slow: more tell nothing, as a whole night can be off."""
+"""So many slow jobs of a test in a night are enough: more say nothing new, as a whole night can be off."""
 REPORT_TIMEOUT_S = 1800
 OUT_OF_TIME = "The night's time limit was reached: what was still to be run was left out."
 
 
 def run(night: NightRun, node_hours: float, jobs: int) -> Told:
-    """The whole of it; jobs: of each test, as far as the budget goes. What is judged goes to standard output.
+    """Run a whole night and write the verdicts to standard output. jobs: how many each test gets if the budget does.
 
     What looks worse is run again before other tests get a second job. Raises UsageError for a budget without room,
     RunError where there are no results.
@@ -51,7 +51,7 @@ def run(night: NightRun, node_hours: float, jobs: int) -> Told:
         tonight = _of(night, history(night.database, night.system))
         done = _jobs(tonight)
         fewer = [test for test in selection.chosen if done[name_of(test.name)] <= number]
-        if more := _affordable(fewer, node_hours - _spent(tonight)):
+        if more := _affordable(fewer, node_hours - _spent_node_hours(tonight)):
             say(f"There is room for another job of {text.plural(len(more), 'test')}.")
             in_time = night.run(more)
     if not in_time:
@@ -67,7 +67,7 @@ def run(night: NightRun, node_hours: float, jobs: int) -> Told:
 
 
 def confirm(night: NightRun, chosen: Sequence[Candidate], node_hours: float = math.inf) -> bool:
-    """Run those of its tests again that look worse, until there are ENOUGH jobs. Whether there was time for it."""
+    """Run tests that look worse again, until there are ENOUGH jobs of each; returns whether there was time for it."""
     known = references(night.system)
     by_name = {name_of(test.name): test for test in chosen}
     jobs = -1
@@ -81,7 +81,7 @@ def confirm(night: NightRun, chosen: Sequence[Candidate], node_hours: float = ma
         done = _jobs(tonight)
         few = {key: of for key, of in _by_key(tonight).items() if done[key.name] < ENOUGH}
         worse = (by_name.get(key.name) for key in suspects(before, known, few))
-        again = _affordable([test for test in worse if test], node_hours - _spent(tonight))
+        again = _affordable([test for test in worse if test], node_hours - _spent_node_hours(tonight))
         if not again:
             return True
         say(f"Looks worse, so it is run again: {', '.join(test.name for test in again)}.")
@@ -90,7 +90,7 @@ def confirm(night: NightRun, chosen: Sequence[Candidate], node_hours: float = ma
 
 
 def judged(night: NightRun) -> Told:
-    """What a night tells of its tests. Raises RunError for one that has left nothing at all."""
+    """Judge a night. Raises RunError for one that has left no results at all."""
     found = history(night.database, night.system)
     if not _of(night, found):
         raise RunError("The night has left no results: ReFrame's own words say why.")
@@ -99,7 +99,7 @@ def judged(night: NightRun) -> Told:
 
 
 def report(night: NightRun) -> None:
-    """Build the report of all results. What fails there is told, and no verdict on the night."""
+    """Build the report of all results. If that fails it is said, and changes no verdict."""
     command = [sys.executable, "-P", "-m", "reports", "build", "--results", "results", "--out", "site"]
     try:
         done = subprocess.run(
@@ -116,13 +116,13 @@ def report(night: NightRun) -> None:
 
 
 def say(sentence: str) -> None:
-    """On standard error, beside ReFrame's own words."""
+    """Write a sentence to standard error, beside ReFrame's own words."""
     sys.stderr.write(f"nightly: {sentence}\n")
     sys.stderr.flush()
 
 
 def keep(night: NightRun, told: Told) -> None:
-    """Write the night's summary in each form. A disk that is full is told, and changes no verdict."""
+    """Write the night's summary in each form. If the disk is full it is said, and changes no verdict."""
     try:
         _write(night, told)
     except OSError as error:
@@ -159,17 +159,16 @@ def _affordable(several: Iterable[Candidate], node_hours: float) -> list[Candida
 
 
 def _of(night: NightRun, found: History) -> Sequence[Job]:
-    """Its jobs so far."""
+    """A night's jobs so far."""
     return next((one.jobs for one in found.nights if one.name == night.name), ())
 
 
-def _spent(tonight: Iterable[Job]) -> float:
-    """Node-hours."""
+def _spent_node_hours(tonight: Iterable[Job]) -> float:
     return sum(job.node_seconds for job in tonight) / HOUR_S
 
 
 def _jobs(tonight: Iterable[Job]) -> Counter[tuple[str, str]]:
-    """How many there are of each test, also without a result."""
+    """How many jobs each test has, also without a result."""
     return Counter(job.key.name for job in tonight)
 
 

@@ -10,7 +10,7 @@ from systems.references import name_of
 
 HOUR_S = 3600.0
 MARGIN = 1.25
-"""An earlier run says that much less than the next one may take."""
+"""The next job may take so many times as long as earlier ones did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class Candidate:
 
     @property
     def whole_hours(self) -> float:
-        """With all that it needs, where no other test needs it too."""
+        """The node-hours of the test and its fixtures, where it shares none."""
         return self.node_hours + sum(self.fixtures.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """chosen: in the order of their worth; left_out: what the budget has no room for; node_hours: of a job of each."""
+    """What a budget has room for. chosen: in the order of worth. node_hours: what one job of each chosen test takes."""
 
     chosen: tuple[Candidate, ...]
     left_out: tuple[Candidate, ...]
@@ -44,7 +44,7 @@ class Selection:
 
 
 def candidates(described: Iterable[Mapping[str, Any]], history: History) -> list[Candidate]:
-    """What ReFrame describes, with the cost that earlier runs tell."""
+    """The tests that ReFrame describes, with their costs by earlier runs where there are any."""
     earlier: dict[tuple[str, str], list[float]] = {}
     for job in history.jobs:
         if job.figures:
@@ -68,7 +68,7 @@ def _hours(earlier_s: Sequence[float]) -> float:
 
 
 def select(every: Sequence[Candidate], node_hours: float) -> Selection:
-    """The most valuable tests that fit together, of equal ones the cheapest."""
+    """Choose the most valuable tests that fit together; of equally valuable ones the cheapest go first."""
     chosen, left_out, taken, shared = list[Candidate](), list[Candidate](), 0.0, dict[str, float]()
     for test in sorted(every, key=lambda one: (-one.worth, one.node_hours, one.name)):
         cost = test.node_hours + sum(hours for name, hours in test.fixtures.items() if name not in shared)

@@ -1,4 +1,4 @@
-"""ReFrame's sessions of a night: one for each round of jobs, all under the night's name, none beyond its end."""
+"""ReFrame has a session for each round of a night's jobs, all under the night's name, none beyond its end."""
 
 import json
 import subprocess
@@ -19,14 +19,16 @@ from suites.base.running import LAUNCHER, run_reframe
 
 ROOT = Path(__file__).parents[2]
 NOT_KEPT = ("--setvar", "Bandwidth.keep=no")
-"""A night changes no file of the project, and no slow link of one night becomes a planner's."""
+"""A night changes no file of the project, and no slow link of one night gets to a planner."""
 DESCRIBE_TIMEOUT_S = 600
 
 
 @dataclass(slots=True)
 class NightRun:
-    """One night. folder: where ReFrame runs, and keeps its database; ends: by time.monotonic(); reframe: its options
-    besides; select: which tests; log: where its own words go, standard error unless given.
+    """One night.
+
+    folder: where ReFrame runs, and keeps its database. ends: the night's end by time.monotonic(). reframe: more options
+    for ReFrame. select: its options that select tests. log: gets what ReFrame writes, in place of standard error.
     """
 
     name: str
@@ -39,19 +41,18 @@ class NightRun:
 
     @property
     def database(self) -> Path:
-        """ReFrame's."""
+        """The path of ReFrame's database."""
         return self.folder / DATABASE
 
     @property
     def left_s(self) -> float:
-        """Until it ends."""
         return self.ends - time.monotonic()
 
     def _words(self, *words: str) -> list[str]:
         return ["--nocolor", "--system", self.system, *self.select, *NOT_KEPT, *self.reframe, *words]
 
     def describe(self) -> list[dict[str, Any]]:
-        """Every test that the night may run. Raises RunError."""
+        """ReFrame's descriptions of all tests that the night may run. Raises RunError."""
         limit_s = min(DESCRIBE_TIMEOUT_S, self.left_s)
         try:
             done = subprocess.run(
@@ -71,7 +72,7 @@ class NightRun:
         return [test for test in found if "worth" in test]
 
     def run(self, tests: Sequence[Candidate]) -> bool:
-        """One job of each of these tests. Whether there was time for it."""
+        """Run one job of each of these tests; returns whether there was time for it."""
         names = [word for test in tests for word in ("--name", f"/{test.hashcode}")]
         extras = f"{NIGHT}={self.name},{CHOSEN}={said(test.name for test in tests)}"
         words = self._words("--run", *names, "--session-extras", extras)
@@ -82,5 +83,5 @@ class NightRun:
 
 
 def night_name() -> str:
-    """Of a night that begins now."""
+    """The name of a night that begins now."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H%M%S}"

@@ -17,14 +17,14 @@ from reports.nights.told import FINE, UNKNOWN, WORSE
 EQUALITY = "tests/engine/test_libraries.py"
 ENDED_WITHOUT_ALL = "Not every library was tested, so the week's check can't be judged: the lines above say why."
 INTERRUPTED_CODE = 2
-"""Of pytest, the first of those that are no verdict; below are 0, all fine, and 1, some failed."""
+"""Pytest's codes from here on are no verdict: 0 says that all is fine, and 1 that some tests failed."""
 
 
 def weekly(out: Path, limit_s: float, root: Path = ROOT) -> int:
-    """Make all environments of peers that aren't there, and train with each; returns the exit code, as of a night.
+    """Make all environments of peers that aren't there, and train with each; returns a night's exit code.
 
-    out: gets the JUnit file of the equality tests. It needs the network, but no GPU and no job: ranks are processes of
-    this host, and networks are tiny. A library that couldn't be installed is no success: UNKNOWN.
+    The week's check needs the internet, but no GPU and no job: ranks are processes of this host, and networks are tiny.
+    Where a library couldn't be installed the code is UNKNOWN. out: the JUnit file of the equality tests.
     """
     ends = time.monotonic() + limit_s
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def weekly(out: Path, limit_s: float, root: Path = ROOT) -> int:
 
 
 def _skipped(junit: Path) -> bool:
-    """Whether some were, or none ran."""
+    """Whether some tests were skipped, or none ran."""
     suites = list(ElementTree.parse(junit).getroot().iter("testsuite"))
     return any(int(suite.get("skipped", "0")) for suite in suites) or not any(
         int(suite.get("tests", "0")) for suite in suites
@@ -50,7 +50,7 @@ def _skipped(junit: Path) -> bool:
 
 
 def _run(words: Sequence[str], root: Path, ends: float) -> int | None:
-    """Its exit code; None if it didn't end in time. However this ends, so does all that it started."""
+    """The exit code of a command; None if it didn't end in time. All that it started ends with this function."""
     running = subprocess.Popen(words, cwd=root, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         return running.wait(max(ends - time.monotonic(), 0.0))

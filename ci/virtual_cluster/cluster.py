@@ -1,4 +1,4 @@
-"""The cluster as a whole: how it is made and removed, and what is wrong with it."""
+"""The cluster as a whole is made and removed here, and asked what is wrong with it."""
 
 import contextlib
 import os

@@ -31,7 +31,7 @@ def install() -> None:
 
 
 def run(*command: str, timeout_s: float = COMMAND_TIMEOUT_S, environment: dict[str, str] | None = None) -> str:
-    """What a command writes. Raises Problem if it fails or takes too long."""
+    """Run a command and return what it writes. Raises Problem if it fails or takes too long."""
     line = " ".join(command)
     try:
         done = subprocess.run(
@@ -56,7 +56,7 @@ def last_line(text: str) -> str:
 
 
 def start_ticks(pid: int) -> int:
-    """When a process began, in the kernel's ticks, or 0 if there is none: with its number it tells it apart."""
+    """When a process began, in the kernel's ticks, which tells it from a later one of its number; 0 for none."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (FileNotFoundError, ProcessLookupError):

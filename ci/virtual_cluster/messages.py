@@ -1,10 +1,10 @@
-"""What the user is told: a line on standard error, and what goes wrong."""
+"""Messages to the user are lines on standard error, and exceptions that say what went wrong."""
 
 import sys
 
 
 class Problem(Exception):
-    """What the user is told, in one sentence."""
+    """Something went wrong; the message says what in one sentence."""
 
     code = 1
 

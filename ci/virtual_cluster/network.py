@@ -20,7 +20,7 @@ QUEUE = ("burst", "256kb", "latency", "50ms")  # deep: a switch that drops makes
 
 
 def addresses(nodes: int) -> dict[str, IPv4Address]:
-    """The names of the nodes and where they are."""
+    """The address of each node, by name."""
     return {f"n{number}": NETWORK[number + 1] for number in range(nodes)}
 
 

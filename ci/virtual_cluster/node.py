@@ -17,13 +17,13 @@ from virtual_cluster.record import STATE, Process
 
 HERE = Path(__file__).resolve().parents[1]  # the folder that the package is in
 LOCAL = "local"
-"""A folder that each node has to itself, in memory as on nodes without a disk; all else the nodes share."""
+"""Each node has this folder to itself, in memory, as nodes without a disk do; they share all else."""
 NAMESPACES = ("unshare", "--net", "--uts", "--mount", "--pid", "--fork")
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node that waits to be told to start its daemons."""
+    """A node that waits for the word to start its daemons."""
 
     process: Process
     input: IO[str]

@@ -12,10 +12,7 @@ HEAD = "head"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the user asked for. rate: of each node's link, bytes/s; link: the same, as the user wrote it.
-
-    Two are equal if their rates are, however they are written.
-    """
+    """What the user asked for. rate: bytes/s of each node's link; link: the rate as the user wrote it."""
 
     nodes: int
     ranks_per_node: int
@@ -28,19 +25,19 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """The first process of the head or of a node. start: in the kernel's ticks, as numbers are used again."""
+    """The first process of the head or of a node. start: tells it from a later one with its number (start_ticks)."""
 
     pid: int
     start: int
 
     def lives(self) -> bool:
-        """Whether it has not ended."""
+        """Whether it still runs."""
         return start_ticks(self.pid) == self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster that is up, or whose making was broken off. processes: of the head and of the nodes, by name."""
+    """A cluster that is up, or whose making was broken off. processes: those of the head and the nodes, by name."""
 
     shape: Shape
     processes: dict[str, Process]

@@ -44,7 +44,7 @@ PartitionName=all Nodes=ALL Default=YES OverSubscribe=EXCLUSIVE DefaultTime=10 M
 
 
 def refuse_another() -> None:
-    """Raise Problem if this machine has a Slurm of its own, or Slurm's commands are told to speak to another."""
+    """Raise Problem if this machine has a Slurm of its own, or Slurm's commands speak to another one."""
     if (CONFIGURATION.exists() or CONFIGURATION.is_symlink()) and not configured():
         raise Problem(f"{CONFIGURATION} is there, so this machine has a Slurm of its own, which is left alone.")
     if other := os.environ.get("SLURM_CONF"):
@@ -83,7 +83,7 @@ def unconfigure() -> None:
 
 
 def daemons(name: str) -> list[list[str]]:
-    """The command lines of what runs on the head or on a node."""
+    """The command lines of the daemons of the head or of a node."""
     slurm = ["-D", "-f", str(STATE / "slurm.conf")]
     munged = ["munged", "--foreground", "--num-threads=10", f"--socket={STATE}/munge.socket"]
     munged += [f"--{kind}-file={STATE}/munge.{kind}" for kind in ("key", "pid", "seed")]
