@@ -5,7 +5,7 @@ activation of a rank's rows, and the states of a parameter. What differs from pe
 each which ranks divide what, and what it has besides. Sources: ZeRO (Rajbhandari et al. 2020, 3 and 5) for what data
 ranks divide in its stages; Korthikanti et al. 2022, 4, for activations by tensor ranks with and without sequence
 parallelism; Narayanan et al. 2021, 2.2, for micro-batches in flight of a pipeline; for the others their own code, as
-the guests call it. Against what PyTorch's allocator handed out on a processor it was within 25 % for those that
+external/ calls it. Against what PyTorch's allocator handed out on a processor it was within 25 % for those that
 tests/engine/test_peer_memory.py asks; external ones have never been measured. No GPU has confirmed any of it.
 """
 
@@ -237,8 +237,7 @@ def _widened(habits: Habits, case: Case) -> float:
 def _trained(habits: Habits, ranks: Ranks, case: Case) -> float:
     """At the fullest moment: states, weights gathered, activations of what is in flight, logits."""
     model, compute = case.model, BYTES[case.precision]
-    ways = ranks.tensor * ranks.pipeline
-    mine = model.parameters / ways
+    mine = model.parameters / (ranks.tensor * ranks.pipeline)
     divided = {"nothing": 0, "optimizer": 1, "gradients": 2, "weights": 3}[habits.data]
     if habits.data == "weights" and ranks.shards == 1:
         habits = replace(habits, copies=True)  # all of it is gathered
