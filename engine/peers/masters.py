@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from engine.peers.comparison import Case
-from engine.peers.peer import adamw
+from engine.peers.peer import Decays, adamw, is_matrix
 from engine.precision import Precision
 
 
@@ -43,12 +43,9 @@ class Masters:
         pairs = _narrowed(network, Precision.named(case.precision).compute)
         return cls((master for _, master in pairs), pairs)
 
-    def adamw(self, case: Case, *kinds: Iterable[nn.Parameter]) -> torch.optim.AdamW:
-        """peer.adamw, of kinds of masters."""
-        return self.followed(adamw(case.optim, *kinds))
-
-    def followed(self, optimizer: torch.optim.AdamW) -> torch.optim.AdamW:
-        """The optimizer, after each of whose steps the network's parameters are the masters, rounded."""
+    def adamw(self, case: Case, *kinds: Iterable[nn.Parameter], decays: Decays = is_matrix) -> torch.optim.AdamW:
+        """peer.adamw, of kinds of masters: after each step the network's parameters are these, rounded."""
+        optimizer = adamw(case.optim, *kinds, decays=decays)
         if self._pairs:
             optimizer.register_step_post_hook(lambda *_: self._round())
         return optimizer

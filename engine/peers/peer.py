@@ -58,23 +58,28 @@ def serial_model(case: Case, device: torch.device | str) -> SerialModel:
     )
 
 
-def decaying(optim: OptimConfig, *kinds: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
-    """Groups of an optimizer, set as the engine's: only matrices decay."""
+def is_matrix(parameter: nn.Parameter) -> bool:
+    """Whether it decays, as the engine's do."""
+    return parameter.ndim > 1
+
+
+Decays = Callable[[nn.Parameter], bool]
+
+
+def decaying(optim: OptimConfig, *kinds: Iterable[nn.Parameter], decays: Decays = is_matrix) -> list[dict[str, Any]]:
+    """Groups of an optimizer. kinds: what one fused call can't mix."""
     groups = [
-        {
-            "params": [p for p in kind if (p.ndim > 1) is matrices],
-            "weight_decay": optim.weight_decay if matrices else 0.0,
-        }
+        {"params": [p for p in kind if decays(p) is wanted], "weight_decay": optim.weight_decay if wanted else 0.0}
         for kind in map(list, kinds)
-        for matrices in (True, False)
+        for wanted in (True, False)
     ]
     return [group for group in groups if group["params"]]
 
 
-def adamw(optim: OptimConfig, *kinds: Iterable[nn.Parameter]) -> torch.optim.AdamW:
-    """PyTorch's own optimizer. kinds: what one fused call can't mix."""
+def adamw(optim: OptimConfig, *kinds: Iterable[nn.Parameter], decays: Decays = is_matrix) -> torch.optim.AdamW:
+    """PyTorch's own optimizer."""
     return torch.optim.AdamW(
-        decaying(optim, *kinds),
+        decaying(optim, *kinds, decays=decays),
         lr=optim.learning_rate,
         betas=(optim.beta1, optim.beta2),
         eps=optim.eps,

@@ -65,7 +65,10 @@ class AxoNN(TrainingStep):
         super().__init__(case, model, device)
 
     def _adamw(self) -> torch.optim.Optimizer:
-        return self._masters.followed(_adamw(self._case, self._masters.parameters, self._matrices))
+        """Its matrices are stored as vectors, and decay all the same."""
+        parameters = self._masters.parameters
+        matrices = {id(one) for one, decays in zip(parameters, self._matrices, strict=True) if decays}
+        return self._masters.adamw(self._case, parameters, decays=lambda one: id(one) in matrices)
 
     def _backward(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
         with optimize_communication(
@@ -114,19 +117,6 @@ def put_layers(model: SerialModel, placements: Mapping[str, Placement], device: 
             theirs.bias.needs_gradient_sync = True  # else its biases' gradients aren't summed over depth
         owner, _, last = name.rpartition(".")
         setattr(model.get_submodule(owner), last, _Gathered(theirs) if layer is model.head else theirs)
-
-
-def _adamw(case: Case, parameters: list[nn.Parameter], matrices: list[bool]) -> torch.optim.AdamW:
-    """See peer.adamw: its matrices are stored as vectors, and decay all the same. matrices: which parameters are."""
-    optim = case.optim
-    groups = [
-        {"params": [one for one, is_matrix in zip(parameters, matrices, strict=True) if is_matrix is wanted]}
-        | {"weight_decay": optim.weight_decay if wanted else 0.0}
-        for wanted in (True, False)
-    ]
-    return torch.optim.AdamW(
-        groups, lr=optim.learning_rate, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True
-    )
 
 
 def without_gpu() -> None:
