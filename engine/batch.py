@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from engine.errors import UsageError, divisors
-from engine.grid import Coords, Grid
+from engine.grid import SPLITTING_ROWS, Coords, Grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,12 @@ class Batch:
         return self.micro or self.per_rank(grid)
 
     def check(self, grid: Grid) -> None:
-        """Raises UsageError unless z and data split the batch evenly, and micro-batches a rank's share."""
+        """Raises UsageError unless the grid splits the batch evenly, and micro-batches a rank's share."""
         if self.sequences < 1 or self.sequences % grid.batch_split:
             fitting = max(1, -(-self.sequences // grid.batch_split)) * grid.batch_split
             raise UsageError(
-                f"Grid {grid} splits the batch over z and data into {grid.batch_split} parts, but a batch of "
-                f"{self.sequences} sequences is not a multiple of that: use --batch-size {fitting}."
+                f"Grid {grid} splits the batch over {' and '.join(SPLITTING_ROWS)} into {grid.batch_split} parts, but "
+                f"a batch of {self.sequences} sequences is not a multiple of that: use --batch-size {fitting}."
             )
         share = self.per_rank(grid)
         if self.micro is not None and (self.micro < 1 or share % self.micro):
@@ -41,12 +41,11 @@ class Batch:
     def rows(self, grid: Grid, coords: Coords) -> range:
         """The sequences (0 .. sequences - 1) of the rank at coords.
 
-        The batch is split over z and data only: share number data * Gz + z of Gz * Gdata contiguous ones. Raises
-        UsageError if the batch can't be split evenly.
+        Shares are contiguous, in the order of the ranks. Raises UsageError if the batch can't be split evenly.
         """
         self.check(grid)
         share = self.per_rank(grid)
-        first = (coords.data * grid.z + coords.z) * share
+        first = grid.position(coords, SPLITTING_ROWS) * share
         return range(first, first + share)
 
     def micro_batches(self, grid: Grid, coords: Coords) -> list[range]:

@@ -1,15 +1,20 @@
-"""The 4D grid of ranks: pure arithmetic of named axes, no torch in it.
+"""The 4D grid of ranks: pure arithmetic of named axes, and what each axis is for. No torch in it.
 
 Source: axonn-sc24 section V-A. Axis x is innermost, data outermost:
 
     rank = x + Gx * (y + Gy * (z + Gz * data))
 
 so that x, whose all-reduces are the most frequent, stays within a node for as long as it fits there.
+
+Other rooms ask for axes by their roles. A new axis is a member of Axis, a field of Coords and Grid, and stands under
+the roles that it has.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from math import prod
 
 from engine.errors import UsageError
 
@@ -23,14 +28,29 @@ class Axis(StrEnum):
     DATA = "data"
 
 
+INNER = Axis.X
+"""Splits the features between two products of a block, such as heads, and the vocabulary."""
+STREAM = Axis.Y
+"""Splits the features of the residual stream."""
+SPLITTING_FEATURES = (INNER, STREAM)
+SHARDING = Axis.Z
+"""Shards weights, and splits rows."""
+SPLITTING_ROWS = (SHARDING, Axis.DATA)
+"""Split the rows of a batch, so that every gradient is summed over exactly these: over SHARDING first."""
+REPLICATING = tuple(axis for axis in SPLITTING_ROWS if axis is not SHARDING)
+"""Do nothing but that: their ranks hold the same parameters, and once they are summed the same gradients."""
+HOLDING = tuple(axis for axis in Axis if axis not in REPLICATING)
+"""Ranks along these hold one model together, so that its norms are summed over them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Coords:
     """Where a rank stands on each axis of the grid."""
 
-    x: int
-    y: int
-    z: int
-    data: int
+    x: int = 0
+    y: int = 0
+    z: int = 0
+    data: int = 0
 
     def __getitem__(self, axis: Axis) -> int:
         return int(getattr(self, axis))
@@ -51,7 +71,7 @@ class Grid:
     data: int = 1
 
     def __post_init__(self) -> None:
-        if min(self.x, self.y, self.z, self.data) < 1:
+        if min(self[axis] for axis in Axis) < 1:
             raise UsageError(f"A grid axis has at least one rank, but the grid given is {self}.")
 
     @classmethod
@@ -63,8 +83,13 @@ class Grid:
             )
         return cls(*map(int, text.split("x")))
 
+    @classmethod
+    def replicated(cls, ranks: int) -> "Grid":
+        """So many ranks in a line, each of which holds all parameters."""
+        return cls(**{REPLICATING[0]: ranks})
+
     def __str__(self) -> str:
-        return f"{self.x}x{self.y}x{self.z}x{self.data}"
+        return "x".join(str(self[axis]) for axis in Axis)
 
     def __getitem__(self, axis: Axis) -> int:
         return int(getattr(self, axis))
@@ -72,16 +97,31 @@ class Grid:
     @property
     def size(self) -> int:
         """Ranks in all."""
-        return self.x * self.y * self.z * self.data
+        return self._over(Axis)
+
+    @property
+    def plane(self) -> int:
+        """Ranks that share the features of the same rows."""
+        return self._over(SPLITTING_FEATURES)
+
+    @property
+    def shards(self) -> int:
+        """Into how many shards a weight is cut, after the splits of its features."""
+        return self[SHARDING]
 
     @property
     def batch_split(self) -> int:
-        """Into how many parts the rows of a batch are split: over z and over data."""
-        return self.z * self.data
+        """Into how many parts the rows of a batch are split."""
+        return self._over(SPLITTING_ROWS)
+
+    @property
+    def model_replicas(self) -> int:
+        """How many times the ranks hold all parameters."""
+        return self._over(REPLICATING)
 
     def stride(self, axis: Axis) -> int:
         """Distance in rank numbers between neighbours on an axis."""
-        return {Axis.X: 1, Axis.Y: self.x, Axis.Z: self.x * self.y, Axis.DATA: self.x * self.y * self.z}[axis]
+        return self._over(list(Axis)[: list(Axis).index(axis)])
 
     def coords(self, rank: int) -> Coords:
         """The coordinates of a rank. Raises UsageError if the grid has no such rank."""
@@ -89,19 +129,29 @@ class Grid:
             raise UsageError(f"Rank {rank} is not on the grid {self}, which has ranks 0 to {self.size - 1}.")
         return Coords(*((rank // self.stride(axis)) % self[axis] for axis in Axis))
 
-    def rank(self, *, x: int = 0, y: int = 0, z: int = 0, data: int = 0) -> int:
-        """The rank at the given coordinates. Raises UsageError if one lies outside its axis."""
-        at = Coords(x, y, z, data)
+    def rank(self, **coords: int) -> int:
+        """The rank at the given coordinates, by axis, the others being 0. Raises UsageError if one lies outside."""
+        at = Coords(**coords)
         for axis in Axis:
             if not 0 <= at[axis] < self[axis]:
                 raise UsageError(
                     f"Coordinate {axis}={at[axis]} is not on the grid {self}, whose axis {axis} goes from 0 to "
                     f"{self[axis] - 1}."
                 )
-        return sum(at[axis] * self.stride(axis) for axis in Axis)
+        return self.position(at, Axis)
+
+    def position(self, coords: Coords, axes: Iterable[Axis]) -> int:
+        """The number of a rank among those that differ along these axes alone, the first of which counts fastest."""
+        number, stride = 0, 1
+        for axis in axes:
+            number, stride = number + coords[axis] * stride, stride * self[axis]
+        return number
 
     def members(self, axis: Axis, rank: int) -> tuple[int, ...]:
         """The ranks that differ from this one along one axis only, itself included, in order."""
         stride = self.stride(axis)
         first = rank - self.coords(rank)[axis] * stride
         return tuple(range(first, first + stride * self[axis], stride))
+
+    def _over(self, axes: Iterable[Axis]) -> int:
+        return prod(getattr(self, axis) for axis in axes)

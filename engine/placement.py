@@ -3,7 +3,7 @@
 From it follow the local shapes, the initial values, the checkpoint's rectangles and how often a parameter is
 counted in the gradient norm. Pure arithmetic: no torch in it.
 
-A rank's tile is its part of a tensor after the splits over x and y; a sharded tile is further cut over z.
+A rank's tile is its part of a tensor after the splits of features; a sharded tile is cut further.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,15 +13,15 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from engine.errors import UsageError
-from engine.grid import Axis, Coords, Grid
+from engine.grid import HOLDING, SHARDING, SPLITTING_FEATURES, Axis, Coords, Grid
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 # Splits of a weight [n, k] as nn.Linear stores it. Consecutive layers alternate, so that the output of one is the
 # input of the next without movement (axonn-sc24 V-A).
-NORMAL = (Axis.X, Axis.Y)
-TRANSPOSED = (Axis.Y, Axis.X)
+NORMAL = SPLITTING_FEATURES
+TRANSPOSED = (NORMAL[1], NORMAL[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,9 @@ class Placement:
 
     split: the axis that splits each dim, or None. parts: sizes of the parts of a dim, each of which is split on its own
     (query, key and value heads of a fused projection); a dim that isn't named is one part. sharded: a rank's tile,
-    flattened, is sharded over z (weights of matmuls and token tables); otherwise it is replicated over z. Over data
-    every parameter is replicated. column_major: whether a rank stores its tile of a matrix column by column, not row by
-    row.
+    flattened, is sharded (weights of matmuls and token tables); otherwise ranks along that axis replicate it. Along
+    axes that only split rows every parameter is replicated. column_major: whether a rank stores its tile of a matrix
+    column by column, not row by row.
     """
 
     name: str
@@ -104,27 +104,31 @@ class Placement:
         tile = prod(self.tile_shape(grid))
         if not self.sharded:
             return tile
-        if tile % grid.z:
+        if tile % grid.shards:
             raise UsageError(
-                f"Grid {grid} shards {self.name} over z={grid.z}, but a tile of {tile} elements is not a multiple of "
-                f"{grid.z}."
+                f"Grid {grid} shards {self.name} over {SHARDING}={grid.shards}, but a tile of {tile} elements is not a "
+                f"multiple of {grid.shards}."
             )
-        return tile // grid.z
+        return tile // grid.shards
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Those along which ranks store different elements, the inner ones first."""
+        return tuple(axis for axis in Axis if axis in self.split or (axis is SHARDING and self.sharded))
 
     def replicas(self, grid: Grid) -> int:
-        """On how many ranks of one data group each element is stored."""
-        splits = prod(grid[axis] for axis in self.split if axis) * (grid.z if self.sharded else 1)
-        return grid.x * grid.y * grid.z // splits
+        """How many of the ranks that hold one model together store each element."""
+        return prod(grid[axis] for axis in HOLDING if axis not in self.axes)
 
     def rectangles(self, grid: Grid, coords: Coords) -> list[Rectangle]:
         """The parts of the serial tensor that a rank stores, in the order in which it stores their first elements.
 
-        A z shard of a matrix is one rectangle where z divides the tile's rows, else up to three: the end of a row,
-        whole rows, the start of a row. Each of a dim's parts cuts them further. Of a tile that is stored column by
+        A shard of a matrix is one rectangle where their number divides the tile's rows, else up to three: the end of a
+        row, whole rows, the start of a row. Each of a dim's parts cuts them further. Of a tile that is stored column by
         column, read columns for rows.
         """
         tile, local = self.tile_shape(grid), self.local_numel(grid)
-        low = coords.z * local if self.sharded else 0
+        low = coords[SHARDING] * local if self.sharded else 0
         order = -1 if self.column_major else 1
         stored = tile[::order]
         strides = tuple(prod(stored[dim + 1 :]) for dim in range(len(tile)))[::order]

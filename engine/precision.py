@@ -29,7 +29,7 @@ class Precision:
         return cls(master, compute, reduce)
 
     def reduce(self, ranks: int) -> torch.dtype:
-        """Of weight gradients while they are summed over so many ranks of z, and of all gradients over data."""
+        """Of weight gradients while they are summed over so many ranks, of one axis."""
         return DTYPES[reduce_dtype(NAMES[self.compute], ranks, self.given)]
 
 

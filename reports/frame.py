@@ -257,7 +257,9 @@ def _usual_bucket(config: dict[str, Any], grid: str | None) -> float:
     """What such a run takes unless it is told otherwise."""
     link, devices = (positive(config.get(name)) for name in ("link_bytes_per_s", "devices_per_node"))
     known = link > 0 and devices > 0
-    return bucket_bytes(Grid.parse(grid or "1x1x1x1").data, link if known else None, int(devices) if known else 1)
+    return bucket_bytes(
+        Grid.parse(grid or "1x1x1x1").model_replicas, link if known else None, int(devices) if known else 1
+    )
 
 
 def _names(names: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from reframe.core.exceptions import SanityError
 from reframe.utility import typecheck as typ
 
 from engine.batch import Batch
-from engine.grid import Grid
+from engine.grid import SPLITTING_FEATURES, Grid
 from engine.result import choices, metrics
 from engine.result.gate import Outcome, all_of
 from engine.result.matmul import TunedShape
@@ -162,7 +162,7 @@ class TunedStep(OfOneRank):
     def take_a_plane(self) -> None:
         """The devices of one x and y plane: those of z and data compute the same products on other sequences."""
         whole = Grid.parse(self.grid)
-        self.plane = Grid(x=whole.x, y=whole.y)
+        self.plane = Grid(**{axis: whole[axis] for axis in SPLITTING_FEATURES})
         self.num_tasks = self.plane.size
         tuned = self.getdep(self.products)
         if not self.always and tuned.record and not tuned.changes:

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from engine.comm.collective import Kind
 from engine.comm.funnel import Comm, Handle
-from engine.grid import Axis, Grid
+from engine.grid import REPLICATING, Grid
 from engine.measure.clock import HostClock
 from engine.result.gpu_check import Finding
 from gpu_check.pair import Pair
 from gpu_check.staged import keep_busy
 
-AXIS, GRID = Axis.DATA, Grid(data=2)
+AXIS, GRID = REPLICATING[0], Grid.replicated(2)
 EXCHANGES, MESSAGES, NUMBERS = 3, 3, 1 << 18
 ROUNDS = 7
 SIZES = {"cpu": (1 << 18, 128), "cuda": (1 << 25, 4096)}

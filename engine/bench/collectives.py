@@ -24,7 +24,7 @@ from engine.comm.funnel import Comm
 from engine.comm.groups import ProcessGroups
 from engine.comm.launch import Launch
 from engine.errors import UsageError
-from engine.grid import Axis, Grid
+from engine.grid import REPLICATING, Grid
 from engine.measure.clock import HostClock
 from engine.planning.collectives import moved_bytes
 from engine.planning.link import Timed, fit_link
@@ -157,12 +157,12 @@ class Party:
         self._whole, self._piece = buffers
         self._clock = HostClock(ranks.device)
         own = next((group for group in groups if ranks.rank in group), (ranks.rank,))
-        grid, device, timeout = Grid(data=len(own)), ranks.device, ranks.timeout
+        grid, device, timeout = Grid.replicated(len(own)), ranks.device, ranks.timeout
         backend = ProcessGroups(grid, device, timeout, own)
         self._own = own
         self._comm = Comm(grid, timeout=timeout, device=device, backend=backend, outstanding=ranks.outstanding)
         if grid.size == 1:  # torch names a group by how many its ranks have made: this rank makes one, too
-            backend.channel(Axis.DATA, Lane.MAIN, (0,))
+            backend.channel(REPLICATING[0], Lane.MAIN, (0,))
 
     def seconds(self, kind: Kind, elements: int, calls: int) -> float:
         """Of so many calls. elements: of the whole buffer, a multiple of the group's size."""
@@ -174,7 +174,7 @@ class Party:
         self._comm.outstanding.ranks = self._own
         start = self._clock.stamp()
         for _ in range(calls):
-            self._comm.run(kind, Axis.DATA, source, out=out)
+            self._comm.run(kind, REPLICATING[0], source, out=out)
         seconds = self._clock.seconds(start, self._clock.stamp_end())
         self._comm.outstanding.ranks = None
         return seconds

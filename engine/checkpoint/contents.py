@@ -109,8 +109,7 @@ class Contents:
         p = placement
         key = p.shape, p.split, p.sharded, tuple(p.parts.items()), p.column_major
         if key not in self._shards:
-            held = _held(placement)
-            places = product(*(range(self._grid[axis] if axis in held else 1) for axis in AXES))
+            places = product(*(range(self._grid[axis] if axis in placement.axes else 1) for axis in AXES))
             self._shards[key] = [
                 chunks_of(placement.rectangles(self._grid, Coords(**dict(zip(AXES, place, strict=True)))))
                 for place in places
@@ -136,17 +135,12 @@ def file_prefix(rank: int) -> str:
     return f"__{rank}_"
 
 
-def _held(placement: Placement) -> frozenset[Axis]:
-    """The axes along which ranks hold different elements."""
-    return frozenset(axis for axis in placement.split if axis) | ({Axis.Z} if placement.sharded else frozenset())
-
-
 def _writers(entries: Sequence[Entry], grid: Grid, shape: Sequence[int]) -> list[tuple[slice, ...]]:
     """Of each entry where the ranks that write it stand. Large ones are given out first."""
     load = np.zeros(shape, dtype=np.int64)
     found: dict[str, tuple[slice, ...]] = {}
     for entry in reversed(entries):
-        held = _held(entry.placement)
+        held = entry.placement.axes
         heaviest = load.max(axis=tuple(dim for dim, axis in enumerate(AXES) if axis in held), keepdims=True)
         least = np.unravel_index(heaviest.argmin(), heaviest.shape)
         writers = tuple(

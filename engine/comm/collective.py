@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from engine.grid import Axis
+from engine.grid import SHARDING, Axis
 
 
 class Kind(StrEnum):
@@ -33,7 +33,7 @@ class Lane(StrEnum):
     GATHER = "gather"
 
 
-LANES = {Axis.Z: tuple(Lane)}
+LANES = {SHARDING: tuple(Lane)}
 """Where an axis has more lanes than MAIN."""
 
 

@@ -8,6 +8,7 @@ out is its back end's affair: gloo.py, nccl.py, fake.py.
 import socket
 import zlib
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
 
@@ -90,6 +91,12 @@ class Comm:
         """The same where the very next operation needs the result: issue and wait."""
         return self._issue(kind, axis, Lane.MAIN, tensor, out, None, at_once=True, unavoidable=True).wait()
 
+    def sum(self, tensor: Tensor, axes: Iterable[Axis] = Axis) -> Tensor:
+        """Sum it over all ranks of these axes, in place, where the very next operation needs the result."""
+        for axis in axes:
+            self.run(Kind.ALL_REDUCE, axis, tensor)
+        return tensor
+
     def _issue(
         self,
         kind: Kind,
@@ -134,8 +141,7 @@ class Comm:
     def barrier(self) -> None:
         """Wait until every rank of the grid has come here."""
         token = torch.zeros(1, device=self.device)
-        for axis in Axis:
-            self.run(Kind.ALL_REDUCE, axis, token)
+        self.sum(token)
         token.item()  # on CUDA the host goes on otherwise
         self.outstanding.settle()
 

@@ -104,14 +104,14 @@ def weight_gradient(out_NK: Tensor, dO_MN: Tensor, I_MK: Tensor, *, add: bool, m
         _add_widened(out, a, b, int(add), way)
 
 
-def gradient_dtype(compute: torch.dtype, master: torch.dtype, device: torch.device, *, z: int) -> torch.dtype:
-    """In which weight gradients come out of their product: the masters' where nothing sums them over z first."""
-    return compute if widened_by(compute, master, device, z=z) is None else master
+def gradient_dtype(compute: torch.dtype, master: torch.dtype, device: torch.device, *, shards: int) -> torch.dtype:
+    """In which weight gradients come out of their product: the masters' where they aren't scattered over shards."""
+    return compute if widened_by(compute, master, device, shards=shards) is None else master
 
 
-def widened_by(compute: torch.dtype, master: torch.dtype, device: torch.device, *, z: int) -> Widening | None:
+def widened_by(compute: torch.dtype, master: torch.dtype, device: torch.device, *, shards: int) -> Widening | None:
     """What makes weight gradients in the masters' format, unrounded; None where they come out in the compute format."""
-    return widening(compute, master, device) if z == 1 else None
+    return widening(compute, master, device) if shards == 1 else None
 
 
 @cache

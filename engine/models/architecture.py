@@ -10,7 +10,7 @@ from math import gcd, prod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from engine.errors import UsageError, divisors
-from engine.grid import Grid
+from engine.grid import INNER, SHARDING, STREAM, Grid
 from engine.models.network import Network
 from engine.placement import Placement
 
@@ -91,30 +91,32 @@ def check_multiple_of_heads(hidden: int, heads: int) -> None:
 
 
 def _check_splits(model: Architecture, grid: Grid) -> None:
-    """Raises UsageError unless x divides what it splits, y the hidden size, and z every tile."""
-    network = model.network()
+    """Raises UsageError unless the grid divides all features that it splits, and every tile that it shards."""
+    network, inner, stream = model.network(), grid[INNER], grid[STREAM]
     over_x = {what: of for stage in network.stages for op in stage.operations for what, of in op.over_x.items()}
     fitting = divisors(gcd(model.vocabulary, *over_x.values()))
     for what, number in over_x.items():
-        if number % grid.x:
+        if number % inner:
             raise UsageError(
-                f"Grid {grid} splits the {what} over x={grid.x}, but {number} {what.split()[-1]} are not a multiple of "
-                f"{grid.x}: x may be one of {fitting}."
+                f"Grid {grid} splits the {what} over {INNER}={inner}, but {number} {what.split()[-1]} are not a "
+                f"multiple of {inner}: {INNER} may be one of {fitting}."
             )
-    if model.vocabulary % grid.x:
+    if model.vocabulary % inner:
         raise UsageError(
-            f"Grid {grid} splits the vocabulary over x={grid.x}, but {model.vocabulary} is not a multiple of {grid.x}: "
-            f"use a vocabulary of {-(-model.vocabulary // grid.x) * grid.x}, or x one of {fitting}."
+            f"Grid {grid} splits the vocabulary over {INNER}={inner}, but {model.vocabulary} is not a multiple of "
+            f"{inner}: use a vocabulary of {-(-model.vocabulary // inner) * inner}, or {INNER} one of "
+            f"{fitting}."
         )
-    if model.hidden % grid.y:
+    if model.hidden % stream:
         raise UsageError(
-            f"Grid {grid} splits the hidden size over y={grid.y}, but {model.hidden} is not a multiple of {grid.y}: y "
-            f"may be one of {divisors(model.hidden)}."
+            f"Grid {grid} splits the hidden size over {STREAM}={stream}, but {model.hidden} is not a multiple of "
+            f"{stream}: {STREAM} may be one of {divisors(model.hidden)}."
         )
     for placement in (placed for stage in network.stages for placed in stage.placements()):
         tile = prod(placement.tile_shape(grid))
-        if placement.sharded and tile % grid.z:
+        if placement.sharded and tile % grid.shards:
             raise UsageError(
-                f"Grid {grid} shards {placement.name} over z={grid.z}, but a tile of {tile} elements is not a multiple "
-                f"of {grid.z}: choose z among the divisors of {gcd(model.hidden // grid.y, tile)}."
+                f"Grid {grid} shards {placement.name} over {SHARDING}={grid.shards}, but a tile of {tile} elements is "
+                f"not a multiple of {grid.shards}: choose {SHARDING} among the divisors of "
+                f"{gcd(model.hidden // stream, tile)}."
             )

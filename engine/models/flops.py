@@ -24,7 +24,7 @@ that the backward needs, and nothing needs the block's output.
 
 from dataclasses import dataclass
 
-from engine.grid import Grid
+from engine.grid import STREAM, Grid
 from engine.models.architecture import Architecture
 from engine.models.operations import Attention
 
@@ -76,4 +76,4 @@ def repeated_flops(model: Architecture, sequences: int, grid: Grid, *, recompute
     Between the sum over y that ends a projection and the next product all Gy ranks hold the same activations, so
     attention runs Gy times over.
     """
-    return (grid.y - 1) * (4 if recompute else 3) * forward_flops(model, sequences).repeated_over_y
+    return (grid[STREAM] - 1) * (4 if recompute else 3) * forward_flops(model, sequences).repeated_over_y

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from engine.grid import Axis
+from engine.grid import STREAM, Axis
 from engine.placement import NORMAL, Constant, Gaussian, Placement
 
 INITIAL_STD = 0.02
@@ -73,7 +73,8 @@ class Table(Operation):
     sharded: bool = True
 
     def placements(self, prefix: str) -> Iterator[Placement]:
-        split, shape = NORMAL if self.sharded else (None, Axis.Y), (self.rows, self.features)
+        split = NORMAL if self.sharded else (None, STREAM)
+        shape = (self.rows, self.features)
         yield Placement(f"{prefix}{self.name}.weight", shape, split, self.sharded, Gaussian(INITIAL_STD))
 
 
@@ -124,7 +125,7 @@ class Norm(Operation):
     shares_input: bool = False
 
     def placements(self, prefix: str) -> Iterator[Placement]:
-        split = (Axis.Y,) if self.heads is None else (None,)
+        split = (STREAM,) if self.heads is None else (None,)
         yield Placement(f"{prefix}{self.name}.weight", (self.features,), split, False, Constant(1.0))
         if self.bias:
             yield Placement(f"{prefix}{self.name}.bias", (self.features,), split, False, Constant(0.0))

@@ -1,4 +1,4 @@
-"""How much of the gradient one all-reduce over data sums, where that isn't given. No torch."""
+"""How much of the gradient one all-reduce over model replicas sums, where that isn't given. No torch."""
 
 LEAST_BYTES = 8e6
 """What hides best on few ranks: smaller ones cost calls, and larger ones end late."""

@@ -1,4 +1,4 @@
-"""The all-reduce of the flat gradient buffer over data, piece by piece as its elements become final over z.
+"""The sum of the flat gradient buffer over model replicas, piece by piece as its elements become final within each.
 
 axonn-ipdps22 V-C: while one bucket is summed, the optimizer steps the one before.
 """
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.comm.funnel import Comm, Handle, Kind
-from engine.grid import Axis
+from engine.grid import REPLICATING
 
 
 class DataSum:
@@ -40,7 +40,8 @@ class DataSum:
         self._issue()
         while self._flights:
             start, stop, handle = self._flights.popleft()
-            self._buffer[start:stop].copy_(handle.wait())  # costs nothing where the piece was summed in place
+            summed = self._comm.sum(handle.wait(), REPLICATING[1:])
+            self._buffer[start:stop].copy_(summed)  # costs nothing where the piece was summed in place
             yield start, stop
 
     def abort(self) -> None:
@@ -53,5 +54,5 @@ class DataSum:
             return
         (start, stop), self._open = self._open, None
         piece = self._buffer[start:stop]
-        sent = piece.to(self._dtype) if self._comm.grid.data > 1 else piece
-        self._flights.append((start, stop, self._comm.issue(Kind.ALL_REDUCE, Axis.DATA, sent)))
+        sent = piece.to(self._dtype) if self._comm.grid.model_replicas > 1 else piece
+        self._flights.append((start, stop, self._comm.issue(Kind.ALL_REDUCE, REPLICATING[0], sent)))

@@ -1,4 +1,4 @@
-"""When weights are gathered over z (Algorithm 1, line 2): ahead of their use, in the order learnt from the first pass.
+"""When sharded weights are gathered (Algorithm 1, line 2): ahead of their use, in the order learnt from the first pass.
 
 A pass is the forward and backward of one micro-batch. The first one notes which weights are used, in which order,
 recomputation included. From that follows what has to be gathered with any cache, so that neither the cache nor the
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from engine.comm.funnel import Comm, Handle, Kind, Lane
-from engine.grid import Axis
+from engine.grid import SHARDING
 from engine.overlap.flags import Overlap
 from engine.overlap.weight import Casts, ShardedWeight, gathered_bytes
 
@@ -53,7 +53,7 @@ def gathers(uses: Iterable[ShardedWeight], cached: Collection[ShardedWeight]) ->
 
 
 class Prefetch:
-    """Gathers one model's weights. casts: of those that z doesn't split; dtype: in which they are used.
+    """Gathers one model's weights. casts: of those that aren't sharded; dtype: in which they are used.
 
     most_ahead_bytes, most_kept_bytes: the most memory that prefetched and cached weights have taken at once since the
     last switch().
@@ -123,7 +123,7 @@ class Prefetch:
 
     def gather(self, weight: ShardedWeight) -> Tensor:
         """The flat elements of the weight's tile in the compute dtype."""
-        if self._comm.grid.z == 1:
+        if self._comm.grid.shards == 1:
             return self._casts.of(weight.shard)
         if self._pass is Pass.NONE:
             return self._issue(weight, at_once=True).wait()
@@ -163,7 +163,7 @@ class Prefetch:
         # Cast before it travels, not after. To keep what is cast would take as much memory as a tenth of the state, and
         # save a rank of a large grid milliseconds of a step of seconds.
         shard = weight.shard.detach().to(self._dtype)
-        return self._comm.issue(Kind.ALL_GATHER, Axis.Z, shard, lane=Lane.GATHER, at_once=at_once)
+        return self._comm.issue(Kind.ALL_GATHER, SHARDING, shard, lane=Lane.GATHER, at_once=at_once)
 
     def _end_pass(self) -> None:
         if self._pass is Pass.FOLLOWING and self._position < len(self._uses):

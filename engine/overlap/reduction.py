@@ -1,11 +1,11 @@
 """The gradients of a rank, in one flat buffer: sharded weights first, replicated parameters after them.
 
-Every parameter's gradient is summed over exactly z and data, the axes that split the batch; layers finish their sums
-over x and y before they return:
+Every parameter's gradient is summed over exactly the axes that split rows; layers finish their sums over others before
+they return:
 
-    sharded weights: a reduce-scatter over z each (Algorithm 1, line 14), in flight during the next layers' backward
-    replicated parameters: one all-reduce over z a step
-    everything: all-reduced over data, at the end of the step or, in buckets, during its last backward
+    sharded weights: a reduce-scatter each (Algorithm 1, line 14), in flight during the next layers' backward
+    replicated parameters: one all-reduce a step over the axis that shards the others
+    everything: summed over model replicas, at the end of the step or, in buckets, during its last backward
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from engine.comm.funnel import Comm, Handle, Kind
-from engine.grid import Axis
+from engine.grid import REPLICATING, SHARDING
 from engine.overlap.bucket import bucket_bytes
 from engine.overlap.data_sum import DataSum
 from engine.overlap.flags import Overlap
@@ -45,12 +45,12 @@ class GradientState(Enum):
     PARTIAL = auto()
     """The sum of the first contributions, landed or on their way into it."""
     HANDED_OVER = auto()
-    """To the sum over data. What still comes is late: summed on its own, and added at the end of the step."""
+    """To the sum over replicas. What still comes is late: summed on its own, and added at the end of the step."""
 
 
 @dataclass(slots=True, eq=False)
 class _Gradient:
-    """Of one weight. elements: [start, stop) of the buffer. tile: them as the tile that they are where z is 1.
+    """Of one weight. elements: [start, stop) of the buffer. tile: them as the tile that they are if not sharded.
 
     given: contributions of this pass so far, one for each use of the weight; usual: the most that an earlier pass gave.
     """
@@ -79,7 +79,7 @@ class Reduction:
         overlap: Overlap,
     ) -> None:
         self._comm = comm
-        self._over_z, self._over_data = precision.reduce(comm.grid.z), precision.reduce(comm.grid.data)
+        self._scattered, self._summed = precision.reduce(comm.grid.shards), precision.reduce(comm.grid.model_replicas)
         self.flat = torch.zeros_like(flat.masters)
         for parameter in flat.places:
             parameter.grad = flat.view(self.flat, parameter)
@@ -88,23 +88,23 @@ class Reduction:
         for weight in weights:
             start, sharded = flat.places[weight.shard]
             elements = self.flat[start:sharded]
-            tile = weight.tile(elements) if comm.grid.z == 1 else None
+            tile = weight.tile(elements) if comm.grid.shards == 1 else None
             self._gradients[weight] = _Gradient(start, elements, tile)
         self._replicated = self.flat[sharded:]
         self._flights: deque[tuple[_Gradient, Handle]] = deque()
         """Reduce-scatters, in the order in which they were issued."""
         self._late: list[tuple[_Gradient, Tensor]] = []
         self._early = False
-        """In a step's last pass: whole gradients are handed over to the sum over data at once."""
-        self._data_sum = DataSum(comm, self.flat, self._over_data)
+        """In a step's last pass: whole gradients are handed over to the sum over replicas at once."""
+        self._data_sum = DataSum(comm, self.flat, self._summed)
         self.switch(overlap)
 
     def switch(self, overlap: Overlap) -> None:
         """Between steps: reduce as these flags say."""
         self._overlap = overlap
-        early = overlap.data and self._comm.grid.data > 1
-        bucket = overlap.bucket_bytes or bucket_bytes(self._comm.grid.data)
-        self._data_sum.bucket = bucket / self._over_data.itemsize if early else torch.inf
+        early = overlap.data and self._comm.grid.model_replicas > 1
+        bucket = overlap.bucket_bytes or bucket_bytes(self._comm.grid.model_replicas)
+        self._data_sum.bucket = bucket / self._summed.itemsize if early else torch.inf
 
     def start_step(self) -> None:
         """Sharded gradients are overwritten by their first contribution, so only the rest is zeroed."""
@@ -114,7 +114,7 @@ class Reduction:
             gradient.state = GradientState.EMPTY
 
     def start_pass(self, *, last: bool) -> None:
-        """A micro-batch begins; after the last one's backward a gradient is final over z."""
+        """A micro-batch begins; after the last one's backward a gradient is final within a model replica."""
         self._early = self._overlap.data and last
         for gradient in self._gradients.values():
             gradient.usual, gradient.given = max(gradient.usual, gradient.given), 0
@@ -125,9 +125,9 @@ class Reduction:
         self._data_sum.abort()
 
     def accumulate(self, weight: ShardedWeight, fill: Fill, dtype: torch.dtype) -> None:
-        """Add a layer's gradient of this rank's rows, made by fill in that dtype, to the weight's, summed over z.
+        """Add a layer's gradient of this rank's rows, made by fill in that dtype, to the weight's.
 
-        Micro-batches are summed in the master dtype.
+        Ranks that split rows are summed and scattered over shards, micro-batches in the master dtype.
         """
         gradient = self._gradients[weight]
         gradient.given += 1
@@ -140,12 +140,12 @@ class Reduction:
             return
         contribution = gradient.elements.new_empty(prod(weight.tile_shape), dtype=dtype)
         fill(weight.tile(contribution), add=False)
-        flat = contribution.to(self._over_z)
+        flat = contribution.to(self._scattered)
         out = None
         if gradient.state is GradientState.EMPTY and flat.dtype == gradient.elements.dtype:
             out, gradient.state = gradient.elements, GradientState.PARTIAL
-        window = self._overlap.reduce_window if self._overlap.ors and self._comm.grid.z > 1 else 0
-        handle = self._comm.issue(Kind.REDUCE_SCATTER, Axis.Z, flat, out=out, at_once=window == 0)
+        window = self._overlap.reduce_window if self._overlap.ors and self._comm.grid.shards > 1 else 0
+        handle = self._comm.issue(Kind.REDUCE_SCATTER, SHARDING, flat, out=out, at_once=window == 0)
         self._flights.append((gradient, handle))
         self._land(window)
 
@@ -154,7 +154,7 @@ class Reduction:
 
         on_summed: called with each piece once it is summed, while later pieces are in flight.
         """
-        shared = self._comm.issue(Kind.ALL_REDUCE, Axis.Z, self._replicated) if self._replicated.numel() else None
+        shared = self._comm.issue(Kind.ALL_REDUCE, SHARDING, self._replicated) if self._replicated.numel() else None
         self._land(0)
         for gradient in self._gradients.values():
             if gradient.state is GradientState.EMPTY:
@@ -164,7 +164,7 @@ class Reduction:
         if shared is not None:
             shared.wait()
             self._data_sum.add(len(self.flat) - len(self._replicated), len(self.flat))
-        late = [(gradient, self._comm.run(Kind.ALL_REDUCE, Axis.DATA, shard)) for gradient, shard in self._late]
+        late = [(gradient, self._comm.sum(shard, REPLICATING)) for gradient, shard in self._late]
         for start, stop in self._data_sum.collect():
             for gradient, shard in late:
                 if start <= gradient.start < stop:
@@ -189,7 +189,7 @@ class Reduction:
                 self._hand_over_if_whole(gradient)
 
     def _hand_over_if_whole(self, gradient: _Gradient) -> None:
-        """In a last pass, begin the sum over data once all has landed that a pass usually gives."""
+        """In a last pass, begin the sum over replicas once all has landed that a pass usually gives."""
         given = 0 < gradient.usual <= gradient.given
         if given and all(flying is not gradient for flying, _ in self._flights):
             self._hand_over(gradient)

@@ -1,6 +1,6 @@
 """WeightSchedule: what a layer and a model ask of their weights, and the only way to what this room does with them.
 
-A layer has its weight gathered over z for use, and gives its gradient away to be summed; the model says where steps and
+A layer has its weight gathered for use, and gives its gradient away to be summed; the model says where steps and
 passes begin and end. When the collectives run is decided behind it: gathers ahead of their use and kept (prefetch.py),
 reduce-scatters in flight (reduction.py), sums over data in buckets (data_sum.py). With Overlap() each is waited for
 where it is issued: the numeric oracle.
@@ -52,8 +52,10 @@ class WeightSchedule:
         self._in_step = False
         self.compute_dtype = precision.compute
         self.flat = Flat([*(weight.shard for weight in weights), *replicated], masters)
-        by_z = sum(weight.shard.numel() for weight in weights) if comm.grid.z > 1 else 0  # cast as they are sent
-        self._casts = Casts(self.flat, by_z, precision.compute)
+        as_sent = (
+            sum(weight.shard.numel() for weight in weights) if comm.grid.shards > 1 else 0
+        )  # cast as they are sent
+        self._casts = Casts(self.flat, as_sent, precision.compute)
         self._prefetch = Prefetch(comm, self._casts, precision.compute, overlap)
         self._reduction = Reduction(comm, weights, self.flat, precision, overlap)
 

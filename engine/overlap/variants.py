@@ -3,15 +3,15 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from engine.grid import Axis, Grid
+from engine.grid import REPLICATING, SHARDING, SPLITTING_FEATURES, Axis, Grid
 from engine.overlap.flags import Overlap
 
-HIDDEN_ON = {
-    "oar": (Axis.X, Axis.Y),
-    "ors": (Axis.Z,),
-    "oag": (Axis.Z,),
-    "cache": (Axis.Z,),
-    "data": (Axis.DATA,),
+HIDDEN_ON: dict[str, tuple[Axis, ...]] = {
+    "oar": SPLITTING_FEATURES,
+    "ors": (SHARDING,),
+    "oag": (SHARDING,),
+    "cache": (SHARDING,),
+    "data": REPLICATING,
 }
 """Every flag, in the order in which they are added, with the axes of which one has to have ranks to hide anything."""
 

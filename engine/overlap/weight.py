@@ -14,7 +14,7 @@ from engine.placement import Placement
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardedWeight:
-    """This rank's part of a weight matrix: a shard over z of its tile, the part [n, k] that x and y cut out.
+    """This rank's part of a weight matrix: a shard of its tile, the part [n, k] that the splits of features cut out.
 
     shard: [n * k / Gz] elements of the flat tile, in the master dtype. A tied weight is one object in two layers.
     tile_shape: (n, k), however it is stored.

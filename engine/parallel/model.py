@@ -7,8 +7,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from engine.comm.funnel import Comm, Kind
-from engine.grid import Axis
+from engine.comm.funnel import Comm
+from engine.grid import SPLITTING_ROWS
 from engine.layers.dropout import BatchRows
 from engine.layers.linear import Linear
 from engine.models.serial import SerialModel
@@ -42,7 +42,7 @@ class ParallelModel(nn.Module):
         for replicas, start, stop in self.ranges(lambda placement: placement.replicas(comm.grid)):
             by_replicas.setdefault(replicas, []).append(self.flat_gradients[start:stop])
         self.gradients_by_replicas = MappingProxyType(by_replicas)
-        """Views of the gradients, by how many ranks of a data group hold the same elements."""
+        """Views of the gradients, by how many of the ranks that hold one model together store the same elements."""
 
     @property
     def flat_gradients(self) -> Tensor:
@@ -83,7 +83,7 @@ class ParallelModel(nn.Module):
         self.schedule.start_step()
 
     def finish_step(self, on_summed: OnSummed | None = None) -> None:
-        """Sum over z and data what the backward passes left to be summed.
+        """Sum what the backward passes left to be summed over ranks.
 
         on_summed: called with elements [start, stop) of flat_gradients as soon as they are final, so that an optimizer
         can step their parameters while the rest is still being summed.
@@ -107,11 +107,11 @@ class ParallelModel(nn.Module):
     @property
     def can_cache(self) -> bool:
         """Whether weights are gathered twice."""
-        return self.module.checkpoint_activations and self.comm.grid.z > 1
+        return self.module.checkpoint_activations and self.comm.grid.shards > 1
 
     def cache_blocks(self, count: int) -> None:
         """Keep the gathered weights of the last so many blocks, which the backward needs first, from the forward to
-        the recomputation (par4d IV-D). Without activation checkpointing, or without z, there is nothing to keep.
+        the recomputation (par4d IV-D). Without activation checkpointing, or without shards, there is nothing to keep.
         Raises RuntimeError in the middle of a step.
         """
         count = count if self.can_cache else 0
@@ -138,10 +138,8 @@ class ParallelModel(nn.Module):
         yield
 
     def sum_over_batch(self, value: Tensor) -> Tensor:
-        """Sum a scalar of each rank's rows over all that share the batch (z and data); in place."""
-        for axis in (Axis.Z, Axis.DATA):
-            self.comm.run(Kind.ALL_REDUCE, axis, value)
-        return value
+        """Sum a scalar of each rank's rows over all that share the batch; in place."""
+        return self.comm.sum(value, SPLITTING_ROWS)
 
     def local_parameters(self) -> Mapping[str, nn.Parameter]:
         """This rank's elements of every parameter under its serial name."""

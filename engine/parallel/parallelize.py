@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from engine.comm.funnel import Comm
-from engine.grid import Axis
+from engine.grid import STREAM
 from engine.layers.dropout import Dropout
 from engine.layers.elementwise import GELU, AddNorm, Rotate, SwiGLU
 from engine.layers.embedding import PositionEmbedding, TokenEmbedding
@@ -96,11 +96,11 @@ def parallelize(
                 return LayerNorm(comm, schedule, parameters[weight], bias, layer.eps)
             case nn.RMSNorm():
                 assert layer.eps is not None
-                if placements[weight].split == (Axis.Y,):
+                if placements[weight].split == (STREAM,):
                     return RMSNorm(comm, schedule, parameters[weight], layer.eps)
                 return HeadNorm(comm, parameters[weight], layer.eps)
             case Dropout():
-                return Dropout(layer.p, layer.site, part=coords.y)
+                return Dropout(layer.p, layer.site, part=coords[STREAM])
             case nn.Dropout():
                 raise ValueError(f"{name} draws masks that no grid can repeat: use engine.layers.dropout.Dropout.")
             case SerialCrossEntropy():

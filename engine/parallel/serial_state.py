@@ -6,17 +6,14 @@ import torch
 from torch import Tensor
 
 from engine.comm.funnel import Comm, Kind
-from engine.grid import Axis
 from engine.parallel.model import ParallelModel
 from engine.placement import Placement
 
 
 def full_tensor(placement: Placement, local: Tensor, comm: Comm) -> Tensor | None:
-    """The serial tensor of which every rank holds its local elements, on rank 0 alone. Collective over x, y and z."""
+    """The serial tensor of which every rank holds its local elements, on rank 0 alone. Collective."""
     pieces = local.detach().reshape(-1).contiguous()
-    axes = [
-        axis for axis in (Axis.Z, Axis.Y, Axis.X) if axis in placement.split or (axis is Axis.Z and placement.sharded)
-    ]
+    axes = placement.axes[::-1]
     for axis in axes:
         pieces = comm.run(Kind.ALL_GATHER, axis, pieces)
     if comm.rank != 0:

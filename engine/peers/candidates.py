@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from engine.batch import Batch
 from engine.errors import UsageError
-from engine.grid import Axis, Grid
+from engine.grid import INNER, Axis, Grid
 from engine.models.architecture import Architecture
 from engine.peers.comparison import Case, Comparison
 from engine.peers.layout import Layout, every
@@ -54,9 +54,9 @@ def candidates(comparison: Comparison, case: Case, ranks: int, per_node: int, ro
         grids = [
             grid
             for grid in factorisations(ranks)
-            if _uses(comparison, grid) and grid.x <= per_node and _fits(grid, case.model, case.sequences)
+            if _uses(comparison, grid) and grid[INNER] <= per_node and _fits(grid, case.model, case.sequences)
         ]
-        ordered = sorted(grids, key=lambda grid: (grid.z < per_node, grid.z))
+        ordered = sorted(grids, key=lambda grid: (grid.shards < per_node, grid.shards))
         layouts, usual = grids, ordered
     if ranks <= FEW:
         return [settled(comparison, case, one, per_node, room) for one in layouts]
@@ -70,7 +70,7 @@ def candidates(comparison: Comparison, case: Case, ranks: int, per_node: int, ro
 
 def settled(comparison: Comparison, case: Case, layout: Layout | Grid, per_node: int, room: Room) -> Candidate:
     """With the largest micro-batches that fit, or the smallest that there are."""
-    laid_out = comparison.laid_out(layout, Grid(data=layout.size))
+    laid_out = comparison.laid_out(layout, Grid.replicated(layout.size))
     least: tuple[float, int] | None = None
     for micro_batch in _micro_batches(layout, case.sequences, idle=comparison.name not in HARDLY_IDLE):
         needs = peer(laid_out, replace(case, peer_micro_batch=micro_batch), room.device)

@@ -116,4 +116,6 @@ class HSDP(FSDP2):
 
     def mesh(self, comm: Comm) -> DeviceMesh:
         """Ranks in the engine's order: z within data."""
-        return init_device_mesh(comm.device.type, (comm.grid.data, comm.grid.z), mesh_dim_names=("replicate", "shard"))
+        return init_device_mesh(
+            comm.device.type, (comm.grid.model_replicas, comm.grid.shards), mesh_dim_names=("replicate", "shard")
+        )

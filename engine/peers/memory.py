@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from engine.batch import Batch
-from engine.grid import Grid
+from engine.grid import INNER, Grid
 from engine.peers import environments
 from engine.peers.comparison import Case, Comparison
 from engine.peers.layout import Layout
@@ -214,7 +214,7 @@ def _ranks(contest: Comparison, case: Case) -> Ranks:
         return Ranks(layout.tensor, layout.pipeline, layout.data, share / settled.micro_batches, settled.micro_batches)
     batch = Batch(case.sequences, case.peer_micro_batch)
     at_once = batch.at_once(layout)
-    return Ranks(layout.x, 1, layout.z, at_once, batch.per_rank(layout) / at_once)
+    return Ranks(layout[INNER], 1, layout.shards, at_once, batch.per_rank(layout) / at_once)
 
 
 def _states(habits: Habits, case: Case) -> tuple[float, float, float]:

@@ -6,7 +6,7 @@ is here, each beside the layer that makes it. A rank works on `rows` tokens at o
 
 from dataclasses import dataclass
 
-from engine.grid import Grid
+from engine.grid import INNER, STREAM, Grid
 from engine.layers.chunk import CHUNK_BYTES
 from engine.models.architecture import Architecture
 from engine.models.network import Stage
@@ -62,8 +62,8 @@ class Activations:
         self._master, self._on_cpu, self._recomputed = master, device == "cpu", recomputed
         self._narrow = compute != master
         self._chunk = CHUNK_BYTES[device]
-        self.over_x = rows * compute / grid.x
-        self.stream = rows * compute * model.hidden / grid.y
+        self.over_x = rows * compute / grid[INNER]
+        self.stream = rows * compute * model.hidden / grid[STREAM]
         self.wide_stream = self.stream * master / compute
 
     def kept(self, blocks: int) -> float:
@@ -87,13 +87,13 @@ class Activations:
 
         PyTorch has kernels of both norms on a GPU, of LayerNorm alone on a processor (layers/norm.py).
         """
-        if self._grid.y > 1 or (self._block.norm.kind == "rmsnorm" and self._on_cpu):
+        if self._grid[STREAM] > 1 or (self._block.norm.kind == "rmsnorm" and self._on_cpu):
             return 2 * self.wide_stream + (self.stream if self._narrow else 0.0)
         return self.stream
 
     def made_by_table(self) -> float:
         """In its backward, a gradient among it: zeros for other ranks' tokens in a copy, and a cast to sum them in."""
-        copies = 2 if self._grid.x > 1 else 1
+        copies = 2 if self._grid[INNER] > 1 else 1
         return copies * self.stream + (self.wide_stream if self._narrow else 0.0)
 
     def logits(self) -> float:
@@ -102,6 +102,6 @@ class Activations:
 
     def made_by_loss(self) -> float:
         """Some rows at a time, never below fp32 (layers/loss.py); a processor casts them first."""
-        row = self._model.vocabulary / self._grid.x * self._master
+        row = self._model.vocabulary / self._grid[INNER] * self._master
         rows = min(self._rows, max(1, self._chunk // row))
         return rows * row * (2 if self._on_cpu and self._narrow else 1)

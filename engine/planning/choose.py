@@ -1,7 +1,7 @@
 """The grid to take when none is asked for. No torch in it."""
 
 from engine.errors import UsageError
-from engine.grid import Grid
+from engine.grid import INNER, STREAM, Grid
 from engine.models.architecture import Architecture
 from engine.planning.bandwidth import Bandwidths, agnostic
 from engine.planning.fit import check_grid, fits_nodes
@@ -41,18 +41,18 @@ def choose_grid(
         """The part of a device's memory that is known to be needed."""
         return footprint.on(grid).total / device_memory if device_memory else 0.0
 
-    splits = used(Grid(data=ranks)) > SHARE
+    splits = used(Grid.replicated(ranks)) > SHARE
 
     def cost(grid: Grid) -> tuple[bool, int, bool, int, int, int, int]:
-        plane, tensor, share = grid.x * grid.y, grid.x * grid.y * grid.z, used(grid)
+        holding, share = grid.size // grid.model_replicas, used(grid)
         return (
             share > 1,
-            -(-plane // devices_per_node),
+            -(-grid.plane // devices_per_node),
             share > SHARE,
-            grid.y,
-            tensor if share <= SHARE else -tensor,
-            -grid.x if splits else grid.x,
-            grid.z,
+            grid[STREAM],
+            holding if share <= SHARE else -holding,
+            -grid[INNER] if splits else grid[INNER],
+            grid.shards,
         )
 
     refusals: list[str] = []
@@ -85,6 +85,6 @@ def _cheapest(
 def _check_nodes(grid: Grid, devices_per_node: int) -> None:
     if not fits_nodes(grid, devices_per_node):
         raise UsageError(
-            f"A plane of x and y of grid {grid} is {grid.x * grid.y} ranks, which neither divide a node of "
+            f"A plane of x and y of grid {grid} is {grid.plane} ranks, which neither divide a node of "
             f"{devices_per_node} devices nor fill whole nodes."
         )

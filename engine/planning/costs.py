@@ -27,10 +27,7 @@ from engine.planning.memory import Workload
 Seconds = Mapping[tuple[str, Axis], float]
 """Of a step, by an equation's name and the axis that it runs along."""
 LinksOn = Callable[[Grid], Links]
-SUMMED_ALONG: Mapping[Callable[[Layer, Grid, Links], float], Axis] = {
-    reduce_scatter_z: Axis.Z,
-    all_reduce_data: Axis.DATA,
-}
+OF_GRADIENTS = (reduce_scatter_z, all_reduce_data)
 """Equations of weight gradients, whose format on their way may be a wider one."""
 
 
@@ -104,9 +101,10 @@ class Costs:
     ) -> Seconds:
         spent: dict[tuple[str, Axis], float] = defaultdict(float)
         for part, count in self._parts.items():
-            layer = replace(part.layer, m=part.layer.m // (grid.data * micros))
+            layer = replace(part.layer, m=part.layer.m // (grid.model_replicas * micros))
             for equation, often in times(part).items():
-                along = SUMMED_ALONG.get(equation)
-                sent = layer if along is None else replace(layer, element=self._workload.reduce(grid, along))
-                spent[equation.__name__, axis_of(equation, layer)] += count * often * equation(sent, grid, links)
+                axis, sent = axis_of(equation, layer), layer
+                if equation in OF_GRADIENTS:
+                    sent = replace(layer, element=self._workload.reduce(grid, axis))
+                spent[equation.__name__, axis] += count * often * equation(sent, grid, links)
         return dict(spent)

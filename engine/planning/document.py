@@ -40,8 +40,8 @@ class Memory(Record):
 class Row(Record):
     """One grid. What only a simulation tells is absent without one; days and device-hours are for the token budget.
 
-    reduce_dtypes: in which gradients are summed along z and data; older plans don't say. exact: whether the whole
-    network was traced, not few layers. peak_bytes: of that trace. timeline: of the fastest, of a network of
+    reduce_dtypes: in which gradients are summed along the axes that split rows; older plans don't say. exact: whether
+    the whole network was traced, not few layers. peak_bytes: of that trace. timeline: of the fastest, of a network of
     timeline_layers.
     """
 

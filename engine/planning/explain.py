@@ -1,7 +1,6 @@
 """A plan for a person: the table of its best grids, and why a grid costs what it does. No torch in it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 
 from engine.grid import Axis, Grid
 from engine.planning.bandwidth import Bandwidths
@@ -14,7 +13,7 @@ from engine.planning.collectives import (
 )
 from engine.planning.document import GridPlan, Memory, Row
 from engine.planning.origin import told
-from engine.planning.rank import CLEARLY, TOLERANCE, tied
+from engine.planning.rank import CLEARLY, TOLERANCE, WIDEST, tied
 
 EQUATIONS = {
     all_gather_z.__name__: "Eq. 1: weights gathered",
@@ -135,7 +134,7 @@ def _bandwidth(plan: GridPlan, grid: Grid, axis: Axis, bytes_per_s: float, bandw
     begun = f"Over {axis}, {grid[axis]} ranks find {bytes_per_s / 1e9:.3g} GB/s"
     if not plan.placement_aware:
         return f"{begun}, as all do without placement."
-    inner = prod(grid[before] for before in list(Axis)[: list(Axis).index(axis)])
+    inner = grid.stride(axis)
     if inner * grid[axis] <= plan.devices_per_node:
         return f"{begun}: their group lies in one node."
     rings = min(plan.devices_per_node, inner)
@@ -216,7 +215,7 @@ def _tie(row: Row, after: Row) -> str:
     """By which rule of the order the next one lost."""
     own, other = Grid.parse(row.grid), Grid.parse(after.grid)
     clearly = after.as_run_s > row.as_run_s * (1 + CLEARLY)
-    axis = next(axis for axis in (Axis.DATA, Axis.X, Axis.Y) if own[axis] != other[axis])
+    axis = next(axis for axis in WIDEST if own[axis] != other[axis])
     if own[axis] > other[axis] and not clearly:
         return f"its {axis} is smaller"
     if after.as_run_s < row.as_run_s:

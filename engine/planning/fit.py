@@ -34,5 +34,5 @@ def fits_nodes(grid: Grid, devices_per_node: int) -> bool:
     """Whether the ranks of one x and y plane fill whole nodes, or a node whole planes, so that no plane lies across the
     border of two nodes which it doesn't fill. Ranks are numbered x first, and node by node.
     """
-    plane = grid.x * grid.y
+    plane = grid.plane
     return grid.size <= devices_per_node or devices_per_node % plane == 0 or plane % devices_per_node == 0

@@ -1,8 +1,8 @@
 """Weight gradients on their way to their sums, in bytes of one rank. No torch in it.
 
-The backward makes a contribution, casts it if it travels in another dtype, and gives it to a reduce-scatter over z, of
-which the last few are in flight with ors (overlap/reduction.py). Sums over data travel in copies, unless they are made
-in the master dtype (overlap/data_sum.py).
+The backward makes a contribution, casts it if it travels in another dtype, and gives it to a reduce-scatter, of which
+the last few are in flight with ors (overlap/reduction.py). Sums over model replicas travel in copies, unless they are
+made in the master dtype (overlap/data_sum.py).
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,16 @@ from engine.planning.weights import Turn, Weights
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """Of one rank. over_z, over_data, master: bytes of an element on its way along an axis, and where it is summed.
+    """Of one rank. scattered, summed, master: bytes of an element in a reduce-scatter, in the sum over model replicas,
+    and where it is summed.
     on_cpu: over gloo, whose reduce-scatter is an exchange into a second buffer and a sum (comm/gloo.py).
     """
 
     weights: Weights
     grid: Grid
     overlap: Overlap
-    over_z: int
-    over_data: int
+    scattered: int
+    summed: int
     master: int
     on_cpu: bool
 
@@ -33,13 +34,13 @@ class Gradients:
 
         What isn't sent is made where it belongs, or else added to that, for which a processor casts it first.
         """
-        made = tile * dtype if dtype != self.over_z else 0.0
-        if self.grid.z > 1:
+        made = tile * dtype if dtype != self.scattered else 0.0
+        if self.grid.shards > 1:
             return made + tile * self._of_flight(turn.number)
         if dtype == self.master:
             return 0.0
-        added = tile * self.master if self.on_cpu and turn.number and self.over_z != self.master else 0.0
-        return made + tile * self.over_z + added
+        added = tile * self.master if self.on_cpu and turn.number and self.scattered != self.master else 0.0
+        return made + tile * self.scattered + added
 
     def in_flight(self, made: Sequence[float], turn: Turn) -> float:
         """After these of this micro-batch, the latest first; those of the one before it come after them."""
@@ -55,27 +56,27 @@ class Gradients:
         return [*self.weights.block * min(blocks, self._window), self.weights.head]
 
     def summing(self, blocks: int, turn: Turn) -> float:
-        """Copies that are summed over data already, of so many blocks: whole buckets."""
+        """Copies that are summed over model replicas already, of so many blocks: whole buckets."""
         if not (turn.last and self.overlap.data and self._copied):
             return 0.0
-        bucket = self.overlap.bucket_bytes or bucket_bytes(self.grid.data)
-        return blocks * self.weights.stored_block * self.over_data // bucket * bucket
+        bucket = self.overlap.bucket_bytes or bucket_bytes(self.grid.model_replicas)
+        return blocks * self.weights.stored_block * self.summed // bucket * bucket
 
     def at_end(self) -> float:
-        """Copies that are summed over data when all is made."""
-        return self.over_data * self.weights.stored if self._copied else 0.0
+        """Copies that are summed over model replicas when all is made."""
+        return self.summed * self.weights.stored if self._copied else 0.0
 
     @property
     def _copied(self) -> bool:
-        return self.grid.data > 1 and self.over_data != self.master
+        return self.grid.model_replicas > 1 and self.summed != self.master
 
     @property
     def _window(self) -> int:
-        return self.overlap.reduce_window if self.overlap.ors and self.grid.z > 1 else 0
+        return self.overlap.reduce_window if self.overlap.ors and self.grid.shards > 1 else 0
 
     def _of_flight(self, number: int) -> float:
         """Bytes an element: what is sent, what comes in, and the sum; that has its place already in a first micro-batch
         and one dtype.
         """
-        placed = number == 0 and self.over_z == self.master
-        return self.over_z * ((2 if self.on_cpu else 1) + (0 if placed else 1 / self.grid.z))
+        placed = number == 0 and self.scattered == self.master
+        return self.scattered * ((2 if self.on_cpu else 1) + (0 if placed else 1 / self.grid.shards))

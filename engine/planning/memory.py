@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.batch import Batch
-from engine.grid import Axis, Grid
+from engine.grid import REPLICATING, SHARDING, SPLITTING_ROWS, Axis, Grid
 from engine.models.architecture import Architecture
 from engine.overlap.flags import Overlap
 from engine.planning.activations import Activations, Block
@@ -74,7 +74,7 @@ class Workload:
 
     def reduce_dtypes(self, grid: Grid) -> dict[Axis, str]:
         """In which gradients are summed along each axis that sums them."""
-        return {axis: reduce_dtype(self.precision, grid[axis], self.reduce_dtype) for axis in (Axis.Z, Axis.DATA)}
+        return {axis: reduce_dtype(self.precision, grid[axis], self.reduce_dtype) for axis in SPLITTING_ROWS}
 
     def reduce(self, grid: Grid, axis: Axis) -> int:
         """Of gradients on their way along an axis."""
@@ -119,8 +119,8 @@ class Footprint:
         rows = (work.batch.micro or work.batch.sequences / grid.batch_split) * model.sequence
         activations = Activations(model, self._block, grid, rows, *dtypes, work.device, recomputed=recomputed)
         weights = Weights(self._placements, model.layers, grid, *dtypes, work.overlap, recomputed=recomputed)
-        over_z, over_data = (work.reduce(grid, axis) for axis in (Axis.Z, Axis.DATA))
-        gradients = Gradients(weights, grid, work.overlap, over_z, over_data, work.master, work.device == "cpu")
+        scattered, summed = work.reduce(grid, SHARDING), work.reduce(grid, REPLICATING[0])
+        gradients = Gradients(weights, grid, work.overlap, scattered, summed, work.master, work.device == "cpu")
         moments = _Moments(self._block, model.layers, *dtypes, activations, weights, gradients)
         held, gathered, *others = max(moments.of_step(work.micro_batches(grid)), key=sum)
         return Needs(STATES * work.master * weights.stored, held, weights.casts + gathered, *others)
@@ -144,7 +144,7 @@ class _Moments:
 
     def of_step(self, micro_batches: float) -> Iterator[Held]:
         """The loss and the head's backward; the backward of the last block, of the one before it, which begins with
-        more gradients on their way, and of the first; that of the token table; the sum over data.
+        more gradients on their way, and of the first; that of the token table; the sum over model replicas.
         """
         for turn in turns(micro_batches):
             yield from self._at_head(turn)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from engine.grid import Grid
+from engine.grid import INNER, REPLICATING, STREAM, Grid
 from engine.models.architecture import Architecture
 from engine.planning.bandwidth import Bandwidths
 from engine.planning.costs import Costs, LinksOn, Seconds, papers_links, run_links
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-9
 """Relative; sums of the same terms in another order differ by less."""
+WIDEST = (*REPLICATING, INNER, STREAM)
+"""Of grids that cost the same that with the most ranks on the first of these comes first."""
 CLEARLY = 0.01
 """Relative; less than that an estimate of what a run costs can't tell apart."""
 RESERVE = round(SPARE["formulas"] + SPARE["fragments"] + SPARE["libraries"], 2)
@@ -146,10 +148,10 @@ def ordered(candidates: Sequence[Candidate], devices_per_node: int, *, as_run: b
     first = _levels(costs, TOLERANCE)
     second = _levels([candidate.as_run_s for candidate in candidates], CLEARLY)
 
-    def key(at: int) -> tuple[bool, int, int, int, int, int]:
+    def key(at: int) -> tuple[bool | int, ...]:
         grid = candidates[at].grid
         across = not as_run and not fits_nodes(grid, devices_per_node)
-        return across, first[at], second[at], -grid.data, -grid.x, -grid.y
+        return across, first[at], second[at], *(-grid[axis] for axis in WIDEST)
 
     return tuple(candidates[at] for at in sorted(range(len(candidates)), key=key))
 

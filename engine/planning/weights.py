@@ -1,4 +1,4 @@
-"""A rank's part of the weights: what it stores, and what it has gathered over z, in bytes. No torch in it."""
+"""A rank's part of the weights: what it stores, and what it has gathered, in bytes. No torch in it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ def turns(micro_batches: float) -> list[Turn]:
 class Weights:
     """On one grid, which needn't divide everything: parts are taken as fractions.
 
-    Elements: block, of each weight of a block before z shards it, in the order of their use; table and head, of these
+    Elements: block, of each weight of a block before it is sharded, in the order of their use; table and head, of these
     two; stored_block and stored, of what a rank stores. compute, master: bytes of one that is used, and that is stored.
     """
 
@@ -45,25 +45,25 @@ class Weights:
         recomputed: bool,
     ) -> None:
         of_block, others = ([(_tile(p, grid), p.sharded) for p in group] for group in placements)
-        self._layers, self._z, self._compute, self._recomputed = layers, grid.z, compute, recomputed
+        self._layers, self._shards, self._compute, self._recomputed = layers, grid.shards, compute, recomputed
         self.block = [tile for tile, sharded in of_block if sharded]
         rest = [tile for tile, sharded in others if sharded]
         self.table, self.head = rest[0], rest[-1]
         self.stored_block, stored = (
-            sum(tile / grid.z if sharded else tile for tile, sharded in group) for group in (of_block, others)
+            sum(tile / grid.shards if sharded else tile for tile, sharded in group) for group in (of_block, others)
         )
         self.stored = layers * self.stored_block + stored
         self._narrow = compute != master
-        copied = self.stored if grid.z == 1 else self.stored - (layers * sum(self.block) + sum(rest)) / grid.z
+        copied = self.stored if grid.shards == 1 else self.stored - (layers * sum(self.block) + sum(rest)) / grid.shards
         self.casts = compute * copied if self._narrow else 0.0
-        """Copies in the compute dtype of what z doesn't split: made once a step, and kept."""
-        gathers = grid.z > 1
+        """Copies in the compute dtype of what isn't sharded: made once a step, and kept."""
+        gathers = grid.shards > 1
         self._cached = overlap.cache if recomputed and gathers and overlap.cache != AUTO else 0
         self._depth = overlap.prefetch_depth if overlap.oag and gathers else 0
 
     def gathered(self, *tiles: float) -> float:
-        """These, where z splits them."""
-        return self._compute * sum(tiles) if self._z > 1 else 0.0
+        """These, where they are sharded."""
+        return self._compute * sum(tiles) if self._shards > 1 else 0.0
 
     def waiting(self, blocks: int) -> float:
         """Of these first blocks, gathered in the forward, for the backward; one that is recomputed gathers again."""
@@ -80,7 +80,7 @@ class Weights:
         again = min(below, self._layers - self._cached, self._depth) if self._recomputed else 0
         following = [] if turn.last else self.first(self._depth)
         tiles = [*self.block * again, *following][: self._depth]
-        return sum(tiles) * self._compute * (1 + (1 / self._z if self._narrow else 0))
+        return sum(tiles) * self._compute * (1 + (1 / self._shards if self._narrow else 0))
 
     def first(self, count: int) -> list[float]:
         """That a micro-batch uses, in that order; the other way round, the last whose gradients it makes."""

@@ -16,7 +16,7 @@ Sequence = tuple[tuple[str, int], ...]
 def corners(grid: Grid) -> set[int]:
     """The ranks at the ends of all axes."""
     ends = [sorted({0, grid[axis] - 1}) for axis in Axis]
-    return {grid.rank(x=x, y=y, z=z, data=data) for x, y, z, data in product(*ends)}
+    return {grid.rank(**dict(zip(Axis, at, strict=True))) for at in product(*ends)}
 
 
 def some_groups(grid: Grid, count: int, seed: int = 0) -> set[int]:

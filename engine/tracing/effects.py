@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from engine.errors import UsageError
+from engine.grid import INNER, STREAM
 from engine.models.catalogue import lookup
 from engine.overlap.flags import Overlap
 from engine.planning.grids import Task
@@ -49,11 +50,11 @@ def _grid_effects(machine: Machine) -> Iterator[Effect]:
         log.info("%s on %d devices: the planner's grid against tensor parallelism in the node and HSDP", name, devices)
         job = job_of(lookup(name), SEQUENCES, NONE, machine)
         valid = Task(job.model, SEQUENCES, exact=True).grids(devices, SEQUENCES)
-        in_node = [grid for grid in valid if (grid.x, grid.y) == (IN_NODE, 1)]
+        in_node = [grid for grid in valid if (grid[INNER], grid[STREAM]) == (IN_NODE, 1)]
         baselines = rank(job, in_node, machine.bandwidths).candidates
         if not baselines:
             raise UsageError(f"No grid of {devices} devices with x={IN_NODE} holds {name}.")
-        baseline, _, before = _best(job, [min(baselines, key=lambda c: c.grid.z)], machine)
+        baseline, _, before = _best(job, [min(baselines, key=lambda c: c.grid.shards)], machine)
         best, _, after = _best(job, tried(job, devices, machine), machine)
         yield Effect(
             name="the model's grid by tensor parallelism in the node and HSDP",

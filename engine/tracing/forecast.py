@@ -34,7 +34,9 @@ def plan_of(model: Architecture, candidate: Candidate, workload: Workload, machi
     """The run that the candidate stands for; it need not be possible here."""
     links, overlap = machine.bandwidths, workload.overlap
     if overlap.bucket_bytes is None:
-        bucket = bucket_bytes(candidate.grid.data, links.inter, min(links.devices_per_node, candidate.grid.size))
+        bucket = bucket_bytes(
+            candidate.grid.model_replicas, links.inter, min(links.devices_per_node, candidate.grid.size)
+        )
         overlap = replace(overlap, bucket_bytes=bucket)
     config = TrainConfig(
         model=ModelChoice(),

@@ -72,7 +72,7 @@ def traced(plan: Plan, *, device_memory: float | None = None, exact: bool = Fals
     footprint = Footprint(plan.model, plan.config.workload)
     needs = footprint.on(grid)
     cached = 0
-    if grid.z > 1 and plan.config.checkpoint_activations and overlap.cache:
+    if grid.shards > 1 and plan.config.checkpoint_activations and overlap.cache:
         cached = overlap.cache if overlap.cache != AUTO else _fitting(plan, device_memory, needs.total)
     peak = Footprint(plan.model, replace(plan.config.workload, overlap=replace(overlap, cache=cached))).on(grid).total
     return Traced(
@@ -96,7 +96,7 @@ def _few(plan: Plan) -> int:
 def _fitting(plan: Plan, device_memory: float | None, needed: float) -> int:
     """Blocks that cache=auto would keep."""
     of_block = sum(p.local_numel(plan.grid) for p in plan.model.network().blocks.placements() if p.sharded)
-    block_bytes = of_block * plan.grid.z * plan.config.workload.compute
+    block_bytes = of_block * plan.grid.shards * plan.config.workload.compute
     return plan.config.overlap.auto_blocks((device_memory or 0.0) - needed, block_bytes, plan.model.layers)
 
 

@@ -148,10 +148,10 @@ def _busiest(grid: Grid, seconds: Tensor) -> tuple[LaneTime, ...]:
 
     Of the ranks of a group, which wait for the last of them to join, the least counts; of the groups the most.
     """
-    ranks_last = (grid.data, grid.z, grid.y, grid.x)  # x changes fastest from rank to rank
+    by_axis = [grid[axis] for axis in reversed(Axis)]  # the innermost changes fastest from rank to rank
     found = []
     for lane, (name, axis) in enumerate(AXIS_OF_LANE.items()):
-        of_groups = seconds[:, lane].reshape(ranks_last).amin(-1 - list(Axis).index(axis))
+        of_groups = seconds[:, lane].reshape(by_axis).amin(-1 - list(Axis).index(axis))
         if longest := of_groups.amax().item():
             found.append(LaneTime(lane=name, busy_s=longest))
     return tuple(found)

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from engine.comm.funnel import Kind
-from engine.grid import Axis
+from engine.grid import HOLDING
 from engine.layers.compiled import Compiled
 from engine.parallel.model import ParallelModel
 from engine.training.config import OptimConfig
@@ -44,8 +43,8 @@ class AdamW:
     def __init__(self, model: ParallelModel, config: OptimConfig) -> None:
         flat = model.schedule.flat
         self._model, self._config = model, config
-        over_z = model.comm.grid.z > 1  # what that shards has no copy
-        self._ranges = model.ranges(lambda placement: (len(placement.shape) > 1, over_z and placement.sharded))
+        shards = model.comm.grid.shards > 1  # what is sharded has no copy
+        self._ranges = model.ranges(lambda placement: (len(placement.shape) > 1, shards and placement.sharded))
         self._moments = torch.zeros_like(flat.masters), torch.zeros_like(flat.masters)
         self._unscaled = torch.ones((), dtype=flat.masters.dtype, device=flat.masters.device)
         self.state: Mapping[nn.Parameter, Mapping[str, Tensor]] = {
@@ -186,12 +185,9 @@ def gradient_norm(model: ParallelModel) -> Tensor:
 
     Each element counts once: a rank's sum of squares is divided by the number of ranks that hold the same elements.
     """
-    comm = model.comm
     sums = [sum_of_squares(of) / replicas for replicas, of in model.gradients_by_replicas.items()]
     total = torch.stack(sums).sum()
-    for axis in (Axis.X, Axis.Y, Axis.Z):
-        comm.run(Kind.ALL_REDUCE, axis, total)
-    return total.sqrt()
+    return model.comm.sum(total, HOLDING).sqrt()
 
 
 @torch.no_grad()

@@ -99,7 +99,7 @@ def checked(config: TrainConfig, ranks: int) -> Plan:
     dataset = open_dataset(config.data, vocabulary=model.vocabulary, sequence_length=model.sequence)
     saved = _saved(config, model)
     if config.overlap.bucket_bytes is None:
-        bucket = bucket_bytes(grid.data, config.link_bytes_per_s, config.devices_per_node)
+        bucket = bucket_bytes(grid.model_replicas, config.link_bytes_per_s, config.devices_per_node)
         config = replace(config, overlap=replace(config.overlap, bucket_bytes=bucket))
     return Plan(config, model, grid, dataset, saved, pretrained)
 
@@ -143,7 +143,7 @@ def notices(plan: Plan) -> list[str]:
     found: list[str] = []
     if config.devices_per_node > 1 and not fits_nodes(grid, config.devices_per_node):
         found.append(
-            f"Grid {grid} lays planes of x and y, {grid.x * grid.y} ranks each, across the border of nodes of "
+            f"Grid {grid} lays planes of x and y, {grid.plane} ranks each, across the border of nodes of "
             f"{config.devices_per_node} devices: their sums leave the node where grids of --grid auto don't."
         )
     if str(overlap) == str(ALL):
@@ -153,7 +153,7 @@ def notices(plan: Plan) -> list[str]:
             f"--overlap cache={overlap.cache} does nothing here: without --checkpoint-activations each weight is "
             "gathered only once."
         )
-    if overlap.data and config.optim.clip and plan.grid.data > 1:
+    if overlap.data and config.optim.clip and plan.grid.model_replicas > 1:
         found.append(CLIPPED)
     return found
 

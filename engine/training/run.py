@@ -14,6 +14,7 @@ import torch.distributed as dist
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, choose_device, init_process_group
 from engine.comm.transport import Heard, backend_of, listen
+from engine.grid import INNER
 from engine.layers import attention
 from engine.layers.compiled import compiles
 from engine.layers.matmul import Kernels, widened_by
@@ -77,7 +78,7 @@ def _train(
     kernels, tuning = tuned(plan, comm)
     trainer = Trainer(plan, comm, recorder, kernels)
     precision = Precision.named(config.precision)
-    account.resolved["widened_by"] = widened_by(precision.compute, precision.master, device, z=plan.grid.z)
+    account.resolved["widened_by"] = widened_by(precision.compute, precision.master, device, shards=plan.grid.shards)
     account.resolved["attention"] = _attention(plan, device)
     account.resolved["compiled"] = compiles(device)
     account.training = True
@@ -128,7 +129,7 @@ def tuned(plan: Plan, comm: Comm) -> tuple[Mapping[str, Kernels], Tuning | None]
 
 def _attention(plan: Plan, device: torch.device) -> str | None:
     """The kernel that a rank's heads take; a warning where it is none."""
-    (of_block,), ranks = plan.model.network().blocks.of_kind(Attention), plan.grid.x
+    (of_block,), ranks = plan.model.network().blocks.of_kind(Attention), plan.grid[INNER]
     taken = attention.backend(
         of_block.heads // ranks, of_block.kv_heads // ranks, of_block.head_size, plan.model.sequence,
         Precision.named(plan.config.precision).compute, device,

@@ -62,8 +62,8 @@ def products(model: Architecture, job: Job) -> list[Products]:
     network, grid = model.network(), job.grid
     looked_up = {table.name for stage in network.stages for table in stage.of_kind(Table)}
     compute, master = job.precision.compute, job.precision.master
-    gradient = gradient_dtype(compute, master, job.device, z=grid.z)
-    accumulates = job.micro_batches > 1 and grid.z == 1 and gradient == master
+    gradient = gradient_dtype(compute, master, job.device, shards=grid.shards)
+    accumulates = job.micro_batches > 1 and grid.shards == 1 and gradient == master
     found: dict[tuple[Shape, int, bool, bool], Products] = {}
     for stage, number in network.repeats():
         forwards = 2 if job.recompute and stage.recomputed else 1

@@ -9,8 +9,7 @@ from statistics import median
 
 import torch
 
-from engine.comm.funnel import Comm, Kind
-from engine.grid import Axis
+from engine.comm.funnel import Comm
 from engine.layers.matmul import PLAIN, Kernels, Mode, Role
 from engine.precision import Precision
 from engine.progress import RENEWED
@@ -208,8 +207,7 @@ def _agreed(comm: Comm, known: Sequence[Kernels | None]) -> list[Kernels | None]
         for of in known
     ]
     numbers = torch.tensor(rows, dtype=torch.int64, device=comm.device).flatten()
-    for axis in Axis:
-        comm.run(Kind.ALL_REDUCE, axis, numbers)
+    comm.sum(numbers)
     return [
         Kernels(bool(stored), *(MODES[mode] for mode in modes)) if is_known else None
         for is_known, stored, *modes in numbers.view(-1, 5).tolist()

@@ -40,7 +40,7 @@ def matches(system: System) -> Iterator[Match]:
         for name in point.series.peers or sorted(set(COMPARISONS) - set(ALONE)):
             case = case_of(point, system)
             for found in candidates(COMPARISONS[name], case, point.devices, per_node, room(system)):
-                contest = COMPARISONS[name].laid_out(found.layout, Grid(data=found.layout.size))
+                contest = COMPARISONS[name].laid_out(found.layout, Grid.replicated(found.layout.size))
                 if contest.lacking(case.model, recompute=case.checkpoint_activations):
                     continue
                 yield Match(point, name, found.layout, found.micro_batch, found.lacking is None)

@@ -4,7 +4,7 @@ import pytest
 from virtual_ranks import factorisations
 
 from engine.errors import UsageError
-from engine.grid import Axis, Coords, Grid
+from engine.grid import HOLDING, REPLICATING, SHARDING, SPLITTING_FEATURES, SPLITTING_ROWS, Axis, Coords, Grid
 
 
 def test_x_is_innermost_and_data_outermost() -> None:
@@ -28,6 +28,21 @@ def test_coords_and_rank_are_each_others_inverse_and_members_differ_on_one_axis(
             assert [grid.coords(m)[axis] for m in members] == list(range(grid[axis]))
             others = [a for a in Axis if a is not axis]
             assert {tuple(grid.coords(m)[a] for a in others) for m in members} == {tuple(at[a] for a in others)}
+
+
+def test_algorithm_1_splits_features_over_x_and_y_rows_over_z_and_data_and_shards_over_z() -> None:
+    assert SPLITTING_FEATURES == (Axis.X, Axis.Y)
+    assert (*SPLITTING_ROWS, SHARDING) == (Axis.Z, Axis.DATA, Axis.Z)
+    assert (HOLDING, REPLICATING) == ((Axis.X, Axis.Y, Axis.Z), (Axis.DATA,))
+    grid = Grid(2, 3, 5, 7)
+    assert (grid.plane, grid.shards, grid.batch_split, grid.model_replicas) == (6, 5, 35, 7)
+    assert Grid.replicated(7) == Grid(1, 1, 1, 7)
+
+
+def test_positions_along_some_axes_count_ranks_in_their_order_whatever_the_others() -> None:
+    grid = Grid(2, 1, 3, 2)
+    positions = [grid.position(grid.coords(rank), SPLITTING_ROWS) for rank in range(grid.size)]
+    assert positions == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 
 
 def test_parse_reads_what_str_writes() -> None:

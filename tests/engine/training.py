@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.comm.funnel import Comm
-from engine.grid import Grid
+from engine.grid import SPLITTING_ROWS, Grid
 from engine.layers.dropout import BatchRows
 from engine.layers.matmul import Kernels
 from engine.models.architecture import Architecture
@@ -99,7 +99,7 @@ def step_parallel(case: Case, model: ParallelModel, step: int, on_summed: OnSumm
     """One step; returns the mean loss over the whole batch."""
     comm, grid = model.comm, model.comm.grid
     share = case.sequences // grid.batch_split
-    first = (comm.coords.data * grid.z + comm.coords.z) * share
+    first = grid.position(comm.coords, SPLITTING_ROWS) * share
     tokens = tokens_of_step(case, step)
     model.start_step(case.micro_batches)
     total = torch.zeros((), dtype=torch.float64)

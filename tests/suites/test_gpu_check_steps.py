@@ -64,7 +64,7 @@ def _summed_coarsely() -> AbstractContextManager[object]:
             fill(out, add=add)
             out.copy_(out.to(COARSE))
 
-        right(self, weight, coarse if self._over_z == torch.float32 else fill, dtype)
+        right(self, weight, coarse if self._scattered == torch.float32 else fill, dtype)
 
     return patch.object(Reduction, "accumulate", accumulate)
 

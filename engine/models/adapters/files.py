@@ -113,8 +113,7 @@ def _write(pretrained: Pretrained, placement: Placement, local: Tensor, comm: Co
 
 def _holds_first(placement: Placement, comm: Comm) -> bool:
     """Whether no rank before this one stores the same elements."""
-    spread = {axis for axis in placement.split if axis} | ({Axis.Z} if placement.sharded else set())
-    return all(axis in spread or comm.coords[axis] == 0 for axis in Axis)
+    return all(axis in placement.axes or comm.coords[axis] == 0 for axis in Axis)
 
 
 def _prepare(pretrained: Pretrained, folder: Path) -> None:
