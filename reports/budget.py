@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pandas as pd
 
+from engine.grid import Axis
 from engine.result import metrics
 from reports import text
 from reports.bars import Bar, Bars, stacked
@@ -17,7 +18,7 @@ from reports.scaling import MeasuredSeries, at, left_out, spread_out
 
 MOST_BARS = 12
 MOST_OVERLAPS = 4
-_AXES = {"x": "blue", "y": "red", "z": "green", "data": "purple"}
+_COLOURS = dict(zip(map(str, Axis), ("blue", "red", "green", "purple"), strict=False))
 
 
 def breakdown(series: MeasuredSeries, remark: str = "", *, as_share: bool = False) -> Figure:
@@ -95,9 +96,9 @@ def traffic(series: MeasuredSeries, frames: Frames) -> Figure:
     sums = sums.reindex(chosen["newest"])
     sums[chosen["ranks"].to_numpy() == 1] = 0.0  # one device sends nothing; for more, nothing told is not measured
     factor, letter = text.prefix(float(sums.max().max()) if sums.size else 1.0)
-    known = [axis for axis in _AXES if axis in sums]
-    parts = [Bars(axis, (sums[axis] / factor).tolist(), _AXES[axis]) for axis in known]
-    others = [axis for axis in sums if axis not in _AXES]
+    known = [axis for axis in _COLOURS if axis in sums]
+    parts = [Bars(axis, (sums[axis] / factor).tolist(), _COLOURS[axis]) for axis in known]
+    others = [axis for axis in sums if axis not in _COLOURS]
     if others:
         parts.append(Bars("other", (sums[others].sum(axis=1, min_count=1) / factor).tolist(), "gold"))
     if not parts:

@@ -1,5 +1,7 @@
 """The pictures of a plan: its grids as bars, and the predicted step of one of them."""
 
+from itertools import cycle
+
 import pandas as pd
 
 from engine.planning.document import GridPlan
@@ -11,7 +13,7 @@ from reports.timeline_picture import Panel
 
 MOST_BARS = 20
 COMPUTE = "blue"
-COLOURS = {"x": "gold", "y": "red", "z": "green", "data": "purple"}
+COLOURS = dict(zip(AXES, cycle(("gold", "red", "green", "purple")), strict=False))
 """Of communication by axis, beside the blue of compute."""
 SIMPLIFIED = "One rank stands for all, and none is late."
 

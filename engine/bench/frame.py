@@ -54,7 +54,7 @@ def _meeting(launch: Launch, device: torch.device, timeouts: Timeouts, begun: Be
     timeout = timedelta(seconds=timeouts.timeout_s)
     if launch.world_size > 1:
         init_process_group(launch, device, timeout, meeting_s=timeouts.meeting_timeout_s)
-    comm = Comm(Grid(data=launch.world_size), timeout=timeout, device=device)
+    comm = Comm(Grid.replicated(launch.world_size), timeout=timeout, device=device)
     with watched(comm, timeouts.timeout_s, begun.fail):
         yield World(comm)
         comm.barrier()

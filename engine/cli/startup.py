@@ -14,7 +14,9 @@ from engine.options import GRID, word
 
 def startup(
     *,
-    grid: Annotated[Grid, word(Grid.parse, GRID), Parameter(help="the default has 32,768 ranks")] = Grid(8, 4, 16, 64),
+    grid: Annotated[Grid, word(Grid.parse, GRID), Parameter(help="the default has 32,768 ranks")] = Grid.parse(
+        "8x4x16x64"
+    ),
     model: Annotated[str | None, Parameter(help="of which more is measured, such as gpt-320b")] = None,
     json: Json = False,
 ) -> int:

@@ -100,7 +100,7 @@ def initialise_serial(
     placements = architecture.placements()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            values = initial(placements[name], Grid(), Coords(0, 0, 0, 0), seed, device)
+            values = initial(placements[name], Grid(), Coords(), seed, device)
             parameter.copy_(values.view(parameter.shape))
     return model
 
