@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import reduce
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.comm.funnel import Comm, Kind
@@ -126,6 +127,14 @@ def _at(columns_C1: Tensor, logits_CV: Tensor) -> Tensor:
 of_whole_rows = Compiled(_of_whole_rows, _of_whole_rows_in_one_pass)
 of_split_rows = Compiled(_of_split_rows)
 to_gradient = Compiled(_to_gradient, _to_gradient_in_one_pass)
+
+
+class SerialCrossEntropy(nn.Module):
+    """Logits [M, V] and targets [M] -> the sum of the rows' losses in nats, divided: a scalar."""
+
+    def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float = 1.0) -> Tensor:
+        """As PyTorch does it."""
+        return F.cross_entropy(logits_MV, targets_M, reduction="sum") / divisor
 
 
 class CrossEntropy(nn.Module):

@@ -4,21 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from engine.layers.dropout import BatchRows
+from engine.layers.loss import SerialCrossEntropy
 from engine.models.architecture import Architecture
-
-
-class SerialCrossEntropy(nn.Module):
-    """Logits [M, V] and targets [M] -> the sum of the rows' losses in nats, divided: a scalar."""
-
-    def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float = 1.0) -> Tensor:
-        """As PyTorch does it."""
-        return F.cross_entropy(logits_MV, targets_M, reduction="sum") / divisor
 
 
 class SerialModel(nn.Module):

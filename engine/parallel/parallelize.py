@@ -7,24 +7,18 @@ own tile (x, y) of one.
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import TypeVar
 
 import torch
 from torch import nn
 
 from engine.comm.funnel import Comm
-from engine.grid import STREAM
-from engine.layers.dropout import Dropout
-from engine.layers.elementwise import GELU, AddNorm, Rotate, SwiGLU
-from engine.layers.embedding import PositionEmbedding, TokenEmbedding
-from engine.layers.fused import FusedAddNorm, FusedGELU, FusedRotate, FusedSwiGLU
-from engine.layers.linear import Linear
-from engine.layers.loss import CrossEntropy
 from engine.layers.matmul import PLAIN, Kernels
-from engine.layers.norm import HeadNorm, LayerNorm, RMSNorm
+from engine.layers.registry import Local, layer_of_grid
 from engine.models.adapters.library import adapt
 from engine.models.adapters.values import Values
 from engine.models.architecture import Architecture
-from engine.models.serial import SerialCrossEntropy, without_values
+from engine.models.serial import without_values
 from engine.overlap.flags import ALL, Overlap
 from engine.overlap.flat import in_order
 from engine.overlap.schedule import WeightSchedule
@@ -32,6 +26,8 @@ from engine.overlap.weight import ShardedWeight
 from engine.parallel.initial import initial
 from engine.parallel.model import ParallelModel
 from engine.precision import Precision
+
+Value = TypeVar("Value")
 
 
 def parallelize(
@@ -81,43 +77,19 @@ def parallelize(
     replicated = [parameter for name, parameter in parameters.items() if name not in weights]
     schedule = WeightSchedule(comm, list(weights.values()), replicated, precision, overlap, masters)
 
-    def replacement(name: str, layer: nn.Module) -> nn.Module | None:
-        """The layer of the grid for a serial one; None for one that works on a part of its features as it is."""
-        weight = ties.get(f"{name}.weight", f"{name}.weight")
-        bias = parameters.get(f"{name}.bias")
-        match layer:
-            case nn.Linear():
-                return Linear(comm, schedule, weights[weight], bias, kernels.get(name, PLAIN))
-            case nn.Embedding() if weight in weights:
-                return TokenEmbedding(comm, schedule, weights[weight])
-            case nn.Embedding():
-                return PositionEmbedding(parameters[weight], precision.compute)
-            case nn.LayerNorm():
-                return LayerNorm(comm, schedule, parameters[weight], bias, layer.eps)
-            case nn.RMSNorm():
-                assert layer.eps is not None
-                if placements[weight].split == (STREAM,):
-                    return RMSNorm(comm, schedule, parameters[weight], layer.eps)
-                return HeadNorm(comm, parameters[weight], layer.eps)
-            case Dropout():
-                return Dropout(layer.p, layer.site, part=coords[STREAM])
-            case nn.Dropout():
-                raise ValueError(f"{name} draws masks that no grid can repeat: use engine.layers.dropout.Dropout.")
-            case SerialCrossEntropy():
-                return CrossEntropy(comm)
-            case Rotate():
-                return FusedRotate()
-            case SwiGLU():
-                return FusedSwiGLU()
-            case GELU():
-                return FusedGELU(layer.approximate)
-            case AddNorm():
-                return FusedAddNorm()
-        return None
-
     for name, layer in list(model.named_modules()):
-        new = replacement(name, layer)
-        if new is not None:
+        own = {key: f"{name}.{key}" for key, _ in layer.named_parameters(recurse=False)}
+        names = {key: ties.get(full, full) for key, full in own.items()}
+        local = Local(
+            name,
+            comm,
+            schedule,
+            placements=_of_layer(placements, names),
+            parameters=_of_layer(parameters, names),
+            sharded=_of_layer(weights, names),
+            kernels=kernels.get(name, PLAIN),
+        )
+        if (new := layer_of_grid(layer, local)) is not None:
             model.set_submodule(name, new)
     found = dict(model.named_parameters())
     if strange := {name for name in placements.keys() | found.keys() if found.get(name) is not parameters.get(name)}:
@@ -125,3 +97,8 @@ def parallelize(
     parallel = ParallelModel(model, comm, placements, schedule)
     parallel.switch(overlap)
     return parallel
+
+
+def _of_layer(values: Mapping[str, Value], names: Mapping[str, str]) -> dict[str, Value]:
+    """The values of a layer's parameters by their names in it. names: their names in the network."""
+    return {key: values[name] for key, name in names.items() if name in values}

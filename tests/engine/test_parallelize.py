@@ -9,9 +9,11 @@ from training import Case, start
 
 from engine.comm.funnel import Comm
 from engine.grid import Grid
+from engine.layers.registry import LAYERS
 from engine.models.gpt.config import GPTConfig
 from engine.models.serial import SerialModel
 from engine.overlap.flags import Overlap
+from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize
 from engine.precision import Precision
 
@@ -27,13 +29,21 @@ class Altered(GPTConfig):
         return model
 
 
-def _parallelize(layer: nn.Module) -> None:
+class Scale(nn.Module):
+    """A layer of a family's own, serial and on the grid alike."""
+
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter) -> None:
+        super().__init__()
+        self.weight, self.bias = weight, bias
+
+
+def _parallelize(layer: nn.Module) -> ParallelModel:
     class WithLayer(Altered):
         pass
 
     WithLayer.layer = layer
     config = WithLayer("altered", layers=1, hidden=8, heads=2, vocabulary=8, sequence=4)
-    parallelize(config, Comm(Grid()), precision=Precision.named("fp32"), seed=0)
+    return parallelize(config, Comm(Grid()), precision=Precision.named("fp32"), seed=0)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +54,15 @@ def test_parameters_that_no_layer_of_the_grid_takes_are_named(layer: nn.Module) 
         ValueError, match=r"No layer of the grid takes these parameters of altered: \['norm.bias', 'norm.w"
     ):
         _parallelize(layer)
+
+
+def test_a_layer_that_another_room_adds_is_made_of_this_ranks_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    serial = Scale(*(nn.Parameter(torch.empty(8, device="meta")) for _ in range(2)))
+    monkeypatch.setitem(LAYERS, Scale, lambda _, local: Scale(local.parameters["weight"], local.parameters["bias"]))
+    model = _parallelize(serial)
+    assert model.module.norm is not serial
+    assert model.local_parameters()["norm.weight"] is model.module.norm.weight
+    assert not model.local_parameters()["norm.weight"].is_meta
 
 
 def test_dropout_whose_masks_depend_on_the_grid_is_refused() -> None:

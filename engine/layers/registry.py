@@ -1,0 +1,86 @@
+"""Which layer of the grid takes the place of a serial one. Who adds a layer adds it to the table, from any room."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from engine.comm.funnel import Comm
+from engine.grid import Axis
+from engine.layers.dropout import Dropout
+from engine.layers.elementwise import GELU, AddNorm, Rotate, SwiGLU
+from engine.layers.embedding import PositionEmbedding, TokenEmbedding
+from engine.layers.fused import FusedAddNorm, FusedGELU, FusedRotate, FusedSwiGLU
+from engine.layers.linear import Linear
+from engine.layers.loss import CrossEntropy, SerialCrossEntropy
+from engine.layers.matmul import Kernels
+from engine.layers.norm import HeadNorm, LayerNorm, RMSNorm
+from engine.overlap.schedule import WeightSchedule
+from engine.overlap.weight import ShardedWeight
+from engine.placement import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """This rank's part of a layer. Placements and parameters go by their names in it, such as "weight".
+
+    sharded: those parameters that are sharded over z. kernels: how the layer multiplies.
+    """
+
+    name: str
+    comm: Comm
+    schedule: WeightSchedule
+    placements: Mapping[str, Placement]
+    parameters: Mapping[str, nn.Parameter]
+    sharded: Mapping[str, ShardedWeight]
+    kernels: Kernels
+
+
+def _embedding(_: nn.Embedding, local: Local) -> nn.Module:
+    if "weight" in local.sharded:
+        return TokenEmbedding(local.comm, local.schedule, local.sharded["weight"])
+    return PositionEmbedding(local.parameters["weight"], local.schedule.compute_dtype)
+
+
+def _layer_norm(serial: nn.LayerNorm, local: Local) -> nn.Module:
+    weight, bias = local.parameters["weight"], local.parameters.get("bias")
+    return LayerNorm(local.comm, local.schedule, weight, bias, serial.eps)
+
+
+def _rms_norm(serial: nn.RMSNorm, local: Local) -> nn.Module:
+    assert serial.eps is not None
+    if local.placements["weight"].split == (Axis.Y,):
+        return RMSNorm(local.comm, local.schedule, local.parameters["weight"], serial.eps)
+    return HeadNorm(local.comm, local.parameters["weight"], serial.eps)
+
+
+def _linear(_: nn.Linear, local: Local) -> nn.Module:
+    bias = local.parameters.get("bias")
+    return Linear(local.comm, local.schedule, local.sharded["weight"], bias, local.kernels)
+
+
+def _dropout(_: nn.Dropout, local: Local) -> nn.Module:
+    raise ValueError(f"{local.name} draws masks that no grid can repeat: use engine.layers.dropout.Dropout.")
+
+
+LAYERS: dict[type[nn.Module], Callable[[Any, Local], nn.Module]] = {
+    nn.Linear: _linear,
+    nn.Embedding: _embedding,
+    nn.LayerNorm: _layer_norm,
+    nn.RMSNorm: _rms_norm,
+    nn.Dropout: _dropout,
+    Dropout: lambda serial, local: Dropout(serial.p, serial.site, part=local.comm.coords.y),
+    SerialCrossEntropy: lambda _, local: CrossEntropy(local.comm),
+    Rotate: lambda _, __: FusedRotate(),
+    SwiGLU: lambda _, __: FusedSwiGLU(),
+    GELU: lambda serial, _: FusedGELU(serial.approximate),
+    AddNorm: lambda _, __: FusedAddNorm(),
+}
+"""Each makes the grid's layer of a serial one of its type. Other types work on a part of their features as they are."""
+
+
+def layer_of_grid(serial: nn.Module, local: Local) -> nn.Module | None:
+    """What takes a serial layer's place; None if it stays."""
+    make = next((LAYERS[kind] for kind in type(serial).__mro__ if kind in LAYERS), None)
+    return None if make is None else make(serial, local)
