@@ -1,63 +1,33 @@
-"""Where a training run reads its tokens: shards on disk (tokens.py) or a formula (`Synthetic`).
+"""Where a training run reads its samples: a folder that `engine data` has prepared, or a formula.
 
 A run is checked before anything starts, and its dataset opened for that: numpy and pydantic, slow to load, are loaded
-by what reads tokens.
+by what reads.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from engine.errors import UsageError
-
 if TYPE_CHECKING:
-    from engine.data.shuffle import Ints
+    from engine.data.shuffle import Arrays, Ints
 
 
 class Dataset(Protocol):
-    """Anything a training run can read sequences from."""
+    """Anything a training run can read samples from."""
 
-    @property
-    def vocabulary(self) -> int:
-        """Every token is below this."""
-
-    def read(self, seed: int, positions: "Ints", sequence_length: int) -> "Ints":
-        """[B, sequence_length + 1] tokens of the sequences at these positions; the last is a target only."""
+    def read(self, seed: int, positions: "Ints") -> "Arrays":
+        """The samples at these positions, one a row of each array, as the seed orders them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Synthetic:
-    """Random tokens, a pure function of (seed, position): nothing to learn and nothing to read."""
+class DataSpec(Protocol):
+    """What data a network takes: their kind, and in which sizes."""
 
-    vocabulary: int
+    def synthetic(self) -> Dataset:
+        """Random samples, a pure function of seed and position: nothing to learn and nothing to read."""
 
-    def read(self, seed: int, positions: "Ints", sequence_length: int) -> "Ints":
-        import numpy as np
-
-        from engine.data.shuffle import key, mix
-
-        rows_B1 = mix(key(seed, 2) ^ positions.astype(np.uint64))[:, None]
-        columns_1S = np.arange(sequence_length + 1, dtype=np.uint64)[None, :]
-        high_BS = mix(rows_B1 + columns_1S) >> np.uint64(32)
-        return (high_BS * np.uint64(self.vocabulary) >> np.uint64(32)).astype(np.int64)
+    def open(self, folder: Path) -> Dataset:
+        """A prepared folder. Raises UsageError if it can't be read, or doesn't fit the network."""
 
 
-def open_dataset(data: str, *, vocabulary: int, sequence_length: int) -> Dataset:
-    """The dataset that `--data` names ("synthetic" or a folder) for a model of this vocabulary.
-
-    Raises UsageError if the corpus can't be read, has tokens that the model hasn't, or is shorter than a
-    sequence.
-    """
-    if data == "synthetic":
-        return Synthetic(vocabulary)
-    from engine.data.tokens import Tokens
-
-    tokens = Tokens.open(Path(data))
-    if tokens.vocabulary > vocabulary:
-        raise UsageError(
-            f"The corpus {data} has a vocabulary of {tokens.vocabulary}, but the model's is {vocabulary}: "
-            f"take a model with at least {tokens.vocabulary}, or prepare the corpus with --vocab-size "
-            f"{vocabulary}."
-        )
-    tokens.sequences(sequence_length)
-    return tokens
+def open_dataset(data: str, spec: DataSpec) -> Dataset:
+    """The dataset that `--data` names: "synthetic" or a folder. Raises UsageError as DataSpec.open does."""
+    return spec.synthetic() if data == "synthetic" else spec.open(Path(data))

@@ -1,10 +1,13 @@
 """Numbers that look random and follow from (seed, position) alone: hashes of 64-bit words, and permutations of them."""
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+Arrays = dict[str, NDArray[Any]]
+"""A record of arrays, whose first dim is its rows."""
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from engine.data.shuffle import Ints, shuffled
+from engine.data.shuffle import Arrays, Ints, shuffled
 from engine.errors import UsageError
 from engine.schema import Record, first_problem
 
@@ -72,13 +72,20 @@ def stored_as(dtype: Literal["uint16", "uint32"]) -> np.dtype:
 class Tokens:
     """A prepared corpus, memory-mapped: it is cut into sequences, which each epoch shuffles anew."""
 
-    def __init__(self, path: Path, header: Header) -> None:
-        self.path = path
-        self.header = header
+    def __init__(self, path: Path, header: Header, sequence: int) -> None:
+        """Raises UsageError if it is too short for a sequence."""
+        self.path, self.header, self.sequence = path, header, sequence
+        self.sequences = (header.tokens - 1) // sequence
+        """How many an epoch has."""
+        if self.sequences < 1:
+            raise UsageError(
+                f"The corpus {path} has {header.tokens} tokens, but a sequence length of {sequence} needs at least "
+                f"{sequence + 1}: prepare more text or take a shorter sequence."
+            )
 
     @classmethod
-    def open(cls, path: Path) -> "Tokens":
-        """Check the header and every shard's size. Raises UsageError for what is missing or cut short."""
+    def open(cls, path: Path, sequence: int) -> "Tokens":
+        """Check the header and every shard's size. Raises UsageError for what is missing, cut short or too short."""
         header = read_header(path)
         for shard in header.shards:
             file, expected = path / shard.file, shard.tokens * header.storage.itemsize
@@ -93,29 +100,15 @@ class Tokens:
                     f"The token shard {file} has {size} bytes, but its header says {expected}: prepare the "
                     "corpus again."
                 )
-        return cls(path, header)
+        return cls(path, header, sequence)
 
-    @property
-    def vocabulary(self) -> int:
-        return self.header.vocabulary
-
-    def sequences(self, sequence_length: int) -> int:
-        """How many sequences an epoch has. Raises UsageError if the corpus is too short for one."""
-        count = (self.header.tokens - 1) // sequence_length
-        if count < 1:
-            raise UsageError(
-                f"The corpus {self.path} has {self.header.tokens} tokens, but a sequence length of "
-                f"{sequence_length} needs at least {sequence_length + 1}: prepare more text or take a shorter "
-                "sequence."
-            )
-        return count
-
-    def read(self, seed: int, positions: Ints, sequence_length: int) -> Ints:
-        window = np.empty((len(positions), sequence_length + 1), np.int64)
-        numbers = shuffled(seed, positions, self.sequences(sequence_length))
-        for row, start in zip(window, (numbers * sequence_length).tolist(), strict=True):
+    def read(self, seed: int, positions: Ints) -> Arrays:
+        """tokens: [B, sequence + 1]."""
+        window = np.empty((len(positions), self.sequence + 1), np.int64)
+        numbers = shuffled(seed, positions, self.sequences)
+        for row, start in zip(window, (numbers * self.sequence).tolist(), strict=True):
             self._copy(start, row)
-        return window
+        return {"tokens": window}
 
     def _copy(self, start: int, out: Ints) -> None:
         """Fill out with the tokens from `start` on, across shards where need be."""

@@ -23,7 +23,7 @@ class _CrossEntropy(torch.autograd.Function):
     """Rows held whole. differentiate: whether a gradient is wanted, which is made at once."""
 
     @staticmethod
-    def forward(ctx, logits_MV: Tensor, targets_M: Tensor, divisor: float, differentiate: bool) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor, differentiate: bool) -> Tensor:  # type: ignore[no-untyped-def]
         by = divisor if differentiate else None
         columns_M1 = targets_M.unsqueeze(1)
         losses = [of_whole_rows(logits_MV[rows], columns_M1[rows], by) for rows in _chunks(logits_MV)]
@@ -42,7 +42,7 @@ class _SplitCrossEntropy(torch.autograd.Function):
     """Rows split over x: exponentials are made for the sums, and again for the gradient."""
 
     @staticmethod
-    def forward(ctx, logits_MV: Tensor, targets_M: Tensor, divisor: float, comm: Comm) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor, comm: Comm) -> Tensor:  # type: ignore[no-untyped-def]
         highest_M1 = comm.run(Kind.MAX_REDUCE, Axis.X, at_least_fp32(logits_MV.amax(dim=1, keepdim=True)))
         columns_M1 = targets_M.unsqueeze(1) - comm.coords.x * logits_MV.shape[1]
         held_M1 = (columns_M1 >= 0) & (columns_M1 < logits_MV.shape[1])
@@ -64,7 +64,7 @@ class _SplitCrossEntropy(torch.autograd.Function):
         return logits_MV, None, None, None
 
 
-def _of_whole_rows(logits_CV: Tensor, columns_C1: Tensor, divisor: float | None) -> Tensor:
+def _of_whole_rows(logits_CV: Tensor, columns_C1: Tensor, divisor: float | Tensor | None) -> Tensor:
     """The sum of their losses; with a divisor they become their gradient, divided.
 
     One exponential an element, where a log-softmax and its gradient take two: the largest logit and its probability,
@@ -79,7 +79,7 @@ def _of_whole_rows(logits_CV: Tensor, columns_C1: Tensor, divisor: float | None)
     return loss
 
 
-def _of_whole_rows_in_one_pass(logits_CV: Tensor, columns_C1: Tensor, divisor: float | None) -> Tensor:
+def _of_whole_rows_in_one_pass(logits_CV: Tensor, columns_C1: Tensor, divisor: float | Tensor | None) -> Tensor:
     """The same, row by row in one kernel, which reads a row again while the caches have it.
 
     So the target's logit is a sum, of one and zeros: a gather is a kernel between the sums and the gradient, as it has
@@ -132,7 +132,7 @@ to_gradient = Compiled(_to_gradient, _to_gradient_in_one_pass)
 class SerialCrossEntropy(nn.Module):
     """Logits [M, V] and targets [M] -> the sum of the rows' losses in nats, divided: a scalar."""
 
-    def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float = 1.0) -> Tensor:
+    def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor = 1.0) -> Tensor:
         """As PyTorch does it."""
         return F.cross_entropy(logits_MV, targets_M, reduction="sum") / divisor
 
@@ -147,7 +147,7 @@ class CrossEntropy(nn.Module):
         super().__init__()
         self.comm = comm
 
-    def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float = 1.0) -> Tensor:
+    def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor = 1.0) -> Tensor:
         """Can be differentiated once. A gradient divided here is rounded once, and on CPUs needs no further pass."""
         if self.comm.grid.x == 1:
             differentiate = logits_MV.requires_grad and torch.is_grad_enabled()

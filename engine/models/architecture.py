@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from engine.errors import UsageError, divisors
 from engine.grid import INNER, SHARDING, STREAM, Grid
 from engine.models.network import Network
+from engine.models.task import Task
 from engine.placement import Placement
 
 if TYPE_CHECKING:
@@ -40,6 +41,10 @@ class Architecture(Protocol):
 
     def network(self) -> Network:
         """Its operations, from which placements, flops and memory follow."""
+
+    @property
+    def task(self) -> Task:
+        """What it is trained on."""
 
     def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
         """The serial network on torch's default device. Its blocks are what is checkpointed."""

@@ -11,33 +11,28 @@ from torch.utils.checkpoint import checkpoint
 from engine.layers.dropout import BatchRows
 from engine.layers.loss import SerialCrossEntropy
 from engine.models.architecture import Architecture
+from engine.models.task import Task
 
 
 class SerialModel(nn.Module):
-    """Tokens [B, S] -> logits [B, S, V], by a table of tokens, blocks, a norm and a head.
+    """A network with blocks, and the task that it is trained on.
 
     With checkpoint_activations each block keeps only its inputs and is run again in the backward.
     """
 
-    tokens: nn.Embedding
     blocks: nn.ModuleList
-    norm: nn.Module
-    head: nn.Linear
 
-    def __init__(self, *, checkpoint_activations: bool) -> None:
+    def __init__(self, task: Task, *, checkpoint_activations: bool) -> None:
         super().__init__()
+        self.task = task
         self.checkpoint_activations = checkpoint_activations
         self.criterion = SerialCrossEntropy()
 
-    def forward(self, tokens_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
-        """Logits of the next token at every position. rows: which of the global batch, for dropout in training."""
-        raise NotImplementedError
-
     def loss(
-        self, tokens_BS: Tensor, targets_BS: Tensor, rows: BatchRows | None = None, *, divisor: float = 1.0
+        self, batch: Mapping[str, Tensor], rows: BatchRows | None = None, *, divisor: float | Tensor = 1.0
     ) -> Tensor:
-        """Sum over tokens of the cross-entropy in nats, divided: a scalar."""
-        return self.criterion(self(tokens_BS, rows).flatten(0, 1), targets_BS.flatten(), divisor)
+        """The task's, of a network that takes its inputs. rows: which of the global batch, for dropout in training."""
+        return self.task.loss(self.criterion, self(*self.task.inputs(batch), rows=rows), batch, divisor)
 
     def run_block(self, block: nn.Module, x_BSH: Tensor, *others: object) -> Tensor:
         """One block's output, checkpointed where it is asked for."""

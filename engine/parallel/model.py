@@ -59,22 +59,22 @@ class ParallelModel(nn.Module):
         return self.schedule.gathered_memory
 
     def loss(
-        self, tokens_BS: Tensor, targets_BS: Tensor, rows: BatchRows | None = None, *, divisor: float = 1.0
+        self, batch: Mapping[str, Tensor], rows: BatchRows | None = None, *, divisor: float | Tensor = 1.0
     ) -> Tensor:
-        """Sum of the cross-entropies of this rank's tokens, divided, the same on all of x and y.
+        """The sum of the task's loss over this rank's rows, divided, the same on all of x and y.
 
-        divisor: the tokens of the global batch, for a mean. rows: which of the global batch they are; only a network
-        with dropout asks.
+        divisor: what the task counts in the global batch, for a mean. rows: which of the global batch they are; only a
+        network with dropout asks.
         """
         if torch.is_grad_enabled() and not self._passes_left:
             raise RuntimeError("A loss came that no step expects: call start_step(micro_batches) first.")
         with self._pass():
-            return self.module.loss(tokens_BS, targets_BS, rows, divisor=divisor)
+            return self.module.loss(batch, rows, divisor=divisor)
 
-    def forward(self, tokens_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
-        """Logits [B, S, V / Gx] of this rank's tokens."""
+    def forward(self, *inputs: Tensor, rows: BatchRows | None = None) -> Tensor:
+        """The network's output of this rank's rows; logits [B, S, V / Gx] of tokens."""
         with self._pass():
-            return self.module(tokens_BS, rows)
+            return self.module(*inputs, rows=rows)
 
     def start_step(self, micro_batches: int = 1) -> None:
         """Forget the last step's gradients. What a step that failed left in flight is waited for first."""

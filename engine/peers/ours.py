@@ -8,7 +8,6 @@ from torch import Tensor
 
 from engine.batch import Batch
 from engine.comm.funnel import Comm
-from engine.data.dataset import Synthetic
 from engine.layers.matmul import Kernels
 from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
@@ -35,7 +34,7 @@ def plan(case: Case, comm: Comm, *, tune: bool = False) -> Plan:
         reduce_dtype=case.precision,  # as the peers do
         tune_matmul=tune,
     )
-    return Plan(config, case.model, comm.grid, Synthetic(case.model.vocabulary))
+    return Plan(config, case.model, comm.grid, case.model.task.data.synthetic())
 
 
 def trainer(case: Case, comm: Comm, kernels: Mapping[str, Kernels] = MappingProxyType({})) -> Trainer:

@@ -15,7 +15,7 @@ from engine.precision import at_least_fp32
 class Begin(nn.Module):
     """Tokens [B, S] -> [B, S, h]."""
 
-    def __init__(self, model: SerialModel) -> None:
+    def __init__(self, model: GPT | Llama) -> None:
         super().__init__()
         self.tokens = model.tokens
         self.positions = model.positions if isinstance(model, GPT) else None
@@ -31,10 +31,9 @@ class Begin(nn.Module):
 class Middle(nn.Module):
     """A block, [B, S, h] -> [B, S, h]."""
 
-    def __init__(self, model: SerialModel, place: int) -> None:
+    def __init__(self, model: GPT | Llama, place: int) -> None:
         super().__init__()
         self.block = model.blocks[place]
-        assert isinstance(model, GPT | Llama)
         self._shape = model.shape
         self._others = () if isinstance(model, Llama) else (None,)  # no dropout asks for rows
         self._run = [model.run_block]  # not a submodule: it would have all other blocks as well
@@ -50,7 +49,7 @@ class Middle(nn.Module):
 class End(nn.Module):
     """[B, S, h] -> logits [B, S, V]."""
 
-    def __init__(self, model: SerialModel) -> None:
+    def __init__(self, model: GPT | Llama) -> None:
         super().__init__()
         self.norm, self.head = model.norm, model.head
 
@@ -66,6 +65,7 @@ def mean_cross_entropy(logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
 
 def cut(model: SerialModel) -> list[nn.Module]:
     """All of them in order. Raises Unavailable for a network whose first and last would share a table."""
+    assert isinstance(model, GPT | Llama)
     if model.head.weight is model.tokens.weight:
         raise Unavailable("A tied table would be two in a pipeline: compare a network that isn't tied.")
     return [Begin(model), *(Middle(model, place) for place in range(len(model.blocks))), End(model)]

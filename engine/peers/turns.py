@@ -9,7 +9,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from engine.data.dataset import Synthetic
 from engine.data.device import to_device
 from engine.data.sampler import batch
 from engine.measure.allocated import Allocated
@@ -31,20 +30,22 @@ class Steps(Protocol):
 
 def on_batches(side: Steps, case: Case, rows: range, device: torch.device) -> Step:
     """Its steps, on those rows of one global batch after the other."""
-    dataset, done = Synthetic(case.model.vocabulary), 0
+    task, done = case.model.task, 0
+    dataset = task.data.synthetic()
 
     def step() -> Values:
         nonlocal done
-        tokens_BS, targets_BS = batch(
+        read = batch(
             dataset,
+            task.batch,
             seed=case.seed,
             step=done,
             batch_size=case.sequences,
             rows=rows,
-            sequence_length=case.model.sequence,
         )
         done += 1
-        return side.step(to_device(device, tokens_BS), to_device(device, targets_BS))
+        moved = to_device(device, read)
+        return side.step(moved["tokens"], moved["targets"])
 
     return step
 

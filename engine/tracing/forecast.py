@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.batch import Batch
-from engine.data.dataset import Synthetic
 from engine.models.architecture import Architecture
 from engine.models.choice import ModelChoice
 from engine.overlap.bucket import bucket_bytes
@@ -49,7 +48,7 @@ def plan_of(model: Architecture, candidate: Candidate, workload: Workload, machi
         overlap=overlap,
         optim=OptimConfig(),
     )
-    return Plan(config, model, candidate.grid, Synthetic(model.vocabulary))
+    return Plan(config, model, candidate.grid, model.task.data.synthetic())
 
 
 def traces(job: Job, candidates: Sequence[Candidate], machine: Machine, *, exact: bool = False) -> list[Traced]:

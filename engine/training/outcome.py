@@ -80,7 +80,7 @@ class Outcome:
             counted_iterations=len(times),
             time_per_iteration_s=time_s,
             median_time_s=median(times),
-            tokens_per_s=metrics.rate(sequences * plan.model.sequence, time_s),
+            tokens_per_s=metrics.rate(sequences * plan.model.task.units, time_s),
             hardware_flops_per_s=hardware,
             model_flops_per_s=model,
             repeated_flops_per_s=repeated,

@@ -96,7 +96,7 @@ def checked(config: TrainConfig, ranks: int) -> Plan:
     check_grid(model, grid, config.batch)
     if config.device_memory is not None:
         check_memory(model, grid, config.workload, config.device_memory)
-    dataset = open_dataset(config.data, vocabulary=model.vocabulary, sequence_length=model.sequence)
+    dataset = open_dataset(config.data, model.task.data)
     saved = _saved(config, model)
     if config.overlap.bucket_bytes is None:
         bucket = bucket_bytes(grid.model_replicas, config.link_bytes_per_s, config.devices_per_node)

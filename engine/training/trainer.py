@@ -14,8 +14,8 @@ from torch import Tensor
 
 from engine.checkpoint.manifest import Manifest
 from engine.comm.funnel import Comm
+from engine.data import sampler
 from engine.data.device import to_device
-from engine.data.sampler import batch
 from engine.energy.meter import Meter
 from engine.errors import RunError
 from engine.layers.dropout import BatchRows
@@ -38,8 +38,8 @@ from engine.training.plan import Plan
 
 log = logging.getLogger(__name__)
 
-MicroBatch = tuple[BatchRows, Tensor, Tensor]
-"""Its rows of the global batch, tokens [B, S], targets [B, S]."""
+MicroBatch = tuple[BatchRows, dict[str, Tensor]]
+"""Its rows of the global batch, and what the task makes of them."""
 
 
 class Diverged(RunError):
@@ -133,13 +133,13 @@ class Trainer:
     def launch_step(self) -> tuple[Tensor, Tensor]:
         """One optimizer step, for which the host never waits: mean loss and gradient norm, float64 scalars."""
         config, model, recorder = self.plan.config, self.model, self.recorder
-        total_tokens = config.batch.sequences * self.plan.model.sequence
         micro_batches = self._next_batch()
+        divisor = self._valid(micro_batches)
         model.start_step(len(micro_batches))
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.comm.device)
-        for rows, tokens_BS, targets_BS in micro_batches:
+        for rows, batch in micro_batches:
             recorder.mark("forward")
-            loss = model.loss(tokens_BS, targets_BS, rows, divisor=total_tokens)
+            loss = model.loss(batch, rows, divisor=divisor)
             recorder.mark("backward")
             loss.backward()
             loss_sum += loss.detach()
@@ -167,6 +167,13 @@ class Trainer:
         self._auto_blocks = int(self.comm.everyone(torch.tensor([fits])).min().item())
         self._keep_auto()
 
+    def _valid(self, micro_batches: list[MicroBatch]) -> float | Tensor:
+        """Over how many things of the global batch the loss is a mean."""
+        own = sum(self.plan.model.task.valid(batch) for _, batch in micro_batches)
+        if isinstance(own, Tensor):
+            return self.model.sum_over_batch(own.double())
+        return own * self.comm.grid.batch_split
+
     def _next_batch(self) -> list[MicroBatch]:
         """What was read ahead, if it is of this step."""
         ahead, self._ahead = self._ahead, None
@@ -179,17 +186,17 @@ class Trainer:
         config, comm = self.plan.config, self.comm
         found: list[MicroBatch] = []
         for part in config.batch.micro_batches(comm.grid, comm.coords):
-            tokens_BS, targets_BS = batch(
+            read = sampler.batch(
                 self.plan.dataset,
+                self.plan.model.task.batch,
                 seed=config.seed,
                 step=self.done,
                 batch_size=config.batch.sequences,
                 rows=part,
-                sequence_length=self.plan.model.sequence,
             )
             sequences = torch.arange(part.start, part.stop, device=comm.device)
             rows = BatchRows(config.seed, self.done, sequences)
-            found.append((rows, to_device(comm.device, tokens_BS), to_device(comm.device, targets_BS)))
+            found.append((rows, to_device(comm.device, read)))
         return found
 
     def save(self, folder: Path) -> Path:

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.batch import Batch
-from engine.data.dataset import Synthetic
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
@@ -37,7 +36,7 @@ def dry_plan(
         overlap=overlap,
         optim=OptimConfig(clip=clip),
     )
-    return Plan(config, model, grid, Synthetic(model.vocabulary))
+    return Plan(config, model, grid, model.task.data.synthetic())
 
 
 def few_layers(name: str, layers: int = 3) -> Architecture:

@@ -21,14 +21,15 @@ from training import grid_id
 from virtual_ranks import factorisations, run_ranks
 
 from engine.comm.funnel import Comm
-from engine.data.dataset import Synthetic
 from engine.data.sampler import batch
+from engine.data.text import Text
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.adapters.library import adapt, understand
 from engine.models.adapters.stored import Stored
 from engine.models.adapters.values import Values, values_of
 from engine.models.architecture import Architecture
+from engine.models.next_token import NextToken
 from engine.parallel.parallelize import parallelize
 from engine.precision import Precision
 
@@ -70,7 +71,7 @@ def errors(known: Reference, comm: Comm) -> dict[str, float]:
     whole = tokens()
     own = whole[first : first + share]
     parallel.start_step()
-    loss = parallel.loss(own[:, :-1], own[:, 1:], divisor=whole[:, 1:].numel())
+    loss = parallel.loss({"tokens": own[:, :-1], "targets": own[:, 1:]}, divisor=whole[:, 1:].numel())
     loss.backward()
     parallel.finish_step()
     total = parallel.sum_over_batch(loss.detach().clone()).item()
@@ -212,13 +213,12 @@ def test_transformers_finds_our_loss_in_what_was_trained_and_written(name: str, 
     assert train(2, "--model", f"hf:{given}", *both)[0] == [0, 0]
     assert train(1, "--model", f"hf:{trained}", *run, "--iterations", "1")[0] == [0]
     (iteration,) = json.loads(result.read_text())["iterations"]
-    inputs, targets = batch(
-        Synthetic(VOCABULARY), seed=0, step=0, batch_size=8, rows=range(8), sequence_length=SEQUENCE
-    )
+    task = NextToken(Text(VOCABULARY, SEQUENCE))
+    read = batch(task.data.synthetic(), task.batch, seed=0, step=0, batch_size=8, rows=range(8))
     losses = {}
     for folder in (given, trained):
         model = type(build(name)).from_pretrained(folder).eval()  # type: ignore[attr-defined]
-        logits = model(torch.from_numpy(inputs)).logits.flatten(0, 1)
-        losses[folder] = F.cross_entropy(logits, torch.from_numpy(targets).flatten()).item()
+        logits = model(torch.from_numpy(read["tokens"])).logits.flatten(0, 1)
+        losses[folder] = F.cross_entropy(logits, torch.from_numpy(read["targets"]).flatten()).item()
     assert iteration["loss"] == pytest.approx(losses[trained], rel=1e-5)
     assert abs(losses[trained] - losses[given]) > 1e-3, "it has learnt something"

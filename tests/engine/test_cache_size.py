@@ -8,7 +8,6 @@ from virtual_ranks import run_ranks
 
 from engine.batch import Batch
 from engine.comm.funnel import Comm
-from engine.data.dataset import Synthetic
 from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.models.gpt.config import GPTConfig
@@ -33,7 +32,7 @@ def _cached(comm: Comm, cache_bytes: float | None) -> tuple[int, int]:
         overlap=replace(ALL, cache_bytes=cache_bytes),
     )
     assert comm.recorder is not None
-    work = trainer.Trainer(Plan(config, MODEL, comm.grid, Synthetic(MODEL.vocabulary)), comm, comm.recorder)
+    work = trainer.Trainer(Plan(config, MODEL, comm.grid, MODEL.task.data.synthetic()), comm, comm.recorder)
     before = work.model.cached_blocks
     work.step()
     return before, work.model.cached_blocks

@@ -19,13 +19,13 @@ def test_every_text_comes_back_byte_for_byte_in_sorted_order(corpus: Path) -> No
 
 
 def test_files_that_are_not_text_are_counted_and_left_out(corpus: Path) -> None:
-    origin = Tokens.open(corpus).header.source
+    origin = Tokens.open(corpus, 1).header.source
     assert (origin.files, origin.skipped) == (4, 3)
     assert origin.bytes == sum(len(text.encode()) for text in TEXTS.values())
 
 
 def test_the_header_bounds_every_token(corpus: Path) -> None:
-    header = Tokens.open(corpus).header
+    header = Tokens.open(corpus, 1).header
     assert header.dtype == "uint16"
     assert all_tokens(corpus).max() < header.vocabulary <= 300
     assert len(header.shards) > 1

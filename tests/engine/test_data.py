@@ -7,18 +7,31 @@ import sys
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from text_files import all_tokens
 
 from engine.batch import Batch
-from engine.data.dataset import Synthetic, open_dataset
-from engine.data.sampler import batch
+from engine.data import sampler
+from engine.data.dataset import Dataset, open_dataset
 from engine.data.shuffle import key, permute, shuffled
-from engine.data.tokens import Tokens
+from engine.data.text import Text
+from engine.data.tokens import Tokens, read_header
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
+from engine.models.next_token import NextToken
+
+
+def batch(dataset: Dataset, **which: Any) -> list[np.ndarray]:
+    """Tokens and targets."""
+    read = sampler.batch(dataset, NextToken(Text(50, 1)).batch, **which)
+    return [read["tokens"], read["targets"]]
+
+
+def synthetic(vocabulary: int, sequence: int) -> Dataset:
+    return Text(vocabulary, sequence).synthetic()
 
 
 def damaged(corpus: Path, folder: Path) -> Path:
@@ -30,7 +43,7 @@ def damaged(corpus: Path, folder: Path) -> Path:
 
 def test_a_missing_corpus_names_the_command_that_makes_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="data prepare --source DIR --out"):
-        Tokens.open(tmp_path / "nothing")
+        Tokens.open(tmp_path / "nothing", 1)
 
 
 def test_a_truncated_or_missing_shard_is_named(corpus: Path, tmp_path: Path) -> None:
@@ -38,10 +51,10 @@ def test_a_truncated_or_missing_shard_is_named(corpus: Path, tmp_path: Path) -> 
     shard = copy / "tokens-00001.bin"
     os.truncate(shard, 998)
     with pytest.raises(UsageError, match=r"tokens-00001.bin has 998 bytes, but its header says 1000"):
-        Tokens.open(copy)
+        Tokens.open(copy, 1)
     shard.unlink()
     with pytest.raises(UsageError, match=r"tokens-00001.bin can't be read"):
-        Tokens.open(copy)
+        Tokens.open(copy, 1)
 
 
 @pytest.mark.parametrize(
@@ -58,24 +71,23 @@ def test_a_bad_header_is_explained(corpus: Path, tmp_path: Path, change: Callabl
     copy = damaged(corpus, tmp_path / "copy")
     (copy / "header.json").write_text(change((copy / "header.json").read_text()))
     with pytest.raises(UsageError, match=says):
-        Tokens.open(copy)
+        Tokens.open(copy, 1)
 
 
 def test_opening_a_dataset_checks_it_against_the_model(corpus: Path) -> None:
-    tokens = Tokens.open(corpus)
-    count = tokens.header.tokens
-    assert open_dataset("synthetic", vocabulary=7, sequence_length=10).vocabulary == 7
-    assert open_dataset(str(corpus), vocabulary=300, sequence_length=count - 1).vocabulary == tokens.vocabulary
+    count = read_header(corpus).tokens
+    assert open_dataset("synthetic", Text(7, 10)).read(0, np.arange(2))["tokens"].shape == (2, 11)
+    assert open_dataset(str(corpus), Text(300, count - 1)).read(0, np.arange(1))["tokens"].shape == (1, count)
     with pytest.raises(UsageError, match=f"needs at least {count + 1}"):
-        open_dataset(str(corpus), vocabulary=300, sequence_length=count)
+        open_dataset(str(corpus), Text(300, count))
     with pytest.raises(UsageError, match="--vocab-size 200"):
-        open_dataset(str(corpus), vocabulary=200, sequence_length=8)
+        open_dataset(str(corpus), Text(200, 8))
 
 
 def test_checking_a_dataset_needs_no_torch(corpus: Path) -> None:
     code = (
-        "import sys; from engine.data.dataset import open_dataset; "
-        f"open_dataset({str(corpus)!r}, vocabulary=300, sequence_length=8); "
+        "import sys; from engine.data.dataset import open_dataset; from engine.data.text import Text; "
+        f"open_dataset({str(corpus)!r}, Text(300, 8)); "
         "sys.exit('torch' in sys.modules or 'tokenizers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -101,17 +113,18 @@ def test_every_sequence_comes_first_about_equally_often() -> None:
 
 
 def test_targets_are_the_next_tokens_and_an_epoch_covers_the_corpus_once(corpus: Path) -> None:
-    tokens, stream, length = Tokens.open(corpus), all_tokens(corpus), 7
-    count = tokens.sequences(length)
-    inputs, targets = batch(tokens, seed=2, step=0, batch_size=count, rows=range(count), sequence_length=length)
+    stream, length = all_tokens(corpus), 7
+    tokens = Tokens.open(corpus, length)
+    count = tokens.sequences
+    inputs, targets = batch(tokens, seed=2, step=0, batch_size=count, rows=range(count))
     assert (inputs[:, 1:] == targets[:, :-1]).all()
     expected = {tuple(stream[i * length : (i + 1) * length + 1].tolist()) for i in range(count)}
     assert {(*row, target) for row, target in zip(inputs.tolist(), targets[:, -1].tolist(), strict=True)} == expected
 
 
 def test_batches_are_contiguous_int64_of_the_callers_own(corpus: Path) -> None:
-    for dataset in (Tokens.open(corpus), Synthetic(50)):
-        for array in batch(dataset, seed=0, step=1, batch_size=4, rows=range(4), sequence_length=6):
+    for dataset in (Tokens.open(corpus, 6), synthetic(50, 6)):
+        for array in batch(dataset, seed=0, step=1, batch_size=4, rows=range(4)):
             assert array.dtype == np.int64
             assert array.shape == (4, 6)
             assert array.flags.c_contiguous
@@ -120,8 +133,8 @@ def test_batches_are_contiguous_int64_of_the_callers_own(corpus: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["tokens", "synthetic"])
 def test_all_grids_see_the_same_global_batch(corpus: Path, kind: str) -> None:
-    dataset = Tokens.open(corpus) if kind == "tokens" else Synthetic(50)
-    arguments = {"seed": 4, "step": 9, "batch_size": 24, "sequence_length": 5}
+    dataset = Tokens.open(corpus, 5) if kind == "tokens" else synthetic(50, 5)
+    arguments = {"seed": 4, "step": 9, "batch_size": 24}
     whole = batch(dataset, rows=range(24), **arguments)
     for text in ("1x1x1x1", "2x1x3x1", "1x2x2x2", "1x1x4x3", "3x2x1x2"):
         grid = Grid.parse(text)
@@ -162,17 +175,17 @@ def test_a_batch_that_the_grid_does_not_divide_says_what_would_fit() -> None:
 
 
 def test_a_resumed_run_goes_on_where_it_stopped(corpus: Path) -> None:
-    dataset = Tokens.open(corpus)
-    steps = [batch(dataset, seed=1, step=step, batch_size=8, rows=range(8), sequence_length=16)[0] for step in range(6)]
-    again = batch(Tokens.open(corpus), seed=1, step=4, batch_size=8, rows=range(8), sequence_length=16)[0]
+    dataset = Tokens.open(corpus, 16)
+    steps = [batch(dataset, seed=1, step=step, batch_size=8, rows=range(8))[0] for step in range(6)]
+    again = batch(Tokens.open(corpus, 16), seed=1, step=4, batch_size=8, rows=range(8))[0]
     assert (again == steps[4]).all()
     assert not any((again == other).all() for other in steps[:4])
 
 
 def test_synthetic_tokens_are_uniform_and_differ_by_seed_step_and_row() -> None:
-    one = batch(Synthetic(10), seed=1, step=0, batch_size=50, rows=range(50), sequence_length=400)[0]
+    one = batch(synthetic(10, 400), seed=1, step=0, batch_size=50, rows=range(50))[0]
     assert np.bincount(one.ravel(), minlength=10) == pytest.approx(np.full(10, 2000), abs=250)
     assert len(np.unique(one, axis=0)) == 50
     for seed, step in ((2, 0), (1, 1)):
-        other = batch(Synthetic(10), seed=seed, step=step, batch_size=50, rows=range(50), sequence_length=400)[0]
+        other = batch(synthetic(10, 400), seed=seed, step=step, batch_size=50, rows=range(50))[0]
         assert (one == other).mean() == pytest.approx(0.1, abs=0.02)

@@ -68,7 +68,7 @@ def counted(model: Architecture, batch: int, *, checkpoint: bool) -> int:
         serial = model.serial(checkpoint_activations=checkpoint)
         tokens = torch.zeros(batch, model.sequence, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter:
-        serial.loss(tokens, tokens).backward()
+        serial.loss({"tokens": tokens, "targets": tokens}).backward()
     return counter.get_total_flops()
 
 

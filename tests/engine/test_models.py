@@ -91,7 +91,9 @@ def test_an_untrained_model_predicts_evenly_and_causally(config: Architecture) -
     model = initialise_serial(config, SEED, dtype=torch.float64)
     tokens = torch.arange(2 * config.sequence).view(2, -1) % config.vocabulary
     logits = model(tokens)
-    assert model.loss(tokens, tokens).item() / tokens.numel() == pytest.approx(math.log(config.vocabulary), rel=0.02)
+    assert model.loss({"tokens": tokens, "targets": tokens}).item() / tokens.numel() == pytest.approx(
+        math.log(config.vocabulary), rel=0.02
+    )
     changed = tokens.clone()
     changed[:, 20] += 1
     difference = (model(changed) - logits).abs().amax(dim=(0, 2))

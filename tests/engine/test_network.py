@@ -94,7 +94,7 @@ def flops_agree(model: Architecture) -> None:
     with torch.device("meta"):
         serial, tokens = model.serial(), torch.zeros(BATCH, model.sequence, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter:
-        serial.loss(tokens, tokens).backward()
+        serial.loss({"tokens": tokens, "targets": tokens}).backward()
     assert counter.get_total_flops() == model_flops(model, BATCH)
 
 
@@ -113,7 +113,7 @@ def saved_numbers(model: Architecture, grid: Grid) -> int:
         tokens = torch.zeros(BATCH, model.sequence, dtype=torch.int64)
         parallel.start_step()
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            parallel.loss(tokens, tokens)
+            parallel.loss({"tokens": tokens, "targets": tokens})
         parallel.abort_step()
     return sum(storage.nbytes() for storage in list(kept.values())[first:]) // 4
 

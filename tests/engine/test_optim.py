@@ -31,7 +31,7 @@ def _serial(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
     for step in range(STEPS):
         optimizer.zero_grad()
         tokens = tokens_of_step(case, step)
-        (model.loss(tokens[:, :-1], tokens[:, 1:]) / tokens[:, 1:].numel()).backward()
+        (model.loss({"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}) / tokens[:, 1:].numel()).backward()
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CONFIG.clip).item())
         optimizer.step()
     return norms, {name: p.detach() for name, p in model.named_parameters()}

@@ -155,7 +155,7 @@ def test_evaluation_in_the_middle_of_a_step_changes_nothing(case: Case) -> None:
         model = start(replace(case, overlap=overlap), comm)
         for _ in range(3):
             model.start_step()
-            loss = model.loss(tokens, tokens)
+            loss = model.loss({"tokens": tokens, "targets": tokens})
             if evaluate:
                 with torch.no_grad():
                     model(tokens)
@@ -183,7 +183,7 @@ def test_a_pass_that_ends_early_is_told_and_gathers_nothing_in_vain_for_long(
             comm.recorder.clear()
             comm.recorder.start_step("all")
             model.start_step()
-            model.loss(tokens, tokens)
+            model.loss({"tokens": tokens, "targets": tokens})
             model.finish_step()
             comm.recorder.end_step()
             counts.append(comm.recorder.total.tallies["all_gather", "z"].calls)

@@ -90,9 +90,9 @@ def test_a_step_says_when_it_was_told_of_fewer_micro_batches() -> None:
     model = start(Case(SMALL), Comm(Grid()))
     tokens = torch.zeros(1, 4, dtype=torch.int64)
     model.start_step(1)
-    model.loss(tokens, tokens).backward()
+    model.loss({"tokens": tokens, "targets": tokens}).backward()
     with pytest.raises(RuntimeError, match="A loss came that no step expects"):
-        model.loss(tokens, tokens)
+        model.loss({"tokens": tokens, "targets": tokens})
 
 
 @pytest.mark.parametrize("end", ["finish_step", "abort_step"])
@@ -100,7 +100,7 @@ def test_a_step_that_has_ended_expects_no_loss_even_if_it_was_told_of_more(end: 
     model = start(Case(SMALL), Comm(Grid()))
     tokens = torch.zeros(1, 4, dtype=torch.int64)
     model.start_step(2)
-    model.loss(tokens, tokens).backward()
+    model.loss({"tokens": tokens, "targets": tokens}).backward()
     getattr(model, end)()
     with pytest.raises(RuntimeError, match="A loss came that no step expects"):
-        model.loss(tokens, tokens)
+        model.loss({"tokens": tokens, "targets": tokens})

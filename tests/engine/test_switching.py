@@ -13,7 +13,6 @@ from virtual_ranks import run_ranks
 
 from engine.batch import Batch
 from engine.comm.funnel import Comm
-from engine.data.dataset import Synthetic
 from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.models.gpt.config import GPTConfig
@@ -117,7 +116,7 @@ def trainer(comm: Comm, overlap: Overlap) -> Trainer:
         optim=OptimConfig(clip=0),
     )
     assert comm.recorder is not None
-    return Trainer(Plan(config, MODEL, comm.grid, Synthetic(MODEL.vocabulary)), comm, comm.recorder)
+    return Trainer(Plan(config, MODEL, comm.grid, MODEL.task.data.synthetic()), comm, comm.recorder)
 
 
 def test_a_cache_that_is_sized_after_the_first_step_is_no_reason_to_learn_again(

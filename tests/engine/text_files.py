@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.data.tokens import Tokens
+from engine.data.tokens import read_header
 
 TEXTS = {
     "b.txt": "The second file, with an <|endoftext|> spelt out.\r\nAnd a windows line.\n",
@@ -16,7 +16,7 @@ ORDER = ["b.txt", "c.txt", "a/emoji.md", "a/deep/one.py"]
 
 
 def all_tokens(path: Path) -> np.ndarray:
-    header = Tokens.open(path).header
+    header = read_header(path)
     return np.concatenate([np.fromfile(path / shard.file, header.storage) for shard in header.shards])
 
 
@@ -26,7 +26,7 @@ def decoded(path: Path) -> list[str]:
 
     tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
     tokens = all_tokens(path).tolist()
-    end = Tokens.open(path).header.end_of_text
+    end = read_header(path).end_of_text
     assert tokens[-1] == end
     documents: list[list[int]] = [[]]
     for token in tokens[:-1]:

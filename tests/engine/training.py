@@ -72,7 +72,7 @@ def train_serial(case: Case) -> Outcome:
         model.zero_grad()
         tokens = tokens_of_step(case, step)
         rows = BatchRows(SEED, step, torch.arange(case.sequences))
-        loss = model.loss(tokens[:, :-1], tokens[:, 1:], rows, divisor=tokens[:, 1:].numel())
+        loss = model.loss({"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}, rows, divisor=tokens[:, 1:].numel())
         loss.backward()
         losses.append(loss.item())
         if step == 0:
@@ -104,8 +104,8 @@ def step_parallel(case: Case, model: ParallelModel, step: int, on_summed: OnSumm
     model.start_step(case.micro_batches)
     total = torch.zeros((), dtype=torch.float64)
     for rows in torch.arange(first, first + share).chunk(case.micro_batches):
-        inputs, targets, whole = tokens[rows, :-1], tokens[rows, 1:], tokens[:, 1:].numel()
-        loss = model.loss(inputs, targets, BatchRows(SEED, step, rows), divisor=whole)
+        batch = {"tokens": tokens[rows, :-1], "targets": tokens[rows, 1:]}
+        loss = model.loss(batch, BatchRows(SEED, step, rows), divisor=tokens[:, 1:].numel())
         loss.backward()
         total += loss.detach()
     model.finish_step(on_summed)

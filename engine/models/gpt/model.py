@@ -82,7 +82,7 @@ class GPT(SerialModel):
     """Tokens [B, S] -> logits [B, S, V]."""
 
     def __init__(self, shape: GPTConfig, *, checkpoint_activations: bool = False) -> None:
-        super().__init__(checkpoint_activations=checkpoint_activations)
+        super().__init__(shape.task, checkpoint_activations=checkpoint_activations)
         self.shape = shape
         self.tokens = nn.Embedding(shape.vocabulary, shape.hidden)
         self.positions = nn.Embedding(shape.rows_of_positions, shape.hidden) if shape.rotary is None else None

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, ClassVar
 
+from engine.data.text import Text
 from engine.errors import UsageError
 from engine.models.architecture import Architecture, check_multiple_of_heads, check_positive
 from engine.models.network import Network, Stage
+from engine.models.next_token import NextToken
 from engine.models.operations import INITIAL_STD, Activation, Attention, Linear, Norm, Rotation, Table
 from engine.placement import TRANSPOSED
 
@@ -112,6 +114,10 @@ class LlamaConfig(Architecture):
             Stage((Norm("norm", h, "rmsnorm"), head)),
         )
         return Network(stages)
+
+    @property
+    def task(self) -> NextToken:
+        return NextToken(Text(self.vocabulary, self.sequence))
 
     def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
         from engine.models.llama.model import Llama  # loads torch

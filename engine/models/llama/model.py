@@ -78,7 +78,7 @@ class Llama(SerialModel):
     """Tokens [B, S] -> logits [B, S, V]. It has no dropout, and so doesn't ask for the rows of the batch."""
 
     def __init__(self, shape: LlamaConfig, *, checkpoint_activations: bool = False) -> None:
-        super().__init__(checkpoint_activations=checkpoint_activations)
+        super().__init__(shape.task, checkpoint_activations=checkpoint_activations)
         self.shape = shape
         self.tokens = nn.Embedding(shape.vocabulary, shape.hidden)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))

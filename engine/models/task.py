@@ -1,0 +1,37 @@
+"""Task: what a network is trained to do. A task is a file beside this one, which names no network. No torch in it."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from engine.data.dataset import DataSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from engine.data.shuffle import Arrays, Ints
+
+
+class Task(Protocol):
+    """What a batch is made of, and what its loss is. A batch is a record of arrays, whose first dim is its rows."""
+
+    @property
+    def data(self) -> DataSpec:
+        """What it is trained on."""
+
+    @property
+    def units(self) -> int:
+        """How many of what throughput counts there are in a row, such as tokens."""
+
+    def batch(self, samples: "Arrays", seed: int, positions: "Ints") -> "Arrays":
+        """Contiguous arrays of the caller's own. Random choices are pure functions of the seed and positions."""
+
+    def inputs(self, batch: "Mapping[str, Tensor]") -> "tuple[Tensor, ...]":
+        """What the network takes of a batch."""
+
+    def valid(self, batch: "Mapping[str, Tensor]") -> "int | Tensor":
+        """Over how many things of a batch the loss is a mean; a tensor where it differs from row to row."""
+
+    def loss(
+        self, criterion: "nn.Module", output: "Tensor", batch: "Mapping[str, Tensor]", divisor: "float | Tensor"
+    ) -> "Tensor":
+        """Sum over those things, divided: a scalar. divisor: how many of them the global batch has."""
