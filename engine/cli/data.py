@@ -19,7 +19,7 @@ def prepare(
 ) -> int:
     """Turn a folder of text into token shards."""
     from engine.data.corpus import prepare as prepare_corpus
-    from engine.data.tokens import HEADER
+    from engine.data.manifest import HEADER
 
     log_to_stderr(0)
     header = prepare_corpus(source, out, vocab_size, max_bytes=max_bytes)

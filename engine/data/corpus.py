@@ -7,11 +7,7 @@ renamed at the end.
 """
 
 import logging
-import os
-import shutil
-import socket
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,7 +15,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from engine.data.tokens import HEADER, Header, Origin, Shard, read_header, stored_as
+from engine.data.folder import check_folders, files, replacing
+from engine.data.manifest import HEADER, KINDS
+from engine.data.tokens import FORMAT, Header, Origin, Shard, stored_as
 from engine.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+KIND = KINDS[FORMAT]
 END_OF_TEXT = "<|endoftext|>"
 SMALLEST_VOCABULARY = 256 + 1
 SAMPLE_BYTES = 16_000_000
@@ -75,7 +74,7 @@ def prepare(
         log.warning("the text is too small for %d tokens: the vocabulary has %d", vocab_size, vocabulary)
     end = tokenizer.get_vocab()[END_OF_TEXT]
     dtype: Literal["uint16", "uint32"] = "uint16" if vocabulary <= 1 << 16 else "uint32"
-    with _replacing(out) as folder:
+    with replacing(out, KIND) as folder:
         (folder / TOKENIZER).write_text(tokenizer.to_str(pretty=True))
         shards = _write(folder, _encode(tokenizer, documents, end), stored_as(dtype), shard_tokens)
         header = Header(
@@ -91,10 +90,7 @@ def prepare(
 
 
 def _check(source: Path, out: Path, vocab_size: int, max_bytes: int | None) -> None:
-    if not source.is_dir():
-        raise UsageError(
-            f"The corpus folder {source} doesn't exist or is not a folder: give --source a folder of text."
-        )
+    check_folders(source, out, KIND)
     if vocab_size < SMALLEST_VOCABULARY:
         raise UsageError(
             f"A byte-level vocabulary needs at least {SMALLEST_VOCABULARY} tokens (256 bytes and the end of "
@@ -102,18 +98,6 @@ def _check(source: Path, out: Path, vocab_size: int, max_bytes: int | None) -> N
         )
     if max_bytes is not None and max_bytes < 1:
         raise UsageError(f"--max-bytes must be at least 1, but {max_bytes} was given.")
-    if source.resolve().is_relative_to(out):
-        raise UsageError(f"The corpus {source} lies inside --out {out}, which is replaced: give another --out.")
-    if out.is_dir() and any(out.iterdir()):
-        try:
-            read_header(out)
-        except UsageError:
-            if not (out / HEADER).is_file():
-                raise UsageError(
-                    f"{out} exists and is not a prepared corpus, so it is not replaced: give another --out."
-                ) from None
-    elif out.exists() and not out.is_dir():
-        raise UsageError(f"{out} exists and is not a folder: give another --out.")
 
 
 def _survey(source: Path, out: Path, max_bytes: int | None) -> tuple[list[_Document], int]:
@@ -121,7 +105,7 @@ def _survey(source: Path, out: Path, max_bytes: int | None) -> tuple[list[_Docum
     documents: list[_Document] = []
     skipped = 0
     left = max_bytes
-    for path in _files(source, out):
+    for path in files(source, out):
         try:
             size = sum(len(piece.encode()) for piece in _pieces(path, left))
         except (OSError, ValueError):
@@ -131,17 +115,6 @@ def _survey(source: Path, out: Path, max_bytes: int | None) -> tuple[list[_Docum
         if left is not None and (left := left - size) <= 0:
             break
     return documents, skipped
-
-
-def _files(source: Path, leave_out: Path) -> Iterator[Path]:
-    for folder, folders, names in os.walk(source):
-        here = Path(folder)
-        folders[:] = sorted(
-            name for name in folders if not name.startswith(".") and (here / name).resolve() != leave_out
-        )
-        for name in sorted(names):
-            if not name.startswith(".") and (here / name).is_file():
-                yield here / name
 
 
 def _pieces(path: Path, limit: int | None) -> Iterator[str]:
@@ -223,27 +196,3 @@ def _write(folder: Path, stream: Iterable[np.ndarray], storage: np.dtype, shard_
 
 def _shard_name(number: int) -> str:
     return f"tokens-{number:05d}.bin"
-
-
-@contextmanager
-def _replacing(out: Path) -> Iterator[Path]:
-    """A fresh folder that takes the place of `out` when the block ends well and vanishes when it doesn't."""
-    suffix = f"{socket.gethostname()}.{os.getpid()}"
-    fresh, old = out.parent / f".{out.name}.{suffix}.new", out.parent / f".{out.name}.{suffix}.old"
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        fresh.mkdir()
-        yield fresh
-        if out.is_dir():
-            out.rename(old)
-        try:
-            fresh.rename(out)
-        except OSError:
-            if old.is_dir():
-                old.rename(out)
-            raise
-    except OSError as error:
-        raise UsageError(f"The corpus can't be written to {out}: {error}.") from None
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)

@@ -5,22 +5,20 @@ unsigned integers and nothing else. Opening checks every shard's size, so a miss
 before a job starts.
 """
 
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError
+from pydantic import Field
 
+from engine.data.manifest import read_manifest
 from engine.data.shuffle import Arrays, Ints, shuffled
 from engine.errors import UsageError
-from engine.schema import Record, first_problem
+from engine.schema import Record
 
 FORMAT: Final = "par4d.tokens"
-VERSION: Final = 1
-HEADER = "header.json"
 
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 
@@ -45,7 +43,7 @@ class Header(Record):
     """header.json of a prepared corpus. Every token is below `vocabulary`; end_of_text ends each document."""
 
     format: Literal["par4d.tokens"] = FORMAT
-    version: Literal[1] = VERSION
+    version: Literal[1] = 1
     dtype: Literal["uint16", "uint32"]
     vocabulary: int = Field(gt=1)
     end_of_text: int
@@ -136,22 +134,4 @@ class Tokens:
 
 def read_header(path: Path) -> Header:
     """Read and check header.json alone. Raises UsageError."""
-    file = path / HEADER
-    try:
-        data = json.loads(file.read_text())
-    except OSError:
-        raise UsageError(
-            f"{path} holds no prepared corpus: make one with `python -m engine data prepare --source DIR --out {path}`."
-        ) from None
-    except ValueError:
-        raise UsageError(f"{file} is cut short or is not JSON: prepare the corpus again.") from None
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise UsageError(f"{file} is not the header of a prepared corpus: its key 'format' is not {FORMAT!r}.")
-    if isinstance(version := data.get("version"), int) and version > VERSION:
-        raise UsageError(
-            f"{file} has format version {version}, but this Par4D reads up to {VERSION}: update Par4D to read it."
-        )
-    try:
-        return Header.model_validate(data)
-    except ValidationError as error:
-        raise UsageError(f"{file} is not a valid header: {first_problem(error)}") from None
+    return read_manifest(path, FORMAT, Header)

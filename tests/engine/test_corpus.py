@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from text_files import ORDER, TEXTS, all_tokens, decoded
 
-from engine.data.corpus import _replacing, prepare
+from engine.data.corpus import KIND, prepare
+from engine.data.folder import replacing
 from engine.data.tokens import Tokens
 from engine.errors import UsageError
 
@@ -110,7 +111,7 @@ def test_a_replacement_that_fails_at_the_last_moment_puts_the_former_corpus_back
     out = tmp_path / "out"
     prepare(source, out, 257)
     before = {file.name: file.read_bytes() for file in out.iterdir()}
-    with pytest.raises(UsageError, match="can't be written"), _replacing(out) as fresh:
+    with pytest.raises(UsageError, match="can't be written"), replacing(out, KIND) as fresh:
         fresh.rmdir()
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
     assert list(tmp_path.iterdir()) == [out]

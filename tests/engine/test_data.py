@@ -14,7 +14,7 @@ import pytest
 from text_files import all_tokens
 
 from engine.batch import Batch
-from engine.data import sampler
+from engine.data import manifest, sampler
 from engine.data.dataset import Dataset, open_dataset
 from engine.data.shuffle import key, permute, shuffled
 from engine.data.text import Text
@@ -72,6 +72,14 @@ def test_a_bad_header_is_explained(corpus: Path, tmp_path: Path, change: Callabl
     (copy / "header.json").write_text(change((copy / "header.json").read_text()))
     with pytest.raises(UsageError, match=says):
         Tokens.open(copy, 1)
+
+
+def test_data_of_another_kind_are_refused(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "KINDS", manifest.KINDS | {"other": manifest.Kind("sounds", "library", "data")})
+    copy = damaged(corpus, tmp_path / "copy")
+    (copy / "header.json").write_text('{"format": "other"}')
+    with pytest.raises(UsageError, match="holds sounds, but the model is trained on text"):
+        open_dataset(str(copy), Text(300, 8))
 
 
 def test_opening_a_dataset_checks_it_against_the_model(corpus: Path) -> None:

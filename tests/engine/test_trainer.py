@@ -5,23 +5,23 @@ from dry_plans import dry_plan
 
 from engine.batch import Batch
 from engine.comm.funnel import Comm
+from engine.data import sampler
 from engine.grid import Grid
 from engine.measure.recorder import Recorder
 from engine.models.catalogue import lookup
-from engine.training import trainer
 from engine.training.trainer import Trainer
 
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_reading_ahead_takes_the_same_batches_sooner(ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    plain = trainer.batch
+    plain = sampler.batch
 
     def noting(*given, step: int, **named):  # type: ignore[no-untyped-def]
         read.append(step)
         return plain(*given, step=step, **named)
 
-    monkeypatch.setattr(trainer, "batch", noting)
+    monkeypatch.setattr(sampler, "batch", noting)
     plan = dry_plan(lookup("gpt-test"), Grid(), Batch(2), checkpoint=False, precision="fp32")
     training = Trainer(plan, Comm(Grid()), Recorder())
     training.reads_ahead = ahead

@@ -1,0 +1,58 @@
+"""The manifest of a prepared folder, header.json, whose format says of which kind its data are."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
+
+from pydantic import ValidationError
+
+from engine.errors import UsageError
+from engine.schema import Record, first_problem
+
+HEADER = "header.json"
+
+Of = TypeVar("Of", bound=Record)
+
+
+class Kind(NamedTuple):
+    """A kind of data. folder: what a prepared one is called. command: what prepares it."""
+
+    data: str
+    folder: str
+    command: str
+
+
+KINDS: Mapping[str, Kind] = MappingProxyType({"par4d.tokens": Kind("text", "corpus", "data prepare")})
+"""By the format of their manifests."""
+
+
+def read_manifest(path: Path, form: str, record: type[Of]) -> Of:
+    """The manifest of a folder, checked. form: the format that it has to be. Raises UsageError."""
+    file, kind = path / HEADER, KINDS[form]
+    try:
+        data = json.loads(file.read_text())
+    except OSError:
+        raise UsageError(
+            f"{path} holds no prepared {kind.folder}: make one with "
+            f"`python -m engine {kind.command} --source DIR --out {path}`."
+        ) from None
+    except ValueError:
+        raise UsageError(f"{file} is cut short or is not JSON: prepare the {kind.folder} again.") from None
+    found = data.get("format") if isinstance(data, dict) else None
+    if found != form:
+        if (other := KINDS.get(str(found))) is not None:
+            raise UsageError(
+                f"{path} holds {other.data}, but the model is trained on {kind.data}: give another --data."
+            )
+        raise UsageError(f"{file} is not the header of a prepared {kind.folder}: its key 'format' is not {form!r}.")
+    known = record.model_fields["version"].default
+    if isinstance(version := data.get("version"), int) and version > known:
+        raise UsageError(
+            f"{file} has format version {version}, but this Par4D reads up to {known}: update Par4D to read it."
+        )
+    try:
+        return record.model_validate(data)
+    except ValidationError as error:
+        raise UsageError(f"{file} is not a valid header: {first_problem(error)}") from None
