@@ -5,7 +5,7 @@ from statistics import median
 
 import torch
 
-from engine.bench.initial import measure
+from engine.bench.startup import draw
 from engine.grid import Grid
 from engine.parallel.initial import fill
 from engine.placement import NORMAL, Gaussian, Placement
@@ -20,7 +20,7 @@ def initial_values(device: torch.device) -> Iterator[Finding]:
     """Compare them with the processor's in float64: without MKL its own erfinv is coarser than a GPU's in fp32."""
     yield _right(device)
     timed = Placement("weight", SHAPE[device.type], NORMAL, True, Gaussian(0.02))
-    drawing = measure(timed, Grid(), device)
+    drawing = draw(timed, Grid(), device)
     yield Finding(
         name="rate of initial values",
         status="told",

@@ -17,6 +17,8 @@ Table = tuple[Sequence[str], list[tuple[str, ...]]]
 """A head, and rows."""
 FEWEST = 3
 """Repeats of anything, with less of which no spread is known."""
+SMALLEST, LARGEST = 4096, 2**50
+"""Bytes of a buffer."""
 
 
 class Benchmark(ABC):
@@ -50,16 +52,16 @@ class Benchmark(ABC):
         """Return the head and the rows of what a person reads."""
 
 
-def check_buffer(of: str, num_bytes: float | None, smallest: int, limit: int) -> None:
+def check_buffer(name: str, num_bytes: float | None) -> None:
     """Raises UsageError for a size with which nothing can be measured."""
-    if num_bytes is not None and not smallest <= num_bytes < limit:
-        raise UsageError(f"{of} has {smallest} bytes or more, but {num_bytes:g} were given.")
+    if num_bytes is not None and not SMALLEST <= num_bytes < LARGEST:
+        raise UsageError(f"{name} has {SMALLEST} bytes or more, but {num_bytes:g} were given.")
 
 
-def check_repeats(of: str, repeats: int) -> None:
+def check_repeats(name: str, repeats: int) -> None:
     """Raises UsageError for fewer than tell a spread."""
     if repeats < FEWEST:
-        raise UsageError(f"{of} is repeated {FEWEST} times or more, but {repeats} was given.")
+        raise UsageError(f"{name} is repeated {FEWEST} times or more, but {repeats} was given.")
 
 
 def check_budget(time_budget_s: float) -> None:

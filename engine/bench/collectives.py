@@ -10,12 +10,12 @@ import logging
 import socket
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 import torch
 
-from engine.bench.benchmark import Benchmark, Table, check_budget, check_buffer, check_repeats
+from engine.bench.benchmark import SMALLEST, Benchmark, Table, check_budget, check_buffer, check_repeats
 from engine.bench.rings import nodes_of, outer_groups, pairs
 from engine.bench.sampling import Sampler
 from engine.bench.world import World
@@ -38,8 +38,6 @@ Name = Literal["all_gather", "reduce_scatter", "all_reduce"]
 NAMES: tuple[Name, ...] = get_args(Name)
 DTYPE = torch.float32
 USUAL_BYTES = {"cpu": 1 << 24, "cuda": 10**9}  # the paper's on GPUs
-SMALLEST = 4096
-LARGEST = 2**40
 EACH_TIME = 8
 """From one size of messages to the next."""
 BUFFERS = 6
@@ -64,7 +62,7 @@ class Collectives(Benchmark):
             raise UsageError(
                 "A collective takes two ranks at least: start several, such as by torchrun --nproc-per-node 2."
             )
-        check_buffer("A message", self.message_bytes, SMALLEST, LARGEST)
+        check_buffer("A message", self.message_bytes)
         check_repeats("A collective", self.repeats)
         check_budget(self.time_budget_s)
 
@@ -79,7 +77,6 @@ class Collectives(Benchmark):
         """Measure all that these ranks can tell. Collective. Raises Unmeasurable where the buffers don't fit."""
         nodes = nodes_of(world.everyone([zlib.crc32(socket.gethostname().encode())]).flatten().tolist())
         devices = len(nodes[0])
-        sampler = Sampler(world, self.repeats, self.time_budget_s)
         buffers = self._buffers(world)
         message_bytes = buffers[0].numel() * DTYPE.itemsize
         small = sizes(message_bytes)
@@ -95,7 +92,8 @@ class Collectives(Benchmark):
                 if devices % g0 == 0 and devices > 1:
                     groups = outer_groups(of_all, g0, len(of_all) // g0)
                     shared.append(Plan(g0, groups, len(nodes), small[:1]))
-        sampler.share(len(NAMES) * sum(len(plan.lengths) for plan in (*within, *alone, *shared)))
+        measurements = len(NAMES) * sum(len(plan.lengths) for plan in (*within, *alone, *shared))
+        sampler = Sampler(world, self.repeats, self.time_budget_s, measurements)
         found = [tuple(_measured(plan, world.comm, buffers, sampler) for plan in of) for of in (within, alone, shared)]
         return Links(
             nodes=len(nodes),
@@ -165,7 +163,7 @@ class Party:
             backend.channel(REPLICATING[0], Lane.MAIN, (0,))
 
     def seconds(self, kind: Kind, elements: int, calls: int) -> float:
-        """Of so many calls. elements: of the whole buffer, a multiple of the group's size."""
+        """Time so many calls. elements: of the whole buffer, a multiple of the group's size."""
         if self._comm.grid.size == 1:
             return 0.0
         whole, piece = self._whole[:elements], self._piece[: elements // self.size]
@@ -201,25 +199,15 @@ def _timed(party: Party, name: Name, length: int, sampler: Sampler, ranks: int) 
     input_bytes = elements * DTYPE.itemsize // (party.size if kind is Kind.ALL_GATHER else 1)
     moved = moved_bytes(kind, input_bytes, party.size)
     found = sampler.take(lambda calls: party.seconds(kind, elements, calls))
-    return CollectiveTime(
-        kind=name,
-        input_bytes=input_bytes,
-        moved_bytes=moved,
-        samples=found.count,
-        calls=found.calls,
-        median_s=found.median_s,
-        low_s=found.low_s,
-        high_s=found.high_s,
-        bytes_per_s=ring_bandwidth(moved, found.median_s),
-        processor_s=found.processor_s / ranks if party.on_processors else None,
-    )
+    processor_s = found.processor_s / ranks if party.on_processors else None
+    figures = asdict(found) | {"bytes_per_s": ring_bandwidth(moved, found.median_s), "processor_s": processor_s}
+    return CollectiveTime(kind=name, input_bytes=input_bytes, moved_bytes=moved, **figures)
 
 
 def _fitted(alone: Sequence[Rings]) -> FittedLink | None:
-    times = [
-        Timed(Kind(one.kind), one.input_bytes, rings.ranks, one.median_s) for rings in alone for one in rings.times
-    ]
-    if not times:
+    if not alone:
         return None
-    link = fit_link(times)
+    link = fit_link(
+        [Timed(Kind(one.kind), one.input_bytes, rings.ranks, one.median_s) for rings in alone for one in rings.times]
+    )
     return FittedLink(bytes_per_s=link.bytes_per_s, step_s=link.step_s, half_bytes=link.half_bytes)

@@ -4,7 +4,7 @@ One number is added to. A step of so many operators can't be shorter than that, 
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Any
@@ -59,7 +59,7 @@ class Latency(Benchmark):
 
 
 def launch_time(name: Launched, device: torch.device, samples: int) -> LaunchTime:
-    """The median of so many samples with the 5th and the 95th percentile, after a tenth as many that warm up."""
+    """Return the median of so many samples with the 5th and 95th percentile, after a tenth as many that warm up."""
     number = torch.ones(1, device=device)
 
     def burst() -> None:
@@ -74,27 +74,17 @@ def launch_time(name: Launched, device: torch.device, samples: int) -> LaunchTim
         number.add_(1.0)
         finish()
 
-    if name == "dispatch":
-        return _measured(name, BURST, samples, burst, finish)
-    if name == "completion":
-        return _measured(name, 1, samples, completed, finish)
-    completed()  # what a first launch loads can't be captured
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.device(device), torch.cuda.graph(graph):
-        burst()
-
     def replayed() -> None:
         graph.replay()
         finish()
 
-    return _measured(name, BURST, samples, replayed, finish)
-
-
-def _measured(
-    name: Launched, operators: int, samples: int, call: Callable[[], None], finish: Callable[[], None]
-) -> LaunchTime:
-    """finish: what follows a sample without being timed."""
-    times = []
+    if name == "graph":
+        completed()  # what a first launch loads can't be captured
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(device), torch.cuda.graph(graph):
+            burst()
+    call = {"dispatch": burst, "completion": completed, "graph": replayed}[name]
+    operators, times = 1 if name == "completion" else BURST, []
     for _ in range(samples // 10 + samples):
         finish()
         start = time.perf_counter()

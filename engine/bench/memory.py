@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from engine.bench.benchmark import FEWEST, Benchmark, Table, check_budget, check_buffer, check_repeats
+from engine.bench.benchmark import FEWEST, SMALLEST, Benchmark, Table, check_budget, check_buffer, check_repeats
 from engine.bench.stream import KERNELS, Arrays
 from engine.bench.world import Unmeasurable, World
 from engine.comm.launch import Launch
@@ -24,7 +24,6 @@ from engine.result.schema import Result
 log = logging.getLogger(__name__)
 
 CACHES = 4
-SMALLEST_ARRAY = 4096
 USUAL_ARRAY = {"cpu": 1 << 27, "cuda": 1 << 30}  # bytes, where four times the cache is less
 ALONE_S, TOGETHER_S = 0.01, 0.2  # of one sample: together, long against the turns that ranks take on shared cores
 TOLERANCE = 1e-9
@@ -43,7 +42,7 @@ class Memory(Benchmark):
     lost = "No bandwidth could be measured: it failed with"
 
     def check(self, launch: Launch, device: torch.device) -> None:
-        check_buffer("An array", self.array_bytes, SMALLEST_ARRAY, 2**50)
+        check_buffer("An array", self.array_bytes)
         check_repeats("A kernel", self.repeats)
         check_budget(self.time_budget_s)
 
@@ -58,7 +57,7 @@ class Memory(Benchmark):
         start = time.perf_counter()
         cache = last_level_bytes(world.device)
         usual = max(CACHES * (cache or 0), USUAL_ARRAY[world.device.type])
-        size = world.size_of_buffers(self.array_bytes, usual, SMALLEST_ARRAY, 3, "three arrays of {:.3g} GB need")
+        size = world.size_of_buffers(self.array_bytes, usual, SMALLEST, 3, "three arrays of {:.3g} GB need")
         arrays = world.attempt(lambda: Arrays(size, world.device), "the arrays can't be allocated")
         rates: dict[str, list[float]] = {kernel.name: [] for kernel in KERNELS}
         for done, row in enumerate(_rounds(world, arrays)):

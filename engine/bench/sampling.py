@@ -17,11 +17,12 @@ MOST_CALLS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Seconds of a call, of count samples of so many calls each. processor_s: of all ranks' processors together, their
-    median.
+    """Seconds of a call, in so many samples of so many calls each.
+
+    processor_s: what it takes of all ranks' processors together, the median.
     """
 
-    count: int
+    samples: int
     calls: int
     median_s: float
     low_s: float
@@ -30,22 +31,18 @@ class Samples:
 
 
 class Sampler:
-    """It takes samples of one measurement after another. Every method but share() is collective."""
+    """It takes samples of so many measurements, one after another, which share the time. take() is collective."""
 
-    def __init__(self, world: World, repeats: int, time_budget_s: float) -> None:
-        self._world, self._repeats, self._budget_s = world, repeats, time_budget_s
-        self._start, self._spent_s, self._left = time.perf_counter(), 0.0, 1
-
-    def share(self, measurements: int) -> None:
-        """Divide what is left of the budget among so many measurements."""
-        self._left = measurements
+    def __init__(self, world: World, repeats: int, time_budget_s: float, measurements: int = 1) -> None:
+        self._world, self._repeats, self._budget_s, self._left = world, repeats, time_budget_s, measurements
+        self._start, self._spent_s = time.perf_counter(), 0.0
 
     def take(self, work: Callable[[int], float]) -> Samples:
         """Sample work(calls), which returns this rank's seconds: the slowest rank's count. A first call warms up.
 
         Fewer samples than repeats where the measurement's share of the budget ends, but not fewer than FEWEST.
         """
-        end_s = self._spent_s + max(0.0, self._budget_s - self._spent_s) / max(1, self._left)
+        end_s = self._spent_s + max(0.0, self._budget_s - self._spent_s) / self._left
         self._left -= 1
         self._sample(work, 1)
         first = self._sample(work, 1)

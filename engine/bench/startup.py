@@ -1,17 +1,26 @@
-"""What a rank of a very large job pays to begin: Grid and Comm on torch's fake process group, which needs no peers."""
+"""What a rank of a very large job pays before it trains, and for a checkpoint beside its data: it needs no peers."""
 
+import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 import torch
 import torch.distributed as dist
 
+from engine.checkpoint.contents import Contents, Entry, stored_names
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.measure.memory import peak_bytes
+from engine.measure.sample import sample
+from engine.models.architecture import Architecture
+from engine.parallel.initial import initial
+from engine.placement import Placement
 
-REPEATS = 7
+CPU = torch.device("cpu")
+CONNECTIONS, DRAWINGS = 7, 5
+"""How often each is repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +35,80 @@ class Startup:
         return f"Grid and Comm: {times}, {self.grown_bytes / 2**20:.1f} MiB"
 
 
-def measure(grid: Grid) -> Startup:
-    """Connect the middle rank of the grid, several times over."""
-    before, times = peak_bytes(torch.device("cpu"))[1], []
-    for _ in range(REPEATS):
+@dataclass(frozen=True, slots=True)
+class CheckpointPlan:
+    """own_s: until the middle rank of the grid knows what it writes. table_s: until rank 0 knows so of every rank and
+    has written it, into table_bytes. Both come with the bytes by which the process's peak memory grew.
+    """
+
+    own_s: float
+    own_grown_bytes: int
+    table_s: float
+    table_grown_bytes: int
+    table_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"plan of a checkpoint: a rank's own {self.own_s:.2f} s, {self.own_grown_bytes / 2**20:.1f} MiB; the table "
+            f"of all {self.table_s:.2f} s, {self.table_grown_bytes / 2**20:.1f} MiB, a file of "
+            f"{self.table_bytes / 2**20:.1f} MiB"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """drawn_s: of each repetition, for as many elements."""
+
+    elements: int
+    drawn_s: tuple[float, ...]
+
+    def __str__(self) -> str:
+        low, mid, high = (self.elements / s / 1e9 for s in (max(self.drawn_s), median(self.drawn_s), min(self.drawn_s)))
+        return f"initial values: {mid:.3g} G elements/s ({low:.3g} to {high:.3g}), of {self.elements:,}"
+
+
+def connect(grid: Grid) -> Startup:
+    """Connect the middle rank of the grid several times over, on torch's fake process group."""
+    before, times = peak_bytes(CPU)[1], []
+    for _ in range(CONNECTIONS):
         dist.init_process_group("fake", rank=grid.size // 2, world_size=grid.size)
         start = time.perf_counter()
         Comm(Grid.parse(str(grid)))
         times.append(time.perf_counter() - start)
         dist.destroy_process_group()
-    return Startup(tuple(times), peak_bytes(torch.device("cpu"))[1] - before)
+    return Startup(tuple(times), peak_bytes(CPU)[1] - before)
+
+
+def plan_checkpoint(model: Architecture, grid: Grid) -> CheckpointPlan:
+    """Plan the checkpoint of a network in fp32. Raises UsageError unless the grid divides it."""
+    model.check(grid)
+    entries = [
+        Entry(stored_as, placement, torch.float32)
+        for name, placement in model.placements().items()
+        for stored_as in stored_names(name)
+    ]
+    before, start = peak_bytes(CPU)[1], time.perf_counter()
+    Contents(entries, grid).of(grid.size // 2)
+    own_s, own = time.perf_counter() - start, peak_bytes(CPU)[1]
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        Contents(entries, grid).write_table(Path(folder))
+        table_s = time.perf_counter() - start
+        table_bytes = sum(file.stat().st_size for file in Path(folder).iterdir())
+    return CheckpointPlan(own_s, own - before, table_s, peak_bytes(CPU)[1] - own, table_bytes)
+
+
+def draw_largest(model: Architecture, grid: Grid) -> Drawing:
+    """Draw the parameter of which a rank holds the most."""
+    return draw(max(model.placements().values(), key=lambda placement: placement.local_numel(grid)), grid, CPU)
+
+
+def draw(placement: Placement, grid: Grid, device: torch.device) -> Drawing:
+    """Draw the initial values that the middle rank holds of a parameter, several times over."""
+    coords = grid.coords(grid.size // 2)
+
+    def drawn() -> torch.Tensor:
+        return initial(placement, grid, coords, 0, device)
+
+    drawn()  # else the first would pay for memory and kernels
+    return Drawing(placement.local_numel(grid), tuple(sample(drawn, 1, device) for _ in range(DRAWINGS)))

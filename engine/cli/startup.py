@@ -22,18 +22,14 @@ def startup(
 ) -> int:
     """Measure what Grid and Comm, and a model's initial values and plan of a checkpoint, cost a rank of a large job."""
     with loading():
-        import torch
-
-        from engine.bench import checkpoint, initial
-        from engine.bench.startup import measure
+        from engine.bench.startup import connect, draw_largest, plan_checkpoint
 
     network = ModelChoice(model=model).resolve() if model else None
-    found = measure(grid)
+    found = connect(grid)
     words, record = f"{grid.size:,} ranks, {found}", {"ranks": grid.size, **asdict(found)}
     if network is not None:
-        plan = checkpoint.measure(network, grid)
-        drawing = initial.measure(initial.largest(network, grid), grid, torch.device("cpu"))
-        words = f"{words}\n{network.name}, {plan}\n{network.name}, {drawing}"
-        record |= asdict(plan) | asdict(drawing)
+        for more in (plan_checkpoint(network, grid), draw_largest(network, grid)):
+            words += f"\n{network.name}, {more}"
+            record |= asdict(more)
     tell(words, record, as_json=json)
     return 0

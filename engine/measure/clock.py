@@ -23,20 +23,16 @@ class Clock(Protocol):
     """Stamps are compared by the clock that made them."""
 
     def stamp(self) -> Stamp:
-        """The present moment."""
-        ...
+        """Return the present moment."""
 
     def stamp_end(self) -> Stamp:
-        """The moment at which all that was begun is done; the host waits for it."""
-        ...
+        """Wait for all that was begun; return the moment at which it is done."""
 
     def seconds(self, start: Stamp, end: Stamp) -> float:
-        """Time between two stamps. Both have passed: a stamp_end() came after them."""
-        ...
+        """Return the time between two stamps. Both have passed: a stamp_end() came after them."""
 
     def forget(self) -> None:
-        """No stamp that was made so far will be compared any more."""
-        ...
+        """Give up all stamps that were made so far: none will be compared any more."""
 
 
 class HostClock:
@@ -46,23 +42,20 @@ class HostClock:
         self._device = torch.device(device)
 
     def stamp(self) -> Stamp:
-        """See Clock.stamp."""
         return time.perf_counter()
 
     def stamp_end(self) -> Stamp:
-        """See Clock.stamp_end."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return time.perf_counter()
 
     def seconds(self, start: Stamp, end: Stamp) -> float:
-        """See Clock.seconds."""
         assert isinstance(start, float)
         assert isinstance(end, float)
         return end - start
 
     def forget(self) -> None:
-        """See Clock.forget."""
+        pass
 
 
 class EventClock:
@@ -76,25 +69,21 @@ class EventClock:
         self._used: list[torch.cuda.Event] = []
 
     def stamp(self) -> Stamp:
-        """See Clock.stamp."""
         event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
         event.record()
         self._used.append(event)
         return event
 
     def stamp_end(self) -> Stamp:
-        """See Clock.stamp_end."""
         event = self.stamp()
         torch.cuda.synchronize(self._device)
         return event
 
     def seconds(self, start: Stamp, end: Stamp) -> float:
-        """See Clock.seconds."""
         assert isinstance(start, torch.cuda.Event)
         assert isinstance(end, torch.cuda.Event)
         return start.elapsed_time(end) / 1e3
 
     def forget(self) -> None:
-        """See Clock.forget."""
         self._free += self._used
         self._used.clear()
