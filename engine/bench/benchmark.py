@@ -22,7 +22,7 @@ SMALLEST, LARGEST = 4096, 2**50
 
 
 class Benchmark(ABC):
-    """What is measured: a dataclass of its options."""
+    """Measures one thing: a dataclass of its options."""
 
     kind: ClassVar[Kind]
     dtype: str
@@ -39,7 +39,7 @@ class Benchmark(ABC):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The options as the result keeps them."""
+        """Return the options as the result keeps them."""
         return asdict(self)  # type: ignore[call-overload]
 
     @abstractmethod

@@ -39,14 +39,14 @@ NAMES: tuple[Name, ...] = get_args(Name)
 DTYPE = torch.float32
 USUAL_BYTES = {"cpu": 1 << 24, "cuda": 10**9}  # the paper's on GPUs
 EACH_TIME = 8
-"""From one size of messages to the next."""
+"""A message is so many times as large as the next."""
 BUFFERS = 6
-"""Of the largest message, that a rank may hold at once: its own, a collective's, and what ranks of a host share."""
+"""A rank may hold so many of the largest message: its own, a collective's, and what ranks of a host share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collectives(Benchmark):
-    """message_bytes: of the largest; None takes the usual size, less on small memory. repeats: of each collective."""
+    """Measures rings. message_bytes: of the largest; None takes the usual size, less on small memory."""
 
     message_bytes: float | None
     repeats: int
@@ -126,7 +126,7 @@ class Collectives(Benchmark):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured together: groups that communicate at once, of ranks that are so many apart."""
+    """Says what is measured together: groups that communicate at once, of ranks that are so many apart."""
 
     apart: int
     groups: list[tuple[int, ...]]
@@ -147,7 +147,7 @@ def sizes(largest: int) -> list[int]:
 
 
 class Party:
-    """What this rank sends while groups communicate; one that is in no group sends nothing. Made by all at once."""
+    """Communicates in one of several groups; a rank that is in none sends nothing. All ranks make it at once."""
 
     def __init__(self, groups: Sequence[tuple[int, ...]], ranks: Comm, buffers: tuple[torch.Tensor, torch.Tensor]):
         self.size = len(groups[0])

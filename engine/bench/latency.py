@@ -29,7 +29,7 @@ WAYS: dict[str, tuple[Launched, ...]] = {"cpu": ("dispatch",), "cuda": ("dispatc
 
 @dataclass(frozen=True, slots=True)
 class Latency(Benchmark):
-    """samples: of each way to launch."""
+    """Measures launches. samples: of each way to launch."""
 
     samples: int
 

@@ -25,7 +25,7 @@ from engine.tuning.tune import time_again, tune
 
 @dataclass(frozen=True, slots=True)
 class Matmul(Benchmark):
-    """sequences: of a micro-batch; micro_batches: of a step; twice: whether all is timed once more."""
+    """Times a rank's products, or twice. sequences: of a micro-batch; micro_batches: of a step."""
 
     model: Architecture
     grid: Grid

@@ -31,7 +31,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Memory(Benchmark):
-    """array_bytes: None goes by the cache; repeats: of each kernel, fewer where the budget ends."""
+    """Measures STREAM. array_bytes: None goes by the cache; repeats: of each kernel, fewer where the budget ends."""
 
     array_bytes: float | None
     repeats: int

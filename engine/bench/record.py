@@ -21,9 +21,9 @@ log = logging.getLogger(__name__)
 
 
 class Begun:
-    """What one rank knows of a measurement that has begun.
+    """Holds the result of a measurement that has begun.
 
-    It is written at once, so that even one that is killed says that it didn't end.
+    It is written at once, so that even a measurement that is killed says that it didn't end.
     """
 
     def __init__(

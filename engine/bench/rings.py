@@ -4,7 +4,7 @@ from collections.abc import Hashable, Sequence
 
 
 def nodes_of(hosts: Sequence[Hashable]) -> list[list[int]]:
-    """The ranks of each node, which are those of one host; of all nodes as many as the smallest has.
+    """Return the ranks of each node, which are those of one host; of all nodes as many as the smallest has.
 
     >>> nodes_of(["a", "b", "a", "b", "a"])
     [[0, 2], [1, 3]]
@@ -15,7 +15,7 @@ def nodes_of(hosts: Sequence[Hashable]) -> list[list[int]]:
 
 
 def pairs(devices: int) -> list[tuple[int, int]]:
-    """Every (G0, G1) that fits on a node of so many devices, G1 being of two ranks at least.
+    """Return every (G0, G1) that fits on a node of so many devices, G1 being of two ranks at least.
 
     >>> pairs(4)
     [(1, 2), (1, 3), (1, 4), (2, 2)]
@@ -24,7 +24,7 @@ def pairs(devices: int) -> list[tuple[int, int]]:
 
 
 def outer_groups(ranks: Sequence[int], g0: int, g1: int) -> list[tuple[int, ...]]:
-    """Groups of g1 ranks that are g0 apart, side by side; ranks that make up no g0 groups any more are in none.
+    """Return groups of g1 ranks that are g0 apart; ranks that make up no g0 groups any more are in none.
 
     >>> outer_groups(range(5), 2, 2)
     [(0, 2), (1, 3)]

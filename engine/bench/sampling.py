@@ -11,13 +11,13 @@ from engine.bench.world import World
 from engine.measure.machine import processor_s
 
 WINDOW_S = 0.02
-"""What a sample lasts at least: as many calls as that takes."""
+"""A sample lasts so long at least, and has as many calls as that takes."""
 MOST_CALLS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Seconds of a call, in so many samples of so many calls each.
+    """Holds seconds of a call, in so many samples of so many calls each.
 
     processor_s: what it takes of all ranks' processors together, the median.
     """
@@ -31,7 +31,7 @@ class Samples:
 
 
 class Sampler:
-    """It takes samples of so many measurements, one after another, which share the time. take() is collective."""
+    """Takes samples of so many measurements, one after another, which share the time. take() is collective."""
 
     def __init__(self, world: World, repeats: int, time_budget_s: float, measurements: int = 1) -> None:
         self._world, self._repeats, self._budget_s, self._left = world, repeats, time_budget_s, measurements

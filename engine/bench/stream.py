@@ -31,7 +31,7 @@ KERNELS = (Kernel("copy", 2), Kernel("scale", 2), Kernel("add", 3), Kernel("tria
 
 
 class Arrays:
-    """Three arrays of so many bytes. Raises torch.OutOfMemoryError, or RuntimeError on a host without the memory.
+    """Holds three arrays of so many bytes. Raises torch.OutOfMemoryError, or RuntimeError on a host without the memory.
 
     No kernel reads what it writes, so it may be called any number of times.
     """
@@ -51,7 +51,7 @@ class Arrays:
         }
 
     def rate(self, kernel: Kernel, window_s: float) -> float:
-        """Bytes/s of calls from now on until the window has passed, of one at least."""
+        """Call until the window has passed, once at least; return bytes/s."""
         call, calls, device_s, passed_s, start = self._calls[kernel.name], 0, 0.0, 0.0, time.perf_counter()
         while not calls or passed_s < window_s:
             device_s += self._timed(call)
@@ -60,7 +60,7 @@ class Arrays:
         return memory_bandwidth(kernel.arrays, self.array_bytes, calls, device_s or passed_s)
 
     def error(self) -> float:
-        """After whole rounds: how far, relatively, both ends of the arrays are from what they should hold."""
+        """Return how far, relatively, both ends of the arrays are from what they should hold after whole rounds."""
         a = self._first
         pairs = ((self._a, a), (self._b, SCALAR * a), (self._c, (1 + SCALAR) * a))
         return max(
@@ -72,7 +72,7 @@ class Arrays:
         return torch.cat((array[:SAMPLED], array[-SAMPLED:]))
 
     def _timed(self, call: Callable[[], torch.Tensor]) -> float:
-        """One call; on CUDA its seconds on the device, on processors 0, where the host's clock tells."""
+        """Call once; return its seconds on a CUDA device, and 0 on processors, where the host's clock tells."""
         if self._a.device.type != "cuda":
             call()
             return 0.0

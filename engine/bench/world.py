@@ -22,7 +22,7 @@ class Unmeasurable(Exception):
 
 
 class World:
-    """All methods are collective, except those about this rank's memory.
+    """Compares what ranks find. Its methods are collective, except those about this rank's memory.
 
     on_machine: how many ranks share this rank's machine.
     """

@@ -25,7 +25,7 @@ FEWER = "fewer repeats if they would take longer"
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """Options of every benchmark."""
+    """Holds the options of every benchmark."""
 
     device: Device = "auto"
     timeouts: Timeouts = Timeouts()
@@ -130,7 +130,7 @@ def collectives(
 
 
 def _measure(benchmark: "Benchmark", common: Common, out: Path) -> int:
-    """Raises RunError for a failed result."""
+    """Measure and print. Raises RunError for a failed result."""
     from engine.bench.frame import run
 
     launch = take_place(out)

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from engine.result.profile import TraceBreakdown
 
 MOST = 10
-"""Rows of a table."""
+"""A table has so many rows."""
 NAME = 44
-"""Columns of a name."""
+"""A name has so many columns."""
 EXIT_CODES = {"pass": 0, "fail": 1, "undecided": 3}
 VERDICTS = {
     "pass": "By {steps} the trace agrees with the record.",
@@ -47,7 +47,7 @@ def breakdown(
 
 
 def described(found: "TraceBreakdown") -> str:
-    """For a person."""
+    """Write it for a person."""
     blocks = [_step(found), _communication(found), _operations(found), _layers(found), [*found.notes, agreement(found)]]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 
@@ -95,13 +95,13 @@ def _layers(found: "TraceBreakdown") -> list[str]:
 
 
 def _cut(name: str) -> str:
-    """Of a long name both ends: kernels differ at one, operators at the other."""
+    """Keep both ends of a long name: kernels differ at one, operators at the other."""
     half = (NAME - 4) // 2
     return name if len(name) < NAME else f"{name[:half]}...{name[-half:]}"
 
 
 def agreement(found: "TraceBreakdown") -> str:
-    """Whether the trace says what the run's own record does, by all its steps, and which figures of this one don't."""
+    """Say whether the trace agrees with the run's own record, by all its steps, and which figures of this one don't."""
     from engine.profiling.breakdown import AGREEMENT
 
     agreeing = [d for d in found.differences if d.difference <= AGREEMENT]

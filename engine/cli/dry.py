@@ -82,7 +82,7 @@ def dry(
 
 
 def _words(run: "DryRun") -> str:
-    """For a person."""
+    """Write it for a person."""
     place = ", ".join(f"{axis} {coordinate}" for axis, coordinate in run.coords.items())
     head = facts(
         {

@@ -24,7 +24,7 @@ from engine.options import DEFAULTS
 
 
 def program(name: str, words: str | None = None) -> App:
-    """A command line for run(). words: its help, where no function's docstring is that."""
+    """Make a command line for run(). words: its help, where no function's docstring is that."""
     return App(
         name=name,
         help=words,
@@ -39,7 +39,7 @@ def program(name: str, words: str | None = None) -> App:
 
 
 def commands(name: str) -> App:
-    """Every command of the engine, for a program of that name."""
+    """Gather every command of the engine, for a program of that name."""
     app = program(name, "The 4D-parallel training engine of Par4D.")
     app.command(train)
     app.command(check)
@@ -52,21 +52,14 @@ def commands(name: str) -> App:
         name="bench",
         help="Measure one device or the links between several, what overlap gains, or the engine against its peers.",
     )
-    bench.command(gemm)
-    bench.command(memory)
-    bench.command(latency)
-    bench.command(collectives)
-    bench.command(matmul)
-    bench.command(startup)
-    bench.command(overlap)
-    bench.command(peers)
-    bench.command(dry)
+    for command in (gemm, memory, latency, collectives, matmul, startup, overlap, peers, dry):
+        bench.command(command)
     app.command(bench)
     return app
 
 
 def run(app: App, argv: Sequence[str] | None = None) -> int:
-    """Carry out one command; returns the exit code: 2 if it can't work as asked, 1 if it failed."""
+    """Carry out one command; return the exit code: 2 if it can't work as asked, 1 if it failed."""
     words = sys.argv[1:] if argv is None else list(argv)
     try:
         code: int | None = app(words)
@@ -89,7 +82,7 @@ def run(app: App, argv: Sequence[str] | None = None) -> int:
 
 
 def _sentence(error: CycloptsError) -> str:
-    """What is wrong with the words of a command line."""
+    """Say what is wrong with the words of a command line."""
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         return f"The word {error.unused_tokens[0]!r} belongs to no option."
     if isinstance(error, MissingArgumentError) and error.argument is not None:

@@ -9,7 +9,7 @@ from engine.progress import log_to_stderr
 
 
 def take_place(out: Path | None = None) -> Launch:
-    """This process among all, whose messages go to stderr. Raises UsageError if no result can be written to out."""
+    """Find this process among all, and send its messages to stderr. Raises UsageError if out can't be written."""
     if out is not None:
         check_file("--out", out)
     launch = from_environment(os.environ)

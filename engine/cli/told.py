@@ -12,7 +12,7 @@ Json = Annotated[bool, Parameter(help="print a document for programs instead of 
 
 
 def tell(words: str, document: object, *, as_json: bool) -> None:
-    """One of both to stdout. document: in JSON's types, or the path of a file that holds it."""
+    """Write one of both to stdout. document: in JSON's types, or the path of a file that holds it."""
     if not as_json:
         sys.stdout.write(f"{words}\n")
     elif isinstance(document, Path):
@@ -22,13 +22,13 @@ def tell(words: str, document: object, *, as_json: bool) -> None:
 
 
 def facts(rows: Mapping[str, str]) -> str:
-    """A line each: what it is, and the figure."""
+    """Write a line each: what it is, and the figure."""
     wide = max(map(len, rows))
     return "\n".join(f"{name:<{wide}}  {value}" for name, value in rows.items())
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table: the first column to the left, figures to the right."""
+    """Write a table: the first column to the left, figures to the right."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = [
         "  ".join(word.rjust(width) if place else word.ljust(width) for place, (word, width) in enumerate(pairs))
@@ -38,7 +38,7 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """Three digits, in the largest of GB, MB, kB and bytes that leaves one before the point."""
+    """Write three digits, in the largest of GB, MB, kB and bytes that leaves one before the point."""
     for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if num_bytes >= scale:
             return f"{num_bytes / scale:.3g} {unit}"

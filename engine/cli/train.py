@@ -45,7 +45,7 @@ def train(*, config: TrainConfig, pace: PaceOptions = Pace(), json: Json = False
 
 
 def carry_out(plan: Plan, launch: Launch, notices: Sequence[str], *, as_json: bool) -> int:
-    """Run the plan on this rank, after these sentences of what to expect of it; returns the exit code."""
+    """Run the plan on this rank, after these sentences of what to expect of it; return the exit code."""
     for notice in notices:
         log.warning("%s", notice)
     from engine.training.failure import Account

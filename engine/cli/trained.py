@@ -5,7 +5,7 @@ from engine.result.schema import Result
 
 
 def trained(result: Result) -> str:
-    """Its figures, or a line for each overlap where several took turns."""
+    """Write its figures, or a line for each overlap where several took turns."""
     return _overlaps(result) if result.variants else facts(_figures(result))
 
 

@@ -8,7 +8,7 @@ from engine.loading import loading
 
 
 def validated(measured: Path | None, *, refit: bool, json: bool, out: Path | None) -> int:
-    """Print it, and what was fitted anew, as the files of systems/ have it."""
+    """Print the comparison, and what was fitted anew as the files of systems/ have it."""
     from engine.planning.measured import as_yaml, rows_in, with_numbers
     from engine.planning.validation import measured_rows
 

@@ -44,7 +44,7 @@ class Allocated:
         return self
 
     def forget_peak(self) -> None:
-        """What was held so far and is no longer doesn't count, such as of kernels that were tried out. Only on CUDA."""
+        """Count no longer what was held and is free again, such as of kernels that were tried out. Only on CUDA."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
             torch.cuda.reset_peak_memory_stats(self._device)
@@ -65,9 +65,10 @@ class Allocated:
             self._profile = None
 
 
-def most_held(told: Iterable[tuple[int, int, int]]) -> int:
-    """The highest running total of allocations less releases, in bytes; told: when, where and how many, as the profiler
-    has them, releases as negative numbers.
+def most_held(events: Iterable[tuple[int, int, int]]) -> int:
+    """Return the highest running total of allocations less releases, in bytes.
+
+    events: when, where and how many, as the profiler has them, releases as negative numbers.
 
     The profiler doesn't see what other threads release, such as those of collectives that hold a tensor the longest. It
     is taken for released once an allocation is given any of its addresses.
@@ -75,7 +76,7 @@ def most_held(told: Iterable[tuple[int, int, int]]) -> int:
     starts: list[int] = []
     sizes: dict[int, int] = {}
     held = most = 0
-    for _, address, size in sorted(told):
+    for _, address, size in sorted(events):
         first = bisect_left(starts, address)
         if size > 0 and first and starts[first - 1] + sizes[starts[first - 1]] > address:
             first -= 1
@@ -93,7 +94,7 @@ def most_held(told: Iterable[tuple[int, int, int]]) -> int:
 
 
 def _allocations(event: Any) -> Iterator[tuple[int, int, int]]:
-    """When, where and how many bytes an event and those within it allocated, or released if they are negative."""
+    """Yield when, where and how many bytes an event and those within it allocated, or released if they are negative."""
     fields = event.extra_fields
     if hasattr(fields, "alloc_size"):
         yield event.start_time_ns, fields.ptr, fields.alloc_size

@@ -11,14 +11,14 @@ UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def last_level_bytes(device: torch.device) -> int | None:
-    """Of a CUDA device, or of all processors that this process may use; None where it isn't known."""
+    """Return the last cache's bytes, of all processors that this process may use or a CUDA device; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).L2_cache_size)
     return of_processors(cores())
 
 
 def of_processors(numbers: frozenset[int], folder: Path = PROCESSORS) -> int | None:
-    """The caches of the highest level, each once however many processors share it, as Linux tells them."""
+    """Add up the caches of the highest level, each once however many processors share it, as Linux tells them."""
     caches: dict[tuple[int, str], int] = {}
     for number in numbers:
         for index in (folder / f"cpu{number}" / "cache").glob("index*"):

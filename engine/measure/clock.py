@@ -20,7 +20,7 @@ def stamp_promptly() -> None:
 
 
 class Clock(Protocol):
-    """Stamps are compared by the clock that made them."""
+    """Stamps moments, which only the clock that made them can compare."""
 
     def stamp(self) -> Stamp:
         """Return the present moment."""
@@ -36,7 +36,7 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """Host time. Of work on a CUDA device, which the host runs ahead of, only stamp_end() tells anything."""
+    """Reads the host's time. Of work on a CUDA device, which the host runs ahead of, stamp_end() alone tells."""
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self._device = torch.device(device)
@@ -59,8 +59,9 @@ class HostClock:
 
 
 class EventClock:
-    """Timing events on the current stream of a CUDA device. Making one takes longer than recording it, so they are
-    used again once they are forgotten.
+    """Records timing events on the current stream of a CUDA device.
+
+    Making one takes longer than recording it, so they are used again once they are forgotten.
     """
 
     def __init__(self, device: torch.device) -> None:

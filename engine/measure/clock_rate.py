@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 PROCESSOR_BUSY_S, DEVICE_BUSY_S = 0.03, 0.2
 """The kernel tells a processor's mean clock between two ticks, which are up to 10 ms apart."""
 SIZE, PRODUCTS = 4096, 8
-"""Of the square products that a device is busy with, and how many of them it has ahead of it when it is asked."""
+"""A device is busy with square products of this size, and has so many of them ahead of it when it is asked."""
 _KILO, _MEGA = 1e3, 1e6
 _CORE_FIELD = 36
-"""Of those behind the name in /proc/PID/stat (proc_pid_stat(5), "processor")."""
+"""The processor's place behind the name in /proc/PID/stat (proc_pid_stat(5), "processor")."""
 
 
 def clock_hz(device: "torch.device") -> float | None:
-    """Of this rank, now; None where it can't be read, for whatever reason."""
+    """Return this rank's clock now; None where it can't be read, for whatever reason."""
     if device.type != "cpu":
         try:
             return _device_hz(device)
@@ -37,7 +37,7 @@ def clock_hz(device: "torch.device") -> float | None:
 
 
 def core_hz(core: int, root: Path, information: Path) -> float | None:
-    """Of the processor of this number, below a sysfs root or else in the text of /proc/cpuinfo."""
+    """Read the clock of the processor of this number, below a sysfs root or else in the text of /proc/cpuinfo."""
     told = read_or_nothing(root / f"devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq").strip()
     if told.isdecimal():
         return _KILO * int(told) or None
@@ -47,7 +47,7 @@ def core_hz(core: int, root: Path, information: Path) -> float | None:
 
 
 def _core() -> int:
-    """The processor that this thread is on; -1 where the kernel doesn't tell."""
+    """Return the number of the processor that this thread is on; -1 where the kernel doesn't tell."""
     fields = read_or_nothing(Path("/proc/thread-self/stat")).rpartition(")")[2].split()
     return int(fields[_CORE_FIELD]) if len(fields) > _CORE_FIELD else -1
 

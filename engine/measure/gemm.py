@@ -20,7 +20,7 @@ JOINT_SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192, 16384)}
 
 @contextmanager
 def full_precision(*, tf32: bool = False) -> Iterator[None]:
-    """Without TF32, or with it where it is asked for; as before afterwards."""
+    """Multiply without TF32, or with it where it is asked for; as before afterwards."""
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     try:
@@ -30,7 +30,7 @@ def full_precision(*, tf32: bool = False) -> Iterator[None]:
 
 
 class Product:
-    """One n x n multiplication, of random numbers: zeros are faster. Raises torch.OutOfMemoryError.
+    """Multiplies two n x n matrices of random numbers: zeros are faster. Raises torch.OutOfMemoryError.
 
     mode: how both factors lie in memory, N row by row and T column by column.
     """
@@ -44,11 +44,11 @@ class Product:
         self.sample(1)
 
     def sample(self, calls: int) -> float:
-        """Seconds of one multiplication, as the mean of several in a row."""
+        """Return seconds of one multiplication, the mean of several in a row."""
         return sample(self._multiply, calls, self._a.device)
 
     def median_s(self, budget_s: float) -> tuple[float, int]:
-        """Seconds of one multiplication, the median of several samples, and how many multiplications that took."""
+        """Return seconds of one multiplication, the median of samples, and how many multiplications that took."""
         once_s = self.sample(1)
         calls = calls_of(once_s)
         count = min(MOST, max(FEWEST, int(min(TARGET_S, budget_s - 2 * once_s) / (calls * once_s))))

@@ -9,7 +9,7 @@ _START, _END = itemgetter(0), itemgetter(1)
 
 
 def union(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """The same times as intervals that are ascending and don't touch.
+    """Return the same times as intervals that are ascending and don't touch.
 
     >>> union([(4.0, 5.0), (0.0, 2.0), (1.0, 3.0)])
     ((0.0, 3.0), (4.0, 5.0))
@@ -24,7 +24,7 @@ def union(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
 
 
 def common(one: Sequence[Interval], two: Sequence[Interval]) -> tuple[Interval, ...]:
-    """The times that are in both; each is ascending and apart.
+    """Return the times that are in both; each is ascending and apart.
 
     >>> common([(0.0, 3.0)], [(1.0, 2.0), (2.5, 4.0)])
     ((1.0, 2.0), (2.5, 3.0))
@@ -43,7 +43,7 @@ def common(one: Sequence[Interval], two: Sequence[Interval]) -> tuple[Interval, 
 
 
 def length(intervals: Iterable[Interval]) -> float:
-    """Seconds in all of them; they are apart.
+    """Return the seconds in all of them; they are apart.
 
     >>> length([(0.0, 3.0), (4.0, 4.5)])
     3.5
@@ -52,7 +52,7 @@ def length(intervals: Iterable[Interval]) -> float:
 
 
 def covered(start: float, end: float, by: Sequence[Interval]) -> float:
-    """Seconds from start to end that lie in intervals, which are ascending and apart.
+    """Return the seconds from start to end that lie in intervals, which are ascending and apart.
 
     >>> covered(1.0, 5.0, [(0.0, 2.0), (4.0, 4.5), (6.0, 7.0)])
     1.5

@@ -16,24 +16,24 @@ SYSFS = "PAR4D_SYSFS"
 
 
 def machine_name() -> str:
-    """The same for all ranks on one running kernel, in one control group if that limits processors; for no others."""
+    """Return a name that ranks on one running kernel share, and in one control group where that limits processors."""
     quota = _quota()
     return kernel_name() if quota is None else f"{kernel_name()}/{quota[0]}"
 
 
 def kernel_name() -> str:
-    """The same for all ranks on one running kernel, whatever their host names; for no others."""
+    """Return a name that all ranks on one running kernel share, whatever their host names, and no others."""
     return read_or_nothing(Path("/proc/sys/kernel/random/boot_id")).strip() or socket.gethostname()
 
 
 def core_limit() -> float:
-    """How many processors' time this process's control group may take with all it holds; infinite without a limit."""
+    """Return how many processors' time this process's control group may take in all; infinite without a limit."""
     quota = _quota()
     return math.inf if quota is None else quota[1]
 
 
 def _quota() -> tuple[int, float] | None:
-    """The tightest limit on processors: the control group that has it, and how many processors' time that is."""
+    """Return the control group with the tightest limit on processors, and how many processors' time that is."""
     found = []
     for folder in control_groups():
         allowed, _, period = read_or_nothing(folder / "cpu.max").strip().partition(" ")
@@ -43,19 +43,19 @@ def _quota() -> tuple[int, float] | None:
 
 
 def control_groups() -> tuple[Path, ...]:
-    """Of this process, from its own to the root."""
+    """Return those of this process, from its own to the root."""
     own = read_or_nothing(Path("/proc/self/cgroup")).partition("::")[2].strip().lstrip("/")
     group = Path("/sys/fs/cgroup", own)
     return group, *group.parents
 
 
 def sysfs() -> Path:
-    """The folder of the kernel's files on devices."""
+    """Return the folder of the kernel's files on devices."""
     return Path(os.environ.get(SYSFS) or "/sys")
 
 
 def read_or_nothing(file: Path) -> str:
-    """A text of the kernel; empty where there is no such file."""
+    """Read a text of the kernel; it is empty where there is no such file."""
     try:
         return file.read_text()
     except OSError:
@@ -63,27 +63,27 @@ def read_or_nothing(file: Path) -> str:
 
 
 def cores() -> frozenset[int]:
-    """The processors that this process may use, by number."""
+    """Return the numbers of the processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
 def processor_s() -> float:
-    """Seconds that all threads of this process have run."""
+    """Return the seconds that all threads of this process have run."""
     return time.process_time()
 
 
 def link_bytes() -> tuple[int, int]:
-    """Bytes that the network interfaces of this host name have received and sent, without the loopback.
+    """Return the bytes that the network interfaces of this host name have received and sent, without the loopback.
 
-    (0, 0) where the kernel doesn't tell, and for networks that it doesn't see (RDMA).
+    They are 0 where the kernel doesn't tell, and for networks that it doesn't see (RDMA).
     """
     return counted(read_or_nothing(Path("/proc/net/dev")))
 
 
 def counted(text: str) -> tuple[int, int]:
-    """Received and sent bytes in the text of /proc/net/dev.
+    """Read the received and sent bytes in the text of /proc/net/dev.
 
     >>> counted("  lo: 9 0 0 0 0 0 0 0 9 0\\neth0: 70 1 0 0 0 0 0 0 30 1\\n")
     (70, 30)

@@ -18,7 +18,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 
 def peak_bytes(device: torch.device) -> tuple[Literal["resident", "allocated"], int]:
-    """Bytes allocated on a CUDA device, or resident in the host's memory, and which of the two it is."""
+    """Return the most bytes allocated on a CUDA device or resident on the host, and which of the two it is."""
     if device.type == "cuda":
         return "allocated", torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
@@ -26,21 +26,21 @@ def peak_bytes(device: torch.device) -> tuple[Literal["resident", "allocated"], 
 
 
 def give_memory_back(device: torch.device) -> None:
-    """What nobody uses any more: a CUDA device's, for other processes on it. A host gets it by itself."""
+    """Leave a CUDA device's memory that nobody uses any more to other processes. A host gets it by itself."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def forget_peak(device: torch.device) -> None:
-    """What was used so far counts no longer. A host's memory has no such thing: its peak stays."""
+    """Count what was used so far no longer. A host's memory has no such thing: its peak stays."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is left: of a CUDA device beyond this process's peak, or of the whole host for all its ranks."""
+    """Return the memory left: of a CUDA device beyond this process's peak, or of the whole host for all its ranks."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.max_memory_allocated(device)
@@ -48,7 +48,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def free_host_bytes() -> int:
-    """Host memory that can be allocated now, the control group's limit included."""
+    """Return the host memory that can be allocated now, the control group's limit included."""
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if match := re.search(r"^MemAvailable:\s+(\d+) kB", read_or_nothing(Path("/proc/meminfo")), re.MULTILINE):
         available = int(match[1]) * 1024

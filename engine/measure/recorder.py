@@ -18,7 +18,7 @@ from engine.measure.recording import Recording, Tally
 
 
 class Recorder:
-    """The funnel tells it every collective, the trainer when a step and its phases begin and end.
+    """Records every collective, which the funnel reports, and steps and phases, which the trainer does.
 
     What lies between two steps, such as saving a checkpoint, is not recorded. timing=False: nothing but calls, bytes
     and the length of each step, for which a HostClock is enough. alone: one rank, for which no network is asked.
@@ -32,7 +32,7 @@ class Recorder:
 
     @classmethod
     def on(cls, device: torch.device, *, breakdown: bool, alone: bool = False) -> "Recorder":
-        """The recorder for a device. breakdown: whether it is to tell where the time of a step goes.
+        """Return the recorder for a device. breakdown: whether it is to tell where the time of a step goes.
 
         On CUDA that takes events, two for a collective that is waited for at once and three for another; on CPUs it
         costs nothing and is told in any case.
@@ -44,7 +44,7 @@ class Recorder:
     def issued(
         self, kind: str, axis: str, lane: str, num_bytes: int, *, blocking: bool, at_once: bool = False
     ) -> Pending | None:
-        """A collective is about to be issued. Who issues it stamps its moments, if something is returned.
+        """Count a collective that is about to be issued. Who issues it stamps its moments, if there is one.
 
         blocking: nothing can be done without its result; at_once: nothing will be.
         """
@@ -60,20 +60,20 @@ class Recorder:
         return pending
 
     def start_step(self, phase: str) -> None:
-        """A step begins with this phase; one that was not ended is forgotten."""
+        """Begin a step with this phase; one that was not ended is forgotten."""
         self._forget_step()
         self._used = self._taken()
         self.mark(phase)
 
     def mark(self, phase: str) -> None:
-        """The phase begins now, and the one before it ends."""
+        """Begin the phase now, and end the one before it."""
         self._marks.append((phase, self._clock.stamp()))
 
     def _mark_end(self) -> None:
         self._marks.append(("", self._clock.stamp_end()))
 
     def end_step(self) -> float:
-        """Add up what came since start_step(); returns its length in seconds. On CUDA the host waits for the device."""
+        """Add up what came since start_step(); return its length in seconds. On CUDA the host waits for the device."""
         self._mark_end()
         origin, total = self._marks[0][1], self.total
         marks = [(name, self._clock.seconds(origin, stamp)) for name, stamp in self._marks]
@@ -126,16 +126,15 @@ class Recorder:
         self.record_into(self.new_recording())
 
     def new_recording(self) -> Recording:
-        """An empty one."""
         return Recording(self._timing)
 
     def record_into(self, recording: Recording) -> None:
-        """From the next step on, add to this one."""
+        """Add to this recording from the next step on."""
         self.total = recording
         self._forget_step()
 
     def _taken(self) -> tuple[float, int, int]:
-        """What this process has taken of its machine so far, where times are told."""
+        """Return what this process has taken of its machine so far, where times are recorded."""
         if not self._timing:
             return 0.0, 0, 0
         return (processor_s(), 0, 0) if self._alone else (processor_s(), *link_bytes())

@@ -9,7 +9,7 @@ from engine.measure.pending import TimedCollective
 
 @dataclass(slots=True)
 class Tally:
-    """Sums for one kind of collective along one axis. num_bytes: this rank's input buffers, or what it receives.
+    """Sums up one kind of collective along one axis. num_bytes: this rank's input buffers, or what it receives.
 
     time_s: in flight; 0 if it isn't timed.
     """
@@ -21,7 +21,7 @@ class Tally:
 
 @dataclass(slots=True)
 class PhaseSeconds:
-    """Seconds of one phase: compute, waits that nothing could avoid, other waits, and compute that hides something."""
+    """Sums up one phase: compute, waits that nothing could avoid, other waits, and compute that hides something."""
 
     compute_s: float = 0.0
     blocking_s: float = 0.0
@@ -31,7 +31,7 @@ class PhaseSeconds:
 
 @dataclass(slots=True)
 class AxisSeconds:
-    """Seconds waited for collectives along one axis, and seconds that they were in flight while the rank computed.
+    """Sums up how long collectives along one axis were waited for, and were in flight while the rank computed.
 
     Of collectives in flight together each counts.
     """
@@ -42,7 +42,7 @@ class AxisSeconds:
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """Something of a step, in seconds from its start. kind: phase, wait or collective, which is issued first."""
+    """Happened in a step, in seconds from its start. kind: phase, wait or collective, which is issued first."""
 
     lane: str
     kind: str
@@ -53,12 +53,12 @@ class TraceEvent:
 
 
 COMPUTE = "compute"
-"""The lane of what the rank itself does."""
+"""What the rank itself does is on this lane."""
 
 
 @dataclass(slots=True)
 class Recording:
-    """What was recorded since the last clear(): sums over `steps` steps, and the marks and collectives of the last one.
+    """Holds what was recorded since the last clear(): sums over `steps` steps, marks and collectives of the last one.
 
     timed: whether anything but the length of the steps was; if not, phases, axes, lanes and events are empty. lanes:
     seconds with a collective in flight. processor_s: of all threads of this process; received_bytes, sent_bytes: of the
@@ -80,7 +80,7 @@ class Recording:
 
     @property
     def events(self) -> list[TraceEvent]:
-        """Of the last step: its phases, then each collective and the wait for it."""
+        """Return the last step's phases, then each of its collectives and the wait for it."""
         events = [TraceEvent(COMPUTE, "phase", name, start, end) for (name, start), (_, end) in pairwise(self.marks)]
         for f in self.collectives:
             wait = TraceEvent(COMPUTE, "wait", f"{f.pending.kind} {f.pending.axis}", f.waited, f.resumed)

@@ -6,16 +6,16 @@ from collections.abc import Callable
 import torch
 
 SAMPLE_S = 0.002
-"""Below this a sample is several calls."""
+"""A sample lasts so long: of what is shorter it has several calls."""
 
 
 def calls_of(once_s: float) -> int:
-    """Calls of one sample, if one takes so long."""
+    """Return how many calls one sample has, if a call takes so long."""
     return max(1, round(SAMPLE_S / max(once_s, 1e-6)))
 
 
 def sample(call: Callable[[], object], calls: int, device: torch.device) -> float:
-    """Seconds of one call, as the mean of several in a row."""
+    """Return seconds of one call, the mean of several in a row."""
     if device.type == "cuda":
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()

@@ -26,6 +26,7 @@ from engine.result import schema
 from engine.result.device import LaunchTime, Stream
 from engine.result.schema import Result
 from engine.timeouts import Timeouts
+from engine.training.failure import UNFINISHED
 
 CPU = torch.device("cpu")
 ALONE = from_environment({})
@@ -214,6 +215,18 @@ def test_launches_that_fail_keep_those_that_were_measured(tmp_path: Path, monkey
     assert written.status == "failed"
     assert written.reason == "The launches failed with: operation not permitted when stream is capturing."
     assert len(written.launches) == 1
+
+
+def test_a_benchmark_that_is_killed_has_left_a_failed_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(name: str, device: torch.device, samples: int) -> LaunchTime:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(latency_bench, "launch_time", killed)
+    with pytest.raises(KeyboardInterrupt):
+        launching(tmp_path / "result.json", 20)
+    left = schema.read(tmp_path / "result.json")
+    assert (left.kind, left.status, left.told) == ("latency", "failed", "nothing")
+    assert left.reason == UNFINISHED
 
 
 @pytest.mark.parametrize("samples", [0, 19, 10**9])
