@@ -6,7 +6,6 @@ cache, unless the memory is too small or another size was asked for; the result 
 
 import logging
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -59,14 +58,7 @@ class Memory(Benchmark):
         usual = max(CACHES * (cache or 0), USUAL_ARRAY[world.device.type])
         size = world.size_of_buffers(self.array_bytes, usual, SMALLEST, 3, "three arrays of {:.3g} GB need")
         arrays = world.attempt(lambda: Arrays(size, world.device), "the arrays can't be allocated")
-        rates: dict[str, list[float]] = {kernel.name: [] for kernel in KERNELS}
-        for done, row in enumerate(_rounds(world, arrays)):
-            for kernel, rate in zip(KERNELS, row, strict=True):
-                rates[kernel.name].append(rate)
-            spent_s = time.perf_counter() - start
-            enough = done + 1 >= FEWEST and spent_s * (done + 3) / (done + 2) > self.time_budget_s  # with the warm-up
-            if done + 1 >= self.repeats or world.obstacle("out of time" if enough else None):
-                break
+        rounds = self._rounds(world, arrays, start)
         worst = float(world.everyone([arrays.error()]).max())
         if worst > TOLERANCE:
             raise Unmeasurable(
@@ -74,30 +66,28 @@ class Memory(Benchmark):
             )
         kernels = tuple(
             StreamKernel(
-                name=kernel.name,
-                arrays=kernel.arrays,
-                best_bytes_per_s=max(rates[kernel.name]),
-                median_bytes_per_s=median(rates[kernel.name]),
+                name=kernel.name, arrays=kernel.arrays, best_bytes_per_s=max(rates), median_bytes_per_s=median(rates)
             )
-            for kernel in KERNELS
+            for kernel, rates in zip(KERNELS, zip(*rounds, strict=True), strict=True)
         )
-        return Stream(array_bytes=arrays.array_bytes, cache_bytes=cache, repeats=len(rates["copy"]), kernels=kernels)
+        return Stream(array_bytes=arrays.array_bytes, cache_bytes=cache, repeats=len(rounds), kernels=kernels)
+
+    def _rounds(self, world: World, arrays: Arrays, start: float) -> list[list[float]]:
+        """Return the kernels' rates round by round. A first one warms up, and as many follow as the budget allows."""
+        window_s = ALONE_S if world.size == 1 else TOGETHER_S
+        found: list[list[float]] = []
+        while True:
+            rates = []
+            for kernel in KERNELS:
+                world.comm.barrier()
+                rates += world.mean([arrays.rate(kernel, window_s)])
+            found.append(rates)
+            spent_s, rounds = time.perf_counter() - start, len(found)
+            late = rounds > FEWEST and spent_s * (rounds + 1) / rounds > self.time_budget_s
+            if rounds > self.repeats or world.obstacle("out of time" if late else None):
+                return found[1:]
 
     @staticmethod
     def table(result: Result) -> Table:
         kernels = result.stream.kernels if result.stream else ()
         return ("kernel", "GB/s"), [(kernel.name, f"{kernel.best_bytes_per_s / 1e9:.2f}") for kernel in kernels]
-
-
-def _rounds(world: World, arrays: Arrays) -> Iterator[list[float]]:
-    """Yield the kernels' rates, round after round; a first round warms up."""
-    window_s = ALONE_S if world.size == 1 else TOGETHER_S
-    warm = False
-    while True:
-        rates = []
-        for kernel in KERNELS:
-            world.comm.barrier()
-            rates += world.mean([arrays.rate(kernel, window_s)])
-        if warm:
-            yield rates
-        warm = True
