@@ -1,10 +1,10 @@
-"""How fast ranks send to each other, within a node and between nodes: the bandwidth database of axonn-sc24 V-B.
+"""How fast do ranks send to each other, within a node and between nodes? The bandwidth database of axonn-sc24 V-B.
 
     reframe -c suites/bandwidth.py --system perlmutter
     reframe -c suites/bandwidth.py --system vcluster -S nodes=2 -r
 
 A run that ends well fills systems/measured/SYSTEM.yaml, from which a planner takes the machine's bandwidths. It takes
-four nodes, as rings of two nodes and of four tell the latency of a step from what small messages lose.
+four nodes, as rings of two nodes and of four part the latency of a step from what small messages lose.
 """
 
 import os
@@ -18,6 +18,7 @@ import systems
 from engine.result.links import Links
 from engine.result.schema import Result, parse
 from suites.base.engine_test import EngineTest
+from suites.base.figures import Figures
 from suites.base.kept import links_of, superseded
 from suites.base.night import NIGHTLY, Worth
 from suites.base.point_training import FEWEST_CORES, ON_THIS_MACHINE, SYSTEM
@@ -25,14 +26,15 @@ from suites.base.series import CALIBRATION
 from systems import store
 
 MOST_RANKS_HERE = 8
-"""On a machine that isn't a cluster; a rank takes a core."""
+"""A machine that isn't a cluster has so many at most, as a rank takes a core."""
 
 
 @rfm.simple_test
 class Bandwidth(EngineTest):
-    """`engine bench collectives` on so many nodes, all of whose devices take part.
+    """`engine bench collectives` on all devices of some nodes.
 
-    message_bytes: of the largest message; 0 takes the engine's default. keep: whether the system's file is written.
+    message_bytes: the size of the largest message; 0 takes the engine's default. keep: whether the system's file is
+    written.
     """
 
     descr = "bandwidth within a node and between nodes"
@@ -55,20 +57,13 @@ class Bandwidth(EngineTest):
         words = ["bench", "collectives", "--device", self.device, "--time-budget", f"{self.time_budget_s:g}"]
         return [*words, "--bytes", str(self.message_bytes)] if self.message_bytes else words
 
-    @run_before("performance")
-    def take_figures(self) -> None:
-        """A dry run measures nothing."""
-        if not self.is_dry_run():
-            self.add_figures(self.figures_of(self.links))
-
-    def figures_of(self, links: Links) -> dict[str, tuple[float | None, str]]:
-        """What the test measures of the links."""
-        return figures(links)
+    def figures(self) -> Figures:
+        return figures_of(self.links)
 
     @run_before("performance")
     def fill_the_store(self) -> None:
-        """Also with a link that is slower than ever, which fails. What can't be written is told, and no failure: what
-        was measured is in the run's result.
+        """Write the system's file, also with a link that is slower than ever, which fails. If it can't be written the
+        log says so: that is no failure, as what was measured is in the run's result.
         """
         if self.is_dry_run() or not self.keep:
             return
@@ -91,15 +86,15 @@ class Bandwidth(EngineTest):
 
     @property
     def links(self) -> Links:
-        """What it measured."""
+        """What the engine measured."""
         found = self.result.links
         assert found is not None, "a result that is good has links"
         return found
 
 
-def figures(links: Links) -> dict[str, tuple[float | None, str]]:
-    """(value, unit) by name, such as within_2x4: groups of four ranks that are two apart."""
-    found: dict[str, tuple[float | None, str]] = {}
+def figures_of(links: Links) -> Figures:
+    """The bandwidths by name; within_2x4 is that of groups of four ranks that are two apart."""
+    found: Figures = {}
     for rings in links.within:
         found[f"within_{rings.apart}x{rings.ranks}"] = (rings.bytes_per_s, "B/s")
     for rings in links.alone:

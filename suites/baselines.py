@@ -1,4 +1,4 @@
-"""The engine against the papers' baselines and today's trainers, each side laid out its own way, in turns.
+"""The engine takes turns with the papers' baselines and today's trainers, each side laid out its own way.
 
     reframe -c suites/baselines.py --system local --repeat 3 -r            every peer that is installed, two ranks
     reframe -c suites/baselines.py --system vcluster -n 'wide' -r          one shape of network
@@ -23,31 +23,30 @@ import systems
 from engine.grid import Grid
 from engine.peers.environments import lacking
 from engine.peers.registry import COMPARISONS
+from suites.base.contest import OneContest
 from suites.base.matches import case_of, matches, our_micro_batch, room
 from suites.base.night import Worth
 from suites.base.point_training import ON_THIS_MACHINE, SYSTEM, PointTraining
-from suites.base.ratios import check_one_contest, contest_figures
 from suites.base.series import AUTO, Point
 from suites.base.training import planned_grid
 
 
 @rfm.simple_test
-class Baseline(PointTraining):
-    """One contest. rounds: those of the series, unless set. grid_is: who chose ours, in words."""
+class Baseline(OneContest, PointTraining):
+    """One contest. rounds: as many as the series says, by default. grid_is: says who chose our grid."""
 
     descr = "step time against a peer, each laid out its own way"
     study = "baselines"
     worth = Worth.PEERS
     match = parameter(list(matches(SYSTEM)), fmt=lambda match: str(match), loggable=True)
     rounds = variable(int, value=0)
-    steps_per_round = variable(int, value=2)
     grid_is = variable(str, value="")
     breakdown = False
     checkpoint_activations = SYSTEM.device.kind == "cuda"
 
     @property
     def point(self) -> Point:  # type: ignore[override]
-        """Of the match."""
+        """The point of the match."""
         point: Point = self.match.point
         return point
 
@@ -55,13 +54,13 @@ class Baseline(PointTraining):
         return []
 
     def plan_options(self, data: str) -> list[str]:
-        """All ranks of a machine without a scheduler are in its one node, by which the engine chooses a grid."""
+        """A machine without a scheduler is one node with all ranks, by which the engine chooses a grid."""
         here = ON_THIS_MACHINE and not self.ranks_of_a_node
         return [*super().plan_options(data), *(["--devices-per-node", str(self.num_tasks)] if here else [])]
 
     @run_after("init")
     def take_no_allocation_for_what_does_not_fit(self) -> None:
-        """A network that -S gives may fit, and then its job says whether it does."""
+        """A network that -S gives may fit all the same: its job says whether it does."""
         self.local = not self.match.fits and self.model == self.point.model
 
     @run_after("init")
@@ -71,7 +70,7 @@ class Baseline(PointTraining):
 
     @run_before("setup")
     def take_the_planners_grid(self) -> None:
-        """On a calibrated machine; else the engine's own choice, as in other suites."""
+        """Take the planner's grid on a calibrated machine, and else the engine's own choice, as in other suites."""
         measured = systems.measured(self.system.name)
         if self.grid == AUTO and measured and measured.performance:
             words = ["--system", self.system.name, "--model", self.model, "--gpus", str(self.num_tasks)]
@@ -85,7 +84,7 @@ class Baseline(PointTraining):
 
     @run_after("setup")
     def take_the_largest_micro_batch_that_fits(self) -> None:
-        """Of ours, on the grid that is settled now."""
+        """Our side is on the grid that is settled now."""
         if self.model == self.point.model:
             case = case_of(self.point, self.system)
             self.micro_batch = our_micro_batch(case, Grid.parse(self.grid), room(self.system))
@@ -107,19 +106,7 @@ class Baseline(PointTraining):
         return [*words, *self.peak_options(self.precision)]
 
     def node_options(self) -> list[str]:
-        """Its memory, in which some peers make whole networks first, and for how many ranks, where its file tells."""
+        """A node's memory, in which some peers make whole networks first, and its ranks, where its file has them."""
         memory, devices = self.system.node.memory_bytes, self.system.node.devices
         words = ["--node-memory", f"{memory.value:.0f}"] if memory else []
         return [*words, "--devices-per-node", str(devices.value)] if memory and devices else words
-
-    def judge(self) -> None:
-        """The engine has found both sides' losses equal before it timed them. Raises SanityError."""
-        check_one_contest(self.record)
-
-    @run_before("performance")
-    def choose_figures(self) -> None:
-        """A dry run measures nothing."""
-        self.perf_variables.clear()
-        if not self.is_dry_run() and self.record["comparisons"]:
-            (contest,) = self.record["comparisons"]
-            self.add_figures(contest_figures(contest))

@@ -1,4 +1,4 @@
-"""`par4d calibrate`: what a machine's links and devices reach, and the numbers that the performance model fits to it.
+"""`par4d calibrate` measures what a machine's links and devices reach, and fits the performance model's numbers.
 
 All tests of the tag run one after the other, by ReFrame; the model is fitted to their results, and the system's file of
 what was measured is written anew.
@@ -36,8 +36,7 @@ _Found = TypeVar("_Found")
 
 
 def calibrated(name: str | None, *, timeout_s: float, results: Path | None = None) -> tuple[Path, Measured]:
-    """Calibrate a system; returns the file that has it, and what it says. What is measured is kept below results/, for
-    the report too.
+    """Calibrate a system; returns its file, and what that says. Results are kept below results/, for the report too.
 
     results: a folder with what was measured before. Raises UsageError where that isn't enough, or where nothing can be
     measured from here; RunError where a test failed, or took longer than timeout_s with its time in a queue.
@@ -55,7 +54,7 @@ def calibrated(name: str | None, *, timeout_s: float, results: Path | None = Non
 
 
 def numbers(measured: Measured) -> dict[str, str]:
-    """What was fitted, by its names in the file."""
+    """The fitted numbers, by their names in the file."""
     assert measured.performance is not None
     found = measured.performance
     names = ("products", "link", "fading", "slowdown", "spread")
@@ -97,7 +96,7 @@ def calibration(system: System, folder: Path) -> Measured:
 
 
 def _hardware(trained: Result, memory: Result, gemm: Result) -> Performance:
-    """What isn't fitted. A system's own file has peaks of accelerators: theirs count."""
+    """The numbers that aren't fitted. If a system's own file has peaks, as of accelerators, those count."""
     assert memory.stream is not None
     reached = {point.size: short(point.flops_per_s) for point in gemm.gemm if point.flops_per_s}
     kernels = memory.stream.kernels
@@ -117,7 +116,7 @@ def _hardware(trained: Result, memory: Result, gemm: Result) -> Performance:
 
 
 def _of_nn(point: GemmPoint, gemm: Result) -> Fact:
-    """What products reach in a mode, of what they reach with both factors row by row."""
+    """The rate of products in a mode by that with both factors row by row."""
     assert point.flops_per_s
     (nn,) = (other.flops_per_s for other in gemm.gemm_modes if other.mode == "NN" and other.flops_per_s)
     source = f"{_source('bench gemm', gemm)}, {point.size} x {point.size}"
@@ -128,14 +127,14 @@ def _source(command: str, result: Result) -> str:
     return f"{command}, {result.ranks} rank{'s' if result.ranks > 1 else ''} at once"
 
 
-def _with(measured: Measured, **told: object) -> Measured:
+def _with(measured: Measured, **known: object) -> Measured:
     assert measured.performance is not None
-    return measured.model_copy(update={"performance": measured.performance.model_copy(update=told)})
+    return measured.model_copy(update={"performance": measured.performance.model_copy(update=known)})
 
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Raises RunError where that fails."""
+    """Raise RunError if something there can't be written."""
     try:
         yield
     except OSError as error:
@@ -143,7 +142,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _measure(system: System, folder: Path, timeout_s: float) -> None:
-    """Run the tests; what ReFrame says goes to standard error. Raises RunError."""
+    """Run the tests; ReFrame's words go to standard error. Raises RunError."""
     words = ["--system", system.name, "--run", "--tag", CALIBRATION, "--exec-policy", "serial", "--prefix", str(folder)]
     words += ["--setvar", "Bandwidth.keep=no", "--setvar", "compare=no"]  # what is slower than ever is measured, too
     for suite in SUITES:

@@ -1,4 +1,4 @@
-"""The matrix products of a rank in every mode, what the tuner makes of them, and what a whole step gains by that.
+"""Matrix products of a rank are timed in every mode and tuned; then a whole step shows what it gains by that.
 
     reframe -c suites/kernel_tuning.py --system local -r             two small networks, products and steps
     reframe -c suites/kernel_tuning.py --system frontier             every network of the published series
@@ -14,7 +14,7 @@ on as many devices as x and y have shows what tuning gains (axonn-sc24 V-C).
 from collections.abc import Sequence
 
 import reframe as rfm
-from reframe.core.builtins import parameter, run_after, run_before, variable
+from reframe.core.builtins import run_after, variable
 from reframe.core.exceptions import SanityError
 from reframe.utility import typecheck as typ
 
@@ -24,29 +24,26 @@ from engine.result import choices, metrics
 from engine.result.gate import Outcome, all_of
 from engine.result.matmul import TunedShape
 from engine.result.names import UNTUNED
-from suites.base.point_training import SYSTEM, PointTraining
-from suites.base.ratios import Found, speed_up_figures
-from suites.base.series import points
-
-POINTS = points("kernel_tuning", SYSTEM.name)
+from suites.base.figures import Figures, speed_up_figures
+from suites.base.point_training import SYSTEM, PointTraining, points_of
 
 
 def verdict(shapes: Sequence[TunedShape]) -> tuple[Outcome, str]:
-    """Whether no choice is slower than PyTorch's own ways in the second timing, and of which shape that isn't known."""
+    """Judge whether no choice is slower than PyTorch's own ways in the second timing, and say which shapes are."""
     found = [(choices.by_own(shape), shape) for shape in shapes]
     outcome = all_of(*(contest.outcome for contest, _ in found))
-    told = [
+    reasons = [
         f"what was chosen for {shape.layer}, {shape.m} x {shape.k} by {shape.k} x {shape.n}, takes "
         f"{contest.interval.low:.3f} to {contest.interval.high:.3f} times as long as PyTorch's own modes in the second "
         f"timing, but {choices.SLOWEST:g} is allowed"
         for contest, shape in found
         if contest.outcome == outcome != "pass"
     ]
-    return outcome, "; ".join(told)
+    return outcome, "; ".join(reasons)
 
 
 class OfOneRank(PointTraining):
-    """What a rank of a point computes at once. The engine says on which grid, as it does where the point is trained."""
+    """A test of what one rank computes where a point is trained, on the grid that the engine gives it there."""
 
     study = "kernel_tuning"
     breakdown = False
@@ -56,33 +53,23 @@ class OfOneRank(PointTraining):
 
     @property
     def at_once(self) -> int:
-        """Sequences."""
+        """How many sequences a rank computes at once."""
         return self.micro_batch or self.share
 
     @property
     def share(self) -> int:
-        """Sequences of a rank in a step."""
+        """How many sequences a rank has in a step."""
         return Batch(self.sequences).per_rank(Grid.parse(self.grid))
-
-    @run_before("performance")
-    def choose_figures(self) -> None:
-        self.perf_variables.clear()
-        if not self.is_dry_run():
-            self.add_figures(self.figures())
-
-    def figures(self) -> Found:
-        """(value, unit) by name; one that can't be had is absent, or None."""
-        raise NotImplementedError
 
 
 @rfm.simple_test
 class KernelTuning(OfOneRank):
-    """`engine bench matmul`. A choice that is slower than PyTorch's own in the second timing fails, and so
-    does one of which that timing, with up to four times the rounds, doesn't tell: its reason begins with "undecided".
+    """`engine bench matmul`. A choice that is slower than PyTorch's own in the second timing fails, and so does one
+    that this timing, with up to four times the rounds, doesn't decide: its reason begins with "undecided".
     """
 
     descr = "matrix products of a rank in all modes"
-    point = parameter(POINTS, fmt=lambda point: str(point), loggable=True)
+    point = points_of("kernel_tuning")
 
     @run_after("setup")
     def take_one_accelerator(self) -> None:
@@ -97,28 +84,28 @@ class KernelTuning(OfOneRank):
 
     @property
     def shapes(self) -> list[TunedShape]:
-        """Those that could be timed, as they are in the second timing."""
+        """The shapes that could be timed, as they are in the second timing."""
         return [shape for shape in map(TunedShape.model_validate, self.record["tuning"]["again"]) if shape.times]
 
     def judge(self) -> None:
         if not self.shapes:
             raise SanityError("no product was timed a second time, so nothing tells whether the choice holds")
-        outcome, told = verdict(self.shapes)
+        outcome, reasons = verdict(self.shapes)
         if outcome != "pass":
-            raise SanityError(f"undecided: {told}" if outcome == "undecided" else told)
+            raise SanityError(f"undecided: {reasons}" if outcome == "undecided" else reasons)
 
     @property
     def changes(self) -> bool:
         """Whether any product is computed in another way than PyTorch's."""
         return any(way.chosen and (way.column_major or not way.own) for of in self.shapes for way in of.times)
 
-    def figures(self) -> Found:
+    def figures(self) -> Figures:
         own_s, chosen_s = (
             sum(of.layers * (getattr(of, name) or 0.0) for of in self.shapes) for name in ("own_s", "chosen_s")
         )
         rates = [way.flops_per_s for of in self.shapes for way in of.times if way.chosen]
         held = choices.share_that_holds([choices.by_fastest(shape) for shape in self.shapes])
-        found = {
+        found: Figures = {
             "speed_up": (metrics.speed_up(own_s, chosen_s), "x"),
             "choices_that_hold": (100 * held.low, "%"),
             "undecided_choices": (100 * (held.high - held.low), "%"),
@@ -137,16 +124,16 @@ class KernelTuning(OfOneRank):
 
 @rfm.simple_test
 class TunedStep(OfOneRank):
-    """The engine with its tuner against the engine without, in turns (`engine bench peers`). On one device it is
-    four jobs; on more it is one, which decides nothing: --repeat 3 to 6 do.
+    """The engine with its tuner takes turns with the engine without (`engine bench peers`). On one device it is four
+    jobs; on more it is one, which decides nothing: --repeat 3 to 6 do.
 
-    layers: the network's first blocks, so that two copies fit the devices. always: also where the tuner has left all
-    products as they are, and a step gains nothing by definition; what is measured then is noise, of which processors
-    have enough to be worth a look.
+    layers: how many of the first blocks there are, so that two copies fit the devices. always: whether to measure also
+    where the tuner has left all products as they are, and a step gains nothing by definition; what is measured then is
+    noise, of which processors have enough to be worth a look.
     """
 
     descr = "a step with tuned products against one without"
-    point = parameter(POINTS, fmt=lambda point: str(point), loggable=True)
+    point = points_of("kernel_tuning")
     layers = variable(int, value=2)
     rounds = variable(int, value=6)  # of fewer one job has no interval
     steps_per_round = variable(int, value=2)
@@ -160,7 +147,7 @@ class TunedStep(OfOneRank):
 
     @run_after("setup")
     def take_a_plane(self) -> None:
-        """The devices of one x and y plane: those of z and data compute the same products on other sequences."""
+        """Take the devices of one x and y plane: others compute the same products on other sequences."""
         whole = Grid.parse(self.grid)
         self.plane = Grid(**{axis: whole[axis] for axis in SPLITTING_FEATURES})
         self.num_tasks = self.plane.size
@@ -183,7 +170,7 @@ class TunedStep(OfOneRank):
         if len(contests) != 1 or untuned:
             raise SanityError(f"{len(contests)} contests, {len(untuned)} untuned: it should be one, and tuned")
 
-    def figures(self) -> Found:
+    def figures(self) -> Figures:
         (contest,) = self.record["comparisons"]
         return {
             "tuned_step": (contest["ours_median_s"], "s"),

@@ -1,4 +1,4 @@
-"""The `reframe` command: ReFrame's own, which knows our systems and what to do when no action is given.
+"""The `reframe` command is ReFrame's own, which knows our systems and what to do when no action is given.
 
     reframe -c suites/weak_scaling.py --system frontier
 
@@ -30,7 +30,7 @@ ACTIONS = (
     *("--list-stored-sessions", "--list-stored-testcases", "--describe-stored-sessions", "--describe-stored-testcases"),
     *("--delete-stored-sessions", "--performance-compare", "--detect-host-topology", "--version", "--help"),
 )
-TOLD_OF_A_FIXTURE = ("unique_name", "nodes", "time_limit_s", "node_hours")
+SHOWN_OF_A_FIXTURE = ("unique_name", "nodes", "time_limit_s", "node_hours")
 SHORT_ACTION = re.compile(r"-[Rvq]*[hlLrV]")
 
 
@@ -45,20 +45,20 @@ def main() -> None:
     from reframe.frontend import cli  # after the configuration is chosen, and not for a mistyped system
 
     _refuse_no_tests(cli)
-    _tell_allocations(cli)
+    _show_allocations(cli)
     _skip_unseen_warnings()
     cli.main()
 
 
 def complete(arguments: Sequence[str]) -> list[str]:
-    """The command line with an action, and the environment with our configuration where none is named.
+    """Complete the command line by an action, and the environment by our configuration where none is named.
 
     Says on standard error when it makes the run a dry one. Raises UsageError for an unknown system or a bad file.
     """
     ours = _configure(arguments)
     if ours:
         for name in systems.names():
-            systems.load(name)  # a bad file is told in one sentence here, and by a stack trace in ReFrame
+            systems.load(name)  # a bad file gives one sentence here, and a stack trace in ReFrame
     if not arguments or has_action(arguments):
         return list(arguments)
     wanted = _value(arguments, "--system") or os.environ.get("RFM_SYSTEM")
@@ -75,7 +75,7 @@ def complete(arguments: Sequence[str]) -> list[str]:
 
 
 def _configure(arguments: Sequence[str]) -> bool:
-    """Name our settings in the environment unless others are named; whether ours are among those in force."""
+    """Name our settings in the environment unless others are named; returns whether ours are among those in force."""
     if (given := _value(arguments, "-C", "--config-file")) is not None:
         return Path(given).resolve() == SETTINGS
     if not any(map(os.environ.get, CONFIGURATION)):
@@ -84,7 +84,7 @@ def _configure(arguments: Sequence[str]) -> bool:
 
 
 def has_action(arguments: Sequence[str]) -> bool:
-    """Whether an action is among them; ReFrame accepts unambiguous beginnings of long options."""
+    """Whether the words have an action; ReFrame accepts unambiguous beginnings of long options."""
     words = [word.partition("=")[0] for word in arguments]
     return any(
         SHORT_ACTION.match(word) if not word.startswith("--") else any(a.startswith(word) for a in ACTIONS)
@@ -94,7 +94,7 @@ def has_action(arguments: Sequence[str]) -> bool:
 
 
 def _value(arguments: Sequence[str], *names: str) -> str | None:
-    """The value of an option, the last one given; None if it isn't given."""
+    """The last value that is given to an option; None if it isn't given."""
     found = None
     for position, word in enumerate(arguments):
         name, equals, value = word.partition("=")
@@ -129,7 +129,7 @@ def _refuse_no_tests(cli: Any) -> None:
     cli.Runner, cli.list_checks = Runner, list_some
 
 
-def _tell_allocations(cli: Any) -> None:
+def _show_allocations(cli: Any) -> None:
     """Make ReFrame's lists end with what their tests cost at most, and tests described name the jobs of their fixtures,
     which ReFrame leaves out.
     """
@@ -137,15 +137,15 @@ def _tell_allocations(cli: Any) -> None:
 
     def list_all(testcases: Sequence[Any], printer: Any, *arguments: Any) -> None:
         list_checks(testcases, printer, *arguments)
-        if told := allocation([case.check for case in testcases]):
-            printer.info(f"{told}\n")
+        if sentence := allocation([case.check for case in testcases]):
+            printer.info(f"{sentence}\n")
 
     def describe_all(testcases: Sequence[Any], printer: Any) -> None:
         for case in testcases:
             for check in _ours([case.check]):
                 needed = sorted(_ours(_needed(case)), key=lambda one: str(one.unique_name))
                 fixtures = [one for one in needed if one.is_fixture()]
-                check.fixture_jobs = [{name: getattr(one, name) for name in TOLD_OF_A_FIXTURE} for one in fixtures]
+                check.fixture_jobs = [{name: getattr(one, name) for name in SHOWN_OF_A_FIXTURE} for one in fixtures]
         describe_checks(testcases, printer)
 
     cli.list_checks, cli.describe_checks = list_all, describe_all
@@ -165,12 +165,12 @@ def allocation(checks: Iterable[Any]) -> str | None:
 
 
 def _ours(checks: Iterable[Any]) -> list[Any]:
-    """Those that tell what they take of an allocation (suites/base/allocation.py)."""
+    """The tests that say what they take of an allocation (suites/base/allocation.py)."""
     return [check for check in checks if hasattr(check, "node_hours")]
 
 
 def _needed(case: Any) -> set[Any]:
-    """All tests and fixtures that come before one."""
+    """All tests and fixtures that come before a test case."""
     return {check for other in case.deps for check in (other.check, *_needed(other))}
 
 

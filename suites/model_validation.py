@@ -8,18 +8,16 @@ The report sets the times beside the order that the model gives; `par4d plan --v
 """
 
 import reframe as rfm
-from reframe.core.builtins import parameter
 
-from suites.base.point_training import SYSTEM, PointTraining
-from suites.base.series import points
+from suites.base.point_training import SYSTEM, PointTraining, points_of
 
 
 @rfm.simple_test
 class ModelValidation(PointTraining):
-    """One grid of one job. Activations are computed again where the published runs do so."""
+    """A training of one job on one grid. Activations are computed again where the published runs do so."""
 
     descr = "time per batch of one grid"
     study = "model_validation"
-    point = parameter(points("model_validation", SYSTEM.name), fmt=lambda point: str(point), loggable=True)
+    point = points_of("model_validation")
     checkpoint_activations = SYSTEM.device.kind == "cuda"
     energy = "off"

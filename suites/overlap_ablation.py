@@ -1,4 +1,4 @@
-"""What each way to hide communication gains: none, one after the other added (par4d Fig. 3), and each alone.
+"""What does each way to hide communication gain, with one after the other added (par4d Fig. 3), and alone?
 
     reframe -c suites/overlap_ablation.py --system perlmutter                  one job a point, all variants in turns
     reframe -c suites/overlap_ablation.py --system frontier -n gpt-20b         one model
@@ -7,23 +7,21 @@
 
 `cache` keeps as many blocks as the series says. A flag that has nothing to hide on the grid, such as data where that
 axis has one rank, is left out, and the job's standard error says so. The gains of one job are its own; --repeat 3 to 6
-tell what others would gain.
+say what others would gain.
 """
 
 import reframe as rfm
-from reframe.core.builtins import parameter
 
 from suites.base.ablation import Ablation
 from suites.base.night import Worth
-from suites.base.point_training import SYSTEM
-from suites.base.series import points
+from suites.base.point_training import points_of
 
 
 @rfm.simple_test
 class OverlapAblation(Ablation):
-    """One point of a series, with every variant that its grid has a use for."""
+    """All variants of one point that its grid has a use for."""
 
     descr = "gain of each overlap of communication with compute"
     study = "overlap_ablation"
     worth = Worth.OVERLAPS
-    point = parameter(points("overlap_ablation", SYSTEM.name), fmt=lambda point: str(point), loggable=True)
+    point = points_of("overlap_ablation")

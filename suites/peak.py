@@ -1,17 +1,18 @@
-"""What a device really reaches: matrix products of growing size (axonn-sc24 VI-C), memory bandwidth, launch latency.
+"""What does a device really reach, in matrix products of growing size (axonn-sc24 VI-C), memory and launches?
 
     reframe -c suites/peak.py --system perlmutter
     reframe -c suites/peak.py --system alps -n Peak -P dtype=tf32
 
-On an accelerator one device alone. On processors, which ranks share, that of one rank while as many others do the same
+An accelerator is measured alone. On processors, which ranks share, a rank is measured while as many others do the same
 as a point of the system's weak scaling has.
 """
 
 import reframe as rfm
-from reframe.core.builtins import parameter, performance_function, run_after, run_before, variable
+from reframe.core.builtins import parameter, run_after, run_before, variable
 from reframe.utility import typecheck as typ
 
 from suites.base.engine_test import EngineTest
+from suites.base.figures import Figures
 from suites.base.night import NIGHTLY, Worth
 from suites.base.point_training import SYSTEM, too_many_ranks
 from suites.base.series import CALIBRATION, points
@@ -30,10 +31,10 @@ DTYPES = [
 
 
 class DeviceTest(EngineTest):
-    """One of `engine bench`'s measurements of a device, on so many ranks at once.
+    """A measurement of a device by `engine bench`, on so many ranks at once.
 
-    time_budget_s: what would take longer is left out; unless set, what the device takes for the largest matrices. Of
-    several numbers of ranks and formats the one that a training takes is measured every night.
+    time_budget_s: what would take longer is left out; by default the largest matrices get done. Of several numbers of
+    ranks and formats the one that a training takes is measured every night.
     """
 
     study = "peak"
@@ -51,7 +52,7 @@ class DeviceTest(EngineTest):
             self.tags = self.tags | self.tags_of_the_usual
 
     def is_usual(self) -> bool:
-        """Whether trainings are, whose figures the performance model takes, too."""
+        """Whether the trainings whose figures the performance model takes have as many ranks."""
         return self.device == "cuda" or self.ranks == CALIBRATED.devices
 
     @run_before("setup")
@@ -60,20 +61,15 @@ class DeviceTest(EngineTest):
             self.skip(reason)
 
     def budget(self) -> list[str]:
-        """The engine's words for it."""
+        """The engine's option for the time budget."""
         budget_s = TIME_BUDGET_S[self.device] if self.time_budget_s is None else self.time_budget_s
         return ["--time-budget", f"{budget_s:g}"]
-
-    @run_before("performance")
-    def measure_nothing_in_a_dry_run(self) -> None:
-        if self.is_dry_run():
-            self.perf_variables.clear()
 
 
 @rfm.simple_test
 class Peak(DeviceTest):
-    """`engine bench gemm`. dtype: every one that the device has a peak of; TF32 only where -P asks for it. sizes: ""
-    takes what the device needs to reach it.
+    """`engine bench gemm`. dtype: each that the device has a peak of; TF32 only where -P asks for it. sizes: "" takes
+    those that the device needs to reach its peak.
     """
 
     descr = "GEMM peak of one device"
@@ -90,14 +86,13 @@ class Peak(DeviceTest):
         words += ["--device", self.device]
         return [*words, *self.budget()]
 
-    @performance_function("flop/s")
-    def best_flops_per_s(self) -> float:
-        return float(self.record["best_flops_per_s"])
+    def figures(self) -> Figures:
+        return {"best_flops_per_s": (self.record["best_flops_per_s"], "flop/s")}
 
 
 @rfm.simple_test
 class MemoryBandwidth(DeviceTest):
-    """`engine bench memory`: of each kernel of STREAM the best repeat. array_bytes: 0 is the engine's default."""
+    """`engine bench memory`: the best repeat of each kernel of STREAM. array_bytes: 0 is the engine's default."""
 
     descr = "memory bandwidth of one device"
     worth = Worth.MEMORY
@@ -107,31 +102,13 @@ class MemoryBandwidth(DeviceTest):
         words = ["bench", "memory", "--device", self.device, *self.budget()]
         return [*words, "--array-size", str(self.array_bytes)] if self.array_bytes else words
 
-    def best(self, name: str) -> float:
-        """Bytes/s of a kernel."""
-        (kernel,) = (kernel for kernel in self.record["stream"]["kernels"] if kernel["name"] == name)
-        return float(kernel["best_bytes_per_s"])
-
-    @performance_function("B/s")
-    def copy(self) -> float:
-        return self.best("copy")
-
-    @performance_function("B/s")
-    def scale(self) -> float:
-        return self.best("scale")
-
-    @performance_function("B/s")
-    def add(self) -> float:
-        return self.best("add")
-
-    @performance_function("B/s")
-    def triad(self) -> float:
-        return self.best("triad")
+    def figures(self) -> Figures:
+        return {kernel["name"]: (kernel["best_bytes_per_s"], "B/s") for kernel in self.record["stream"]["kernels"]}
 
 
 @rfm.simple_test
 class LaunchLatency(DeviceTest):
-    """`engine bench latency`: seconds of a tiny operator, the median."""
+    """`engine bench latency`: the median time of a tiny operator, for each way to launch it."""
 
     descr = "launch latency of one device"
     worth = Worth.LAUNCHES
@@ -140,23 +117,5 @@ class LaunchLatency(DeviceTest):
     def options(self) -> list[str]:
         return ["bench", "latency", "--device", self.device]
 
-    def medians(self) -> dict[str, float]:
-        """Of every way to launch that the device has."""
-        return {launched["name"]: launched["median_s"] for launched in self.record["launches"]}
-
-    @run_before("performance")
-    def choose_figures(self) -> None:
-        for name in set(self.perf_variables) - set(self.medians() if self.record else ()):
-            del self.perf_variables[name]
-
-    @performance_function("s")
-    def dispatch(self) -> float:
-        return self.medians()["dispatch"]
-
-    @performance_function("s")
-    def completion(self) -> float:
-        return self.medians()["completion"]
-
-    @performance_function("s")
-    def graph(self) -> float:
-        return self.medians()["graph"]
+    def figures(self) -> Figures:
+        return {launched["name"]: (launched["median_s"], "s") for launched in self.record["launches"]}

@@ -1,4 +1,4 @@
-"""The engine's step time by that of other people's parallelism, on the same ranks.
+"""The engine's step time is compared with that of other people's parallelism, on the same ranks.
 
     reframe -c suites/peers.py --system vcluster -n 'peer=(fsdp2|hsdp)' --repeat 3 -r
     reframe -c suites/peers.py --system local -S rounds=12
@@ -18,10 +18,9 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.peers.registry import COMPARISONS
+from suites.base.contest import OneContest
 from suites.base.engine_test import EngineTest
-from suites.base.point_training import SYSTEM, OfSeries
-from suites.base.ratios import check_one_contest, contest_figures
-from suites.base.series import points
+from suites.base.point_training import OfSeries, points_of
 from suites.base.training import Refused
 
 
@@ -41,16 +40,15 @@ def no_match(name: str, grid: str, model: str) -> str | None:
 
 
 @rfm.simple_test
-class Peers(OfSeries, EngineTest):
+class Peers(OneContest, OfSeries, EngineTest):
     """One contest on one grid. device: as of every test; the number format is the series'."""
 
     descr = "step time against another way to train the same network"
     study = "peers"
     peer = parameter(sorted(COMPARISONS), type=str, loggable=True)
-    point = parameter(points("peers", SYSTEM.name), fmt=lambda point: str(point), loggable=True)
+    point = points_of("peers")
     model = variable(str, value="", loggable=True)
     rounds = variable(int, value=6)  # of fewer one job has no interval
-    steps_per_round = variable(int, value=2)
 
     @run_before("setup")
     def leave_out_what_has_no_match(self) -> None:
@@ -62,15 +60,3 @@ class Peers(OfSeries, EngineTest):
         words += ["--batch-size", str(self.point.sequences), "--precision", self.point.series.precision]
         words += ["--device", self.device, *self.device_memory_options, "--rounds", str(self.rounds)]
         return [*words, "--steps-per-round", str(self.steps_per_round)]
-
-    def judge(self) -> None:
-        """The engine has found both sides' losses equal before it timed them. Raises SanityError."""
-        check_one_contest(self.record)
-
-    @run_before("performance")
-    def choose_figures(self) -> None:
-        """A dry run measures nothing."""
-        self.perf_variables.clear()
-        if not self.is_dry_run() and self.record["comparisons"]:
-            (contest,) = self.record["comparisons"]
-            self.add_figures(contest_figures(contest))

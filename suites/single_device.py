@@ -1,5 +1,5 @@
-"""The engine on one device against plain PyTorch, torch.compile and Hugging Face's transformers: the same model, batch,
-number format and machine, in turns in one job; two that a device can't hold at once go one after the other.
+"""On one device the engine takes turns with plain PyTorch, torch.compile and Hugging Face's transformers in one job:
+the model, batch, number format and machine are the same. Two that a device can't hold at once go one after the other.
 
     reframe -c suites/single_device.py --system local -r
     reframe -c suites/single_device.py --system perlmutter -n llama
@@ -12,26 +12,26 @@ jobs by itself, four unless the series or -S jobs says otherwise; the report dec
 """
 
 import reframe as rfm
-from reframe.core.builtins import parameter, run_after, run_before, variable
+from reframe.core.builtins import run_after, run_before, variable
 from reframe.core.exceptions import SanityError
 from reframe.utility import typecheck as typ
 
 from engine.errors import UsageError
 from engine.models.catalogue import lookup
-from engine.result.peers import Compared, PeersResult, Speed, parse, peak_bytes, speed
+from engine.result.peers import PeersResult, Speed, parse, peak_bytes, speed
 from suites.base.engine_test import EngineTest
-from suites.base.point_training import SYSTEM, OfSeries
-from suites.base.series import points
+from suites.base.figures import Figures, percent
+from suites.base.point_training import OfSeries, points_of
 from suites.base.training import Refused
 
 
 @rfm.simple_test
 class SingleDevice(OfSeries, EngineTest):
-    """All contests of one model. device: as of every test; jobs and rounds: those of the series, unless set."""
+    """All contests of one model. jobs, rounds: by default as many as the series says."""
 
     descr = "one device against other ways to train the same network"
     study = "single_device"
-    point = parameter(points("single_device", SYSTEM.name), fmt=lambda point: str(point), loggable=True)
+    point = points_of("single_device")
     peers = variable(typ.List[str], value=["plain", "compile", "transformers"], loggable=True)
     model = variable(str, value="", loggable=True)
     jobs = variable(int, value=0)
@@ -74,39 +74,28 @@ class SingleDevice(OfSeries, EngineTest):
             reasons = "; ".join(f"{asked.peer}: {asked.missing}" for asked in result.contests)
             raise SanityError(f"no contest could be held: {reasons}")
 
-    @run_before("performance")
-    def take_figures(self) -> None:
-        """Of the engine, and of each peer that there was a contest with. A dry run measures nothing."""
-        if self.is_dry_run():
-            return
-        result = self.result
-        found: dict[str, tuple[float | None, str]] = {}
-        for contest in result.comparisons:
-            ours, peers = _speed(result, contest.ours_median_s), _speed(result, contest.peer_median_s)
-            found |= {"engine_tokens_per_s": (ours.tokens_per_s, "tokens/s")}
-            found |= {
-                "engine_mfu": (_percent(ours.mfu), "%"),
-                "engine_of_empirical": (_percent(ours.of_empirical), "%"),
-            }
-            found |= {f"{contest.peer}_tokens_per_s": (peers.tokens_per_s, "tokens/s")}
-            found |= _ratios(contest)
+    def figures(self) -> Figures:
+        """The speed and memory of the engine, and of each peer that there was a contest with."""
+        found: Figures = {}
+        for contest in self.result.comparisons:
+            ours, peers = _speed(self.result, contest.ours_median_s), _speed(self.result, contest.peer_median_s)
             our_bytes, peer_bytes = peak_bytes(contest.measured)
-            found |= {"engine_memory": (our_bytes, "B"), f"{contest.peer}_memory": (peer_bytes, "B")}
-        self.add_figures(found)
+            pair, peer = contest.paired, contest.peer
+            assert pair is not None
+            found |= {
+                "engine_tokens_per_s": (ours.tokens_per_s, "tokens/s"),
+                "engine_mfu": (percent(ours.mfu), "%"),
+                "engine_of_empirical": (percent(ours.of_empirical), "%"),
+                "engine_memory": (our_bytes, "B"),
+                f"{peer}_tokens_per_s": (peers.tokens_per_s, "tokens/s"),
+                f"{peer}_memory": (peer_bytes, "B"),
+                f"{peer}_paired_ratio": (pair.ratio, "x"),
+                f"{peer}_paired_ratio_low": (pair.low, "x"),
+                f"{peer}_paired_ratio_high": (pair.high, "x"),
+            }
+        return found
 
 
 def _speed(result: PeersResult, step_s: float) -> Speed:
     assert result.work is not None
     return speed(result.work, result.peaks, 1, step_s)
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
-
-
-def _ratios(contest: Compared) -> dict[str, tuple[float | None, str]]:
-    """The engine's step time by the peer's, paired by round, and its interval where it is known."""
-    pair = contest.paired
-    assert pair is not None
-    parts = {"paired_ratio": pair.ratio, "paired_ratio_low": pair.low, "paired_ratio_high": pair.high}
-    return {f"{contest.peer}_{part}": (value, "x") for part, value in parts.items()}

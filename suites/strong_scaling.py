@@ -1,4 +1,4 @@
-"""Strong scaling: one model on more and more devices, and how long a whole training would take on each number.
+"""Strong scaling trains one model on more and more devices: how long would a whole training take on each number?
 
     reframe -c suites/strong_scaling.py --system frontier                   all points of the system
     reframe -c suites/strong_scaling.py --system frontier -n gpt-80b        those of one model (axonn-sc24 VII-C)
@@ -10,33 +10,27 @@ axonn-ipdps22 VI-D); a series that names no number has none. Efficiency relates 
 """
 
 import reframe as rfm
-from reframe.core.builtins import parameter, performance_function, run_before
 
 from engine.result import metrics
-from suites.base.point_training import SYSTEM, PointTraining
-from suites.base.series import points
+from suites.base.figures import Figures
+from suites.base.point_training import PointTraining, points_of
 
 DAY_S = 86400
 
 
 @rfm.simple_test
 class StrongScaling(PointTraining):
-    """One point of a series. The same training on more devices, so the ideal is a time that falls as they grow."""
+    """One point of a series. It is the same training on more devices, so the ideal time falls as they grow."""
 
     descr = "strong scaling of training"
     study = "strong_scaling"
-    point = parameter(points("strong_scaling", SYSTEM.name), fmt=lambda point: str(point), loggable=True)
+    point = points_of("strong_scaling")
 
-    @run_before("performance")
-    def leave_out_a_solution_never_asked_for(self) -> None:
-        if not self.is_dry_run() and self.point.series.token_budget is None:
-            del self.perf_variables["time_to_solution"]
-
-    @performance_function("days")
-    def time_to_solution(self) -> float:
-        assert self.point.series.token_budget is not None
-        rate = float(self.record["summary"]["tokens_per_s"])
-        return metrics.time_to_solution(self.point.series.token_budget, rate) / DAY_S
+    def figures(self) -> Figures:
+        """A series without a budget of tokens has no time to solution."""
+        budget, rate = self.point.series.token_budget, float(self.record["summary"]["tokens_per_s"])
+        days = None if budget is None else metrics.time_to_solution(budget, rate) / DAY_S
+        return super().figures() | {"time_to_solution": (days, "days")}
 
     def labels(self) -> dict[str, str]:
         budget = self.point.series.token_budget

@@ -1,4 +1,4 @@
-"""Validation: a small GPT trained on real text, serially and on 2x2x2x2 with every axis active (par4d VII-A).
+"""Validation trains a small GPT on real text, serially and on 2x2x2x2 with every axis active (par4d VII-A).
 
 Both runs start from the same weights and see the same samples, so their loss curves must be the same but for rounding.
 The virtual cluster has eight ranks, of which each of three axes takes two.
@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import reframe as rfm
-from reframe.core.builtins import fixture, performance_function
+from reframe.core.builtins import fixture
 from reframe.core.exceptions import SanityError
 
 from engine.grid import Grid
 from engine.result import metrics
 from suites.base.corpus import Corpus
 from suites.base.curves import apart
+from suites.base.figures import Figures
 from suites.base.night import NIGHTLY, Worth
 from suites.base.point_training import SYSTEM
 from suites.base.training import Training
@@ -22,8 +23,9 @@ from suites.base.training import Training
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What is trained. micro_batch: sequences at once, so that a larger network given by -S fits one device too.
-    serial_limit: of the reference's time; limit: of that on all ranks.
+    """What is trained. micro_batch: how many sequences at once, so that a larger network of -S fits one device too.
+
+    serial_limit: the time limit of the reference. limit: that of the training on all ranks.
     """
 
     model: str
@@ -53,7 +55,7 @@ GRID = "2x1x2x2" if SYSTEM.name == "vcluster" else "2x2x2x2"
 
 
 class Text(Corpus):
-    """The corpus, with as many tokens as the network of the recipe knows."""
+    """The corpus with as many tokens as the network of the recipe knows."""
 
     vocabulary = RECIPE.vocabulary
 
@@ -76,7 +78,7 @@ class LossCurve(Training):
 
 
 class SerialCurve(LossCurve):
-    """The reference: one rank, where the engine is the serial model."""
+    """The reference has one rank, on which the engine is the serial model."""
 
     descr = "loss curve of serial training"
     num_tasks = 1
@@ -102,9 +104,9 @@ class Validation(LossCurve):
         if reason := apart(_losses(self.record), _losses(self.serial.record), self.precision):
             raise SanityError(f"the loss curves of {self.grid} and of serial training {reason}")
 
-    @performance_function("1")
-    def max_relative_difference(self) -> float:
-        return metrics.curve_difference(_losses(self.record), _losses(self.serial.record))[0]
+    def figures(self) -> Figures:
+        difference, _ = metrics.curve_difference(_losses(self.record), _losses(self.serial.record))
+        return super().figures() | {"max_relative_difference": (difference, "1")}
 
 
 def _losses(record: dict[str, Any]) -> list[float]:

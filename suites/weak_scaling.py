@@ -1,4 +1,4 @@
-"""Weak scaling: the published series of this system (axonn-sc24 Table III), or tiny models on one machine.
+"""Weak scaling trains the published series of this system (axonn-sc24 Table III), or tiny models on one machine.
 
     reframe -c suites/weak_scaling.py --system frontier              all points of the system
     reframe -c suites/weak_scaling.py --system frontier -t nightly   what runs every night, on four nodes
@@ -11,34 +11,32 @@ relates points to each other: the report has it.
 """
 
 import reframe as rfm
-from reframe.core.builtins import fixture, parameter, run_after
+from reframe.core.builtins import fixture, run_after
 from reframe.core.exceptions import PerformanceError
 
 from suites.base.corpus import Corpus
 from suites.base.night import Worth
-from suites.base.point_training import SYSTEM, PointTraining
-from suites.base.series import points
+from suites.base.point_training import SYSTEM, PointTraining, points_of
 from suites.base.targets import published_rate, unreached
 from suites.base.training import SYNTHETIC
 
-POINTS = points("weak_scaling", SYSTEM.name)
 ON_TEXT = SYSTEM.device.kind == "cpu"  # elsewhere data is made up unless a corpus is given
 
 
 @rfm.simple_test
 class WeakScaling(PointTraining):
-    """One point of a series. Constant work per device, so the ideal is a constant time per iteration."""
+    """One point of a series. The work per device is constant, so the ideal time per iteration is, too."""
 
     descr = "weak scaling of training"
     study = "weak_scaling"
     worth = Worth.TRAINING
-    point = parameter(POINTS, fmt=lambda point: str(point), loggable=True)
+    point = points_of("weak_scaling")
     if ON_TEXT:
         text = fixture(Corpus, scope="session")
 
     @run_after("performance")
     def reach_what_is_published(self) -> None:
-        """Where it isn't known what these jobs usually measure here. Raises PerformanceError."""
+        """Apply where it isn't known what these jobs usually measure here. Raises PerformanceError."""
         if self.is_dry_run() or self.referenced or not self.compare:
             return
         published = published_rate(self.system.name, self.series, self.num_tasks)

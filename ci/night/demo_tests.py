@@ -9,8 +9,8 @@ import os
 import reframe as rfm
 from reframe.core.builtins import parameter, run_after, run_before
 
-from engine.result.links import Links
 from suites import bandwidth, peak
+from suites.base.figures import Figures
 from suites.base.training import Training
 
 
@@ -25,9 +25,9 @@ class Bandwidth(bandwidth.Bandwidth):
     def take_whole_nodes(self) -> None:
         self.num_tasks = 2
 
-    def figures_of(self, links: Links) -> dict[str, tuple[float | None, str]]:
+    def figures(self) -> Figures:
         """The bandwidth of the collective that sends both ways all the time."""
-        (ring,) = links.alone
+        (ring,) = self.links.alone
         return {"all_reduce": (next(one.bytes_per_s for one in ring.times if one.kind == "all_reduce"), "B/s")}
 
 

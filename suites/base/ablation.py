@@ -1,32 +1,32 @@
-"""What studies of overlap share: one job a point, in which the engine's variants take turns (engine bench overlap).
+"""Studies of overlap have one job a point, in which the engine's variants take turns (`engine bench overlap`).
 
 Figures are named for the flags of a variant, such as speed_up_oar_ors and hidden_oar_ors. A speed-up over none is the
 median of the rounds' ratios; _low and _high are the ends of its interval of confidence 0.95, which is over the rounds
-of that job, takes six of them, and speaks of no other job. The report's is over jobs: three to six (--repeat) tell.
+of that job, takes six of them, and speaks of no other job. The report's is over jobs: three to six (--repeat) do.
 """
 
 import math
 from typing import Any
 
-from reframe.core.builtins import run_after, run_before, variable
+from reframe.core.builtins import run_after, variable
 from reframe.core.exceptions import SanityError
 
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.overlap.flags import Overlap
 from engine.training.ablation import candidates, comparable
+from suites.base.figures import Figures, percent, speed_up_figures
 from suites.base.point_training import PointTraining
-from suites.base.ratios import Found, speed_up_figures
 from suites.base.training import Refused
 
 LEARNING_RATE = 1e-6
-"""So small that no step changes the network much: without clipping a long ablation might diverge otherwise, which would
-end the job and lose what it has measured. Times don't depend on it.
+"""It is so small that no step changes the network much: without clipping a long ablation might diverge otherwise, which
+would end the job and lose what it has measured. Times don't depend on it.
 """
 OF_THE_LIMIT = 0.8
-"""Of a job's time limit, what its rounds may fill: the rest is for ranks that start late, and for the result."""
+"""Rounds may fill this part of a job's time limit: the rest is for ranks that start late, and for the result."""
 FEWEST_ROUNDS = 3
-"""From which a median says something."""
+"""A median of fewer says nothing."""
 
 
 class Ablation(PointTraining):
@@ -49,7 +49,7 @@ class Ablation(PointTraining):
 
     @run_after("setup")
     def refuse_where_there_is_nothing_to_hide(self) -> None:
-        """Before the job waits in a queue, by the engine's own rules. Raises Refused."""
+        """Apply the engine's own rules before the job waits in a queue. Raises Refused."""
         wanted = candidates(Overlap.parse(self.overlap), [Overlap.parse(variant) for variant in self.variants()])
         try:
             comparable(wanted, Grid.parse(self.grid), checkpointed=self.checkpoint_activations)
@@ -60,7 +60,7 @@ class Ablation(PointTraining):
         return []
 
     def variants(self) -> list[str]:
-        """What is compared with none; the engine's choice if it is empty."""
+        """The variants that are compared with none; if there are none the engine chooses."""
         return []
 
     def options(self) -> list[str]:
@@ -84,26 +84,19 @@ class Ablation(PointTraining):
                 f"only {done} of {self.rounds} rounds fitted the job's time limit, but {fewest} are needed"
             )
 
-    @run_before("performance")
-    def choose_figures(self) -> None:
-        self.perf_variables.clear()
-        if self.is_dry_run():
-            return
-        for variant in self.record["variants"]:
-            self.add_figures(figures(variant))
+    def figures(self) -> Figures:
+        return {name: figure for variant in self.record["variants"] for name, figure in figures_of(variant).items()}
 
 
-def figures(variant: dict[str, Any]) -> Found:
-    """(value, unit) by name of what a variant of a result has; a figure that can't be had is absent, or None."""
+def figures_of(variant: dict[str, Any]) -> Figures:
+    """The figures of one variant of a result."""
     own = "_".join(word.partition("=")[0] for word in variant["overlap"].split(","))
-    found: Found = {f"time_{own}": (variant["time_per_iteration_s"], "s")}
+    breakdown = variant["breakdown"] or {}
+    found: Figures = {f"time_{own}": (variant["time_per_iteration_s"], "s")}
     if ratio := variant["over_none"]:
         found |= speed_up_figures(f"speed_up_{own}", ratio)
-    where = variant["breakdown"] or {}
-    if (hidden := where.get("share_hidden")) is not None:
-        found[f"hidden_{own}"] = (100 * hidden, "%")
-    if bound := where.get("bound"):
-        found[f"step_by_bound_{own}"] = (bound["step_by_bound"], "x")
-    if (share := variant["share_of_greatest_gain"]) is not None:
-        found[f"share_of_greatest_gain_{own}"] = (100 * share, "%")
-    return found
+    return found | {
+        f"hidden_{own}": (percent(breakdown.get("share_hidden")), "%"),
+        f"step_by_bound_{own}": ((breakdown.get("bound") or {}).get("step_by_bound"), "x"),
+        f"share_of_greatest_gain_{own}": (percent(variant["share_of_greatest_gain"]), "%"),
+    }

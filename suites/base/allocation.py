@@ -1,4 +1,4 @@
-"""What a test's job takes of an allocation: nodes, and for how long at most."""
+"""A test's job takes nodes of an allocation, for some time at most."""
 
 import reframe as rfm
 from reframe.core.builtins import loggable, run_after, run_before, variable
@@ -8,16 +8,16 @@ import systems
 
 LONGEST_COLLECTIVE_S, OF_LIMIT_TO_A_COLLECTIVE = 300, 0.25
 LONGEST_MEETING_S, OF_LIMIT_TO_MEET = 1200, 0.5
-"""How long ranks, and sides of a contest, are waited for, at most and of their job's time: NCCL takes another minute to
-give up.
+"""Ranks, and sides of a contest, are waited for so many seconds at most, and for such a part of their job's time: NCCL
+takes another minute to give up.
 """
 
 
 class Allocation(rfm.RegressionTestPlugin):
     """A test whose job is one of a system.
 
-    nodes: as many as its ranks fill, and none for what runs beside ReFrame; a test may take it for what it is to fill.
-    fixture_jobs: what its fixtures take, filled where --describe tells all of a test (launcher.py).
+    nodes: as many as its ranks fill, and none for what runs beside ReFrame; a test may set it to fill so many.
+    fixture_jobs: what its fixtures take, which --describe fills in (launcher.py).
     """
 
     nodes = variable(int, value=0, loggable=True)
@@ -36,24 +36,24 @@ class Allocation(rfm.RegressionTestPlugin):
 
     @property
     def ranks_of_a_node(self) -> int | None:
-        """None for all of them."""
+        """How many ranks a node has; None for all of them."""
         return None
 
     @run_after("init", always_last=True)
     @run_before("run")
     def count_nodes(self) -> None:
-        """Before the run again: what a test's setup asks for may have fewer ranks."""
+        """The run counts again, as a test's setup may have asked for fewer ranks."""
         self.nodes = 0 if self.local else -(-self.num_tasks // (self.ranks_of_a_node or self.num_tasks))
 
     @loggable  # type: ignore[prop-decorator]
     @property
     def time_limit_s(self) -> float:
-        """Of the job: its own, or that of the partition."""
+        """The job's own time limit, or that of the partition."""
         return float(systems.seconds(self.partition.time_limit) if self.time_limit is None else self.time_limit)
 
     @property
     def timeout_options(self) -> list[str]:
-        """Of every command: one that hangs has told why before its job's time is over."""
+        """Time-outs for every command, so that one that hangs says why before its job's time is over."""
         limit_s = self.time_limit_s
         collective_s = min(LONGEST_COLLECTIVE_S, int(limit_s * OF_LIMIT_TO_A_COLLECTIVE))
         meeting_s = min(LONGEST_MEETING_S, int(limit_s * OF_LIMIT_TO_MEET))
@@ -62,5 +62,5 @@ class Allocation(rfm.RegressionTestPlugin):
     @loggable  # type: ignore[prop-decorator]
     @property
     def node_hours(self) -> float:
-        """At most."""
+        """The most that the job can take."""
         return self.nodes * self.time_limit_s / 3600

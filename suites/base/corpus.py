@@ -1,4 +1,4 @@
-"""Real text that is on every machine: the standard library of the running Python, as a corpus."""
+"""The corpus is real text that every machine has: the standard library of the running Python."""
 
 import shlex
 import sys
@@ -16,9 +16,9 @@ FOLDER = "corpus"
 
 
 class Corpus(Allocation, rfm.RunOnlyRegressionTest):
-    """A fixture: `engine data prepare` as a job of its own; beside ReFrame where a job would take a node of GPUs.
+    """A fixture that runs `engine data prepare` in a job; beside ReFrame where a job would take a node of GPUs.
 
-    vocabulary: tokens, at most as many as the model knows. most_bytes: of text that is read.
+    vocabulary: how many tokens there are, at most as many as the model knows. most_bytes: how much text is read.
     """
 
     vocabulary = variable(int, value=2048)
@@ -30,23 +30,14 @@ class Corpus(Allocation, rfm.RunOnlyRegressionTest):
 
     @property
     def folder(self) -> str:
-        """Where the corpus is, for --data."""
+        """The folder of the corpus, for --data."""
         return str(Path(self.stagedir, FOLDER))
 
     @run_before("run")
     def write_command(self) -> None:
         source = sysconfig.get_path("stdlib")
         self.executable = shlex.quote(self.python)
-        self.executable_opts = [
-            "-m",
-            "engine",
-            "data",
-            "prepare",
-            "--source",
-            shlex.quote(source),
-            "--out",
-            FOLDER,
-        ]
+        self.executable_opts = ["-m", "engine", "data", "prepare", "--source", shlex.quote(source), "--out", FOLDER]
         self.executable_opts += ["--vocab-size", str(self.vocabulary), "--max-bytes", str(self.most_bytes)]
 
     @sanity_function

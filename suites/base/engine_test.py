@@ -1,10 +1,9 @@
-"""What all tests share: one engine command as one job, and its result.json as the test's outcome."""
+"""Every test runs one engine command as one job, whose result.json is the test's outcome."""
 
 import json
 import re
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from reframe.utility.sanity import make_performance_function
 
 from suites.base import staging
 from suites.base.allocation import Allocation
+from suites.base.figures import Figures
 from suites.base.night import Worth
 from suites.base.transport import mismatch
 from systems import SystemFileError, references
@@ -38,7 +38,7 @@ def last_words(stderr: str) -> str:
 
 
 def scheduler_says(state: str | None, stderr: str) -> str | None:
-    """Why the scheduler ended a job, in its own words or by the job's state; None if it did not."""
+    """Why the scheduler ended a job, in its own words or by the job's state; None if it didn't."""
     if words := SCHEDULERS_WORDS.findall(stderr):
         return str(min(words, key=lambda line: "CANCELLED" in line)).strip("* ")  # which follows from another, if any
     return state if state in ENDED_BY_THE_SCHEDULER else None
@@ -47,10 +47,10 @@ def scheduler_says(state: str | None, stderr: str) -> str | None:
 class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
     """Runs `python -m engine ...` with one rank a device. A subclass gives the study's name and the options.
 
-    device: cpu or cuda; unless set, what the system's devices are. ranks_per_node: at most, unless its devices are
-    fewer. staged: whether ranks run from a folder of their own node (staging.py). record: the whole result, so that
-    ReFrame's run report and database suffice to rebuild a report. worth: to a night, as suites/base/night.py has it.
-    compare: whether what is slower than usual fails. referenced: the figures of which is known what is usual.
+    device: cpu or cuda; by default what the system's devices are. ranks_per_node: the most that a node gets. staged:
+    whether ranks run from a folder of their own node (staging.py). record: the whole result, so that ReFrame's run
+    report and database suffice to rebuild a report. worth: see night.py. compare: whether what is slower than usual
+    fails. referenced: the figures whose usual values are known.
     """
 
     valid_systems = ["*"]
@@ -76,7 +76,7 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
         raise NotImplementedError
 
     def labels(self) -> dict[str, str]:
-        """What a report tells this result from others by."""
+        """The labels by which a report knows this result from others."""
         return {
             "study": self.study,
             "system": self.current_system.name,
@@ -94,13 +94,13 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
 
     @property
     def device_memory_options(self) -> list[str]:
-        """Bytes of a device, where its file tells."""
+        """The memory of a device, where its file has it."""
         memory = self.system.device.memory_bytes
         return ["--device-memory", f"{memory.value:.0f}"] if memory else []
 
     @property
     def ranks_of_a_node(self) -> int | None:
-        """As many as may be there; where they don't divide the ranks, as many as do. None for an unknown node."""
+        """As many ranks as a node may have, or fewer that divide all ranks; None for an unknown node."""
         devices = self.system.node.devices
         if devices is None:
             return None
@@ -109,7 +109,7 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
 
     @property
     def fills_its_nodes(self) -> bool:
-        """Whether there is a rank for each of their devices."""
+        """Whether there is a rank for each device of its nodes."""
         devices = self.system.node.devices
         return devices is not None and self.ranks_of_a_node == devices.value
 
@@ -134,7 +134,7 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
 
     @run_before("run")
     def run_from_the_nodes_own_folder(self) -> None:
-        """Where that is asked for. Raises CantStage."""
+        """Stage where that is asked for. Raises NotStaged."""
         if self.staged:
             self.prerun_cmds += [staging.command(self.partition, dry=self.is_dry_run())]
             self.executable = staging.PYTHON
@@ -157,9 +157,16 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
         self.judge()
         return True
 
+    @run_before("performance")
+    def take_figures(self) -> None:
+        """Hand the figures to ReFrame. A dry run measures nothing."""
+        for name, (value, unit) in ({} if self.is_dry_run() else self.figures()).items():
+            if value is not None:
+                self.perf_variables[name] = make_performance_function(lambda value=value: float(value), unit)
+
     @run_before("performance", always_last=True)
     def take_references(self) -> None:
-        """What these jobs usually measure on this machine, where that is known, in place of published targets.
+        """Compare with what these jobs usually measure on this machine, where that is known.
 
         A fixture has none: where it failed for being slow, ReFrame would run no test that needs it.
         """
@@ -185,7 +192,7 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
 
     @run_after("performance")
     def miss_no_figure(self) -> None:
-        """A figure with a reference that is no longer measured is told, and not green. Raises PerformanceError."""
+        """Fail if a figure that has a reference is no longer measured. Raises PerformanceError."""
         measured = {name.split(":")[-1] for name in self.perfvalues}
         if missing := sorted({*self.referenced} - measured):
             raise PerformanceError(
@@ -193,11 +200,9 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
                 f"anew by `par4d reference make --system {self.system.name}`"
             )
 
-    def add_figures(self, found: Mapping[str, tuple[float | None, str]]) -> None:
-        """Add (value, unit) by name to what the test measures; None is not measured, and absent."""
-        for name, (value, unit) in found.items():
-            if value is not None:
-                self.perf_variables[name] = make_performance_function(lambda value=value: float(value), unit)
-
     def judge(self) -> None:
-        """What else the record of a good run has to show. Raises SanityError."""
+        """Check what else the record of a good run has to show. Raises SanityError."""
+
+    def figures(self) -> Figures:
+        """What a good run measures; a figure that isn't known is absent from ReFrame's."""
+        return {}

@@ -1,4 +1,4 @@
-"""Results of suites as the store of measured systems keeps them (systems/store.py)."""
+"""Results of suites become what the store of measured systems keeps (systems/store.py)."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,7 +12,7 @@ from systems import store
 
 
 def links_of(result: Result) -> store.Measured:
-    """A result of suites/bandwidth.py as the store has it, in five digits.
+    """Make what the store keeps, in five digits, of a result of suites/bandwidth.py.
 
     Between nodes the ring of all of them counts.
     """
@@ -23,10 +23,10 @@ def links_of(result: Result) -> store.Measured:
         return {f"{rings.apart}x{rings.ranks}": short(rings.bytes_per_s) for rings in several}
 
     def kinds(rings: Rings) -> store.Kinds:
-        """The largest message of a kind is the first of its times."""
+        """The rates of the largest messages, which are the first of each kind."""
         return {one.kind: short(one.bytes_per_s) for one in reversed(rings.times)}
 
-    options = [f"--{name.removesuffix('_s').replace('_', '-')} {value}" for name, value in _told(result)]
+    options = [f"--{name.removesuffix('_s').replace('_', '-')} {value}" for name, value in _given(result)]
     inter = None
     if links.fitted:
         inter = store.Between(
@@ -64,23 +64,23 @@ def superseded(before: store.Measured, found: store.Measured) -> str | None:
     if before.performance is not None and before.source.device == found.source.device:
         return "its calibration was fitted to the links that it has; par4d calibrate measures both anew"
     if before.inter is not None and found.inter is None:
-        return "one node tells nothing of links between nodes"
+        return "one node says nothing of links between nodes"
     return None
 
 
 def short(value: float) -> float:
-    """In five digits."""
+    """The value in five digits."""
     return float(f"{value:.5g}")
 
 
 def _timed(several: Sequence[Rings], kind: str, *, processor: bool) -> list[Timed]:
-    """Its times, or the processor seconds where they were measured."""
+    """The times of a kind of collective, or its processor seconds where they were measured."""
     found = [(one, one.processor_s if processor else one.median_s, rings) for rings in several for one in rings.times]
     return [Timed(Kind(kind), one.input_bytes, rings.ranks, s) for one, s, rings in found if one.kind == kind and s]
 
 
 def _processor(several: Sequence[Rings]) -> dict[store.Name, store.OfProcessor]:
-    """What each kind of collective takes of a processor, where that was measured."""
+    """The processor time that each kind of collective takes, where that was measured."""
     taken = {}
     for kind in get_args(store.Name):
         if times := _timed(several, kind, processor=True):
@@ -97,8 +97,8 @@ def _step_s(several: Sequence[Rings]) -> float | None:
     return short(fit_link(times).step_s)
 
 
-def _told(result: Result) -> list[tuple[str, object]]:
-    """The options of the command that were given."""
+def _given(result: Result) -> list[tuple[str, object]]:
+    """The options that were given to the command."""
     return [
         (name, value)
         for name in ("device", "bytes", "repeats", "time_budget_s")

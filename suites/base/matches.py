@@ -1,4 +1,4 @@
-"""Which contests a study of baselines holds on a system: points of its series, each with peers on their layouts."""
+"""A study of baselines holds contests on the points of its series, each with peers on their layouts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,8 +19,9 @@ from systems import System
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A peer on one of its layouts. micro_batch: sequences that a rank of it takes at once. fits: whether there is a
-    job of it.
+    """A point with a peer on one of its layouts.
+
+    micro_batch: how many sequences a rank of the peer takes at once. fits: whether there is a job for it.
     """
 
     point: Point
@@ -34,7 +35,7 @@ class Match:
 
 
 def matches(system: System) -> Iterator[Match]:
-    """Of every point with every peer that can train its network."""
+    """Match every point with every peer that can train its network."""
     for point in points("baselines", system.name):
         per_node = system.node.devices.value if system.node.devices else point.devices
         for name in point.series.peers or sorted(set(COMPARISONS) - set(ALONE)):
@@ -60,13 +61,13 @@ def case_of(point: Point, system: System) -> Case:
 
 
 def room(system: System) -> Room:
-    """Of a device and of a node."""
+    """The memory of a device and of a node."""
     device, node = system.device.memory_bytes, system.node.memory_bytes
     return Room(system.device.kind, device.value if device else None, node.value if node else None)
 
 
 def our_micro_batch(case: Case, grid: Grid, room: Room) -> int | None:
-    """What a rank of ours takes at once on a grid, the most that fits or 1; None for its share."""
+    """How many sequences a rank of ours takes at once on a grid: the most that fits, or 1; None for its share."""
     workload = Workload(
         Batch(case.sequences), case.precision, case.precision, case.checkpoint_activations, case.overlap, room.device
     )

@@ -1,4 +1,4 @@
-"""What a night is for: did last night's update slow this machine down, and what of it?
+"""A night asks whether last night's update slowed this machine down, and what of it.
 
 reframe -c suites -R --system frontier -t nightly -l    # the tests of a night, and what they can cost
 
@@ -6,11 +6,11 @@ On every system they take at most 4 nodes, 2 node-hours, and 30 minutes one afte
 """
 
 NIGHTLY = "nightly"
-"""The tag of these tests."""
+"""A night's tests have this tag."""
 
 
 class Worth:
-    """How much a night loses without a test of that kind: one of more is dropped later. ReFrame copies no enum."""
+    """How much a night loses without a test of that kind; the least goes first. (ReFrame copies no enum.)"""
 
     NOTHING = 0
     LAUNCHES = 1

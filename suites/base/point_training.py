@@ -1,14 +1,15 @@
-"""Tests that are one point of a series, as series.yaml says: of anything, and a training."""
+"""A test may be one point of a series, as series.yaml says, and its training."""
 
 import os
+from typing import Any
 
 import reframe as rfm
-from reframe.core.builtins import run_after, run_before, variable
+from reframe.core.builtins import parameter, run_after, run_before, variable
 from reframe.core.runtime import runtime
 from reframe.utility import typecheck as typ
 
 import systems
-from suites.base.series import AUTO, Point, too_long
+from suites.base.series import AUTO, Point, points, too_long
 from suites.base.training import Refused, Training
 
 SYSTEM = systems.load(runtime().system.name)
@@ -24,8 +25,13 @@ def too_many_ranks(ranks: int) -> str | None:
     return None
 
 
+def points_of(study: str) -> Any:
+    """The parameter of a test that runs each of the study's points on this system."""
+    return parameter(points(study, SYSTEM.name), fmt=lambda point: str(point), loggable=True)
+
+
 class OfSeries(rfm.RegressionTestPlugin):
-    """An EngineTest whose parameter `point` is what it runs. What -S gives comes before what the series says."""
+    """An EngineTest that runs its parameter `point`. What -S gives counts before what the series says."""
 
     study: str
     model: str
@@ -50,7 +56,7 @@ class OfSeries(rfm.RegressionTestPlugin):
 
 
 class PointTraining(OfSeries, Training):
-    """Trains its point."""
+    """The training of a point."""
 
     oversubscribe = variable(typ.Bool, value=False)
     iterations = 0  # as many as the series says

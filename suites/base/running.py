@@ -1,4 +1,4 @@
-"""ReFrame as a process of its own."""
+"""ReFrame runs as a process of its own."""
 
 import signal
 import subprocess
@@ -10,11 +10,11 @@ from typing import IO
 
 LAUNCHER = (sys.executable, "-P", "-m", "suites.launcher")
 PATIENCE_S = 60.0
-"""For ReFrame to cancel its jobs."""
+"""ReFrame gets so long to cancel its jobs."""
 
 
 def run_reframe(words: Sequence[str], folder: Path, timeout_s: float, out: IO[str]) -> int | None:
-    """Its exit code; None if it took longer. However this ends, so do its jobs. out: where its words go."""
+    """Run ReFrame; returns its exit code, or None if it took longer. Its jobs end with it. out: gets its words."""
     running = subprocess.Popen([*LAUNCHER, *words], cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     try:
         return running.wait(timeout_s)

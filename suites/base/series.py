@@ -23,7 +23,7 @@ FILE = Path(__file__).parents[1] / "series.yaml"
 ANY_OTHER = "*"
 AUTO: Literal["auto"] = "auto"
 CALIBRATION = "calibration"
-"""The study that a machine's numbers are fitted to, and the tag of all tests that par4d calibrate runs."""
+"""A machine's numbers are fitted to this study; all tests that par4d calibrate runs have the tag."""
 EVERY: Literal["every"] = "every"
 
 Count = Annotated[int, Field(gt=0)]
@@ -37,16 +37,16 @@ def _models(named: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Series(Record):
-    """A series as the file has it: per system, devices -> model, or models.
+    """A series as the file has it. systems: devices -> model, or models, for each system.
 
-    sequences: of a global batch, the same at every size unless it says devices -> sequences. sequence: tokens of one,
-    where it isn't as the model has it. micro_batch: of a rank, at once, as sequences. grids: each point is run on each;
-    "auto" is the engine's choice, and that of a model that isn't named where it says model -> grids; "every" stands for
-    all that par4d plan finds for it, activations recomputed, with the micro-batches that it takes. cache: blocks whose
-    gathered weights a study of overlap keeps. rounds: in which what is compared takes turns; jobs: how often a contest
-    on one device starts processes, of which each side's come first in half. ranks_per_node: at most. time_limit: of a
-    job, where the partition's doesn't do. token_budget: tokens of the training whose time to solution is asked for.
-    peers: those that a study of baselines holds contests with, where it isn't all of them.
+    sequences: how many a global batch has, at every size or as devices -> sequences. sequence: the tokens of one, where
+    the model's own aren't taken. micro_batch: how many sequences a rank takes at once; given as sequences is. grids:
+    each point runs on each of them; "auto" is the engine's choice, which models also have that aren't named in
+    model -> grids; "every" stands for all that par4d plan finds, with activations recomputed and its micro-batches.
+    cache: how many blocks' gathered weights a study of overlap keeps. rounds: how often compared sides take turns.
+    jobs: how often a contest on one device starts processes; each side comes first in half of them. ranks_per_node: the
+    most that a node gets. time_limit: a job's, where the partition's doesn't do. token_budget: the tokens of the
+    training whose time to solution is asked for. peers: those that a study of baselines takes, by default all.
     """
 
     name: str = Field(min_length=1)
@@ -81,9 +81,7 @@ class Series(Record):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measurement of a series: so many devices train that model. sequences: of a global batch; micro_batch: see
-    Series.
-    """
+    """One measurement of a series: so many devices train that model. sequences, micro_batch: see Series."""
 
     series: Series
     devices: int
@@ -99,7 +97,7 @@ class Point:
 
 @cache
 def read(path: Path = FILE) -> dict[str, list[Series]]:
-    """Read and check the file: study -> its series. Raises UsageError that names the file and the key."""
+    """Read and check the file; returns the series by study. Raises UsageError that names the file and the key."""
     try:
         return TypeAdapter(dict[str, list[Series]]).validate_python(yaml_text.parse(path.read_text()))
     except yaml.YAMLError as error:
@@ -109,7 +107,7 @@ def read(path: Path = FILE) -> dict[str, list[Series]]:
 
 
 def points(study: str, system: str) -> list[Point]:
-    """What that study runs on that system, series by series, smallest first."""
+    """The points that a study runs on a system, series by series, smallest first."""
     return list(_points(read()[study], system))
 
 
@@ -117,7 +115,7 @@ def _points(every: list[Series], system: str) -> Iterator[Point]:
     own = any(system in series.systems for series in every)
     for series in every:
         for devices, named in sorted(series.systems.get(system if own else ANY_OTHER, {}).items()):
-            sequences, micro_batch = _of(series.sequences, devices), _of(series.micro_batch, devices)
+            sequences, micro_batch = _on(series.sequences, devices), _on(series.micro_batch, devices)
             for model in _models(named):
                 point = Point(series, devices, model, sequences, micro_batch, AUTO)
                 for grid, micro in _grids(point, system):
@@ -125,7 +123,7 @@ def _points(every: list[Series], system: str) -> Iterator[Point]:
 
 
 def _grids(point: Point, system: str) -> Iterator[tuple[str, int | None]]:
-    """Of a point whose grid is open, with what a rank takes at once."""
+    """The grids of a point whose grid is open, with what a rank takes at once."""
     given, micro_batch = point.series.grids, point.micro_batch
     if given != EVERY:
         grids = given.get(point.model, (AUTO,)) if isinstance(given, dict) else given
@@ -144,8 +142,8 @@ def _grids(point: Point, system: str) -> Iterator[tuple[str, int | None]]:
 Given = TypeVar("Given")
 
 
-def _of(given: Given | Mapping[int, Given], devices: int) -> Given:
-    """What holds for so many devices."""
+def _on(given: Given | Mapping[int, Given], devices: int) -> Given:
+    """The value for so many devices."""
     return given[devices] if isinstance(given, Mapping) else given
 
 

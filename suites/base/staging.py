@@ -1,4 +1,4 @@
-"""Running from a folder of each node, not from the file system of all: what ci/pack packs and ci/stage unpacks.
+"""A job may run from a folder of each node, not from the file system of all: ci/pack packs and ci/stage unpacks it.
 
     ci/pack
     reframe -c suites/weak_scaling.py --system frontier -S staged=yes
@@ -18,7 +18,7 @@ from systems import Partition
 ROOT = Path(systems.__file__).parents[1]
 ARCHIVE = ".packed.tar"
 PYTHON = '"$PAR4D_STAGED"/.venv/bin/python'
-"""As a job script that has staged writes it."""
+"""A job script that has staged writes the Python so."""
 SCHEDULERS = {"slurm", "squeue"}
 
 
@@ -44,7 +44,7 @@ def command(partition: Partition, *, dry: bool, root: Path = ROOT) -> str:
 
 
 def _sources(root: Path) -> Iterator[Path]:
-    """What a job may run or read of the project; not what machines have measured, which none does."""
+    """The files of the project that a job may run or read; measurements of machines are not among them."""
     yield from (root / ".venv").glob("par4d-installed")
     for kind in ("py", "yaml"):
         yield from (root / "engine").glob(f"**/*.{kind}")

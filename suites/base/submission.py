@@ -1,4 +1,4 @@
-"""Whether jobs of a system can be submitted from this machine."""
+"""Can jobs of a system be submitted from this machine?"""
 
 import shutil
 import socket
@@ -10,7 +10,7 @@ SUBMITS = {"slurm": "sbatch", "squeue": "sbatch", "lsf": "bsub"}
 
 
 def check_here(system: System, done: str) -> None:
-    """Raises UsageError where no job of the system can be. done: what would be, such as "calibrated"."""
+    """Raise UsageError if no job of the system can be submitted. done: says what for, such as "calibrated"."""
     if not system.may_be_here():
         raise UsageError(f"{system.name} is {done} on {system.name}, and this machine, {socket.gethostname()}, isn't.")
     for partition in system.partitions:

@@ -1,6 +1,6 @@
-"""Whether a run reaches the published rate that targets.yaml has for it, by the whole interval over its steps.
+"""Does a run reach the published rate that targets.yaml has for it, by the whole interval over its steps?
 
-Steps of one job tell of that job alone, as one published rate does. Fewer than six tell nothing: then it is undecided.
+Steps of one job speak of that job alone, as one published rate does. With fewer than six it is undecided.
 """
 
 from collections.abc import Mapping
@@ -13,18 +13,18 @@ from engine.result.interval import NOTHING_KNOWN, Interval, over_rounds
 from suites.base.steps import counted_times_s
 
 REACHED = 0.8
-"""Of a published rate, that much has to be reached."""
+"""This part of a published rate has to be reached."""
 FILE = Path(__file__).parents[1] / "targets.yaml"
 
 
 def published_rate(system: str, series: str, ranks: int) -> float | None:
-    """Sustained flop/s of the job; None where nothing is published."""
+    """The published sustained flop/s of a job; None where nothing is published."""
     rate = yaml_text.parse(FILE.read_text()).get(system, {}).get(series, {}).get(ranks)
     return None if rate is None else float(rate)
 
 
 def rate_over_steps(record: Mapping[str, Any]) -> Interval:
-    """Hardware flop/s of a job, by its counted steps; from 0 where they are too few."""
+    """The interval of a job's hardware flop/s over its counted steps; it begins at 0 where they are too few."""
     summary = record["summary"]
     flops = summary["hardware_flops_per_s"] * summary["time_per_iteration_s"]
     times = over_rounds(counted_times_s(record))
@@ -34,7 +34,7 @@ def rate_over_steps(record: Mapping[str, Any]) -> Interval:
 
 
 def unreached(record: Mapping[str, Any], published: float) -> str | None:
-    """Why a result doesn't reach a published rate: it fails, or that is undecided. None if it does."""
+    """Say why a result doesn't reach a published rate, or why that is undecided; None if it does."""
     found, least = rate_over_steps(record), REACHED * published
     outcome = gate.at_least(found, least)
     if outcome == "pass":

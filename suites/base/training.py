@@ -1,17 +1,18 @@
-"""A training run as a test: checked by the engine before a job is submitted, measured from its result."""
+"""A training run is a test, which the engine checks before a job is submitted."""
 
 import json
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from io import StringIO
 
-from reframe.core.builtins import performance_function, run_after, run_before, variable
+from reframe.core.builtins import run_after, variable
 from reframe.core.exceptions import ReframeError
 from reframe.utility import typecheck as typ
 
 from engine.cli.main import main as engine
 from engine.result import metrics
 from suites.base.engine_test import EngineTest
+from suites.base.figures import Figures, percent
 from suites.base.steps import counted_times_s
 
 SYNTHETIC = "synthetic"
@@ -23,7 +24,7 @@ class Refused(ReframeError):
 
 @cache
 def checked_grid(words: tuple[str, ...]) -> str:
-    """The grid of that `engine check`, which tests of the same training ask for once. Raises Refused."""
+    """The grid that `engine check` gives, which tests of the same training ask for once. Raises Refused."""
     with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
         code = engine(["check", *words, "--json"])
     if code:
@@ -33,7 +34,7 @@ def checked_grid(words: tuple[str, ...]) -> str:
 
 @cache
 def planned_grid(words: tuple[str, ...]) -> str | None:
-    """The fastest grid of that `par4d plan`; None where the machine's facts don't do for one."""
+    """The fastest grid that `par4d plan` gives; None where the machine's facts don't do for one."""
     with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()):
         code = engine(["plan", *words, "--top", "1", "--json"])
     return None if code else str(json.loads(out.getvalue())["rows"][0]["grid"])
@@ -42,12 +43,11 @@ def planned_grid(words: tuple[str, ...]) -> str | None:
 class Training(EngineTest):
     """`engine train`. num_tasks is the number of ranks; grid "auto" is resolved by the engine before submission.
 
-    model: a published size of any architecture. overlap: the engine's --overlap, "" for what the engine does unasked.
-    breakdown: whether to tell compute from communication, which on CUDA takes timing events. energy: whose is measured,
-    as the engine's --energy takes it; each component that has a counter is a figure. checkpoint_activations: whether
-    blocks are computed again in the backward, as in published runs; a small network can do without. data: a corpus of
-    `engine data prepare`, or synthetic. Where no file tells what matrix products reach in the precision, the run finds
-    it out first, on all of its ranks at once. A figure that can't be had is absent, not zero.
+    model: a published size of any architecture. overlap: the engine's --overlap, "" for its default. breakdown: whether
+    to part compute and communication, which on CUDA takes timing events. energy: the engine's --energy; each component
+    that has a counter is a figure. checkpoint_activations: whether blocks are computed again in the backward, as in
+    published runs; a small network can do without. data: a corpus of `engine data prepare`, or synthetic. Where no file
+    has the empirical peak of the precision, the run measures it first, on all of its ranks at once.
     """
 
     model = variable(str, value="", loggable=True)
@@ -69,25 +69,14 @@ class Training(EngineTest):
         return ["--checkpoint-activations"] if self.checkpoint_activations else []
 
     def corpus(self) -> str:
-        """What --data is given."""
+        """The value of --data."""
         return self.data
 
     def plan_options(self, data: str) -> list[str]:
-        """Options of every command that trains, and of check."""
+        """The options of every command that trains, and of check."""
         node = self.system.node
-        words = [
-            "--model",
-            self.model,
-            "--grid",
-            self.grid,
-            "--batch-size",
-            str(self.sequences),
-            "--data",
-            data,
-        ]
-        words += ["--precision", self.precision]
-        words += ["--device", self.device]
-        words += self.recompute_options
+        words = ["--model", self.model, "--grid", self.grid, "--batch-size", str(self.sequences), "--data", data]
+        words += ["--precision", self.precision, "--device", self.device, *self.recompute_options]
         if self.breakdown:
             words.append("--breakdown")
         if self.overlap:
@@ -107,7 +96,7 @@ class Training(EngineTest):
         return words
 
     def own_options(self) -> list[str]:
-        """Options that only train and check take."""
+        """The options that only train and check take."""
         words = ["--iterations", str(self.iterations), "--warmup", str(self.warmup), "--energy", self.energy]
         return [*words, *self.peak_options(self.precision)]
 
@@ -120,62 +109,25 @@ class Training(EngineTest):
         data = SYNTHETIC if self.is_dry_run() else self.corpus()  # a dry run prepares no corpus
         self.grid = checked_grid((*self.plan_options(data), *self.own_options(), "--ranks", str(self.num_tasks)))
 
-    @run_before("performance")
-    def choose_figures(self) -> None:
-        """A percentage of an unknown peak or a breakdown not made is not measured, and a dry run measures nothing."""
-        if self.is_dry_run():
-            self.perf_variables.clear()
-            return
-        if self.record["summary"]["hfu"] is None:
-            del self.perf_variables["percent_of_advertised_peak"]
-        if self.record["summary"]["of_empirical"] is None:
-            del self.perf_variables["percent_of_empirical_peak"]
-        breakdown = self.record["breakdown"]
-        if breakdown is None:
-            del self.perf_variables["compute"], self.perf_variables["exposed_communication"]
-        if breakdown is None or breakdown["share_hidden"] is None:
-            del self.perf_variables["communication_hidden"]
-        if breakdown is None or breakdown["bound"] is None:
-            del self.perf_variables["step_by_bound"]
-        parts = (self.record["energy"] or {"components": ()})["components"]
-        self.add_figures({f"tokens_per_joule_{p['component']}": (p["tokens_per_joule"], "token/J") for p in parts})
+    def figures(self) -> Figures:
+        """Of the steps the faster half tells nights apart best, as other work on the machine hardly moves it.
 
-    @performance_function("s")
-    def time_per_iteration(self) -> float:
-        return float(self.record["summary"]["time_per_iteration_s"])
-
-    @performance_function("s")
-    def faster_half(self) -> float:
-        """Of the steps, on average: what tells one night from another, as other work on the machine hardly moves it."""
-        return metrics.faster_half(counted_times_s(self.record))
-
-    @performance_function("flop/s")
-    def hardware_flops_per_s(self) -> float:
-        return float(self.record["summary"]["hardware_flops_per_s"])
-
-    @performance_function("%")
-    def percent_of_advertised_peak(self) -> float:
-        return 100 * float(self.record["summary"]["hfu"])
-
-    @performance_function("%")
-    def percent_of_empirical_peak(self) -> float:
-        return 100 * float(self.record["summary"]["of_empirical"])
-
-    @performance_function("s")
-    def compute(self) -> float:
-        return float(self.record["breakdown"]["compute_s"])
-
-    @performance_function("s")
-    def exposed_communication(self) -> float:
-        """Compute stands still for it, a mean iteration long."""
-        return float(self.record["breakdown"]["collectives_s"])
-
-    @performance_function("%")
-    def communication_hidden(self) -> float:
-        """Of the time with communication, that in which the rank computes too."""
-        return 100 * float(self.record["breakdown"]["share_hidden"])
-
-    @performance_function("x")
-    def step_by_bound(self) -> float:
-        """How many times as long a step is as the longer of its compute and its communication."""
-        return float(self.record["breakdown"]["bound"]["step_by_bound"])
+        exposed_communication: compute stands still for it, a mean iteration long. communication_hidden: the part of the
+        time with communication in which the rank computes too. step_by_bound: how many times as long a step is as the
+        longer of its compute and its communication.
+        """
+        summary, breakdown = self.record["summary"], self.record["breakdown"] or {}
+        found: Figures = {
+            "time_per_iteration": (summary["time_per_iteration_s"], "s"),
+            "faster_half": (metrics.faster_half(counted_times_s(self.record)), "s"),
+            "hardware_flops_per_s": (summary["hardware_flops_per_s"], "flop/s"),
+            "percent_of_advertised_peak": (percent(summary["hfu"]), "%"),
+            "percent_of_empirical_peak": (percent(summary["of_empirical"]), "%"),
+            "compute": (breakdown.get("compute_s"), "s"),
+            "exposed_communication": (breakdown.get("collectives_s"), "s"),
+            "communication_hidden": (percent(breakdown.get("share_hidden")), "%"),
+            "step_by_bound": ((breakdown.get("bound") or {}).get("step_by_bound"), "x"),
+        }
+        for part in (self.record["energy"] or {"components": ()})["components"]:
+            found[f"tokens_per_joule_{part['component']}"] = (part["tokens_per_joule"], "token/J")
+        return found

@@ -6,7 +6,7 @@ from systems import Partition
 
 
 def mismatch(system: str, partition: Partition, record: dict[str, Any]) -> str | None:
-    """What is wrong with the network of a result, in a sentence; None if nothing is.
+    """Say what is wrong with the network of a result; None if nothing is.
 
     A job of one node needs none. A network that isn't known is wrong too: nobody could tell the result from one over
     another network.
