@@ -89,7 +89,7 @@ class KernelTuning(OfOneRank):
 
     def judge(self) -> None:
         if not self.shapes:
-            raise SanityError("no product was timed a second time, so nothing tells whether the choice holds")
+            raise SanityError("no product was timed a second time, so nothing says whether the choice holds")
         outcome, reasons = verdict(self.shapes)
         if outcome != "pass":
             raise SanityError(f"undecided: {reasons}" if outcome == "undecided" else reasons)

@@ -44,7 +44,7 @@ class SingleDevice(OfSeries, EngineTest):
 
     @run_before("setup")
     def refuse_an_unknown_model(self) -> None:
-        """Raises Refused."""
+        """Refuse a model that the catalogue doesn't have. Raises Refused."""
         try:
             lookup(self.model)
         except UsageError as error:

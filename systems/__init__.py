@@ -37,7 +37,7 @@ class Count(Record):
 
 
 class Names(Record):
-    """What something is called, in all the ways that are known, and where that comes from."""
+    """All known names of something, and the source that gives them."""
 
     value: tuple[str, ...] = Field(min_length=1)
     source: str = Field(min_length=1)

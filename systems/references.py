@@ -1,4 +1,4 @@
-"""What a system's tests usually measure: references/NAME.yaml, which `par4d reference make` writes and nobody types.
+"""What a system's tests usually measure is in references/NAME.yaml, which only `par4d reference make` writes.
 
 A suite takes ReFrame's references from there, and `par4d verdict` judges a night by them. Published figures are not
 here: they are targets (suites/targets.yaml).
@@ -163,7 +163,7 @@ class Series(Record):
 
     @property
     def key(self) -> Key:
-        """What its jobs have in common."""
+        """The key that its jobs share."""
         return Key(self.partition, self.test, self.point, self.grid, self.ranks, self.precision, self.options)
 
 
@@ -185,7 +185,7 @@ class References(Record):
         return self
 
     def by_key(self) -> Mapping[Key, Series]:
-        """Its series by what their jobs have in common."""
+        """The system's series by key."""
         return {series.key: series for series in self.series}
 
 

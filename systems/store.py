@@ -1,4 +1,4 @@
-"""What was measured on a system: measured/NAME.yaml.
+"""What was measured on a system is in measured/NAME.yaml.
 
 Its links are the database of axonn-sc24 V-B, which suites/bandwidth.py writes by itself from what `bench collectives`
 finds there; `par4d calibrate` writes them and what a device does. A planner asks systems.measured() for it.

@@ -106,7 +106,7 @@ def table(result: GpuCheck) -> str:
 
 
 def _without_figure(finding: Finding) -> bool:
-    """Whether a sentence is all that it tells."""
+    """Whether a finding has a sentence in place of a figure, and no verdict."""
     return finding.status == "told" and finding.figure is None
 
 

@@ -31,8 +31,8 @@ MOST_PROCESSES = 6
 LOOKS = MOST_PROCESSES
 """An interval over processes may decide so often: after one, and after each more."""
 USUAL, TUNING_USUAL = 0.01, 0.1
-"""By how much steps, rates and the time of tuning differ from process to process on one GPU, as a standard deviation of
-logarithms. They are assumed, as none has been measured yet.
+"""Steps and rates, and the time of tuning, are assumed to differ so much from process to process on one GPU, as a
+standard deviation of logarithms: nobody has measured it yet.
 """
 BAND = (0.9, 1.2)
 """Peak memory by the plan, which leaves out temporaries and an allocator's roundings, and counts what is kept."""
@@ -149,7 +149,7 @@ class Judge:
         ]  # fmt: skip
 
     def contest(self, training: Training) -> Callable[[Sequence[Path]], list[Finding]]:
-        """What judges contests of the engine with one peer in that training."""
+        """Return what judges contests of the engine with one peer in that training."""
         return lambda outs: self._contest(
             [peers.parse(json.loads(out.read_text()), str(out)) for out in outs], training
         )
@@ -212,7 +212,7 @@ class Judge:
         return self.found(f"memory by the plan, {model}", by_plan, "", kept, f"{low:g} to {high:g}", sentence)
 
     def profile(self, training: Training, products: Path) -> Callable[[Sequence[Path]], list[Finding]]:
-        """What judges a profile of that training. products: the result file of matrix products in bf16, if any."""
+        """Return what judges a profile of that training. products: the result file of bf16's products, if any."""
         return lambda outs: self._profile(schema.read(outs[-1]), training, products)
 
     def _profile(self, result: schema.Result, training: Training, products: Path) -> list[Finding]:

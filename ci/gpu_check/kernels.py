@@ -21,7 +21,7 @@ from gpu_check.traffic import ROUNDS, InTurn, calls_of_each, rate, sets
 
 HEADS, SEQUENCE, HEAD_SIZES = 16, 2048, (64, 80, 128)
 SHAPE = {"cpu": (512, 2048), "cuda": (8192, 8192)}
-"""So many rows and columns."""
+"""The functions' arguments have so many rows and columns."""
 
 
 class Case(NamedTuple):

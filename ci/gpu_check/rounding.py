@@ -18,7 +18,7 @@ from engine.result.interval import over_jobs
 
 SEEDS = range(6)
 TIMES = 1.25
-"""So many times as far from float64 as PyTorch's own a result in bf16 may be."""
+"""A result in bf16 may be so many times as far from float64 as PyTorch's own."""
 WANT = f"at most {TIMES:g} times as far from float64 as PyTorch's own"
 EXACT = 2.0**-20
 """A distance that is nothing in bf16: what is only copied is exact on both sides."""

@@ -44,7 +44,7 @@ class _Taken:
 
     @property
     def unsettled(self) -> bool:
-        """Whether another process may tell what none has yet."""
+        """Whether another process may decide what none has yet."""
         statuses = {one.status for one in self.findings}
         return self.check.repeats and "undecided" in statuses and len(self.outs) < MOST_PROCESSES
 

@@ -81,7 +81,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     found = argparse.ArgumentParser(
         "ci/nightly", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -33,7 +33,7 @@ def run(night: NightRun, node_hours: float, jobs: int) -> Told:
     """
     for old in _folder(night).glob("latest.*"):
         old.unlink()  # nobody may take it for tonight's
-    references(night.system)  # a bad file is told before anything is spent
+    references(night.system)  # a bad file is reported before anything is spent
     every = candidates(night.describe(), history(night.database, night.system))
     selection = select(every, node_hours)
     if not selection.chosen:

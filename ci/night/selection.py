@@ -1,4 +1,4 @@
-"""Which of a system's nightly tests a budget of node-hours has room for, the most valuable ones first."""
+"""A budget of node-hours has room for some of a system's nightly tests: the most valuable ones come first."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

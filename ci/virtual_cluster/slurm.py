@@ -91,7 +91,7 @@ def daemons(name: str) -> list[list[str]]:
 
 
 def answers() -> bool:
-    """Whether slurmctld does. Raises Problem if it is not there."""
+    """Whether slurmctld answers. Raises Problem if it is not there."""
     return "UP" in run("scontrol", "ping")
 
 

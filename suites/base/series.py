@@ -1,4 +1,4 @@
-"""What each study runs on each system, as points. The data is in suites/series.yaml."""
+"""A study runs points of its series on each system, as suites/series.yaml says."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -110,7 +110,7 @@ class Training(EngineTest):
         self.grid = checked_grid((*self.plan_options(data), *self.own_options(), "--ranks", str(self.num_tasks)))
 
     def figures(self) -> Figures:
-        """Of the steps the faster half tells nights apart best, as other work on the machine hardly moves it.
+        """The faster half of the steps shows best how nights differ, as other work on the machine hardly moves it.
 
         exposed_communication: compute stands still for it, a mean iteration long. communication_hidden: the part of the
         time with communication in which the rank computes too. step_by_bound: how many times as long a step is as the
