@@ -24,7 +24,7 @@ SHAPE = {"cpu": (512, 2048), "cuda": (8192, 8192)}
 """The functions' arguments have so many rows and columns."""
 
 
-class Case(NamedTuple):
+class Call(NamedTuple):
     """A function with its arguments.
 
     num_bytes: what it moves for each element of the first argument, in bf16. Caches don't count: a kernel that reads a
@@ -39,7 +39,7 @@ class Case(NamedTuple):
     rival: native.Rival | None = None
 
 
-def cases(device: torch.device) -> dict[str, Case]:
+def cases(device: torch.device) -> dict[str, Call]:
     """All compiled functions by name; their plain forms move 8 to 50 bytes an element."""
     rows, columns = SHAPE[device.type]
     drawing = torch.Generator(device).manual_seed(0)
@@ -63,37 +63,37 @@ def cases(device: torch.device) -> dict[str, Case]:
     W_MH = drawn(rows, columns)
     of_weights = W_MH, g_MH.float(), x_MH.float(), drawn(rows, columns).square(), W_MH.bfloat16()
     return {
-        "loss and its gradient": Case(loss.of_whole_rows, (x_MH, columns_M1, 8.0), 4),
-        "sums of split rows": Case(loss.of_split_rows, (x_MH, columns_M1, highest_M1), 2),
-        "gradient of split rows": Case(loss.to_gradient, (x_MH, highest_M1, rstd_M1, columns_M1, mean_M1), 4),
-        "sum and its LayerNorm": Case(
+        "loss and its gradient": Call(loss.of_whole_rows, (x_MH, columns_M1, 8.0), 4),
+        "sums of split rows": Call(loss.of_split_rows, (x_MH, columns_M1, highest_M1), 2),
+        "gradient of split rows": Call(loss.to_gradient, (x_MH, highest_M1, rstd_M1, columns_M1, mean_M1), 4),
+        "sum and its LayerNorm": Call(
             norm_parts.layer_norm, (few_MH, added_MH, weight_H, bias_H, 1e-5), 8,
             rival=native.sum_and(native.layer_norm, weight_H, bias_H),
         ),
-        "gradient of a LayerNorm": Case(
+        "gradient of a LayerNorm": Call(
             norm_parts.layer_norm_gradients, (g_MH, *of_layer, dsum_MH), 8 + 4,
             rival=native.gradients_of(native.layer_norm, weight_H, bias_H),
         ),
-        "sum and its RMSNorm": Case(
+        "sum and its RMSNorm": Call(
             norm_parts.rms_norm, (few_MH, added_MH, weight_H, 1e-5), 8, rival=native.sum_and(native.rms_norm, weight_H)
         ),
-        "gradient of an RMSNorm": Case(
+        "gradient of an RMSNorm": Call(
             norm_parts.rms_norm_gradients, (g_MH, *of_rms, dsum_MH), 8 + 4,
             rival=native.gradients_of(native.rms_norm, weight_H),
         ),
-        "sum and its moments": Case(norm_parts.moments, (few_MH, added_MH), 4 + 6),
-        "normalised": Case(norm_parts.normalised, (*of_layer, bias_H), 4),
-        "shares of a norm's gradient": Case(norm_parts.norm_shares, (g_MH, *of_layer), 4 + 4),
-        "gradient from shares": Case(norm_parts.norm_gradient, (g_MH, *of_layer, shares_2M, columns, dsum_MH), 8),
-        "gradient from its share": Case(norm_parts.rms_gradient, (g_MH, *of_rms, shares_M, columns, dsum_MH), 8),
-        "bias and GELU": Case(fused.bias_gelu, (x_MH, bias_H.bfloat16(), "none"), 4, roundings=2),
-        "gradient of bias and GELU": Case(
+        "sum and its moments": Call(norm_parts.moments, (few_MH, added_MH), 4 + 6),
+        "normalised": Call(norm_parts.normalised, (*of_layer, bias_H), 4),
+        "shares of a norm's gradient": Call(norm_parts.norm_shares, (g_MH, *of_layer), 4 + 4),
+        "gradient from shares": Call(norm_parts.norm_gradient, (g_MH, *of_layer, shares_2M, columns, dsum_MH), 8),
+        "gradient from its share": Call(norm_parts.rms_gradient, (g_MH, *of_rms, shares_M, columns, dsum_MH), 8),
+        "bias and GELU": Call(fused.bias_gelu, (x_MH, bias_H.bfloat16(), "none"), 4, roundings=2),
+        "gradient of bias and GELU": Call(
             fused.bias_gelu_gradient, (x_MH, bias_H.bfloat16(), g_MH, "none"), 6, roundings=3
         ),
-        "rotation": Case(fused.turn, (heads_BNSD, rotation_2SP), 4),
-        "SwiGLU": Case(fused.swiglu, (x_MH,), 4, roundings=2),
-        "gradient of SwiGLU": Case(fused.swiglu_gradient, (g_MF, x_MH, opened_MF), 12, roundings=2),
-        "AdamW": Case(adamw, (*of_weights, *step), 16 + 12 + 2),
+        "rotation": Call(fused.turn, (heads_BNSD, rotation_2SP), 4),
+        "SwiGLU": Call(fused.swiglu, (x_MH,), 4, roundings=2),
+        "gradient of SwiGLU": Call(fused.swiglu_gradient, (g_MF, x_MH, opened_MF), 12, roundings=2),
+        "AdamW": Call(adamw, (*of_weights, *step), 16 + 12 + 2),
     }  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def _attention(size: int, device: torch.device, *, grouped: bool) -> Finding:
     )
 
 
-def _right(name: str, case: Case) -> Finding:
+def _right(name: str, case: Call) -> Finding:
     ours, exact = given_as(case.given), given_as(case.given, torch.float64)
     worst = worst_error(case.function(*ours), case.function.plain(*exact), ours, exact) / case.roundings
     return Finding(
@@ -168,7 +168,7 @@ def _right(name: str, case: Case) -> Finding:
     )  # fmt: skip
 
 
-def _faster(name: str, case: Case, device: torch.device) -> Finding:
+def _faster(name: str, case: Call, device: torch.device) -> Finding:
     """Time a function in turns with its plain form or rival, in one process."""
     ours = InTurn([partial(case.function, *given) for given in _turn(case, device)])
     rival = case.rival or partial(partial, case.function.plain)
@@ -188,12 +188,12 @@ def by_plain(name: str, rounds: Sequence[tuple[float, float]]) -> Finding:
     )  # fmt: skip
 
 
-def _rate(name: str, case: Case, device: torch.device) -> Finding:
+def _rate(name: str, case: Call, device: torch.device) -> Finding:
     call = InTurn([partial(case.function, *given) for given in _turn(case, device)])
     return rate(name, call, case.num_bytes * case.given[0].numel(), device)
 
 
-def _turn(case: Case, device: torch.device) -> list[list[Any]]:
+def _turn(case: Call, device: torch.device) -> list[list[Any]]:
     """As many copies of its arguments as make up a turn (traffic.py)."""
     num_bytes = sum(one.nbytes for one in case.given if isinstance(one, Tensor))
     return [given_as(case.given) for _ in range(sets(num_bytes, device))]

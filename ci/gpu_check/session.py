@@ -34,7 +34,7 @@ class There(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Taken:
+class _Progress:
     """A check, and what has come of it so far. outs: its processes' files. took_s: how long the last process took."""
 
     check: Check
@@ -91,17 +91,17 @@ class Session:
         """
         if self._cold:
             _say("Nothing is compiled here yet: each check has twice its time at first.")
-        taken = [_Taken(check, [_not_run(check.name, ENDED_BEFORE)]) for check in wanted]
-        result = self._result(taken, there)
-        for number, one in enumerate(taken, 1):
+        progress = [_Progress(check, [_not_run(check.name, ENDED_BEFORE)]) for check in wanted]
+        result = self._result(progress, there)
+        for number, one in enumerate(progress, 1):
             write(result, self._out)
             self._first(one, f"{number}/{len(wanted)}")
-            result = self._result(taken, there)
-        while unsettled := [one for one in taken if one.unsettled and budget.PATIENCE * one.took_s <= self._left_s]:
+            result = self._result(progress, there)
+        while unsettled := [one for one in progress if one.unsettled and budget.PATIENCE * one.took_s <= self._left_s]:
             write(result, self._out)
             one = min(unsettled, key=lambda one: len(one.outs))
             self._take(one, f"undecided, process {len(one.outs) + 1} of")
-            result = self._result(taken, there)
+            result = self._result(progress, there)
         write(result, self._out)
         return result
 
@@ -109,7 +109,7 @@ class Session:
     def _left_s(self) -> float:
         return self._minutes * 60 - budget.RESERVE_S - (time.monotonic() - self._began)
 
-    def _first(self, one: _Taken, place: str) -> None:
+    def _first(self, one: _Progress, place: str) -> None:
         """Run the processes that a check has before the next one."""
         check = one.check
         if self._left_s < check.least_s:
@@ -121,7 +121,7 @@ class Session:
         while one.unsettled and len(one.outs) < check.processes and self._left_s >= check.least_s:
             self._take(one, place)
 
-    def _take(self, one: _Taken, place: str) -> None:
+    def _take(self, one: _Progress, place: str) -> None:
         """Run one process of the check, and judge it with those before it."""
         check = one.check
         _say(f"{place} {check.name} ...")
@@ -142,7 +142,7 @@ class Session:
         _say(f"{place} {check.name}: {counts}, {ended.seconds:.1f} s")
         one.findings = [finding.model_copy(update={"seconds": ended.seconds}) for finding in found]
 
-    def _out_of_time(self, one: _Taken, place: str, seconds: float, out: Path) -> None:
+    def _out_of_time(self, one: _Progress, place: str, seconds: float, out: Path) -> None:
         """Keep what a process that was ended with the minutes had found, or what others had found before."""
         one.outs.pop()
         why = f"Out of time: it was ended after {seconds:.0f} s, as {self._minutes:g} minutes were over."
@@ -162,7 +162,7 @@ class Session:
             found, why = [], f"What it wrote can't be judged: {type(error).__name__}: {error}"
         return found or [Finding(name=check.name, status="fail", sentence=why)]
 
-    def _result(self, taken: Sequence[_Taken], there: There) -> GpuCheck:
+    def _result(self, progress: Sequence[_Progress], there: There) -> GpuCheck:
         return GpuCheck(
             device=self._device,
             device_name=there.name,
@@ -170,7 +170,7 @@ class Session:
             memory_bytes=there.memory_bytes,
             minutes=self._minutes,
             seconds=time.monotonic() - self._began,
-            findings=tuple(finding for one in taken for finding in one.findings),
+            findings=tuple(finding for one in progress for finding in one.findings),
             provenance=there.provenance.model_copy(update={"end": provenance.now()}),
         )
 

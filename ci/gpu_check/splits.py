@@ -19,7 +19,7 @@ from engine.result.metrics import relative_difference
 from engine.training.config import OptimConfig
 from gpu_check import rounding
 from gpu_check.pair import Pair
-from gpu_check.steps import Reference, exact, judged, plain, taken
+from gpu_check.steps import SerialTraining, exact, judged, plain, step_result
 from gpu_check.ways import IN_FP32, USUAL
 
 GRIDS = tuple(Grid(**{axis.value: 2}) for axis in Axis)
@@ -45,7 +45,7 @@ def splits(pair: Pair) -> Iterator[Finding]:
     cases = [replace(CASE, optim=LINEAR, seed=seed) for seed in rounding.SEEDS]
     first = pair.rank == 0
     if first:
-        serial = Reference(CASE).steps(CASE)
+        serial = SerialTraining(CASE).steps(CASE)
         wanted = [serial() for _ in range(STEPS)]
         others = [(plain(one, pair.device), exact(one)) for one in cases]
     for grid in GRIDS:
@@ -55,7 +55,7 @@ def splits(pair: Pair) -> Iterator[Finding]:
         if first:
             yield _by_bound(what, found, wanted, pair)
         for way in (USUAL, IN_FP32) if grid.batch_split > 1 else (USUAL,):
-            ours = [taken(way.trainer(replace(one, precision="bf16"), comm)) for one in cases]
+            ours = [step_result(way.trainer(replace(one, precision="bf16"), comm)) for one in cases]
             if first:
                 yield judged(f"{what}{way.words}", [(mine, *of) for mine, of in zip(ours, others, strict=True)])
         comm.barrier()

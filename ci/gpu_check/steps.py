@@ -46,7 +46,7 @@ MODELS: tuple[Architecture, ...] = (
 CASE = Case(model=MODELS[0], sequences=4, precision="fp64", optim=OPTIM)
 
 
-class Reference:
+class SerialTraining:
     """The serial model on a device, in float64 by default, and what its last step did. before: its first weights."""
 
     def __init__(self, case: Case, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> None:
@@ -86,7 +86,7 @@ class Reference:
         return {name: p.detach().clone() for name, p in self._model.named_parameters()}
 
 
-class Taken(NamedTuple):
+class StepResult(NamedTuple):
     """What one step did: its loss, and the gradients and changes of weights by name."""
 
     loss: float
@@ -94,34 +94,34 @@ class Taken(NamedTuple):
     changes: Mapping[str, Tensor]
 
 
-def exact(case: Case) -> Taken:
+def exact(case: Case) -> StepResult:
     """The serial model's step in float64."""
-    reference = Reference(case)
+    reference = SerialTraining(case)
     loss = reference.steps(case)().loss
-    return Taken(loss, reference.gradients(), reference.changes())
+    return StepResult(loss, reference.gradients(), reference.changes())
 
 
-def plain(case: Case, device: torch.device) -> Taken:
+def plain(case: Case, device: torch.device) -> StepResult:
     """The serial model's step on the device in bf16, whose gradients change weights of fp32, as the engine's do."""
-    low, masters = Reference(case, device, torch.bfloat16), Reference(case, device, torch.float32)
+    low, masters = SerialTraining(case, device, torch.bfloat16), SerialTraining(case, device, torch.float32)
     loss = low.steps(case)().loss
     masters.follow(low.gradients())
-    return Taken(loss, low.gradients(), masters.changes())
+    return StepResult(loss, low.gradients(), masters.changes())
 
 
-def engines(case: Case, device: torch.device, name: str, way: Way = USUAL) -> Taken:
+def engines(case: Case, device: torch.device, name: str, way: Way = USUAL) -> StepResult:
     """The engine's step on the device in a number format."""
     comm = Comm(Grid(), device=device, recorder=Recorder.on(device, breakdown=False, alone=True))
-    return taken(way.trainer(replace(case, precision=name), comm))  # type: ignore[arg-type]
+    return step_result(way.trainer(replace(case, precision=name), comm))  # type: ignore[arg-type]
 
 
-def taken(training: Trainer) -> Taken:
+def step_result(training: Trainer) -> StepResult:
     """Take a step; rank 0 knows what it did, the others only the loss. Collective."""
     before = full_state_dict(training.model)
     loss = training.step().loss
     after = full_state_dict(training.model)
     changes = {one: after[one].double() - value.double() for one, value in before.items()}
-    return Taken(loss, full_gradients(training.model), changes)
+    return StepResult(loss, full_gradients(training.model), changes)
 
 
 def steps(device: torch.device, name: str) -> Iterator[Finding]:
@@ -160,7 +160,7 @@ def repeated(case: Case, device: torch.device, name: str) -> Finding:
     )
 
 
-def by_bound(what: str, ours: Taken, wanted: Taken) -> Finding:
+def by_bound(what: str, ours: StepResult, wanted: StepResult) -> Finding:
     """Judge a step of ours in fp32 by the exact one."""
     loss = relative_difference(ours.loss, wanted.loss)
     gradients = _farthest(ours.gradients, wanted.gradients)
@@ -176,7 +176,7 @@ def by_bound(what: str, ours: Taken, wanted: Taken) -> Finding:
     )
 
 
-def judged(what: str, runs: Sequence[tuple[Taken, Taken, Taken]]) -> Finding:
+def judged(what: str, runs: Sequence[tuple[StepResult, StepResult, StepResult]]) -> Finding:
     """Judge steps in bf16, of which each run has ours, plain PyTorch's and the exact one of a seed."""
     worst = rounding.worst(_ratios(*run) for run in runs)
     loss, plain_loss = (max(relative_difference(run[side].loss, run[2].loss) for run in runs) for side in (0, 1))
@@ -190,7 +190,7 @@ def judged(what: str, runs: Sequence[tuple[Taken, Taken, Taken]]) -> Finding:
     )
 
 
-def _ratios(ours: Taken, theirs: Taken, wanted: Taken) -> dict[str, float]:
+def _ratios(ours: StepResult, theirs: StepResult, wanted: StepResult) -> dict[str, float]:
     """How many times as far off as plain PyTorch's each gradient is, and each change of a weight."""
     kinds = {
         "gradient": (ours.gradients, theirs.gradients, wanted.gradients),

@@ -21,7 +21,7 @@ from statistics import median
 
 from engine.errors import RunError, UsageError
 from night.procedure import confirm, judged, keep, report, say
-from night.selection import Candidate, candidates
+from night.selection import NightlyTest, nightly_tests
 from night.session import ROOT, NightRun, night_name
 from reports import text
 from reports.nights.history import history
@@ -162,7 +162,7 @@ def demo() -> int:
 def nights(folder: Path, began: float) -> tuple[list[str], list[Found]]:
     """Run all nights; returns the quiet ones that raised an alarm, and what became of the faults."""
     night = a_night(folder)
-    all_tests = candidates(night.describe(), history(night.database, SYSTEM))
+    all_tests = nightly_tests(night.describe(), history(night.database, SYSTEM))
     pace = Pace()
     for number in range(QUIET_NIGHTS):
         say(f"demo, {time.monotonic() - began:.0f} s: night {number + 1} of {QUIET_NIGHTS} for the references")
@@ -201,13 +201,13 @@ def a_night(folder: Path, *options: str) -> NightRun:
     return NightRun(night_name(), SYSTEM, folder, ends, options, checks, folder / "reframe.out")
 
 
-def quietly(night: NightRun, chosen: list[Candidate]) -> None:
+def quietly(night: NightRun, chosen: list[NightlyTest]) -> None:
     """Run one job of each test. Raises RunError."""
     if not night.run(chosen):
         raise RunError(f"A night of the demo took longer than {TIME_LIMIT_S:g} s.")
 
 
-def a_judged(night: NightRun, chosen: list[Candidate]) -> Told:
+def a_judged(night: NightRun, chosen: list[NightlyTest]) -> Told:
     """Run one job of each test, run again what looks worse, and judge. Raises RunError."""
     quietly(night, chosen)
     confirm(night, chosen)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from engine.errors import RunError, UsageError
 from engine.files import write_text
-from night.selection import HOUR_S, Candidate, Selection, candidates, select
+from night.selection import HOUR_S, NightlyTest, Selection, nightly_tests, select
 from night.session import NightRun
 from reports import text
 from reports.nights import summary
@@ -34,7 +34,7 @@ def run(night: NightRun, node_hours: float, jobs: int) -> Told:
     for old in _folder(night).glob("latest.*"):
         old.unlink()  # nobody may take it for tonight's
     references(night.system)  # a bad file is reported before anything is spent
-    every = candidates(night.describe(), history(night.database, night.system))
+    every = nightly_tests(night.describe(), history(night.database, night.system))
     selection = select(every, node_hours)
     if not selection.chosen:
         least = min(every, key=lambda test: test.whole_hours)
@@ -66,7 +66,7 @@ def run(night: NightRun, node_hours: float, jobs: int) -> Told:
     return told
 
 
-def confirm(night: NightRun, chosen: Sequence[Candidate], node_hours: float = math.inf) -> bool:
+def confirm(night: NightRun, chosen: Sequence[NightlyTest], node_hours: float = math.inf) -> bool:
     """Run tests that look worse again, until there are ENOUGH jobs of each; returns whether there was time for it."""
     known = references(night.system)
     by_name = {name_of(test.name): test for test in chosen}
@@ -154,7 +154,7 @@ def _say_selection(night: NightRun, selection: Selection, node_hours: float) -> 
         say(f"  left out: {test.name}, {test.whole_hours:.2g} node-hours {test.by}")
 
 
-def _affordable(several: Iterable[Candidate], node_hours: float) -> list[Candidate]:
+def _affordable(several: Iterable[NightlyTest], node_hours: float) -> list[NightlyTest]:
     return list(select(list(several), node_hours).chosen)
 
 

@@ -14,7 +14,7 @@ MARGIN = 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class NightlyTest:
     """A test as `reframe --describe` has it. worth: see suites/base/night.py.
 
     node_hours: what a job of it takes, by earlier runs or at most. fixtures: the node-hours of the jobs that it needs
@@ -38,12 +38,12 @@ class Candidate:
 class Selection:
     """What a budget has room for. chosen: in the order of worth. node_hours: what one job of each chosen test takes."""
 
-    chosen: tuple[Candidate, ...]
-    left_out: tuple[Candidate, ...]
+    chosen: tuple[NightlyTest, ...]
+    left_out: tuple[NightlyTest, ...]
     node_hours: float
 
 
-def candidates(described: Iterable[Mapping[str, Any]], history: History) -> list[Candidate]:
+def nightly_tests(described: Iterable[Mapping[str, Any]], history: History) -> list[NightlyTest]:
     """The tests that ReFrame describes, with their costs by earlier runs where there are any."""
     earlier: dict[tuple[str, str], list[float]] = {}
     for job in history.jobs:
@@ -59,7 +59,7 @@ def candidates(described: Iterable[Mapping[str, Any]], history: History) -> list
             hours, by = _hours(runs), f"by {len(runs)} earlier job{'s' * (len(runs) > 1)}"
         else:
             hours, by = float(test["node_hours"]), "by its time limit"
-        found.append(Candidate(name, str(test["hashcode"]), hours, by, int(test["worth"]), fixtures))
+        found.append(NightlyTest(name, str(test["hashcode"]), hours, by, int(test["worth"]), fixtures))
     return found
 
 
@@ -67,9 +67,9 @@ def _hours(earlier_s: Sequence[float]) -> float:
     return MARGIN * median(earlier_s) / HOUR_S
 
 
-def select(every: Sequence[Candidate], node_hours: float) -> Selection:
+def select(every: Sequence[NightlyTest], node_hours: float) -> Selection:
     """Choose the most valuable tests that fit together; of equally valuable ones the cheapest go first."""
-    chosen, left_out, taken, shared = list[Candidate](), list[Candidate](), 0.0, dict[str, float]()
+    chosen, left_out, taken, shared = list[NightlyTest](), list[NightlyTest](), 0.0, dict[str, float]()
     for test in sorted(every, key=lambda one: (-one.worth, one.node_hours, one.name)):
         cost = test.node_hours + sum(hours for name, hours in test.fixtures.items() if name not in shared)
         if taken + cost <= node_hours:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import RunError
-from night.selection import Candidate
+from night.selection import NightlyTest
 from reports.nights.history import CHOSEN, DATABASE, NIGHT, said
 from suites.base.night import NIGHTLY
 from suites.base.running import LAUNCHER, run_reframe
@@ -71,7 +71,7 @@ class NightRun:
             raise RunError(f"ReFrame can't describe the nightly tests of {self.system}: {words[-1] if words else '?'}")
         return [test for test in found if "worth" in test]
 
-    def run(self, tests: Sequence[Candidate]) -> bool:
+    def run(self, tests: Sequence[NightlyTest]) -> bool:
         """Run one job of each of these tests; returns whether there was time for it."""
         names = [word for test in tests for word in ("--name", f"/{test.hashcode}")]
         extras = f"{NIGHT}={self.name},{CHOSEN}={said(test.name for test in tests)}"

@@ -75,7 +75,7 @@ BIAS, WEIGHT, NORM = "blocks.1.feed_forward.fc2.bias", "blocks.0.attention.qkv.w
 
 
 @pytest.fixture(scope="module")
-def bf16() -> list[tuple[steps.Taken, steps.Taken, steps.Taken]]:
+def bf16() -> list[tuple[steps.StepResult, steps.StepResult, steps.StepResult]]:
     """The engine's steps of GPT in bf16, plain PyTorch's and the exact ones, by seed."""
     case = replace(steps.CASE, model=steps.MODELS[0])
     return [
@@ -84,7 +84,7 @@ def bf16() -> list[tuple[steps.Taken, steps.Taken, steps.Taken]]:
     ]
 
 
-Runs = list[tuple[steps.Taken, steps.Taken, steps.Taken]]
+Runs = list[tuple[steps.StepResult, steps.StepResult, steps.StepResult]]
 
 
 @pytest.mark.slow

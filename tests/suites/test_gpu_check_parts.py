@@ -181,7 +181,7 @@ def test_kernels_take_another_set_of_arguments_and_another_place_for_results_in_
 
     monkeypatch.setattr(kernels_part, "sets", lambda *_: 3)
     never = Compiled(added, lambda *_: torch.empty(0))
-    case = kernels_part.Case(never, (torch.ones(64, 64), 1.0), 8, rival=lambda x_MH, by: lambda: x_MH + by)
+    case = kernels_part.Call(never, (torch.ones(64, 64), 1.0), 8, rival=lambda x_MH, by: lambda: x_MH + by)
     getattr(kernels_part, judged)("sum", case, CPU)
     for places in (read, written):
         assert all(len({*places[at : at + 3]}) == 3 for at in range(len(places) - 2)), places

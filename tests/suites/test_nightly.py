@@ -20,7 +20,7 @@ from running import reframe
 from engine.errors import RunError
 from night.command import main
 from night.procedure import run
-from night.selection import Candidate, candidates, select
+from night.selection import NightlyTest, nightly_tests, select
 from night.session import NightRun
 from night.weekly import EQUALITY, weekly
 from reports.nights.history import History, history
@@ -41,11 +41,11 @@ def nightly(folder: Path, *words: str, timeout: int = 300) -> subprocess.Complet
     )  # fmt: skip
 
 
-def candidate(name: str, worth: int, node_hours: float, **fixtures: float) -> Candidate:
-    return Candidate(name, name, node_hours, "by its time limit", worth, fixtures)
+def candidate(name: str, worth: int, node_hours: float, **fixtures: float) -> NightlyTest:
+    return NightlyTest(name, name, node_hours, "by its time limit", worth, fixtures)
 
 
-def names(found: tuple[Candidate, ...]) -> str:
+def names(found: tuple[NightlyTest, ...]) -> str:
     return "".join(one.name for one in found)
 
 
@@ -71,7 +71,7 @@ def test_without_earlier_runs_a_test_costs_its_nodes_for_its_time_limit():
             "fixture_jobs": [{"unique_name": "text", "node_hours": 0.1}],
         }
     ]  # fmt: skip
-    (one,) = candidates(described, History("local", ()))
+    (one,) = nightly_tests(described, History("local", ()))
     assert (one.node_hours, one.by, one.fixtures) == (0.4, "by its time limit", {"text": 0.1})
     assert one.whole_hours == pytest.approx(0.5)
 
@@ -83,7 +83,7 @@ def test_what_a_test_needs_first_costs_what_it_took_before():
             "fixture_jobs": [{"unique_name": "text", "node_hours": 0.1}, {"unique_name": "new", "node_hours": 0.2}],
         }
     ]  # fmt: skip
-    (one,) = candidates(described, History("local", (), held_s={"text": [36.0, 36.0, 720.0]}))
+    (one,) = nightly_tests(described, History("local", (), held_s={"text": [36.0, 36.0, 720.0]}))
     assert one.fixtures == {"text": pytest.approx(0.0125), "new": 0.2}
 
 
