@@ -23,7 +23,7 @@ import systems
 from engine.grid import Grid
 from engine.peers.environments import lacking
 from engine.peers.registry import COMPARISONS
-from suites.base.contest import OneContest
+from suites.base.comparison import PeerComparison
 from suites.base.matches import case_of, matches, our_micro_batch, room
 from suites.base.night import Worth
 from suites.base.point_training import ON_THIS_MACHINE, SYSTEM, PointTraining
@@ -32,7 +32,7 @@ from suites.base.training import planned_grid
 
 
 @rfm.simple_test
-class Baseline(OneContest, PointTraining):
+class Baseline(PeerComparison, PointTraining):
     """One contest. rounds: as many as the series says, by default. grid_is: says who chose our grid."""
 
     descr = "step time against a peer, each laid out its own way"

@@ -18,7 +18,7 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.peers.registry import COMPARISONS
-from suites.base.contest import OneContest
+from suites.base.comparison import PeerComparison
 from suites.base.engine_test import EngineTest
 from suites.base.point_training import OfSeries, points_of
 from suites.base.training import Refused
@@ -40,7 +40,7 @@ def no_match(name: str, grid: str, model: str) -> str | None:
 
 
 @rfm.simple_test
-class Peers(OneContest, OfSeries, EngineTest):
+class Peers(PeerComparison, OfSeries, EngineTest):
     """One contest on one grid. device: as of every test; the number format is the series'."""
 
     descr = "step time against another way to train the same network"

@@ -7,7 +7,7 @@ from reframe.core.exceptions import SanityError
 from running import figures, option, project, reframe
 
 from reports.load import load
-from suites.base.contest import check_one_contest
+from suites.base.comparison import check_one_comparison
 
 LOCAL = ["-c", "suites/peers.py", "--system", "local", "-S", "model=gpt-test"]
 LOCAL += ["-S", "rounds=1", "-S", "steps_per_round=1"]
@@ -74,12 +74,12 @@ def test_a_contest_that_fails_says_the_engines_own_reason_and_keeps_it(tmp_path:
 
 def test_a_contest_that_was_not_held_for_want_of_anything_but_memory_is_undecided() -> None:
     unfit = {"comparisons": [], "contests": [{"missing": "ddp does not fit: needs 96.1 of 44.8 GB."}]}
-    check_one_contest(unfit)
+    check_one_comparison(unfit)
     lacking = {"comparisons": [], "contests": [{"missing": "litgpt has no network like it."}]}
     with pytest.raises(SanityError, match="undecided: the contest was not held, as litgpt has no network"):
-        check_one_contest(lacking)
+        check_one_comparison(lacking)
     with pytest.raises(SanityError, match="has 0 contests instead of one"):
-        check_one_contest({"comparisons": [], "contests": [{"missing": None}]})
+        check_one_comparison({"comparisons": [], "contests": [{"missing": None}]})
 
 
 def test_a_contest_that_never_began_says_the_engines_last_words(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A test that holds one contest of the engine with a peer, by `engine bench peers`."""
+"""A test that compares the engine with one peer, by `engine bench peers`."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from engine.peers.memory import UNFIT
 from suites.base.figures import Figures
 
 
-class OneContest(rfm.RegressionTestPlugin):
+class PeerComparison(rfm.RegressionTestPlugin):
     """An EngineTest whose figures are the ratio of the engine's step time by the peer's, and both times."""
 
     record: dict[str, Any]
@@ -18,7 +18,7 @@ class OneContest(rfm.RegressionTestPlugin):
 
     def judge(self) -> None:
         """The engine has found both sides' losses equal before it timed them. Raises SanityError."""
-        check_one_contest(self.record)
+        check_one_comparison(self.record)
 
     def figures(self) -> Figures:
         found: Figures = {}
@@ -35,7 +35,7 @@ class OneContest(rfm.RegressionTestPlugin):
         return found
 
 
-def check_one_contest(record: dict[str, Any]) -> None:
+def check_one_comparison(record: dict[str, Any]) -> None:
     """Raise SanityError unless `bench peers` held one contest, or says that it doesn't fit, which gives no figures."""
     reasons = [asked["missing"] for asked in record["contests"] if asked["missing"]]
     for reason in reasons:
