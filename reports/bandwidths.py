@@ -8,6 +8,7 @@ import systems
 from engine.result import metrics
 from reports import text
 from reports.bars import Bar, Bars, stacked
+from reports.columns import NOT_KNOWN, columns_of
 from reports.derived import by_row
 from reports.frame import Frames
 from reports.page import Column, Figure, Table
@@ -78,20 +79,13 @@ def figure(name: str, table: pd.DataFrame, known: Fact | None) -> Figure:
 
 def table(name: str, rows: pd.DataFrame) -> Table:
     """Every kernel."""
-    columns = (
-        Column("Kernel", "kernel", numeric=False),
-        Column("Best of a rank", "bytes_per_s", _rate, figure="memory_bandwidth"),
-        Column("Lowest job", "bytes_per_s_low", _rate, figure="memory_bandwidth"),
-        Column("Highest job", "bytes_per_s_high", _rate, figure="memory_bandwidth"),
-        Column("Median of a rank", "median_bytes_per_s", _rate, figure="memory_bandwidth"),
-        Column(
-            "Of advertised", "of_advertised", text.percent, missing="not known", figure="of_advertised_bandwidth"
-        ),
-        Column("An array", "array_bytes", text.size),
-        Column("Last-level caches", "cache_bytes", text.size, missing="not known"),
-        Column("Repeats", "repeats", text.count),
-        Column("Jobs", "jobs", text.count),
-    )  # fmt: skip
+    columns = columns_of(
+        "kernel bytes_per_s bytes_per_s_low bytes_per_s_high median_bytes_per_s",
+        Column("Of advertised", "of_advertised", text.percent, missing=NOT_KNOWN, figure="of_advertised_bandwidth"),
+        "array_bytes",
+        Column("Last-level caches", "cache_bytes", text.size, missing=NOT_KNOWN),
+        "repeats jobs",
+    )
     cached = bool((rows["array_bytes"] < TIMES_THE_CACHE * rows["cache_bytes"]).any())
     return Table("Memory bandwidth by kernel", columns, rows, f"{name}-bandwidth", NOTE if cached else "")
 

@@ -5,16 +5,11 @@ from typing import Any, TypeGuard
 
 from engine.result import metrics
 from engine.result.step import Breakdown, Machine
-from reports import text
-from reports.page import NOT_TOLD, Column
 from reports.text import clean, number, plural, positive
 
 COLUMNS = (
     *("compute_s", "collectives_s", "blocking_s", "exposed_s", "hidden_s", "share_hidden"),
     *("bound_s", "bound_by", "step_by_bound", "processors_s", "shared", "crowded"),
-)
-PROCESSORS = Column(
-    "Processor seconds over cores", "processors_s", text.seconds, missing=NOT_TOLD, figure="bound_on_shared_cores"
 )
 WITH_BOUND = 3
 """The first version whose results tell a bound; until then hidden_s was another figure."""

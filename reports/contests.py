@@ -28,7 +28,7 @@ from engine.result.peers import (
     verdict,
 )
 from reports.load import Contests
-from reports.page import NOT_TOLD
+from reports.page import NOT_RECORDED
 from reports.peaks import facts
 from reports.text import clean, number
 from reports.transports import network, words
@@ -247,7 +247,7 @@ def _beside(points: pd.DataFrame) -> pd.DataFrame:
     same = [key for key in CONTEST if key not in ("road", "network")]
     told = dict.fromkeys(points.index, "")
     for _, rows in points[points["jobs"] > 0].groupby(same, dropna=False):
-        words = {place: f"{row['road'] or NOT_TOLD} {row['ratio']:.3f}" for place, row in rows.iterrows()}
+        words = {place: f"{row['road'] or NOT_RECORDED} {row['ratio']:.3f}" for place, row in rows.iterrows()}
         told |= {place: ", ".join(words[other] for other in words if other != place) for place in words}
     return points.assign(beside=pd.Series(told, dtype=object))
 

@@ -8,6 +8,7 @@ import pandas as pd
 from engine.result import metrics
 from reports import charts, peaks, text
 from reports.charts import Line, Scale
+from reports.columns import NOT_KNOWN, columns_of
 from reports.derived import by_row
 from reports.frame import Frames
 from reports.page import Column, Figure, Table
@@ -97,16 +98,10 @@ def figure(name: str, dtype: str, table: pd.DataFrame, known: Peaks) -> Figure |
 
 def table(name: str, formats: dict[str, pd.DataFrame]) -> Table:
     """Every size of every number format."""
-    columns = (
-        Column("Number format", "dtype", numeric=False),
-        Column("Size", "size", text.count),
-        Column("Rate of a rank", "flops_per_s", text.flops, figure="gemm_rate"),
-        Column("Lowest job", "flops_per_s_low", text.flops, figure="gemm_rate"),
-        Column("Highest job", "flops_per_s_high", text.flops, figure="gemm_rate"),
-        Column("Of advertised peak", "of_advertised", text.percent, missing="not known", figure="utilisation"),
-        Column("Time", "median_time_s", text.seconds),
-        Column("Jobs", "jobs", text.count),
-        Column("Skipped because", "skipped", numeric=False, missing="", wide=True),
+    columns = columns_of(
+        "dtype size flops_per_s flops_per_s_low flops_per_s_high",
+        Column("Of advertised peak", "of_advertised", text.percent, missing=NOT_KNOWN, figure="utilisation"),
+        "median_time_s jobs skipped",
     )
     rows = pd.concat([sizes.assign(dtype=text.clean(dtype, 20)) for dtype, sizes in formats.items()], ignore_index=True)
     return Table("Matrix products by size", columns, rows, f"{name}-sizes")

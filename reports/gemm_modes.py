@@ -6,9 +6,9 @@ import pandas as pd
 
 from engine.result import metrics
 from engine.result.schema import Result
-from reports import text
+from reports.columns import columns_of
 from reports.derived import by_row
-from reports.page import Column, Table
+from reports.page import Table
 from reports.text import clean, number, positive
 
 KEYS = ["dtype", "size", "mode"]
@@ -36,12 +36,5 @@ def by_mode(every: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 def table(name: str, rows: pd.DataFrame) -> Table:
     """Every mode."""
-    columns = (
-        Column("Number format", "dtype", numeric=False),
-        Column("Size", "size", text.count),
-        Column("Mode", "mode", numeric=False),
-        Column("Rate of a rank", "flops_per_s", text.flops, figure="gemm_rate"),
-        Column("Of mode NN", "of_nn", text.ratio, figure="mode_rate"),
-        Column("Jobs", "jobs", text.count),
-    )
+    columns = columns_of("dtype size mode flops_per_s of_nn jobs")
     return Table("Matrix products by mode", columns, rows, f"{name}-modes", NOTE)

@@ -13,6 +13,8 @@ from reports import text
 from reports.index import Card
 from reports.page import Block, Cell, Column, Download, Figure, Figures, Notices, Page, Table
 
+LONG = 40
+"""Letters of a text in a table; a longer one may stand in several lines."""
 _HERE = Path(__file__).parent
 
 
@@ -61,13 +63,9 @@ def _kind(block: Block) -> str:
 
 
 def _td(cell: Cell, column: Column) -> Markup:
-    names = [
-        name
-        for name, on in (
-            ("n", column.numeric), ("w", column.wide), ("none", cell.missing), ("q", cell.quiet), ("bad", cell.bad)
-        )
-        if on
-    ]  # fmt: skip
-    classes = f' class="{" ".join(names)}"' if names else ""
+    wraps = not column.numeric and len(cell.text) > LONG
+    styles = {"n": column.numeric, "w": wraps, "none": cell.missing, "q": cell.quiet, "bad": cell.bad}
+    names = " ".join(name for name, on in styles.items() if on)
+    classes = f' class="{names}"' if names else ""
     sort = "" if cell.sort is None or not column.numeric else f' data-s="{escape(cell.sort)}"'
     return Markup(f"<td{classes}{sort}>{escape(cell.text)}</td>")

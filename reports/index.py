@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from reports import text
+from reports.columns import columns_of
 from reports.load import Loaded
-from reports.page import Block, Column, Commands, Facts, Page, Paragraph, Section, Table
+from reports.page import Block, Commands, Facts, Page, Paragraph, Section, Table
 from reports.study import AnyStudy, CheckStudy, ContestStudy
 
 LEAD = (
@@ -82,32 +83,22 @@ def _read(loaded: Loaded) -> Section:
 
 
 def _skipped(loaded: Loaded) -> Section:
-    data = pd.DataFrame({"source": [s.source for s in loaded.skipped], "reason": [s.reason for s in loaded.skipped]})
-    columns = (
-        Column("File", "source", text.clean, numeric=False, wide=True),
-        Column("Reason", "reason", text.clean, numeric=False, wide=True),
+    data = pd.DataFrame(
+        [(text.clean(one.source), text.clean(one.reason)) for one in loaded.skipped], columns=["source", "reason"]
     )
     note = "These are not in the report."
+    columns = columns_of("source reason", source="File")
     return Section("Skipped", (Table("Files and test cases left out", columns, data, "skipped", note),), "skipped")
 
 
 def _others(others: pd.DataFrame) -> Section:
-    columns = (
-        Column("End", "end", text.moment, missing="unknown"),
-        Column("Study", "study", numeric=False, missing="none"),
-        Column("Kind", "kind", numeric=False),
-        Column("Status", "status", numeric=False),
-        Column("Model", "model", numeric=False, missing="none"),
-        Column("Devices", "ranks", text.count),
-        Column("Grid", "grid", numeric=False, missing="none"),
-        Column("Time per batch", "time_s", text.seconds, figure="time_per_iteration"),
-        Column("Overlap", "overlap", numeric=False, missing="none"),
-        Column("Sustained", "hardware_flops_per_s", text.flops, figure="rate"),
-        Column("Result", "source", text.clean, numeric=False, wide=True),
-    )
     note = (
         "Runs whose label `study` names none of the studies above, such as ones started by hand; and those of earlier "
         "versions that measured one overlap a job, whose gains are not paired and not shown."
     )
     data = others.assign(failed=others["status"] != "ok").sort_values("end", ascending=False)
+    columns = columns_of(
+        "end study kind status model ranks grid time_s overlap hardware_flops_per_s source",
+        missing={"model": "none", "grid": "none", "overlap": "none"},
+    )
     return Section("Other runs", (Table("Runs of no study", columns, data, "other", note, failed="failed"),), "other")

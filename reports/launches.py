@@ -3,8 +3,9 @@
 import pandas as pd
 
 from reports import text
+from reports.columns import columns_of
 from reports.frame import Frames
-from reports.page import Column, Table
+from reports.page import Table
 
 WORDS = {
     "dispatch": "until the call returns to the host",
@@ -33,13 +34,5 @@ def fact(table: pd.DataFrame) -> tuple[str | None, str, str]:
 
 def table(name: str, rows: pd.DataFrame) -> Table:
     """Every way."""
-    columns = (
-        Column("A tiny operator", "way", numeric=False),
-        Column("Median", "launch_s", text.seconds, figure="per_operator"),
-        Column("5th percentile", "low_s", text.seconds, figure="per_operator"),
-        Column("95th percentile", "high_s", text.seconds, figure="per_operator"),
-        Column("In a row", "operators", text.count),
-        Column("Samples", "samples", text.count),
-        Column("Jobs", "jobs", text.count),
-    )
+    columns = columns_of("way launch_s low_s high_s operators samples jobs")
     return Table("Launch latency", columns, rows, f"{name}-launches")

@@ -6,6 +6,7 @@ from engine.planning.validation import TOP, JobRows
 from engine.result import metrics
 from reports import scatter, text
 from reports.charts import Scale
+from reports.columns import columns_of
 from reports.page import Block, Column, Figure, Figures, Paragraph, Table
 from reports.predictions import FITTED, PLACES, grid_rows
 from reports.scatter import Dots
@@ -119,34 +120,23 @@ def _orders(name: str, job: JobRows) -> Table:
         ],
         columns=["order", "efficient", "place_of_fastest", "spearman"],
     )
-    columns = (
-        Column("Order", "order", numeric=False),
+    columns = columns_of(
+        "order",
         Column(f"Of its first {TOP}, among the {TOP} fastest", "efficient", text.count),
-        Column("Its place for the fastest", "place_of_fastest", text.count),
-        Column("Rank correlation", "spearman", lambda value: f"{value:.3f}", figure="spearman"),
+        "place_of_fastest spearman",
     )
     note = "Against the measured times. Without placement every axis has the same bandwidth: what placement buys."
     return Table("How good the orders are", columns, data, f"{name}-orders", note)
 
 
 def _grids(name: str, rows: pd.DataFrame) -> Table:
-    columns = (
-        Column("Grid", "grid", numeric=False),
-        Column("Measured", "measured_s", text.seconds),
-        Column("Predicted", "predicted_s", text.seconds, spread=("low_s", "high_s")),
-        Column("Error", "error", text.signed, figure="prediction_error"),
-        Column("Exposed, measured", "measured_exposed_s", text.seconds),
-        Column("Exposed, predicted", "exposed_s", text.seconds),
-        Column("Error of exposed", "exposed_error", text.signed, missing="none exposed", figure="prediction_error"),
-        Column("By Eq. 1 to 7", "equations_s", text.seconds),
-        Column("Without placement", "agnostic_s", text.seconds),
-        Column("Place, simulated", "place", text.count),
-        Column("by Eq. 1 to 7", "place_by_equations", text.count),
-        Column("without placement", "place_agnostic", text.count),
-        Column("Fitted", "told_fitted", numeric=False, missing="no"),
-    )
     note = (
         "The fastest measured first; times are of a batch, in brackets the predicted interval. By the equations: "
         "seconds of communication alone, by which these orders rank."
+    )
+    columns = columns_of(
+        "grid measured_s predicted_s error measured_exposed_s exposed_s exposed_error equations_s agnostic_s "
+        "place place_by_equations place_agnostic fitted_words",
+        place="Place, simulated",
     )
     return Table("Grids, measured and predicted", columns, rows, f"{name}-grids", note)

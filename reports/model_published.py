@@ -6,7 +6,8 @@ from engine.planning.validation import Effect, Validation
 from engine.result import metrics
 from reports import charts, text
 from reports.charts import Line, Scale
-from reports.page import Block, Column, Figure, Figures, Paragraph, Table
+from reports.columns import columns_of
+from reports.page import Block, Figure, Figures, Paragraph, Table
 from reports.predictions import published_rows
 from reports.scaling import DEVICES
 
@@ -105,23 +106,13 @@ def _figure(name: str, title: str, rows: pd.DataFrame) -> Figure:
 
 
 def _table(rows: pd.DataFrame) -> Table:
-    columns = (
-        Column("System", "system", numeric=False),
-        Column("Devices", "ranks", text.count),
-        Column("Model", "model", numeric=False),
-        Column("Published", "time_s_published", text.seconds),
-        Column("Predicted", "predicted_s", text.seconds, spread=("low_s", "high_s")),
-        Column("Error", "error", text.signed, figure="prediction_error"),
-        Column("Baseline", "baseline_s", text.seconds),
-        Column("Its error", "baseline_error", text.signed, figure="prediction_error"),
-        Column("Fitted", "told_fitted", numeric=False, missing="no"),
-        Column("Grid of the planner", "grid", numeric=False),
-        Column("Micro-batch", "micro_batch", text.count),
-        Column("Compute, predicted", "compute_s", text.seconds),
-        Column("Exposed, predicted", "exposed_s", text.seconds),
-        Column("Source", "paper", numeric=False),
-    )
     note = f"Times are of a batch. {BASELINE}"
+    columns = columns_of(
+        "system ranks model time_s_published predicted_s error baseline_s baseline_error fitted_words grid "
+        "micro_batch compute_s exposed_s paper",
+        grid="Grid of the planner",
+        compute_s="Compute, predicted",
+    )
     return Table("Predicted and published times", columns, rows, "against-published", note)
 
 
@@ -130,15 +121,8 @@ def effects(validation: Validation) -> list[Block]:
     if not validation.effects:
         return []
     data = pd.DataFrame([_effect(one) for one in validation.effects])
-    columns = (
-        Column("Effect", "name", numeric=False, wide=True),
-        Column("Where", "setting", numeric=False, wide=True),
-        Column("Predicted", "predicted", numeric=False, missing="not predicted"),
-        Column("Published", "published", numeric=False, missing="not printed"),
-        Column("The prediction lies", "lies", numeric=False, missing=""),
-        Column("Source", "source", numeric=False, wide=True),
-    )
     note = "Per cent: the part of the time without it that is saved."
+    columns = columns_of("name setting predicted published lies source", name="Effect", source="Source")
     return [Table("Effects, predicted and published", columns, data, "effects", note)]
 
 

@@ -8,53 +8,31 @@ import pandas as pd
 
 from reports import text
 from reports.ablation import GREATEST, RATIOS, WORDS, Setting, most_exposed
-from reports.breakdowns import PROCESSORS
+from reports.columns import NO_BASE, columns_of
 from reports.methods import INTERVALS
 from reports.overlaps import FLAGS, NONE, flags, short
-from reports.page import NOT_MEASURED, NOT_TOLD, Column, Table
+from reports.page import NOT_MEASURED, NOT_RECORDED, Column, Table
 
-NO_BASE = "no run without overlap"
-_WHAT = (Column("Model", "model", numeric=False), Column("Grid", "grid", numeric=False))
-_WHERE = (
-    Column("Devices", "ranks", text.count),
-    Column("Nodes", "nodes", text.count, missing="unknown"),
-    Column("System", "system", numeric=False, missing="unnamed"),
-    Column("Network", "network", numeric=False, missing="not told"),
-)
+_WHAT, _WHERE = "model grid", "ranks nodes system network"
+_FIGURES = f"share_hidden step_by_bound bound_by {GREATEST}"
+"""What a variant's own steps say."""
 
 
 def ratio(title: str, key: str = RATIOS[0], missing: str = NO_BASE) -> Column:
     """A column of paired ratios with their intervals."""
-    return Column(
-        title,
-        key,
-        text.ratio,
-        missing=missing,
-        figure="ratio_over_jobs",
-        spread=(f"{key}_low", f"{key}_high"),
-        level=1.0,
-    )
+    ends = (f"{key}_low", f"{key}_high")
+    return Column(title, key, text.ratio, missing=missing, figure="ratio_over_jobs", spread=ends, level=1.0)
 
 
 def layouts(settings: Sequence[Setting], drawn: int) -> Table:
     """One row a setting: its fullest variant against none. drawn: how many have a section."""
     data = pd.DataFrame([_layout(setting) for setting in settings])
-    columns = (
-        *_WHAT,
+    columns = columns_of(
+        _WHAT,
         ratio("Ratio to none"),
-        Column("Saved", "gain", text.gain, missing=NO_BASE, figure="saved"),
-        *_figures(),
-        Column("Without overlap", "none_s", text.seconds, missing=NO_BASE, figure="time_per_iteration"),
-        Column("With", "time_s", text.seconds, figure="time_per_iteration"),
-        Column("which is", "hides", numeric=False),
-        Column("Jobs", "share", numeric=False),
-        Column("Rounds", "rounds", text.count),
-        *_WHERE,
-        Column("Most exposed axis", "axis", numeric=False, missing="none"),
-        Column("Exposed there", "axis_s", text.seconds, missing="none"),
-        Column("Ranks that share cores", "shared", numeric=False, missing="no"),
-        Column("No core left for collectives", "crowded", numeric=False, missing="no"),
-    )
+        f"gain {_FIGURES} none_s time_s hides share rounds {_WHERE} axis axis_s shared crowded",
+        time_s="With", hides="which is", axis="Most exposed axis",
+    )  # fmt: skip
     note = (
         "Every layout that ran: the variant that has the most flags, fast or slow, against none. Ratios with their "
         "intervals, in grey where they may be chance." + _intervals(data)
@@ -62,19 +40,6 @@ def layouts(settings: Sequence[Setting], drawn: int) -> Table:
     if drawn < len(settings):
         note += f" The {drawn} with the most variants are drawn below."
     return Table("Overlap by layout", columns, data, "layouts", note, "only_failed")
-
-
-def _figures() -> tuple[Column, ...]:
-    """What a variant's own steps tell."""
-    return (
-        Column("Share hidden", "share_hidden", text.percent, missing=NOT_TOLD, figure="share_hidden"),
-        Column("Step by its bound", "step_by_bound", text.times, missing=NOT_TOLD, figure="step_by_bound"),
-        Column("Bound by", "bound_by", numeric=False, missing=NOT_TOLD),
-        Column(
-            "Of the greatest gain", GREATEST, text.gain, missing=NOT_TOLD, figure=GREATEST,
-            spread=(f"{GREATEST}_low", f"{GREATEST}_high"), level=0.0,
-        ),
-    )  # fmt: skip
 
 
 def _intervals(data: pd.DataFrame) -> str:
@@ -107,13 +72,13 @@ def by_grid(settings: Sequence[Setting]) -> Table:
         if any((flag,) in setting.variants["overlap"].map(flags).tolist() for setting in settings)
     ]
     data = pd.DataFrame([_ratios(setting, ran) for setting in settings])
-    columns = (
-        *_WHAT,
+    columns = columns_of(
+        _WHAT,
         ratio("All that ran", missing="not run"),
         *(ratio(f"{flag} alone", f"{flag}_ratio", "not run") for flag in ran),
-        Column("All are", "hides", numeric=False, missing="none"),
-        Column("Rounds", "rounds", text.count),
-        *_WHERE,
+        f"hides rounds {_WHERE}",
+        missing={"hides": "none"},
+        hides="All are",
     )
     note = (
         "Paired ratios of the time by that without overlap, with their intervals: less than 1 is faster, grey may be "
@@ -133,35 +98,27 @@ def variants(name: str, setting: Setting) -> Table:
     """Every variant with its ratios, times, what waits along each axis, and the memory it takes."""
     data = setting.variants.drop_duplicates("overlap")
     data = data.assign(hides=data["overlap"].map(short), share=_share(setting), spread=_ranges(data))
-    columns = [
-        Column("Overlap", "hides", numeric=False),
-        Column("Jobs", "share", numeric=False),
-        Column("Rounds", "rounds", text.count),
-        Column("Step", "time_s", text.seconds, figure="time_per_iteration"),
-        Column("Rounds from, to, s", "spread", numeric=False),
+    columns = columns_of(
+        "hides share rounds time_s spread",
         ratio("Ratio to the one before", "over_ratio", missing=""),
         ratio("Ratio to none", missing=""),
-        Column("Saved over none", "gain", text.gain, missing="", figure="saved"),
-        *_figures(),
-        Column("Bound", "bound_s", text.seconds, missing=NOT_TOLD, figure="bound"),
-        Column("Compute", "compute_s", text.seconds),
-        PROCESSORS,
-        Column("Hidden", "hidden_s", text.seconds, missing=NOT_TOLD),
-        Column("Blocking", "blocking_s", text.seconds, missing=NOT_TOLD),
-        Column("Other exposed", "exposed_s", text.seconds, missing=NOT_TOLD),
-        *(Column(f"Exposed, {axis}", f"exposed_{axis}", text.seconds, missing="none") for axis in setting.axes),
-        *(Column(f"Behind compute, {axis}", f"hidden_{axis}", text.seconds, missing="none") for axis in setting.axes),
-        Column("Gathered ahead", "prefetch_bytes", text.memory, missing=NOT_TOLD),
-        Column("In the cache", "cache_bytes", text.memory, missing=NOT_TOLD),
-        Column("Blocks cached", "cached_blocks", text.count, missing=NOT_TOLD),
-    ]  # fmt: skip
+        f"gain {_FIGURES} bound_s compute_s processors_s hidden_s blocking_s exposed_s",
+        *(
+            Column(f"{title}, {axis}", f"{key}_{axis}", text.seconds, missing="none")
+            for key, title in (("exposed", "Exposed"), ("hidden", "Behind compute"))
+            for axis in setting.axes
+        ),
+        "prefetch_bytes cache_bytes cached_blocks",
+        missing={"gain": "", "exposed_s": NOT_RECORDED},
+        time_s="Step", spread="Rounds from, to, s", gain="Saved over none", exposed_s="Other exposed",
+    )  # fmt: skip
     note = (
         "Medians over jobs; times are of one iteration on rank 0. Memory gathered ahead and cached is part of its peak."
         + _intervals(data)
     )
     if (data["step_by_bound"] < 1).any():
         note += " A step shorter than its bound: the bound was measured too high, as by another load on the machine."
-    return Table("Variants", tuple(columns), data, f"{name}-details", note)
+    return Table("Variants", columns, data, f"{name}-details", note)
 
 
 def _ranges(data: pd.DataFrame) -> list[str]:

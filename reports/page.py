@@ -13,15 +13,15 @@ from engine.result.definition import Definition
 from reports import derived, text
 
 NOT_MEASURED = "not measured"
-NOT_TOLD = "not told"
+NOT_RECORDED = "not recorded"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of a table. key: of the frame, also its name in the CSV; write: a value as text.
 
-    missing: what stands where there is no value. wide: text that may wrap instead of staying on one line. figure: the
-    name of the derived figure that it is (metrics.DEFINITIONS), whose definition its head leads to. spread: the keys of
+    missing: what stands where there is no value. figure: the name of the derived figure that it is
+    (metrics.DEFINITIONS), whose definition its head leads to. spread: the keys of
     the ends of its interval, written behind it; level: the value that means no difference: what has it in its
     interval, or has none, is written in grey. bad: values that are written as a warning. Raises ValueError for a figure
     that is defined nowhere.
@@ -32,7 +32,6 @@ class Column:
     write: Callable[[Any], str] = str
     numeric: bool = True
     missing: str = NOT_MEASURED
-    wide: bool = False
     figure: str = ""
     spread: tuple[str, str] | None = None
     level: float = math.nan

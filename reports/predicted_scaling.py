@@ -10,8 +10,9 @@ import pandas as pd
 
 from reports import charts, model_published, text
 from reports.charts import Line, Scale
+from reports.columns import columns_of
 from reports.frame import Frames
-from reports.page import Block, Column, Figure, Figures, Paragraph, Section, Table
+from reports.page import Block, Figure, Figures, Paragraph, Section, Table
 from reports.predictions import Predictions, plan_rows, published_rows
 from reports.scaling import DEVICES
 
@@ -71,17 +72,12 @@ def _section(titles: Sequence[str], groups: Sequence[pd.DataFrame], caption: str
     shown = list(zip(text.slugs(titles), titles, groups, strict=True))[:MOST_FIGURES]
     figures = [_figure(f"predicted-{name}", title, rows, caption) for name, title, rows in shown]
     table = pd.concat(groups, ignore_index=True)
-    columns = (
-        Column("System", "system", numeric=False),
-        Column("Devices", "ranks", text.count),
-        Column("Model", "model", numeric=False),
-        Column("Time per batch, predicted", "predicted_s", text.seconds, spread=("low_s", "high_s")),
-        Column("Grid", "grid", numeric=False),
-        Column("Micro-batch", "micro_batch", text.count),
-    )
+    columns = columns_of("system ranks model predicted_s grid micro_batch", predicted_s="Time per batch, predicted")
     blocks: tuple[Block, ...] = (
-        Paragraph(WORDS), Figures(tuple(figures)), Table("Predicted points", columns, table, "predicted-points")
-    )  # fmt: skip
+        Paragraph(WORDS),
+        Figures(tuple(figures)),
+        Table("Predicted points", columns, table, "predicted-points"),
+    )
     return [Section(TITLE, blocks, "predicted")]
 
 

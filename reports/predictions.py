@@ -85,18 +85,18 @@ def _plan_row(plan: GridPlan, row: Row) -> dict[str, object]:
 
 def grid_rows(job: JobRows) -> pd.DataFrame:
     """One row a measured grid of a job, the fastest first. error, exposed_error: of the predictions; held: whether the
-    measured time lies in the interval; told_fitted: in words.
+    measured time lies in the interval; fitted_words: in words.
     """
     names = ("measured_s", "measured_exposed_s", "predicted_s", "low_s", "high_s", "equations_s", "agnostic_s")
     rows = [
-        {"grid": row.grid, "fitted": row.fitted, "told_fitted": FITTED if row.fitted else ""}
+        {"grid": row.grid, "fitted": row.fitted, "fitted_words": FITTED if row.fitted else ""}
         | {name: seconds(getattr(row, name)) for name in names}
         | {"exposed_s": seconds(row.exposed_s)}
         | {name: number(getattr(row, name)) for name in ("place", "place_by_equations", "place_agnostic")}
         for row in job.grids
     ]
     table = pd.DataFrame(
-        rows, columns=[*("grid", "fitted", "told_fitted"), *names, "exposed_s", *PLACES.values()]
+        rows, columns=[*("grid", "fitted", "fitted_words"), *names, "exposed_s", *PLACES.values()]
     ).sort_values("measured_s", kind="stable", ignore_index=True)  # fmt: skip
     return table.assign(
         error=by_row(metrics.prediction_error, table["predicted_s"], table["measured_s"]),
@@ -117,7 +117,7 @@ def published_rows(validation: Validation) -> pd.DataFrame:
     rows = [_published_row(row) for row in validation.published]
     columns = [
         *("source", "paper", "system", "model", "ranks", "sequences", "time_s_published", "grid", "micro_batch"),
-        *("predicted_s", "low_s", "high_s", "compute_s", "baseline_s", "fitted", "told_fitted"),
+        *("predicted_s", "low_s", "high_s", "compute_s", "baseline_s", "fitted", "fitted_words"),
         *(f"exposed_{axis}" for axis in AXES), "exposed_s",
     ]  # fmt: skip
     table = pd.DataFrame(rows, columns=columns).sort_values(["system", "source", "ranks"], kind="stable")
@@ -145,6 +145,6 @@ def _published_row(row: PublishedRow) -> dict[str, object]:
         "compute_s": seconds(row.compute_s),
         "baseline_s": seconds(row.baseline_s),
         "fitted": row.fitted,
-        "told_fitted": FITTED if row.fitted else "",
+        "fitted_words": FITTED if row.fitted else "",
         **by_axis(row.exposed_s),
     }

@@ -6,6 +6,7 @@ import pandas as pd
 
 from engine.result.schema import Result
 from reports import text
+from reports.columns import columns_of
 from reports.page import Column, Table
 from reports.text import number, positive
 
@@ -51,16 +52,16 @@ def by_shape(every: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 def table(name: str, rows: pd.DataFrame) -> Table:
     """Every shape."""
-    columns = (
-        Column("Where", "words", numeric=False),
+    columns = columns_of(
+        "words",
         Column("G0", "apart", text.count),
-        Column("G1", "ring", text.count),
-        Column("Rings at once", "groups", text.count),
-        Column("Nodes of a ring", "nodes", text.count),
-        Column("Bandwidth", "ring_bytes_per_s", _rate, figure="ring_bandwidth"),
-        *(Column(title, kind, _rate, missing="not measured", figure="ring_bandwidth") for kind, title in KINDS.items()),
-        Column("Largest message", "message_bytes", text.size),
-        Column("Jobs", "jobs", text.count),
+        "ring groups nodes ring_bytes_per_s",
+        *(
+            Column(title, kind, text.rate, missing="not measured", figure="ring_bandwidth")
+            for kind, title in KINDS.items()
+        ),
+        "message_bytes jobs",
+        nodes="Nodes of a ring",
     )
     return Table("Bandwidth between ranks", columns, rows, f"{name}-rings", NOTE)
 

@@ -7,15 +7,15 @@ from typing import Any
 import pandas as pd
 
 from reports import breakdowns, text
+from reports.columns import columns_of
 from reports.frame import Frames
 from reports.overlaps import short
-from reports.page import NOT_TOLD, Block, Column, Paragraph, Section, Table, flops_column
+from reports.page import Block, Column, Paragraph, Section, Table, flops_column
 from reports.points import runs_of
 from reports.provenance import failures, provenance
 from reports.scaling import MeasuredSeries
 
 MOST_SERIES = 12
-NO_PEAK = "no peak known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,33 +57,19 @@ def points_table(
 ) -> Table:
     """The points of one series, or of several with the columns that tell them apart."""
     data = spelled_out(rows)
-    columns = [
-        Column("Devices", "ranks", text.count),
-        Column("Model", "model", numeric=False),
-        Column("Grid", "grid", numeric=False),
-        Column("Overlap", "hides", numeric=False),
-        Column("Batch", "batch_size", numeric=False, missing="not recorded"),
-        Column("Network", "network", numeric=False, missing=""),
-        Column("Jobs", "share", numeric=False),
-        Column("Time per batch", "time_s", text.seconds, figure="time_per_iteration"),
-        Column("Range, s", "spread", numeric=False),
+    columns = columns_of(
+        *(Column(key.title(), key, numeric=False, missing="") for key in (kind.by if with_series else ())),
+        "ranks model grid hides batch_size network share time_s spread",
         flops_column("Sustained", "hardware_flops_per_s", rows),
-        Column("HFU", "hfu", text.percent, missing=NO_PEAK, figure="utilisation"),
-        Column("MFU", "mfu", text.percent, missing=NO_PEAK, figure="utilisation"),
-        Column("Of empirical peak", "of_empirical", text.percent, missing=NO_PEAK, figure="utilisation"),
-        Column("which is", "empirical_from", numeric=False, missing=NO_PEAK, wide=True),
-        Column("Efficiency", "efficiency", text.percent, figure="efficiency"),
+        "hfu mfu of_empirical empirical_from efficiency",
         Column("Tokens/s", "tokens_per_s", lambda value: text.si(value, ""), figure="rate"),
         *kind.extra,
-    ]
-    if rows["gain_none"].notna().any():
-        columns.append(Column("Saved over no overlap", "gain_none", text.gain, missing="", figure="saved"))
-    if with_series:
-        columns = [Column(key.title(), key, str, numeric=False, missing="") for key in kind.by] + columns
-    if (rows["commits"] > 1).any():
-        columns.append(Column("Commits", "commits", text.count))
+        "gain_none" if rows["gain_none"].notna().any() else "",
+        "commits" if (rows["commits"] > 1).any() else "",
+        missing={"network": ""},
+    )
     said = f"{note} The batch is in sequences; time, rates and what is saved are of medians over jobs.".strip()
-    return Table("Measured points", tuple(columns), data, f"{name}-points", said, failed="only_failed")
+    return Table("Measured points", columns, data, f"{name}-points", said, failed="only_failed")
 
 
 def spelled_out(rows: pd.DataFrame) -> pd.DataFrame:
@@ -153,31 +139,16 @@ def details(table: pd.DataFrame, frames: Frames) -> Section:
     calls = frames.collectives.merge(
         newest[["newest", "system", "ranks", "model", "grid", "hides"]], left_on="run", right_on="newest"
     ).sort_values(["system", "ranks", "model", "grid", "axis", "kind"])
-    which = (
-        Column("System", "system", numeric=False, missing="unnamed"),
-        Column("Devices", "ranks", text.count),
-        Column("Model", "model", numeric=False),
-        Column("Grid", "grid", numeric=False),
-        Column("Overlap", "hides", numeric=False),
-    )
+    which = "system ranks model grid hides"
+    columns = columns_of(which, "kind axis calls bytes flight_s", kind="Collective")
     collectives = Table(
-        "Collectives of one iteration", (*which, Column("Collective", "kind", numeric=False),
-        Column("Axis", "axis", numeric=False), Column("Calls", "calls", text.count),
-        Column("Bytes", "bytes", text.size), Column("In flight, summed", "flight_s", text.seconds)),
-        calls, "collectives", "On rank 0, newest job of each point; bytes are those of the input buffers.",
+        "Collectives of one iteration", columns, calls, "collectives",
+        "On rank 0, newest job of each point; bytes are those of the input buffers.",
     )  # fmt: skip
-    budget = Table(
-        "Time and memory", (*which, Column("Compute", "compute_s", text.seconds), breakdowns.PROCESSORS,
-        Column("Exposed communication", "collectives_s", text.seconds),
-        Column("Share hidden", "share_hidden", text.percent, missing=NOT_TOLD, figure="share_hidden"),
-        Column("Bound", "bound_s", text.seconds, missing=NOT_TOLD, figure="bound"),
-        Column("Bound by", "bound_by", numeric=False, missing=NOT_TOLD),
-        Column("Step by its bound", "step_by_bound", text.times, missing=NOT_TOLD, figure="step_by_bound"),
-        Column("Ranks that share cores", "shared", numeric=False, missing="no"),
-        Column("Peak memory, fullest rank", "memory_max", text.memory),
-        Column("emptiest rank", "memory_min", text.memory)),
-        newest, "budget", "Medians over jobs; times are of one iteration on rank 0.",
-    )  # fmt: skip
+    keys = "compute_s processors_s collectives_s share_hidden bound_s bound_by step_by_bound shared"
+    columns = columns_of(which, keys, "memory_max memory_min")
+    note = "Medians over jobs; times are of one iteration on rank 0."
+    budget = Table("Time and memory", columns, newest, "budget", note)
     return Section("Details", (budget, collectives, provenance(frames.runs)))
 
 
@@ -187,15 +158,12 @@ def published_gains(table: pd.DataFrame) -> Table:
         f"{100 * low:g} to {100 * high:g} %" if high == high else f"{100 * low:g} %"
         for low, high in zip(table["value"], table["highest"], strict=True)
     ]
-    columns = (
-        Column("Source", "source", numeric=False),
-        Column("System", "system", numeric=False),
-        Column("Model", "model", numeric=False),
-        Column("Devices", "devices", numeric=False),
-        Column("With", "gained", numeric=False),
-        Column("Instead of", "over", numeric=False),
+    columns = columns_of(
+        "source system model devices gained over",
         Column("Time saved", "saved", numeric=False),
-        Column("Remark", "note", numeric=False, missing="", wide=True),
+        "note",
+        source="Source",
+        devices="Devices",
     )
     note = "Published figures, not measured here: the part of the time per batch that is saved."
     return Table("Published gains", columns, table.assign(saved=saved), "published-gains", note)

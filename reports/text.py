@@ -72,6 +72,18 @@ def flops(value: float) -> str:
     return si(value, "flop/s")
 
 
+def joules(value: float) -> str:
+    return si(value, "J")
+
+
+def watts(value: float) -> str:
+    return si(value, "W")
+
+
+def flops_per_joule(value: float) -> str:
+    return si(value, "flop/J")
+
+
 def seconds(value: float) -> str:
     """A time: seconds from one up, milli- or microseconds below."""
     return f"{significant(value)} s" if value >= 1 else si(value, "s")
@@ -102,6 +114,11 @@ def size(value: float) -> str:
     return si(value, "B", 3)
 
 
+def rate(value: float) -> str:
+    """Bytes a second."""
+    return si(value, "B/s", 3)
+
+
 def memory(value: float) -> str:
     """Bytes of memory in GiB, or MiB below one."""
     return f"{significant(value / 2**30, 3)} GiB" if value >= 2**30 else f"{significant(value / 2**20, 3)} MiB"
@@ -125,6 +142,11 @@ def signed(value: float) -> str:
 def times(value: float) -> str:
     """A factor: 1.25x."""
     return f"{value:.2f}x"
+
+
+def tiny(value: float) -> str:
+    """A relative difference: 3.1e-07."""
+    return f"{value:.1e}"
 
 
 def ratio(value: float) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from reports import text
+from reports.columns import columns_of
 from reports.nights import chart, evidence
 from reports.nights.amounts import Amount, read
 from reports.nights.chart import MOST_NIGHTS, Mark, Track
@@ -96,13 +97,11 @@ def _changes(system: FollowedSystem, ranked: Iterable[Followed]) -> Section:
     if not rows:
         return Section("Changes of level", (Paragraph("No figure has changed its level."),), "changes")
     data = pd.DataFrame(rows).sort_values("at", ascending=False, kind="stable")
-    columns = (
-        Column("Since the night", "night", numeric=False),
-        Column("Test", "test", numeric=False, wide=True),
-        Column("Figure", "figure", numeric=False),
+    columns = columns_of(
+        "night test figure",
         Column("Change", "change", text.signed),
         Column("For the", "way", numeric=False, bad=frozenset({"worse"})),
-        Column("What changed then", "updated", numeric=False, missing="nothing that is recorded", wide=True),
+        "updated",
     )
     note = (
         "Nights with which another level begins that lasts, newest first, found looking back: they raise no alarm, and "
@@ -181,20 +180,13 @@ def _description(one: Followed, nights: Sequence[Night]) -> str:
 
 
 def _all(system: FollowedSystem, ranked: Sequence[Followed], frames: dict[int, pd.DataFrame]) -> Section:
-    columns = (
+    columns = columns_of(
         Column("Verdict", "verdict", numeric=False, missing="none", bad=BAD),
-        Column("Test", "test", numeric=False, wide=True),
-        Column("Figure", "figure", numeric=False),
-        Column("Nights", "nights", text.count),
-        Column("Last in the night", "last", numeric=False),
+        "test figure nights last",
         Column("Then", "value", read),
         Column("Reference", "usual", read, missing="none"),
-        Column("Change (95 % interval)", "change", text.signed, missing="", spread=("low", "high"), level=0.0),
-        Column("Changes of level", "changes", text.count),
-        Column("Partition", "partition", numeric=False, missing="none"),
-        Column("Grid", "grid", numeric=False, missing="none"),
-        Column("Precision", "precision", numeric=False, missing="none"),
-        Column("Options", "options", numeric=False, missing="none", wide=True),
+        "change changes partition grid precision options",
+        missing={"change": "", "grid": "none"},
     )
     data = pd.DataFrame([_row(one, system.nights) for one in ranked], dtype=object)
     table = Table("Figures, each by its last night", columns, data, "figures")

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from reports import text
+from reports.columns import columns_of
 from reports.nights import evidence
 from reports.nights.amounts import Amount, read
 from reports.nights.followed import FollowedSystem
@@ -20,10 +21,7 @@ LEAD = (
 )
 BAD = frozenset({*(f"{word}{ALARMED}" for word in ("slower", "same", "faster", "unknown")), "failed"})
 NOT_JUDGED = ("failed", "unknown")
-TEST = (
-    Column("Test", "test", numeric=False, wide=True),
-    Column("Figure", "figure", numeric=False, missing="all"),
-)
+TEST = columns_of("test figure", missing={"figure": "all"})
 
 
 def page(systems: Sequence[FollowedSystem]) -> Page:
@@ -79,14 +77,12 @@ def _facts(told: Told) -> Facts:
 
 
 def _table(name: str, rows: list[dict[str, Any]]) -> Table:
-    columns = (
+    columns = columns_of(
         Column("Verdict", "verdict", numeric=False, bad=BAD),
         *TEST,
         Column("Tonight", "value", read),
         Column("Reference", "usual", read),
-        Column("Change (95 % interval)", "change", text.signed, spread=("low", "high"), level=0.0),
-        Column("Smallest change seen", "least", text.percent),
-        Column("Jobs", "jobs", text.count),
+        "change least jobs",
     )
     note = (
         "A verdict compares the night's median with the reference: at most "
@@ -97,12 +93,12 @@ def _table(name: str, rows: list[dict[str, Any]]) -> Table:
 
 
 def _not_judged(name: str, rows: list[dict[str, Any]]) -> Table:
-    columns = (
+    columns = columns_of(
         Column("Verdict", "verdict", numeric=False, bad=BAD),
         *TEST,
         Column("Tonight", "value", read, missing="none"),
-        Column("Jobs", "jobs", text.count, missing="none"),
-        Column("Why", "why", numeric=False, missing="no reason given", wide=True),
+        "jobs why",
+        missing={"jobs": "none"},
     )
     note = "A test that failed has no figures; a figure without a reference is unknown, not the same."
     return Table("Failed or not judged", columns, pd.DataFrame(rows, dtype=object), name, note)

@@ -9,11 +9,12 @@ from engine.result import metrics
 from engine.result.peers import FEWEST_JOBS
 from reports import bars, published, text
 from reports.bars import Bar, Bars
-from reports.contest_tables import contests_table, failures, missing, provenance, settings, tiny
+from reports.columns import NOT_PRINTED, columns_of
+from reports.contest_tables import contests_table, failures, missing, provenance, settings
 from reports.contests import SERIES, over_equal_roads, points
 from reports.derived import by_row
 from reports.methods import INTERVALS, MANY, ROADS, ROOM
-from reports.page import NOT_TOLD, Block, Column, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
+from reports.page import Block, Column, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.series_page import published_gains
 from reports.study import ContestStudy
 
@@ -165,45 +166,25 @@ def _bars(name: str, rows: pd.DataFrame) -> Figure:
 
 
 def _against(name: str, rows: pd.DataFrame) -> Table:
-    columns = (
-        Column("Peer", "peer", numeric=False),
-        Column("which is", "peer_is", numeric=False),
-        Column("Its layout", "layout", numeric=False, missing="the engine's grid"),
-        Column("Our grid", "grid", numeric=False),
-        Column("which was", "grid_is", numeric=False, missing=NOT_TOLD),
-        Column("Road", "road", numeric=False, missing=NOT_TOLD),
-        Column("Outcome", "verdict", numeric=False),
-        Column("Our batch by its", "ratio", text.ratio, figure="ratio_over_jobs", spread=("low", "high"), level=1.0),
-        Column("over other roads", "beside", numeric=False, missing="not measured"),
-        Column("Time saved", "saved", text.gain, figure="saved", spread=("saved_low", "saved_high"), level=0.0),
-        Column("Our batch", "ours_s", text.seconds),
-        Column("Its batch", "peer_s", text.seconds),
-        Column("HFU, ours", "ours_hfu", text.percent, missing="no peak known", figure="utilisation"),
-        Column("its", "peer_hfu", text.percent, missing="no peak known", figure="utilisation"),
-        Column(
-            "Of empirical peak, ours", "ours_of_empirical", text.percent, missing="no peak known", figure="utilisation"
-        ),
-        Column("its", "peer_of_empirical", text.percent, missing="no peak known", figure="utilisation"),
-        Column("Memory, ours", "ours_bytes", text.memory),
-        Column("its", "peer_bytes", text.memory),
-        Column("Why not", "reason", numeric=False, missing="", wide=True),
+    columns = columns_of(
+        "peer peer_is layout grid grid_is road verdict ratio beside saved ours_s peer_s ours_hfu peer_hfu "
+        "ours_of_empirical peer_of_empirical ours_bytes peer_bytes reason",
+        missing={"layout": "the engine's grid", "reason": ""},
+        grid="Our grid",
+        ratio="Our batch by its",
+        ours_s="Our batch",
+        peer_s="Its batch",
+        peer_bytes="its",
+        reason="Why not",
     )
     return Table("Against each peer", columns, rows, f"{name}-peers")
 
 
 def _equal(name: str, rows: pd.DataFrame) -> Table:
-    columns = (
-        Column("Peer", "peer", numeric=False),
-        Column("Versions", "peer_versions", numeric=False, missing="the engine's torch"),
-        Column("Losses differ", "losses", tiny, figure="relative_difference"),
-        Column("Gradient norms differ", "norms", tiny, figure="relative_difference"),
-        Column("Losses may", "tolerance", tiny),
-        Column("Steps compared", "compared", text.count),
-        Column("Laid out", "does", numeric=False, wide=True),
-    )
     note = "Same initial weights, tokens and optimizer; of the steps before those that were timed."
     held = rows[rows["jobs"] > 0]
     does = held["does"].where(held["does"] != "", "as " + held["layout"].where(held["layout"] != "", "our grid"))
+    columns = columns_of("peer peer_versions losses norms tolerance compared does", tolerance="Losses may")
     return Table("Equal work?", columns, held.assign(does=does), f"{name}-equal", note)
 
 
@@ -218,12 +199,9 @@ def _published_utilisation(rows: pd.DataFrame) -> Table:
     point = ["paper", "system", "model", "ranks"]
     table = rows.pivot(index=point, columns="framework", values="hfu").dropna(thresh=2).dropna(axis=1, how="all")
     table = table.reset_index().sort_values(["paper", "system", "ranks"])
-    columns = (
-        Column("Source", "paper", numeric=False),
-        Column("System", "system", numeric=False),
-        Column("Model", "model", numeric=False),
-        Column("Devices", "ranks", text.count),
-        *(Column(name, name, text.percent, missing="not printed") for name in table.columns[len(point) :]),
+    columns = columns_of(
+        "paper system model ranks",
+        *(Column(name, name, text.percent, missing=NOT_PRINTED) for name in table.columns[len(point) :]),
     )
     note = "Hardware flop/s utilisation of the advertised peak, as printed; not measured here."
     return Table("Published HFU", columns, table, "published-hfu", note)

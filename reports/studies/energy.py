@@ -8,9 +8,10 @@ from engine.result import metrics
 from engine.result.energy import COMPONENTS
 from reports import charts, text
 from reports.charts import Line, Scale
+from reports.columns import columns_of
 from reports.derived import by_row
 from reports.frame import POINT, SERIES, Frames, series_title
-from reports.page import Block, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table
+from reports.page import Block, Facts, Figure, Figures, Page, Paragraph, Section, Table
 from reports.points import fastest
 from reports.provenance import provenance
 from reports.scaling import DEVICES
@@ -157,27 +158,10 @@ def _end(line: pd.DataFrame, key: str, end: str) -> list[float]:
 
 
 def _table(name: str, rows: pd.DataFrame) -> Table:
-    columns = (
-        Column("Devices", "ranks", text.count),
-        Column("Model", "model", numeric=False),
-        Column("Grid", "grid", numeric=False),
-        Column("Overlap", "overlap", numeric=False, missing="not recorded"),
-        Column("Component", "component", numeric=False),
-        Column(
-            "Tokens per joule", "tokens_per_joule", text.significant, figure="tokens_per_joule",
-            spread=("tokens_per_joule_low", "tokens_per_joule_high"),
-        ),
-        Column("Per iteration", "joules_per_iteration", lambda v: text.si(v, "J"), figure="joules_per_iteration"),
-        Column("Model flops per joule", "flops_per_joule", lambda v: text.si(v, "flop/J"), figure="flops_per_joule"),
-        Column("Mean power", "power_w", lambda v: text.si(v, "W"), figure="mean_power"),
-        Column("What is counted", "scope", numeric=False),
-        Column("By", "source", numeric=False),
-        Column("Counters", "counters", text.count),
-        Column("On nodes", "machines", text.count),
-        Column("Measured for", "seconds", text.seconds),
-        Column("Power sampled every", "sample_s", text.seconds, missing="counted"),
-        Column("Jobs", "jobs", text.count),
-        Column("Not measured because", "unmeasured", numeric=False, missing="", wide=True),
-    )  # fmt: skip
+    columns = columns_of(
+        "ranks model grid overlap component tokens_per_joule joules_per_iteration flops_per_joule power_w "
+        "scope source counters machines seconds sample_s jobs unmeasured",
+        source="By",
+    )
     note = "By component. The spread of tokens per joule is that of the jobs of a point; one job has none."
     return Table("Energy of every point", columns, rows, f"{name}-points", note)

@@ -6,7 +6,8 @@ import pandas as pd
 
 from engine.result.gpu_check import GpuCheck
 from reports import gpu_checks, text
-from reports.page import NOT_TOLD, Block, Column, Commands, Facts, Page, Paragraph, Section, Table
+from reports.columns import columns_of
+from reports.page import NOT_RECORDED, Block, Commands, Facts, Page, Paragraph, Section, Table
 from reports.study import CheckStudy
 
 TITLE = "GPU check"
@@ -82,20 +83,17 @@ def _facts(result: GpuCheck) -> Facts:
 
 
 def _findings(name: str, row: "pd.Series[Any]", result: GpuCheck) -> Table:
-    columns = (
-        Column("What", "finding", numeric=False),
-        Column("Outcome", "outcome", numeric=False),
-        Column("Figure", "figure", numeric=False, missing="none"),
-        Column("Wanted", "want", numeric=False, missing="not judged", wide=True),
-        Column("Seen", "seen", numeric=False, missing="", wide=True),
-        Column("Its process took", "seconds", text.seconds, missing="not run"),
-    )
     versions = result.provenance.versions
     software = ", ".join(
         f"{key} {versions[key]}" for key in ("torch", "cuda", "hip", "nccl", "driver") if key in versions
     )
-    commit = (result.provenance.git_commit or NOT_TOLD)[:12]
-    ended = NOT_TOLD if pd.isna(row["end"]) else text.moment(row["end"])
+    commit = (result.provenance.git_commit or NOT_RECORDED)[:12]
+    ended = NOT_RECORDED if pd.isna(row["end"]) else text.moment(row["end"])
     note = f"Ended {ended}; commit {text.clean(commit)}; {text.clean(software)}; read from {row['source']}."
     data = gpu_checks.findings(result)
+    columns = columns_of(
+        "finding outcome figure want seen seconds",
+        missing={"figure": "none", "seconds": "not run"},
+        seconds="Its process took",
+    )
     return Table("Findings", columns, data, f"{name}-findings", note)

@@ -7,6 +7,7 @@ import pandas as pd
 from engine.result import metrics
 from engine.result.names import UNTUNED
 from reports import published, text
+from reports.columns import columns_of
 from reports.derived import by_row
 from reports.frame import SERIES, Frames, series_title
 from reports.kernel_figures import heat_map, step_dots
@@ -135,23 +136,12 @@ def _facts(run: "pd.Series[Any]", shapes: pd.DataFrame, ways: pd.DataFrame) -> F
 
 def _shapes(name: str, shapes: pd.DataFrame, *, of_several: bool = False) -> Table:
     """of_several: settings, which the rows then name."""
-    setting = (
-        Column("System", "system", numeric=False, missing="unnamed"),
-        Column("Model", "model", numeric=False, missing="unnamed"),
-        Column("Grid", "grid", numeric=False),
-    )
-    columns = (
+    setting = columns_of("system model grid")
+    columns = columns_of(
         *(setting if of_several else ()),
-        Column("First layer", "layer", numeric=False),
-        Column("Layers", "layers", text.count),
+        "layer layers",
         Column("I by W", "size", numeric=False),
-        Column("Forwards", "forwards", text.count),
-        Column("Chosen", "choice", numeric=False),
-        Column("PyTorch's own", "own_s", text.seconds),
-        Column("As chosen", "chosen_s", text.seconds),
-        Column("Fastest ways", "best_s", text.seconds),
-        Column("Speed-up", "speed_up", text.times, figure="speed_up"),
-        Column("Holds", "holds", numeric=False, missing="timed once"),
+        "forwards choice own_s chosen_s best_s speed_up holds",
     )
     note = (
         "Seconds of one layer's products in a micro-batch: O as often as it is computed, dI and dW once. Holds: within "
@@ -162,21 +152,6 @@ def _shapes(name: str, shapes: pd.DataFrame, *, of_several: bool = False) -> Tab
 
 def _steps(tuned: pd.DataFrame) -> Section:
     """What tuning does to a whole step."""
-    columns = (
-        Column("System", "system", numeric=False, missing="unnamed"),
-        Column("Model", "model", numeric=False, missing="unknown"),
-        Column("Number format", "dtype", numeric=False),
-        Column("Grid", "grid", numeric=False),
-        Column("Shapes changed", "changed", text.count),
-        Column("Tuned by untuned", "ratio", text.ratio, figure="ratio_over_jobs", spread=("low", "high"), level=1.0),
-        Column("As fast", "speed_up", text.times, figure="speed_up"),
-        Column("Means", "meaning", numeric=False),
-        Column("Tuned step", "ours_s", text.seconds),
-        Column("Untuned step", "peer_s", text.seconds),
-        Column("Jobs", "jobs", text.count),
-        Column("Rounds", "rounds", text.count),
-        Column("Failed because", "reason", numeric=False, missing="", wide=True),
-    )
     words = (
         "A step of the network's first blocks (l2: two) with the tuner and without, in turns in the same processes, on "
         "the devices of one x and y plane: those of z and data compute the same products on other sequences. Where the "
@@ -184,21 +159,28 @@ def _steps(tuned: pd.DataFrame) -> Section:
         + INTERVALS
     )
     note = "A ratio below 1 is the tuner's gain; grey may be chance."
+    columns = columns_of(
+        "system model dtype grid changed ratio speed_up meaning ours_s peer_s jobs rounds reason",
+        missing={"reason": ""},
+        ratio="Tuned by untuned",
+        speed_up="As fast",
+        ours_s="Tuned step",
+        peer_s="Untuned step",
+        reason="Failed because",
+    )
     table = Table("Steps", columns, tuned.assign(failed=tuned["jobs"] == 0), "steps", note, failed="failed")
     figures = (Figures((step_dots(tuned),), wide=True),) if (tuned["jobs"] > 0).any() else ()
     return Section("What a step gains", (Paragraph(words), *figures, table), "steps")
 
 
 def _published() -> Section:
-    columns = (
-        Column("System", "system", numeric=False),
-        Column("Framework", "framework", numeric=False),
-        Column("Model", "model", numeric=False),
-        Column("Devices", "devices", numeric=False, missing="not printed"),
-        Column("What", "what", numeric=False, wide=True),
+    columns = columns_of(
+        "system framework model devices what",
         Column("Value", "value", numeric=False),
-        Column("Source", "source", numeric=False),
-        Column("Remark", "note", numeric=False, missing="", wide=True),
+        "source note",
+        missing={"devices": "not printed"},
+        devices="Devices",
+        source="Source",
     )
     note = "Published figures, not measured here."
     table = Table("Published figures of tuned products", columns, published.kernels(), "published", note)

@@ -6,6 +6,7 @@ import pandas as pd
 
 from engine.result import metrics
 from reports import model_grids, model_published, text
+from reports.columns import columns_of
 from reports.frame import SERIES, Frames, series_title
 from reports.load import Validated
 from reports.page import Block, Column, Page, Paragraph, Section, Table, nothing_measured
@@ -102,14 +103,12 @@ def _title(row: "pd.Series[Any]") -> str:
 
 def _table(name: str, title: str, rows: pd.DataFrame) -> Table:
     data = rows.assign(lost=rows["jobs"] == 0).sort_values("time_s", kind="stable", na_position="last")
-    columns = (
-        Column("Grid", "grid", numeric=False),
-        Column("Time per batch", "time_s", text.seconds, spread=("time_s_low", "time_s_high"),
-               figure="time_per_iteration"),
-        Column("Exposed communication", "collectives_s", text.seconds),
-        Column("Compute", "compute_s", text.seconds),
-        Column("Jobs", "jobs", text.count),
-        Column("Peak memory, fullest rank", "memory_max", text.memory),
-    )  # fmt: skip
+    columns = columns_of(
+        "grid",
+        Column(
+            "Time per batch", "time_s", text.seconds, spread=("time_s_low", "time_s_high"), figure="time_per_iteration"
+        ),
+        "collectives_s compute_s jobs memory_max",
+    )
     note = "The fastest first; medians over jobs, in brackets the fastest and the slowest job."
     return Table(title, columns, data, name, note, failed="lost")

@@ -9,10 +9,10 @@ import pandas as pd
 from reports import overlap_figures, overlap_tables, published, text
 from reports.ablation import GREATEST, Setting, most_exposed, settings
 from reports.breakdowns import no_core_left, take_turns
+from reports.columns import NO_BASE
 from reports.frame import SETTING, Frames, series_title
-from reports.overlap_tables import NO_BASE
 from reports.overlaps import NONE, short
-from reports.page import NOT_TOLD, Block, Facts, Figures, Page, Paragraph, Section, nothing_measured
+from reports.page import NOT_RECORDED, Block, Facts, Figures, Page, Paragraph, Section, nothing_measured
 from reports.points import runs_of
 from reports.provenance import failures, provenance
 from reports.series_page import Fact, published_gains
@@ -125,17 +125,17 @@ def _interval(row: "pd.Series[Any]", key: str, write: Callable[[float], str]) ->
 
 def _told(most: "pd.Series[Any]", axes: Sequence[str]) -> tuple[Fact, Fact, Fact]:
     """What the fullest variant hides, how near it is to its bound, and to the greatest gain."""
-    hidden: Fact = (None, "share hidden", "not told, or no communication")
+    hidden: Fact = (None, "share hidden", "not recorded, or no communication")
     if most["share_hidden"] == most["share_hidden"]:
         waits = f"{text.seconds(most['collectives_s'])} of a step stay exposed"
         if exposed := most_exposed(most, axes):
             waits += f", most along {exposed[0]}"
         hidden = (text.percent(most["share_hidden"]), "share hidden", waits)
-    bound: Fact = (None, "step by its bound", NOT_TOLD)
+    bound: Fact = (None, "step by its bound", NOT_RECORDED)
     if most["step_by_bound"] == most["step_by_bound"]:
         by = f"bound by {most['bound_by']}, {text.seconds(most['bound_s'])}"
         bound = (text.times(most["step_by_bound"]), "step by its bound", by)
-    greatest: Fact = (None, "of the greatest gain", "not told, or nothing to gain")
+    greatest: Fact = (None, "of the greatest gain", "not recorded, or nothing to gain")
     if (share := most[GREATEST]) == share:
         sure = most[f"{GREATEST}_low"] > 0 or most[f"{GREATEST}_high"] < 0
         remark = _interval(most, GREATEST, text.gain) + "down to the bound of a step"

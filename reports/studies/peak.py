@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from reports import bandwidths, gemm_curves, gemm_modes, launches, peaks, published, rings, text
+from reports.columns import columns_of
 from reports.frame import SERIES, Frames, series_title
 from reports.page import Block, Column, Facts, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.provenance import failures, provenance
@@ -110,27 +111,18 @@ def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames) -> Section
 def _best(runs: pd.DataFrame) -> Table:
     """The best rate of every job."""
     data = runs.dropna(subset="best_flops_per_s").sort_values(["system", "dtype", "ranks", "end"])
-    columns = (
-        Column("System", "system", numeric=False, missing="unnamed"),
-        Column("Partition", "partition", numeric=False, missing="none"),
-        Column("Number format", "dtype", numeric=False),
-        Column("Ranks at once", "ranks", text.count),
-        Column("Threads of each", "threads", numeric=False, missing="not told"),
-        Column("Best rate of a rank", "best_flops_per_s", text.flops, figure="gemm_rate"),
-        Column("End", "end", text.moment, missing="unknown"),
+    columns = columns_of(
+        "system partition dtype ranks threads best_flops_per_s end",
+        missing={"threads": "not recorded"},
+        ranks="Ranks at once",
+        threads="Threads of each",
     )
     return Table("Best rate of every job", columns, data, "best_rates")
 
 
 def _published() -> Section:
-    columns = (
-        Column("System", "system", numeric=False),
-        Column("Device", "device", numeric=False),
-        Column("Number format", "dtype", numeric=False),
-        Column("Peak", "metric", numeric=False),
-        Column("Rate", "value", text.flops),
-        Column("Source", "source", numeric=False),
-        Column("Remark", "note", numeric=False, missing="", wide=True),
+    columns = columns_of(
+        "system device dtype metric", Column("Rate", "value", text.flops), "source note", source="Source"
     )
     note = "Published figures, not measured here."
     return Section("Published figures", (Table("Published peaks", columns, published.peaks(), "published", note),))

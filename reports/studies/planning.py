@@ -5,9 +5,10 @@ import pandas as pd
 from engine.planning.document import GridPlan
 from engine.planning.origin import told
 from reports import plan_figures, text
+from reports.columns import columns_of
 from reports.frame import Frames
 from reports.load import Planned
-from reports.page import Block, Column, Commands, Figures, Page, Paragraph, Section, Table
+from reports.page import Block, Commands, Figures, Page, Paragraph, Section, Table
 from reports.predictions import plan_rows
 from reports.study import Study
 
@@ -92,19 +93,13 @@ def asked(plan: GridPlan) -> str:
 
 
 def _table(name: str, rows: pd.DataFrame, plan: GridPlan) -> Table:
-    columns = (
-        Column("Place", "place", text.count),
-        Column("Grid", "grid", numeric=False),
-        Column("Micro-batch", "micro_batch", text.count),
-        Column("Time per batch, predicted", "predicted_s", text.seconds, spread=("low_s", "high_s"), missing=LEFT_OUT),
-        Column("Exposed communication", "exposed_s", text.seconds, missing=LEFT_OUT),
+    columns = columns_of(
+        "place grid micro_batch predicted_s exposed_s",
         *(() if plan.ordered_by == "simulated" else BY_EQUATIONS),
-        Column("Memory per device", "memory_bytes", text.memory),
-        Column("of the device", "of_device", text.percent, figure="of_device_memory"),
-        Column("HFU", "hfu", text.percent, missing="no peak known", figure="utilisation"),
-        Column("Time to solution", "solution_s", text.duration, missing=LEFT_OUT, figure="time_to_solution"),
-        Column("Device-hours", "device_hours", text.count, missing=LEFT_OUT, figure="device_hours"),
-        Column("Traced", "traced", numeric=False, missing="no"),
+        "memory_bytes of_device hfu solution_s device_hours traced",
+        missing={"predicted_s": LEFT_OUT, "exposed_s": LEFT_OUT, "solution_s": LEFT_OUT, "device_hours": LEFT_OUT},
+        predicted_s="Time per batch, predicted",
+        exposed_s="Exposed communication",
     )
     rows = rows.assign(device_hours=rows["device_hours"].round())
     note = "Predicted, not measured."
@@ -118,10 +113,7 @@ def _table(name: str, rows: pd.DataFrame, plan: GridPlan) -> Table:
 
 
 LEFT_OUT = "not simulated"
-BY_EQUATIONS = (
-    Column("Communication by the equations", "equations_s", text.seconds),
-    Column("as a run has it", "as_run_s", text.seconds),
-)
+BY_EQUATIONS = columns_of("equations_s as_run_s", equations_s="Communication by the equations")
 
 
 def _told(rows: pd.DataFrame, key: str) -> bool:
@@ -138,10 +130,13 @@ def _older(plans: tuple[Planned, ...]) -> Section:
             "source": [text.clean(one.source) for one in plans],
         }
     )
-    columns = (
-        Column("Written", "written", text.moment, numeric=False),
-        Column("Plan", "asked", numeric=False, wide=True),
-        Column("Its first grid", "grid", numeric=False, missing="none"),
-        Column("File", "source", numeric=False, wide=True),
+    columns = columns_of(
+        "written asked grid source",
+        missing={"grid": "none"},
+        grid="Its first grid",
+        source="File",
     )
-    return Section("Older plans", (Table("Plans that are not drawn", columns, data, "older"),))
+    return Section(
+        "Older plans",
+        (Table("Plans that are not drawn", columns, data, "older"),),
+    )

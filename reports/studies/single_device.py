@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from reports import text
+from reports.columns import columns_of
 from reports.contest_figure import ratios
 from reports.contest_tables import contests_table, failures, missing, provenance
 from reports.contests import points
@@ -150,21 +151,21 @@ def _sides(name: str, contests: pd.DataFrame) -> Table:
         [side for rows in _trained(contests) for side in (_engine(rows), *(_peer(row) for _, row in rows.iterrows()))]
     )
     itself = "\u2013"
-    columns = (
-        Column("Model", "model", numeric=False),
-        Column("Number format", "dtype", numeric=False),
-        Column("Side", "side", numeric=False),
-        Column("Tokens/s", "tokens_per_s", text.significant, figure="rate"),
-        Column("MFU", "mfu", text.percent, missing="no peak known", figure="utilisation"),
-        Column("Of empirical peak", "of_empirical", text.percent, missing="no peak known", figure="utilisation"),
+    columns = columns_of(
+        "model dtype side tokens_per_s mfu of_empirical",
         Column("Memory", "bytes", text.memory),
         Column(
-            "Engine's step by its", "ratio", text.ratio, missing=itself, figure="ratio_over_jobs",
-            spread=("low", "high"), level=1.0,
+            "Engine's step by its",
+            "ratio",
+            text.ratio,
+            missing=itself,
+            figure="ratio_over_jobs",
+            spread=("low", "high"),
+            level=1.0,
         ),
         Column("Outcome", "verdict", numeric=False, missing=itself),
         Column("Engine's memory by its", "memory_ratio", text.ratio, missing=itself, figure="memory_ratio"),
-    )  # fmt: skip
+    )
     note = "The engine's own row is the median of its contests. Outcome: the engine won or lost, by the paired ratio."
     return Table("Tokens per second by side", columns, data, f"{name}-sides", note)
 

@@ -9,6 +9,7 @@ import pandas as pd
 from engine.result import metrics
 from reports import budget, predicted_scaling, published, scaling, text
 from reports.charts import Scale
+from reports.columns import columns_of
 from reports.derived import by_row
 from reports.frame import SERIES, Frames, series_title
 from reports.page import Block, Column, Facts, Figure, Figures, Page, Section, Table, nothing_measured
@@ -94,9 +95,11 @@ def _draw(name: str, rows: pd.DataFrame, frames: Frames) -> tuple[Sequence[Block
 
 
 KIND = ScalingKind(
-    BY, _title, _draw,
-    (Column("Time to solution", "solution_s", text.duration, missing=NO_BUDGET, figure="time_to_solution"),),
-)  # fmt: skip
+    BY,
+    _title,
+    _draw,
+    columns_of("solution_s", missing={"solution_s": NO_BUDGET}),
+)
 
 
 def _facts(series: MeasuredSeries) -> Facts:
@@ -159,29 +162,22 @@ def _against(series: MeasuredSeries) -> list[Block]:
     if both.empty:
         return []
     both["faster"] = by_row(metrics.speed_up, both["solution_s_published"], both["solution_s"])
-    columns = (
-        Column("Devices", "ranks", text.count),
-        Column("Published in", "source", numeric=False),
-        Column("Time to solution", "solution_s", text.duration, missing=NO_TIME, figure="time_to_solution"),
-        Column("Published", "solution_s_published", text.duration),
-        Column("As fast as published", "faster", text.times, missing=NO_TIME, figure="speed_up"),
-        Column("Efficiency", "efficiency", text.percent, missing=NO_TIME, figure="efficiency"),
-        Column("Published, from these times", "efficiency_published", text.percent, figure="efficiency"),
+    columns = columns_of(
+        "ranks source solution_s solution_s_published faster efficiency efficiency_published",
+        missing={"solution_s": NO_TIME, "faster": NO_TIME, "efficiency": NO_TIME},
+        source="Published in",
     )
     return [Table("Against the published figures", columns, both, f"{series.name}-against")]
 
 
 def _published() -> Section:
     table = published.time_to_solution()
-    columns = (
-        Column("Source", "source", numeric=False),
-        Column("System", "system", numeric=False),
-        Column("Model", "model", numeric=False),
-        Column("Devices", "ranks", text.count),
-        Column("Tokens", "tokens", lambda value: text.si(value, "")),
+    columns = columns_of(
+        "source system model ranks tokens",
         Column("Time to solution", "solution_s", text.duration),
-        Column("Efficiency, from these times", "efficiency", text.percent, figure="efficiency"),
-        Column("Remark", "note", numeric=False, missing="", wide=True),
+        "efficiency note",
+        source="Source",
+        efficiency="Efficiency, from these times",
     )
     note = "Published figures, not measured here; extrapolated by the paper from the time of an iteration."
     solutions = Table("Published time to solution", columns, table, "published", note)

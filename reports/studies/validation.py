@@ -8,6 +8,7 @@ import pandas as pd
 from engine.result import metrics
 from reports import charts, text
 from reports.charts import Line, Scale
+from reports.columns import NO_SERIAL, columns_of
 from reports.frame import Frames
 from reports.page import Block, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.provenance import failures, provenance
@@ -165,18 +166,11 @@ def _exponent(value: float) -> int:
 
 
 def _table(pairs: pd.DataFrame) -> Table:
-    columns = (
-        Column("End", "end", text.moment, missing="unknown"),
-        Column("System", "system", numeric=False, missing="unnamed"),
-        Column("Model", "model", numeric=False),
-        Column("Number format", "dtype", numeric=False),
-        Column("Grid", "grid", numeric=False),
-        Column("Iterations compared", "compared", text.count, missing="no serial run"),
-        Column("Last loss, serial", "serial_loss", lambda value: f"{value:.5f}", missing="no serial run"),
-        Column("Last loss, 4D", "loss", lambda value: f"{value:.5f}", missing="no serial run"),
-        Column(
-            "Largest difference, relative", "largest", _largest, missing="no serial run", figure="relative_difference"
-        ),
+    columns = columns_of(
+        "end system model dtype grid compared serial_loss loss",
+        Column("Largest difference, relative", "largest", _largest, missing=NO_SERIAL, figure="relative_difference"),
+        missing={"compared": "no serial run"},
+        compared="Iterations compared",
     )
     note = "Each 4D run against the serial run of the same model, number format and batch that is nearest in time."
     note += f" Curves are drawn for {MOST_SECTIONS} of them at most and {MOST_GRIDS} grids each."

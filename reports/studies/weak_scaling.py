@@ -6,12 +6,13 @@ import pandas as pd
 
 from engine.result import metrics
 from reports import budget, predicted_scaling, published, scaling, text
+from reports.columns import NOT_PRINTED, columns_of
 from reports.derived import by_row
 from reports.frame import SERIES, Frames, series_title
 from reports.page import Block, Column, Facts, Figures, Page, Section, Table, flops_column, nothing_measured
 from reports.points import points, with_gains
 from reports.scaling import MeasuredSeries
-from reports.series_page import NO_PEAK, ScalingKind, of_efficiency, of_peak, of_size, published_gains, sections
+from reports.series_page import ScalingKind, of_efficiency, of_peak, of_size, published_gains, sections
 from reports.study import Study, trainings_of
 
 TITLE = "Weak scaling"
@@ -87,35 +88,30 @@ def _against(series: MeasuredSeries) -> list[Block]:
         return []
     both["time_s_published"] = both["time_s_published"].where(both["batch_tokens"] == both["batch_tokens_published"])
     both["ratio"] = by_row(metrics.over_published, both["hfu"], both["hfu_published"])
-    columns = (
-        Column("Devices", "ranks", text.count),
-        Column("Model", "model", numeric=False),
-        Column("Published in", "paper", numeric=False),
-        Column("Time per batch", "time_s", text.seconds, figure="time_per_iteration"),
-        Column("Published time (implied)", "time_s_published", text.seconds, missing="of another batch"),
+    columns = columns_of(
+        "ranks model paper time_s time_s_published",
         flops_column("Sustained", "hardware_flops_per_s", both),
-        flops_column("Published", "hardware_flops_per_s_published", both, missing="not printed"),
-        Column("HFU", "hfu", text.percent, missing=NO_PEAK, figure="utilisation"),
-        Column("Published HFU", "hfu_published", text.percent, missing="not printed"),
-        Column("Of empirical peak", "of_empirical", text.percent, missing=NO_PEAK, figure="utilisation"),
-        Column("Published, of empirical", "of_empirical_published", text.percent, missing="not printed"),
+        flops_column("Published", "hardware_flops_per_s_published", both, missing=NOT_PRINTED),
+        "hfu hfu_published of_empirical of_empirical_published",
         Column("HFU, ours over published", "ratio", lambda value: f"{value:.2f}", figure="over_published"),
+        missing={"time_s_published": "of another batch"},
+        paper="Published in",
+        time_s_published="Published time (implied)",
     )
     return [Table("Against the published figures", columns, both, f"{series.name}-against")]
 
 
 def _published() -> Section:
     table = published.weak_scaling()
-    columns = (
-        Column("Paper", "paper", numeric=False),
-        Column("System", "system", numeric=False),
-        Column("Framework", "framework", numeric=False),
-        Column("Devices", "ranks", text.count),
-        Column("Model", "model", numeric=False),
-        flops_column("Sustained", "hardware_flops_per_s", table, missing="not printed"),
-        Column("Of advertised peak (HFU)", "hfu", text.percent, missing="not printed"),
-        Column("Of empirical peak", "of_empirical", text.percent, missing="not printed"),
-        Column("Time per batch, implied", "time_s", text.seconds, missing="not printed", figure="time_per_iteration"),
+    columns = columns_of(
+        "paper system framework ranks model",
+        flops_column("Sustained", "hardware_flops_per_s", table, missing=NOT_PRINTED),
+        Column("Of advertised peak (HFU)", "hfu", text.percent, missing=NOT_PRINTED),
+        Column("Of empirical peak", "of_empirical", text.percent, missing=NOT_PRINTED),
+        "time_s",
+        missing={"time_s": "not printed"},
+        paper="Paper",
+        time_s="Time per batch, implied",
     )
     note = (
         "Published figures, not measured here. Source: axonn-sc24 Table III (batches of 16.8 M tokens) and par4d Table "

@@ -150,7 +150,7 @@ def test_the_headline_is_of_all_layouts_and_not_of_the_best(tmp_path: Path) -> N
 def test_a_job_without_its_baseline_says_so_instead_of_a_gain(tmp_path: Path) -> None:
     html = site_of([turns({ALL: [8.0] * 3})], tmp_path).read_text()
     assert "no run without overlap" in html
-    assert "not told, or no communication" in html
+    assert "not recorded, or no communication" in html
     assert not re.search(r"\bnan\b", html, re.IGNORECASE)
 
 

@@ -92,5 +92,5 @@ def test_results_that_tell_a_bound_show_it_and_the_share_hidden_with_older_ones_
     assert told.share_hidden is not None
     assert f"{100 * told.share_hidden:.1f} %" in table
     assert f"{told.bound.step_by_bound:.2f}x" in table
-    assert table.count("not told") == 6
+    assert table.count("not recorded") == 6
     assert "The mark: what bounds a step" in page
