@@ -7,11 +7,11 @@ import pandas as pd
 import systems
 from engine.result import metrics
 from reports import text
-from reports.bars import Bar, Bars, stacked
 from reports.columns import NOT_KNOWN, columns_of
 from reports.derived import by_row
 from reports.frame import Frames
 from reports.page import Column, Figure, Table
+from reports.plots.rows import Bars, Row, stacked
 from systems import Fact
 
 TIMES_THE_CACHE = 4
@@ -50,7 +50,7 @@ def fact(table: pd.DataFrame) -> tuple[str | None, str, str]:
     of = f"{text.percent(share)} of the advertised bandwidth" if share == share else "none is advertised"
     arrays = f"arrays of {text.size(row['array_bytes'])}"
     what = "memory bandwidth of a rank, triad"
-    return _rate(row["bytes_per_s"]), what, f"{of}; {arrays}, {text.plural(int(row['jobs']), 'job')}"
+    return text.rate(row["bytes_per_s"]), what, f"{of}; {arrays}, {text.plural(int(row['jobs']), 'job')}"
 
 
 def figure(name: str, table: pd.DataFrame, known: Fact | None) -> Figure:
@@ -59,22 +59,22 @@ def figure(name: str, table: pd.DataFrame, known: Fact | None) -> Figure:
     scaled = [value / factor for value in table["bytes_per_s"]]
     shares = [(f"{100 * share:.0f} %",) if known else () for share in table["of_advertised"]]
     bars = [
-        Bar(
-            str(row["kernel"]), low=row["bytes_per_s_low"] / factor, high=row["bytes_per_s_high"] / factor,
-            notes=(text.significant(row["bytes_per_s"] / factor, 3), *share), mark=row["advertised"] / factor,
+        Row(
+            str(row["kernel"]), row["bytes_per_s_low"] / factor, row["bytes_per_s_high"] / factor,
+            row["advertised"] / factor, notes=(text.significant(row["bytes_per_s"] / factor, 3), *share),
         )
         for (_, row), share in zip(table.iterrows(), shares, strict=True)
     ]  # fmt: skip
     title = "Memory bandwidth"
     unit = f"{letter}B/s"
     caption = "STREAM's kernels, the best repeat; whiskers span the jobs." + (
-        f" Upright mark: advertised, {_rate(known.value)} ({known.source})." if known else ""
+        f" Upright mark: advertised, {text.rate(known.value)} ({known.source})." if known else ""
     )
-    svg = stacked(
-        [Bars("best repeat", scaled, "green")], bars, f"{unit} of a rank", name=name, title=title, description=caption,
+    drawing = stacked(
+        [Bars("best repeat", scaled, "green")], bars, f"{unit} of a rank",
         columns=(unit, "of peak") if known else (unit,), mark="advertised",
     )  # fmt: skip
-    return Figure(title, caption, svg, table, name)
+    return Figure(title, caption, drawing, table, name, caption)
 
 
 def table(name: str, rows: pd.DataFrame) -> Table:
@@ -88,7 +88,3 @@ def table(name: str, rows: pd.DataFrame) -> Table:
     )
     cached = bool((rows["array_bytes"] < TIMES_THE_CACHE * rows["cache_bytes"]).any())
     return Table("Memory bandwidth by kernel", columns, rows, f"{name}-bandwidth", NOTE if cached else "")
-
-
-def _rate(value: float) -> str:
-    return text.si(value, "B/s", 3)

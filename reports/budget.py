@@ -9,11 +9,11 @@ import pandas as pd
 from engine.grid import Axis
 from engine.result import metrics
 from reports import text
-from reports.bars import Bar, Bars, stacked
 from reports.derived import by_row
 from reports.frame import SETTING, Frames
 from reports.overlaps import NONE, short
 from reports.page import Figure
+from reports.plots.rows import Bars, Row, stacked
 from reports.scaling import MeasuredSeries, at, left_out, spread_out
 
 MOST_BARS = 12
@@ -57,7 +57,7 @@ def breakdown(series: MeasuredSeries, remark: str = "", *, as_share: bool = Fals
     )  # fmt: skip
 
 
-def _by_overlap(series: MeasuredSeries, line: pd.DataFrame) -> tuple[pd.DataFrame, list[Bar]]:
+def _by_overlap(series: MeasuredSeries, line: pd.DataFrame) -> tuple[pd.DataFrame, list[Row]]:
     """For each point of the line the measured overlaps of its layout, without any first, and a bar for each."""
     places = line[SETTING].assign(place=range(len(line)))
     rows = places.merge(series.points[series.points["jobs"] > 0], on=SETTING).sort_values("time_s")
@@ -65,9 +65,9 @@ def _by_overlap(series: MeasuredSeries, line: pd.DataFrame) -> tuple[pd.DataFram
     rows = rows.sort_values(["place", "hides", "overlap"]).groupby("place").head(MOST_OVERLAPS).reset_index(drop=True)
     first = ~rows.duplicated("place")
     if first.all():
-        return rows, [Bar(f"{at(point)} · {point['model']}") for _, point in rows.iterrows()]
+        return rows, [Row(f"{at(point)} · {point['model']}") for _, point in rows.iterrows()]
     return rows, [
-        Bar(
+        Row(
             short(point["overlap"]) or "not recorded",
             heading=f"{at(point)} · {text.clean(point['model'], 22)}" if heads else "",
             notes=(text.gain(point["gain_none"]) if point["gain_none"] == point["gain_none"] else "",),
@@ -112,18 +112,10 @@ def traffic(series: MeasuredSeries, frames: Frames) -> Figure:
 
 
 def _bars(
-    series: MeasuredSeries,
-    suffix: str,
-    title: str,
-    parts: Sequence[Bars],
-    chosen: pd.DataFrame,
-    axis: str,
-    caption: str,
-    said: Mapping[str, str],
-    write: Callable[[float], str],
-    bars: Sequence[Bar] = (),
+    series: MeasuredSeries, suffix: str, title: str, parts: Sequence[Bars], chosen: pd.DataFrame, axis: str,
+    caption: str, said: Mapping[str, str], write: Callable[[float], str], bars: Sequence[Row] = (),
     columns: Sequence[str] = (),
-) -> Figure:
+) -> Figure:  # fmt: skip
     """A bar for each row of chosen. said: the numbers to put into words, and what each is."""
     name = f"{series.name}-{suffix}"
     words = [
@@ -131,12 +123,7 @@ def _bars(
         + ", ".join(f"{what} {write(point[key])}" for key, what in said.items() if point[key] == point[key])
         for _, point in chosen.iterrows()
     ]
-    bars = bars or [Bar(f"{at(point)} · {point['model']}") for _, point in chosen.iterrows()]
+    bars = bars or [Row(f"{at(point)} · {point['model']}") for _, point in chosen.iterrows()]
     description = ". ".join(words) or "Not measured."
-    return Figure(
-        title,
-        caption,
-        stacked(parts, bars, axis, name=name, title=title, description=description, columns=columns, mark="bound"),
-        chosen[["ranks", "model", "grid", "overlap", *said]],
-        name,
-    )
+    drawing = stacked(parts, bars, axis, columns=columns, mark="bound")
+    return Figure(title, caption, drawing, chosen[["ranks", "model", "grid", "overlap", *said]], name, description)

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from reports import dots, text
-from reports.dots import Dot
+from reports import text
 from reports.page import Figure
+from reports.plots.rows import Dot, around_one
 
 MOST_ROWS = 40
 COLOURS = {"won": "blue", "lost": "red"}
@@ -24,10 +24,9 @@ def ratios(
     shown = rows.head(MOST_ROWS)
     drawn = [
         Dot(
-            label(row),
-            row["ratio"], row["low"], row["high"], row["of_medians_low"], row["of_medians_high"], row["of_medians"],
-            float(row["target"] or "nan"), COLOURS.get(row["verdict"], "muted"),
-            _notes(row, beside) if row["jobs"] else ("",) * 4,
+            label(row), row["low"], row["high"], row["of_medians"], ratio=row["ratio"], least=row["of_medians_low"],
+            most=row["of_medians_high"], target=float(row["target"] or "nan"),
+            colour=COLOURS.get(row["verdict"], "muted"), notes=_notes(row, beside) if row["jobs"] else ("",) * 4,
             missing="failed" if row["failed"] else "not held",
         )
         for _, row in shown.iterrows()
@@ -40,16 +39,15 @@ def ratios(
     )
     if len(rows) > len(shown):
         caption += f" The first {MOST_ROWS} contests."
-    told = [
+    said = [
         f"{' '.join(label(row).split())}: {row['ratio']:.3f} ({text.span(row['low'], row['high'])})"
         for _, row in shown.iterrows()
         if row["jobs"]
     ]
-    svg = dots.around_one(
-        drawn, ("the engine is faster", f"the {other} is faster"), name=f"{name}-ratios", title=title,
-        description="Paired ratios. " + ". ".join(told), columns=("paired", "interval", *heads),
-    )  # fmt: skip
-    return Figure(title, caption, svg, shown[[*columns, *OF_MEDIANS]], f"{name}-ratios")
+    sides = ("the engine is faster", f"the {other} is faster")
+    drawing = around_one(drawn, sides, "our step time by the peer's", columns=("paired", "interval", *heads))
+    data = shown[[*columns, *OF_MEDIANS]]
+    return Figure(title, caption, drawing, data, f"{name}-ratios", "Paired ratios. " + ". ".join(said))
 
 
 def _notes(row: pd.Series, beside: Callable[[pd.Series], tuple[str, str]]) -> tuple[str, ...]:

@@ -6,13 +6,14 @@ from typing import Any
 import pandas as pd
 
 from engine.result import metrics
-from reports import charts, peaks, text
-from reports.charts import Line, Scale
+from reports import peaks, text
 from reports.columns import NOT_KNOWN, columns_of
 from reports.derived import by_row
 from reports.frame import Frames
 from reports.page import Column, Figure, Table
 from reports.peaks import Peaks
+from reports.plots.canvas import Scale
+from reports.plots.lines import Line, lines
 
 ORDER = ("bf16", "fp16", "tf32", "fp32", "fp64")
 MOST_FORMATS = 8
@@ -92,8 +93,7 @@ def figure(name: str, dtype: str, table: pd.DataFrame, known: Peaks) -> Figure |
     x = Scale("rows of the square matrices", "log2", write=text.count)
     y = Scale(f"{letter}flop/s of a rank", from_zero=True, write=lambda value: f"{value / factor:,.4g}")
     best_words = f"Best: {text.flops(rate)} at {fastest['size']:,}. {caption}"
-    svg = charts.lines(drawn, x, y, name=name, title=title, description=best_words)
-    return Figure(title, caption, svg, table, name)
+    return Figure(title, caption, lines(drawn, x, y), table, name, best_words)
 
 
 def table(name: str, formats: dict[str, pd.DataFrame]) -> Table:

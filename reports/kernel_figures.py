@@ -6,11 +6,11 @@ from typing import Any
 import pandas as pd
 
 from engine.result import metrics
-from reports import dots, text
+from reports import text
 from reports.derived import by_row
-from reports.dots import Dot
-from reports.heat import Cell, Group, heat
 from reports.page import Figure
+from reports.plots.heat import Cell, Group, heat
+from reports.plots.rows import Dot, around_one
 
 PRODUCTS = {"forward": "O = I W", "input_gradient": "dI = dO Wᵀ", "weight_gradient": "dW = Iᵀ dO"}
 MODES = ("NN", "NT", "TN")
@@ -49,11 +49,10 @@ def heat_map(name: str, run: "pd.Series[Any]", shapes: pd.DataFrame, ways: pd.Da
             layer = drawn["layer"][way["shape"]]
             described.append(f"{layer}, {PRODUCTS[role]}: {mode}, {text.flops(way['flops_per_s'])}")
     title = f"Rate of every way, {letter}flop/s" if colour == "flops_per_s" else f"Rate of every way, {unit}"
-    svg = heat(
+    drawing = heat(
         [(_layers(shape), f"{shape.m} x {shape.k} by {shape.k} x {shape.n}") for shape in drawn.itertuples()],
         [Group(PRODUCTS[role], STORED[stored], MODES) for role, stored in GROUPS],
-        cells, ("what the tuner chose", "copies no operand: by rows, PyTorch's own mode"), name=f"{name}-heat",
-        title=title, description="Chosen: " + ". ".join(described) + ".",
+        cells, ("what the tuner chose", "copies no operand: by rows, PyTorch's own mode"),
     )  # fmt: skip
     caption = (
         f"The fuller the colour the faster. {said} A dash: not tried, for want of memory or because the weight is "
@@ -65,7 +64,7 @@ def heat_map(name: str, run: "pd.Series[Any]", shapes: pd.DataFrame, ways: pd.Da
         ["layer", "size", "role", "column_major", "mode", "own", "chosen", "median_s", "low_s", "high_s", "flops_per_s",
          "of_empirical", "of_advertised"]
     ]  # fmt: skip
-    return Figure(title, caption, svg, csv, f"{name}-heat")
+    return Figure(title, caption, drawing, csv, f"{name}-heat", "Chosen: " + ". ".join(described) + ".")
 
 
 def _scale(run: "pd.Series[Any]", ways: pd.DataFrame) -> tuple[str, str, str]:
@@ -91,7 +90,8 @@ def step_dots(tuned: pd.DataFrame) -> Figure:
     shown = tuned.head(MOST_STEPS)
     rows = [
         Dot(
-            f"{row['model']}  {row['grid']}", row["ratio"], row["low"], row["high"], colour=row["colour"],
+            f"{row['model']}  {row['grid']}", row["low"], row["high"], ratio=row["ratio"], colour=row["colour"],
+            missing="failed",
             notes=(
                 text.clean(row["system"], 18),
                 *((f"{row['ratio']:.3f}", text.span(row["low"], row["high"])) if row["jobs"] else ("", "")),
@@ -100,15 +100,14 @@ def step_dots(tuned: pd.DataFrame) -> Figure:
         for _, row in shown.iterrows()
     ]  # fmt: skip
     title = "Tuned step by untuned step"
-    told = [f"{row['model']} on {row['grid']}: {row['ratio']:.3f}" for _, row in shown.iterrows() if row["jobs"]]
-    svg = dots.around_one(
-        rows, ("the tuner gains", "the tuner loses"), name="steps-dots", title=title,
-        description="Paired ratios. " + ". ".join(told) + ".", columns=("system", "paired", "interval"),
-        scale="time of a tuned step by that of an untuned one",
+    said = [f"{row['model']} on {row['grid']}: {row['ratio']:.3f}" for _, row in shown.iterrows() if row["jobs"]]
+    drawing = around_one(
+        rows, ("the tuner gains", "the tuner loses"), "time of a tuned step by that of an untuned one",
+        columns=("system", "paired", "interval"),
     )  # fmt: skip
     caption = (
         "Dot and whiskers: paired ratio with its interval. Grey: the tuner changed nothing and 1 is the truth, or "
         "undecided, as the interval holds 1 or is of one job."
     )
     keys = ["system", "model", "dtype", "grid", "changed", "ratio", "low", "high", "ours_s", "peer_s", "jobs", "rounds"]
-    return Figure(title, caption, svg, shown[keys], "steps-dots")
+    return Figure(title, caption, drawing, shown[keys], "steps-dots", f"Paired ratios. {'. '.join(said)}.")

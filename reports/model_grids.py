@@ -4,12 +4,12 @@ import pandas as pd
 
 from engine.planning.validation import TOP, JobRows
 from engine.result import metrics
-from reports import scatter, text
-from reports.charts import Scale
+from reports import text
 from reports.columns import columns_of
 from reports.page import Block, Column, Figure, Figures, Paragraph, Table
+from reports.plots.canvas import Scale
+from reports.plots.lines import Line, against, scatter
 from reports.predictions import FITTED, PLACES, grid_rows
-from reports.scatter import Dots
 
 TITLES = {
     "simulated": "Order by the simulation",
@@ -58,7 +58,7 @@ def _rank(name: str, order: str, rows: pd.DataFrame) -> Figure:
     place = PLACES[order]
     fast = rows.index < TOP
     groups = [
-        Dots(part[place].tolist(), part["measured_s"].tolist(), colour, label)
+        Line(part[place].tolist(), part["measured_s"].tolist(), colour, label, kind="dots")
         for part, colour, label in (
             (rows[~fast], "muted", "other grids"), (rows[fast], "green", "efficient"),
         )
@@ -69,11 +69,9 @@ def _rank(name: str, order: str, rows: pd.DataFrame) -> Figure:
         f"Measured time over the place in this order. Green: efficient, the {most} fastest measured; {among} of them "
         "stand left of the dotted line, among as many first places."
     )
-    svg = scatter.scatter(
-        groups, Scale("place in this order"), Scale("measured seconds per batch", from_zero=True),
-        name=f"{name}-{order}", title=title, description=caption, upright=most + 0.5,
-    )  # fmt: skip
-    return Figure(title, caption, svg, rows[["grid", place, "measured_s"]], f"{name}-{order}")
+    x, y = Scale("place in this order", from_zero=True), Scale("measured seconds per batch", from_zero=True)
+    drawing = scatter(groups, x, y, upright=most + 0.5)
+    return Figure(title, caption, drawing, rows[["grid", place, "measured_s"]], f"{name}-{order}", caption)
 
 
 def _against(
@@ -85,23 +83,22 @@ def _against(
     for fitted, colour, label in ((False, "blue", "predicted"), (True, "red", FITTED)):
         part = rows[rows["fitted"] == fitted]
         low, high = (part[end].tolist() for end in ends) if ends else ((), ())
-        groups.append(Dots(part[measured].tolist(), part[predicted].tolist(), colour, label, low, high, ringed=fitted))
+        points = (part[measured].tolist(), part[predicted].tolist())
+        groups.append(Line(*points, colour, label, low, high, kind="open dots" if fitted else "dots"))
     caption = f"On the line prediction and measurement agree; dotted: {text.percent(within)} above and below."
     caption += " Whiskers: the predicted interval." if ends else ""
     caption += " Open marks: grids that the model was fitted to." if rows["fitted"].any() else ""
-    svg = scatter.against(
-        groups, Scale("measured seconds"), Scale("predicted seconds"), within=within, name=f"{name}-{suffix}",
-        title=title, description=_described(rows, measured, predicted) + caption,
-    )  # fmt: skip
+    drawing = against(groups, Scale("measured seconds"), Scale("predicted seconds"), within=within)
     keys = ["grid", measured, predicted, *(ends or ()), "fitted"]
-    return Figure(f"{title}, predicted and measured", caption, svg, rows[keys], f"{name}-{suffix}")
+    said = _described(rows, measured, predicted) + caption
+    return Figure(f"{title}, predicted and measured", caption, drawing, rows[keys], f"{name}-{suffix}", said)
 
 
 def _described(rows: pd.DataFrame, measured: str, predicted: str) -> str:
-    told = rows.dropna(subset=[measured, predicted])
+    known = rows.dropna(subset=[measured, predicted])
     said = [
         f"{row['grid']}: predicted {text.seconds(row[predicted])}, measured {text.seconds(row[measured])}"
-        for _, row in told.iterrows()
+        for _, row in known.iterrows()
     ]
     return ". ".join(said) + ". " if said else ""
 

@@ -4,10 +4,12 @@ import pandas as pd
 
 from engine.planning.validation import Effect, Validation
 from engine.result import metrics
-from reports import charts, text
-from reports.charts import Line, Scale
+from reports import text
 from reports.columns import columns_of
 from reports.page import Block, Figure, Figures, Paragraph, Table
+from reports.plots import lines as chart
+from reports.plots.canvas import Scale
+from reports.plots.lines import Line
 from reports.predictions import published_rows
 from reports.scaling import DEVICES
 
@@ -97,12 +99,9 @@ def _figure(name: str, title: str, rows: pd.DataFrame) -> Figure:
         f"{text.seconds(row['time_s_published'])}"
         for _, row in rows.dropna(subset=["ranks", "predicted_s", "time_s_published"]).iterrows()
     ]
-    svg = charts.lines(
-        [baseline, *lines(rows)], DEVICES, Scale("seconds per batch", from_zero=True), name=name, title=title,
-        description=". ".join(said) + ".",
-    )  # fmt: skip
+    drawing = chart.lines([baseline, *lines(rows)], DEVICES, Scale("seconds per batch", from_zero=True))
     keys = ["model", "ranks", "time_s_published", "predicted_s", "low_s", "high_s", "baseline_s", "fitted"]
-    return Figure(title, caption, svg, rows[keys], name)
+    return Figure(title, caption, drawing, rows[keys], name, ". ".join(said) + ".")
 
 
 def _table(rows: pd.DataFrame) -> Table:

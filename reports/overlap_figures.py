@@ -4,13 +4,14 @@ from typing import Any
 
 import pandas as pd
 
-from reports import bars, published, text, timeline_picture
+from reports import published, text
 from reports.ablation import Setting
-from reports.bars import Bar, Bars
 from reports.methods import INTERVALS
 from reports.overlaps import NONE, flags
 from reports.page import Figure
-from reports.timeline_picture import Panel
+from reports.plots.canvas import WIDE
+from reports.plots.rows import Bars, Row, stacked
+from reports.plots.timeline import Panel, describe, picture
 from reports.variants import Variants
 
 HEADINGS = {"ladder": "one after the other", "alone": "each alone", "other": "other combinations"}
@@ -20,21 +21,21 @@ def steps(name: str, setting: Setting) -> Figure:
     """Compute and exposed communication of every variant, its bound and its gains (par4d Fig. 3, axonn-sc24 Fig. 5)."""
     ordered = setting.variants
     theirs = _published(str(setting.first["system"]))
-    told = ordered["blocking_s"].notna()
+    recorded = ordered["blocking_s"].notna()
     parts = [
         Bars("compute", ordered["compute_s"].tolist(), "blue"),
         Bars("blocking", ordered["blocking_s"].tolist(), "gold"),
-        Bars("other exposed", ordered["exposed_s"].where(told, ordered["collectives_s"]).tolist(), "red"),
+        Bars("other exposed", ordered["exposed_s"].where(recorded, ordered["collectives_s"]).tolist(), "red"),
     ]
     notes = [_notes(row, theirs) for _, row in ordered.iterrows()]
     paper = theirs["paper"].iloc[0]
     heads = ("step", "saved over the\none before", paper, "saved\nover none", paper)
     kept = [place for place in range(len(heads)) if any(row[place] for row in notes)]
     drawn = [
-        Bar(
-            row["label"], HEADINGS[row["place"]] if begins else "", row["time_s_low"], row["time_s_high"],
-            tuple(note[place] for place in kept),
-            tuple(at for at, place in enumerate(kept) if _unsure(row, place)), mark=row["bound_s"],
+        Row(
+            row["label"], row["time_s_low"], row["time_s_high"], row["bound_s"],
+            HEADINGS[row["place"]] if begins else "", tuple(note[place] for place in kept),
+            tuple(at for at, place in enumerate(kept) if _unsure(row, place)),
         )
         for begins, note, (_, row) in zip(~ordered.duplicated("place"), notes, ordered.iterrows(), strict=True)
     ]  # fmt: skip
@@ -47,13 +48,11 @@ def steps(name: str, setting: Setting) -> Figure:
     if {2, 4} & set(kept):
         caption += f" Grey too: the published gains, {_of_what(theirs)}."
     said = [f"{row['label']}: {text.seconds(row['time_s'])}" for _, row in ordered.iterrows()]
-    return Figure(
-        title, caption,
-        bars.stacked(parts, drawn, "seconds per iteration on rank 0", name=f"{name}-variants", title=title,
-            description=". ".join(said) + ". " + caption, columns=[heads[place] for place in kept],
-            mark="bound of the step", width=timeline_picture.WIDTH),
-        ordered[_CSV], f"{name}-variants",
+    drawing = stacked(
+        parts, drawn, "seconds per iteration on rank 0", columns=[heads[place] for place in kept],
+        mark="bound of the step", width=WIDE,
     )  # fmt: skip
+    return Figure(title, caption, drawing, ordered[_CSV], f"{name}-variants", f"{'. '.join(said)}. {caption}")
 
 
 _CSV = [
@@ -108,8 +107,8 @@ def timeline(name: str, setting: Setting, variants: Variants) -> list[Figure]:
             spans = [span.model_dump() | {"overlap": overlap} for span in drawn.spans]
             tables.append(pd.DataFrame(spans, columns=["overlap", "lane", "kind", "name", "start_s", "end_s"]))
     title = "One step"
-    svg = timeline_picture.picture(panels, name=f"{name}-timeline", title=title)
-    if svg is None:
+    drawing = picture(panels)
+    if drawing is None:
         return []
     caption = (
         "The last iteration of each in the newest job, on rank 0, which may differ from the median above: compute and "
@@ -119,4 +118,4 @@ def timeline(name: str, setting: Setting, variants: Variants) -> list[Figure]:
     data = pd.concat(tables, ignore_index=True)
     for column in ("lane", "name"):
         data[column] = data[column].map(text.clean)
-    return [Figure(title, caption, svg, data, f"{name}-timeline")]
+    return [Figure(title, caption, drawing, data, f"{name}-timeline", describe(panels))]

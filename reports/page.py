@@ -8,9 +8,11 @@ from typing import Any, Literal
 
 import pandas as pd
 from markupsafe import Markup
+from matplotlib.figure import Figure as Drawing
 
 from engine.result.definition import Definition
 from reports import derived, text
+from reports.plots.svg import inline
 
 NOT_MEASURED = "not measured"
 NOT_RECORDED = "not recorded"
@@ -115,13 +117,18 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart with its caption and the data it was drawn from."""
+    """A drawing with its caption and the data it was drawn from. description: for those who can't see it."""
 
     title: str
     caption: str
-    svg: Markup
+    drawing: Drawing
     csv: pd.DataFrame
     name: str
+    description: str
+
+    @property
+    def svg(self) -> Markup:
+        return inline(self.drawing, name=self.name, title=self.title, description=self.description)
 
 
 @dataclass(frozen=True, slots=True)

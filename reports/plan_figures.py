@@ -5,11 +5,12 @@ from itertools import cycle
 import pandas as pd
 
 from engine.planning.document import GridPlan
-from reports import bars, text, timeline_picture
-from reports.bars import Bar, Bars
+from reports import text
 from reports.page import Figure
+from reports.plots.canvas import WIDE
+from reports.plots.rows import Bars, Row, stacked
+from reports.plots.timeline import Panel, describe, picture
 from reports.predictions import AXES
-from reports.timeline_picture import Panel
 
 MOST_BARS = 20
 COMPUTE = "blue"
@@ -37,27 +38,26 @@ def times(name: str, rows: pd.DataFrame) -> Figure:
             f"interval that the time is expected in. {SIMPLIFIED}"
         )
     marked = [
-        Bar(row["grid"], low=row["low_s"], high=row["high_s"], notes=_notes(row, whole))
+        Row(row["grid"], row["low_s"], row["high_s"], notes=_notes(row, whole))
         for _, row in shown.iterrows()
     ]  # fmt: skip
     if len(shown) < len(rows):
         caption += f" {len(shown)} of {len(rows)} grids drawn."
     title = "Where the predicted time goes" if whole else "Communication by the equations"
     said = [f"{row['grid']}: {text.seconds(row[total])}" for _, row in shown.iterrows() if row[total] == row[total]]
-    svg = bars.stacked(
-        parts, marked, f"seconds per batch, {'predicted' if whole else 'by the equations'}", name=f"{name}-times",
-        title=title, description=". ".join(said) + ". " + caption,
-        columns=("step", "exposed", "memory") if whole else ("sum", "memory"), width=timeline_picture.WIDTH,
+    drawing = stacked(
+        parts, marked, f"seconds per batch, {'predicted' if whole else 'by the equations'}",
+        columns=("step", "exposed", "memory") if whole else ("sum", "memory"), width=WIDE,
     )  # fmt: skip
     keys = ["grid", "predicted_s", "low_s", "high_s", "compute_s", *(f"exposed_{axis}" for axis in AXES)]
     keys += ["equations_s", *(f"equations_{axis}" for axis in AXES)]
-    return Figure(title, caption, svg, shown[keys], f"{name}-times")
+    return Figure(title, caption, drawing, shown[keys], f"{name}-times", f"{'. '.join(said)}. {caption}")
 
 
 def _notes(row: "pd.Series[float]", whole: bool) -> tuple[str, ...]:
     keys = ("predicted_s", "exposed_s") if whole else ("equations_s",)
-    told = [text.seconds(row[key]) if row[key] == row[key] else "" for key in keys]
-    return (*told, text.memory(row["memory_bytes"]) if row["memory_bytes"] == row["memory_bytes"] else "")
+    times = [text.seconds(row[key]) if row[key] == row[key] else "" for key in keys]
+    return (*times, text.memory(row["memory_bytes"]) if row["memory_bytes"] == row["memory_bytes"] else "")
 
 
 def step(name: str, plan: GridPlan) -> list[Figure]:
@@ -67,8 +67,8 @@ def step(name: str, plan: GridPlan) -> list[Figure]:
         return []
     title = "One predicted step"
     panel = Panel(f"predicted, grid {row.grid}", row.timeline)
-    svg = timeline_picture.picture([panel], name=f"{name}-step", title=title, description=" Predicted, not measured.")
-    if svg is None:
+    drawing = picture([panel])
+    if drawing is None:
         return []
     few = text.number(row.timeline_layers)
     layers = "" if row.exact or not few > 0 else f", with {few:,.0f} of its layers,"
@@ -81,4 +81,4 @@ def step(name: str, plan: GridPlan) -> list[Figure]:
     data = pd.DataFrame([span.model_dump(include=set(keys)) for span in row.timeline.spans], columns=keys)
     for column in ("lane", "name"):
         data[column] = data[column].map(text.clean)
-    return [Figure(title, caption, svg, data, f"{name}-step")]
+    return [Figure(title, caption, drawing, data, f"{name}-step", f"{describe([panel])} Predicted, not measured.")]

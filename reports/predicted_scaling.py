@@ -8,11 +8,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from reports import charts, model_published, text
-from reports.charts import Line, Scale
+from reports import model_published, text
 from reports.columns import columns_of
 from reports.frame import Frames
 from reports.page import Block, Figure, Figures, Paragraph, Section, Table
+from reports.plots.canvas import Scale
+from reports.plots.lines import Line, lines
 from reports.predictions import Predictions, plan_rows, published_rows
 from reports.scaling import DEVICES
 
@@ -99,10 +100,6 @@ def _figure(name: str, title: str, rows: pd.DataFrame, caption: str) -> Figure:
         for _, row in rows.dropna(subset=["ranks", "predicted_s"]).iterrows()
     ]
     words = f"Predicted, not measured. {caption}"
-    svg = charts.lines(
-        drawn, DEVICES, scale, name=name, title=title, description=f"Predicted. {'. '.join(said)}. {words}"
-    )  # fmt: skip
-    keys = [
-        key for key in ("model", "ranks", "grid", "predicted_s", "low_s", "high_s", "time_s_published") if key in rows
-    ]
-    return Figure(title, words, svg, rows[keys], name)
+    data = rows.filter(["model", "ranks", "grid", "predicted_s", "low_s", "high_s", "time_s_published"])
+    described = f"Predicted. {'. '.join(said)}. {words}"
+    return Figure(title, words, lines(drawn, DEVICES, scale), data, name, described)

@@ -6,10 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from reports import charts, text
-from reports.charts import Line, Scale
+from reports import text
 from reports.frame import Frames
 from reports.page import Figure
+from reports.plots.canvas import Scale, plain
+from reports.plots.lines import Line, lines
 from reports.points import fastest
 
 DEVICES = Scale("devices", "log2", write=text.count)
@@ -52,7 +53,7 @@ def flops(series: MeasuredSeries) -> Figure:
     """Sustained flop/s (axonn-sc24 Fig. 8)."""
     values = [series.line["hardware_flops_per_s"].min(), series.published["hardware_flops_per_s"].min()]
     factor, letter = text.prefix(min((value for value in values if value == value), default=1.0))
-    scale = Scale(f"{letter}flop/s, hardware", "log10", write=lambda value: charts.plain(value / factor))
+    scale = Scale(f"{letter}flop/s, hardware", "log10", write=lambda value: plain(value / factor))
     return scaling(
         series, "flops", "Sustained flop/s", [("hardware_flops_per_s", "blue", "measured")], scale, text.flops,
         "Recomputation counted. Dotted: linear from the smallest point." + published_in(series, "hardware_flops_per_s"),
@@ -104,20 +105,10 @@ def loss(series: MeasuredSeries, frames: Frames) -> Figure:
         curves.append(Line(mine["index"].tolist(), mine["loss"].tolist(), colour, at(point), kind="curve"))
     table = steps.merge(chosen[["newest", "ranks", "model"]], left_on="run", right_on="newest")
     name, title = f"{series.name}-loss", "Training loss"
-    return Figure(
-        title,
-        "Newest job of each point, every iteration, by devices." + left_out(chosen, series.line),
-        charts.lines(
-            curves,
-            Scale("iteration"),
-            Scale("nats per token"),
-            name=name,
-            title=title,
-            description=_describe(curves, "iteration", text.significant),
-        ),
-        table[["ranks", "model", "index", "time_s", "loss", "grad_norm", "warmup"]],
-        name,
-    )
+    caption = "Newest job of each point, every iteration, by devices." + left_out(chosen, series.line)
+    drawing = lines(curves, Scale("iteration"), Scale("nats per token"))
+    data = table[["ranks", "model", "index", "time_s", "loss", "grad_norm", "warmup"]]
+    return Figure(title, caption, drawing, data, name, _describe(curves, "iteration", text.significant))
 
 
 def ideal(line: pd.DataFrame, key: str, power: int) -> list[Line]:
@@ -175,13 +166,9 @@ def scaling(
     columns = ["ranks", "model", *keys]
     ours = line[[*columns, "jobs"]].assign(origin="measured")
     theirs = series.published[columns_in(series.published, columns)].assign(origin=series.published["paper"])
-    return Figure(
-        title,
-        caption + left_out(line, series.line) + lost(series),
-        charts.lines(drawn, DEVICES, scale, name=name, title=title, description=_describe(described, "devices", write)),
-        pd.concat([ours, theirs], ignore_index=True),
-        name,
-    )
+    data = pd.concat([ours, theirs], ignore_index=True)
+    caption += left_out(line, series.line) + lost(series)
+    return Figure(title, caption, lines(drawn, DEVICES, scale), data, name, _describe(described, "devices", write))
 
 
 def columns_in(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:

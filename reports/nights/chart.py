@@ -4,13 +4,12 @@ Dots are strokes without a length, of which one path holds all: a page has many 
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
@@ -18,10 +17,9 @@ from matplotlib.path import Path
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from reports import text
-from reports.bars import write
-from reports.charts import LETTER, WIDTH, canvas, plain
 from reports.nights.evidence import LOOK_BACK, Floats
-from reports.svg import COLOURS, inline, style
+from reports.plots.canvas import LETTER, WIDTH, canvas, format_ticks, plain, rule, write
+from reports.plots.svg import COLOURS, TITLE, styled
 
 HEIGHT, TOP, BOTTOM, RIGHT = 214.0, 40.0, 44.0, 12.0
 MOST_NIGHTS = 365
@@ -71,32 +69,32 @@ class Track:
     marks: Sequence[Mark]
 
 
-def chart(track: Track, *, name: str, title: str, description: str) -> Markup:
-    """The last MOST_NIGHTS nights. title, description: plain text."""
+@styled
+def chart(track: Track) -> Figure:
+    """The last MOST_NIGHTS nights."""
     first = max(0, len(track.nights) - MOST_NIGHTS)
     factor, unit = scale(track.unit, track.values)
     rows = np.array([track.at, track.values, track.least, track.most], dtype=float)[:, np.array(track.at) >= first]
     rows[1:] = (rows[1:] / factor).clip(0, LARGEST)
     usual, band = track.usual / factor, [end / factor for end in (track.low, track.high) if math.isfinite(end)]
     low, high = _limits(rows[1], [*rows[1, -LOOK_BACK:], *band])
-    with style():
-        left = 12 + LETTER * max(len(plain(tick)) for tick in MaxNLocator(4).tick_values(low, high))
-        figure, axes = canvas(WIDTH, HEIGHT, left=left, right=RIGHT, top=TOP, bottom=BOTTOM)
-        room = max(0.5, 0.015 * (len(track.nights) - first))
-        axes.set_xlim(first - room, len(track.nights) - 1 + room)
-        axes.set_ylim(low, high)
-        axes.yaxis.set_major_locator(MaxNLocator(4))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
-        axes.tick_params(axis="y", length=0)
-        axes.grid(axis="y", color=COLOURS["rule"], linewidth=0.8)
-        _name_nights(axes, track.nights, first)
-        if math.isfinite(usual):
-            axes.axhspan(band[0], band[1], facecolor=COLOURS["muted"], alpha=0.16, linewidth=0)
-            axes.axhline(usual, color=COLOURS["muted"], linewidth=1.0)
-        _draw_dots(axes, rows, track.alarms, low, high)
-        titles = dict(_draw_marks(figure, axes, [mark for mark in track.marks if mark.at >= first], name))
-        write(figure, 1, 12, unit, "muted", "left")
-        return inline(figure, name=name, title=title, description=description, titles=titles)
+    left = 12 + LETTER * max(len(plain(tick)) for tick in MaxNLocator(4).tick_values(low, high))
+    figure, axes = canvas(WIDTH, HEIGHT, left=left, right=RIGHT, top=TOP, bottom=BOTTOM)
+    room = max(0.5, 0.015 * (len(track.nights) - first))
+    axes.set_xlim(first - room, len(track.nights) - 1 + room)
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    format_ticks(axes.yaxis)
+    axes.tick_params(axis="y", length=0)
+    rule(axes, "y")
+    _name_nights(axes, track.nights, first)
+    if math.isfinite(usual):
+        axes.axhspan(band[0], band[1], facecolor=COLOURS["muted"], alpha=0.16, linewidth=0)
+        axes.axhline(usual, color=COLOURS["muted"], linewidth=1.0)
+    _draw_dots(axes, rows, track.alarms, low, high)
+    _draw_marks(figure, axes, [mark for mark in track.marks if mark.at >= first])
+    write(figure, 1, 12, unit, "muted", "left")
+    return figure
 
 
 def scale(unit: str, values: Sequence[float]) -> tuple[float, str]:
@@ -179,24 +177,23 @@ def _strokes(
         patch.set_gid(gid)
 
 
-def _draw_marks(figure: Figure, axes: Axes, marks: Sequence[Mark], name: str) -> Iterator[tuple[str, str]]:
-    """Changes as dashes from top to bottom, updates as ticks below the scale; yields the title of each by its name."""
+def _draw_marks(figure: Figure, axes: Axes, marks: Sequence[Mark]) -> None:
+    """Changes as dashes from top to bottom, updates as ticks below the scale."""
     free = 0.0
     for mark in marks:
         if mark.kind in ("worse", "better"):
             colour = "red" if mark.kind == "worse" else "green"
-            gid = f"{name}-change{mark.at}"
-            axes.axvline(mark.at - 0.5, color=COLOURS[colour], linewidth=1.6, linestyle=(0, (3, 2)), gid=gid)
+            axes.axvline(
+                mark.at - 0.5, color=COLOURS[colour], linewidth=1.6, linestyle=(0, (3, 2)), gid=TITLE + mark.words
+            )
             free = _label(figure, axes, mark.at - 0.5, mark.label, colour, free)
-            yield gid, mark.words
     for kind, below, colour, width in (("update", -16, "ink", 2.5), ("quiet", -9, "muted", 1.5)):
         same = [mark for mark in marks if mark.kind == kind]
         for group in [[mark] for mark in same] if len(same) <= MOST_TITLED else [same]:
-            gid = f"{name}-tick{group[0].at}"
+            words = group[0].words if len(group) == 1 else f"other than before in {len(group)} nights: see the CSV"
             at = np.array([mark.at for mark in group], dtype=float)
             start, end = (np.full(len(at), pixels / axes.bbox.height) for pixels in (below, -3))
-            _strokes(axes, at, start, end, colour, width, below=True, gid=gid)
-            yield gid, group[0].words if len(group) == 1 else f"other than before in {len(group)} nights: see the CSV"
+            _strokes(axes, at, start, end, colour, width, below=True, gid=TITLE + words)
 
 
 def _label(figure: Figure, axes: Axes, at: float, words: str, colour: str, free: float) -> float:

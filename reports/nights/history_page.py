@@ -134,8 +134,8 @@ def _figure(system: FollowedSystem, one: Followed, name: str, data: pd.DataFrame
         [night.name for night in nights], one.of.unit, one.of.nights, values, least, most, one.alarms, usual, low, high,
         list(_marks(one, nights)),
     )  # fmt: skip
-    drawn = chart.chart(track, name=name, title=f"{one.test}, {title}", description=_description(one, nights))
-    return Figure(title, _caption(one, nights), drawn, data, name)
+    description = f"{one.test}. {_description(one, nights)}"
+    return Figure(title, _caption(one, nights), chart.chart(track), data, name, description)
 
 
 def _marks(one: Followed, nights: Sequence[Night]) -> Iterable[Mark]:

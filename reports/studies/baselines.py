@@ -7,14 +7,14 @@ import pandas as pd
 from engine.peers.registry import ALONE, COMPARISONS
 from engine.result import metrics
 from engine.result.peers import FEWEST_JOBS
-from reports import bars, published, text
-from reports.bars import Bar, Bars
+from reports import published, text
 from reports.columns import NOT_PRINTED, columns_of
 from reports.contest_tables import contests_table, failures, missing, provenance, settings
 from reports.contests import SERIES, over_equal_roads, points
 from reports.derived import by_row
 from reports.methods import INTERVALS, MANY, ROADS, ROOM
 from reports.page import Block, Column, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
+from reports.plots.rows import Bars, Row, stacked
 from reports.series_page import published_gains
 from reports.study import ContestStudy
 
@@ -146,23 +146,20 @@ def _bars(name: str, rows: pd.DataFrame) -> Figure:
         Bars("the engine", [ours_s] + [0.0] * len(held), "blue"),
         Bars("a peer", [0.0, *held["peer_s"]], "muted"),
     ]
-    drawn = [Bar("the engine", notes=(str(held.iloc[0]["grid"]), text.seconds(ours_s), ""))]
+    drawn = [Row("the engine", notes=(str(held.iloc[0]["grid"]), text.seconds(ours_s), ""))]
     drawn += [
-        Bar(row["peer"], notes=(row["layout"] or row["grid"], text.seconds(row["peer_s"]), text.ratio(row["ratio"])))
+        Row(row["peer"], notes=(row["layout"] or row["grid"], text.seconds(row["peer_s"]), text.ratio(row["ratio"])))
         for _, row in held.iterrows()
     ]
-    told = "; ".join(f"{bar.label} {text.seconds(time_s)}" for bar, time_s in zip(drawn, times, strict=True))
+    said = "; ".join(f"{bar.label} {text.seconds(time_s)}" for bar, time_s in zip(drawn, times, strict=True))
     title = "Time per batch"
     caption = (
         "Medians over all steps; the engine's over all contests. Which side is faster is told by the ratio, of steps "
         "that took turns, and not by bars, which were measured one after the other."
     )
-    svg = bars.stacked(
-        colours, drawn, "seconds per batch", name=f"{name}-times", title=title, description=f"{told}. {caption}",
-        columns=("layout", "batch", "engine's\nby its"), width=900,
-    )  # fmt: skip
+    drawing = stacked(colours, drawn, "seconds per batch", columns=("layout", "batch", "engine's\nby its"), width=900)
     keys = ["peer", "layout", "grid", "ours_s", "peer_s", "ratio", "low", "high"]
-    return Figure(title, caption, svg, held[keys], f"{name}-times")
+    return Figure(title, caption, drawing, held[keys], f"{name}-times", f"{said}. {caption}")
 
 
 def _against(name: str, rows: pd.DataFrame) -> Table:

@@ -6,12 +6,13 @@ import pandas as pd
 
 from engine.result import metrics
 from engine.result.energy import COMPONENTS
-from reports import charts, text
-from reports.charts import Line, Scale
+from reports import text
 from reports.columns import columns_of
 from reports.derived import by_row
 from reports.frame import POINT, SERIES, Frames, series_title
 from reports.page import Block, Facts, Figure, Figures, Page, Paragraph, Section, Table
+from reports.plots.canvas import Scale, plain
+from reports.plots.lines import Line, lines
 from reports.points import fastest
 from reports.provenance import provenance
 from reports.scaling import DEVICES
@@ -135,11 +136,11 @@ def _figure(name: str, title: str, rows: pd.DataFrame, key: str) -> Figure:
     drawn = []
     for component, colour in _COLOURS.items():
         line = fastest(measured[measured["component"] == component])
-        low, high = ([], []) if f"{key}_low" not in line else (_end(line, key, "low"), _end(line, key, "high"))
+        low, high = (line.get(f"{key}_{end}", pd.Series()).tolist() for end in ("low", "high"))
         drawn.append(Line(line["ranks"].tolist(), line[key].tolist(), colour, component, low, high))
     factor, letter = text.prefix(float(measured[key].min())) if key == "flops_per_joule" else (1.0, "")
     unit = f"{letter}flop per joule" if letter or key == "flops_per_joule" else "tokens per joule"
-    scale = Scale(unit, "log10", write=lambda value: charts.plain(value / factor))
+    scale = Scale(unit, "log10", write=lambda value: plain(value / factor))
     caption = "The fastest layout at each device count, by the component whose joules they are."
     caption += " Bars span the jobs of a point." if key == "tokens_per_joule" else ""
     said = [
@@ -147,14 +148,9 @@ def _figure(name: str, title: str, rows: pd.DataFrame, key: str) -> Figure:
         for line in drawn
         if line.y
     ]
-    svg = charts.lines(drawn, DEVICES, scale, name=name, title=title, description=f"{'; '.join(said)} {unit}.")
     kept = ["ranks", "model", "grid", "component", key, "scope", "source", "jobs"]
-    return Figure(title, caption, svg, measured[kept], name)
-
-
-def _end(line: pd.DataFrame, key: str, end: str) -> list[float]:
-    """Of the whiskers; the point itself where it has none."""
-    return line[f"{key}_{end}"].fillna(line[key]).tolist()
+    drawing = lines(drawn, DEVICES, scale)
+    return Figure(title, caption, drawing, measured[kept], name, f"{'; '.join(said)} {unit}.")
 
 
 def _table(name: str, rows: pd.DataFrame) -> Table:

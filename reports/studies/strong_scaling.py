@@ -8,11 +8,11 @@ import pandas as pd
 
 from engine.result import metrics
 from reports import budget, predicted_scaling, published, scaling, text
-from reports.charts import Scale
 from reports.columns import columns_of
 from reports.derived import by_row
 from reports.frame import SERIES, Frames, series_title
 from reports.page import Block, Column, Facts, Figure, Figures, Page, Section, Table, nothing_measured
+from reports.plots.canvas import Scale
 from reports.points import fastest, points, with_gains
 from reports.scaling import MeasuredSeries
 from reports.series_page import ScalingKind, of_efficiency, of_peak, of_size, published_gains, sections

@@ -6,11 +6,12 @@ from typing import Any
 import pandas as pd
 
 from engine.result import metrics
-from reports import charts, text
-from reports.charts import Line, Scale
+from reports import text
 from reports.columns import NO_SERIAL, columns_of
 from reports.frame import Frames
 from reports.page import Block, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
+from reports.plots.canvas import Scale
+from reports.plots.lines import Line, lines
 from reports.provenance import failures, provenance
 from reports.study import Study, trainings_of
 
@@ -129,12 +130,10 @@ def _curves(name: str, newest: pd.DataFrame, steps: pd.DataFrame, frames: Frames
     grids = newest[["run", "grid"]]
     data = steps.merge(grids, on="run")[["grid", "index", "loss", "serial_loss", "difference"]]
     title = "Training loss"
-    return Figure(
-        title, "Serial (broad line) and 4D on the grids XxYxZxDATA named, newest run of each.",
-        charts.lines(drawn, Scale("iteration"), Scale("nats per token"), name=f"{name}-loss", title=title,
-            description=". ".join(f"{line.label}: {line.y[0]:.4f} to {line.y[-1]:.4f}" for line in drawn if line.y)),
-        data, f"{name}-loss",
-    )  # fmt: skip
+    caption = "Serial (broad line) and 4D on the grids XxYxZxDATA named, newest run of each."
+    drawing = lines(drawn, Scale("iteration"), Scale("nats per token"))
+    said = ". ".join(f"{line.label}: {line.y[0]:.4f} to {line.y[-1]:.4f}" for line in drawn if line.y)
+    return Figure(title, caption, drawing, data, f"{name}-loss", said)
 
 
 def _differences(name: str, newest: pd.DataFrame, steps: pd.DataFrame) -> Figure:
@@ -149,12 +148,8 @@ def _differences(name: str, newest: pd.DataFrame, steps: pd.DataFrame) -> Figure
     title = "Difference from serial"
     caption = f"4D loss minus serial loss. Largest: {largest:.2e} nats per token."
     data = mine.merge(newest[["run", "grid"]], on="run")[["grid", "index", "difference", "relative"]]
-    return Figure(
-        title, caption,
-        charts.lines(drawn, Scale("iteration"), Scale(letter), name=f"{name}-difference", title=title,
-            description=caption),
-        data, f"{name}-difference",
-    )  # fmt: skip
+    drawing = lines(drawn, Scale("iteration"), Scale(letter))
+    return Figure(title, caption, drawing, data, f"{name}-difference", caption)
 
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

@@ -21,6 +21,7 @@ from reports.nights.followed import followed
 from reports.nights.gathered import joined
 from reports.nights.history import History, history
 from reports.page import Figures, Page, Table
+from reports.plots.svg import inline
 from reports.site import build
 from systems import references
 
@@ -274,7 +275,7 @@ def test_a_chart_can_be_drawn_of_any_positive_numbers(values: tuple[float, ...],
     track = Track(
         nights, unit, range(len(values)), values, values, values, frozenset({0}), nan, nan, nan, marks
     )  # fmt: skip
-    assert "<path" in chart(track, name="c", title="t", description="d")
+    assert "<path" in inline(chart(track), name="c", title="t", description="d")
 
 
 def test_a_night_far_off_does_not_flatten_the_others_but_the_last_ones_are_seen() -> None:
@@ -282,7 +283,7 @@ def test_a_night_far_off_does_not_flatten_the_others_but_the_last_ones_are_seen(
         nan = float("nan")
         nights = [f"n{at}" for at in range(len(values))]
         track = Track(nights, "s", range(len(values)), values, values, values, frozenset(), nan, nan, nan, ())
-        drawn = str(chart(track, name="c", title="t", description="d"))
+        drawn = str(inline(chart(track), name="c", title="t", description="d"))
         return max(float(tick) for tick in re.findall(r"text-anchor: end[^>]*>([\d.]+)</text>", drawn))
 
     usual = [10.0 + 0.01 * (number % 5) for number in range(60)]

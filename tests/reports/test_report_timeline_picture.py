@@ -8,7 +8,8 @@ import pytest
 from sample_steps import simulate
 
 from engine.result.step import Span, Timeline
-from reports.timeline_picture import MOST_LANES, Panel, common, picture, sort, strips, union
+from reports.plots.svg import inline
+from reports.plots.timeline import MOST_LANES, Panel, common, describe, picture, sort, strips, union
 
 
 def span(lane: str, start_s: float, end_s: float, kind: str = "collective", name: str = "all_gather") -> Span:
@@ -24,9 +25,9 @@ def area(drawn: list[tuple[float, float, float]]) -> float:
 
 
 def draw(*panels: Panel) -> str:
-    svg = picture(panels, name="p", title="One step")
-    assert svg is not None
-    return str(svg)
+    drawing = picture(panels)
+    assert drawing is not None
+    return str(inline(drawing, name="p", title="One step", description=describe(panels)))
 
 
 def texts(svg: str) -> list[str]:
@@ -139,7 +140,7 @@ def test_spans_that_no_clock_shows_are_left_out() -> None:
 
 @pytest.mark.parametrize("step_s", [0.0, -1.0, math.nan, math.inf])
 def test_a_step_without_a_length_is_no_picture(step_s: float) -> None:
-    assert picture([Panel("none", timeline(step_s=step_s))], name="p", title="t") is None
+    assert picture([Panel("none", timeline(step_s=step_s))]) is None
 
 
 def test_more_lanes_than_any_grid_has_are_cut() -> None:

@@ -4,13 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from reports.bars import write
-from reports.charts import LETTER, canvas
-from reports.svg import COLOURS, inline, style
+from reports.plots.canvas import LETTER, canvas, width_of, write
+from reports.plots.svg import COLOURS, styled
 from reports.text import clean
 
 ROW, COLUMN, GAP, TOP, BOTTOM = 38.0, 40.0, 8.0, 78.0, 10.0
@@ -37,38 +36,38 @@ class Group:
     columns: tuple[str, ...]
 
 
+@styled
 def heat(
     rows: Sequence[tuple[str, str]], groups: Sequence[Group], cells: Mapping[tuple[int, int, int], Cell],
-    marks: tuple[str, str], *, name: str, title: str, description: str,
-) -> Markup:  # fmt: skip
+    marks: tuple[str, str],
+) -> Figure:  # fmt: skip
     """rows: name and a quieter line below it, first on top. cells: by (row, group, column in it); where there is none
     the way wasn't there. marks: what a frame means, and a dot.
     """
     names = [(clean(first, LETTERS), clean(second, LETTERS)) for first, second in rows]
-    left = 14 + LETTER * max((len(words) for pair in names for words in pair), default=0)
+    left = 14 + max((width_of(words) for pair in names for words in pair), default=0)
     starts = [
         sum(len(group.columns) * COLUMN + GAP for group in groups[:place]) for place in range(len(groups))
     ]  # fmt: skip
     wide = sum(len(group.columns) * COLUMN + GAP for group in groups) - GAP
     tall = ROW * max(len(rows), 1)
-    with style():
-        figure, axes = canvas(left + wide + 8, TOP + tall + BOTTOM, left=left, right=8, top=TOP, bottom=BOTTOM)
-        axes.set(xlim=(0, wide), ylim=(tall, 0), xticks=(), yticks=())
-        axes.spines["bottom"].set_visible(False)
-        for (row, group, column), cell in cells.items():
-            _draw(axes, cell, starts[group] + COLUMN * column, ROW * row)
-        for row, (first, second) in enumerate(names):
-            write(figure, left - 8, TOP + ROW * row + 13, first, "ink", "right")
-            write(figure, left - 8, TOP + ROW * row + 27, second, "muted", "right")
-        for place, head in enumerate(groups):
-            if place == 0 or groups[place - 1].broad != head.broad:
-                write(figure, left + starts[place], 40, head.broad, "ink", "left", weight="bold")
-            write(figure, left + starts[place], 55, head.head, "muted", "left")
-            for column, words in enumerate(head.columns):
-                write(figure, left + starts[place] + COLUMN * (column + 0.5), 70, words, "ink", "center")
-        write(figure, 1, 14, f"▢ {marks[0]}", "ink", "left", weight="bold")
-        write(figure, 1 + LETTER * (len(marks[0]) + 5), 14, f"○ {marks[1]}", "muted", "left", weight="bold")
-        return inline(figure, name=name, title=title, description=description)
+    figure, axes = canvas(left + wide + 8, TOP + tall + BOTTOM, left=left, right=8, top=TOP, bottom=BOTTOM)
+    axes.set(xlim=(0, wide), ylim=(tall, 0), xticks=(), yticks=())
+    axes.spines["bottom"].set_visible(False)
+    for (row, group, column), cell in cells.items():
+        _draw(axes, cell, starts[group] + COLUMN * column, ROW * row)
+    for row, (first, second) in enumerate(names):
+        write(figure, left - 8, TOP + ROW * row + 13, first, "ink", "right")
+        write(figure, left - 8, TOP + ROW * row + 27, second, "muted", "right")
+    for place, head in enumerate(groups):
+        if place == 0 or groups[place - 1].broad != head.broad:
+            write(figure, left + starts[place], 40, head.broad, "ink", "left", weight="bold")
+        write(figure, left + starts[place], 55, head.head, "muted", "left")
+        for column, words in enumerate(head.columns):
+            write(figure, left + starts[place] + COLUMN * (column + 0.5), 70, words, "ink", "center")
+    write(figure, 1, 14, f"▢ {marks[0]}", "ink", "left", weight="bold")
+    write(figure, 1 + LETTER * (len(marks[0]) + 5), 14, f"○ {marks[1]}", "muted", "left", weight="bold")
+    return figure
 
 
 def _draw(axes: Axes, cell: Cell, x: float, y: float) -> None:

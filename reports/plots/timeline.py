@@ -10,20 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from engine.grid import Axis
 from engine.measure.intervals import Interval, common, union
 from engine.result.step import Span, Timeline
-from reports.charts import LETTER, canvas, plain
-from reports.svg import COLOURS, inline, style
+from reports.plots.canvas import LETTER, WIDE, canvas, format_ticks, legend, rule
+from reports.plots.svg import COLOURS, styled
 from reports.text import clean, percent, seconds
 
-WIDTH = 960.0
 LANE, COMPUTE_LANE, PANEL_HEAD, PHASE_HEAD, GAP = 17.0, 26.0, 24.0, 18.0, 16.0
 TOP, BOTTOM, RIGHT = 28.0, 40.0, 16.0
 BIN = 2.0  # pixels, the width of a place that narrow spans share
@@ -96,9 +95,10 @@ def strips(intervals: Sequence[Interval], pixels_per_s: float) -> list[Strip]:
     return drawn
 
 
-def picture(panels: Sequence[Panel], *, name: str, title: str, description: str = "") -> Markup | None:
+@styled
+def picture(panels: Sequence[Panel]) -> Figure | None:
     """The steps one below the other on one time axis; None where none can be drawn."""
-    steps = [(panel, step) for panel in panels if (step := sort(panel.timeline))]
+    steps = drawable(panels)
     if not steps:
         return None
     lanes = _lanes([step for _, step in steps])
@@ -107,37 +107,35 @@ def picture(panels: Sequence[Panel], *, name: str, title: str, description: str 
     height = TOP + len(steps) * tall + (len(steps) - 1) * GAP + BOTTOM
     longest = max(step.length for _, step in steps)
     first = steps[0][1].length
-    with style():
-        figure, axes = canvas(WIDTH, height, left=left, right=RIGHT, top=TOP, bottom=BOTTOM)
-        axes.set_xlim(0, longest)
-        axes.set_ylim(height - TOP - BOTTOM, 0)
-        scale = (WIDTH - left - RIGHT) / longest
-        ticks: list[tuple[float, str]] = []
-        for number, (panel, step) in enumerate(steps):
-            place = number * (tall + GAP)
-            ticks += _draw_step(axes, place, panel.label, step, lanes, scale)
-            if step.length < first:
-                _draw_saved(axes, place, tall, step.length, first, scale)
-        axes.set_yticks([place for place, _ in ticks], [words for _, words in ticks])
-        axes.tick_params(axis="y", length=0, labelcolor=COLOURS["ink"])
-        axes.xaxis.set_major_locator(MaxNLocator(8))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
-        axes.grid(axis="x", color=COLOURS["rule"], linewidth=0.8)
-        axes.set_xlabel("seconds from the start of the step", labelpad=6)
-        x = 1.0
-        for words, colour in (
-            ("compute", "blue"), ("compute waits, and what is in flight then", "red"),
-            ("in flight behind compute", "green"),
-        ):  # fmt: skip
-            figure.text(x / WIDTH, 1 - 14 / height, f"■ {words}", color=COLOURS[colour], va="center", weight="bold")
-            x += LETTER * (len(words) + 4)
-        return inline(figure, name=name, title=title, description=describe(steps) + description)
+    figure, axes = canvas(WIDE, height, left=left, right=RIGHT, top=TOP, bottom=BOTTOM)
+    axes.set_xlim(0, longest)
+    axes.set_ylim(height - TOP - BOTTOM, 0)
+    scale = (WIDE - left - RIGHT) / longest
+    ticks: list[tuple[float, str]] = []
+    for number, (panel, step) in enumerate(steps):
+        place = number * (tall + GAP)
+        ticks += _draw_step(axes, place, panel.label, step, lanes, scale)
+        if step.length < first:
+            _draw_saved(axes, place, tall, step.length, first, scale)
+    axes.set_yticks([place for place, _ in ticks], [words for _, words in ticks])
+    axes.tick_params(axis="y", length=0, labelcolor=COLOURS["ink"])
+    axes.xaxis.set_major_locator(MaxNLocator(8))
+    format_ticks(axes.xaxis)
+    rule(axes, "x")
+    axes.set_xlabel("seconds from the start of the step", labelpad=6)
+    waits = ("■ compute waits, and what is in flight then", "red")
+    legend(figure, [("■ compute", "blue"), waits, ("■ in flight behind compute", "green")])
+    return figure
 
 
-def describe(steps: Sequence[tuple[Panel, DrawnStep]]) -> str:
+def drawable(panels: Sequence[Panel]) -> list[tuple[Panel, DrawnStep]]:
+    return [(panel, step) for panel in panels if (step := sort(panel.timeline))]
+
+
+def describe(panels: Sequence[Panel]) -> str:
     """The picture in words."""
     said = []
-    for panel, step in steps:
+    for panel, step in drawable(panels):
         lanes = [
             f"{lane} busy for {seconds(sum(end - start for start, end in step.lanes[lane]))}"
             for lane in _lanes([step])

@@ -1,0 +1,92 @@
+"""What all drawings share: an empty one, words at places given in pixels, ticks, and names in colour above it."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from reports.plots.svg import COLOURS
+from reports.text import clean
+
+WIDTH = 360.0
+WIDE = 960.0
+LETTER = 6.6  # mean width of a letter in pixels, on the wide side
+DOTTED = (0, (1.5, 2.5))
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A chart's horizontal or vertical scale: its caption (with the unit) and how it runs."""
+
+    caption: str
+    spacing: Literal["linear", "log2", "log10"] = "linear"
+    from_zero: bool = False
+    write: Callable[[float], str] | None = None
+
+
+def canvas(
+    width: float, height: float, *, left: float, right: float, bottom: float, top: float = 30
+) -> tuple[Figure, Axes]:
+    """An empty transparent figure of so many CSS pixels, with one pair of axes so many pixels from its edges."""
+    figure = Figure(figsize=(width / 72, height / 72), dpi=72, facecolor="none")
+    FigureCanvasSVG(figure)
+    axes = figure.add_axes(
+        (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
+    )
+    axes.patch.set_alpha(0)
+    for side in ("left", "top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(length=3, pad=4)
+    return figure, axes
+
+
+def write(figure: Figure, x: float, y: float, words: str, colour: str, align: str, weight: str = "normal") -> None:
+    """Text at so many pixels from the left and from the top."""
+    width, height = figure.get_figwidth() * 72, figure.get_figheight() * 72
+    figure.text(x / width, 1 - y / height, words, color=COLOURS[colour], ha=align, va="center_baseline", weight=weight)
+
+
+def legend(figure: Figure, named: Iterable[tuple[str, str]], y: float = 14) -> None:
+    """Words in their colours, in one line at so many pixels from the top."""
+    x = 1.0
+    for words, colour in named:
+        write(figure, x, y, words, colour, "left", weight="bold")
+        x += LETTER * (len(words) + 3)
+
+
+def width_of(words: str) -> float:
+    """Pixels that words take; a letter that isn't of the Latin alphabet may be twice as wide."""
+    return LETTER * sum(1 if letter < "\u0250" or letter == "…" else 2 for letter in words)
+
+
+def fitted(words: str, letters: int) -> str:
+    """Words in the room of so many letters, the end of longer ones cut off."""
+    shown = clean(words, letters)
+    while width_of(shown) > LETTER * letters:
+        shown = shown[:-2] + "…"
+    return shown
+
+
+def plain(value: float) -> str:
+    """A tick: no exponent from a thousandth to a hundred thousand."""
+    return f"{round(value, 12):,.10g}" if value == 0 or 1e-3 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
+def format_ticks(axis: Axis, write: Callable[[float], str] | None = None) -> None:
+    """Ticks in these words, else plain ones."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: (write or plain)(value)))
+
+
+def rule(axes: Axes, axis: Literal["x", "y"]) -> None:
+    """Pale lines at the ticks of an axis."""
+    axes.grid(axis=axis, color=COLOURS["rule"], linewidth=0.8)
+
+
+def not_measured(axes: Axes) -> None:
+    axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", style="italic")
+    axes.set(xticks=(), yticks=())

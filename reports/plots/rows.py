@@ -1,0 +1,179 @@
+"""Rows on one scale with their labels left and numbers in columns beside them: stacked bars, or ratios around 1."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, MaxNLocator
+
+from reports.plots.canvas import WIDTH, canvas, fitted, format_ticks, legend, rule, width_of, write
+from reports.plots.svg import COLOURS, styled
+from reports.text import clean
+
+ROW, HEADING, TOP, BOTTOM = 24.0, 26.0, 34.0, 40.0
+LETTERS, MOST_LETTERS = 22, 34
+"""Of a label in a narrow and in a wide drawing."""
+FARTHEST = 4.0
+"""What lies beyond so many times 1, or 1 over it, stands at the edge: one odd ratio must not flatten the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """One part of every stacked bar."""
+
+    label: str
+    values: Sequence[float]
+    colour: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row: its name; the range of its whole, drawn as a whisker; the heading of the group that begins with it.
+
+    mark: where an upright mark stands, NaN for none. notes: what stands in each column beside it; pale: those of the
+    columns that are written in a quiet colour. missing: what stands in place of a row without a value.
+    """
+
+    label: str
+    low: float = math.nan
+    high: float = math.nan
+    mark: float = math.nan
+    heading: str = ""
+    notes: tuple[str, ...] = ()
+    pale: tuple[int, ...] = ()
+    missing: str = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Dot(Row):
+    """A ratio with the interval around it. least, most: a wider spread, drawn as a pale band.
+
+    mark: another value of it, drawn as an open circle; target: a tick that it is to stay left of. NaN is not drawn.
+    """
+
+    ratio: float = math.nan
+    least: float = math.nan
+    most: float = math.nan
+    target: float = math.nan
+    colour: str = "muted"
+
+
+@styled
+def stacked(
+    parts: Sequence[Bars], rows: Sequence[Row], caption: str, *, columns: Sequence[str] = (), mark: str = "",
+    width: float = WIDTH,
+) -> Figure:  # fmt: skip
+    """The bars, first on top. caption: of the scale; columns: the heads of the notes, each in two lines at most; mark:
+    what the marks are.
+    """
+    figure, axes, centres = _frame(rows, caption, columns, width, top=TOP + (18 if columns else 0))
+    reach = [0.0] * len(rows)
+    for part in parts:
+        values = [value if math.isfinite(value) else 0.0 for value in part.values]
+        axes.barh(centres, values, left=reach, height=0.62 * ROW, color=COLOURS[part.colour], linewidth=0)
+        reach = [start + value for start, value in zip(reach, values, strict=True)]
+    for place, (row, centre) in enumerate(zip(rows, centres, strict=True)):
+        if not any(math.isfinite(part.values[place]) for part in parts):
+            axes.text(0, centre, f" {row.missing}", color=COLOURS["muted"], va="center", style="italic")
+        elif row.high > row.low:
+            _whisker(axes, row, centre, COLOURS["ink"], 1.3)
+        if math.isfinite(row.mark):
+            axes.vlines(row.mark, centre - 0.44 * ROW, centre + 0.44 * ROW, color=COLOURS["ink"], linewidth=2.4)
+    highs = [end for row in rows for end in (row.high, row.mark) if math.isfinite(end)]
+    longest = max((*reach, *highs), default=0.0)
+    axes.set_xlim(0, longest * 1.04 or 1.0)
+    axes.xaxis.set_major_locator(MaxNLocator(5) if longest else FixedLocator([0.0]))
+    marked = mark and any(math.isfinite(row.mark) for row in rows)
+    legend(figure, [*((f"■ {part.label}", part.colour) for part in parts), *([(f"❙ {mark}", "ink")] if marked else [])])
+    return figure
+
+
+@styled
+def around_one(
+    rows: Sequence[Dot], sides: tuple[str, str], caption: str, *, columns: Sequence[str] = (), width: float = 900.0
+) -> Figure:
+    """The ratios, first on top. sides: what it means to stand left and right of 1; columns: the heads of the notes."""
+    figure, axes, centres = _frame(rows, caption, columns, width, top=TOP)
+    axes.set_xlim(*_limits(rows))
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axes.axvline(1.0, color=COLOURS["ink"], linewidth=1.2)
+    for row, centre in zip(rows, centres, strict=True):
+        _draw_dot(axes, row, centre)
+    one = float(axes.transData.transform((1.0, 0.0))[0])
+    write(figure, one - 8, TOP - 12, f"\u2190 {sides[0]}", "blue", "right", weight="bold")
+    write(figure, one + 8, TOP - 12, f"{sides[1]} \u2192", "red", "left", weight="bold")
+    return figure
+
+
+def _frame(
+    rows: Sequence[Row], caption: str, columns: Sequence[str], width: float, top: float
+) -> tuple[Figure, Axes, list[float]]:
+    """Labels, headings, columns and the scale's caption; and where the middle of each row is, from the top down."""
+    labels = [fitted(row.label, MOST_LETTERS if width > WIDTH else LETTERS) for row in rows]
+    left = 12 + max(map(width_of, labels), default=0)
+    notes = [row.notes for row in rows if row.notes]
+    widths = [
+        18 + max(map(width_of, (*head.split("\n"), *(words[place] for words in notes))))
+        for place, head in enumerate(columns)
+    ]
+    places = list(itertools.accumulate(ROW + HEADING * bool(row.heading) for row in rows))
+    centres = [place - ROW / 2 for place in places]
+    tall = places[-1] if places else ROW
+    figure, axes = canvas(width, top + tall + BOTTOM, left=left, right=16 + sum(widths), top=top, bottom=BOTTOM)
+    axes.set_ylim(tall, 0)
+    axes.set_yticks(centres, labels)
+    axes.tick_params(axis="y", length=0, labelcolor=COLOURS["ink"])
+    axes.set_xlabel(caption, labelpad=6)
+    format_ticks(axes.xaxis)
+    rule(axes, "x")
+    for place, head in enumerate(columns):
+        end = width - 8 - sum(widths[place + 1 :])
+        for line, words in enumerate(reversed(head.split("\n"))):
+            write(figure, end, top - 11 - 13 * line, words, "muted", "right")
+        for row, centre in zip(rows, centres, strict=True):
+            if row.notes:
+                write(figure, end, top + centre, row.notes[place], "muted" if place in row.pale else "ink", "right")
+    for row, centre in zip(rows, centres, strict=True):
+        if row.heading:
+            write(figure, 1.0, top + centre - (ROW + HEADING) / 2, row.heading, "muted", "left", weight="bold")
+    return figure, axes, centres
+
+
+def _whisker(axes: Axes, row: Row, y: float, colour: str, width: float) -> None:
+    ends = (_near(row.low), _near(row.high)) if isinstance(row, Dot) else (row.low, row.high)
+    axes.hlines(y, *ends, color=colour, linewidth=width)
+    axes.vlines(ends, y - 4, y + 4, color=colour, linewidth=width)
+
+
+def _near(ratio: float) -> float:
+    return min(max(ratio, 1 / FARTHEST), FARTHEST) if math.isfinite(ratio) else ratio
+
+
+def _limits(rows: Sequence[Dot]) -> tuple[float, float]:
+    """From the smallest to the largest that is drawn, 1 with some room on both sides always among it."""
+    values = [value for row in rows for value in (row.ratio, row.low, row.high, row.least, row.most, row.mark)]
+    known = [_near(value) for value in values if math.isfinite(value)]
+    low, high = min([*known, 0.9]), max([*known, 1.1])
+    pad = 0.06 * (high - low)
+    return low - pad, high + pad
+
+
+def _draw_dot(axes: Axes, row: Dot, y: float) -> None:
+    if not math.isfinite(row.ratio):
+        axes.annotate(
+            clean(row.missing, 24), (1.0, y), (8, 0), textcoords="offset points", color=COLOURS["muted"], va="center",
+            style="italic",
+        )  # fmt: skip
+        return
+    colour, mark = COLOURS[row.colour], _near(row.mark)
+    if row.most >= row.least:
+        axes.hlines(y, _near(row.least), _near(row.most), color=colour, linewidth=7.0, alpha=0.25)
+    _whisker(axes, row, y, colour, 1.6)
+    if math.isfinite(row.target) and axes.get_xlim()[0] < row.target < axes.get_xlim()[1]:
+        axes.vlines(row.target, y - 8, y + 8, color=COLOURS["ink"], linewidth=1.2, linestyle=(0, (2, 1.5)))
+    if math.isfinite(mark):
+        axes.plot([mark], [y], marker="o", markersize=6.5, markerfacecolor=COLOURS["paper"], markeredgecolor=colour)
+    axes.plot([_near(row.ratio)], [y], marker="o", markersize=6.5, color=colour, markeredgewidth=0)
