@@ -1,4 +1,4 @@
-"""What a result tells of where a step's time goes, as columns: the same of a run as of a variant of an ablation."""
+"""What a result says of where a step's time goes, as columns: the same of a run as of a variant of an ablation."""
 
 import math
 from typing import Any, TypeGuard
@@ -12,16 +12,16 @@ COLUMNS = (
     *("bound_s", "bound_by", "step_by_bound", "processors_s", "shared", "crowded"),
 )
 WITH_BOUND = 3
-"""The first version whose results tell a bound; until then hidden_s was another figure."""
+"""The first version whose results have a bound; until then hidden_s was another figure."""
 
 
-def told(breakdown: Breakdown | None, version: int) -> tuple[Any, ...]:
-    """The values of COLUMNS: seconds of an iteration on rank 0, NaN for what was not told.
+def values(breakdown: Breakdown | None, version: int) -> tuple[Any, ...]:
+    """The values of COLUMNS: seconds of an iteration on rank 0, NaN for what was not recorded.
 
     blocking_s: in waits for what the very next operation needs, exposed_s: in the others. bound_by: the name of what
-    bounds the step, "" where no bound is told. processors_s: what all ranks of the machine took of its processors, over
-    its cores. shared, crowded: the ranks and cores in words where ranks take turns on cores, and where they don't but
-    compute on each, so that the threads of their collectives have none of their own; else "".
+    bounds the step, "" where no bound is known. processors_s: what all ranks of the machine took of its processors,
+    over its cores. shared, crowded: the ranks and cores in words where ranks take turns on cores, and where they don't
+    but compute on each, so that the threads of their collectives have none of their own; else "".
     """
     if breakdown is None:
         return (*[math.nan] * 7, "", *[math.nan] * 2, "", "")

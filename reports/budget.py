@@ -94,7 +94,7 @@ def traffic(series: MeasuredSeries, frames: Frames) -> Figure:
     mine = frames.collectives[frames.collectives["run"].isin(chosen["newest"])]
     sums = mine.pivot_table(index="run", columns="axis", values="bytes", aggfunc="sum", fill_value=0.0)
     sums = sums.reindex(chosen["newest"])
-    sums[chosen["ranks"].to_numpy() == 1] = 0.0  # one device sends nothing; for more, nothing told is not measured
+    sums[chosen["ranks"].to_numpy() == 1] = 0.0  # one device sends nothing; for more, nothing recorded is not measured
     factor, letter = text.prefix(float(sums.max().max()) if sums.size else 1.0)
     known = [axis for axis in _COLOURS if axis in sums]
     parts = [Bars(axis, (sums[axis] / factor).tolist(), _COLOURS[axis]) for axis in known]

@@ -46,7 +46,7 @@ def failures(table: pd.DataFrame) -> list[Table]:
 
 
 def missing(table: pd.DataFrame) -> list[Table]:
-    """Contests that no machine of theirs could hold, each machine and reason once. models: that it is told of."""
+    """Contests that no machine of theirs could hold, each machine and reason once. models: those it is said of."""
     data = table[table["status"] == "missing"].sort_values("end", ascending=False, kind="stable")
     if data.empty:
         return []
@@ -58,7 +58,7 @@ def missing(table: pd.DataFrame) -> list[Table]:
 
 
 def settings(table: pd.DataFrame) -> list[Table]:
-    """What peers are set to, as the newest results of each tell it."""
+    """What peers are set to, as the newest results of each record it."""
     data = table.sort_values("end", ascending=False, kind="stable")[["peer", "settings"]]
     rows = [
         {"peer": peer, **{name: text.clean(str(value or ""), 200) for name, value in setting.model_dump().items()}}

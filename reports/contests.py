@@ -27,13 +27,13 @@ from engine.result.peers import (
     steps,
     verdict,
 )
+from reports.filled import as_others
 from reports.load import Contests
 from reports.page import NOT_RECORDED
 from reports.peaks import facts
 from reports.text import clean, number
 from reports.transports import network, words
 from reports.tunings import changed
-from reports.untold import as_others
 
 # What tells one series of contests from another, and one contest of it from another. Commands that agree in all of it
 # held the same contest again: their jobs count together.
@@ -55,8 +55,8 @@ CONTEST = [
     ),
     *("target", "network", "road"),
 ]
-TOLD_OF_HELD = ("network", "road", "apart")
-"""What only a contest that was held tells."""
+RECORDED_WHEN_HELD = ("network", "road", "apart")
+"""What only a contest that was held records."""
 ONE_AFTER_THE_OTHER, AT_ONCE = "one after the other", "at once"
 TOLERANCE_OF_VERSION_1 = 1e-4
 COLUMNS = [
@@ -74,8 +74,8 @@ def frame(found: Sequence[Contests]) -> pd.DataFrame:
     """
     table = pd.DataFrame([row for one in found for row in _rows(one)], columns=COLUMNS)
     table = as_others(table, "devices", [key for key in SERIES if key != "devices"])
-    for column in TOLD_OF_HELD:
-        table = as_others(table, column, [key for key in CONTEST if key not in TOLD_OF_HELD])
+    for column in RECORDED_WHEN_HELD:
+        table = as_others(table, column, [key for key in CONTEST if key not in RECORDED_WHEN_HELD])
     for column in ("start", "end"):
         table[column] = pd.to_datetime(table[column], errors="coerce", utc=True, format="ISO8601")
     return table
@@ -245,11 +245,11 @@ def over_equal_roads(points: pd.DataFrame) -> pd.DataFrame:
 
 def _beside(points: pd.DataFrame) -> pd.DataFrame:
     same = [key for key in CONTEST if key not in ("road", "network")]
-    told = dict.fromkeys(points.index, "")
+    found = dict.fromkeys(points.index, "")
     for _, rows in points[points["jobs"] > 0].groupby(same, dropna=False):
         words = {place: f"{row['road'] or NOT_RECORDED} {row['ratio']:.3f}" for place, row in rows.iterrows()}
-        told |= {place: ", ".join(words[other] for other in words if other != place) for place in words}
-    return points.assign(beside=pd.Series(told, dtype=object))
+        found |= {place: ", ".join(words[other] for other in words if other != place) for place in words}
+    return points.assign(beside=pd.Series(found, dtype=object))
 
 
 _FIGURES = (
@@ -280,9 +280,9 @@ def _speeds(rows: pd.DataFrame, point: Mapping[str, Any]) -> dict[str, Any]:
     """Of both sides, at their median steps; the highest peak that any job knew makes the shares smaller."""
     works = [work for work in rows["work"] if isinstance(work, Work)]
     peaks = [peak for peak in rows["peaks"] if isinstance(peak, Peaks)]
-    told: dict[str, Any] = dict.fromkeys(_SPEEDS, math.nan) | {"peak_measured": any(peak.measured for peak in peaks)}
+    speeds: dict[str, Any] = dict.fromkeys(_SPEEDS, math.nan) | {"peak_measured": any(peak.measured for peak in peaks)}
     if not works or not point["jobs"] or point["ranks"] < 1:
-        return told
+        return speeds
     best = Peaks(
         advertised=max((peak.advertised or 0.0 for peak in peaks), default=0.0) or None,
         empirical=max((peak.empirical or 0.0 for peak in peaks), default=0.0) or None,
@@ -291,8 +291,8 @@ def _speeds(rows: pd.DataFrame, point: Mapping[str, Any]) -> dict[str, Any]:
         found = speed(works[-1], best, point["ranks"], point[f"{side}_s"])
         shares = {"tokens_per_s": found.tokens_per_s, "mfu": found.mfu, "hfu": found.hfu}
         shares |= {"of_empirical": found.of_empirical}
-        told |= {f"{side}_{name}": math.nan if value is None else value for name, value in shares.items()}
-    return told
+        speeds |= {f"{side}_{name}": math.nan if value is None else value for name, value in shares.items()}
+    return speeds
 
 
 def _memory(jobs: Sequence[Measured]) -> dict[str, float]:
@@ -302,7 +302,7 @@ def _memory(jobs: Sequence[Measured]) -> dict[str, float]:
 
 def _figures(jobs: Sequence[Measured], target: str) -> dict[str, Any]:
     none = dict.fromkeys(_FIGURES, math.nan) | {"verdict": "not held", "standing": "", "jobs": 0, "rounds": 0}
-    jobs = [job for job in jobs if _can_be_told(job)]
+    jobs = [job for job in jobs if _is_timed(job)]
     if not jobs:
         return none
     times = [(steps(job.ours), steps(job.peer)) for job in jobs]
@@ -325,7 +325,7 @@ def _figures(jobs: Sequence[Measured], target: str) -> dict[str, Any]:
     }
 
 
-def _can_be_told(job: Measured) -> bool:
+def _is_timed(job: Measured) -> bool:
     """Whether both sides have times, of as many rounds, that a clock can show."""
     sides = (job.ours, job.peer)
     return len(job.ours.wall_s) == len(job.peer.wall_s) > 0 and all(

@@ -15,6 +15,7 @@ from engine.overlap.bucket import bucket_bytes
 from engine.overlap.flags import Pace
 from reports import breakdowns, contests
 from reports.energies import energy
+from reports.filled import as_others
 from reports.gemm_modes import gemm_modes
 from reports.load import Contests, Run
 from reports.predictions import Predictions
@@ -22,7 +23,6 @@ from reports.rings import rings
 from reports.text import clean, number, positive
 from reports.transports import network, words
 from reports.tunings import Tunings, tunings
-from reports.untold import as_others
 from reports.variants import Variants, variants
 
 # What tells one series from another: the same machine, number format, list of points and variant of the study.
@@ -169,7 +169,7 @@ def _run(run: Run) -> tuple[Any, ...]:
     labels, config, origin = result.labels, result.config, result.provenance
     summary = result.summary
     memory = result.memory.peak_bytes_per_rank if result.memory else ()
-    held = result.memory if result.version > 1 else None  # version 1 did not tell what the peak was made of
+    held = result.memory if result.version > 1 else None  # version 1 did not record what the peak was made of
     overlap = IN_TURNS if result.kind == "ablation" else _option(config, "overlap")
     return (
         result.kind,
@@ -203,7 +203,7 @@ def _run(run: Run) -> tuple[Any, ...]:
         positive(summary.of_empirical if summary else None),
         positive(summary.empirical_peak_flops_per_device if summary else None),
         bool(summary and summary.empirical_peak_measured),
-        *breakdowns.told(result.breakdown, result.version),
+        *breakdowns.values(result.breakdown, result.version),
         result.memory.kind if result.memory else "",
         number(max(memory, default=None)),
         number(min(memory, default=None)),
@@ -249,12 +249,12 @@ def _tuning(overlap: str, config: dict[str, Any], grid: str | None) -> str:
     flags = list(_TUNES) if overlap == IN_TURNS else overlap.split(",")
     options = [option for word, option in _TUNES.items() if word in flags and option in config]
     defaults = asdict(Pace()) | {"bucket_bytes": _usual_bucket(config, grid)}
-    told = [f"{name}={config[name]}" for name in options if config[name] != defaults[name]]
-    return clean(", ".join([*told, "tune_matmul"] if config.get("tune_matmul") else told))
+    set_to = [f"{name}={config[name]}" for name in options if config[name] != defaults[name]]
+    return clean(", ".join([*set_to, "tune_matmul"] if config.get("tune_matmul") else set_to))
 
 
 def _usual_bucket(config: dict[str, Any], grid: str | None) -> float:
-    """What such a run takes unless it is told otherwise."""
+    """What such a run takes by default."""
     link, devices = (positive(config.get(name)) for name in ("link_bytes_per_s", "devices_per_node"))
     known = link > 0 and devices > 0
     return bucket_bytes(

@@ -229,10 +229,10 @@ def _plan(data: dict[str, Any], source: str) -> GridPlan:
 
 
 def _validation(data: dict[str, Any], source: str) -> Validation:
-    told = checked(Validation, "validation of the performance model", data, source)
-    for row in told.published:
+    found = checked(Validation, "validation of the performance model", data, source)
+    for row in found.published:
         _check_devices(row.devices, f"{source} is not a valid validation")
-    return told
+    return found
 
 
 def _check_devices(devices: int, what: str) -> None:
@@ -248,7 +248,7 @@ def _written(source: str) -> datetime:
 
 
 def _identity(data: dict[str, Any]) -> str:
-    """What tells one run from another: who ran what, where and when. Of a prediction all that it says."""
+    """What parts one run from another: who ran what, where and when. Of a prediction all that it says."""
     if data.get("schema") in PREDICTIONS:
         return json.dumps(data, sort_keys=True)
     provenance = data.get("provenance")

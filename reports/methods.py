@@ -1,10 +1,10 @@
-"""The page of methods: every derived figure by its formula, how spread is told, and what colours mean."""
+"""The page of methods: every derived figure by its formula, how spread is given, and what colours mean."""
 
 from engine.peers.memory import USABLE
 from engine.result.interval import CONFIDENCE
 from engine.result.metrics import DEFINITIONS
 from reports import text
-from reports.nights import changes, culprit, evidence, judge
+from reports.nights import changes, culprit, evidence, judge, watch
 from reports.nights.figures import MOVED_BY_OTHERS, RARELY
 from reports.page import Block, Definitions, Page, Paragraph, Section
 from systems.references import FEWEST_JOBS
@@ -49,7 +49,7 @@ SPREAD = (
     "says so. A job that failed gives no number: it is counted (2 of 3 jobs) and listed with its reason. Where several "
     "layouts ran on as many devices, lines are drawn through the fastest, which the page names.",
     "Overlaps of an ablation, and both sides of a contest, take turns in the same processes. Each job gives one paired "
-    "ratio, the median over its rounds; what is told of several jobs is their geometric mean. Whiskers of bars span "
+    "ratio, the median over its rounds; what is given of several jobs is their geometric mean. Whiskers of bars span "
     "the rounds.",
     f"{INTERVALS} So it says what other such jobs would give, not what another day or another part of the machine "
     "would. Of two jobs it is wide, as Student's t is 12.7 there; three to six are wanted. In a simulation of 2 to 10 "
@@ -137,7 +137,7 @@ NIGHTS = (
     f"{evidence.FALSE_ALARMS_A_YEAR:g} false alarms a year, by simulation; of jobs that scatter by 1.5 % they were 1.4 "
     "times as many, and nights that depend on each other give more. "
     "An alarm ends with two nights in a row that are worse by "
-    f"less than {text.percent(judge.STILL_WORSE)} of it, or with references of nights that it is in. "
+    f"less than {text.percent(watch.STILL_WORSE)} of it, or with references of nights that it is in. "
     + " ".join(
         f"Where {other} is measured, {one} may raise {text.percent(RARELY)} as many false ones, and none when it does."
         for one, other in MOVED_BY_OTHERS.items()
@@ -166,7 +166,7 @@ def page() -> Page:
         *(
             Section(title, _paragraphs(words))
             for title, words in (
-                ("How it is timed", TIMES), ("How spread is told", SPREAD), ("What colours and lines mean", COLOURS),
+                ("How it is timed", TIMES), ("How spread is given", SPREAD), ("What colours and lines mean", COLOURS),
                 ("Which peak", PEAKS), ("Energy", ENERGY), ("Published figures", PUBLISHED),
                 ("Predictions", PREDICTED), ("Nights", NIGHTS), ("Older results", OLDER),
             )

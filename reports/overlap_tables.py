@@ -57,8 +57,8 @@ def _layout(setting: Setting) -> dict[Any, Any]:
     for _, none in setting.variants[setting.variants["overlap"] == NONE].iterrows():
         row["none_s"] = none["time_s"]
     if most is None:
-        told = ("time_s", "rounds", *RATIOS, "gain", "gain_low", "gain_high", "share_hidden", "step_by_bound")
-        missing = dict.fromkeys((*told, GREATEST, f"{GREATEST}_low", f"{GREATEST}_high", "axis_s"), math.nan)
+        names = ("time_s", "rounds", *RATIOS, "gain", "gain_low", "gain_high", "share_hidden", "step_by_bound")
+        missing = dict.fromkeys((*names, GREATEST, f"{GREATEST}_low", f"{GREATEST}_high", "axis_s"), math.nan)
         return row | missing | dict.fromkeys(("hides", "axis", *WORDS), "")
     axis, axis_s = most_exposed(most, setting.axes) or ("", math.nan)
     return row | most.to_dict() | {"hides": short(most["overlap"]), "axis": axis, "axis_s": axis_s}

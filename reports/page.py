@@ -169,7 +169,7 @@ class Definitions:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Whether something is well, told by a sign, a colour and a word. details: sentences below it; links: (address,
+    """Whether something is well, by a sign, a colour and a word. details: sentences below it; links: (address,
     words).
     """
 

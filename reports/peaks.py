@@ -39,7 +39,7 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPeak:
-    """The best rate of a gemm result, of one of its ranks. partition, device, threads: "" where it told none."""
+    """The best rate of a gemm result, of one of its ranks. partition, device, threads: "" where it recorded none."""
 
     partition: str
     ranks: int

@@ -1,4 +1,4 @@
-"""Plans and validations as pandas frames. Numbers that aren't told, or aren't finite, are NaN; missing texts are ""."""
+"""Plans and validations as pandas frames. Numbers that are missing, or aren't finite, are NaN; missing texts are ""."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -41,11 +41,11 @@ def seconds(value: float | None) -> float:
 
 
 def by_axis(by: Mapping[str, float] | Mapping[Axis, float] | None) -> dict[str, float]:
-    """exposed_x to exposed_data, and exposed_s, their sum; NaN where none is told."""
+    """exposed_x to exposed_data, and exposed_s, their sum; NaN where there is none."""
     if by is None:
         return dict.fromkeys((*(f"exposed_{axis}" for axis in AXES), "exposed_s"), math.nan)
-    told = {str(axis): seconds(value) for axis, value in by.items()}
-    parts = {f"exposed_{axis}": told.get(axis, 0.0) for axis in AXES}
+    known = {str(axis): seconds(value) for axis, value in by.items()}
+    parts = {f"exposed_{axis}": known.get(axis, 0.0) for axis in AXES}
     return parts | {"exposed_s": number(sum(parts.values()))}
 
 
@@ -57,7 +57,7 @@ def plan_rows(plan: GridPlan) -> pd.DataFrame:
 def _plan_row(plan: GridPlan, row: Row) -> dict[str, object]:
     low, high = row.interval_s or (None, None)
     predicted_s, exposed = seconds(row.time_s), by_axis(row.exposed_s)
-    told = seconds(row.compute_s) if row.compute_s is not None else predicted_s - exposed["exposed_s"]
+    compute_s = seconds(row.compute_s) if row.compute_s is not None else predicted_s - exposed["exposed_s"]
     equations = {
         f"equations_{axis}": seconds(sum(cost.equations_s for cost in row.costs if cost.axis == axis)) for axis in AXES
     }
@@ -68,7 +68,7 @@ def _plan_row(plan: GridPlan, row: Row) -> dict[str, object]:
         "predicted_s": predicted_s,
         "low_s": seconds(low),
         "high_s": seconds(high),
-        "compute_s": told,
+        "compute_s": compute_s,
         **exposed,
         "equations_s": seconds(row.equations_s),
         "as_run_s": seconds(row.as_run_s),

@@ -92,7 +92,7 @@ def _stored_results(report: dict[str, Any], source: str) -> Iterator[StoredResul
 
 
 def failure(case: Mapping[str, Any]) -> tuple[str | None, str]:
-    """Why a test case failed, on one line, None if it did not; and the stage in which it did, "" if it isn't told."""
+    """Why a test case failed, on one line, None if it did not; and the stage in which it did, "" if unknown."""
     if case.get("result") not in ("fail", "abort"):
         return None, ""
     words = " ".join(str(case.get("fail_reason") or "no reason given").split())

@@ -26,7 +26,7 @@ def slug(text: str) -> str:
 
 
 def slugs(texts: Iterable[str]) -> list[str]:
-    """The slug of each, told apart by a number where two are alike."""
+    """The slug of each, set apart by a number where two are alike."""
     taken: list[str] = []
     for one in map(slug, texts):
         free = (name for n in itertools.count(1) if (name := one if n == 1 else f"{one}-{n}") not in taken)

@@ -1,13 +1,13 @@
-"""Which network carried a job's collectives, in words: what tells points from another, and what provenance says."""
+"""Which network carried a job's collectives, in words: what parts points from another, and what provenance says."""
 
 from engine.result.transport import Network, Transport
 from reports.text import clean
 
 
 def network(transport: Transport | None) -> str:
-    """The networks by name, each once: Socket on hsn0, AWS Libfabric (cxi), tcp. "" where none was told.
+    """The networks by name, each once: Socket on hsn0, AWS Libfabric (cxi), tcp. "" where none is recorded.
 
-    Results of earlier versions and of single ranks tell none; a network that could not be read is "unknown".
+    Results of earlier versions and of single ranks have none; a network that could not be read is "unknown".
     """
     return clean(" and ".join(sorted({_name(one) for one in transport.networks})), 120) if transport else ""
 
@@ -16,8 +16,8 @@ def words(transport: Transport | None) -> str:
     """The same with the back end, its library and its plug-in: nccl, NCCL 2.21.5: Socket on hsn0. "" for none."""
     if transport is None:
         return ""
-    told = (transport.backend, transport.library, transport.plugin)
-    return clean(f"{', '.join(word for word in told if word)}: {network(transport)}", 200)
+    names = (transport.backend, transport.library, transport.plugin)
+    return clean(f"{', '.join(word for word in names if word)}: {network(transport)}", 200)
 
 
 def _name(one: Network) -> str:

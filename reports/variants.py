@@ -9,7 +9,7 @@ import pandas as pd
 
 from engine.result.schema import Result, Variant
 from engine.result.step import Timeline
-from reports.breakdowns import COLUMNS, told
+from reports.breakdowns import COLUMNS, values
 from reports.text import clean, number, positive
 
 VARIANT_COLUMNS = (
@@ -60,7 +60,7 @@ def _row(run: int, variant: Variant, version: int) -> tuple[Any, ...]:
         run,
         clean(variant.overlap),
         positive(variant.time_per_iteration_s),
-        *told(variant.breakdown, version),
+        *values(variant.breakdown, version),
         number(variant.prefetch_bytes),
         number(variant.cache_bytes),
         number(variant.cached_blocks),

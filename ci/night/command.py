@@ -33,7 +33,7 @@ import systems
 from engine.errors import EngineError, UsageError
 from night.procedure import report, run, say
 from night.session import ROOT, NightRun, night_name
-from reports.nights.told import UNKNOWN
+from reports.nights.report import UNKNOWN
 from suites.base.submission import check_here
 from suites.launcher import has_action
 

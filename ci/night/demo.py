@@ -26,7 +26,7 @@ from night.session import ROOT, NightRun, night_name
 from reports import text
 from reports.nights.history import history
 from reports.nights.reference import make
-from reports.nights.told import FINE, WORSE, Told
+from reports.nights.report import FINE, WORSE, NightReport
 from systems import references
 from virtual_cluster import record
 
@@ -207,7 +207,7 @@ def quietly(night: NightRun, chosen: list[NightlyTest]) -> None:
         raise RunError(f"A night of the demo took longer than {TIME_LIMIT_S:g} s.")
 
 
-def a_judged(night: NightRun, chosen: list[NightlyTest]) -> Told:
+def a_judged(night: NightRun, chosen: list[NightlyTest]) -> NightReport:
     """Run one job of each test, run again what looks worse, and judge. Raises RunError."""
     quietly(night, chosen)
     confirm(night, chosen)

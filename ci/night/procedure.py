@@ -16,7 +16,7 @@ from reports import text
 from reports.nights import summary
 from reports.nights.history import History, Job, history
 from reports.nights.judge import suspects
-from reports.nights.told import Told, tell
+from reports.nights.report import NightReport, night_reports
 from systems.references import Key, name_of, references
 
 ENOUGH = 3
@@ -25,7 +25,7 @@ REPORT_TIMEOUT_S = 1800
 OUT_OF_TIME = "The night's time limit was reached: what was still to be run was left out."
 
 
-def run(night: NightRun, node_hours: float, jobs: int) -> Told:
+def run(night: NightRun, node_hours: float, jobs: int) -> NightReport:
     """Run a whole night and write the verdicts to standard output. jobs: how many each test gets if the budget does.
 
     What looks worse is run again before other tests get a second job. Raises UsageError for a budget without room,
@@ -89,12 +89,12 @@ def confirm(night: NightRun, chosen: Sequence[NightlyTest], node_hours: float = 
             return False
 
 
-def judged(night: NightRun) -> Told:
+def judged(night: NightRun) -> NightReport:
     """Judge a night. Raises RunError for one that has left no results at all."""
     found = history(night.database, night.system)
     if not _of(night, found):
         raise RunError("The night has left no results: ReFrame's own words say why.")
-    (told,) = tell(found.until(night.name), references(night.system))
+    (told,) = night_reports(found.until(night.name), references(night.system))
     return told
 
 
@@ -121,7 +121,7 @@ def say(sentence: str) -> None:
     sys.stderr.flush()
 
 
-def keep(night: NightRun, told: Told) -> None:
+def keep(night: NightRun, told: NightReport) -> None:
     """Write the night's summary in each form. If the disk is full it is said, and changes no verdict."""
     try:
         _write(night, told)
@@ -129,7 +129,7 @@ def keep(night: NightRun, told: Told) -> None:
         say(f"The summary could not be written: {error}")
 
 
-def _write(night: NightRun, told: Told) -> None:
+def _write(night: NightRun, told: NightReport) -> None:
     for ending, words in (
         ("txt", summary.as_text(told)),
         ("md", summary.as_markdown(told)),

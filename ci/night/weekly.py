@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 from night.procedure import say
 from night.session import ROOT
-from reports.nights.told import FINE, UNKNOWN, WORSE
+from reports.nights.report import FINE, UNKNOWN, WORSE
 
 EQUALITY = "tests/engine/test_libraries.py"
 ENDED_WITHOUT_ALL = "Not every library was tested, so the week's check can't be judged: the lines above say why."

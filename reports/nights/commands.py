@@ -43,7 +43,7 @@ def make(
     """
     from reports.nights.history import history
     from reports.nights.reference import make as make_references
-    from reports.nights.told import named
+    from reports.nights.report import named
 
     if min_jobs < FEWEST_JOBS:
         raise UsageError(f"--min-jobs is at least {FEWEST_JOBS}: fewer don't tell how a figure varies.")
@@ -82,15 +82,15 @@ def verdict(
     """
     from reports.nights import summary
     from reports.nights.history import history
-    from reports.nights.told import UNKNOWN, tell
+    from reports.nights.report import UNKNOWN, night_reports
 
     if last < 1:
         raise UsageError(f"--last is 1 or more nights, but {last} was given.")
     name = _name(system)
     try:
         found = history(database, name)
-        told = tell(found, systems.references.references(name), last=last)
-        words = summary.as_json(told) + "\n" if json else "\n".join(map(summary.as_text, told))
+        nights = night_reports(found, systems.references.references(name), last=last)
+        words = summary.as_json(nights) + "\n" if json else "\n".join(map(summary.as_text, nights))
     except EngineError:
         raise
     except Exception:  # an exit code of 1 would blame the machine
@@ -98,10 +98,10 @@ def verdict(
         _say(["This is an error of par4d verdict itself: nothing is known of the night."])
         return UNKNOWN
     sys.stdout.write(words)
-    if not told:
+    if not nights:
         _say([*found.remarks, f"{database} has no night of {name}: run ci/nightly --system {name}."])
         return UNKNOWN
-    return told[-1].code
+    return nights[-1].code
 
 
 def reference() -> App:

@@ -5,9 +5,11 @@ are not judged but say, where the step got slower, what did (culprit.py). The me
 machine moves for minutes, takes more to raise an alarm where the faster half of the steps is there to do so.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
 
-from systems.references import worse_by
+from reports.nights.history import Night
+from systems.references import Key, worse_by
 
 PARTS = frozenset({"compute", "exposed_communication"})
 QUOTIENTS = ("speed_up", "step_by_bound")
@@ -38,3 +40,32 @@ def is_judged(figure: str, unit: str, beside: frozenset[str]) -> bool:
 def share(figure: str, beside: Container[str]) -> float:
     """Of a steady figure's false alarms, as many may a judged one raise. beside: of its test, with a reference."""
     return RARELY if MOVED_BY_OTHERS.get(figure) in beside else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FigureHistory:
+    """A figure through the nights: of each that has it, the values of its jobs, in the order of the nights."""
+
+    key: Key
+    figure: str
+    unit: str
+    nights: list[int]
+    values: list[list[float]]
+
+
+def figures(nights: Sequence[Night]) -> list[FigureHistory]:
+    """Every judged figure of every test, by the positions of the nights."""
+    found: dict[tuple[Key, str], FigureHistory] = {}
+    for position, night in enumerate(nights):
+        for job in night.jobs:
+            names = frozenset(job.figures)
+            for name, (value, unit) in job.figures.items():
+                if not is_judged(name, unit, names):
+                    continue
+                one = found.setdefault((job.key, name), FigureHistory(job.key, name, unit, [], []))
+                if one.nights and one.nights[-1] == position:
+                    one.values[-1].append(value)
+                else:
+                    one.nights.append(position)
+                    one.values.append([value])
+    return list(found.values())

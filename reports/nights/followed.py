@@ -12,9 +12,11 @@ from engine.errors import EngineError
 from reports import text
 from reports.nights import evidence
 from reports.nights.changes import Change, changes, what_changed
+from reports.nights.figures import FigureHistory, figures
 from reports.nights.history import History, Night
-from reports.nights.judge import Of, Verdict, figures, judge
-from reports.nights.told import Told, told_of
+from reports.nights.judge import judge
+from reports.nights.report import NightReport, reports_of
+from reports.nights.verdicts import Verdict
 from systems import references
 from systems.references import Key, Reference, References
 
@@ -25,7 +27,7 @@ class Followed:
     since the night before in which the test ran): by the night's position; changes: at positions of nights.
     """
 
-    of: Of
+    of: FigureHistory
     test: str
     usual: Reference | None
     verdicts: Mapping[int, Verdict]
@@ -45,11 +47,11 @@ class Followed:
 
 @dataclass(frozen=True, slots=True)
 class FollowedSystem:
-    """page: the name of its page of nights; told: of its last night."""
+    """page: the name of its page of nights; report: of its last night."""
 
     page: str
     history: History
-    told: Told
+    report: NightReport
     figures: Sequence[Followed]
 
     @property
@@ -76,7 +78,7 @@ def _system(page: str, history: History) -> FollowedSystem:
     for at, night in enumerate(judged):
         for verdict in night:
             verdicts.setdefault((verdict.key, verdict.figure), {})[at] = verdict
-    (told,) = told_of(history, known, judged, 1)
+    (report,) = reports_of(history, known, judged, 1)
     every = figures(history.nights)
     updates = _updates(history.nights)
     by_key = known.by_key() if known else {}
@@ -86,11 +88,11 @@ def _system(page: str, history: History) -> FollowedSystem:
         moved = [Change(one.nights[change.at], change.change) for change in changes(list(map(median, one.values)))]
         found.append(
             Followed(
-                one, told.named(one.key), series.figures.get(one.figure) if series else None,
+                one, report.named(one.key), series.figures.get(one.figure) if series else None,
                 verdicts.get((one.key, one.figure), {}), moved, updates[one.key],
             )
         )  # fmt: skip
-    return FollowedSystem(page, history, replace(told, remarks=(*why, *told.remarks)), found)
+    return FollowedSystem(page, history, replace(report, remarks=(*why, *report.remarks)), found)
 
 
 def _references(system: str) -> tuple[References | None, list[str]]:
@@ -113,10 +115,10 @@ def _updates(nights: Sequence[Night]) -> dict[Key, dict[int, list[str]]]:
             if job.figures:
                 states.setdefault(job.key, []).append(job.state)
         for key, now in states.items():
-            told = what_changed(before[key], now) if key in before else []
+            words = what_changed(before[key], now) if key in before else []
             found.setdefault(key, {})
-            if told:
-                found[key][at] = [text.clean(words, 200) for words in told]
+            if words:
+                found[key][at] = [text.clean(word, 200) for word in words]
         before |= states
     return found
 

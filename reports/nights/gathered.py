@@ -25,7 +25,7 @@ def joined(several: Iterable[History]) -> list[History]:
 
 def _nights(several: Sequence[History]) -> tuple[Night, ...]:
     """In the order in which they began. Jobs of a session that an earlier database holds too, as a copy does, are left
-    out: a session is told by when it began.
+    out: sessions are the same if they began at the same time.
     """
     jobs: dict[str, list[Job]] = {}
     chosen: dict[str, dict[tuple[str, str], None]] = {}

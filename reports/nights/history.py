@@ -212,9 +212,9 @@ def _held_s(case: Mapping[str, Any]) -> float:
 
 
 def _figures(case: Mapping[str, Any]) -> Iterator[tuple[str, tuple[float, str]]]:
-    for name, told in _dict(case.get("perfvalues")).items():
-        if isinstance(told, list) and len(told) >= 5 and 0 < (value := _number(told[0])) < math.inf:
-            yield str(name).rpartition(":")[2], (value, str(told[4]))
+    for name, stored in _dict(case.get("perfvalues")).items():
+        if isinstance(stored, list) and len(stored) >= 5 and 0 < (value := _number(stored[0])) < math.inf:
+            yield str(name).rpartition(":")[2], (value, str(stored[4]))
 
 
 def _state(origin: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -237,11 +237,11 @@ def _state(origin: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[tup
 
 def _parts(origin: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], float]]:
     """What of a step got slower, where the result tells."""
-    if told := _dict(record.get("breakdown")):
-        yield ("compute", ""), _number(told.get("compute_s"))
-        for one in map(_dict, _list(told.get("axes"))):
+    if breakdown := _dict(record.get("breakdown")):
+        yield ("compute", ""), _number(breakdown.get("compute_s"))
+        for one in map(_dict, _list(breakdown.get("axes"))):
             yield ("exposed", str(one.get("axis"))), _number(one.get("exposed_s"))
-        for one in map(_dict, _list(told.get("hosts"))):
+        for one in map(_dict, _list(breakdown.get("hosts"))):
             yield ("host", str(one.get("host"))), _number(one.get("compute_s"))
     summary = _dict(record.get("summary"))
     if summary.get("empirical_peak_measured"):

@@ -34,7 +34,7 @@ ALARM, SLOWER, EVENTFUL, SAME, UNKNOWN, ENDED = range(6)
 
 
 def page(system: FollowedSystem) -> Page:
-    """With a chart of each figure, of the most telling ones where they are many."""
+    """With a chart of each figure, of the most eventful ones where they are many."""
     ranked = sorted(system.figures, key=lambda one: (interest(one, len(system.nights)), one.test, one.of.figure))
     seen = [one for one in ranked if one.of.nights[-1] >= len(system.nights) - MOST_NIGHTS][:MOST_CHARTS]
     frames = {id(one): frame(one, system.nights) for one in ranked}
@@ -146,9 +146,9 @@ def _marks(one: Followed, nights: Sequence[Night]) -> Iterable[Mark]:
             f"{text.signed(change.change)}, {way}, {since}: {'; '.join(one.updates.get(change.at, ())) or 'no update'}"
         )
         yield Mark(change.at, words, "worse" if way == "worse" else "better", text.signed(change.change))
-    for at, told in one.updates.items():
-        quiet = all(words.startswith(QUIET) for words in told)
-        yield Mark(at, f"{text.clean(nights[at].name, 40)}: {'; '.join(told)}", "quiet" if quiet else "update")
+    for at, updates in one.updates.items():
+        quiet = all(words.startswith(QUIET) for words in updates)
+        yield Mark(at, f"{text.clean(nights[at].name, 40)}: {'; '.join(updates)}", "quiet" if quiet else "update")
 
 
 def _caption(one: Followed, nights: Sequence[Night]) -> str:

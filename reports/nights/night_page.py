@@ -10,8 +10,9 @@ from reports.columns import columns_of
 from reports.nights import evidence
 from reports.nights.amounts import Amount, read
 from reports.nights.followed import FollowedSystem
-from reports.nights.judge import ALARMED, FALSE_DISCOVERIES, Verdict
-from reports.nights.told import FINE, WORSE, Told
+from reports.nights.judge import FALSE_DISCOVERIES
+from reports.nights.report import FINE, WORSE, NightReport
+from reports.nights.verdicts import ALARMED, Verdict
 from reports.page import Block, Column, Facts, Notice, Notices, Page, Paragraph, Section, Table
 
 NAME, TITLE = "night", "Last night"
@@ -31,13 +32,13 @@ def page(systems: Sequence[FollowedSystem]) -> Page:
 
 def notice(system: FollowedSystem, details: Iterable[str] = (), links: Iterable[tuple[str, str]] = ()) -> Notice:
     """The night in one line. details, links: as of a Notice."""
-    told = system.told
-    if told.code == WORSE:
-        word = "Worse" if told.alarms else "Failed"
+    report = system.report
+    if report.code == WORSE:
+        word = "Worse" if report.alarms else "Failed"
     else:
-        word = "Fine" if told.code == FINE else "Not all judged" if told.judged else "Not judged"
-    kind = "worse" if told.code == WORSE else "fine" if told.code == FINE else "unknown"
-    words = text.clean(told.headline, 400)
+        word = "Fine" if report.code == FINE else "Not all judged" if report.judged else "Not judged"
+    kind = "worse" if report.code == WORSE else "fine" if report.code == FINE else "unknown"
+    words = text.clean(report.headline, 400)
     return Notice(kind, word, words, tuple(text.clean(one, 1000) for one in details), tuple(links))  # type: ignore[arg-type]
 
 
@@ -47,26 +48,26 @@ def summary(systems: Iterable[FollowedSystem]) -> Notices:
 
 
 def _section(system: FollowedSystem) -> Section:
-    told = system.told
-    line = notice(system, (one.sentence for one in told.alarms), [(f"{system.page}.html", "All nights")])
-    blocks: list[Block] = [Notices((line,)), _facts(told)]
-    judged = [_row(system, verdict) for verdict in told.verdicts if verdict.word not in NOT_JUDGED]
-    others = [_row(system, verdict) for verdict in told.verdicts if verdict.word in NOT_JUDGED]
+    report = system.report
+    line = notice(system, (one.sentence for one in report.alarms), [(f"{system.page}.html", "All nights")])
+    blocks: list[Block] = [Notices((line,)), _facts(report)]
+    judged = [_row(system, verdict) for verdict in report.verdicts if verdict.word not in NOT_JUDGED]
+    others = [_row(system, verdict) for verdict in report.verdicts if verdict.word in NOT_JUDGED]
     if judged:
         blocks.append(_table(f"{system.page}-verdicts", judged))
     if others:
         blocks.append(_not_judged(f"{system.page}-others", others))
-    if not told.verdicts:
+    if not report.verdicts:
         blocks.append(Paragraph("None of its tests has measured anything that is judged."))
-    blocks += [Paragraph(text.clean(one, 1000)) for one in (told.chance, *told.remarks)]
-    return Section(f"{system.name}, night {text.clean(told.night, 60)}", tuple(blocks), system.page)
+    blocks += [Paragraph(text.clean(one, 1000)) for one in (report.chance, *report.remarks)]
+    return Section(f"{system.name}, night {text.clean(report.night, 60)}", tuple(blocks), system.page)
 
 
-def _facts(told: Told) -> Facts:
-    counts = told.counts
+def _facts(report: NightReport) -> Facts:
+    counts = report.counts
     apart = f"by {text.percent(evidence.LEAST)} or more"
     facts = (
-        (len(told.alarms), "alarms", "worse than chance explains"),
+        (len(report.alarms), "alarms", "worse than chance explains"),
         (counts["slower"], "slower", f"than the reference, {apart}"),
         (counts["faster"], "faster", f"than the reference, {apart}"),
         (counts["same"], "same", "within what is usual"),
@@ -107,7 +108,7 @@ def _not_judged(name: str, rows: list[dict[str, Any]]) -> Table:
 def _row(system: FollowedSystem, verdict: Verdict) -> dict[str, Any]:
     return {
         "verdict": verdict.said,
-        "test": system.told.named(verdict.key),
+        "test": system.report.named(verdict.key),
         "figure": text.clean(verdict.figure, 80),
         "value": Amount(verdict.value, verdict.unit),
         "usual": Amount(verdict.usual, verdict.unit),

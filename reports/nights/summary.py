@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from xml.etree import ElementTree
 
 from reports import text
-from reports.nights.judge import Verdict
-from reports.nights.told import Told
+from reports.nights.report import NightReport
+from reports.nights.verdicts import Verdict
 
 HEAD = ("test", "figure", "tonight", "reference", "change (95 % interval)", "smallest seen", "jobs")
 UNITS = {"s": text.seconds, "flop/s": text.flops, "B": text.memory, "x": text.times}
@@ -18,48 +18,48 @@ def amount(value: float, unit: str) -> str:
     return UNITS[unit](value) if unit in UNITS else text.si(value, unit)
 
 
-def as_text(told: Told) -> str:
+def as_text(report: NightReport) -> str:
     """For a terminal and a mail."""
-    lines = [told.headline]
-    lines += [f"  {raised.sentence}" for raised in told.alarms]
-    rows = [_row(told, verdict) for verdict in told.verdicts]
+    lines = [report.headline]
+    lines += [f"  {raised.sentence}" for raised in report.alarms]
+    rows = [_row(report, verdict) for verdict in report.verdicts]
     if rows:
         head = ("", *HEAD)
         widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
         lines.append("")
         lines += ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
                   for row in (head, *rows)]  # fmt: skip
-    lines += ["", told.chance, *told.remarks]
+    lines += ["", report.chance, *report.remarks]
     return "\n".join(lines) + "\n"
 
 
-def as_markdown(told: Told) -> str:
+def as_markdown(report: NightReport) -> str:
     """For a ticket or a merge request."""
-    lines = [f"**{_marked(told.headline)}**", ""]
-    lines += [f"* {_marked(raised.sentence)}" for raised in told.alarms]
+    lines = [f"**{_marked(report.headline)}**", ""]
+    lines += [f"* {_marked(raised.sentence)}" for raised in report.alarms]
     head = ("verdict", *HEAD)
     lines += ["", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    lines += [f"| {' | '.join(map(_marked, _row(told, verdict)))} |" for verdict in told.verdicts]
-    lines += ["", *(_marked(line) for line in (told.chance, *told.remarks))]
+    lines += [f"| {' | '.join(map(_marked, _row(report, verdict)))} |" for verdict in report.verdicts]
+    lines += ["", *(_marked(line) for line in (report.chance, *report.remarks))]
     return "\n".join(lines) + "\n"
 
 
-def as_junit(told: Told) -> str:
+def as_junit(report: NightReport) -> str:
     """For a pipeline: a test case a figure. An alarm and a failed test are failures, an unknown figure is skipped."""
-    counts = told.counts
+    counts = report.counts
     suite = ElementTree.Element(
         "testsuite",
-        name=f"par4d {told.system}",
-        timestamp=told.began.isoformat(timespec="seconds"),
-        tests=str(len(told.verdicts)),
-        failures=str(len(told.alarms) + counts["failed"]),
-        skipped=str(sum(verdict.word == "unknown" and not verdict.alarm for verdict in told.verdicts)),
+        name=f"par4d {report.system}",
+        timestamp=report.began.isoformat(timespec="seconds"),
+        tests=str(len(report.verdicts)),
+        failures=str(len(report.alarms) + counts["failed"]),
+        skipped=str(sum(verdict.word == "unknown" and not verdict.alarm for verdict in report.verdicts)),
         errors="0",
     )
-    alarms = {id(raised.verdict): raised.sentence for raised in told.alarms}
-    for verdict in told.verdicts:
+    alarms = {id(raised.verdict): raised.sentence for raised in report.alarms}
+    for verdict in report.verdicts:
         case = ElementTree.SubElement(
-            suite, "testcase", classname=_xml(told.named(verdict.key)), name=_xml(verdict.figure or "run")
+            suite, "testcase", classname=_xml(report.named(verdict.key)), name=_xml(verdict.figure or "run")
         )
         if sentence := alarms.get(id(verdict)):
             ElementTree.SubElement(case, "failure", message=_xml(sentence))
@@ -68,29 +68,29 @@ def as_junit(told: Told) -> str:
         elif verdict.word == "unknown":
             ElementTree.SubElement(case, "skipped", message=_xml(verdict.reason))
         else:
-            ElementTree.SubElement(case, "system-out").text = _xml("; ".join(_row(told, verdict)))
+            ElementTree.SubElement(case, "system-out").text = _xml("; ".join(_row(report, verdict)))
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def as_json(several: Iterable[Told]) -> str:
+def as_json(several: Iterable[NightReport]) -> str:
     """For programs."""
-    return json.dumps([_data(told) for told in several], indent=1)
+    return json.dumps([_data(report) for report in several], indent=1)
 
 
-def _data(told: Told) -> dict[str, object]:
+def _data(report: NightReport) -> dict[str, object]:
     return {
-        "system": told.system,
-        "night": told.night,
-        "began": told.began.isoformat(timespec="seconds"),
-        "code": told.code,
-        "headline": told.headline,
-        "counts": told.counts,
+        "system": report.system,
+        "night": report.night,
+        "began": report.began.isoformat(timespec="seconds"),
+        "code": report.code,
+        "headline": report.headline,
+        "counts": report.counts,
         "alarms": [
             {"test": one.test, "figure": one.verdict.figure, "culprit": one.culprit,
-             "changed": list(one.changed), "sentence": one.sentence} for one in told.alarms
+             "changed": list(one.changed), "sentence": one.sentence} for one in report.alarms
         ],
-        "verdicts": [_verdict(verdict) for verdict in told.verdicts],
-        "remarks": list(told.remarks),
+        "verdicts": [_verdict(verdict) for verdict in report.verdicts],
+        "remarks": list(report.remarks),
     }  # fmt: skip
 
 
@@ -109,8 +109,8 @@ def _verdict(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def _row(told: Told, verdict: Verdict) -> tuple[str, ...]:
-    word, test = verdict.said, told.named(verdict.key)
+def _row(report: NightReport, verdict: Verdict) -> tuple[str, ...]:
+    word, test = verdict.said, report.named(verdict.key)
     if not verdict.figure:
         return word, test, text.clean(verdict.reason, 100), "", "", "", "", ""
     value = amount(verdict.value, verdict.unit) if verdict.jobs else ""

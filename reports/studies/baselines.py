@@ -96,10 +96,10 @@ def _standing(rows: pd.DataFrame) -> str:
         return f"{where}: no contest ended well."
     lost = held[held["verdict"] == "lost"]
     if len(lost):
-        told = "; ".join(
+        said = "; ".join(
             f"{_who(row)} takes {text.percent(1 / row['ratio'])} of the engine's time" for _, row in lost.iterrows()
         )
-        return f"{where}: the engine is not the fastest. {told}."
+        return f"{where}: the engine is not the fastest. {said}."
     best = held.iloc[0]
     span = text.span(best["low"], best["high"])
     span = f"interval {span}" if span == "not known" else span
@@ -124,8 +124,8 @@ def _headline(groups: list[pd.DataFrame]) -> str:
     won = sum(bool(((rows["verdict"] == "won") & ~rows["open"]).all()) for rows in held)
     lost = sum(bool((rows["verdict"] == "lost").any()) for rows in held)
     undecided = len(held) - won - lost
-    told = f"fastest of all in {won:,} of {text.plural(len(held), 'training')}, not in {lost:,}"
-    return f"{told}, {undecided:,} undecided"
+    said = f"fastest of all in {won:,} of {text.plural(len(held), 'training')}, not in {lost:,}"
+    return f"{said}, {undecided:,} undecided"
 
 
 def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
@@ -154,8 +154,8 @@ def _bars(name: str, rows: pd.DataFrame) -> Figure:
     said = "; ".join(f"{bar.label} {text.seconds(time_s)}" for bar, time_s in zip(drawn, times, strict=True))
     title = "Time per batch"
     caption = (
-        "Medians over all steps; the engine's over all contests. Which side is faster is told by the ratio, of steps "
-        "that took turns, and not by bars, which were measured one after the other."
+        "Medians over all steps; the engine's over all contests. Which side is faster the ratio says, of steps that "
+        " took turns, and not by bars, which were measured one after the other."
     )
     drawing = stacked(colours, drawn, "seconds per batch", columns=("layout", "batch", "engine's\nby its"), width=900)
     keys = ["peer", "layout", "grid", "ours_s", "peer_s", "ratio", "low", "high"]

@@ -56,12 +56,12 @@ def _headline(shown: pd.DataFrame) -> str:
     if on_gpus.empty:
         return "rehearsed without a GPU only"
     checked = f"checked on {text.plural(len(on_gpus), 'device')}"
-    told = [
+    said = [
         f"{count} of them {words}"
         for status, words in (("failed", "with failures"), ("undecided", "with what is undecided or was not run"))
         if (count := int((on_gpus["status"] == status).sum()))
     ]
-    return ", ".join([checked, *(told or ["all that is judged passed"])])
+    return ", ".join([checked, *(said or ["all that is judged passed"])])
 
 
 def _section(name: str, title: str, row: "pd.Series[Any]") -> Section:

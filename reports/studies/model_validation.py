@@ -29,30 +29,30 @@ MOST_JOBS = 12
 
 def build(mine: Frames, everything: Frames) -> Page:
     """The page; with neither a validation nor runs it says what to run."""
-    told = everything.predictions.validation
+    validated = everything.predictions.validation
     measured = _measured(mine)
-    sections = [*(_validated(told) if told else ()), *measured]
+    sections = [*(_validated(validated) if validated else ()), *measured]
     if not sections:
         return Page(TITLE, LEAD, (nothing_measured(MEASURE, PREDICT),), "", empty=True)
-    if told is None:
+    if validated is None:
         words = f"Measured grids only: {PREDICT} sets the predictions beside them."
         sections.insert(0, Section("Not predicted yet", (Paragraph(words),)))
-    remark = "predicted and measured" if told else ""
-    return Page(TITLE, LEAD, tuple(sections), _headline(told, mine), remark=remark)
+    remark = "predicted and measured" if validated else ""
+    return Page(TITLE, LEAD, tuple(sections), _headline(validated, mine), remark=remark)
 
 
 STUDY = Study("model_validation", TITLE, SUMMARY, 12, trainings_of("model_validation"), build)
 
 
-def _headline(told: Validated | None, mine: Frames) -> str:
+def _headline(validated: Validated | None, mine: Frames) -> str:
     said = []
-    if told is not None:
-        rows = published_rows(told.validation)
+    if validated is not None:
+        rows = published_rows(validated.validation)
         rest = rows[~rows["fitted"].astype(bool)].dropna(subset=["error", "baseline_error"])
         if not rest.empty:
             ours, baseline = model_published.mean_errors(rest)
             said.append(f"{text.percent(ours)} off published times, {text.percent(baseline)} by the baseline")
-        grids = [grid_rows(job) for job in told.validation.jobs]
+        grids = [grid_rows(job) for job in validated.validation.jobs]
         errors = [error for rows in grids for error in rows.loc[~rows["fitted"].astype(bool), "error"].dropna()]
         if errors:
             said.append(f"{text.percent(metrics.median_absolute_error(errors))} off measured grids")
@@ -62,19 +62,19 @@ def _headline(told: Validated | None, mine: Frames) -> str:
     return "; ".join(said)
 
 
-def _validated(told: Validated) -> list[Section]:
-    jobs = told.validation.jobs
+def _validated(validated: Validated) -> list[Section]:
+    jobs = validated.validation.jobs
     titles = [text.clean(f"{job.name} on {job.system}", 120) for job in jobs[:MOST_JOBS]]
     sections = [
         Section(title, tuple(model_grids.blocks(name, job)), f"job-{name}")
         for name, title, job in zip(text.slugs(titles), titles, jobs, strict=False)
     ]
     rest: list[tuple[str, list[Block]]] = [
-        ("Published times", model_published.blocks(told.validation)),
-        ("Effects", model_published.effects(told.validation)),
+        ("Published times", model_published.blocks(validated.validation)),
+        ("Effects", model_published.effects(validated.validation)),
     ]
     sections += [Section(title, tuple(blocks)) for title, blocks in rest if blocks]
-    said = f"Written {text.moment(told.written)}; read from {text.clean(told.source)}."
+    said = f"Written {text.moment(validated.written)}; read from {text.clean(validated.source)}."
     if len(jobs) > MOST_JOBS:
         said += f" The first {MOST_JOBS} of {len(jobs)} jobs are shown."
     return [*sections, Section("Where the predictions are from", (Paragraph(said),))]

@@ -36,7 +36,7 @@ LEAD = (
     "time by the other's: below 1 the engine is faster. Both must have the same losses and gradient norms."
 )
 HOW = (
-    "Tokens per second and shares of a peak are those of a side's median step. What is faster is told by the paired "
+    "Tokens per second and shares of a peak are those of a side's median step. What is faster is decided by the paired "
     "ratio alone: of a job the median over rounds of the engine's time by the other's, each the median of its steps in "
     "the round; of several jobs their geometric mean. A contest is won where the whole interval is below 1 and lost "
     "where all of it is above, else undecided, and so is one of a single job. Memory is what the device's allocator "
@@ -101,7 +101,7 @@ def _trained(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 def _facts(held: pd.DataFrame) -> Facts:
     """The answer: what the engine does in a second with each network, its share of the peak and its standing."""
-    told = []
+    facts = []
     for rows in list(_trained(held))[:MOST_FACTS]:
         engine = _engine(rows)
         rate = None if pd.isna(engine["tokens_per_s"]) else f"{text.significant(engine['tokens_per_s'])} tokens/s"
@@ -110,14 +110,14 @@ def _facts(held: pd.DataFrame) -> Facts:
         )
         held_bytes = "" if pd.isna(engine["bytes"]) else text.memory(engine["bytes"])
         words = [word for word in (_share(engine), held_bytes, standing) if word]
-        told.append(
+        facts.append(
             (
                 rate,
                 f"{text.clean(engine['model'], SHORT)}, {text.clean(engine['dtype'], SHORT)}, by the engine",
                 ", ".join(words),
             )
         )
-    return Facts(tuple(told))
+    return Facts(tuple(facts))
 
 
 def _share(side: "dict[str, Any]") -> str:

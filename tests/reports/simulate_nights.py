@@ -23,11 +23,12 @@ from statistics import median
 import numpy as np
 
 from reports.nights import evidence
-from reports.nights.figures import share
+from reports.nights.figures import figures, share
 from reports.nights.history import history, systems_in
-from reports.nights.judge import Watch, alarm_limit, figures
+from reports.nights.judge import alarm_limit
 from reports.nights.reference import reference_of
-from reports.nights.told import named
+from reports.nights.report import named
+from reports.nights.watch import Watch
 
 MEASURED = Path(__file__).with_name("measured_noise.csv")
 DRIFT_A_NIGHT = 0.01 / 30

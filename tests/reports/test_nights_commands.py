@@ -17,7 +17,7 @@ from reports.load import load
 from reports.nights import gathered, summary
 from reports.nights import history as nights_history
 from reports.nights.evidence import LOOK_BACK
-from reports.nights.told import tell
+from reports.nights.report import night_reports
 from reports.par4d import main
 from systems import references
 
@@ -313,7 +313,7 @@ def test_nights_have_names_so_that_what_others_store_meanwhile_is_another_night(
     others = session([case(STEADY, *timed(18.0, 900, OLD))], FIRST.replace(month=12))
     found = nights_history.history(store(tmp_path / "results.db", [*sessions, others]), "frontier")
     assert found.nights[-1].name == "2026-12-01"
-    (told,) = tell(found.until(night_name(31)), None)
+    (told,) = night_reports(found.until(night_name(31)), None)
     assert told.night == night_name(31)
 
 
@@ -374,7 +374,7 @@ def test_jobs_of_other_options_grids_and_precisions_are_not_compared(tmp_path):
     found = references.references("frontier")
     assert found is not None
     assert len(found.series) == 3
-    (told,) = tell(nights_history.history(database, "frontier"), found)
+    (told,) = night_reports(nights_history.history(database, "frontier"), found)
     names = [case.get("classname") for case in ElementTree.fromstring(summary.as_junit(told)).iter("testcase")]
     assert len(set(names)) == len(names) == 3
 
@@ -514,7 +514,7 @@ def test_the_summary_is_text_markdown_junit_and_json(tmp_path):
     sessions = slowed(44, names=(STEADY, "Slowed %n=<b>|*&"))
     quiet, slow = store(tmp_path / "quiet.db", sessions[:40]), store(tmp_path / "slow.db", sessions)
     make(quiet)
-    (told,) = tell(nights_history.history(slow, "frontier"), references.references("frontier"))
+    (told,) = night_reports(nights_history.history(slow, "frontier"), references.references("frontier"))
     suite = ElementTree.fromstring(summary.as_junit(told))
     assert suite.get("failures") == "1"
     (failure,) = [case for case in suite.iter("testcase") if case.find("failure") is not None]
@@ -531,7 +531,7 @@ def test_verdicts_of_chance_alone_are_few(tmp_path):
     names = [f"T{number} %n=1" for number in range(40)]
     database = store(tmp_path / "results.db", slowed(40, names=names, since=99))
     make(database)
-    nights = tell(nights_history.history(database, "frontier"), references.references("frontier"), last=10)
+    nights = night_reports(nights_history.history(database, "frontier"), references.references("frontier"), last=10)
     called = [one for night in nights for one in night.verdicts if one.word in ("slower", "faster")]
     assert len(called) <= 1
     assert not any(night.alarms for night in nights)

@@ -17,8 +17,10 @@ from reports.nights.culprit import culprit
 from reports.nights.evidence import Expected, from_nights, from_reference, interval, strongest
 from reports.nights.figures import is_judged
 from reports.nights.history import Job
-from reports.nights.judge import Verdict, Watch, alarm_limit, discovered
+from reports.nights.judge import alarm_limit, discovered
 from reports.nights.reference import reference_of, weighted_median
+from reports.nights.verdicts import Verdict
+from reports.nights.watch import Watch
 from systems.references import Key, Reference, worse_by
 
 LIMIT = alarm_limit(200)

@@ -12,7 +12,7 @@ from night.procedure import judged, keep, report
 from night.session import NightRun
 from reports.nights.history import DATABASE, history
 from reports.nights.reference import make
-from reports.nights.told import FINE, WORSE
+from reports.nights.report import FINE, WORSE
 from systems import references
 
 

@@ -24,7 +24,7 @@ from night.selection import NightlyTest, nightly_tests, select
 from night.session import NightRun
 from night.weekly import EQUALITY, weekly
 from reports.nights.history import History, history
-from reports.nights.told import UNKNOWN
+from reports.nights.report import UNKNOWN
 from systems import references
 
 ROOT = Path(__file__).parents[2]

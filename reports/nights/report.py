@@ -10,13 +10,14 @@ from reports.nights import evidence
 from reports.nights.changes import what_changed
 from reports.nights.culprit import culprit
 from reports.nights.history import History, Job, Night
-from reports.nights.judge import Verdict, Word, by_test, judge, words
+from reports.nights.judge import by_test, judge
+from reports.nights.verdicts import Verdict, Word, words
 from systems.references import FEWEST_JOBS, Key, References, worse_by
 
 BEFORE = 20
-"""So many nights before a change tell how it was."""
+"""So many nights before a change show how it was."""
 LASTING = 10
-"""So many nights in a row slower than the reference are told, even if no night is known since which it got worse."""
+"""So many nights in a row slower than the reference are reported, even where no night began it."""
 LATELY = 3 * LASTING
 """So many nights are looked back for them, as not every night has every test."""
 JUDGED: tuple[Word, ...] = ("slower", "same", "faster")
@@ -50,7 +51,7 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class NightReport:
     """Of a night. names: of the tests that have ever measured something, each another one; remarks: what else is to be
     known, in sentences.
     """
@@ -122,13 +123,15 @@ class Told:
         )
 
 
-def tell(history: History, known: References | None, *, last: int = 1) -> list[Told]:
+def night_reports(history: History, known: References | None, *, last: int = 1) -> list[NightReport]:
     """The last nights, oldest first."""
-    return told_of(history, known, judge(history, known, last=last + LATELY), last)
+    return reports_of(history, known, judge(history, known, last=last + LATELY), last)
 
 
-def told_of(history: History, known: References | None, judged: Sequence[Sequence[Verdict]], last: int) -> list[Told]:
-    """The same by the verdicts of the last nights, which go back further than is told."""
+def reports_of(
+    history: History, known: References | None, judged: Sequence[Sequence[Verdict]], last: int
+) -> list[NightReport]:
+    """The same by the verdicts of the last nights, which go back further than is reported."""
     names = named(dict.fromkeys(job.key for job in history.jobs if job.figures))
     found = []
     for back in range(min(last, len(judged)), 0, -1):
@@ -139,7 +142,7 @@ def told_of(history: History, known: References | None, judged: Sequence[Sequenc
         remarks = [*history.remarks, *_remarks(history.system, known, night), *_lasting(lately, names)]
         ordered = sorted(verdicts, key=_order)
         found.append(
-            Told(history.system, night.name, night.began, tuple(ordered), tuple(alarms), tuple(remarks), names)
+            NightReport(history.system, night.name, night.began, tuple(ordered), tuple(alarms), tuple(remarks), names)
         )
     return found
 
@@ -188,10 +191,10 @@ def _lasting(nights: Sequence[Sequence[Verdict]], names: Mapping[Key, str]) -> I
     for verdict in (verdict for verdicts in nights for verdict in verdicts if verdict.word in JUDGED):
         lately.setdefault((verdict.key, verdict.figure), []).append(verdict.word)
     lasting = {of for of, found in lately.items() if found[-LASTING:] == LASTING * ["slower"]}
-    told = [one for one in nights[-1] if (one.key, one.figure) in lasting and not one.alarm]
-    if told:
-        words = ", ".join(f"{names[one.key]} {one.figure} ({text.signed(one.change)})" for one in told[:3])
-        more = f" and {len(told) - 3} more" if len(told) > 3 else ""
+    lasted = [one for one in nights[-1] if (one.key, one.figure) in lasting and not one.alarm]
+    if lasted:
+        words = ", ".join(f"{names[one.key]} {one.figure} ({text.signed(one.change)})" for one in lasted[:3])
+        more = f" and {len(lasted) - 3} more" if len(lasted) > 3 else ""
         yield (
             f"Slower than the reference for {LASTING} nights or more, with no night since which it got worse: "
             f"{words}{more}. If it is meant to stay, make the references anew."

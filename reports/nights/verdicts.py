@@ -1,0 +1,65 @@
+"""What can be said of a figure in a night: its verdict, and the alarm that it may carry."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from systems.references import Key
+
+Word = Literal["faster", "same", "slower", "unknown", "failed"]
+ALARMED = ", ALARM"
+"""This stands behind the word of a verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """That a figure got worse. night: the first that is worse; new: raised tonight; effect: how many times as bad as
+    expected, less one; chance: of as much without a change, when it was raised.
+    """
+
+    night: str
+    new: bool
+    effect: float
+    chance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """On a figure of a test in a night; of a test without a result on all of them, the figure being "".
+
+    value: the median of the night's jobs. usual: that of the reference. change: value by usual, less one, with its
+    interval; least: the smallest change that so many jobs are likely to show, if no other figure changes. p: of the
+    change, two-sided, 1 for one that doesn't count. reason: why it failed or is unknown.
+    """
+
+    night: str
+    began: datetime
+    key: Key
+    figure: str
+    unit: str
+    word: Word
+    jobs: int
+    value: float = math.nan
+    usual: float = math.nan
+    change: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    least: float = math.nan
+    p: float = 1.0
+    reason: str = ""
+    alarm: Alarm | None = None
+
+    @property
+    def said(self) -> str:
+        """The word, and whether there is an alarm."""
+        return f"{self.word}{ALARMED}" if self.alarm else self.word
+
+
+def words(verdicts: Iterable[Verdict]) -> dict[Word, int]:
+    """How many of each."""
+    counted: dict[Word, int] = dict.fromkeys(("slower", "faster", "same", "unknown", "failed"), 0)
+    for verdict in verdicts:
+        counted[verdict.word] += 1
+    return counted
