@@ -44,7 +44,6 @@ def by_kernel(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def fact(table: pd.DataFrame) -> tuple[str | None, str, str]:
-    """The triad, large."""
     row = table[table["kernel"] == "triad"].iloc[0]
     share = row["of_advertised"]
     of = f"{text.percent(share)} of the advertised bandwidth" if share == share else "none is advertised"
@@ -78,7 +77,6 @@ def figure(name: str, table: pd.DataFrame, known: Fact | None) -> Figure:
 
 
 def table(name: str, rows: pd.DataFrame) -> Table:
-    """Every kernel."""
     columns = columns_of(
         "kernel bytes_per_s bytes_per_s_low bytes_per_s_high median_bytes_per_s",
         Column("Of advertised", "of_advertised", text.percent, missing=NOT_KNOWN, figure="of_advertised_bandwidth"),

@@ -78,7 +78,6 @@ def _by_overlap(series: MeasuredSeries, line: pd.DataFrame) -> tuple[pd.DataFram
 
 
 def memory(series: MeasuredSeries) -> Figure:
-    """Peak memory of the fullest rank."""
     chosen = spread_out(series.line, MOST_BARS)
     parts = [Bars("fullest rank", (chosen["memory_max"] / 2**30).tolist(), "green")]
     return _bars(

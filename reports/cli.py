@@ -37,7 +37,6 @@ exit code: 0 the report was written, 1 it could not be written, 2 the command ca
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     main_parser = argparse.ArgumentParser(prog="python -m reports", description="Results to an HTML report.")
     commands = main_parser.add_subparsers(dest="command", required=True, metavar="build")
     build_parser = commands.add_parser(

@@ -20,7 +20,6 @@ NOT_FUSED = (
 
 
 def contests_table(name: str, rows: pd.DataFrame) -> Table:
-    """Every contest with all that was measured."""
     shown = columns_of(
         "model peer peer_is layout grid road verdict ratio beside of_medians of_medians_low of_medians_high "
         "target standing processor ours_s peer_s jobs rounds losses norms tolerance compared sequences "

@@ -14,7 +14,7 @@ COLUMNS = [
 
 
 def energy(results: Sequence[Result]) -> pd.DataFrame:
-    """Of all results that looked for counters, in their order. unmeasured: why there is no figure, else ""."""
+    """One row for each component of results that looked for counters. unmeasured: why there is no figure, else ""."""
     rows = [
         (
             run,

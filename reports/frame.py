@@ -254,7 +254,6 @@ def _tuning(overlap: str, config: dict[str, Any], grid: str | None) -> str:
 
 
 def _usual_bucket(config: dict[str, Any], grid: str | None) -> float:
-    """What such a run takes by default."""
     link, devices = (positive(config.get(name)) for name in ("link_bytes_per_s", "devices_per_node"))
     known = link > 0 and devices > 0
     return bucket_bytes(

@@ -54,7 +54,6 @@ def best(table: pd.DataFrame) -> "pd.Series[Any] | None":
 
 
 def fact(dtype: str, table: pd.DataFrame, runs: pd.DataFrame) -> tuple[str | None, str, str]:
-    """The best rate of a number format, large."""
     what, fastest = f"best rate of a rank in {text.clean(dtype, 20)}", best(table)
     failed = int(((runs["kind"] == "gemm") & (runs["dtype"] == dtype) & (runs["status"] != "ok")).sum())
     more = f", {failed} more failed" if failed else ""
@@ -67,7 +66,6 @@ def fact(dtype: str, table: pd.DataFrame, runs: pd.DataFrame) -> tuple[str | Non
 
 
 def figure(name: str, dtype: str, table: pd.DataFrame, known: Peaks) -> Figure | None:
-    """The curve of one number format; None where no size was measured."""
     fastest = best(table)
     if fastest is None:
         return None
@@ -97,7 +95,6 @@ def figure(name: str, dtype: str, table: pd.DataFrame, known: Peaks) -> Figure |
 
 
 def table(name: str, formats: dict[str, pd.DataFrame]) -> Table:
-    """Every size of every number format."""
     columns = columns_of(
         "dtype size flops_per_s flops_per_s_low flops_per_s_high",
         Column("Of advertised peak", "of_advertised", text.percent, missing=NOT_KNOWN, figure="utilisation"),

@@ -35,6 +35,5 @@ def by_mode(every: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def table(name: str, rows: pd.DataFrame) -> Table:
-    """Every mode."""
     columns = columns_of("dtype size mode flops_per_s of_nn jobs")
     return Table("Matrix products by mode", columns, rows, f"{name}-modes", NOTE)

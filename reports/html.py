@@ -40,7 +40,6 @@ class Renderer:
         return self._environment.get_template("study.html").render(page=page, here=name, files=files)
 
     def index(self, page: Page, notices: Notices, cards: Iterable[Card], files: Mapping[str, str]) -> str:
-        """The first page. notices: what stands above all."""
         known = {"page": page, "here": "", "files": files, "cards": cards, "block": notices}
         return self._environment.get_template("index.html").render(known)
 
@@ -58,7 +57,6 @@ def data_blocks(page: Page) -> list[Table | Figure | Download]:
 
 
 def _kind(block: Block) -> str:
-    """The template of a block: its class's name in small letters."""
     return type(block).__name__.lower()
 
 

@@ -46,7 +46,6 @@ def card(study: AnyStudy, page: Page, runs: pd.DataFrame) -> Card:
 
 
 def index(loaded: Loaded, others: pd.DataFrame) -> Page:
-    """The first page. others: the runs that no study shows."""
     sections = []
     if not loaded.statuses:
         where = (

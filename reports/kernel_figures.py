@@ -86,7 +86,6 @@ def _layers(shape: Any) -> str:
 
 
 def step_dots(tuned: pd.DataFrame) -> Figure:
-    """The paired ratio of every contest with the untuned engine."""
     shown = tuned.head(MOST_STEPS)
     rows = [
         Dot(

@@ -26,13 +26,11 @@ def by_way(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def fact(table: pd.DataFrame) -> tuple[str | None, str, str]:
-    """The first way, which every device has, large."""
     row = table.iloc[0]
     jobs = text.plural(int(row["jobs"]), "job")
     return text.seconds(row["launch_s"]), "to launch a tiny operator", f"{row['way']}; {jobs}"
 
 
 def table(name: str, rows: pd.DataFrame) -> Table:
-    """Every way."""
     columns = columns_of("way launch_s low_s high_s operators samples jobs")
     return Table("Launch latency", columns, rows, f"{name}-launches")

@@ -102,13 +102,12 @@ class Loaded:
 
     @property
     def statuses(self) -> list[str]:
-        """Of every job, "ok" or "failed"; a check of a GPU may be "undecided"."""
+        """The status of every job, "ok" or "failed"; a check of a GPU may be "undecided"."""
         runs, contests = ([found.result.status for found in some] for some in (self.runs, self.contests))
         return [*runs, *contests, *(found.result.status for found in self.checks)]
 
 
 def check_folders(folders: Iterable[Path]) -> None:
-    """Raises UsageError for a folder that isn't there."""
     for folder in folders:
         if not folder.is_dir():
             what = "is a file" if folder.exists() else "does not exist"

@@ -160,7 +160,6 @@ OLDER = (
 
 
 def page() -> Page:
-    """The same for every report."""
     sections = (
         Section("Figures", (Definitions(DEFINITIONS),)),
         *(

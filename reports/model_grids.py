@@ -21,7 +21,6 @@ WITHIN, EXPOSED_WITHIN = 0.15, 0.2
 
 
 def blocks(name: str, job: JobRows) -> list[Block]:
-    """Everything that the page shows of a job."""
     if not job.grids:
         return [Paragraph("No grid of this job was measured.")]
     rows = grid_rows(job)
@@ -78,7 +77,6 @@ def _against(
     name: str, suffix: str, title: str, measured: str, predicted: str, rows: pd.DataFrame, within: float,
     ends: tuple[str, str] | None = None,
 ) -> Figure:  # fmt: skip
-    """Predicted over measured."""
     groups = []
     for fitted, colour, label in ((False, "blue", "predicted"), (True, "red", FITTED)):
         part = rows[rows["fitted"] == fitted]
@@ -104,7 +102,6 @@ def _described(rows: pd.DataFrame, measured: str, predicted: str) -> str:
 
 
 def _orders(name: str, job: JobRows) -> Table:
-    """How good each order is."""
     data = pd.DataFrame(
         [
             {

@@ -59,7 +59,6 @@ def verdict(where: str, rows: pd.DataFrame) -> str:
 
 
 def mean_errors(rows: pd.DataFrame) -> tuple[float, float]:
-    """Mean absolute errors of the model and of the baseline over these rows."""
     return metrics.mean_absolute_error(rows["error"].tolist()), metrics.mean_absolute_error(
         rows["baseline_error"].tolist()
     )
@@ -74,7 +73,6 @@ def winner(ours: float, baseline: float) -> str:
 
 
 def lines(rows: pd.DataFrame) -> list[Line]:
-    """Published and predicted times over devices."""
     ranks = rows["ranks"].tolist()
     fitted = rows[rows["fitted"]]
     return [
@@ -130,7 +128,6 @@ def _per_cent(value: float) -> str:
 
 
 def _effect(one: Effect) -> dict[str, str]:
-    """A row of texts, as units differ."""
     write = _per_cent if one.unit == "%" else text.seconds
     predicted, low, high = (text.number(value) for value in (one.predicted, one.published_low, one.published_high))
     lies = "within" if low <= predicted <= high else "below" if predicted < low else "above" if predicted > high else ""

@@ -19,7 +19,6 @@ _FIGURES = f"share_hidden step_by_bound bound_by {GREATEST}"
 
 
 def ratio(title: str, key: str = RATIOS[0], missing: str = NO_BASE) -> Column:
-    """A column of paired ratios with their intervals."""
     ends = (f"{key}_low", f"{key}_high")
     return Column(title, key, text.ratio, missing=missing, figure="ratio_over_jobs", spread=ends, level=1.0)
 

@@ -45,11 +45,9 @@ class Column:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Of the frame: all that it shows."""
         return (self.key, *(self.spread or ()))
 
     def values(self, data: pd.DataFrame) -> Iterable[tuple[Any, ...]]:
-        """What it shows of every row."""
         return zip(*(data[key].tolist() for key in self.keys), strict=True)
 
     def cell(self, values: tuple[Any, ...], *, failed: bool) -> "Cell":
@@ -111,7 +109,6 @@ class Table:
 
     @property
     def csv(self) -> pd.DataFrame:
-        """The data behind the table."""
         return self.data[list(dict.fromkeys(key for column in self.columns for key in column.keys))]
 
 
@@ -141,15 +138,11 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A paragraph."""
-
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Command lines to copy."""
-
     lines: tuple[str, ...]
 
 
@@ -187,8 +180,6 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Notices:
-    """What is to be seen first."""
-
     notices: tuple[Notice, ...]
 
 
@@ -206,8 +197,6 @@ Block = Table | Figures | Paragraph | Commands | Facts | Definitions | Notices |
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a page with a heading."""
-
     title: str
     blocks: tuple[Block, ...]
     name: str = ""
@@ -215,7 +204,6 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """Its fragment in the address."""
         return self.name or text.slug(self.title)
 
 

@@ -54,7 +54,6 @@ def calibrate(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
     app = commands("par4d")
     app.command(calibrate)
     app.command(reference())

@@ -91,7 +91,6 @@ def measured(runs: pd.DataFrame) -> dict[tuple[str, str], list[MeasuredPeak]]:
 
 
 def _empirical(run: Mapping[Any, Any], known: Peaks, found: dict[tuple[str, str], list[MeasuredPeak]]) -> PeakRate:
-    """The empirical peak of a run, NaN where there is none."""
     if run["own_empirical"] == run["own_empirical"]:
         return PeakRate(run["own_empirical"], OWN if run["own_measured"] else GIVEN)
     if known.empirical:

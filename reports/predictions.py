@@ -28,7 +28,6 @@ class Predictions:
 
 
 def newest_first(plans: Sequence[Planned], validations: Sequence[Validated]) -> Predictions:
-    """What was read; files of the same time by their names."""
     ordered = sorted(sorted(plans, key=lambda one: one.source), key=lambda one: one.written, reverse=True)
     newest = max(sorted(validations, key=lambda one: one.source), key=lambda one: one.written, default=None)
     return Predictions(tuple(ordered), newest)

@@ -51,7 +51,6 @@ def by_shape(every: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def table(name: str, rows: pd.DataFrame) -> Table:
-    """Every shape."""
     columns = columns_of(
         "words",
         Column("G0", "apart", text.count),
@@ -67,7 +66,6 @@ def table(name: str, rows: pd.DataFrame) -> Table:
 
 
 def fact(rows: pd.DataFrame) -> tuple[str | None, str, str]:
-    """One rank a node if there are several nodes, else all ranks of the node, large."""
     between = rows[rows["where"] == "alone"]
     row = (between if len(between) else rows).iloc[-1 if len(between) else 0]
     what = f"bandwidth of a ring of {int(row['ring'])} ranks {row['words']}"

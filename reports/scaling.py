@@ -35,7 +35,6 @@ class MeasuredSeries:
 
     @property
     def line(self) -> pd.DataFrame:
-        """The fastest point at each device count."""
         return fastest(self.points)
 
 
@@ -177,7 +176,6 @@ def columns_in(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
 
 
 def at(point: "pd.Series[Any]") -> str:
-    """A point's device count, as a label."""
     return f"{int(point['ranks']):,}"
 
 

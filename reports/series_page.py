@@ -101,7 +101,6 @@ def of_jobs(point: "pd.Series[Any]") -> str:
 
 
 def of_size(series: MeasuredSeries) -> tuple[Fact, Fact, Fact]:
-    """Devices, time and rate of the largest point."""
     largest = series.line.iloc[-1]
     layouts = int(((series.points["ranks"] == largest["ranks"]) & (series.points["jobs"] > 0)).sum())
     of_several = f", fastest of {layouts} that ran" if layouts > 1 else ""
@@ -121,7 +120,6 @@ def of_peak(series: MeasuredSeries) -> tuple[Fact, Fact, Fact]:
 
 
 def of_efficiency(series: MeasuredSeries) -> Fact:
-    """Efficiency of the largest point."""
     if len(series.line) < 2:
         return None, "efficiency", "one device count only"
     smallest = text.plural(int(series.line["ranks"].min()), "device")

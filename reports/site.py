@@ -36,7 +36,6 @@ def build(folders: Sequence[Path], out: Path) -> tuple[Path, Loaded]:
 
 
 def check_out(out: Path) -> None:
-    """Raises UsageError if the report can't be put there."""
     blocking = next((part for part in (out, *out.parents) if part.exists() and not part.is_dir()), None)
     if blocking is not None:
         raise UsageError(f"--out is the folder to write to, but {blocking} is a file: name another folder.")

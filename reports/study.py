@@ -63,7 +63,6 @@ AnyStudy = Study | ContestStudy | CheckStudy
 
 
 def trainings_of(study: str) -> Callable[[pd.DataFrame], "pd.Series[bool]"]:
-    """Selects the trainings with this label."""
     return lambda runs: (runs["study"] == study) & (runs["kind"] == "train")
 
 

@@ -68,7 +68,6 @@ def si(value: float, unit: str, digits: int = 4) -> str:
 
 
 def flops(value: float) -> str:
-    """A rate of floating-point operations."""
     return si(value, "flop/s")
 
 
@@ -115,7 +114,6 @@ def size(value: float) -> str:
 
 
 def rate(value: float) -> str:
-    """Bytes a second."""
     return si(value, "B/s", 3)
 
 
@@ -125,7 +123,6 @@ def memory(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """A fraction of one as a percentage."""
     return f"{100 * value:.1f} %"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from engine.result import metrics
-from reports.contests import points
+from reports.contest_points import points
 from reports.derived import by_row
 
 COLOURS = {"won": "blue", "lost": "red"}

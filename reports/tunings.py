@@ -30,13 +30,11 @@ class Tunings:
     ways: pd.DataFrame
 
     def of(self, runs: pd.DataFrame) -> "Tunings":
-        """Those of these runs."""
         shapes = self.shapes[self.shapes["run"].isin(runs.index)]
         return Tunings(shapes, self.ways[self.ways["shape"].isin(shapes.index)])
 
 
 def tunings(results: Sequence[Result]) -> Tunings:
-    """Those of all results, in their order."""
     listed = [
         (run, shape, bool(result.tuning.again))
         for run, result in enumerate(results)

@@ -32,14 +32,12 @@ class Variants:
     timelines: Mapping[int, Timeline]
 
     def of(self, runs: pd.DataFrame) -> "Variants":
-        """Those of these runs."""
         table = self.table[self.table["run"].isin(runs.index)]
         axes = self.axes[self.axes["variant"].isin(table.index)]
         return Variants(table, axes, self.rounds, self.timelines)
 
 
 def variants(results: Sequence[Result]) -> Variants:
-    """Those of all results, in their order."""
     listed = [(run, variant) for run, result in enumerate(results) for variant in result.variants]
     rows = [_row(run, variant, results[run].version) for run, variant in listed]
     axes = [

@@ -15,5 +15,4 @@ class Amount(float):
 
 
 def read(value: Amount) -> str:
-    """With its unit."""
     return amount(value, value.unit)

@@ -34,7 +34,7 @@ class Change:
 
 
 def changes(values: Sequence[float]) -> list[Change]:
-    """Of a figure's nights, oldest first, those with which another level begins that differs by LEAST or more."""
+    """Those nights of a figure, oldest first, with which another level begins that differs by LEAST or more."""
     if len(values) < 2 * SHORTEST_LEVEL:
         return []
     logs = np.log(np.asarray(values, dtype=np.float64))
@@ -52,7 +52,7 @@ def changes(values: Sequence[float]) -> list[Change]:
 
 
 def _scale(logs: Floats) -> float:
-    """Of the noise from night to night, which a change of level hardly touches."""
+    """The noise from night to night, which a change of level hardly touches."""
     steps = np.diff(logs)
     return max(evidence.SCALE_OF_MAD * float(np.median(np.abs(steps))) / math.sqrt(2), evidence.LEAST_SCALE)
 

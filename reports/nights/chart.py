@@ -109,7 +109,7 @@ def scale(unit: str, values: Sequence[float]) -> tuple[float, str]:
 
 
 def _limits(values: Floats, always: Iterable[float]) -> tuple[float, float]:
-    """Of the scale: all values but those far off the others, and what is to be seen in any case."""
+    """The ends of the scale: all values but those far off the others, and what is to be seen in any case."""
     start, end = np.quantile(values, (0.05, 0.95))
     reach = FAR * max(end - start, 0.005 * abs(end))
     seen = [*values[(values >= start - reach) & (values <= end + reach)], *always]
@@ -118,7 +118,6 @@ def _limits(values: Floats, always: Iterable[float]) -> tuple[float, float]:
 
 
 def _name_nights(axes: Axes, nights: Sequence[str], first: int) -> None:
-    """As many as there is room for."""
     names = [text.clean(night, 17) for night in nights]
     short = [night[:10] for night in names]
     if len(set(short)) == len(short):  # dates alone tell them apart

@@ -105,7 +105,6 @@ def verdict(
 
 
 def reference() -> App:
-    """The command line of `par4d reference`."""
     app = App(name="reference", help="What a system's tests usually measure.")
     app.command(make)
     return app

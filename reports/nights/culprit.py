@@ -19,7 +19,6 @@ Parts = Mapping[tuple[str, str], float]
 
 
 def usual_parts(jobs: Iterable[Job]) -> dict[tuple[str, str], float]:
-    """The median of each part."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for job in jobs:
         for part, value in job.parts.items():
@@ -28,7 +27,7 @@ def usual_parts(jobs: Iterable[Job]) -> dict[tuple[str, str], float]:
 
 
 def culprit(test: str, tonight: Sequence[Job], before: Sequence[Job]) -> str:
-    """A clause that says what of a test got slower, "" where nothing tells. before: jobs from before it did."""
+    """A clause that says what of a test got slower, "" where nothing shows it. before: jobs from before it did."""
     now, then = usual_parts(tonight), usual_parts(before)
     if node := _slow_node(tonight, before, now, then):
         return node
@@ -106,7 +105,6 @@ def _hosts(now: Parts) -> list[str]:
 
 
 def _clock(now: Parts, then: Parts, hosts: Iterable[str]) -> str:
-    """What became of the clocks there."""
     both = [
         (now["clock", host], then["clock", host]) for host in hosts if {("clock", host)} <= now.keys() & then.keys()
     ]

@@ -95,7 +95,7 @@ class Expected:
 
 
 def from_reference(known: Reference) -> Expected:
-    """By a reference alone. Where that doesn't tell, or is of too few nights to, nights are all that differs."""
+    """What a reference alone says. Where it doesn't, or is of too few nights, nights are all that differs."""
     scale = max(SCALE_OF_MAD * known.mad / known.median, LEAST_SCALE)
     within = known.within if known.within and known.nights >= NIGHTS_THAT_DIFFER else 0.0
     of_jobs = min(1.0, (within / known.mad) ** 2) if known.mad else 0.0
@@ -141,7 +141,7 @@ def median(values: Floats) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """That a figure got worse. chance: of as much without a change; nights: since how many; effect: its median."""
+    """A figure got worse. chance: of as much without a change; nights: since how many; effect: its median."""
 
     chance: float
     nights: int
@@ -168,7 +168,6 @@ def majority(count: int | Integers) -> int | Integers:
 
 
 def agreed(nights: Sequence[Sequence[float]]) -> tuple[Agreed, Agreed]:
-    """Of the jobs of each night: all of them, and more than half of them."""
     jobs = np.array([len(night) for night in nights])
     more = majority(jobs)
     every = Agreed(np.array([min(night) for night in nights]), OFF ** jobs.astype(float))
@@ -193,7 +192,6 @@ def strongest(nights: Sequence[Sequence[float]], usual: Expected) -> Evidence:
 
 
 def _chance(nights: Agreed, usual: Expected, seen: Floats) -> float:
-    """Of the evidence that is the strongest, for any number of these nights that is more than half of them."""
     shifts, scales, weights = usual.cases()
     count = len(nights.above)
     order = np.argsort(-nights.above, kind="stable")
@@ -215,7 +213,6 @@ def looks_worse(above_reference: float, usual: Expected, so_before: bool = False
 
 
 def _error(usual: Expected, jobs: int) -> float:
-    """Of the median of so many jobs of one night, against the level."""
     by_jobs = min(1.0, (VARIANCE_OF_MEDIAN if jobs > 2 else 1.0) / jobs)
     return math.hypot(usual.scale * math.sqrt(1 - usual.of_jobs * (1 - by_jobs)), usual.error)
 

@@ -54,7 +54,6 @@ class FigureHistory:
 
 
 def figures(nights: Sequence[Night]) -> list[FigureHistory]:
-    """Every judged figure of every test, by the positions of the nights."""
     found: dict[tuple[Key, str], FigureHistory] = {}
     for position, night in enumerate(nights):
         for job in night.jobs:

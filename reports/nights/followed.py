@@ -36,12 +36,11 @@ class Followed:
 
     @property
     def latest(self) -> Verdict | None:
-        """On the last night that has the figure; None for one before the references."""
+        """The verdict of the last night that has the figure; None for one before the references."""
         return self.verdicts.get(self.of.nights[-1])
 
     @property
     def alarms(self) -> frozenset[int]:
-        """The positions of nights with an alarm."""
         return frozenset(at for at, verdict in self.verdicts.items() if verdict.alarm)
 
 
@@ -56,17 +55,14 @@ class FollowedSystem:
 
     @property
     def name(self) -> str:
-        """As a person may read it."""
         return text.clean(self.history.system, 60)
 
     @property
     def nights(self) -> tuple[Night, ...]:
-        """All of them, oldest first."""
         return self.history.nights
 
 
 def followed(histories: Sequence[History]) -> list[FollowedSystem]:
-    """Each system's."""
     pages = text.slugs(history.system for history in histories)
     return [_system(f"history-{page}", history) for page, history in zip(pages, histories, strict=True)]
 
@@ -134,7 +130,6 @@ def band(one: Followed) -> tuple[float, float, float]:
 
 
 def frame(one: Followed, nights: Sequence[Night]) -> pd.DataFrame:
-    """Every night of a figure."""
     usual, low, high = band(one)
     moved = {change.at: change.change for change in one.changes}
     rows: list[dict[str, Any]] = []

@@ -8,7 +8,7 @@ from reports.nights.history import History, Job, Night, history, systems_in
 
 
 def histories(database: Path) -> list[History]:
-    """Of each system that has nights there. Raises ResultError."""
+    """The history of each system that has nights there. Raises ResultError."""
     return [found for system in systems_in(database) if (found := history(database, system)).nights]
 
 

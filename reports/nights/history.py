@@ -75,7 +75,6 @@ class History:
 
     @property
     def jobs(self) -> Iterator[Job]:
-        """Of all nights."""
         return (job for night in self.nights for job in night.jobs)
 
     @property
@@ -84,7 +83,6 @@ class History:
         return any(night.nightly for night in self.nights)
 
     def until(self, name: str) -> "History":
-        """The same up to the night of this name."""
         names = [night.name for night in self.nights]
         return replace(self, nights=self.nights[: names.index(name) + 1])
 
@@ -236,7 +234,7 @@ def _state(origin: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[tup
 
 
 def _parts(origin: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], float]]:
-    """What of a step got slower, where the result tells."""
+    """What of a step got slower, where the result has it."""
     if breakdown := _dict(record.get("breakdown")):
         yield ("compute", ""), _number(breakdown.get("compute_s"))
         for one in map(_dict, _list(breakdown.get("axes"))):

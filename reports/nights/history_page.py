@@ -152,7 +152,6 @@ def _marks(one: Followed, nights: Sequence[Night]) -> Iterable[Mark]:
 
 
 def _caption(one: Followed, nights: Sequence[Night]) -> str:
-    """The last of its nights in words."""
     latest, at = one.latest, one.of.nights[-1]
     when = "Last night" if at == len(nights) - 1 else f"Not run since the night {text.clean(nights[at].name, 40)}; then"
     now = amount(median(one.of.values[-1]), one.of.unit)
@@ -169,7 +168,6 @@ def _caption(one: Followed, nights: Sequence[Night]) -> str:
 
 
 def _description(one: Followed, nights: Sequence[Night]) -> str:
-    """The chart in words."""
     said = [f"{text.plural(len(one.of.nights), 'night')} with this figure", _caption(one, nights).rstrip(".")]
     said.append(f"{text.plural(len(one.alarms), 'night')} with an alarm")
     said += [

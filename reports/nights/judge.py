@@ -30,7 +30,6 @@ NOTHING_KEPT = "ReFrame has kept nothing of it, as where the night's time limit 
 
 
 def judge(history: History, known: References | None, *, last: int = 1) -> list[list[Verdict]]:
-    """The verdicts of the last nights, oldest night first."""
     by_key = known.by_key() if known else {}
     wanted = range(max(0, len(history.nights) - last), len(history.nights))
     found: list[list[Verdict]] = [list(_without_result(history.nights[position])) for position in wanted]
@@ -108,12 +107,10 @@ def by_test(jobs: Iterable[Job]) -> dict[tuple[str, str, str], list[Job]]:
 
 
 def _no_result(night: Night, key: Key, reason: str, *, failed: bool = False) -> Verdict:
-    """On a test that has none."""
     return Verdict(night.name, night.began, key, "", "", "failed" if failed else "unknown", 0, reason=reason)
 
 
 def _without_result(night: Night) -> Iterator[Verdict]:
-    """Of the tests with a job that failed that night, and of those none of whose jobs has one."""
     for jobs in by_test(night.jobs).values():
         failed = [job for job in jobs if job.failed]
         without = failed or [job for job in jobs if job.reason and not any(job.figures for job in jobs)]

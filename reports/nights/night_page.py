@@ -26,7 +26,6 @@ TEST = columns_of("test figure", missing={"figure": "all"})
 
 
 def page(systems: Sequence[FollowedSystem]) -> Page:
-    """A section a system."""
     return Page(TITLE, LEAD, tuple(_section(system) for system in systems), "")
 
 
@@ -43,7 +42,6 @@ def notice(system: FollowedSystem, details: Iterable[str] = (), links: Iterable[
 
 
 def summary(systems: Iterable[FollowedSystem]) -> Notices:
-    """Each system's line, for the first page."""
     return Notices(tuple(notice(system, links=[(f"{NAME}.html#{system.page}", TITLE)]) for system in systems))
 
 

@@ -106,7 +106,6 @@ def _figures(jobs: list[Job], fewest: int) -> dict[str, Reference]:
 
 
 def reference_of(unit: str, nights: Sequence[Sequence[float]]) -> Reference:
-    """Of a figure, by the values of its jobs, night by night."""
     values = np.concatenate([np.array(night) for night in nights])
     weights = np.concatenate([np.full(len(night), 1 / len(night)) for night in nights])
     middle = weighted_median(values, weights)
@@ -147,7 +146,6 @@ def _series(key: Key, jobs: list[Job], usual: dict[str, Reference]) -> Series:
 
 
 def _short(value: float) -> float:
-    """In six digits."""
     return float(f"{value:.6g}")
 
 

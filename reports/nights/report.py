@@ -65,12 +65,10 @@ class NightReport:
     names: Mapping[Key, str]
 
     def named(self, key: Key) -> str:
-        """A test's name."""
         return self.names.get(key) or text.clean(_plainly(key), 120)
 
     @property
     def counts(self) -> dict[Word, int]:
-        """Verdicts by word."""
         return words(self.verdicts)
 
     @property
@@ -80,7 +78,6 @@ class NightReport:
 
     @property
     def code(self) -> int:
-        """The exit code: 1 where something got worse or failed, 2 where nothing, or not everything, could be judged."""
         counts = self.counts
         if self.alarms or counts["failed"]:
             return WORSE
@@ -88,7 +85,6 @@ class NightReport:
 
     @property
     def headline(self) -> str:
-        """One line that says whether anything is worse."""
         counts, judged = self.counts, self.judged
         slower = sum(verdict.word == "slower" and not verdict.alarm for verdict in self.verdicts)
         unknown = [verdict for verdict in self.verdicts if verdict.word == "unknown" and not verdict.alarm]
@@ -113,7 +109,6 @@ class NightReport:
 
     @property
     def chance(self) -> str:
-        """How much of it may be chance."""
         if not self.judged:
             return "Chance: no figure was judged."
         return (
@@ -148,7 +143,6 @@ def reports_of(
 
 
 def named(keys: Iterable[Key]) -> dict[Key, str]:
-    """A name for each test that no other has: with its partition, grid and precision where it takes these."""
     plain = {key: _plainly(key) for key in keys}
     taken = Counter(plain.values())
     longer = {

@@ -14,12 +14,10 @@ UNITS = {"s": text.seconds, "flop/s": text.flops, "B": text.memory, "x": text.ti
 
 
 def amount(value: float, unit: str) -> str:
-    """A figure with its unit."""
     return UNITS[unit](value) if unit in UNITS else text.si(value, unit)
 
 
 def as_text(report: NightReport) -> str:
-    """For a terminal and a mail."""
     lines = [report.headline]
     lines += [f"  {raised.sentence}" for raised in report.alarms]
     rows = [_row(report, verdict) for verdict in report.verdicts]
@@ -34,7 +32,6 @@ def as_text(report: NightReport) -> str:
 
 
 def as_markdown(report: NightReport) -> str:
-    """For a ticket or a merge request."""
     lines = [f"**{_marked(report.headline)}**", ""]
     lines += [f"* {_marked(raised.sentence)}" for raised in report.alarms]
     head = ("verdict", *HEAD)
@@ -73,7 +70,6 @@ def as_junit(report: NightReport) -> str:
 
 
 def as_json(several: Iterable[NightReport]) -> str:
-    """For programs."""
     return json.dumps([_data(report) for report in several], indent=1)
 
 

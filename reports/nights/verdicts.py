@@ -58,7 +58,6 @@ class Verdict:
 
 
 def words(verdicts: Iterable[Verdict]) -> dict[Word, int]:
-    """How many of each."""
     counted: dict[Word, int] = dict.fromkeys(("slower", "faster", "same", "unknown", "failed"), 0)
     for verdict in verdicts:
         counted[verdict.word] += 1

@@ -36,7 +36,6 @@ class _Open:
     chance: float
 
     def is_over(self, middle: Sequence[float]) -> bool:
-        """By the nights so far."""
         two = middle[max(self.began, len(middle) - 2) :]
         return len(two) == 2 and max(two) - self.usual.level < STILL_WORSE * self.effect
 

@@ -22,8 +22,6 @@ FARTHEST = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """One part of every stacked bar."""
-
     label: str
     values: Sequence[float]
     colour: str

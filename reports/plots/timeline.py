@@ -133,7 +133,6 @@ def drawable(panels: Sequence[Panel]) -> list[tuple[Panel, DrawnStep]]:
 
 
 def describe(panels: Sequence[Panel]) -> str:
-    """The picture in words."""
     said = []
     for panel, step in drawable(panels):
         lanes = [

@@ -9,8 +9,9 @@ from engine.result import metrics
 from engine.result.peers import FEWEST_JOBS
 from reports import published, text
 from reports.columns import NOT_PRINTED, columns_of
+from reports.contest_points import over_equal_roads, points
 from reports.contest_tables import contests_table, failures, missing, provenance, settings
-from reports.contests import SERIES, over_equal_roads, points
+from reports.contests import SERIES
 from reports.derived import by_row
 from reports.methods import INTERVALS, MANY, ROADS, ROOM
 from reports.page import Block, Column, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
@@ -48,7 +49,6 @@ PAPERS = ("Megatron-LM", "DeepSpeed", "DeepSpeed-3D", "ZeRO-3")
 
 
 def build(table: pd.DataFrame) -> Page:
-    """The page; without contests it says what to run."""
     if table.empty:
         return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
     contests = points(table)
@@ -138,7 +138,6 @@ def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
 
 
 def _bars(name: str, rows: pd.DataFrame) -> Figure:
-    """Time per batch: the engine's, and each peer's."""
     held = rows[rows["jobs"] > 0]
     ours_s = float(held["ours_s"].median())
     times = [ours_s, *held["peer_s"]]
@@ -192,7 +191,7 @@ def _published() -> Section:
 
 
 def _published_utilisation(rows: pd.DataFrame) -> Table:
-    """Of the points at which a paper has several frameworks."""
+    """The points at which a paper has several frameworks."""
     point = ["paper", "system", "model", "ranks"]
     table = rows.pivot(index=point, columns="framework", values="hfu").dropna(thresh=2).dropna(axis=1, how="all")
     table = table.reset_index().sort_values(["paper", "system", "ranks"])

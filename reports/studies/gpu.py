@@ -33,7 +33,6 @@ MOST_SECTIONS = 12
 
 
 def build(checks: pd.DataFrame) -> Page:
-    """The page; without a run it says what to run."""
     if checks.empty:
         words = "On a machine with a GPU, run the check, then build this report:"
         nothing = Section("Nothing measured yet", (Paragraph(words), Commands(RUN)))

@@ -39,7 +39,6 @@ SETTING = [*SERIES, "model", "grid", "micro_batch", "checkpointing", "ranks", "d
 
 
 def build(mine: Frames, everything: Frames) -> Page:
-    """The page; with no runs it says what to run."""
     groups = [rows for _, rows in mine.runs.groupby(SETTING, dropna=False, sort=True)]
     shapes = with_figures(mine)
     titles = [_title(rows.iloc[0]) for rows in groups]
@@ -151,7 +150,6 @@ def _shapes(name: str, shapes: pd.DataFrame, *, of_several: bool = False) -> Tab
 
 
 def _steps(tuned: pd.DataFrame) -> Section:
-    """What tuning does to a whole step."""
     words = (
         "A step of the network's first blocks (l2: two) with the tuner and without, in turns in the same processes, on "
         "the devices of one x and y plane: those of z and data compute the same products on other sequences. Where the "

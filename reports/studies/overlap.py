@@ -34,7 +34,6 @@ MOST_SECTIONS = 12
 
 
 def build(mine: Frames, everything: Frames) -> Page:
-    """The page; with no runs it says what to run."""
     found = settings(mine)
     drawn = sorted(found, key=lambda setting: -len(setting.variants))[:MOST_SECTIONS]
     titles = [_title(setting) for setting in drawn]
@@ -99,7 +98,7 @@ def _facts(setting: Setting) -> Facts:
     if most is None:
         missing = "no run with overlap"
         return Facts(((None, "as fast as without", missing), (None, "share hidden", missing)))
-    return Facts((*_gained(setting, most), *_told(most, setting.axes)))
+    return Facts((*_gained(setting, most), *_hidden(most, setting.axes)))
 
 
 def _gained(setting: Setting, most: "pd.Series[Any]") -> tuple[Fact, ...]:
@@ -123,7 +122,7 @@ def _interval(row: "pd.Series[Any]", key: str, write: Callable[[float], str]) ->
     return f"{write(low)} to {write(high)}, " if low == low else ""
 
 
-def _told(most: "pd.Series[Any]", axes: Sequence[str]) -> tuple[Fact, Fact, Fact]:
+def _hidden(most: "pd.Series[Any]", axes: Sequence[str]) -> tuple[Fact, Fact, Fact]:
     """What the fullest variant hides, how near it is to its bound, and to the greatest gain."""
     hidden: Fact = (None, "share hidden", "not recorded, or no communication")
     if most["share_hidden"] == most["share_hidden"]:

@@ -32,7 +32,6 @@ TOGETHER = [*(key for key in SERIES if key != "dtype"), "ranks", "threads"]
 
 
 def build(mine: Frames, everything: Frames) -> Page:
-    """The page; with no runs it says what to run."""
     groups = [rows for _, rows in mine.runs.groupby(TOGETHER, dropna=False, sort=True)][:MOST_SECTIONS]
     titles = [_title(rows.iloc[0]) for rows in groups]
     sections = [
@@ -109,7 +108,6 @@ def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames) -> Section
 
 
 def _best(runs: pd.DataFrame) -> Table:
-    """The best rate of every job."""
     data = runs.dropna(subset="best_flops_per_s").sort_values(["system", "dtype", "ranks", "end"])
     columns = columns_of(
         "system partition dtype ranks threads best_flops_per_s end",

@@ -6,8 +6,9 @@ import pandas as pd
 
 from reports import text
 from reports.contest_figure import ratios
+from reports.contest_points import over_equal_roads, points
 from reports.contest_tables import contests_table, failures, missing, provenance, settings
-from reports.contests import SERIES, over_equal_roads, points
+from reports.contests import SERIES
 from reports.methods import INTERVALS, ROADS, ROOM
 from reports.page import Block, Facts, Figure, Figures, Page, Paragraph, Section, nothing_measured
 from reports.study import ContestStudy
@@ -35,7 +36,6 @@ MOST_SECTIONS = 12
 
 
 def build(table: pd.DataFrame) -> Page:
-    """The page; without contests it says what to run."""
     if table.empty:
         return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
     contests = points(table)
@@ -82,7 +82,7 @@ def _headline(contests: pd.DataFrame) -> str:
 
 
 def _count(held: pd.DataFrame) -> tuple[int, int, int]:
-    """Contests won, lost, and those of which the interval doesn't tell."""
+    """Contests won, lost, and those of which the interval leaves it open."""
     won, lost, undecided = (int((held["verdict"] == verdict).sum()) for verdict in ("won", "lost", "undecided"))
     return won, lost, undecided
 

@@ -32,7 +32,6 @@ ORDERS = {
 
 
 def build(mine: Frames, everything: Frames) -> Page:
-    """The page; without a plan it says what to run."""
     plans = everything.predictions.plans
     if not plans:
         words = "Ask for a plan, then build this report:"
@@ -108,7 +107,7 @@ def _table(name: str, rows: pd.DataFrame, plan: GridPlan) -> Table:
         note += f" Time to solution and device-hours are for {budget}, restarts and evaluation not counted."
     if (rows["traced"] == "few layers").any():
         note += " A trace of few layers stands for the whole network's."
-    shown = tuple(column for column in columns if _told(rows, column.key))
+    shown = tuple(column for column in columns if _is_known(rows, column.key))
     return Table("Ranked grids", shown, rows, f"{name}-grids", note)
 
 
@@ -116,8 +115,7 @@ LEFT_OUT = "not simulated"
 BY_EQUATIONS = columns_of("equations_s as_run_s", equations_s="Communication by the equations")
 
 
-def _told(rows: pd.DataFrame, key: str) -> bool:
-    """Whether any row has it."""
+def _is_known(rows: pd.DataFrame, key: str) -> bool:
     return bool((rows[key].notna() & (rows[key] != "")).any())
 
 

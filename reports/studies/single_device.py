@@ -8,8 +8,8 @@ import pandas as pd
 from reports import text
 from reports.columns import columns_of
 from reports.contest_figure import ratios
+from reports.contest_points import points
 from reports.contest_tables import contests_table, failures, missing, provenance
-from reports.contests import points
 from reports.methods import INTERVALS, ROOM
 from reports.page import (
     NOT_MEASURED,
@@ -53,7 +53,6 @@ SHORT = 16
 
 
 def build(table: pd.DataFrame) -> Page:
-    """The page; without contests it says what to run."""
     if table.empty:
         return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
     contests = points(table)

@@ -34,7 +34,6 @@ NO_TIME = "not measured there"
 
 
 def build(mine: Frames, everything: Frames) -> Page:
-    """The page; with no runs it says what to run."""
     table = with_solution(with_gains(points(mine.runs, BY)))
     made = sections(KIND, table, mine)
     predicted = predicted_scaling.strong(mine, everything.predictions)
@@ -60,7 +59,7 @@ def with_solution(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _headline(table: pd.DataFrame) -> str:
-    """Of the series that goes furthest; what it is relative to is part of it."""
+    """The series that goes furthest, and what it is relative to."""
     done = table.dropna(subset="efficiency").sort_values("ranks", kind="stable")
     if done.empty:
         return "no point measured"

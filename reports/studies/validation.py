@@ -29,7 +29,6 @@ _COLOURS = ("blue", "red", "green", "purple")
 
 
 def build(mine: Frames, everything: Frames) -> Page:
-    """The page; with no runs it says what to run."""
     if mine.runs.empty:
         todo = nothing_measured(RUN)
         return Page(TITLE, LEAD, (todo,), "nothing measured", empty=True)

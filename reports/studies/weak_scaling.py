@@ -30,7 +30,6 @@ RUN = "reframe -c suites/weak_scaling.py --system local"
 
 
 def build(mine: Frames, everything: Frames) -> Page:
-    """The page; with no runs it says what to run."""
     table = with_gains(points(mine.runs))
     made = sections(KIND, table, mine)
     predicted = predicted_scaling.weak(mine, everything.predictions)
@@ -68,7 +67,6 @@ KIND = ScalingKind(tuple(SERIES), series_title, _draw)
 
 
 def _figure_7(series: MeasuredSeries) -> str:
-    """What the paper says of the same series."""
     gains = published.gains("weak_scaling")
     of_overlap = gains[gains["over"] == "none"]
     theirs = series.published.merge(of_overlap, on=["paper", "system", "model"])

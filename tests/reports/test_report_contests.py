@@ -15,7 +15,8 @@ from test_report_pages import visible
 from engine.result import metrics
 from engine.result.interval import NOTHING_KNOWN, Interval
 from engine.result.peers import PeersResult, standing, verdict
-from reports.contests import frame, points
+from reports.contest_points import points
+from reports.contests import frame
 from reports.load import Contests, load
 from reports.methods import INTERVALS
 from reports.site import build
