@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from engine.comm.funnel import Comm
-from engine.grid import Axis
+from engine.grid import STREAM
 from engine.layers.dropout import Dropout
 from engine.layers.elementwise import GELU, AddNorm, Rotate, SwiGLU
 from engine.layers.embedding import PositionEmbedding, TokenEmbedding
@@ -50,7 +50,7 @@ def _layer_norm(serial: nn.LayerNorm, local: Local) -> nn.Module:
 
 def _rms_norm(serial: nn.RMSNorm, local: Local) -> nn.Module:
     assert serial.eps is not None
-    if local.placements["weight"].split == (Axis.Y,):
+    if local.placements["weight"].split == (STREAM,):
         return RMSNorm(local.comm, local.schedule, local.parameters["weight"], serial.eps)
     return HeadNorm(local.comm, local.parameters["weight"], serial.eps)
 
@@ -70,7 +70,7 @@ LAYERS: dict[type[nn.Module], Callable[[Any, Local], nn.Module]] = {
     nn.LayerNorm: _layer_norm,
     nn.RMSNorm: _rms_norm,
     nn.Dropout: _dropout,
-    Dropout: lambda serial, local: Dropout(serial.p, serial.site, part=local.comm.coords.y),
+    Dropout: lambda serial, local: Dropout(serial.p, serial.site, part=local.comm.coords[STREAM]),
     SerialCrossEntropy: lambda _, local: CrossEntropy(local.comm),
     Rotate: lambda _, __: FusedRotate(),
     SwiGLU: lambda _, __: FusedSwiGLU(),

@@ -1,0 +1,96 @@
+"""Databases that `par4d verdict` can't read, or that hold what is no run or went backwards."""
+
+import re
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sample_nights import FIRST, STEADY, case, session, slowed, store, timed
+
+from reports.nights import history as nights_history
+from reports.par4d import main
+from systems import references
+
+
+@pytest.fixture(autouse=True)
+def own_references(tmp_path, monkeypatch):
+    """A folder of their own."""
+    monkeypatch.setattr(references, "FOLDER", tmp_path / "references")
+
+
+def make(database: Path, *words: str) -> int:
+    return main(["reference", "make", "--system", "frontier", "--database", str(database), *words])
+
+
+def verdict(database: Path, *words: str) -> int:
+    return main(["verdict", "--system", "frontier", "--database", str(database), *words])
+
+
+def test_no_database_and_no_night_are_told(tmp_path, capsys):
+    assert verdict(tmp_path / "none.db") == 2
+    assert "no database of results" in capsys.readouterr().err
+    assert verdict(store(tmp_path / "empty.db", [])) == 2
+    assert "has no night of frontier" in capsys.readouterr().err
+    assert make(tmp_path / "none.db") == 2
+
+
+def test_a_database_that_is_locked_cut_short_or_newer_is_told_in_a_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("reports.run_reports.LOCK_TIMEOUT_S", 0.2)
+    database = store(tmp_path / "results.db", slowed(20))
+    with sqlite3.connect(database, isolation_level=None) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        assert verdict(database) == 2
+        assert "locked" in capsys.readouterr().err
+        holder.execute("ROLLBACK")
+    whole = database.read_bytes()
+    for name, content in (("cut.db", whole[: len(whole) // 2]), ("text.db", b"x" * 4096)):
+        (tmp_path / name).write_bytes(content)
+        assert verdict(tmp_path / name) == 2
+        error = capsys.readouterr().err
+        assert "cut short or is damaged" in error
+        assert error.count("\n") == 1
+    sessions = slowed(20)
+    sessions[-1]["session_info"] |= {"data_version": "5.0", "version": "5.1.0"}
+    assert verdict(store(tmp_path / "newer.db", sessions)) == 2
+    assert "ReFrame 5.1.0, which is newer" in capsys.readouterr().err
+
+
+def test_a_folder_and_a_database_of_another_schema_are_told_with_what_to_do(tmp_path, capsys):
+    assert verdict(tmp_path) == 2
+    assert "it is a folder; name the file in it" in capsys.readouterr().err
+    with sqlite3.connect(tmp_path / "other.db") as opened:
+        opened.execute("CREATE TABLE sessions(id INTEGER)")
+    assert verdict(tmp_path / "other.db") == 2
+    assert "move it away to begin a new one" in capsys.readouterr().err
+
+
+def test_sessions_that_are_no_run_reports_are_left_out_and_counted(tmp_path, capsys):
+    database = store(tmp_path / "results.db", slowed(30))
+    with sqlite3.connect(database) as opened:
+        opened.execute("UPDATE sessions SET json_blob = substr(json_blob, 1, 100) WHERE rowid = 7")
+        opened.execute("UPDATE sessions SET json_blob = '{}' WHERE rowid = 9")
+    assert make(database) == 0
+    assert "2 sessions of" in capsys.readouterr().err
+    assert verdict(database) == 0
+
+
+def test_a_clock_that_ran_backwards_is_told_and_nights_stay_in_the_order_of_their_storing(tmp_path, capsys):
+    sessions = slowed(30)
+    figures, record = timed(18.0, 900, {})
+    sessions.append(session([case(STEADY, figures, record)], FIRST.replace(year=2019), "after-all"))
+    database = store(tmp_path / "results.db", sessions)
+    found = nights_history.history(database, "frontier")
+    assert found.nights[-1].name == "after-all"
+    make(store(tmp_path / "quiet.db", sessions[:-1]))
+    assert verdict(database) == 0
+    out = capsys.readouterr().out
+    assert "The clock ran backwards before 1 session" in out
+    assert re.search(r"^same +Steady n=512 +time_per_iteration +18.00 s ", out, re.MULTILINE)
+
+
+def test_a_session_that_took_longer_than_one_that_began_later_is_no_clock_running_backwards(tmp_path):
+    sessions = slowed(20)
+    figures, record = timed(18.0, 900, {})
+    long = session([case(STEADY, figures, record)], FIRST.replace(year=2026, month=9, day=10), "long")
+    long["session_info"]["time_end_unix"] = sessions[-1]["session_info"]["time_end_unix"] + 60
+    assert not nights_history.history(store(tmp_path / "results.db", [*sessions, long]), "frontier").remarks
