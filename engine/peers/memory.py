@@ -33,7 +33,7 @@ UNFIT = "does not fit"
 """In the sentence of each contest that isn't held for want of memory."""
 MOMENTS = 2
 DISTRIBUTED_OPTIMIZER = ("megatron-core", "OptimizerConfig")
-"""Where settings.yaml says on which devices its data ranks divide the optimizer's states."""
+"""Where known/ says on which devices its data ranks divide the optimizer's states."""
 FUSED_ATTENTION = {
     "megatron-core": ("layers", "TEDotProductAttention"),
     "colossalai": ("HybridParallelPlugin", "enable_flash_attention"),
