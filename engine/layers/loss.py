@@ -130,7 +130,14 @@ to_gradient = Compiled(_to_gradient, _to_gradient_in_one_pass)
 
 
 class SerialCrossEntropy(nn.Module):
-    """Logits [M, V] and targets [M] -> the sum of the rows' losses in nats, divided: a scalar."""
+    """Logits [M, V] and targets [M] -> the sum of the rows' losses in nats, divided: a scalar.
+
+    ignores: whether there may be rows that don't count, whose target is -100.
+    """
+
+    def __init__(self, *, ignores: bool = False) -> None:
+        super().__init__()
+        self.ignores = ignores
 
     def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor = 1.0) -> Tensor:
         """As PyTorch does it."""
@@ -143,16 +150,26 @@ class CrossEntropy(nn.Module):
     In float32 at least. Logits of which a gradient is wanted are lost: at once where x is 1, else in the backward.
     """
 
-    def __init__(self, comm: Comm) -> None:
+    def __init__(self, comm: Comm, *, ignores: bool = False) -> None:
         super().__init__()
-        self.comm = comm
+        self.comm, self.ignores = comm, ignores
 
     def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor = 1.0) -> Tensor:
         """Can be differentiated once. A gradient divided here is rounded once, and on CPUs needs no further pass."""
+        differentiate = logits_MV.requires_grad and torch.is_grad_enabled()
+        if self.ignores:
+            logits_MV = logits_MV if differentiate else logits_MV.clone()
+            self._make_certain(logits_MV.detach(), (targets_M < 0).unsqueeze(1))
+            targets_M = targets_M.clamp(min=0)
         if self.comm.grid.x == 1:
-            differentiate = logits_MV.requires_grad and torch.is_grad_enabled()
             return _CrossEntropy.apply(logits_MV, targets_M, divisor, differentiate)
         return _SplitCrossEntropy.apply(logits_MV, targets_M, divisor, self.comm)
+
+    def _make_certain(self, logits_MV: Tensor, ignored_M1: Tensor) -> None:
+        """Make ignored rows certain of the first column, their target from then on: loss and gradient are then 0."""
+        logits_MV.masked_fill_(ignored_M1, torch.finfo(logits_MV.dtype).min / 2)  # no infinity, as that times 0 is NaN
+        if self.comm.coords.x == 0:
+            logits_MV[:, :1].masked_fill_(ignored_M1, 0)
 
 
 def _chunks(logits_MV: Tensor) -> Iterator[slice]:

@@ -71,7 +71,7 @@ LAYERS: dict[type[nn.Module], Callable[[Any, Local], nn.Module]] = {
     nn.RMSNorm: _rms_norm,
     nn.Dropout: _dropout,
     Dropout: lambda serial, local: Dropout(serial.p, serial.site, part=local.comm.coords[STREAM]),
-    SerialCrossEntropy: lambda _, local: CrossEntropy(local.comm),
+    SerialCrossEntropy: lambda serial, local: CrossEntropy(local.comm, ignores=serial.ignores),
     Rotate: lambda _, __: FusedRotate(),
     SwiGLU: lambda _, __: FusedSwiGLU(),
     GELU: lambda serial, _: FusedGELU(serial.approximate),

@@ -28,6 +28,12 @@ class NextToken:
         tokens = samples["tokens"]
         return {"tokens": tokens[:, :-1].copy(), "targets": tokens[:, 1:].copy()}
 
+    def criterion(self) -> "nn.Module":
+        """Cross-entropy in nats."""
+        from engine.layers.loss import SerialCrossEntropy  # loads torch
+
+        return SerialCrossEntropy()
+
     def inputs(self, batch: "Mapping[str, Tensor]") -> "tuple[Tensor, ...]":
         """The tokens."""
         return (batch["tokens"],)
@@ -39,5 +45,5 @@ class NextToken:
     def loss(
         self, criterion: "nn.Module", output: "Tensor", batch: "Mapping[str, Tensor]", divisor: "float | Tensor"
     ) -> "Tensor":
-        """Cross-entropy in nats."""
+        """Of the logits at every position."""
         return criterion(output.flatten(0, 1), batch["targets"].flatten(), divisor)

@@ -9,7 +9,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from engine.layers.dropout import BatchRows
-from engine.layers.loss import SerialCrossEntropy
 from engine.models.architecture import Architecture
 from engine.models.task import Task
 
@@ -26,7 +25,7 @@ class SerialModel(nn.Module):
         super().__init__()
         self.task = task
         self.checkpoint_activations = checkpoint_activations
-        self.criterion = SerialCrossEntropy()
+        self.criterion = task.criterion()
 
     def loss(
         self, batch: Mapping[str, Tensor], rows: BatchRows | None = None, *, divisor: float | Tensor = 1.0

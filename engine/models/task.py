@@ -25,6 +25,9 @@ class Task(Protocol):
     def batch(self, samples: "Arrays", seed: int, positions: "Ints") -> "Arrays":
         """Contiguous arrays of the caller's own. Random choices are pure functions of the seed and positions."""
 
+    def criterion(self) -> "nn.Module":
+        """The serial layer that computes the loss."""
+
     def inputs(self, batch: "Mapping[str, Tensor]") -> "tuple[Tensor, ...]":
         """What the network takes of a batch."""
 

@@ -165,6 +165,30 @@ def test_the_cross_entropy_is_pytorchs_even_if_logits_overflow_an_exponential(
     torch.testing.assert_close(torch.cat([g for _, g in results], dim=1), whole.grad)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_rows_that_are_ignored_have_no_loss_and_no_gradient(ranks: int) -> None:
+    logits, targets = (
+        torch.randn(6, 8, generator=torch.Generator().manual_seed(3)),
+        torch.tensor([0, -100, 4, 7, -100, 5]),
+    )
+
+    def split(comm: Comm) -> tuple[float, float, torch.Tensor]:
+        own, criterion = _parts(logits, comm, comm.coords.x, ranks).requires_grad_(), CrossEntropy(comm, ignores=True)
+        with torch.no_grad():
+            evaluated = criterion(own, targets).item()
+        loss = criterion(own * 1, targets)
+        loss.backward()
+        assert own.grad is not None
+        return evaluated, loss.item(), own.grad
+
+    results = run_ranks(Grid(x=ranks), split)
+    whole = logits.clone().requires_grad_()
+    loss = F.cross_entropy(whole, targets, reduction="sum")
+    loss.backward()
+    assert [value for *values, _ in results for value in values] == pytest.approx([loss.item()] * 2 * ranks)
+    torch.testing.assert_close(torch.cat([g for *_, g in results], dim=1), whole.grad)
+
+
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_a_small_loss_of_large_logits_keeps_its_digits(ranks: int) -> None:
     logits = torch.randn(6, 8, generator=torch.Generator().manual_seed(3)) + 1e3

@@ -1,0 +1,81 @@
+"""A task is a file: what a batch is made of and what its loss is, the trainer and the parallel model take from it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from dry_plans import dry_plan
+from torch import Tensor, nn
+from training import grid_id
+from virtual_ranks import run_ranks
+
+from engine.batch import Batch
+from engine.comm.funnel import Comm
+from engine.data import sampler
+from engine.data.shuffle import Arrays, Ints, key, mix
+from engine.data.text import Text
+from engine.grid import Grid
+from engine.layers.loss import SerialCrossEntropy
+from engine.measure.recorder import Recorder
+from engine.models.gpt.config import GPTConfig
+from engine.models.next_token import NextToken
+from engine.parallel.initial import initialise_serial
+from engine.training.trainer import Trainer
+
+ROWS = 8
+
+
+@dataclass(frozen=True)
+class MaskedToken(NextToken):
+    """Some tokens are hidden, as many as a hash of seed, position and place says, and only those are to be found."""
+
+    def batch(self, samples: Arrays, seed: int, positions: Ints) -> Arrays:
+        tokens = samples["tokens"][:, :-1]
+        places = np.arange(tokens.shape[1], dtype=np.uint64)
+        hidden = mix(mix(key(seed, 9) ^ positions.astype(np.uint64))[:, None] + places) % np.uint64(3) == 0
+        return {"tokens": np.where(hidden, 0, tokens), "targets": np.where(hidden, tokens, -100)}
+
+    def criterion(self) -> nn.Module:
+        return SerialCrossEntropy(ignores=True)
+
+    def valid(self, batch: dict[str, Tensor]) -> Tensor:  # type: ignore[override]
+        return (batch["targets"] >= 0).sum()
+
+
+class MaskedGPT(GPTConfig):
+    @property
+    def task(self) -> MaskedToken:
+        return MaskedToken(Text(self.vocabulary, self.sequence))
+
+
+MODEL = MaskedGPT("masked", layers=1, hidden=8, heads=2, vocabulary=12, sequence=6)
+
+
+def losses(comm: Comm) -> list[float]:
+    """Loss and gradient norm of two steps."""
+    micro = 2 if comm.grid.batch_split == 2 else None
+    plan = dry_plan(MODEL, comm.grid, Batch(ROWS, micro), checkpoint=False, precision="fp64")
+    trainer = Trainer(plan, comm, Recorder())
+    return [value for _ in range(2) for value in trainer.step()[:2]]
+
+
+@pytest.mark.parametrize("grid", [Grid(2), Grid(1, 2), Grid(1, 1, 2), Grid(1, 1, 1, 2), Grid(2, 1, 2, 2)], ids=grid_id)
+def test_a_mean_over_as_many_things_as_the_batch_happens_to_have_is_that_of_every_grid(grid: Grid) -> None:
+    (alone,) = run_ranks(Grid(), losses)
+    for found in run_ranks(grid, losses):
+        assert found == pytest.approx(alone, rel=1e-10)
+
+
+def test_the_first_loss_is_the_serial_networks() -> None:
+    plan = dry_plan(MODEL, Grid(), Batch(ROWS), checkpoint=False, precision="fp64")
+    read = sampler.batch(
+        plan.dataset, MODEL.task.batch, seed=plan.config.seed, step=0, batch_size=ROWS, rows=range(ROWS)
+    )
+    counts = (read["targets"] >= 0).sum(axis=1)
+    assert len(set(counts.tolist())) > 2
+    model = initialise_serial(MODEL, plan.config.seed, dtype=torch.float64)
+    logits = model(torch.from_numpy(read["tokens"])).flatten(0, 1)
+    expected = F.cross_entropy(logits, torch.from_numpy(read["targets"]).flatten()).item()
+    assert run_ranks(Grid(), losses)[0][0] == pytest.approx(expected, rel=1e-12)
