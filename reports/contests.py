@@ -18,11 +18,11 @@ from engine.result.peers import (
     Peaks,
     PeersResult,
 )
+from reports import origin
 from reports.filled import as_others
 from reports.load import Contests
 from reports.peaks import facts
 from reports.text import clean
-from reports.transports import network, words
 
 # What tells one series of contests from another, and one contest of it from another. Commands that agree in all of it
 # held the same contest again: their jobs count together.
@@ -36,11 +36,10 @@ RECORDED_WHEN_HELD = ("network", "road", "apart")
 ONE_AFTER_THE_OTHER, AT_ONCE = "one after the other", "at once"
 TOLERANCE_OF_VERSION_1 = 1e-4
 COLUMNS = [
-    *CONTEST, "peer_is", "status", "reason", "study", "measured", "compared", "losses", "norms", "tolerance",
-    "memory_max", "load", "warmup", "steps_per_round", "versions", "hosts", "launcher", "commit", "dirty", "start",
-    "end", "source", "transport", "remark", "work", "peaks", "does", "peer_versions",
-    "grid_is", "settings",
-]  # fmt: skip
+    *dict.fromkeys((*CONTEST, *origin.COLUMNS)),
+    *("peer_is", "status", "reason", "measured", "compared", "losses", "norms", "tolerance", "memory_max", "load"),
+    *("warmup", "steps_per_round", "work", "peaks", "does", "peer_versions", "grid_is", "settings"),
+]
 
 
 def frame(found: Sequence[Contests]) -> pd.DataFrame:
@@ -58,20 +57,17 @@ def frame(found: Sequence[Contests]) -> pd.DataFrame:
 
 
 def _rows(found: Contests) -> list[dict[str, Any]]:
-    result, case, origin = found.result, found.result.case, found.result.provenance
+    result, case = found.result, found.result.case
     model = case.get("model")
     shape = model if isinstance(model, dict) else {}
     common = {
-        "system": clean(result.labels.get("system", "")),
-        "partition": clean(result.labels.get("partition", "")),
+        **origin.columns(result.labels, result.provenance, result.transport, found.source, found.remark),
         "series": clean(result.labels.get("series", "")),
-        "study": clean(result.labels.get("study", "")),
         "grid_is": clean(result.labels.get("grid_is", "")),
         "model": clean(str(shape.get("name") or "")),
         "dtype": clean(result.dtype),
         "device": result.device,
-        "devices": clean(", ".join(dict.fromkeys(origin.devices)), 120),
-        "torch": clean(origin.versions.get("torch", "")),
+        "torch": clean(result.provenance.versions.get("torch", "")),
         "sequences": _text(case.get("sequences")),
         "sequence": _text(shape.get("sequence")),
         "checkpointing": _text(case.get("checkpoint_activations")),
@@ -80,17 +76,6 @@ def _rows(found: Contests) -> list[dict[str, Any]]:
         "bf16": _bf16(result.dtype, case),
         "warmup": _text(case.get("warmup")),
         "steps_per_round": _text(case.get("steps")),
-        "versions": clean(", ".join(f"{name} {version}" for name, version in sorted(origin.versions.items()))),
-        "hosts": clean(", ".join(dict.fromkeys(origin.hosts)), 120),
-        "launcher": clean(origin.launcher),
-        "commit": clean(origin.git_commit or ""),
-        "dirty": {True: "modified", False: "clean", None: "unknown"}[origin.git_dirty],
-        "start": origin.start,
-        "end": origin.end,
-        "source": clean(found.source, 4000),
-        "network": network(result.transport),
-        "transport": words(result.transport),
-        "remark": found.remark,
         "work": result.work,
         "peaks": _peaks(result),
     }

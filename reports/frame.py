@@ -13,7 +13,7 @@ import pandas as pd
 from engine.grid import Grid
 from engine.overlap.bucket import bucket_bytes
 from engine.overlap.flags import Pace
-from reports import breakdowns, contests
+from reports import breakdowns, contests, origin
 from reports.energies import energy
 from reports.filled import as_others
 from reports.gemm_modes import gemm_modes
@@ -21,7 +21,6 @@ from reports.load import Contests, Run
 from reports.predictions import Predictions
 from reports.rings import rings
 from reports.text import clean, number, positive
-from reports.transports import network, words
 from reports.tunings import Tunings, tunings
 from reports.variants import Variants, variants
 
@@ -77,23 +76,9 @@ class Frames:
     def of(self, runs: pd.DataFrame) -> "Frames":
         """The same frames with these runs only."""
 
-        def kept(part: pd.DataFrame) -> pd.DataFrame:
-            return part[part["run"].isin(runs.index)]
-
-        return replace(
-            self,
-            runs=runs,
-            iterations=kept(self.iterations),
-            collectives=kept(self.collectives),
-            gemm=kept(self.gemm),
-            modes=kept(self.modes),
-            stream=kept(self.stream),
-            launches=kept(self.launches),
-            rings=kept(self.rings),
-            energy=kept(self.energy),
-            variants=self.variants.of(runs),
-            tunings=self.tunings.of(runs),
-        )
+        parts = ("iterations", "collectives", "gemm", "modes", "stream", "launches", "rings", "energy")
+        kept = {name: (part := getattr(self, name))[part["run"].isin(runs.index)] for name in parts}
+        return replace(self, runs=runs, variants=self.variants.of(runs), tunings=self.tunings.of(runs), **kept)
 
 
 def frames(
@@ -152,82 +137,62 @@ def frames(
 
 STREAM_COLUMNS = [*("run", "kernel", "best_bytes_per_s", "median_bytes_per_s", "array_bytes", "cache_bytes", "repeats")]
 RUN_COLUMNS = [
-    *("kind", "status", "reason", "study", "system", "partition", "series", "variant", "dtype", "model"),
+    *("kind", "status", "reason", "series", "variant", "dtype", "model"),
     *("parameters", "sequence", "ranks", "grid", "batch_size", "micro_batch", "checkpointing", "token_budget"),
     *("overlap", "tuning", "counted_iterations", "time_s"),
     *("tokens_per_s", "hardware_flops_per_s", "model_flops_per_s"),
     *("given_peak", "given_hfu", "given_mfu", "given_of_empirical", "own_empirical", "own_measured"),
     *breakdowns.COLUMNS,
     *("memory_kind", "memory_max", "memory_min", "prefetch_bytes", "cache_bytes", "cached_blocks", "best_flops_per_s"),
-    *("start", "end", "commit", "dirty", "versions", "hosts", "nodes", "devices", "launcher", "source"),
-    *("device_kind", "threads", "network", "transport", "remark", "counts_energy"),
+    *("device_kind", "threads", "nodes", "counts_energy"),
+    *origin.COLUMNS,
 ]
+_FROM_SUMMARY = {
+    **{"time_s": "time_per_iteration_s", "tokens_per_s": "tokens_per_s", "given_peak": "peak_flops_per_device"},
+    **{"hardware_flops_per_s": "hardware_flops_per_s", "model_flops_per_s": "model_flops_per_s", "given_hfu": "hfu"},
+    **{"given_mfu": "mfu", "given_of_empirical": "of_empirical", "own_empirical": "empirical_peak_flops_per_device"},
+}
 
 
-def _run(run: Run) -> tuple[Any, ...]:
+def _run(run: Run) -> dict[str, Any]:
     result = run.result
-    labels, config, origin = result.labels, result.config, result.provenance
-    summary = result.summary
+    labels, config, model, summary = result.labels, result.config, result.model, result.summary
     memory = result.memory.peak_bytes_per_rank if result.memory else ()
     held = result.memory if result.version > 1 else None  # version 1 did not record what the peak was made of
     overlap = IN_TURNS if result.kind == "ablation" else _option(config, "overlap")
-    return (
-        result.kind,
-        result.status,
-        clean(result.reason or ""),
-        clean(labels.get("study", "")),
-        clean(labels.get("system", "")),
-        clean(labels.get("partition", "")),
-        "" if labels.get("series") == labels.get("system") else clean(labels.get("series", "")),
-        clean(", ".join(_label(key, labels[key]) for key in sorted(labels) if key not in SUITE_LABELS)),
-        clean(result.dtype),
-        clean(result.model.name) if result.model else "",
-        number(result.model.parameters if result.model else None),
-        number(result.model.sequence if result.model else None),
-        result.ranks,
-        clean(result.grid or ""),
-        _option(config, "batch", "sequences"),
-        _option(config, "batch", "micro"),
-        _option(config, "checkpoint_activations"),
-        positive(labels.get("token_budget")),
-        overlap,
-        _tuning(overlap, config, result.grid),
-        summary.counted_iterations if summary else 0,
-        positive(summary.time_per_iteration_s if summary else None),
-        positive(summary.tokens_per_s if summary else None),
-        positive(summary.hardware_flops_per_s if summary else None),
-        positive(summary.model_flops_per_s if summary else None),
-        positive(summary.peak_flops_per_device if summary else None),
-        positive(summary.hfu if summary else None),
-        positive(summary.mfu if summary else None),
-        positive(summary.of_empirical if summary else None),
-        positive(summary.empirical_peak_flops_per_device if summary else None),
-        bool(summary and summary.empirical_peak_measured),
-        *breakdowns.values(result.breakdown, result.version),
-        result.memory.kind if result.memory else "",
-        number(max(memory, default=None)),
-        number(min(memory, default=None)),
-        number(held.prefetch_bytes if held else None),
-        number(held.cache_bytes if held else None),
-        number(held.cached_blocks if held else None),
-        positive(result.best_flops_per_s),
-        origin.start,
-        origin.end,
-        clean(origin.git_commit or ""),
-        {True: "modified", False: "clean", None: "unknown"}[origin.git_dirty],
-        clean(", ".join(f"{name} {version}" for name, version in sorted(origin.versions.items()))),
-        _names(origin.hosts),
-        len(set(origin.hosts)),
-        _names(origin.devices),
-        clean(origin.launcher),
-        clean(run.source, 4000),
-        _option(config, "device"),
-        _option(config, "threads"),
-        network(result.transport),
-        words(result.transport),
-        run.remark,
-        result.energy is not None and any(part.joules for part in result.energy.components),
-    )
+    return {
+        **origin.columns(labels, result.provenance, result.transport, run.source, run.remark),
+        "kind": result.kind,
+        "status": result.status,
+        "reason": clean(result.reason or ""),
+        "series": "" if labels.get("series") == labels.get("system") else clean(labels.get("series", "")),
+        "variant": clean(", ".join(_label(key, labels[key]) for key in sorted(labels) if key not in SUITE_LABELS)),
+        "dtype": clean(result.dtype),
+        "model": clean(model.name) if model else "",
+        "parameters": number(model.parameters if model else None),
+        "sequence": number(model.sequence if model else None),
+        "ranks": result.ranks,
+        "grid": clean(result.grid or ""),
+        "batch_size": _option(config, "batch", "sequences"),
+        "micro_batch": _option(config, "batch", "micro"),
+        "checkpointing": _option(config, "checkpoint_activations"),
+        "token_budget": positive(labels.get("token_budget")),
+        "overlap": overlap,
+        "tuning": _tuning(overlap, config, result.grid),
+        "counted_iterations": summary.counted_iterations if summary else 0,
+        **{key: positive(getattr(summary, name, None)) for key, name in _FROM_SUMMARY.items()},
+        "own_measured": bool(summary and summary.empirical_peak_measured),
+        **dict(zip(breakdowns.COLUMNS, breakdowns.values(result.breakdown, result.version), strict=True)),
+        "memory_kind": result.memory.kind if result.memory else "",
+        "memory_max": number(max(memory, default=None)),
+        "memory_min": number(min(memory, default=None)),
+        **{key: number(getattr(held, key, None)) for key in ("prefetch_bytes", "cache_bytes", "cached_blocks")},
+        "best_flops_per_s": positive(result.best_flops_per_s),
+        "device_kind": _option(config, "device"),
+        "threads": _option(config, "threads"),
+        "nodes": len(set(result.provenance.hosts)),
+        "counts_energy": result.energy is not None and any(part.joules for part in result.energy.components),
+    }
 
 
 def _label(key: str, value: str) -> str:
@@ -259,10 +224,3 @@ def _usual_bucket(config: dict[str, Any], grid: str | None) -> float:
     return bucket_bytes(
         Grid.parse(grid or "1x1x1x1").model_replicas, link if known else None, int(devices) if known else 1
     )
-
-
-def _names(names: Sequence[str]) -> str:
-    """Host or device names, each once, the first few of a long list and how many there are."""
-    unique = list(dict.fromkeys(names))
-    more = f" and {len(unique) - 4} more" if len(unique) > 5 else ""
-    return clean(", ".join(unique[: 4 if more else 5]) + more)

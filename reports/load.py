@@ -8,18 +8,18 @@ that the report can list it.
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from engine.errors import UsageError
 from engine.planning import document, validation
 from engine.planning.document import GridPlan
 from engine.planning.validation import Validation
 from engine.result import gpu_check, peers
-from engine.result.schema import Result, ResultError, checked, parse
+from engine.result.schema import SCHEMA, Result, ResultError, checked, parse
 from reports import run_reports
 from reports.nights.gathered import histories, joined
 from reports.nights.history import History
@@ -27,51 +27,31 @@ from reports.run_reports import StoredResult
 from reports.text import clean
 
 MOST_RANKS = 2**31
+NEVER = datetime.min.replace(tzinfo=UTC)
+T = TypeVar("T")
 PREDICTIONS = (document.SCHEMA, validation.SCHEMA)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One job's result and the file it was read from. remark: why its test failed although the result is good."""
+@dataclass(frozen=True)
+class Found(Generic[T]):
+    """What was found, and the file it was read from.
 
-    result: Result
+    remark: why its test failed although the result is good; written: when the file was, of a plan or validation.
+    """
+
+    result: T
     source: str
     remark: str = ""
+    written: datetime = NEVER
 
 
-@dataclass(frozen=True, slots=True)
-class Contests:
-    """What one command measured against peers, and the file it was read from. remark: as of a run."""
-
-    result: peers.PeersResult
-    source: str
-    remark: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """What one run of ci/gpu has found, and the file it was read from."""
-
-    result: gpu_check.GpuCheck
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A plan and the file it was read from. written: when the file was."""
-
-    plan: GridPlan
-    source: str
-    written: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Validated:
-    """How well the performance model predicts, as Planned."""
-
-    validation: Validation
-    source: str
-    written: datetime
+Run = Found[Result]
+Contests = Found[peers.PeersResult]
+"""What one command measured against peers."""
+Checked = Found[gpu_check.GpuCheck]
+"""What one run of ci/gpu has found."""
+Planned = Found[GridPlan]
+Validated = Found[Validation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +118,7 @@ def load(folders: Sequence[Path]) -> Loaded:
                 skipped.append(Skipped(str(path), str(error)))
         files += 1
 
-    runs: list[Run] = []
-    contests: list[Contests] = []
-    checks: list[Checked] = []
-    plans: list[Planned] = []
-    validations: list[Validated] = []
+    by_schema: dict[str, list[Found[Any]]] = {schema: [] for schema in READERS}
     seen: set[str] = set()
     duplicates = without_record = 0
     known = [(_identity(record.data), record) for record in reported if record.data is not None]
@@ -159,25 +135,21 @@ def load(folders: Sequence[Path]) -> Loaded:
             duplicates += 1
             continue
         data = record.judged(failures[identity]) if identity in failures else record.data
-        remark = remarks.get(identity, "")
+        schema = data.get("schema")
+        schema = schema if schema in READERS else SCHEMA
         try:
-            if data.get("schema") == peers.SCHEMA:
-                contests.append(Contests(peers.parse(data, record.source), record.source, remark))
-            elif data.get("schema") == gpu_check.SCHEMA:
-                checks.append(Checked(gpu_check.parse(data, record.source), record.source))
-            elif data.get("schema") == document.SCHEMA:
-                plans.append(Planned(_plan(data, record.source), record.source, _written(record.source)))
-            elif data.get("schema") == validation.SCHEMA:
-                validations.append(Validated(_validation(data, record.source), record.source, _written(record.source)))
-            else:
-                runs.append(Run(_parse(data, record.source), record.source, remark))
+            found_here = Found(READERS[schema](data, record.source), record.source, remarks.get(identity, ""))
+            if schema in PREDICTIONS:
+                found_here = replace(found_here, written=_written(record.source))
         except ResultError as error:
             skipped.append(Skipped(record.source, str(error)))
         else:
+            by_schema[schema].append(found_here)
             seen.add(identity)
+    runs, contests, checks, plans, validations = (tuple(some) for some in by_schema.values())
     return Loaded(
-        tuple(map(str, folders)), tuple(runs), tuple(skipped), files, duplicates, without_record, tuple(contests),
-        tuple(checks), tuple(plans), tuple(validations), tuple(joined(nights)),
+        tuple(map(str, folders)), runs, tuple(skipped), files, duplicates, without_record, contests, checks, plans,
+        validations, tuple(joined(nights)),
     )  # fmt: skip
 
 
@@ -237,6 +209,16 @@ def _validation(data: dict[str, Any], source: str) -> Validation:
 def _check_devices(devices: int, what: str) -> None:
     if not 0 < devices < MOST_RANKS:
         raise ResultError(f"{what}: its devices are {devices}, not 1 or more.")
+
+
+READERS: dict[str, Callable[[dict[str, Any], str], Any]] = {
+    SCHEMA: _parse,
+    peers.SCHEMA: peers.parse,
+    gpu_check.SCHEMA: gpu_check.parse,
+    document.SCHEMA: _plan,
+    validation.SCHEMA: _validation,
+}
+"""What reads a record, by its schema; one without any is a result."""
 
 
 def _written(source: str) -> datetime:

@@ -30,7 +30,7 @@ def weak(mine: Frames, predictions: Predictions) -> list[Section]:
     """The published series of machines without a measured point, as predicted; nothing where there is none."""
     if predictions.validation is None:
         return []
-    rows = published_rows(predictions.validation.validation)
+    rows = published_rows(predictions.validation.result)
     rows = rows[~rows["system"].str.lower().isin(_measured(mine))]
     groups = [part for _, part in rows.groupby(["system", "source"], sort=False) if part["ranks"].nunique() > 1]
     titles = [f"{part['system'].iloc[0]}, {part['paper'].iloc[0]}" for part in groups]
@@ -43,13 +43,13 @@ def strong(mine: Frames, predictions: Predictions) -> list[Section]:
     rows = pd.DataFrame(
         [
             {
-                "system": text.clean(one.plan.system, 120), "model": text.clean(one.plan.model, 120),
-                "ranks": float(one.plan.devices), "tokens": text.number(one.plan.tokens),
-                "precision": text.clean(one.plan.precision, 40), "recomputed": one.plan.checkpoint_activations,
-                **plan_rows(one.plan).iloc[0],
+                "system": text.clean(one.result.system, 120), "model": text.clean(one.result.model, 120),
+                "ranks": float(one.result.devices), "tokens": text.number(one.result.tokens),
+                "precision": text.clean(one.result.precision, 40), "recomputed": one.result.checkpoint_activations,
+                **plan_rows(one.result).iloc[0],
             }
             for one in predictions.plans
-            if one.plan.rows
+            if one.result.rows
         ],
         columns=[*by, "ranks", "grid", "micro_batch", "predicted_s", "low_s", "high_s"],
     )  # fmt: skip

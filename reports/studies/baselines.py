@@ -154,7 +154,7 @@ def _bars(name: str, rows: pd.DataFrame) -> Figure:
     title = "Time per batch"
     caption = (
         "Medians over all steps; the engine's over all contests. Which side is faster the ratio says, of steps that "
-        " took turns, and not by bars, which were measured one after the other."
+        "took turns, and not by bars, which were measured one after the other."
     )
     drawing = stacked(colours, drawn, "seconds per batch", columns=("layout", "batch", "engine's\nby its"), width=900)
     keys = ["peer", "layout", "grid", "ours_s", "peer_s", "ratio", "low", "high"]

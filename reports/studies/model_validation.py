@@ -47,12 +47,12 @@ STUDY = Study("model_validation", TITLE, SUMMARY, 12, trainings_of("model_valida
 def _headline(validated: Validated | None, mine: Frames) -> str:
     said = []
     if validated is not None:
-        rows = published_rows(validated.validation)
+        rows = published_rows(validated.result)
         rest = rows[~rows["fitted"].astype(bool)].dropna(subset=["error", "baseline_error"])
         if not rest.empty:
             ours, baseline = model_published.mean_errors(rest)
             said.append(f"{text.percent(ours)} off published times, {text.percent(baseline)} by the baseline")
-        grids = [grid_rows(job) for job in validated.validation.jobs]
+        grids = [grid_rows(job) for job in validated.result.jobs]
         errors = [error for rows in grids for error in rows.loc[~rows["fitted"].astype(bool), "error"].dropna()]
         if errors:
             said.append(f"{text.percent(metrics.median_absolute_error(errors))} off measured grids")
@@ -63,15 +63,15 @@ def _headline(validated: Validated | None, mine: Frames) -> str:
 
 
 def _validated(validated: Validated) -> list[Section]:
-    jobs = validated.validation.jobs
+    jobs = validated.result.jobs
     titles = [text.clean(f"{job.name} on {job.system}", 120) for job in jobs[:MOST_JOBS]]
     sections = [
         Section(title, tuple(model_grids.blocks(name, job)), f"job-{name}")
         for name, title, job in zip(text.slugs(titles), titles, jobs, strict=False)
     ]
     rest: list[tuple[str, list[Block]]] = [
-        ("Published times", model_published.blocks(validated.validation)),
-        ("Effects", model_published.effects(validated.validation)),
+        ("Published times", model_published.blocks(validated.result)),
+        ("Effects", model_published.effects(validated.result)),
     ]
     sections += [Section(title, tuple(blocks)) for title, blocks in rest if blocks]
     said = f"Written {text.moment(validated.written)}; read from {text.clean(validated.source)}."

@@ -38,14 +38,14 @@ def build(mine: Frames, everything: Frames) -> Page:
         nothing = Section("Nothing planned yet", (Paragraph(words), Commands(RUN)))
         return Page(TITLE, LEAD, (nothing,), "", empty=True, remark="Nothing planned yet")
     shown = plans[:MOST_PLANS]
-    titles = [_title(one.plan) for one in shown]
+    titles = [_title(one.result) for one in shown]
     sections = [
         _section(name, title, one) for name, title, one in zip(text.slugs(titles), titles, shown, strict=True)
     ]  # fmt: skip
     if len(plans) > MOST_PLANS:
         sections.append(_older(plans[MOST_PLANS:]))
     remark = f"{text.plural(len(plans), 'plan')}, last on {plans[0].written:%Y-%m-%d}, predicted"
-    return Page(TITLE, LEAD, tuple(sections), _headline(plans[0].plan), remark=remark)
+    return Page(TITLE, LEAD, tuple(sections), _headline(plans[0].result), remark=remark)
 
 
 STUDY = Study("planning", TITLE, SUMMARY, 11, lambda runs: pd.Series(False, index=runs.index), build)
@@ -65,12 +65,12 @@ def _headline(plan: GridPlan) -> str:
 
 
 def _section(name: str, title: str, one: Planned) -> Section:
-    words = Paragraph(f"{asked(one.plan)} Written {text.moment(one.written)}; read from {text.clean(one.source)}.")
+    words = Paragraph(f"{asked(one.result)} Written {text.moment(one.written)}; read from {text.clean(one.source)}.")
     blocks: list[Block] = [words]
-    if one.plan.rows:
-        rows = plan_rows(one.plan)
-        drawn = (plan_figures.times(name, rows), *plan_figures.step(name, one.plan))
-        blocks += [_table(name, rows, one.plan), Figures(drawn, wide=True)]
+    if one.result.rows:
+        rows = plan_rows(one.result)
+        drawn = (plan_figures.times(name, rows), *plan_figures.step(name, one.result))
+        blocks += [_table(name, rows, one.result), Figures(drawn, wide=True)]
     return Section(title, tuple(blocks), f"plan-{name}")
 
 
@@ -123,8 +123,8 @@ def _older(plans: tuple[Planned, ...]) -> Section:
     data = pd.DataFrame(
         {
             "written": [one.written for one in plans],
-            "asked": [asked(one.plan) for one in plans],
-            "grid": [one.plan.rows[0].grid if one.plan.rows else "" for one in plans],
+            "asked": [asked(one.result) for one in plans],
+            "grid": [one.result.rows[0].grid if one.result.rows else "" for one in plans],
             "source": [text.clean(one.source) for one in plans],
         }
     )

@@ -122,5 +122,5 @@ def test_of_files_of_one_age_the_names_decide(tmp_path: Path) -> None:
     save_predictions([plan(), plan(devices=64), validation()], tmp_path)
     found = load([tmp_path])
     ordered = newest_first(found.plans, found.validations)
-    assert [one.plan.devices for one in ordered.plans] == [64, 8192]
+    assert [one.result.devices for one in ordered.plans] == [64, 8192]
     assert ordered.validation == found.validations[0]
