@@ -36,11 +36,8 @@ def blocks(validation: Validation) -> list[Block]:
     if len(said) > 1:
         said.insert(0, verdict("In all", rows))
     groups = [part for _, part in rows.groupby(["system", "source"], sort=False)]
-    titles = [f"{part['system'].iloc[0]}, {part['paper'].iloc[0]}" for part in groups]
-    figures = [
-        _figure(f"published-{name}", title, part)
-        for name, title, part in zip(text.slugs(titles), titles, groups, strict=True)
-    ]
+    titled = text.titled(groups, lambda part: f"{part['system'].iloc[0]}, {part['paper'].iloc[0]}")
+    figures = [_figure(f"published-{name}", title, part) for name, title, part in titled]
     return [*map(Paragraph, (*said, NO_GRIDS)), Figures(tuple(figures)), _table(rows)]
 
 

@@ -35,9 +35,8 @@ class ScalingKind:
 def sections(kind: ScalingKind, table: pd.DataFrame, frames: Frames) -> list[Section]:
     """A section for each of the first series, one for all others, and the details; nothing where nothing ran."""
     groups = [rows for _, rows in table.groupby(list(kind.by), dropna=False, sort=True)]
-    titles = [kind.title(rows.iloc[0]) for rows in groups[:MOST_SERIES]]
     made = []
-    for name, title, rows in zip(text.slugs(titles), titles, groups, strict=False):
+    for name, title, rows in text.titled(groups[:MOST_SERIES], lambda rows: kind.title(rows.iloc[0])):
         before, after = kind.draw(name, rows, frames)
         failed = failures(runs_of(frames.runs, rows, kind.by), name)
         crowded = [Paragraph(breakdowns.no_core_left(words)) for words in dict.fromkeys(rows["crowded"]) if words]

@@ -4,9 +4,11 @@ import itertools
 import math
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
+from typing import TypeVar
 
+T = TypeVar("T")
 DAY = 86400.0
 _SI = {-9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
 
@@ -32,6 +34,13 @@ def slugs(texts: Iterable[str]) -> list[str]:
         free = (name for n in itertools.count(1) if (name := one if n == 1 else f"{one}-{n}") not in taken)
         taken.append(next(free))
     return taken
+
+
+def titled(parts: Iterable[T], title: Callable[[T], str]) -> list[tuple[str, str, T]]:
+    """Each part of a page with its name, which no other has, and its title."""
+    listed = [(title(part), part) for part in parts]
+    names = slugs(words for words, _ in listed)
+    return [(name, words, part) for name, (words, part) in zip(names, listed, strict=True)]
 
 
 def count(value: float) -> str:

@@ -54,8 +54,7 @@ def build(table: pd.DataFrame) -> Page:
     contests = points(table)
     equal = over_equal_roads(contests)
     groups = [_best(rows) for _, rows in equal.groupby(TRAINED, dropna=False, sort=True)]
-    titles = [_title(rows.iloc[0]) for rows in groups]
-    sections = [_section(*one) for one in zip(text.slugs(titles), titles, groups, strict=True)]
+    sections = [_section(*one) for one in text.titled(groups, lambda rows: _title(rows.iloc[0]))]
     first = Section("Who is faster", tuple(Paragraph(_standing(rows)) for rows in groups))
     details: tuple[Block, ...] = (Paragraph(HOW), contests_table("all", contests), *failures(table), *missing(table))
     last = Section("Details", (*details, *settings(table), provenance(table)))

@@ -40,10 +40,7 @@ def build(mine: Frames, everything: Frames) -> Page:
     if table.empty:
         return Page(TITLE, NOTHING, (), "nothing measured", empty=True)
     groups = [rows for _, rows in table.groupby(SERIES, dropna=False, sort=True)][:MOST_SECTIONS]
-    titles = [series_title(rows.iloc[0]) for rows in groups]
-    sections = [
-        _section(name, title, rows) for name, title, rows in zip(text.slugs(titles), titles, groups, strict=True)
-    ]
+    sections = [_section(*one) for one in text.titled(groups, lambda rows: series_title(rows.iloc[0]))]
     sections.append(Section("Details", (provenance(mine.runs),)))
     return Page(TITLE, LEAD, tuple(sections), _headline(table))
 

@@ -39,15 +39,15 @@ def build(checks: pd.DataFrame) -> Page:
         return Page(TITLE, LEAD, (nothing,), "", empty=True)
     newest = checks.sort_values("end", kind="stable").drop_duplicates(["device", "name"], keep="last")
     shown = newest.sort_values(["device", "name"], ascending=[False, True]).head(MOST_SECTIONS)
-    titles = [f"{row['name']}{'' if row['device'] == 'cuda' else ', rehearsal'}" for _, row in shown.iterrows()]
-    sections = [
-        _section(slug, title, row)
-        for slug, title, (_, row) in zip(text.slugs(titles), titles, shown.iterrows(), strict=True)
-    ]
+    sections = [_section(*one) for one in text.titled((row for _, row in shown.iterrows()), _title)]
     return Page(TITLE, LEAD, tuple(sections), _headline(shown))
 
 
 STUDY = CheckStudy("gpu", TITLE, SUMMARY, 10, build)
+
+
+def _title(row: "pd.Series[Any]") -> str:
+    return f"{row['name']}{'' if row['device'] == 'cuda' else ', rehearsal'}"
 
 
 def _headline(shown: pd.DataFrame) -> str:

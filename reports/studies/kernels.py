@@ -41,11 +41,8 @@ SETTING = [*SERIES, "model", "grid", "micro_batch", "checkpointing", "ranks", "d
 def build(mine: Frames, everything: Frames) -> Page:
     groups = [rows for _, rows in mine.runs.groupby(SETTING, dropna=False, sort=True)]
     shapes = with_figures(mine)
-    titles = [_title(rows.iloc[0]) for rows in groups]
-    sections = [
-        _section(name, title, rows, mine, shapes)
-        for name, title, rows in list(zip(text.slugs(titles), titles, groups, strict=True))[:MOST_SECTIONS]
-    ]
+    titled = text.titled(groups[:MOST_SECTIONS], lambda rows: _title(rows.iloc[0]))
+    sections = [_section(name, title, rows, mine, shapes) for name, title, rows in titled]
     tuned = steps(everything.contests[everything.contests["peer"] == UNTUNED])
     if len(tuned):
         sections.append(_steps(tuned))

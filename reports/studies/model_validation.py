@@ -64,11 +64,8 @@ def _headline(validated: Validated | None, mine: Frames) -> str:
 
 def _validated(validated: Validated) -> list[Section]:
     jobs = validated.result.jobs
-    titles = [text.clean(f"{job.name} on {job.system}", 120) for job in jobs[:MOST_JOBS]]
-    sections = [
-        Section(title, tuple(model_grids.blocks(name, job)), f"job-{name}")
-        for name, title, job in zip(text.slugs(titles), titles, jobs, strict=False)
-    ]
+    titled = text.titled(jobs[:MOST_JOBS], lambda job: text.clean(f"{job.name} on {job.system}", 120))
+    sections = [Section(title, tuple(model_grids.blocks(name, job)), f"job-{name}") for name, title, job in titled]
     rest: list[tuple[str, list[Block]]] = [
         ("Published times", model_published.blocks(validated.result)),
         ("Effects", model_published.effects(validated.result)),
@@ -87,11 +84,8 @@ def _measured(mine: Frames) -> list[Section]:
     by = [*SERIES, "model", "ranks", "batch_size"]
     table = points(mine.runs)
     groups = [rows for _, rows in table.groupby(by, dropna=False, sort=True)]
-    titles = [_title(rows.iloc[0]) for rows in groups[:MOST_JOBS]]
-    tables = [
-        _table(f"measured-{name}", title, rows)
-        for name, title, rows in zip(text.slugs(titles), titles, groups, strict=False)
-    ]
+    titled = text.titled(groups[:MOST_JOBS], lambda rows: _title(rows.iloc[0]))
+    tables = [_table(f"measured-{name}", title, rows) for name, title, rows in titled]
     lost = failures(mine.runs, "measured")
     return [Section("Measured grids", (*tables, *lost, provenance(mine.runs)))]
 

@@ -36,10 +36,8 @@ MOST_SECTIONS = 12
 def build(mine: Frames, everything: Frames) -> Page:
     found = settings(mine)
     drawn = sorted(found, key=lambda setting: -len(setting.variants))[:MOST_SECTIONS]
-    titles = [_title(setting) for setting in drawn]
     sections = [_overview(found, len(drawn)) if found else nothing_measured(RUN)]
-    for name, title, setting in zip(text.slugs(titles), titles, drawn, strict=True):
-        sections.append(_section(name, title, setting, mine))
+    sections += [_section(name, title, setting, mine) for name, title, setting in text.titled(drawn, _title)]
     if found:
         shown = pd.concat([setting.runs for setting in drawn])
         rest = mine.runs.drop(runs_of(mine.runs, shown, SETTING).index)

@@ -33,10 +33,8 @@ TOGETHER = [*(key for key in SERIES if key != "dtype"), "ranks", "threads"]
 
 def build(mine: Frames, everything: Frames) -> Page:
     groups = [rows for _, rows in mine.runs.groupby(TOGETHER, dropna=False, sort=True)][:MOST_SECTIONS]
-    titles = [_title(rows.iloc[0]) for rows in groups]
-    sections = [
-        _section(name, title, rows, mine) for name, title, rows in zip(text.slugs(titles), titles, groups, strict=True)
-    ]
+    titled = text.titled(groups, lambda rows: _title(rows.iloc[0]))
+    sections = [_section(name, title, rows, mine) for name, title, rows in titled]
     if not groups:
         sections.append(nothing_measured(RUN))
     else:

@@ -42,9 +42,7 @@ def build(table: pd.DataFrame) -> Page:
     contests = contests.sort_values([*SERIES, "ratio", "peer"], kind="stable")
     groups = [rows for _, rows in contests.groupby(SERIES, dropna=False, sort=True)]
     drawn = sorted(groups, key=lambda rows: -int((rows["jobs"] > 0).sum()))[:MOST_SECTIONS]
-    titles = [_title(rows.iloc[0]) for rows in drawn]
-    names = text.slugs(titles)
-    sections = [_section(*one) for one in zip(names, titles, drawn, strict=True)]
+    sections = [_section(*one) for one in text.titled(drawn, lambda rows: _title(rows.iloc[0]))]
     details: tuple[Block, ...] = (
         Paragraph(HOW),
         *failures(table),

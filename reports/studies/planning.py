@@ -38,10 +38,7 @@ def build(mine: Frames, everything: Frames) -> Page:
         nothing = Section("Nothing planned yet", (Paragraph(words), Commands(RUN)))
         return Page(TITLE, LEAD, (nothing,), "", empty=True, remark="Nothing planned yet")
     shown = plans[:MOST_PLANS]
-    titles = [_title(one.result) for one in shown]
-    sections = [
-        _section(name, title, one) for name, title, one in zip(text.slugs(titles), titles, shown, strict=True)
-    ]  # fmt: skip
+    sections = [_section(*one) for one in text.titled(shown, lambda one: _title(one.result))]
     if len(plans) > MOST_PLANS:
         sections.append(_older(plans[MOST_PLANS:]))
     remark = f"{text.plural(len(plans), 'plan')}, last on {plans[0].written:%Y-%m-%d}, predicted"

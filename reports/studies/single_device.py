@@ -61,8 +61,7 @@ def build(table: pd.DataFrame) -> Page:
     contests = contests.sort_values([*MACHINE, *TRAINED, "place", "peer"], kind="stable")
     groups = [rows for _, rows in contests.groupby(MACHINE, dropna=False, sort=True)]
     drawn = sorted(groups, key=lambda rows: -int((rows["jobs"] > 0).sum()))[:MOST_SECTIONS]
-    titles = [_title(rows.iloc[0]) for rows in drawn]
-    sections = [_section(*one) for one in zip(text.slugs(titles), titles, drawn, strict=True)]
+    sections = [_section(*one) for one in text.titled(drawn, lambda rows: _title(rows.iloc[0]))]
     details: tuple[Block, ...] = (Paragraph(HOW), *failures(table), *missing(table), contests_table("all", contests))
     sections.append(Section("Details", (*details, provenance(table))))
     return Page(TITLE, LEAD, tuple(sections), _headline(contests))

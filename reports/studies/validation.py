@@ -34,11 +34,8 @@ def build(mine: Frames, everything: Frames) -> Page:
         return Page(TITLE, LEAD, (todo,), "nothing measured", empty=True)
     pairs, steps = compare(mine)
     groups = [rows for _, rows in mine.runs.groupby(KEY, dropna=False, sort=True)][:MOST_SECTIONS]
-    titles = [_title(rows.iloc[0]) for rows in groups]
-    sections = [
-        _section(name, title, rows, pairs, steps, mine)
-        for name, title, rows in zip(text.slugs(titles), titles, groups, strict=True)
-    ]
+    titled = text.titled(groups, lambda rows: _title(rows.iloc[0]))
+    sections = [_section(name, title, rows, pairs, steps, mine) for name, title, rows in titled]
     details: tuple[Block, ...] = (_table(pairs), *failures(mine.runs, "all_jobs"), provenance(mine.runs))
     sections.append(Section("Details", details))
     return Page(TITLE, LEAD, tuple(sections), _headline(pairs))
