@@ -34,10 +34,7 @@ def breakdown(series: MeasuredSeries, remark: str = "", *, as_share: bool = Fals
         shares = 100 * by_row(metrics.share_of_step, rows[key], step_s)
         return list((shares if as_share else rows[key]).tolist())
 
-    parts = [
-        Bars("compute", drawn("compute_s"), "blue"),
-        Bars("exposed communication", drawn("collectives_s"), "red"),
-    ]
+    parts = [Bars("compute", drawn("compute_s"), "blue"), Bars("exposed communication", drawn("collectives_s"), "red")]
     unit = "% of an iteration" if as_share else "seconds per iteration"
     several = any(bar.heading for bar in bars)
     bars = [replace(bar, mark=mark) for bar, mark in zip(bars, drawn("bound_s"), strict=True)]

@@ -10,14 +10,7 @@ from typing import Any
 import pandas as pd
 
 from engine.result import metrics
-from engine.result.peers import (
-    NO_ROAD,
-    Asked,
-    Compared,
-    Measured,
-    Peaks,
-    PeersResult,
-)
+from engine.result.peers import NO_ROAD, Asked, Compared, Measured, Peaks, PeersResult
 from reports import origin
 from reports.filled import as_others
 from reports.load import Contests

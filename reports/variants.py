@@ -12,10 +12,7 @@ from engine.result.step import Timeline
 from reports.breakdowns import COLUMNS, values
 from reports.text import clean, number, positive
 
-VARIANT_COLUMNS = (
-    *("run", "overlap", "time_s", *COLUMNS),
-    *("prefetch_bytes", "cache_bytes", "cached_blocks"),
-)
+VARIANT_COLUMNS = (*("run", "overlap", "time_s", *COLUMNS), *("prefetch_bytes", "cache_bytes", "cached_blocks"))
 
 
 @dataclass(frozen=True)

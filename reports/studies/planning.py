@@ -125,13 +125,5 @@ def _older(plans: tuple[Planned, ...]) -> Section:
             "source": [text.clean(one.source) for one in plans],
         }
     )
-    columns = columns_of(
-        "written asked grid source",
-        missing={"grid": "none"},
-        grid="Its first grid",
-        source="File",
-    )
-    return Section(
-        "Older plans",
-        (Table("Plans that are not drawn", columns, data, "older"),),
-    )
+    columns = columns_of("written asked grid source", missing={"grid": "none"}, grid="Its first grid", source="File")
+    return Section("Older plans", (Table("Plans that are not drawn", columns, data, "older"),))

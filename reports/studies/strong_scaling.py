@@ -93,12 +93,7 @@ def _draw(name: str, rows: pd.DataFrame, frames: Frames) -> tuple[Sequence[Block
     return (_facts(series), Figures(tuple(figures))), _against(stated)
 
 
-KIND = ScalingKind(
-    BY,
-    _title,
-    _draw,
-    columns_of("solution_s", missing={"solution_s": NO_BUDGET}),
-)
+KIND = ScalingKind(BY, _title, _draw, columns_of("solution_s", missing={"solution_s": NO_BUDGET}))
 
 
 def _facts(series: MeasuredSeries) -> Facts:
