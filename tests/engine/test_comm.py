@@ -133,7 +133,7 @@ def test_the_fake_back_end_does_everything_on_the_cpu_and_on_the_meta_device(dev
         assert {key: (t.calls, t.num_bytes) for key, t in recorder.total.tallies.items()} == {
             (kind, "x"): (1, 32) for kind in Kind
         }
-        assert all(f.issued < f.done < f.waited < f.resumed for f in recorder.total.flown)
+        assert all(f.issued < f.done < f.waited < f.resumed for f in recorder.total.collectives)
         recorder.start_step("all")
         for lane in Lane:
             comm.issue(Kind.ALL_GATHER, Axis.Z, tensor, lane=lane).wait()

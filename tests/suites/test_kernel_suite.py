@@ -66,7 +66,7 @@ def test_another_network_is_no_point_of_the_published_series(tmp_path: Path) -> 
 def few_rounds(folder: Path, rounds: int = 7) -> Path:
     """A copy of the project that times each way as seldom as is allowed, and steps in two jobs."""
     copy = project(folder)
-    change(copy / "engine" / "peers" / "contest.py", "jobs: int = 4", "jobs: int = 2")
+    change(copy / "engine" / "peers" / "comparison.py", "jobs: int = 4", "jobs: int = 2")
     change(copy / "engine" / "tuning" / "timing.py", "FEWEST, MOST = 7, 21", f"FEWEST, MOST = {rounds}, {rounds}")
     return copy
 

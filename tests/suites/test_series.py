@@ -22,7 +22,7 @@ from engine.training.config import TrainConfig
 from suites.base import series, targets
 from suites.base.targets import published_rate
 
-ROOT = Path(series.__file__).parents[1]
+ROOT = Path(series.__file__).parents[2]
 PUBLISHED = ROOT / "reports" / "published" / "weak_scaling.csv"
 STUDIES = [
     "weak_scaling", "strong_scaling", "overlap_ablation", "overlap_grids", "model_validation", "peers", "single_device",

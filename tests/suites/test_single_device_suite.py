@@ -66,7 +66,7 @@ def test_a_run_keeps_the_contest_with_what_both_sides_do_and_hold(tmp_path: Path
 @pytest.mark.slow
 def test_a_contest_between_sides_that_differ_fails_with_the_engines_own_reason(tmp_path: Path) -> None:
     copy = short(tmp_path, peaks=["fp32"])
-    file = copy / "engine" / "peers" / "contest.py"
+    file = copy / "engine" / "peers" / "comparison.py"
     file.write_text(file.read_text().replace('"fp32": Tolerance(1e-5, 1e-4)', '"fp32": Tolerance(-1.0, -1.0)'))
     done = reframe(tmp_path / "a", *ONE, *SHORT, root=copy)
     assert done.code == 1
@@ -75,8 +75,8 @@ def test_a_contest_between_sides_that_differ_fails_with_the_engines_own_reason(t
 
 def test_a_run_without_any_contest_fails_and_says_why_there_is_none(tmp_path: Path) -> None:
     copy = short(tmp_path, peaks=["fp32"])
-    file = copy / "engine" / "peers" / "hugging_face.py"
-    file.write_text(file.read_text().replace("from transformers import", "from no_such_package import"))
+    file = copy / "engine" / "peers" / "transformers_networks.py"
+    file.write_text(file.read_text().replace("import transformers", "import no_such_package"))
     done = reframe(tmp_path / "a", *ONE, *SHORT, "-S", "peers=transformers", root=copy)
     assert done.code == 1
     assert "no contest could be held: transformers: transformers is not installed here: pip install" in done.out
