@@ -20,6 +20,7 @@ from engine.peers.layout import Layout
 from engine.result.peers import Peaks, PeersResult
 from engine.result.schema import Variant
 from reports.site import build
+from systems import references
 
 HOSTILE = "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">"
 HOSTILES = (HOSTILE, "=1+1", "../../etc/passwd", "$\\frac{1}$", "x" * 500, "a\x00b\u202ec", "]]>--></svg></style>")
@@ -34,6 +35,12 @@ def built_once(name: str, folders: Sequence[Path], factory: pytest.TempPathFacto
         if not (out / "index.html").exists():  # which is written last
             build(folders, out)
     return out
+
+
+@pytest.fixture
+def own_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """References are kept in a folder of the test's own."""
+    monkeypatch.setattr(references, "FOLDER", tmp_path / "references")
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,11 @@ import math
 import random
 import re
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from nights_commands import make, verdict
 from sample_nights import FIRST, NEW, OLD, SLOWED, STEADY, case, night_name, session, slowed, store, timed
 
 from reports.load import load
@@ -20,19 +20,7 @@ from reports.nights.report import night_reports
 from reports.par4d import main
 from systems import references
 
-
-@pytest.fixture(autouse=True)
-def own_references(tmp_path, monkeypatch):
-    """A folder of their own."""
-    monkeypatch.setattr(references, "FOLDER", tmp_path / "references")
-
-
-def make(database: Path, *words: str) -> int:
-    return main(["reference", "make", "--system", "frontier", "--database", str(database), *words])
-
-
-def verdict(database: Path, *words: str) -> int:
-    return main(["verdict", "--system", "frontier", "--database", str(database), *words])
+pytestmark = pytest.mark.usefixtures("own_references")
 
 
 def test_a_slowdown_is_found_with_what_changed_and_the_exit_code_says_so(tmp_path, capsys):

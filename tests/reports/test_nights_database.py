@@ -2,28 +2,14 @@
 
 import re
 import sqlite3
-from pathlib import Path
 
 import pytest
+from nights_commands import make, verdict
 from sample_nights import FIRST, STEADY, case, session, slowed, store, timed
 
 from reports.nights import history as nights_history
-from reports.par4d import main
-from systems import references
 
-
-@pytest.fixture(autouse=True)
-def own_references(tmp_path, monkeypatch):
-    """A folder of their own."""
-    monkeypatch.setattr(references, "FOLDER", tmp_path / "references")
-
-
-def make(database: Path, *words: str) -> int:
-    return main(["reference", "make", "--system", "frontier", "--database", str(database), *words])
-
-
-def verdict(database: Path, *words: str) -> int:
-    return main(["verdict", "--system", "frontier", "--database", str(database), *words])
+pytestmark = pytest.mark.usefixtures("own_references")
 
 
 def test_no_database_and_no_night_are_told(tmp_path, capsys):

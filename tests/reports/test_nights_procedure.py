@@ -13,13 +13,11 @@ from night.session import NightRun
 from reports.nights.history import DATABASE, history
 from reports.nights.reference import make
 from reports.nights.report import FINE, WORSE
-from systems import references
 
 
 @pytest.fixture
-def night(tmp_path, monkeypatch):
+def night(tmp_path, own_references):
     """The last one of 44, of which four are slow."""
-    monkeypatch.setattr(references, "FOLDER", tmp_path / "references")
     store(tmp_path / "quiet.db", slowed(40))
     store(tmp_path / DATABASE, slowed(44))
     make(history(tmp_path / "quiet.db", "frontier"))
