@@ -1,4 +1,4 @@
-"""What the files of a checkpoint hold. It follows from the placements, so every rank knows it without asking another.
+"""Placements say what the files of a checkpoint hold, so every rank knows it without asking another.
 
 Elements that several ranks hold are written by one: of each tensor by the ranks at one place on the axes that don't
 split it, where least is written so far. A rank writes its rectangles one after another into one file, and torch.save
@@ -33,12 +33,12 @@ from engine.placement import Placement, Rectangle
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 AXES = tuple(reversed(Axis))
-"""In the order of the ranks: the outermost first."""
+"""They stand in the order of the ranks: the outermost first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One serial tensor of a checkpoint."""
+    """An entry is one serial tensor of a checkpoint."""
 
     name: str
     placement: Placement
@@ -46,22 +46,22 @@ class Entry:
 
     @property
     def num_bytes(self) -> int:
-        """Of the whole tensor."""
+        """Count the bytes of the whole tensor."""
         return prod(self.placement.shape) * self.dtype.itemsize
 
 
 def stored_names(parameter: str) -> list[str]:
-    """The names, which hold its serial one, of a parameter and its moments."""
+    """Name a parameter and its moments, by names that hold its serial one."""
     return [f"model/{parameter}", *(f"optimizer/{parameter}/{moment}" for moment in MOMENTS)]
 
 
 def chunks_of(rectangles: Iterable[Rectangle]) -> list[ChunkStorageMetadata]:
-    """Rectangles as torch.distributed.checkpoint names them."""
+    """Give rectangles as torch.distributed.checkpoint names them."""
     return [ChunkStorageMetadata(torch.Size(r.offsets), torch.Size(r.sizes)) for r in rectangles]
 
 
 class Contents:
-    """The files of a checkpoint that the ranks of a grid write."""
+    """Contents are the files of a checkpoint that the ranks of a grid write."""
 
     def __init__(self, entries: Iterable[Entry], grid: Grid) -> None:
         self._grid = grid
@@ -72,7 +72,7 @@ class Contents:
         self._shards: dict[tuple[object, ...], list[list[ChunkStorageMetadata]]] = {}
 
     def of(self, rank: int) -> tuple[list[WriteItem], list[WriteResult]]:
-        """What a rank writes, in this order, and what the writer has to say of it."""
+        """Give what a rank writes, in this order, and what the writer has to say of it."""
         coords, file = self._grid.coords(rank), File(rank)
         items, results = [], []
         for entry, writers in zip(self._entries, self._writers, strict=True):
@@ -99,13 +99,13 @@ class Contents:
         return {file.name: file.num_bytes for file in files if file.num_bytes}
 
     def _results(self, files: Sequence["File"]) -> Iterator[list[WriteResult]]:
-        """Of all ranks, a list an entry, so that few are there at once."""
+        """List what all ranks write of each entry, entry by entry, so that few are there at once."""
         for entry, writers in zip(self._entries, self._writers, strict=True):
             ranks, shards = self._ranks[writers].ravel().tolist(), self._shards_of(entry.placement)
             yield [files[rank].add(entry, chunk) for rank, shard in zip(ranks, shards, strict=True) for chunk in shard]
 
     def _shards_of(self, placement: Placement) -> list[list[ChunkStorageMetadata]]:
-        """The rectangles of all ranks that hold something else, in the order of their places."""
+        """Give the rectangles of all ranks that hold different elements, in the order of their places."""
         p = placement
         key = p.shape, p.split, p.sharded, tuple(p.parts.items()), p.column_major
         if key not in self._shards:
@@ -118,25 +118,25 @@ class Contents:
 
 
 class File:
-    """What a rank writes, one rectangle after another."""
+    """A file is what a rank writes, one rectangle after another."""
 
     def __init__(self, rank: int) -> None:
         self.name, self.num_bytes = f"{file_prefix(rank)}0{DEFAULT_SUFFIX}", 0
 
     def add(self, entry: Entry, chunk: ChunkStorageMetadata) -> WriteResult:
-        """Where the next one stands."""
+        """Add a rectangle; returns where it stands."""
         length, offset = saved_bytes(entry.dtype, chunk.sizes), self.num_bytes
         self.num_bytes += length
         return WriteResult(MetadataIndex(entry.name, chunk.offsets), length, _StorageInfo(self.name, offset, length))
 
 
 def file_prefix(rank: int) -> str:
-    """How torch.distributed.checkpoint has the names of a rank's files begin."""
+    """Begin the names of a rank's files as torch.distributed.checkpoint does."""
     return f"__{rank}_"
 
 
 def _writers(entries: Sequence[Entry], grid: Grid, shape: Sequence[int]) -> list[tuple[slice, ...]]:
-    """Of each entry where the ranks that write it stand. Large ones are given out first."""
+    """Find for each entry where the ranks that write it stand. Large ones are given out first."""
     load = np.zeros(shape, dtype=np.int64)
     found: dict[str, tuple[slice, ...]] = {}
     for entry in reversed(entries):
@@ -152,7 +152,7 @@ def _writers(entries: Sequence[Entry], grid: Grid, shape: Sequence[int]) -> list
 
 
 class _Count(io.RawIOBase):
-    """A file of which only the length is kept."""
+    """It is a file of which only the length is kept."""
 
     def __init__(self) -> None:
         self._position = 0
@@ -172,7 +172,7 @@ class _Count(io.RawIOBase):
 
 @cache
 def saved_bytes(dtype: torch.dtype, sizes: torch.Size) -> int:
-    """What torch.save makes of a contiguous tensor: neither its memory nor its bytes are touched."""
+    """Count the bytes that torch.save makes of a contiguous tensor: neither its memory nor its bytes are touched."""
     count = _Count()
     with torch.serialization.skip_data():
         torch.save(torch.empty(sizes, dtype=dtype), cast("IO[bytes]", count))

@@ -1,4 +1,6 @@
-"""What a checkpoint folder says of itself, and whether it can be resumed. No torch: known before anything starts."""
+"""A checkpoint folder's manifest says what it holds, and whether it can be resumed. No torch: known before anything
+starts.
+"""
 
 import json
 import re
@@ -18,7 +20,7 @@ STEP = re.compile(r"\.?step-(\d+)(\.old)?")
 
 
 class Manifest(Record):
-    """step: optimizer steps done, which is also the position in the data. files: name -> bytes."""
+    """step counts the optimizer steps done, which is also the position in the data. files: name -> bytes."""
 
     version: int = VERSION
     step: int
@@ -31,19 +33,19 @@ class Manifest(Record):
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A whole checkpoint."""
+    """It is a whole checkpoint."""
 
     folder: Path
     manifest: Manifest
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
-    """The last file that a checkpoint gets."""
+    """Write the last file that a checkpoint gets."""
     write_text(folder / MANIFEST, manifest.model_dump_json(indent=1))
 
 
 def find(path: Path) -> Path:
-    """The checkpoint at `path`, or the latest whole one below it. Raises UsageError if there is none."""
+    """Find the checkpoint at `path`, or the latest whole one below it. Raises UsageError if there is none."""
     if (path / MANIFEST).is_file():
         return path
     found = [(match, folder) for folder in path.glob("*step-*") if (match := STEP.fullmatch(folder.name))]
@@ -55,7 +57,7 @@ def find(path: Path) -> Path:
 
 
 def read_manifest(folder: Path, model: Architecture) -> Manifest:
-    """Raises UsageError if the checkpoint is cut short, of another model, or newer than this code."""
+    """Read it. Raises UsageError if the checkpoint is cut short, of another model, or newer than this code."""
     try:
         data = json.loads((folder / MANIFEST).read_text())
         if isinstance(data, dict) and isinstance(data.get("version"), int) and data["version"] > VERSION:

@@ -35,19 +35,19 @@ from engine.parallel.model import ParallelModel
 from engine.placement import Placement, Rectangle
 
 State = Mapping[nn.Parameter, Mapping[str, Tensor]]
-"""An optimizer's: of each parameter its moments by their names."""
+"""An optimizer's state holds of each parameter its moments by their names."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A serial tensor of a checkpoint and the elements of it that this rank holds."""
+    """It is a serial tensor of a checkpoint and the elements of it that this rank holds."""
 
     placement: Placement
     local: Tensor
     rectangles: list[Rectangle]
 
     def region(self, index: MetadataIndex) -> Tensor:
-        """The view of the local elements that starts at an offset of the serial tensor."""
+        """View the local elements from an offset of the serial tensor on."""
         found = next(r for r in self.rectangles if torch.Size(r.offsets) == index.offset)
         return found.of(self.local.detach())
 
@@ -128,7 +128,7 @@ class _Reader(dcp.FileSystemReader):
 
 
 def _held(model: ParallelModel, state: State) -> dict[str, _Held]:
-    """Every parameter and its moments."""
+    """Give every parameter and its moments."""
     found: dict[str, _Held] = {}
     for name, parameter in model.local_parameters().items():
         placement = model.placements[name]
@@ -166,7 +166,7 @@ def save(folder: Path, manifest: Manifest, model: ParallelModel, state: State) -
 
 
 def _write(contents: Contents, held: Mapping[str, _Held], folder: Path, rank: int) -> None:
-    """This rank's file. Raises RunError if anything stands elsewhere in it than the table of contents says."""
+    """Write this rank's file. Raises RunError if anything stands elsewhere in it than the table of contents says."""
     items, results = contents.of(rank)
     if not items:
         return

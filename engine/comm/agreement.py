@@ -1,4 +1,4 @@
-"""What ranks say to each other in words: a short text each, and why one of them could not do its part."""
+"""Ranks tell each other short texts here, and why one of them could not do its part."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ NAME_BYTES, REASON_BYTES = 256, 600
 
 
 def texts(comm: Comm, text: str, most_bytes: int = NAME_BYTES) -> list[str]:
-    """A short text of every rank, in rank order; a longer one is cut. Collective."""
+    """Gather a short text of every rank, in rank order; a longer one is cut. Collective."""
     encoded = text.encode()[:most_bytes].ljust(most_bytes, b"\0")
     rows = comm.everyone(torch.frombuffer(bytearray(encoded), dtype=torch.uint8))
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows.tolist()]

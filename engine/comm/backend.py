@@ -1,4 +1,4 @@
-"""What the funnel asks of a back end, and the calls of torch.distributed that the back ends share."""
+"""The funnel asks this of a back end; the calls of torch.distributed that back ends share are here, too."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -16,7 +16,7 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 
 class Channel(Protocol):
-    """One lane of an axis: the process group of its ranks, and how the back end sends over it."""
+    """A channel is one lane of an axis: it holds the process group of its ranks, and sends over it."""
 
     def start(
         self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
@@ -31,12 +31,12 @@ class Channel(Protocol):
 
 
 class Backend(Protocol):
-    """Where a Comm gets its rank and its channels from."""
+    """A back end gives a Comm its rank and its channels."""
 
     rank: int
 
     def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> Channel:
-        """The channel of these ranks, this one among them. All of them make their channels in the same order."""
+        """Make the channel of these ranks, this one among them. All of them make their channels in the same order."""
         ...
 
 
@@ -57,4 +57,4 @@ def launch(
 
 
 def nothing() -> None:
-    """The wait for what is over already."""
+    """Wait for what is over already."""

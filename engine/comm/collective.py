@@ -1,4 +1,4 @@
-"""What can be sent, and on which lane."""
+"""Kinds name what can be sent, and lanes what it is sent on."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from engine.grid import SHARDING, Axis
 
 
 class Kind(StrEnum):
-    """The collectives of Algorithm 1 (axonn-sc24), and what passes between two ranks of an axis.
+    """A kind is a collective of Algorithm 1 (axonn-sc24), or a message between two ranks of an axis.
 
     MAX_REDUCE is the all-reduce of a softmax's maximum.
     """
@@ -24,7 +24,8 @@ IN_PLACE = (Kind.ALL_REDUCE, Kind.MAX_REDUCE, *POINT_TO_POINT)
 
 
 class Lane(StrEnum):
-    """What a collective is for: a small gather that is needed soon mustn't wait behind reductions that are in no hurry.
+    """A lane says what a collective is for: a small gather that is needed soon mustn't wait behind reductions that are
+    in no hurry.
 
     Each axis and lane is a process group of its own. NCCL runs those of one lane in their order, gloo two at a time.
     """
@@ -34,13 +35,13 @@ class Lane(StrEnum):
 
 
 LANES = {SHARDING: tuple(Lane)}
-"""Where an axis has more lanes than MAIN."""
+"""Axes that aren't here have only MAIN."""
 
 
 def lane_name(axis: Axis, lane: Lane) -> str:
-    """As recordings and pictures have it."""
+    """Name the lane as recordings and pictures do."""
     return axis.value if lane is Lane.MAIN else f"{axis} {lane}"
 
 
 AXIS_OF_LANE = {lane_name(axis, lane): axis for axis in Axis for lane in LANES.get(axis, (Lane.MAIN,))}
-"""Of all lanes there are, by their names."""
+"""It gives the axis of every lane by the lane's name."""

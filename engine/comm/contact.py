@@ -1,4 +1,4 @@
-"""What a rank says when other ranks are out of its reach. No torch."""
+"""A rank says this when other ranks are out of its reach. No torch."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from engine.errors import ContactError, is_out_of_memory
 
 NAMED = 8
-"""Of how many ranks at most each is named."""
+"""Of more ranks only some are named."""
 
 
 class LostContact(ContactError):
@@ -19,13 +19,15 @@ class LostContact(ContactError):
         super().__init__(line.lost(), f"{line.backend}: {words}")
 
     def story(self, lost: Collection[int] = ()) -> str:
-        """See ContactError.story: with whom contact was lost, of several those that are known to be lost."""
+        """Name with whom contact was lost, of several those that are known to be lost (ContactError.story)."""
         return self._line.lost(lost)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """How one rank reaches others. where: on which axis, or in doing what. backend: whose own words follow."""
+    """A line is how one rank reaches others. where: on which axis, or in doing what. backend: whose own words
+    follow.
+    """
 
     rank: int
     where: str
@@ -43,11 +45,11 @@ class Line:
             raise LostContact(self, error) from error
 
     def lost(self, lost: Collection[int] = ()) -> str:
-        """The clause that says so. lost: ranks that are known to be."""
+        """Word the clause that says so. lost: ranks that are known to be."""
         return f"rank {self.rank} lost contact with {self.whom(lost)} {self.where}"
 
     def whom(self, lost: Collection[int] = ()) -> str:
-        """The other ranks, or those of them that are known to be lost."""
+        """Name the other ranks, or those of them that are known to be lost."""
         known = [rank for rank in self.others if rank in lost] or list(self.others)
         if len(known) == 1:
             return f"rank {known[0]}"

@@ -1,4 +1,4 @@
-"""What ranks that share memory write there for each other, and in which order they read it.
+"""Ranks that share memory write their inputs there, and read each other's in one order.
 
 Whoever waits for a collective carries it out, and all that were begun before it.
 """
@@ -15,7 +15,9 @@ from engine.comm.neighbours import MESSAGE, Neighbour, Own
 
 
 class Exchange:
-    """What the ranks of a group write and read, in one order for all. Two threads may use it, one of them to wait."""
+    """An exchange carries out what the ranks of a group write and read, in one order for all. Two threads may use it,
+    one of them to wait.
+    """
 
     def __init__(self, memory: Own, neighbours: Sequence[Neighbour], own: int, line: Line) -> None:
         self.own, self.ranks = own, len(neighbours) + 1
@@ -76,24 +78,24 @@ class Exchange:
 
 
 class Inputs:
-    """What each rank has written."""
+    """Inputs are what each rank has written."""
 
     def __init__(self, memories: Sequence[Any], places: Sequence[int]) -> None:
         self._memories, self._places = memories, places
 
     def of(self, rank: int, like: Tensor, offset: int = 0) -> Tensor:
-        """As many elements from that byte on."""
+        """View as many elements from that byte on."""
         if not like.numel():
             return like
         return self._memories[rank].view(self._places[rank] + offset, like).view(like.shape)
 
     def every(self, like: Tensor, offset: int = 0) -> list[Tensor]:
-        """The same of all ranks."""
+        """View them of all ranks."""
         return [self.of(rank, like, offset) for rank in range(len(self._places))]
 
 
 class Exchanged:
-    """One that was begun."""
+    """This exchange has begun and is not over."""
 
     __slots__ = ("error", "exchange", "number", "over", "place", "read", "sort")
 

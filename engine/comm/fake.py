@@ -1,4 +1,4 @@
-"""torch's fake back end: any one rank of any grid runs alone, on the CPU or on the meta device, and nothing is sent.
+"""torch's fake back end runs any one rank of any grid alone, on the CPU or on the meta device, and sends nothing.
 
 What comes out has the right shape and no meaning.
 """

@@ -30,7 +30,7 @@ DEFAULT_TIMEOUT = timedelta(minutes=10)
 
 
 class Comm:
-    """This rank's place on the grid and its channels, one an axis and lane; an axis of size 1 has none.
+    """A Comm holds this rank's place on the grid and its channels, one an axis and lane; an axis of size 1 has none.
 
     Unless a backend is given, torch.distributed's default process group has to be there, of grid.size ranks.
     """
@@ -45,7 +45,9 @@ class Comm:
         backend: Backend | None = None,
         outstanding: Outstanding | None = None,
     ) -> None:
-        """outstanding: that of another Comm of this rank, who looks on at which looks on here, too."""
+        """Make the channels. outstanding: that of another Comm of this rank, whose observer then observes this one,
+        too.
+        """
         self.grid, self.timeout = grid, timeout
         self.device = torch.device(device)
         self.recorder = recorder
@@ -88,7 +90,7 @@ class Comm:
         return self._issue(kind, axis, lane, tensor, out, peer, at_once=at_once, unavoidable=False)
 
     def run(self, kind: Kind, axis: Axis, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """The same where the very next operation needs the result: issue and wait."""
+        """Issue and wait, where the very next operation needs the result."""
         return self._issue(kind, axis, Lane.MAIN, tensor, out, None, at_once=True, unavoidable=True).wait()
 
     def sum(self, tensor: Tensor, axes: Iterable[Axis] = Axis) -> Tensor:
@@ -129,7 +131,7 @@ class Comm:
         return Handle(result, tensor, finish, call, outstanding, pending)
 
     def abandon(self) -> None:
-        """After an exception: wait for all that is in flight, in the order in which it was issued.
+        """Wait for all that is in flight after an exception, in the order in which it was issued.
 
         One in which the other ranks take no part any more ends with the back end's time-out.
         """
@@ -156,21 +158,23 @@ class Comm:
         return rows.view(self.grid.size, -1)
 
     def unanimous(self, flag: bool) -> bool:
-        """Whether it holds on every rank. Collective."""
+        """Say whether it holds on every rank. Collective."""
         return bool(self.everyone(torch.tensor([flag])).all())
 
     def ranks_sharing_memory(self) -> int:
-        """How many ranks compute in this rank's memory: those on its host, or itself alone on a device. Collective."""
+        """Count the ranks that compute in this rank's memory: those on its host, or itself alone on a device.
+        Collective.
+        """
         owner = zlib.crc32(socket.gethostname().encode()) if self.device.type == "cpu" else self.rank
         return int(self.everyone(torch.tensor([owner])).eq(owner).sum().item())
 
     @property
     def through_memory(self) -> dict[str, bool]:
-        """Of each lane by its name, whether its collectives go through memory that its ranks share."""
+        """Say of each lane by its name whether its collectives go through memory that its ranks share."""
         return {lane_name(*of): isinstance(one, SharedMemoryChannel) for of, one in self._channels.items()}
 
     def carried(self) -> Counter[str]:
-        """How many calls of this process went which way so far: those of its groups, and ours through memory."""
+        """Count by way the calls of this process so far: those of its groups, and ours through memory."""
         ours = sum(channel.carried for channel in self._channels.values() if isinstance(channel, SharedMemoryChannel))
         return carried() + Counter(memory=ours)
 
@@ -186,7 +190,7 @@ class Comm:
 
 
 def _checked_output(kind: Kind, size: int, tensor: Tensor, out: Tensor | None) -> Tensor:
-    """The buffer that a collective fills, after the checks that no back end can be trusted with."""
+    """Give the buffer that a collective fills, after the checks that no back end can be trusted with."""
     if not tensor.is_contiguous() or tensor.numel() == 0:
         raise ValueError(f"{kind} needs a contiguous buffer that is not empty, got {tuple(tensor.shape)}.")
     if kind in IN_PLACE:

@@ -1,4 +1,4 @@
-"""gloo, for CPUs: asynchronous work that the host waits for."""
+"""gloo carries collectives between CPUs; the host waits for its asynchronous work."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,6 @@
-"""The process groups of torch.distributed as channels of a Comm; the default group's back end says of which sort."""
+"""Process groups of torch.distributed become channels of a Comm, of the sort that the default group's back end
+names.
+"""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -19,7 +21,7 @@ from engine.grid import Axis, Grid
 
 
 class ProcessGroups:
-    """Backend of a Comm. Each rank makes only its own groups, with a time-out for every collective.
+    """It is the Backend of a Comm. Each rank makes only its own groups, with a time-out for every collective.
 
     A grid of one rank needs no process group. ranks: those of the job that are the grid's, in its order and this one
     among them, where they aren't all. memory: whether those of one host may exchange through it. Raises RuntimeError

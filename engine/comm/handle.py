@@ -1,4 +1,4 @@
-"""Handle: what is left of a collective for its caller to wait for."""
+"""A handle is what is left of a collective for its caller to wait for."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from engine.measure.pending import Pending
 
 
 class Handle:
-    """A collective that was issued. Keeps its buffers until wait(), which is called exactly once.
+    """A handle keeps the buffers of a collective that was issued until wait(), which is called exactly once.
 
     sent: the input buffer. finish: waits for the result; None if it is there already. call: what it is, of which
     outstanding is told. pending: the moments of this collective that a recorder wants.

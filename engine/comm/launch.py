@@ -1,4 +1,4 @@
-"""Which rank this process is: read from the environment of whichever launcher started it, then rendezvous.
+"""This process learns its rank from the environment of whichever launcher started it, and then meets the others.
 
 torchrun, flux, jsrun, Open MPI's mpirun, MPICH's and PALS's mpiexec, srun, or none of them (one rank). A
 job's own shell under sbatch or salloc is no launcher, although Slurm sets a rank and a size there too.
@@ -23,19 +23,21 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
 MEETING_S = 1200.0
-"""For all ranks to be there: thousands of them load torch from one file system."""
+"""All ranks have so long to come: thousands of them load torch from one file system."""
 FIRST_PORT, PORTS = 20000, 12000  # below 32768, where Linux begins to hand out ports by itself
 SPECIAL_STEPS = 0xFFFFFFF0  # from here on Slurm numbers the steps of batch scripts and interactive shells
 JOB_IDS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "FLUX_JOB_ID", "PALS_APID", "PMIX_NAMESPACE")
 
 
 class NotMet(ContactError):
-    """The ranks did not find each other."""
+    """It is raised where ranks did not find each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """This process among all. local_rank counts within the node; the master is where rank 0 listens."""
+    """A launch is this process's place among all. local_rank counts within the node; the master is where rank 0
+    listens.
+    """
 
     rank: int
     world_size: int
@@ -47,7 +49,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class _Variables:
-    """Names a launcher uses; of several the first that is set counts."""
+    """A launcher uses these names; of several the first that is set counts."""
 
     launcher: str
     rank: tuple[str, ...]
@@ -93,7 +95,7 @@ LAUNCHERS = (
 
 
 def from_environment(environ: Mapping[str, str]) -> Launch:
-    """This process's place, read from the launcher's variables. Pure: nothing is contacted.
+    """Read this process's place from the launcher's variables. Nothing is contacted.
 
     Raises UsageError if they contradict each other, or if the ranks span nodes and rank 0's address can't be
     known.
@@ -142,7 +144,7 @@ def _number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
 
 
 def _first_host(environ: Mapping[str, str], launcher: str) -> str:
-    """The node of rank 0, from the scheduler's list of nodes. Raises UsageError if there is none."""
+    """Read the node of rank 0 from the scheduler's list of nodes. Raises UsageError if there is none."""
     if launcher == "srun" and "SLURM_STEP_NODELIST" in environ:
         return first_of_nodelist(environ["SLURM_STEP_NODELIST"])
     if "SLURM_JOB_NODELIST" in environ:
@@ -157,7 +159,7 @@ def _first_host(environ: Mapping[str, str], launcher: str) -> str:
 
 
 def first_of_nodelist(nodelist: str) -> str:
-    """The first host of a Slurm list.
+    """Read the first host of a Slurm list.
 
     >>> first_of_nodelist("nid[001-003,007],login1")
     'nid001'
@@ -169,7 +171,7 @@ def first_of_nodelist(nodelist: str) -> str:
 
 
 def _port(environ: Mapping[str, str], launcher: str) -> int:
-    """MASTER_PORT, or one that every rank of this launch derives alike and another job hardly does."""
+    """Give MASTER_PORT, or a port that every rank of this launch derives alike and another job hardly does."""
     given = _number(environ, ("MASTER_PORT",))
     if given is not None:
         return given
@@ -179,7 +181,7 @@ def _port(environ: Mapping[str, str], launcher: str) -> int:
 
 
 def choose_device(name: str, local_rank: int) -> "torch.device":
-    """The device for --device auto, cpu or cuda; one of several GPUs by local rank. Raises UsageError.
+    """Choose the device for --device auto, cpu or cuda; one of several GPUs by local rank. Raises UsageError.
 
     A launcher that shows each rank its own GPU only leaves one visible: then that one is taken.
     """
@@ -250,8 +252,8 @@ def init_process_group(
 
 
 def _meet(launch: Launch, limit: timedelta) -> "dist.Store":
-    """The store at the master, once every rank of the launch has come to it: torch's own rank 0 waits for all others,
-    but they don't wait for each other, and where torchrun holds the store nobody does.
+    """Give the store at the master, once every rank of the launch has come to it: torch's own rank 0 waits for all
+    others, but they don't wait for each other, and where torchrun holds the store nobody does.
     """
     from torch import distributed as dist
     from torch.distributed.rendezvous import rendezvous

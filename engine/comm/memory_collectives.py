@@ -1,6 +1,6 @@
 # mypy: disable-error-code="override, assignment"
 # Of the overloads that torch declares, those with options alone are called.
-"""The collectives of torch.distributed through memory that ranks share: other people's libraries call them, too.
+"""The collectives of torch.distributed go through memory that ranks share: other people's libraries call them, too.
 
 Every rank writes its input where the others can read it, and reads what it needs of theirs, as in shared_memory.py.
 """
@@ -18,11 +18,11 @@ from engine.comm.exchange import Inputs
 from engine.comm.memory_group import GroupWithMemory, operation
 
 Leave = Callable[[], dist.Work]
-"""Hands a collective to gloo."""
+"""It hands a collective to gloo."""
 
 
 class MemoryGroup(GroupWithMemory):
-    """Collectives have the names and arguments that torch.distributed calls.
+    """Its collectives have the names and arguments that torch.distributed calls.
 
     Sums are in the order of the ranks. Raises LostContact where another rank has ended or takes too long, and
     ValueError where ranks call different things.
@@ -158,7 +158,7 @@ class MemoryGroup(GroupWithMemory):
     def _everyone_to_everyone(
         self, outputs: Sequence[Tensor], tensors: Sequence[Tensor], opts: Any, results: Any
     ) -> dist.Work:
-        """The sizes of a rank's pieces come before them, as no other knows all of them."""
+        """Write the sizes of a rank's pieces before them, as no other rank knows all of them."""
         pieces = [piece.contiguous() for piece in tensors]
         sizes = torch.tensor([piece.nbytes for piece in pieces])
 
@@ -192,7 +192,7 @@ class MemoryGroup(GroupWithMemory):
 
 
 def _into(targets: Sequence[Tensor], one: Tensor, offset: int = 0) -> Callable[[Inputs], None]:
-    """Reads what each rank has written like this one, into its own target."""
+    """Make what reads from each rank what it has written like this one, into its own target."""
 
     def read(inputs: Inputs) -> None:
         for rank, target in enumerate(targets):
@@ -202,7 +202,7 @@ def _into(targets: Sequence[Tensor], one: Tensor, offset: int = 0) -> Callable[[
 
 
 def _with_offsets(tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, int]]:
-    """Each with the byte at which it begins where all are written one after the other."""
+    """Pair each with the byte at which it begins where all are written one after the other."""
     return zip(tensors, accumulate((one.nbytes for one in tensors), initial=0), strict=False)
 
 

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="override, assignment"
 # Of the overloads that torch declares, those with options alone are called.
-"""A group of torch.distributed whose calls go through memory that its ranks share, or over gloo."""
+"""This is a group of torch.distributed whose calls go through memory that its ranks share, or over gloo."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ SORTS = (
 
 
 class GroupWithMemory(dist.ProcessGroup):
-    """Hands a call to memory or to gloo, which is in the group as the back end of the processor.
+    """It hands a call to memory or to gloo, which is in the group as the back end of the processor.
 
     carried: of its calls, how many went each way. Messages between two ranks are gloo's: only two take part.
     """
@@ -49,7 +49,9 @@ class GroupWithMemory(dist.ProcessGroup):
     def _work(
         self, sort: str, pieces: Sequence[Tensor], size: int, read: Callable[[Inputs], None], results: Any, options: Any
     ) -> dist.Work:
-        """size: in bytes, equal on all ranks. One that isn't asynchronous is carried out at once."""
+        """Begin a collective; one that isn't asynchronous is carried out at once. size: in bytes, equal on all
+        ranks.
+        """
         assert self._exchange is not None
         self.carried["memory"] += 1
         begun = self._exchange.begin(SORTS.index(sort) + len(SORTS) * size, pieces, read)
@@ -59,13 +61,13 @@ class GroupWithMemory(dist.ProcessGroup):
         return work
 
     def _leave(self, name: str, *arguments: Any, by: Any = None) -> dist.Work:
-        """by: the group through which Python reaches a call of gloo that its back end doesn't offer."""
+        """Hand a call to gloo. by: the group through which Python reaches a call that gloo's back end doesn't offer."""
         self.carried["gloo"] += 1
         work: dist.Work = getattr(by or self._gloo, name)(*(one for one in arguments if one is not None))
         return work
 
     def _can(self, *tensors: Tensor, op: Any = None) -> bool:
-        """Whether memory carries these: of processors, dense, and with a sum that it knows."""
+        """Say whether memory carries these: tensors of processors, dense, and with a sum that it knows."""
         return (
             self._exchange is not None
             and (op is None or _kind(op) in COMBINE)
@@ -94,11 +96,11 @@ class GroupWithMemory(dist.ProcessGroup):
 
 
 def operation(options: Any) -> Any:
-    """Where a caller names none it is a sum."""
+    """Give the caller's operation; where it names none it is a sum."""
     return getattr(options, "reduceOp", _OP.SUM)
 
 
 def _kind(op: Any) -> Any:
-    """Which of COMBINE, if it is one. A ReduceOp is hashed by its object, not by its kind."""
+    """Find which of COMBINE it is, if it is one. A ReduceOp is hashed by its object, not by its kind."""
     state: Any = op.__getstate__() if isinstance(op, dist.ReduceOp) else (op,)
     return state[0]

@@ -1,4 +1,4 @@
-"""What is left of an asynchronous collective through shared memory, as torch.distributed hands it to a caller."""
+"""torch.distributed hands a caller this of an asynchronous collective through shared memory."""
 
 import threading
 from collections.abc import Callable
@@ -14,7 +14,9 @@ from engine.comm.exchange import Exchanged
 
 
 class Completer:
-    """A thread that begins with the first order. It waits for collectives whose futures somebody has asked for."""
+    """It is a thread that begins with the first order, and waits for collectives whose futures somebody has asked
+    for.
+    """
 
     def __init__(self) -> None:
         self._orders: SimpleQueue[Callable[[], None] | None] | None = None
@@ -38,7 +40,7 @@ def _obey(orders: "SimpleQueue[Callable[[], None] | None]") -> None:
 
 
 class MemoryWork(dist.Work):
-    """A collective in flight. completer: completes a future. results: what the future holds."""
+    """It is a collective in flight. completer: completes a future. results: what the future holds."""
 
     def __init__(self, completer: Completer, begun: Exchanged, results: Any) -> None:
         super().__init__()
@@ -51,20 +53,20 @@ class MemoryWork(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether it has been carried out."""
+        """Say whether it has been carried out."""
         return self._begun.over
 
     def is_success(self) -> bool:
-        """Whether it has been, and well."""
+        """Say whether it has been carried out well."""
         return self._begun.over and self._begun.error is None
 
     def result(self) -> Any:
-        """What the future holds."""
+        """Give what the future holds."""
         self.wait()
         return self._results
 
     def get_future(self) -> "Future[Any]":
-        """It completes without being waited for."""
+        """Give a future that completes without being waited for."""
         if self._future is None:
             self._future = Future()
             if self._begun.over:

@@ -1,4 +1,4 @@
-"""NCCL (and RCCL, which has its name): collectives on CUDA streams, for which the host never waits.
+"""NCCL (and RCCL, which has its name) runs collectives on CUDA streams, for which the host never waits.
 
 Three rules keep memory right without a host synchronisation:
 
@@ -24,17 +24,19 @@ from engine.measure.pending import Pending
 
 
 class CudaStreams:
-    """The streams of a CUDA device. All that this file asks of a device goes through here."""
+    """All that this file asks of a CUDA device's streams goes through here."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def lane(self) -> torch.cuda.Stream:
-        """Of high priority: with the default 0 NCCL's kernels wait until a weight gradient's have all begun."""
+        """Make a lane's stream, of high priority: with the default 0 NCCL's kernels wait until a weight gradient's have
+        all begun.
+        """
         return torch.cuda.Stream(self._device, priority=-1)
 
     def current(self) -> torch.cuda.Stream:
-        """The device's current stream."""
+        """Give the device's current stream."""
         return torch.cuda.current_stream(self._device)
 
     def use(self, stream: torch.cuda.Stream) -> AbstractContextManager[object]:
@@ -43,7 +45,7 @@ class CudaStreams:
 
 
 def group_options(timeout: timedelta) -> Any:
-    """High priority also for the streams inside a process group, on which torch before 2.8 runs every collective."""
+    """Give the streams inside a process group high priority, too: torch before 2.8 runs every collective on them."""
     options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
     options._timeout = timeout  # new_group warns if its own time-out is another one
     return options
@@ -51,7 +53,7 @@ def group_options(timeout: timedelta) -> Any:
 
 @dataclass(slots=True)
 class _Exchange:
-    """Sends and receives that are launched together. ready: all their buffers are; done: of their launch."""
+    """These sends and receives are launched together. ready: all their buffers are; done: of their launch."""
 
     ops: list[dist.P2POp] = field(default_factory=list)
     collectives: list[Pending] = field(default_factory=list)
@@ -60,7 +62,7 @@ class _Exchange:
 
 
 class NcclChannel:
-    """A process group of NCCL with a stream of its own: one communicator, which has to see one order."""
+    """It is a process group of NCCL with a stream of its own: one communicator, which has to see one order."""
 
     def __init__(self, group: dist.ProcessGroup, streams: CudaStreams, line: Line) -> None:
         self._group, self._streams, self._lane, self._line = group, streams, streams.lane(), line
@@ -86,7 +88,7 @@ class NcclChannel:
         return lambda: self._streams.current().wait_event(done)
 
     def carry_out(self, kind: Kind, source: Tensor, target: Tensor, pending: Pending | None) -> None:
-        """One collective, on the current stream. async_op=False makes that stream wait, not the host."""
+        """Launch one collective on the current stream. async_op=False makes that stream wait, not the host."""
         if pending is not None:
             pending.begin(in_line=True)
         with self._line.held():
@@ -133,7 +135,7 @@ class NcclChannel:
             exchange.done = self._lane.record_event()
 
     def carry_out_messages(self, ops: list[dist.P2POp]) -> None:
-        """Sends and receives as one group, on the current stream."""
+        """Launch sends and receives as one group, on the current stream."""
         with self._line.held():
             for work in dist.batch_isend_irecv(ops):
                 work.wait()  # the stream does, not the host

@@ -1,4 +1,4 @@
-"""The other ranks of a host: memory that each gives the others to read, a pipe each way, and how they meet. Linux's."""
+"""Ranks of a host meet here, and give each other memory to read and a pipe each way. It needs Linux."""
 
 import mmap
 import os
@@ -17,16 +17,17 @@ from torch import Tensor
 from engine.comm.roster import hashed, link, own_row
 
 MOST_RANKS = 16
-"""That are neighbours: every two of them have two pipes."""
+"""More ranks don't become neighbours: every two of them have two pipes."""
 LEAST_BLOCK = 4096
 MEETING_S = 10.0
 MESSAGE = struct.Struct("=QQQQ")
-"""A collective's number and stage, how many collectives its sender has done with, where its input is, and of which
-sort it is."""
+"""It holds a collective's number and stage, how many collectives its sender has done with, where its input is, and of
+which sort it is.
+"""
 
 
 class Mapped:
-    """Memory of one rank, mapped by this one. It takes room where it is written to, not before."""
+    """It is memory of one rank, mapped by this one, and takes room where it is written to, not before."""
 
     SIZE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -36,12 +37,12 @@ class Mapped:
         self._map.madvise(mmap.MADV_DONTFORK)
 
     def view(self, place: int, like: Tensor) -> Tensor:
-        """As many elements from there on."""
+        """View as many elements from there on."""
         return torch.frombuffer(self._map, dtype=like.dtype, count=like.numel(), offset=place)
 
 
 class Own(Mapped):
-    """This rank's own, in blocks, each in use until all others have done with what was written to it."""
+    """It is this rank's own memory in blocks, each in use until all others have done with what was written to it."""
 
     def __init__(self, file: int) -> None:
         os.ftruncate(file, self.SIZE)
@@ -51,7 +52,9 @@ class Own(Mapped):
         self._used: deque[tuple[int, int, int]] = deque()
 
     def take(self, number: int, num_bytes: int) -> int:
-        """The place of a free block for the collective of this number. Raises MemoryError if there is none."""
+        """Take a free block for the collective of this number; returns its place. Raises MemoryError if there is
+        none.
+        """
         size = max(LEAST_BLOCK, 1 << (num_bytes - 1).bit_length())
         free = self._free[size]
         if not free:
@@ -64,14 +67,14 @@ class Own(Mapped):
         return place
 
     def free(self, before: int) -> None:
-        """The blocks of collectives of smaller numbers."""
+        """Free the blocks of collectives of smaller numbers."""
         while self._used and self._used[0][0] < before:
             _, size, place = self._used.popleft()
             self._free[size].append(place)
 
 
 class Neighbour:
-    """Another rank: its memory, and a pipe each way. done_with: how many of its collectives it has finished reading.
+    """It is another rank, with its memory and a pipe each way. done_with: how many collectives it has finished reading.
 
     One that has ended or kept this rank waiting for too long is lost: nobody waits for it again.
     """
@@ -87,7 +90,7 @@ class Neighbour:
         self._lost = ""
 
     def tell(self, message: bytes) -> None:
-        """Raises RuntimeError if the other has ended, or has not listened for too long."""
+        """Send it a message. Raises RuntimeError if it has ended, or has not listened for too long."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -104,7 +107,9 @@ class Neighbour:
             pass
 
     def wait_for(self, key: int) -> tuple[int, int]:
-        """Where it has written this, and of which sort. Raises RuntimeError if it has ended, or takes too long."""
+        """Wait until it says where it has written this, and of which sort. Raises RuntimeError if it has ended, or
+        takes too long.
+        """
         deadline = time.monotonic() + self._timeout_s
         while key not in self._told:
             self._await(self._heard, deadline)
@@ -121,7 +126,7 @@ class Neighbour:
         return RuntimeError(why)
 
     def _read(self) -> bool:
-        """False at the end of the pipe. A message is written as a whole, so as many are read."""
+        """Read what has come; returns False at the end of the pipe. Messages are written, and so read, as a whole."""
         said = os.read(self._listening, 1024 * MESSAGE.size)
         for key, done_with, place, sort in MESSAGE.iter_unpack(said):
             self._told[key] = place, sort
@@ -134,7 +139,7 @@ class Neighbour:
 
 
 class Door:
-    """Where a rank is found by the others of its host while they meet: a socket that leaves nothing behind.
+    """The others of a host find a rank at its door while they meet: a socket that leaves nothing behind.
 
     One that can't be opened is found by nobody, so that the meeting fails for all.
     """
@@ -153,7 +158,7 @@ class Door:
         self._socket.close()
 
     def meet(self, doors: Sequence[int], own: int, timeout_s: float) -> tuple[Own, list[Neighbour]]:
-        """This rank's memory and the others, in order. Raises OSError if one isn't reached within MEETING_S.
+        """Give this rank's memory and the others, in order. Raises OSError if one isn't reached within MEETING_S.
 
         doors: of all ranks. timeout_s: for what is asked of them later.
         """
@@ -178,7 +183,7 @@ class Door:
 
 
 def _exchange(call: socket.socket, memory: int, timeout_s: float) -> Neighbour:
-    """Each gives the other its memory and the end of a pipe."""
+    """Give the other rank our memory and the end of a pipe, and take its own."""
     theirs, speaking = os.pipe()
     try:
         socket.send_fds(call, [b"\0"], [memory, theirs])
@@ -192,10 +197,10 @@ def _exchange(call: socket.socket, memory: int, timeout_s: float) -> Neighbour:
 
 
 def _address(number: int) -> str:
-    """In Linux's abstract namespace."""
+    """Name the socket in Linux's abstract namespace."""
     return f"\0par4d-memory-{number:x}"
 
 
 def host() -> int:
-    """Of a rank's host and of its network: containers may share one and not the other."""
+    """Give the number of a rank's host and network: containers may share one and not the other."""
     return hashed(f"{own_row()[0]} {link('/proc/self/ns/net')}")

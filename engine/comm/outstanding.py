@@ -1,4 +1,6 @@
-"""What a rank's collectives are at, for a thread that looks on while the main one may stand still. No torch."""
+"""A thread that observes a rank sees here what its collectives are at, also while the main one stands still. No
+torch.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -9,11 +11,11 @@ if TYPE_CHECKING:
     from engine.comm.handle import Handle
 
 Call = tuple[Kind, Axis, Lane]
-"""One collective, as it is told."""
+"""A call is what is reported of one collective."""
 
 
 class Outstanding:
-    """Plain attributes, which the main thread writes without a lock, as it does so at every collective.
+    """The main thread writes these plain attributes at every collective, without a lock.
 
     in_flight: handles that are still to be waited for. moves: rises with each that is issued, and each whose wait has
     ended. awaited: the one in whose wait the host stands now. unconfirmed: the last that was issued since the host last
@@ -31,6 +33,6 @@ class Outstanding:
         self.ranks: tuple[int, ...] | None = None
 
     def settle(self) -> None:
-        """The host has waited for its device, so that all is over that was waited for there."""
+        """Note that the host has waited for its device, so that all is over that was waited for there."""
         self.unconfirmed = None
         self.moves += 1

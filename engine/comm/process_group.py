@@ -1,4 +1,4 @@
-"""The back end of torch.distributed by which ranks of one host exchange through memory that they share.
+"""By this back end of torch.distributed ranks of one host exchange through memory that they share.
 
 register() names it "par4d". Whoever waits for an asynchronous collective carries it out; a thread does so only where a
 future is asked for, as DDP's reducer does, which completes by itself.
@@ -29,8 +29,8 @@ def register() -> None:
 
 
 def carried() -> Counter[str]:
-    """How many calls of this process's groups of torch.distributed went through memory, over gloo or over NCCL; those
-    of groups whose ranks are on several hosts, which have no memory in common, BETWEEN_HOSTS.
+    """Count the calls of this process's groups of torch.distributed that went through memory, over gloo or over NCCL;
+    those of groups whose ranks are on several hosts, which have no memory in common, BETWEEN_HOSTS.
 
     Of groups of gloo and NCCL themselves it is as they number their collectives, without messages between two ranks.
     A group of one rank sends nothing. All ranks have to ask for it, as each tells the others its host.
@@ -49,7 +49,7 @@ def carried() -> Counter[str]:
 
 @lru_cache(maxsize=1)
 def _hosts(_: dist.ProcessGroup | None) -> list[bytes]:
-    """Of every rank of the world, asked for once, while all of them live."""
+    """Ask every rank of the world for its host, once, while all of them live."""
     store = dist.distributed_c10d._get_default_store()
     ranks = range(dist.get_world_size())
     store.set(f"host of {dist.get_rank()}", str(host()))
@@ -57,7 +57,7 @@ def _hosts(_: dist.ProcessGroup | None) -> list[bytes]:
 
 
 def _group(options: Any, _: object = None) -> dist.ProcessGroup:
-    """What torch.distributed calls for a new group."""
+    """Make a group; torch.distributed calls this."""
     ranks, own, timeout = options.group_size, options.group_rank, options.timeout
     gloo: Any = dist.ProcessGroupGloo(options.store, own, ranks, timeout=timeout)
     members = list(options.global_ranks_in_group or range(ranks))

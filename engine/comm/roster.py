@@ -1,4 +1,4 @@
-"""Which processes the ranks of this host are, and which of them are lost. No torch; Linux's /proc says it.
+"""A roster knows which processes the ranks of this host are, and which are lost, from Linux's /proc. No torch.
 
 A rank that ends by itself says goodbye to the others of its host before. One that is gone without a goodbye was
 killed or crashed: a lost rank is told from those that ended because of it.
@@ -15,16 +15,16 @@ from hashlib import blake2b
 from pathlib import Path
 
 EXITING = 0x4
-"""PF_EXITING of Linux's process flags: set before a dying process's connections are closed."""
+"""This is PF_EXITING of Linux's process flags, which is set before a dying process's connections are closed."""
 WATCH_S = 2.0
 PAUSE_S = 0.01
 
 Row = tuple[int, int, int]
-"""Host, process and its start, as 64-bit integers that ranks can exchange."""
+"""A row is a host, a process and its start, as 64-bit integers that ranks can exchange."""
 
 
 class Loss(StrEnum):
-    """How a rank can be lost, as a sentence says it."""
+    """A rank can be lost in these ways, as a sentence says them."""
 
     GONE = "is gone, killed or crashed"
     STOPPED = "is stopped, by SIGSTOP or a debugger"
@@ -32,7 +32,7 @@ class Loss(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A process in /proc. started: in clock ticks since boot, which tells it from a later one of the same number."""
+    """It is a process in /proc. started: in clock ticks since boot, by which a later one of the same number differs."""
 
     state: str
     exiting: bool
@@ -40,14 +40,14 @@ class _Seen:
 
 
 def own_row() -> Row:
-    """What this process says of itself. Two hosts are one if their ranks see each other's processes."""
+    """Say who this process is. Two hosts are one if their ranks see each other's processes."""
     host = "/".join([socket.gethostname(), _text("/proc/sys/kernel/random/boot_id"), link("/proc/self/ns/pid")])
     seen = _look(os.getpid())
     return hashed(host), os.getpid(), seen.started if seen and _own_proc() else 0
 
 
 class Roster:
-    """The ranks of this host. rows: what every rank said of itself, in rank order.
+    """A roster holds the ranks of this host. rows: what every rank said of itself, in rank order.
 
     whole: whether all ranks are here and can be seen, so that nobody elsewhere can have been lost.
     """
@@ -73,28 +73,30 @@ class Roster:
         self._ears.close()
 
     def heard(self) -> bool:
-        """Whether a rank has said goodbye."""
+        """Say whether a rank has said goodbye."""
         try:
             return bool(self._ears.recv(1, socket.MSG_PEEK))
         except OSError:
             return False
 
     def lost(self) -> dict[int, Loss]:
-        """The ranks that are lost now. Once one has said goodbye, who else is gone may have followed it."""
+        """Find the ranks that are lost now. Once one has said goodbye, who else is gone may have followed it."""
         found = {rank: loss for rank, place in self._others.items() if (loss := self._loss(*place))}
         if self.heard():
             return {rank: loss for rank, loss in found.items() if loss is Loss.STOPPED}
         return found
 
     def watch(self) -> dict[int, Loss]:
-        """The same for a rank that has just lost contact: a moment of patience until a dying one is seen to be."""
+        """Find them for a rank that has just lost contact, with a moment of patience until a dying one is seen to be
+        dying.
+        """
         deadline = time.monotonic() + WATCH_S
         while not (found := self.lost()) and not self.heard() and self._visible and time.monotonic() < deadline:
             time.sleep(PAUSE_S)
         return found
 
     def describe(self, lost: dict[int, Loss]) -> str:
-        """A clause about them."""
+        """Word a clause about them."""
         host = socket.gethostname()
         told = [f"rank {rank} (process {self._others[rank][0]} on {host}) {loss}" for rank, loss in lost.items()]
         return " and ".join(told)
@@ -109,17 +111,17 @@ class Roster:
 
 
 def _address(process: int, started: int) -> str:
-    """In Linux's abstract namespace, where nothing is left behind."""
+    """Name a socket in Linux's abstract namespace, where nothing is left behind."""
     return f"\0par4d-rank-{process}-{started}"
 
 
 def _own_proc() -> bool:
-    """Whether /proc numbers processes as this one does. That of another namespace shows others by these numbers."""
+    """Say whether /proc numbers processes as this one does. That of another namespace shows others by these numbers."""
     return link("/proc/self") == str(os.getpid())
 
 
 def _look(process: int) -> _Seen | None:
-    """None if there is no such process, or no /proc."""
+    """Look the process up; None if there is no such one, or no /proc."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -134,12 +136,12 @@ def _text(path: str) -> str:
 
 
 def hashed(words: str) -> int:
-    """A 64-bit integer that ranks can exchange."""
+    """Make a 64-bit integer of a text, which ranks can exchange."""
     return int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def link(path: str) -> str:
-    """What it points to; nothing where that can't be read."""
+    """Read what the link points to; nothing where that can't be read."""
     with suppress(OSError):
         return str(Path(path).readlink())
     return ""

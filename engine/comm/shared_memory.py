@@ -1,4 +1,4 @@
-"""Memory that the ranks of one host share: a channel for CPUs on which what one rank has written the others read.
+"""Ranks of one host share memory: on this channel for CPUs the others read what one rank has written.
 
 gloo sends between two ranks of a host through the kernel's network stack, by threads that take the ranks' own cores.
 Here a collective is begun by writing its input where the others can read it, and ended by reading theirs: it takes no
@@ -24,13 +24,15 @@ from engine.measure.pending import Pending
 
 log = logging.getLogger(__name__)
 SWITCH = "PAR4D_SHARED_MEMORY"
-"""An environment variable of all ranks: with 0 they leave everything to gloo."""
+"""With 0 in this environment variable all ranks leave everything to gloo."""
 SMALL_BYTES = 16384
-"""Up to here each rank adds up all inputs, which takes one message; of larger ones it adds up its own part for all."""
+"""Each rank adds up all inputs up to this size, which takes one message; of larger ones it adds up its own part for
+all.
+"""
 
 
 def shared_or(gloo: Channel, group: dist.ProcessGroup, line: Line, timeout: timedelta) -> Channel:
-    """The channel of these ranks: through shared memory if they are few and of one host, else gloo's. Collective.
+    """Make the channel of these ranks: through shared memory if they are few and of one host, else gloo's. Collective.
 
     timeout: of every wait for another rank.
     """
@@ -48,7 +50,7 @@ def shared_or(gloo: Channel, group: dist.ProcessGroup, line: Line, timeout: time
 def meet(
     ranks: int, own: int, line: Line, timeout: timedelta, everyones: Callable[[Tensor], Tensor]
 ) -> tuple[Own, list[Neighbour]] | None:
-    """This rank's memory and its neighbours, if the ranks are few and of one host, and nobody has forbidden it.
+    """Give this rank's memory and its neighbours, if the ranks are few and of one host, and nobody has forbidden it.
 
     Collective. everyones: gathers a row of integers [n] from each rank: [ranks, n].
     """
@@ -68,14 +70,16 @@ def meet(
 
 
 class SharedMemoryChannel:
-    """Ranks of one host. All of them begin their collectives in one order, and wait for them in one order.
+    """The ranks of one host all begin their collectives in one order, and wait for them in one order.
 
     Writing and reading are the rank's own work. Nothing is on its way meanwhile: what a recorder sees in flight is the
     wait for ranks that are late, and the reading.
     """
 
     def __init__(self, gloo: Channel, memory: Own, neighbours: Sequence[Neighbour], own: int, line: Line) -> None:
-        """neighbours: the other ranks of the group, in order. gloo: for what passes between two of them."""
+        """Make a channel. neighbours: the other ranks of the group, in order. gloo: for what passes between two of
+        them.
+        """
         self._gloo, self._memory, self._neighbours, self._own, self._line = gloo, memory, neighbours, own, line
         self._ranks = len(neighbours) + 1
         self._begun = 0
@@ -83,7 +87,7 @@ class SharedMemoryChannel:
 
     @property
     def carried(self) -> int:
-        """How many collectives went through it."""
+        """Count the collectives that went through it."""
         return self._begun
 
     def start(
@@ -134,17 +138,19 @@ class SharedMemoryChannel:
                 piece.copy_(sums[rank].tensor_split(self._ranks)[rank])
 
     def _tell(self, number: int, stage: int, kind: Kind, what: Tensor, place: int) -> None:
-        """That it is written there."""
+        """Say that it is written there."""
         message = MESSAGE.pack(2 * number + stage, self._done_with(), place, _sort(kind, what))
         for neighbour in self._neighbours:
             neighbour.tell(message)
 
     def _done_with(self) -> int:
-        """How many collectives this rank has finished, up to the first that it has not."""
+        """Count the collectives that this rank has finished, up to the first that it has not."""
         return next(iter(self._unfinished), self._begun)
 
     def _written(self, number: int, stage: int, kind: Kind, like: Tensor, place: int) -> list[Tensor]:
-        """What each rank has written, in their order, once all have. Raises ValueError if one is at something else."""
+        """Give what each rank has written, in their order, once all have. Raises ValueError if one is at something
+        else.
+        """
         told = [neighbour.wait_for(2 * number + stage) for neighbour in self._neighbours]
         if any(sort != _sort(kind, like) for _, sort in told):
             raise ValueError(f"{kind} of {like.numel()} {like.dtype} met another collective of its group.")
@@ -154,12 +160,14 @@ class SharedMemoryChannel:
 
 
 def _sort(kind: Kind, what: Tensor) -> int:
-    """Equal for collectives that belong together."""
+    """Give a number that is equal for collectives that belong together."""
     return tuple(Kind).index(kind) + len(Kind) * what.numel() * what.element_size()
 
 
 def add_up(parts: Sequence[Tensor], combine: Callable[..., Tensor], out: Tensor) -> None:
-    """In the order of the ranks, so that all that do it get the same; a sum of several is rounded to bf16 once."""
+    """Add up in the order of the ranks, so that all that do it get the same; a sum of several is rounded to bf16
+    once.
+    """
     if len(parts) > 2 and out.is_floating_point() and out.itemsize < torch.float32.itemsize:
         total = out.float()
         add_up([part.float() for part in parts], combine, total)

@@ -1,4 +1,4 @@
-"""Which network carries messages between nodes. NCCL (and RCCL) say so in their own log; gloo is told by variables.
+"""A back end says which network carries messages between nodes: NCCL and RCCL in their own log, gloo by its variables.
 
 On a machine whose network NCCL reaches only by a plugin, NCCL without it takes TCP sockets and tells its log alone, and
 every number is that of another network. So the log is turned on before NCCL's first use, and read at the end of a run:
@@ -26,15 +26,15 @@ Backend = Literal["nccl", "gloo"]
 
 SUBSYSTEMS = "INIT,NET"
 TELLING = ("INFO", "ABORT", "TRACE")
-"""Levels of NCCL_DEBUG at which the network is named."""
+"""NCCL names its network at these levels of NCCL_DEBUG."""
 
 USING = re.compile(r"\bUsing network (\S.{0,39}?)\s*$", re.MULTILINE)
 CHANNEL = re.compile(r"\bvia NET/(\S.{0,39}?)/\d+(?:\(\d+\))?(/GDRDMA)?(?![\w(])")
 SOCKETS = re.compile(r"\bNET/Socket : Using (\[0\].*)$", re.MULTILINE)
 FIELD_BYTES = 80
-"""Of each text by which a rank tells the others what it heard."""
+"""Each text has so many, by which a rank passes on to the others what it heard."""
 UNSAFE = re.compile(r"[^ !#-\[\]-~]")
-"""What takes more than one byte in JSON."""
+"""These characters take more than one byte in JSON."""
 DEVICE = re.compile(r"\[\d+\]([\w.-]{1,20}):")
 PROVIDER = re.compile(r"\bNET/OFI Selected [Pp]rovider is ([\w.-]{1,20})")
 PLUGIN = re.compile(r"\bNET/OFI (?:Using|Initializing) (aws-ofi-[nr]ccl \S{1,20})")
@@ -43,7 +43,7 @@ LIBRARY = re.compile(r"\b([NR]CCL) version\s*:?\s*(\d\S{0,30})")
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What one rank's back end said; None where it said nothing.
+    """It is what one rank's back end said; None where it said nothing.
 
     network: as its log calls it, such as Socket, IB or AWS Libfabric. interfaces: those of TCP, by their names.
     provider: libfabric's, such as cxi. gpu_direct: whether network devices access device memory themselves, on all of
@@ -60,7 +60,7 @@ class Heard:
     unread: str | None = None
 
     def to_text(self) -> str:
-        """What from_text reads, less than 600 bytes of it: a longer field is cut."""
+        """Write it so that from_text can read it, in less than 600 bytes: a longer field is cut."""
         told = {key: value for key, value in asdict(self).items() if value is not None}
         short = {
             key: UNSAFE.sub("?", text)[:FIELD_BYTES] if isinstance(text, str) else text for key, text in told.items()
@@ -69,7 +69,7 @@ class Heard:
 
     @classmethod
     def from_text(cls, text: str) -> "Heard":
-        """Of another rank; unread if it is no such text."""
+        """Read another rank's; it is unread if it is no such text."""
         try:
             return cls(**json.loads(text))
         except (ValueError, TypeError):
@@ -77,7 +77,7 @@ class Heard:
 
 
 def backend_of(device: "torch.device") -> Backend:
-    """As init_process_group chooses it."""
+    """Name the back end that init_process_group chooses."""
     return "nccl" if device.type == "cuda" else "gloo"
 
 
@@ -114,7 +114,7 @@ def listen(backend: Backend, environ: MutableMapping[str, str]) -> Callable[[], 
 
 
 def parse(log: str) -> Heard:
-    """What one rank's log says. Communicators that took different networks are all named."""
+    """Read one rank's log. Communicators that took different networks are all named."""
     channels = CHANNEL.findall(log)
     sockets = SOCKETS.findall(log)
     networks = USING.findall(log) or [name for name, _ in channels] or ["Socket" for _ in sockets]
@@ -139,7 +139,7 @@ def _heard_in(file: Path) -> Heard:
 
 
 def _path(pattern: str) -> Path:
-    """NCCL_DEBUG_FILE as NCCL reads it: %h is the host's short name, %p the process."""
+    """Read NCCL_DEBUG_FILE as NCCL does: %h is the host's short name, %p the process."""
     return Path(pattern.replace("%h", socket.gethostname().partition(".")[0]).replace("%p", str(os.getpid())))
 
 

@@ -1,4 +1,4 @@
-"""What torch's watchdog of NCCL is told where thousands of ranks share one store. No torch.
+"""torch's watchdog of NCCL is configured here for thousands of ranks that share one store. No torch.
 
 Its monitor has every rank look into rank 0's store each second, and when a collective fails every rank writes its
 flight recorder to the user's home. Names and defaults are those of torch 2.13 (ProcessGroupNCCL.hpp,
@@ -9,14 +9,14 @@ from collections.abc import MutableMapping
 
 LOOK_EVERY = "TORCH_NCCL_COORD_CHECK_MILSEC"
 RECORD, OLD_RECORD = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
-"""How many collectives; of both names the first counts."""
+"""These say how many collectives are recorded; of both names the first counts."""
 FEW = 1000
-"""Ranks for which torch's own choices do."""
+"""torch's own choices do for so many ranks."""
 LOOKS_PER_S = 1000
-"""Into the store, of all ranks together."""
+"""All ranks together look into the store so often."""
 RECORDED, LEAST_RECORDED = 2000, 250
-"""Collectives of a rank: unasked, and at least. CUDA queues about a thousand launches, most of them of compute, and so
-far the host is ahead of what hangs.
+"""A rank records so many collectives: unasked, and at least. CUDA queues about a thousand launches, mostly compute, and
+so far the host is ahead of what hangs.
 """
 
 

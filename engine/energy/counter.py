@@ -1,4 +1,4 @@
-"""A counter of energy, and what it counts between a start and a stop. No torch.
+"""A counter of energy counts between a start and a stop. No torch.
 
 A counter that goes round is read again between steps, so that it can't have gone round twice unseen.
 """
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from engine.result.energy import Component
 
 MOST_W = 1000.0
-"""More than any processor or its memory takes: what a counter that goes round could have counted at most."""
+"""No processor, and no memory of one, takes more: a counter that goes round could have counted so much at most."""
 
 
 class Unreadable(Exception):
-    """Why energy can't be read: a clause without a full stop. mend: somebody could change that."""
+    """Energy can't be read, for a reason in a clause without a full stop. mend: somebody could change that."""
 
     def __init__(self, clause: str, *, mend: bool = False) -> None:
         super().__init__(clause)
@@ -22,7 +22,7 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """Joules that something has taken since some moment.
+    """A counter gives the joules that something has taken since some moment.
 
     source, scope: in words, what is read and whose energy that is. read: raises Unreadable. renewed_s: how old what it
     says may be. round_j: the joules at which it begins at 0 again, None for never. sample_s: seconds between samples of
@@ -41,19 +41,19 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The counters of some components, and why others have none."""
+    """It holds the counters of some components, and why others have none."""
 
     counters: tuple[Counter, ...] = ()
     missing: Mapping[Component, Unreadable] = field(default_factory=dict)
 
     @property
     def components(self) -> frozenset[Component]:
-        """Those that have counters."""
+        """Name the components that have counters."""
         return frozenset(counter.component for counter in self.counters)
 
 
 class Count:
-    """What one counter has counted, from each start to the stop after it. Times: seconds of one clock.
+    """It is what one counter has counted, from each start to the stop after it. Times are seconds of one clock.
 
     Each method raises Unreadable.
     """
@@ -63,7 +63,7 @@ class Count:
         self._last_j = self._last_s = 0.0
 
     def start(self, now_s: float) -> None:
-        """From here on it counts."""
+        """Count from here on."""
         self._last_j, self._last_s = self.counter.read(), now_s
 
     def stop(self, now_s: float) -> None:

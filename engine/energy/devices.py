@@ -1,4 +1,4 @@
-"""The accelerator that a rank trains on, by zeus: NVML's and AMD SMI's counters of energy, or else their power.
+"""zeus reads the accelerator that a rank trains on: NVML's and AMD SMI's counters of energy, or else their power.
 
 zeus is an optional dependency and is loaded only here, where a run has an accelerator.
 """
@@ -13,12 +13,12 @@ from engine.energy.power import SAMPLE_S, PowerSum
 
 SCOPE = "the job's own devices"
 RENEWED_S = 0.1
-"""What the libraries don't say: a tenth of a second is what is seen of the slower ones."""
+"""The libraries don't say it: a tenth of a second is what is seen of the slower ones."""
 _MILLI = 1e-3
 
 
 def find(index: int, uuid: str) -> Found:
-    """The device of this number among those that the process sees. uuid: as CUDA says it, to make sure of it."""
+    """Find the device of this number among those that the process sees. uuid: as CUDA says it, to make sure of it."""
     try:
         return Found((_counter(index, uuid),))
     except Unreadable as why:
@@ -26,7 +26,7 @@ def find(index: int, uuid: str) -> Found:
 
 
 def _counter(index: int, uuid: str) -> Counter:
-    """Raises Unreadable."""
+    """Open its counter. Raises Unreadable."""
     try:
         from zeus.device.gpu import get_gpus
     except ImportError:
@@ -67,7 +67,7 @@ def _counter(index: int, uuid: str) -> Counter:
 
 
 def _place(gpus: Any, index: int, uuid: str) -> int:
-    """Of the device among those of zeus: CUDA may number them in another order than NVML. AMD SMI has no such names.
+    """Find the device among those of zeus: CUDA may number them in another order than NVML. AMD SMI has no such names.
 
     Raises Unreadable where another card than the process's might be read.
     """
@@ -85,5 +85,5 @@ def _place(gpus: Any, index: int, uuid: str) -> int:
 
 
 def _told(error: Exception) -> str:
-    """Its first sentence."""
+    """Give the error's first sentence."""
     return re.split(r"\.\s|\n", str(error) or type(error).__name__)[0][:160].rstrip(".")

@@ -1,4 +1,4 @@
-"""What a rank's counters count while it trains: read at the start and at the end, outside the steps. No torch."""
+"""A rank's counters are read at the start and at the end of its training, outside the steps. No torch."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,14 +11,14 @@ from engine.energy.counter import Count, Counter, Found, Unreadable
 from engine.result.energy import Component
 
 ROUND_S = 20.0
-"""How often a counter that goes round is read between steps."""
+"""A counter that goes round is read so often between steps."""
 SHORTEST = 10
-"""Times a counter's age: what is shorter would be measured worse than by a tenth."""
+"""What is shorter than so many times a counter's age would be measured worse than by a tenth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """An accelerator of this process: its number there, and its name in the world."""
+    """It is an accelerator of this process: its number there, and its name in the world."""
 
     index: int
     uuid: str
@@ -26,7 +26,9 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One component's energy as a rank has read it. joules: None where they could not be, and unmeasured says why."""
+    """It is one component's energy as a rank has read it. joules: None where they could not be, and unmeasured says
+    why.
+    """
 
     joules: float | None
     counters: int = 0
@@ -37,7 +39,7 @@ class Reading:
 
 
 def find(root: Path, device: Device | None, *, of_machine: bool, on_devices: bool) -> Found:
-    """What this rank is to read. root: of sysfs. device: its accelerator, unless another rank reads that.
+    """Find what this rank is to read. root: of sysfs. device: its accelerator, unless another rank reads that.
 
     of_machine: this is the rank that reads its machine's counters; on_devices: the job trains on accelerators. Of
     pm_counters and others, pm_counters are taken where both count a component: they take a node whole.
@@ -67,7 +69,9 @@ def _without_devices(found: Found) -> Found:
 
 
 class Meter:
-    """Counts from start() to stop(), as often as asked. A counter that fails on the way ends its component's sum."""
+    """A meter counts from start() to stop(), as often as asked. A counter that fails on the way ends its component's
+    sum.
+    """
 
     def __init__(self, found: Found, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -75,12 +79,12 @@ class Meter:
         self._missing: dict[Component, str] = {component: str(why) for component, why in found.missing.items()}
         self._since_s = self._read_s = 0.0
         self.seconds = 0.0
-        """From the starts to their stops."""
+        """These pass between the starts and their stops."""
         self._stretches = 0
-        """Between pauses; each has an end and a beginning that a counter tells late."""
+        """They lie between pauses; each has an end and a beginning that a counter says late."""
 
     def start(self) -> None:
-        """From here on it counts."""
+        """Count from here on."""
         self._since_s = self._read_s = self._clock()
         self._stretches += 1
         self._each(Count.start, self._counts)
@@ -92,19 +96,19 @@ class Meter:
             self._each(Count.stop, [count for count in self._counts if count.counter.round_j is not None])
 
     def stop(self) -> None:
-        """Nothing counts from here on."""
+        """Count nothing from here on."""
         self._each(Count.stop, self._counts)
         self.seconds += self._clock() - self._since_s
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Something that is no part of training."""
+        """Leave out something that is no part of training."""
         self.stop()
         yield
         self.start()
 
     def close(self) -> None:
-        """Ends what runs beside it."""
+        """End what runs beside it."""
         for count in self._counts:
             count.counter.close()
 
@@ -118,14 +122,14 @@ class Meter:
                 self._missing[count.counter.component] = str(why)
 
     def readings(self) -> dict[Component, Reading]:
-        """Of every component that this rank reads."""
+        """Read every component that this rank reads."""
         found = {component: Reading(None, unmeasured=why) for component, why in self._missing.items()}
         for component in {count.counter.component for count in self._counts} - set(found):
             found[component] = self._reading([c for c in self._counts if c.counter.component == component])
         return found
 
     def _reading(self, counts: Sequence[Count]) -> Reading:
-        """Of the counts of one component."""
+        """Make the reading of the counts of one component."""
         counter, joules = counts[0].counter, sum(count.joules for count in counts)
         if self.seconds < SHORTEST * counter.renewed_s * self._stretches:
             short = (

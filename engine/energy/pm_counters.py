@@ -1,4 +1,4 @@
-"""Cray's pm_counters: joules of a node and its parts, in files that everybody may read, renewed ten times a second.
+"""Cray's pm_counters give joules of a node and its parts, in files that everybody may read, renewed ten times a second.
 
 HPE, "User Access to Compute Node Power Data" (Cray System Management): /sys/cray/pm_counters/energy is of the node with
 its accelerators, cpu_energy and memory_energy of those domains, accel_energy of all accelerators; nodes of several also
@@ -24,7 +24,7 @@ _VALUE = re.compile(r"(\d+) J( \d+ us)?")
 
 
 def find(root: Path) -> Found:
-    """Those of the node below a sysfs root."""
+    """Find those of the node below a sysfs root."""
     folder = root / FOLDER
     numbered = sorted(folder.glob("accel[0-9]*_energy"))
     files: dict[Component, list[Path]] = {
@@ -50,7 +50,7 @@ def _there(file: Path) -> list[Path]:
 
 
 def _accelerators(file: Path) -> list[Path]:
-    """Of all together; it says 0 where there are none."""
+    """Read all accelerators together; the file says 0 where there are none."""
     text = read_or_nothing(file)
     return [file] if text and not text.startswith("0 ") else []
 
@@ -64,7 +64,7 @@ def _counter(component: Component, file: Path) -> Counter:
 
 
 def joules(file: Path) -> float:
-    """What a file of energy says. Raises Unreadable."""
+    """Read a file of energy. Raises Unreadable."""
     try:
         text = file.read_text().strip()
     except PermissionError:

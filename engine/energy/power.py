@@ -1,4 +1,4 @@
-"""Joules of something that tells its power only: samples, summed by a thread beside the run. No torch."""
+"""A thread beside the run sums samples to the joules of something that gives its power only. No torch."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ SAMPLE_S = 0.5
 
 
 class PowerSum:
-    """The sum of power over time since the first sample, by the mean of each two neighbours.
+    """It sums power over time since the first sample, by the mean of each two neighbours.
 
     watts: raises Unreadable; a sample that did is told by the next read(). clock: in seconds.
     """
@@ -28,11 +28,11 @@ class PowerSum:
         threading.Thread(target=self._sample_until_end, name="power samples", daemon=True).start()
 
     def end(self) -> None:
-        """No more samples."""
+        """Take no more samples."""
         self._ended.set()
 
     def read(self) -> float:
-        """Joules up to now. Raises Unreadable."""
+        """Give the joules up to now. Raises Unreadable."""
         self.sample()
         with self._lock:
             if self._failed is not None:

@@ -1,4 +1,4 @@
-"""RAPL, as Linux shows it in /sys/class/powercap: joules of processor packages, and of memory where it has a zone.
+"""RAPL counts joules of processor packages, and of memory where it has a zone; Linux shows it in /sys/class/powercap.
 
 The files: Documentation/power/powercap/powercap.rst of the kernel. On servers a package's zone leaves memory out. Since
 2020 most kernels let only root read the counters (CVE-2020-8694). Zones of another control type (intel-rapl-mmio) are
@@ -15,12 +15,12 @@ from engine.result.energy import Component
 FOLDER = "class/powercap"
 _PACKAGE, _PART = re.compile(r"intel-rapl:\d+"), re.compile(r"intel-rapl:\d+:\d+")
 RENEWED_S = 0.001
-"""Intel 64 Software Developer's Manual, volume 3, "RAPL Interfaces": updated about every millisecond."""
+"""It is updated about every millisecond (Intel 64 Software Developer's Manual, volume 3, "RAPL Interfaces")."""
 _MICRO = 1e-6
 
 
 def find(root: Path) -> Found:
-    """The packages and memories below a sysfs root, each once."""
+    """Find the packages and memories below a sysfs root, each once."""
     folder = root / FOLDER
     zones: dict[Component, list[Path]] = {"processor": [], "memory": []}
     for zone in sorted(folder.glob("intel-rapl:*")):
@@ -40,7 +40,7 @@ def find(root: Path) -> Found:
 
 
 def _counters(component: Component, zones: list[Path], folder: Path) -> list[Counter]:
-    """All or, as some make no sum, none: raises Unreadable."""
+    """Open all or, as some make no sum, none: raises Unreadable."""
     if not zones:
         what = "processors" if component == "processor" else "memory"
         raise Unreadable(f"RAPL counts no energy of {what} here ({folder})")
