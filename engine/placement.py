@@ -32,10 +32,20 @@ class Gaussian:
 
 
 @dataclass(frozen=True, slots=True)
+class Uniform:
+    """Initial values are all as likely from -bound to bound."""
+
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
 class Constant:
     """The same initial value everywhere."""
 
     value: float
+
+
+Initial = Gaussian | Uniform | Constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,7 @@ class Placement:
     shape: tuple[int, ...]
     split: tuple[Axis | None, ...]
     sharded: bool
-    init: Gaussian | Constant
+    init: Initial
     parts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     column_major: bool = False
 

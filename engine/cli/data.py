@@ -1,4 +1,4 @@
-"""`data prepare`: a folder of text to token shards."""
+"""`data prepare` and `data prepare-images`: folders of text or of pictures to what trainings read."""
 
 from typing import Annotated
 
@@ -24,4 +24,24 @@ def prepare(
     log_to_stderr(0)
     header = prepare_corpus(source, out, vocab_size, max_bytes=max_bytes)
     tell(f"{out}: {header.tokens:,} tokens, vocabulary {header.vocabulary}", out / HEADER, as_json=json)
+    return 0
+
+
+def prepare_images(
+    *,
+    source: Annotated[Folder, Parameter(help="folder with a folder of pictures for each class")],
+    out: Annotated[Folder, Parameter(help="where the images go")],
+    size: Annotated[int, Parameter(metavar="PIXELS", help="of an image, along each side")] = 224,
+    tiles: Annotated[
+        bool, Parameter(help="cut each picture into as many images as it has, instead of scaling its middle")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Turn pictures by class into images of one size."""
+    from engine.data.manifest import HEADER
+    from engine.data.pictures import prepare as prepare_pictures
+
+    log_to_stderr(0)
+    header = prepare_pictures(source, out, size, tiles=tiles)
+    tell(f"{out}: {header.images:,} images of {len(header.classes)} classes", out / HEADER, as_json=json)
     return 0

@@ -12,7 +12,7 @@ from cyclopts import App, CycloptsError, MissingArgumentError, UnusedCliTokensEr
 from engine.cli.bench import collectives, gemm, latency, matmul, memory
 from engine.cli.breakdown import breakdown
 from engine.cli.check import check
-from engine.cli.data import prepare
+from engine.cli.data import prepare, prepare_images
 from engine.cli.dry import dry
 from engine.cli.overlap import overlap
 from engine.cli.peers import peers
@@ -47,6 +47,7 @@ def commands(name: str) -> App:
     app.command(breakdown)
     data = App(name="data", help="Prepare training data.")
     data.command(prepare)
+    data.command(prepare_images)
     app.command(data)
     bench = App(
         name="bench",

@@ -24,7 +24,12 @@ class Kind(NamedTuple):
     command: str
 
 
-KINDS: Mapping[str, Kind] = MappingProxyType({"par4d.tokens": Kind("text", "corpus", "data prepare")})
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "par4d.tokens": Kind("text", "corpus", "data prepare"),
+        "par4d.images": Kind("images", "set of images", "data prepare-images"),
+    }
+)
 """By the format of their manifests."""
 
 

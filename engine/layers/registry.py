@@ -16,6 +16,8 @@ from engine.layers.linear import Linear
 from engine.layers.loss import CrossEntropy, SerialCrossEntropy
 from engine.layers.matmul import Kernels
 from engine.layers.norm import HeadNorm, LayerNorm, RMSNorm
+from engine.layers.patches import Patches, PatchesOnGrid
+from engine.layers.redistribute import Redistribute, RedistributeOverGrid
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
 from engine.placement import Placement
@@ -60,11 +62,19 @@ def _linear(_: nn.Linear, local: Local) -> nn.Module:
     return Linear(local.comm, local.schedule, local.sharded["weight"], bias, local.kernels)
 
 
+def _patches(serial: Patches, local: Local) -> nn.Module:
+    bias = local.parameters["bias"]
+    layer = PatchesOnGrid(local.comm, local.schedule, local.sharded["weight"], bias, local.kernels)
+    layer.side = serial.side
+    return layer
+
+
 def _dropout(_: nn.Dropout, local: Local) -> nn.Module:
     raise ValueError(f"{local.name} draws masks that no grid can repeat: use engine.layers.dropout.Dropout.")
 
 
 LAYERS: dict[type[nn.Module], Callable[[Any, Local], nn.Module]] = {
+    Patches: _patches,
     nn.Linear: _linear,
     nn.Embedding: _embedding,
     nn.LayerNorm: _layer_norm,
@@ -76,6 +86,7 @@ LAYERS: dict[type[nn.Module], Callable[[Any, Local], nn.Module]] = {
     SwiGLU: lambda _, __: FusedSwiGLU(),
     GELU: lambda serial, _: FusedGELU(serial.approximate),
     AddNorm: lambda _, __: FusedAddNorm(),
+    Redistribute: lambda _, local: RedistributeOverGrid(local.comm),
 }
 """Each makes the grid's layer of a serial one of its type. Other types work on a part of their features as they are."""
 

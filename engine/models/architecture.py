@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from engine.errors import UsageError, divisors
 from engine.grid import INNER, SHARDING, STREAM, Grid
 from engine.models.network import Network
+from engine.models.operations import VOCABULARY
 from engine.models.task import Task
 from engine.placement import Placement
 
@@ -24,9 +25,8 @@ if TYPE_CHECKING:
 class Architecture(Protocol):
     """What a network says of itself. Who inherits from it is a frozen dataclass.
 
-    hidden: features of the residual stream, which y splits. vocabulary: tokens that it knows, which x splits. layers:
-    blocks, each of which activation checkpointing runs again as a whole. nominal: parameters as its publication gives
-    them.
+    hidden: features of the residual stream, which y splits. sequence: tokens of a sample in it. layers: blocks, each of
+    which activation checkpointing runs again as a whole. nominal: parameters as its publication gives them.
     """
 
     family: ClassVar[str]
@@ -34,7 +34,6 @@ class Architecture(Protocol):
     layers: int
     hidden: int
     heads: int
-    vocabulary: int
     sequence: int
     nominal: float | None
     source: str
@@ -68,6 +67,11 @@ class Architecture(Protocol):
         return self.network().parameters
 
     @property
+    def outputs(self) -> int:
+        """Logits that it gives of a token: as many as its vocabulary has tokens, or as there are classes."""
+        return self.network().head.n
+
+    @property
     def options(self) -> dict[str, Any]:
         """Every field, for the record."""
         return asdict(self)  # type: ignore[call-overload]
@@ -95,22 +99,27 @@ def check_multiple_of_heads(hidden: int, heads: int) -> None:
         )
 
 
+def check_dropout(dropout: float) -> None:
+    """Raises UsageError for what is no probability."""
+    if not 0 <= dropout < 1:
+        raise UsageError(f"Dropout is a probability from 0 to below 1, but {dropout} was given.")
+
+
 def _check_splits(model: Architecture, grid: Grid) -> None:
     """Raises UsageError unless the grid divides all features that it splits, and every tile that it shards."""
     network, inner, stream = model.network(), grid[INNER], grid[STREAM]
-    over_x = {what: of for stage in network.stages for op in stage.operations for what, of in op.over_x.items()}
-    fitting = divisors(gcd(model.vocabulary, *over_x.values()))
+    over_x = network.over_x
+    fitting = divisors(gcd(*over_x.values()))
     for what, number in over_x.items():
-        if number % inner:
+        if number % inner and what != VOCABULARY:
             raise UsageError(
                 f"Grid {grid} splits the {what} over {INNER}={inner}, but {number} {what.split()[-1]} are not a "
                 f"multiple of {inner}: {INNER} may be one of {fitting}."
             )
-    if model.vocabulary % inner:
+    if (vocabulary := over_x.get(VOCABULARY, 0)) % inner:
         raise UsageError(
-            f"Grid {grid} splits the vocabulary over {INNER}={inner}, but {model.vocabulary} is not a multiple of "
-            f"{inner}: use a vocabulary of {-(-model.vocabulary // inner) * inner}, or {INNER} one of "
-            f"{fitting}."
+            f"Grid {grid} splits the vocabulary over {INNER}={inner}, but {vocabulary} is not a multiple of "
+            f"{inner}: use a vocabulary of {-(-vocabulary // inner) * inner}, or {INNER} one of {fitting}."
         )
     if model.hidden % stream:
         raise UsageError(

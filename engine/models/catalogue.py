@@ -8,10 +8,14 @@ from types import MappingProxyType
 from engine import yaml_text
 from engine.errors import UsageError, nearest
 from engine.models.architecture import Architecture
+from engine.models.bert.config import BertConfig
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
+from engine.models.vit.config import ViTConfig
 
-FAMILIES: Mapping[str, Callable[..., Architecture]] = MappingProxyType({"gpt": GPTConfig, "llama": LlamaConfig})
+FAMILIES: Mapping[str, Callable[..., Architecture]] = MappingProxyType(
+    {kind.family: kind for kind in (GPTConfig, LlamaConfig, BertConfig, ViTConfig)}
+)
 
 
 @cache

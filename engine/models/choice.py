@@ -26,7 +26,7 @@ class ModelChoice:
     model: str | None = None
     """a published size, such as gpt-5b, or hf:DIR, a folder as transformers saves it"""
     architecture: str | None = None
-    """the family of a shape: gpt (default) or llama"""
+    """the family of a shape: gpt (default), llama, bert or vit"""
     layers: int | None = None
     """transformer blocks; of a published size, only so many"""
     hidden: int | None = None
@@ -36,11 +36,17 @@ class ModelChoice:
     kv_heads: int | None = None
     """key and value heads (llama)"""
     ffn: int | None = None
-    """width of the feed-forward (llama)"""
+    """width of the feed-forward (required of llama)"""
     vocab: int | None = None
     """tokens known (default 51200; in bench peers 8192)"""
     seq: int | None = None
     """tokens of a sequence (default 2048; in bench peers 128)"""
+    image: int | None = None
+    """pixels along an image's side (vit; default 224)"""
+    patch: int | None = None
+    """pixels along a patch's side (vit; default 16)"""
+    classes: int | None = None
+    """classes of images (vit; default 1000)"""
     norm: Literal["layernorm", "rmsnorm"] | None = None
     """normalisation (gpt; default layernorm)"""
     no_bias: bool = False
@@ -48,7 +54,7 @@ class ModelChoice:
     tied: bool = False
     """one table for token embedding and head"""
     dropout: float | None = None
-    """probability of dropping an activation (gpt; default 0)"""
+    """probability of dropping an activation (not llama; default 0)"""
 
     def pretrained(self) -> "Pretrained | None":
         """The folder that hf:DIR names, if one is named. Raises UsageError for one that can't be trained."""
@@ -84,7 +90,7 @@ class ModelChoice:
         required = _required(family)
         if not required <= given.keys():
             raise UsageError(f"Name a network with --model NAME, or give {_options(required)}.")
-        shape = {"vocabulary": VOCABULARY, "sequence": SEQUENCE} | _fitting(family, given)
+        shape = _of_text(family) | _fitting(family, given)
         name = f"{family}-l{shape['layers']}-h{shape['hidden']}-a{shape['heads']}"
         return FAMILIES[family](name=name, **shape)
 
@@ -107,6 +113,12 @@ def _fitting(family: str, given: dict[str, Any]) -> dict[str, Any]:
         options = [_option(name) for name in strange]
         raise UsageError(f"A {family} has no such thing as {' and '.join(options)}: leave that out.")
     return given
+
+
+def _of_text(family: str) -> dict[str, Any]:
+    """What a family that reads text takes where nothing is given."""
+    known = {field.name for field in fields(FAMILIES[family])}  # type: ignore[arg-type]
+    return {name: size for name, size in (("vocabulary", VOCABULARY), ("sequence", SEQUENCE)) if name in known}
 
 
 def _required(family: str) -> set[str]:

@@ -47,10 +47,11 @@ def forward_flops(model: Architecture, sequences: int) -> ForwardFlops:
     blocks = rest = repeated = 0
     for stage in model.network().stages:
         times = sequences * stage.repeat
-        flops = times * sum(operation.flops(model.sequence) for operation in stage.operations)
+        tokens = stage.tokens or model.sequence
+        flops = times * sum(operation.flops(tokens) for operation in stage.operations)
         if stage.recomputed:
             blocks += flops
-            repeated += times * sum(attention.flops(model.sequence) for attention in stage.of_kind(Attention))
+            repeated += times * sum(attention.flops(tokens) for attention in stage.of_kind(Attention))
         else:
             rest += flops
     return ForwardFlops(blocks, rest, repeated)

@@ -16,13 +16,15 @@ class Stage:
     """Operations that run one after the other, as often as they repeat, each time with parameters of their own.
 
     name: of the serial model's list of the repeats. A stage without one runs once, and its layers are the model's own.
-    recomputed: whether activation checkpointing keeps the input of each repeat alone, and runs it again.
+    recomputed: whether activation checkpointing keeps the input of each repeat alone, and runs it again. tokens: how
+    many of a sample it works on, where it isn't all of the sequence.
     """
 
     operations: tuple[Operation, ...]
     name: str = ""
     repeat: int = 1
     recomputed: bool = False
+    tokens: int | None = None
 
     def prefix(self, number: int) -> str:
         """What the names of a repeat's layers begin with."""
@@ -69,6 +71,22 @@ class Network:
         """The one stage that is recomputed."""
         (blocks,) = (stage for stage in self.stages if stage.recomputed)
         return blocks
+
+    @property
+    def head(self) -> Linear:
+        """The last product, which makes the logits."""
+        return self.stages[-1].of_kind(Linear)[-1]
+
+    @property
+    def head_weight(self) -> Placement:
+        """The placement of the head's weight, which may be a table's."""
+        name = f"{self.head.name}.weight"
+        return next(placed for placed in self.rest if placed.name == self.ties.get(name, name))
+
+    @property
+    def over_x(self) -> Mapping[str, int]:
+        """How many of what x has to divide, by what it is called."""
+        return {what: n for stage in self.stages for op in stage.operations for what, n in op.over_x.items()}
 
     @property
     def rest(self) -> list[Placement]:

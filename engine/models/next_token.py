@@ -18,11 +18,6 @@ class NextToken:
 
     data: Text
 
-    @property
-    def units(self) -> int:
-        """Tokens."""
-        return self.data.sequence
-
     def batch(self, samples: "Arrays", seed: int, positions: "Ints") -> "Arrays":
         """Targets are the next tokens."""
         tokens = samples["tokens"]

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from engine.grid import STREAM, Axis
-from engine.placement import NORMAL, Constant, Gaussian, Placement
+from engine.placement import NORMAL, Constant, Gaussian, Initial, Placement
 
 INITIAL_STD = 0.02
 """Standard deviation of GPT-2's initial values. Its biases start at 0, its norms at 1."""
+SMALL, ZERO = Gaussian(INITIAL_STD), Constant(0.0)
+VOCABULARY = "vocabulary"
 
 
 class Kept(NamedTuple):
@@ -45,8 +47,8 @@ class Operation:
         """Placements of its own parameters, in the model's order. prefix: what their names begin with."""
         yield from ()
 
-    def flops(self, sequence: int) -> int:
-        """Floating-point operations of the forward pass of one sequence of so many tokens (flops.py)."""
+    def flops(self, tokens: int) -> int:
+        """Floating-point operations of the forward pass of so many tokens of one sample (flops.py)."""
         return 0
 
     @property
@@ -71,11 +73,17 @@ class Table(Operation):
     rows: int
     features: int
     sharded: bool = True
+    init: Initial = SMALL
 
     def placements(self, prefix: str) -> Iterator[Placement]:
         split = NORMAL if self.sharded else (None, STREAM)
         shape = (self.rows, self.features)
-        yield Placement(f"{prefix}{self.name}.weight", shape, split, self.sharded, Gaussian(INITIAL_STD))
+        yield Placement(f"{prefix}{self.name}.weight", shape, split, self.sharded, self.init)
+
+    @property
+    def over_x(self) -> Mapping[str, int]:
+        """A table of tokens is split by its rows."""
+        return {VOCABULARY: self.rows} if self.sharded else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +91,8 @@ class Linear(Operation):
     """The product of k features and a weight of n x k.
 
     split: NORMAL from the residual stream, TRANSPOSED onto it. parts: of n, each of which is split on its own, such as
-    query, key and value heads. std: standard deviation of the initial weight. tied: the table whose weight it has.
+    query, key and value heads. tied: the table whose weight it has. outputs: what its n are called where they are what
+    the network gives.
     """
 
     name: str
@@ -92,22 +101,35 @@ class Linear(Operation):
     split: tuple[Axis, Axis] = NORMAL
     parts: tuple[int, ...] = ()
     bias: bool = False
-    std: float = INITIAL_STD
+    init: Initial = SMALL
+    bias_init: Initial = ZERO
     tied: str | None = None
+    outputs: str | None = None
 
     def placements(self, prefix: str) -> Iterator[Placement]:
         name, parts = f"{prefix}{self.name}", {0: self.parts} if self.parts else {}
         if self.tied is None:
-            yield Placement(f"{name}.weight", (self.n, self.k), self.split, True, Gaussian(self.std), parts)
+            yield Placement(f"{name}.weight", (self.n, self.k), self.split, True, self.init, parts)
         if self.bias:
-            yield Placement(f"{name}.bias", (self.n,), self.split[:1], False, Constant(0.0), parts)
+            yield Placement(f"{name}.bias", (self.n,), self.split[:1], False, self.bias_init, parts)
 
-    def flops(self, sequence: int) -> int:
-        return 2 * sequence * self.n * self.k
+    def flops(self, tokens: int) -> int:
+        return 2 * tokens * self.n * self.k
 
     @property
     def kept(self) -> Kept:
         return Kept(over_y=self.k) if self.split == NORMAL else Kept(over_x=self.k)
+
+    @property
+    def over_x(self) -> Mapping[str, int]:
+        return {self.outputs: self.n} if self.outputs else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Redistribute(Operation):
+    """The features that x splits become features of the residual stream, which y splits."""
+
+    features: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,20 +177,21 @@ class Rotation(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Attention(Operation):
-    """Causal attention, in which each key and value head serves as many query heads as any other.
+    """Attention in which each key and value head serves as many query heads as any other.
 
-    by_heads: whether queries come head by head, not token by token as a projection gives them. So does the result, of
-    which the next projection then keeps a copy.
+    causal: whether a token takes none that come after it. by_heads: whether queries come head by head, not token by
+    token as a projection gives them. So does the result, of which the next projection then keeps a copy.
     """
 
     heads: int
     kv_heads: int
     head_size: int
     by_heads: bool = False
+    causal: bool = True
 
-    def flops(self, sequence: int) -> int:
+    def flops(self, tokens: int) -> int:
         """The causal half that kernels skip is counted, too."""
-        return 4 * sequence**2 * self.heads * self.head_size
+        return 4 * tokens**2 * self.heads * self.head_size
 
     @property
     def kept(self) -> Kept:

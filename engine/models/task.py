@@ -18,10 +18,6 @@ class Task(Protocol):
     def data(self) -> DataSpec:
         """What it is trained on."""
 
-    @property
-    def units(self) -> int:
-        """How many of what throughput counts there are in a row, such as tokens."""
-
     def batch(self, samples: "Arrays", seed: int, positions: "Ints") -> "Arrays":
         """Contiguous arrays of the caller's own. Random choices are pure functions of the seed and positions."""
 

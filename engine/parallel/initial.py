@@ -20,7 +20,7 @@ from engine.layers.chunk import chunks
 from engine.layers.hash import mix_bits, words_of
 from engine.models.architecture import Architecture
 from engine.models.serial import SerialModel, without_values
-from engine.placement import Constant, Placement
+from engine.placement import Constant, Gaussian, Initial, Placement
 
 LARGEST = 5.42
 """No value is further from 0, in standard deviations: of 2^24 values that are all as likely, it is the outermost."""
@@ -61,13 +61,20 @@ def fill(part: Tensor, placement: Placement, offsets: tuple[int, ...], seed: int
         bits, spare = memory[:, : len(values)]
         torch.bitwise_xor(first[rows], columns, out=bits)
         mix_bits(mix_bits(bits, spare).bitwise_xor_(second[rows]), spare)
-        normal(bits.view(values.shape), placement.init.std, values)
+        drawn(bits.view(values.shape), placement.init, values)
     return part
 
 
-def normal(bits: Tensor, std: float, out: Tensor) -> Tensor:
-    """Normal numbers of the upper 24 of 32 bits, in int32, which are written over. out: of any precision."""
-    return out.copy_(bits.bitwise_right_shift_(8)).add_(0.5).mul_(2**-23).erfinv_().mul_(math.sqrt(2) * std)
+def drawn(bits: Tensor, init: Initial, out: Tensor) -> Tensor:
+    """Make numbers of a distribution of the upper 24 of 32 bits, in int32, which are written over.
+
+    out: of any precision.
+    """
+    assert not isinstance(init, Constant)
+    even = out.copy_(bits.bitwise_right_shift_(8)).add_(0.5).mul_(2**-23)
+    if isinstance(init, Gaussian):
+        return even.erfinv_().mul_(math.sqrt(2) * init.std)
+    return even.mul_(init.bound)
 
 
 def _columns(part: Tensor, placement: Placement, offsets: tuple[int, ...]) -> Tensor:

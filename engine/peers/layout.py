@@ -53,7 +53,7 @@ class Layout:
         heads = getattr(model, "kv_heads", model.heads)
         rules = (
             ("tensor", self.tensor, f"its {heads} heads", heads),
-            ("tensor", self.tensor, f"its vocabulary of {model.vocabulary}", model.vocabulary),
+            ("tensor", self.tensor, f"its vocabulary of {model.outputs}", model.outputs),
             ("pipeline", self.pipeline, f"its {model.layers} layers", model.layers),
             ("data times micro_batches", self.data * self.micro_batches, f"{sequences} sequences", sequences),
         )

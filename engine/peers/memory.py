@@ -245,7 +245,7 @@ def _trained(habits: Habits, ranks: Ranks, case: Case) -> float:
     over = [1 if divided < place else ranks.shards for place in (3, 2, 1)]
     held = mine * sum(bytes_ / by for bytes_, by in zip((weight, gradient, optimizer), over, strict=True))
     if habits.data == "weights" and ranks.shards > 1:
-        ends = model.vocabulary * model.hidden
+        ends = model.outputs * model.hidden
         a_block = (model.parameters - ends) / model.layers
         some, every = max(2 * a_block, ends) / ranks.tensor, mine
         keeps = _keeps(habits.keeps, ranks, case)
@@ -276,7 +276,7 @@ def _activations(habits: Habits, ranks: Ranks, case: Case) -> float:
     kept = layers * (stream if case.checkpoint_activations else of_block)
     flights = ranks.parts if habits.flights == "all" else min(ranks.pipeline, ranks.parts)
     again = of_block * (layers if habits.again == "stage" else 1) if case.checkpoint_activations else 0.0
-    logits = tokens * model.vocabulary / (ranks.tensor if habits.vocabulary else 1)
+    logits = tokens * model.outputs / (ranks.tensor if habits.vocabulary else 1)
     loss = logits * (compute + 2 * master if compute != master else 3 * master)  # those, in fp32, their gradient
     return flights * kept + max(again + stream, loss)
 

@@ -20,7 +20,7 @@ from engine.peers.names import renamed
 def network(shape: Architecture, of_llama: Mapping[str, Any], of_gpt2: Mapping[str, Any]) -> Any:
     """None for a shape that they have no network for. of_llama, of_gpt2: further options of the configuration."""
     common: dict[str, Any] = {"tie_word_embeddings": bool(shape.ties), "use_cache": False}
-    common |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "vocab_size": shape.vocabulary}
+    common |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "vocab_size": shape.outputs}
     if isinstance(shape, LlamaConfig) and not (shape.qkv_bias or shape.qk_norm):
         # Nothing but a warning follows from it.
         longest = max(shape.sequence, int(UNSCALED_SEQUENCE * shape.rope_scaling))

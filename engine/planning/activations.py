@@ -15,23 +15,27 @@ from engine.models.operations import Activation, Kept, Linear, Norm
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What a block keeps of a token, and what its backward begins with: a norm, a product, an activation, a product."""
+    """What a block keeps of a token, and its feed-forward: two products, and an activation between them.
+
+    norm: one of its norms. norm_last: whether it ends with one, behind the feed-forward.
+    """
 
     kept: Kept
     norm: Norm
     first: Linear
     activation: Activation
     last: Linear
+    norm_last: bool
 
     @classmethod
     def of(cls, stage: Stage) -> "Block":
-        """One repeat of a stage that ends with a feed-forward."""
-        *_, norm, first, activation, last = stage.operations
-        assert isinstance(norm, Norm)
+        """Describe one repeat of a stage that ends with a feed-forward, but perhaps for a norm."""
+        norm_last = isinstance(stage.operations[-1], Norm)
+        *_, first, activation, last = stage.operations[:-1] if norm_last else stage.operations
         assert isinstance(first, Linear)
         assert isinstance(activation, Activation)
         assert isinstance(last, Linear)
-        return cls(stage.kept, norm, first, activation, last)
+        return cls(stage.kept, stage.of_kind(Norm)[-1], first, activation, last, norm_last)
 
     @property
     def kept_inside(self) -> int:
@@ -43,7 +47,8 @@ class Activations:
     """On one grid. compute, master: bytes of an element of activations, and of statistics and losses.
 
     Bytes: over_x, a feature that x splits; stream, the residual stream, of which y splits the features, as it is a
-    block's input or the gradient of that; wide_stream, the same in the master dtype.
+    block's input or the gradient of that; wide_stream, the same in the master dtype. head_share: which part of all
+    tokens the head reads.
     """
 
     def __init__(
@@ -58,7 +63,10 @@ class Activations:
         *,
         recomputed: bool,
     ) -> None:
-        self._model, self._block, self._grid, self._rows = model, block, grid, rows
+        self._model, self._block, self._grid = model, block, grid
+        self._head = model.network().stages[-1]
+        self.head_share = (self._head.tokens or model.sequence) / model.sequence
+        self._rows = rows * self.head_share
         self._master, self._on_cpu, self._recomputed = master, device == "cpu", recomputed
         self._narrow = compute != master
         self._chunk = CHUNK_BYTES[device]
@@ -72,9 +80,15 @@ class Activations:
 
     def kept_of_block(self) -> float:
         """What its operations save, its input among it, which the first norm keeps."""
-        kept, angles = self._block.kept, self._block.kept.angles * self._model.sequence
+        return self._bytes(self._block.kept)
+
+    def kept_of_head(self) -> float:
+        """What the operations behind the blocks save, the input of the first among it."""
+        return self._bytes(self._head.kept) * self.head_share
+
+    def _bytes(self, kept: Kept) -> float:
         products = kept.over_x * self.over_x + kept.over_y * self.stream / self._model.hidden
-        return products + kept.streams * self.stream + angles * self._master
+        return products + kept.streams * self.stream + kept.angles * self._model.sequence * self._master
 
     def recomputed_of_block(self) -> float:
         """What a block has more of once it is recomputed."""
@@ -98,10 +112,10 @@ class Activations:
 
     def logits(self) -> float:
         """The one copy, which becomes their gradient in place."""
-        return self._model.vocabulary * self.over_x
+        return self._model.outputs * self.over_x * self.head_share
 
     def made_by_loss(self) -> float:
         """Some rows at a time, never below fp32 (layers/loss.py); a processor casts them first."""
-        row = self._model.vocabulary / self._grid[INNER] * self._master
+        row = self._model.outputs / self._grid[INNER] * self._master
         rows = min(self._rows, max(1, self._chunk // row))
         return rows * row * (2 if self._on_cpu and self._narrow else 1)

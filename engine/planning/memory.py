@@ -111,6 +111,7 @@ class Footprint:
         network = model.network()
         self._model, self._workload, self._block = model, workload, Block.of(network.blocks)
         self._placements = network.blocks.placements(), network.rest
+        self._head = network.head_weight
 
     def on(self, grid: Grid) -> Needs:
         """What each rank of the grid needs. The grid needn't divide everything: parts are taken as fractions."""
@@ -118,7 +119,9 @@ class Footprint:
         dtypes, recomputed = (work.compute, work.master), work.checkpoint_activations
         rows = (work.batch.micro or work.batch.sequences / grid.batch_split) * model.sequence
         activations = Activations(model, self._block, grid, rows, *dtypes, work.device, recomputed=recomputed)
-        weights = Weights(self._placements, model.layers, grid, *dtypes, work.overlap, recomputed=recomputed)
+        weights = Weights(
+            self._placements, self._head, model.layers, grid, *dtypes, work.overlap, recomputed=recomputed
+        )
         scattered, summed = work.reduce(grid, SHARDING), work.reduce(grid, REPLICATING[0])
         gradients = Gradients(weights, grid, work.overlap, scattered, summed, work.master, work.device == "cpu")
         moments = _Moments(self._block, model.layers, *dtypes, activations, weights, gradients)
@@ -156,19 +159,19 @@ class _Moments:
     def _at_head(self, turn: Turn) -> Iterator[Held]:
         """The loss, the backward of the product before it, and that of the norm before that."""
         act, weights, gradients = self.activations, self.weights, self.gradients
-        kept = act.kept(self.layers) + act.stream
+        kept = act.kept(self.layers) + act.kept_of_head()
         held = weights.waiting(self.layers) + weights.ahead(self.layers, turn)
         gathered, cache = held + weights.gathered(weights.head), weights.cached(self.layers)
         loss, before = act.logits() + act.made_by_loss(), gradients.in_flight([], turn)
-        yield kept + act.stream, gathered, cache, loss, before
+        yield kept, gathered, cache, loss, before
         sent = before + gradients.given(weights.head, self.compute, turn)
-        yield kept + 2 * act.stream, gathered, cache, act.logits(), sent
+        yield kept + act.stream * act.head_share, gathered, cache, act.logits(), sent
         after = gradients.in_flight([weights.head], turn)
-        yield kept + act.stream + act.made_by_norm(), held, cache, 0.0, after
+        yield kept + act.made_by_norm() * act.head_share, held, cache, 0.0, after
 
     def _in_block(self, index: int, turn: Turn) -> Iterator[Held]:
         """The backward of its last product, of the activation function before that, of the product before that, and of
-        the norm before that.
+        the norm before that; first that of a norm behind them.
         """
         act, weights, gradients, block = self.activations, self.weights, self.gradients, self.block
         *others, up, down = weights.block
@@ -183,6 +186,8 @@ class _Moments:
             flights = gradients.in_flight([*made, *above], turn)
             return activations, held + weights.gathered(*use), cache, 0.0, sent + flights + summing
 
+        if block.norm_last:
+            yield then(kept + act.made_by_norm(), [], [], None)
         yield then(kept + block.last.k * act.over_x, [up, down], [], down)
         yield then(without + block.activation.in_backward * act.over_x, [up], [down], None)
         yield then(without + block.first.n * act.over_x + act.stream, [up], [down], up)

@@ -2,6 +2,7 @@
 
 from engine.grid import Grid
 from engine.models.architecture import Architecture
+from engine.models.operations import VOCABULARY
 from engine.planning.fit import parameters_per_rank
 from engine.result.schema import Model
 
@@ -14,7 +15,7 @@ def recorded(model: Architecture, grid: Grid) -> Model:
         layers=model.layers,
         hidden=model.hidden,
         heads=model.heads,
-        vocabulary=model.vocabulary,
+        vocabulary=model.network().over_x.get(VOCABULARY),
         sequence=model.sequence,
         parameters=model.parameters,
         parameters_per_rank=parameters_per_rank(model, grid),

@@ -29,13 +29,15 @@ def turns(micro_batches: float) -> list[Turn]:
 class Weights:
     """On one grid, which needn't divide everything: parts are taken as fractions.
 
-    Elements: block, of each weight of a block before it is sharded, in the order of their use; table and head, of these
-    two; stored_block and stored, of what a rank stores. compute, master: bytes of one that is used, and that is stored.
+    Elements: block, of each weight of a block before it is sharded, in the order of their use; table and head, of the
+    first and the last weight; stored_block and stored, of what a rank stores. compute, master: bytes of one that is
+    used, and that is stored.
     """
 
     def __init__(
         self,
         placements: tuple[Sequence[Placement], Sequence[Placement]],
+        head: Placement,
         layers: int,
         grid: Grid,
         compute: int,
@@ -48,7 +50,7 @@ class Weights:
         self._layers, self._shards, self._compute, self._recomputed = layers, grid.shards, compute, recomputed
         self.block = [tile for tile, sharded in of_block if sharded]
         rest = [tile for tile, sharded in others if sharded]
-        self.table, self.head = rest[0], rest[-1]
+        self.table, self.head = rest[0], _tile(head, grid)
         self.stored_block, stored = (
             sum(tile / grid.shards if sharded else tile for tile, sharded in group) for group in (of_block, others)
         )

@@ -39,14 +39,14 @@ GridText = Annotated[str, AfterValidator(_grid)]
 
 
 class Model(Record):
-    """The network that was trained. family: of architectures; absent means gpt."""
+    """The network that was trained. family: of architectures; absent means gpt. vocabulary: absent of images."""
 
     name: str
     family: str | None = None
     layers: int
     hidden: int
     heads: int
-    vocabulary: int
+    vocabulary: int | None = None
     sequence: int
     parameters: int
     parameters_per_rank: int
@@ -78,12 +78,14 @@ class Summary(Record):
     never does; both are of the whole job. hfu and mfu are those rates over the job's advertised peak, of_empirical the
     first over the empirical one; absent where no peak was given or measured. empirical_peak_measured: by the job's own
     ranks at once, instead of given. repeated_flops_per_s is what Algorithm 1 runs Gy times over, and in neither rate.
+    samples_per_s: rows of the batch, such as sequences or images.
     """
 
     counted_iterations: int
     time_per_iteration_s: float
     median_time_s: float
     tokens_per_s: float
+    samples_per_s: float | None = None
     hardware_flops_per_s: float
     model_flops_per_s: float
     repeated_flops_per_s: float = 0.0

@@ -96,7 +96,7 @@ def _train(
             profiling.write(overlap=str(config.overlap))
             profiled = profile(comm, profiling)
         counted = sum(iteration.counted for iteration in account.iterations)
-        outcome.measurements.energy = energy.result(counted, config.batch.sequences * plan.model.task.units)
+        outcome.measurements.energy = energy.result(counted, config.batch.sequences * plan.model.sequence)
         times = breakdown(comm, outcome.measurements.recording, config.link_bytes_per_s)
     ranks = everyones(comm, heard)
     if launch.rank == 0:

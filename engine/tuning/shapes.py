@@ -70,7 +70,8 @@ def products(model: Architecture, job: Job) -> list[Products]:
         for linear in stage.of_kind(Linear):
             name = f"{stage.prefix(number)}{linear.name}"
             out_axis, in_axis = linear.split
-            shape = Shape(job.sequences * model.sequence, linear.n // grid[out_axis], linear.k // grid[in_axis])
+            rows = job.sequences * (stage.tokens or model.sequence)
+            shape = Shape(rows, linear.n // grid[out_axis], linear.k // grid[in_axis])
             key = (shape, forwards, linear.tied not in looked_up, linear.bias and grid[in_axis] == 1)
             found.setdefault(key, Products(*key, accumulates, gradient != compute)).layers.append(name)
     return sorted(found.values(), key=lambda p: (p.shape.m * p.shape.n * p.shape.k, p.shape), reverse=True)

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from engine.batch import Batch
 from engine.grid import Grid
 from engine.models.architecture import Architecture
+from engine.models.bert.config import BertConfig
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
+from engine.models.vit.config import ViTConfig
 
 
 @dataclass
@@ -29,28 +31,31 @@ class Volume:
 
 
 @dataclass(frozen=True)
-class Decoder:
+class Blocks:
     """linears: (n, k) of a block's layers in order, which are normal and transposed by turns. norm_words: what a norm
-    shares of each row, forward and backward: mean and M2, or the mean of squares alone.
+    shares of each row, forward and backward: mean and M2, or the mean of squares alone. norm_last: whether a block ends
+    with a norm.
     """
 
     linears: tuple[tuple[int, int], ...]
     norm_words: int
+    norm_last: bool = False
 
 
-def decoder(model: Architecture) -> Decoder:
+def blocks(model: Architecture) -> Blocks:
     h = model.hidden
     if isinstance(model, LlamaConfig):
         kv = model.kv_heads * h // model.heads
-        return Decoder(((h + 2 * kv, h), (h, h), (2 * model.ffn, h), (h, model.ffn)), 1)
-    assert isinstance(model, GPTConfig)
-    return Decoder(((3 * h, h), (h, h), (4 * h, h), (h, 4 * h)), 2 if model.norm == "layernorm" else 1)
+        return Blocks(((h + 2 * kv, h), (h, h), (2 * model.ffn, h), (h, model.ffn)), 1)
+    rms = isinstance(model, GPTConfig) and model.norm == "rmsnorm"
+    wide = ((3 * h, h), (h, h), (4 * h, h), (h, 4 * h))
+    return Blocks(wide, 1 if rms else 2, isinstance(model, BertConfig))
 
 
 def closed_form(model: Architecture, batch: Batch, grid: Grid, *, precision: str, checkpoint: bool) -> Volume:
     """Of a step without cached gathers, the loss that is reported included."""
-    volume, parts = Volume(), decoder(model)
-    h, vocabulary, layers = model.hidden, model.vocabulary, model.layers
+    volume, parts = Volume(), blocks(model)
+    h, outputs, layers = model.hidden, model.outputs, model.layers
     compute = {"fp64": 8, "fp32": 4, "bf16": 2}[precision]
     wide = max(compute, 4)
     over_z, over_data = (wide if ranks >= 64 else compute for ranks in (grid.z, grid.data))
@@ -58,32 +63,51 @@ def closed_form(model: Architecture, batch: Batch, grid: Grid, *, precision: str
     micro = batch.micro or share
     m, again = micro * model.sequence, 1 if checkpoint else 0
     x, y, z = grid.x, grid.y, grid.z
+    statistics = "all_gather" if parts.norm_words == 2 else "all_reduce"
+
+    def weight(numel: int, times: int = 1, gathers: int = 1) -> None:
+        volume.add("all_gather", "z", numel / (x * y * z), size=compute, times=times * gathers)
+        volume.add("reduce_scatter", "z", numel / (x * y), size=over_z, times=times)
+
+    def norm(rows: int, forwards: int, backwards: int) -> None:
+        volume.add(statistics, "y", parts.norm_words * rows, size=wide, times=forwards)
+        volume.add("all_reduce", "y", parts.norm_words * rows, size=wide, times=backwards)
 
     for _ in range(share // micro):
         for number, (n, k) in enumerate(parts.linears):
-            tile = n * k / (x * y)
-            volume.add("all_gather", "z", tile / z, size=compute, times=layers * (1 + again))
-            volume.add("reduce_scatter", "z", tile, size=over_z, times=layers)
+            weight(n * k, layers, 1 + again)
             normal = number % 2 == 0
             in_axis, out_axis, out_parts, in_parts = ("y", "x", x, y) if normal else ("x", "y", y, x)
-            # The last all-reduce of a block is not repeated: nothing after it needs its result.
-            passes = 1 if number == len(parts.linears) - 1 else 1 + again
-            volume.add("all_reduce", in_axis, m * n / out_parts, size=compute, times=layers * passes)
+            # The last all-reduce of a block is not repeated, unless something after it needs its result.
+            last = number == len(parts.linears) - 1 and not parts.norm_last
+            volume.add(
+                "all_reduce", in_axis, m * n / out_parts, size=compute, times=layers * (1 if last else 1 + again)
+            )
             volume.add("all_reduce", out_axis, m * k / in_parts, size=compute, times=layers)
+        norm(m, 2 * layers * (1 + again), 2 * layers)
         # Token table and head, gathered and reduced once each even if they are one. A table's gradient, to which many
         # tokens add in one place, is made in the master dtype and travels in the dtype of reductions.
-        for _ in range(2):
-            volume.add("all_gather", "z", vocabulary * h / (x * y * z), size=compute)
-            volume.add("reduce_scatter", "z", vocabulary * h / (x * y), size=over_z)
-        volume.add("all_reduce", "x", m * h / y, size=compute)  # embedding's output
-        volume.add("all_reduce", "y", m * vocabulary / x, size=compute)  # logits
-        volume.add("all_reduce", "x", m * h / y, size=compute)  # gradient of the head's input
-        volume.add("max_reduce", "x", m, size=wide)
-        volume.add("all_reduce", "x", 2 * m, size=wide)
-        norms, words = 2 * layers + 1, parts.norm_words
-        statistics = "all_gather" if words == 2 else "all_reduce"
-        volume.add(statistics, "y", words * m, size=wide, times=norms + 2 * layers * again)
-        volume.add("all_reduce", "y", words * m, size=wide, times=norms)
+        if isinstance(model, ViTConfig):
+            read = micro  # by the head
+            weight(h * 3 * model.patch**2)
+            volume.add("all_reduce", "x", micro * model.patches * h / y, size=compute)
+        else:
+            read = m
+            weight(outputs * h)
+            volume.add("all_reduce", "x", m * h / y, size=compute)  # embedding's output
+        if isinstance(model, BertConfig):
+            norm(m, 1, 1)  # the embedding's
+            weight(h * h)  # the head's transform
+            volume.add("all_reduce", "y", m * h / x, size=compute)
+            volume.add("all_reduce", "x", m * h / y, size=compute)
+            volume.add("all_gather", "x", m * h / x, size=compute)  # its result goes from x to y, the gradient back
+            volume.add("all_gather", "y", m * h / y, size=compute)
+        norm(read, 1, 1)
+        weight(outputs * h)
+        volume.add("all_reduce", "y", read * outputs / x, size=compute)  # logits
+        volume.add("all_reduce", "x", read * h / y, size=compute)  # gradient of the head's input
+        volume.add("max_reduce", "x", read, size=wide)
+        volume.add("all_reduce", "x", 2 * read, size=wide)
 
     placements = model.placements().values()
     replicated = sum(p.local_numel(grid) for p in placements if not p.sharded)

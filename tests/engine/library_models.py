@@ -3,10 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+
+from engine.models.task import Task
 
 VOCABULARY, SEQUENCE, SEQUENCES = 48, 6, 8
 COMMON = {"vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
@@ -32,7 +35,14 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         WIDTHS | {"num_attention_heads": 8, "max_position_embeddings": SEQUENCE, "use_parallel_residual": False}
         | {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.75}},
     ),
+    "bert": ("Bert", WIDTHS | {"max_position_embeddings": SEQUENCE + 2, "layer_norm_eps": 1e-3}),
+    "vit": (
+        "ViT",
+        {"hidden_size": 64, "intermediate_size": 40, "num_hidden_layers": 1, "num_attention_heads": 16}
+        | {"image_size": 8, "patch_size": 4, "num_labels": 16, "layer_norm_eps": 1e-3},
+    ),
 }  # fmt: skip
+NETWORKS = {"GPT2": "GPT2LMHeadModel", "Bert": "BertForMaskedLM", "ViT": "ViTForImageClassification"}
 
 
 class WideAlone(TorchFunctionMode):
@@ -81,7 +91,7 @@ def _built(name: str, changed: dict[str, Any]) -> nn.Module:
     import transformers
 
     kind, options = CONFIGS[name]
-    network = {"GPT2": "GPT2LMHeadModel"}.get(kind, f"{kind}ForCausalLM")
+    network = NETWORKS.get(kind, f"{kind}ForCausalLM")
     return getattr(transformers, network)(getattr(transformers, f"{kind}Config")(**(options | changed)))
 
 
@@ -96,17 +106,22 @@ def drawn(model: nn.Module) -> nn.Module:
     return model
 
 
-def tokens() -> Tensor:
-    """[sequences, S + 1]."""
-    return torch.randint(0, VOCABULARY, (SEQUENCES, SEQUENCE + 1), generator=torch.Generator().manual_seed(5))
+def batch_for(task: Task) -> dict[str, Tensor]:
+    """As the task has it of random data."""
+    rows = np.arange(SEQUENCES)
+    made = task.batch(task.data.synthetic().read(5, rows), 5, rows)
+    batch = {name: torch.from_numpy(array) for name, array in made.items()}
+    return {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in batch.items()}
 
 
-def loss_and_gradients(model: nn.Module) -> tuple[float, dict[str, Tensor]]:
-    """Mean over tokens, and its gradients by the library's names."""
-    batch = tokens()
+def loss_and_gradients(model: nn.Module, task: Task) -> tuple[float, dict[str, Tensor]]:
+    """The mean, and its gradients by the library's names."""
+    batch = batch_for(task)
+    options = {"token_type_ids": batch["segments"]} if "segments" in batch else {}
     with WideAlone():
-        found = model(batch[:, :-1])
+        found = model(task.inputs(batch)[0], **options)
         logits = found if isinstance(found, Tensor) else found.logits
-        loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        targets = batch["classes"] if "classes" in batch else batch["targets"]
+        loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten())
         loss.backward()
     return loss.item(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}

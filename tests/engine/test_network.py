@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from fake_ranks import fake_group
@@ -14,12 +15,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.models.architecture import Architecture
+from engine.models.bert.config import BertConfig
 from engine.models.flops import model_flops
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.models.network import Network
 from engine.models.operations import Activation, Attention, Linear, Norm, Operation
 from engine.models.serial import without_values
+from engine.models.vit.config import ViTConfig
 from engine.parallel.parallelize import parallelize
 from engine.precision import Precision
 
@@ -72,7 +75,46 @@ def llamas(draw: st.DrawFn) -> Architecture:
     )
 
 
-FAMILIES = gpts() | llamas()
+@st.composite
+def berts(draw: st.DrawFn) -> Architecture:
+    """BERTs of any options that x = 2 and y = 2 divide."""
+    heads, size, sequence = draw(HEADS), draw(EVEN), draw(st.integers(3, 9))
+    return BertConfig(
+        "drawn",
+        layers=draw(st.integers(1, 3)),
+        hidden=heads * size,
+        heads=heads,
+        vocabulary=2 * draw(st.integers(5, 20)),
+        sequence=sequence,
+        ffn=draw(st.none() | st.integers(20, 40).map(lambda half: 2 * half)),
+        positions=draw(st.none() | st.integers(sequence, 12)),
+    )
+
+
+@st.composite
+def vits(draw: st.DrawFn) -> Architecture:
+    """Vision transformers of any options that x = 2 and y = 2 divide."""
+    heads, patch = draw(HEADS), draw(EVEN)
+    return ViTConfig(
+        "drawn",
+        layers=draw(st.integers(1, 3)),
+        hidden=heads * draw(EVEN),
+        heads=heads,
+        image=patch * draw(st.integers(1, 3)),
+        patch=patch,
+        classes=2 * draw(st.integers(5, 20)),
+        ffn=draw(st.none() | st.integers(20, 40).map(lambda half: 2 * half)),
+    )
+
+
+FAMILIES = gpts() | llamas() | berts() | vits()
+
+
+def batch_of(model: Architecture) -> dict[str, torch.Tensor]:
+    """A batch as the task has it of random data."""
+    rows = np.arange(BATCH)
+    made = model.task.batch(model.task.data.synthetic().read(0, rows), 0, rows)
+    return {name: torch.from_numpy(array) for name, array in made.items()}
 
 
 def layers_and_parameters_agree(model: Architecture) -> None:
@@ -91,10 +133,10 @@ def layers_and_parameters_agree(model: Architecture) -> None:
 
 
 def flops_agree(model: Architecture) -> None:
-    with torch.device("meta"):
-        serial, tokens = model.serial(), torch.zeros(BATCH, model.sequence, dtype=torch.int64)
+    serial = without_values(model, checkpoint_activations=False)
+    batch = {name: tensor.to("meta") for name, tensor in batch_of(model).items()}
     with FlopCounterMode(display=False) as counter:
-        serial.loss({"tokens": tokens, "targets": tokens}).backward()
+        serial.loss(batch).backward()
     assert counter.get_total_flops() == model_flops(model, BATCH)
 
 
@@ -110,10 +152,10 @@ def saved_numbers(model: Architecture, grid: Grid) -> int:
             kept.setdefault(storage._cdata, storage)
             return tensor
 
-        tokens = torch.zeros(BATCH, model.sequence, dtype=torch.int64)
+        batch = batch_of(model)
         parallel.start_step()
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            parallel.loss({"tokens": tokens, "targets": tokens})
+            parallel.loss(batch)
         parallel.abort_step()
     return sum(storage.nbytes() for storage in list(kept.values())[first:]) // 4
 

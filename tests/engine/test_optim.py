@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from test_parity import LLAMA, SMALL
-from training import Case, build_serial, error, grid_id, start, step_parallel, tokens_of_step
+from training import Case, batch_of_step, build_serial, divisor_of, error, grid_id, start, step_parallel
 from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Comm
@@ -30,8 +30,8 @@ def _serial(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
     norms = []
     for step in range(STEPS):
         optimizer.zero_grad()
-        tokens = tokens_of_step(case, step)
-        (model.loss({"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}) / tokens[:, 1:].numel()).backward()
+        batch = batch_of_step(case, step)
+        model.loss(batch, divisor=divisor_of(case, batch)).backward()
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CONFIG.clip).item())
         optimizer.step()
     return norms, {name: p.detach() for name, p in model.named_parameters()}

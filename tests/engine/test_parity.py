@@ -10,15 +10,19 @@ from virtual_ranks import factorisations, run_ranks
 from engine.grid import Grid
 from engine.layers import compiled, fused, norm
 from engine.models.architecture import Architecture
+from engine.models.bert.config import BertConfig
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
+from engine.models.vit.config import ViTConfig
 from engine.overlap.flags import Overlap
 
 TOLERANCE = 1e-10
 GRIDS = [*factorisations(), Grid(2, 2, 2, 2), Grid(3, 2, 1, 2)]
 SMALL = GPTConfig("small", layers=2, hidden=48, heads=24, vocabulary=96, sequence=6)
 LLAMA = LlamaConfig("llama", layers=2, hidden=96, heads=48, kv_heads=24, ffn=72, vocabulary=96, sequence=6)
-FAMILIES: dict[str, Architecture] = {"gpt": SMALL, "llama": LLAMA}
+BERT = BertConfig("bert", layers=2, hidden=48, heads=24, vocabulary=96, sequence=6, dropout=0.2)
+VIT = ViTConfig("vit", layers=2, hidden=48, heads=24, image=12, patch=4, classes=24, head_std=0.02, dropout=0.2)
+FAMILIES: dict[str, Architecture] = {"gpt": SMALL, "llama": LLAMA, "bert": BERT, "vit": VIT}
 # Little ahead, few in flight and small buckets, so that every limit is met in a small network.
 EAGER = Overlap(oar=True, ors=True, oag=True, cache=1, data=True, prefetch_depth=3, reduce_window=2, bucket_bytes=1e5)
 EVERYTHING = Case(replace(SMALL, tied=True, dropout=0.2), sequences=16, micro_batches=2, checkpoint=True, overlap=EAGER)
@@ -27,6 +31,8 @@ CASES = {
     "everything": EVERYTHING,
     "llama-plain": Case(LLAMA, overlap=Overlap()),
     "llama-everything": replace(EVERYTHING, config=replace(LLAMA, tied=True, rope_scaling=8.0)),
+    "bert-everything": replace(EVERYTHING, config=BERT),
+    "vit-everything": replace(EVERYTHING, config=VIT),
 }
 VARIANTS = {
     "no-bias": Case(replace(SMALL, bias=False)),
@@ -35,6 +41,8 @@ VARIANTS = {
     "dropout": Case(replace(SMALL, dropout=0.3)),
     "checkpoint": Case(SMALL, checkpoint=True),
     "micro-batches": Case(SMALL, sequences=16, micro_batches=4),
+    "bert-plain": Case(BERT, overlap=Overlap()),
+    "vit-plain": Case(VIT, overlap=Overlap()),
     "llama-tied": Case(replace(LLAMA, tied=True)),
     "llama-as-many-keys-as-queries": Case(replace(LLAMA, kv_heads=48)),
     "llama-checkpoint": Case(LLAMA, checkpoint=True),
@@ -90,7 +98,9 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize("grid", [Grid(), Grid(2, 2, 2, 1)], ids=grid_id)
 @pytest.mark.parametrize(
-    "case", [EVERYTHING, CASES["llama-everything"], *ADAPTED.values()], ids=lambda c: c.config.name
+    "case",
+    [EVERYTHING, *(CASES[f"{name}-everything"] for name in ("llama", "bert", "vit")), *ADAPTED.values()],
+    ids=lambda c: c.config.name,
 )
 def test_what_gpus_compile_trains_like_the_serial_model(case: Case, grid: Grid) -> None:
     ours = run_ranks(grid, lambda comm: train_parallel(case, comm))[0]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,11 +58,18 @@ def build_serial(case: Case) -> SerialModel:
     return initialise_serial(case.config, SEED, dtype=dtype, checkpoint_activations=case.checkpoint)
 
 
-def tokens_of_step(case: Case, step: int) -> Tensor:
-    """Different sequences for every step and every row: [sequences, S + 1]."""
-    generator = torch.Generator().manual_seed(1000 + step % case.batches)
-    shape = (case.sequences, case.config.sequence + 1)
-    return torch.randint(0, case.config.vocabulary, shape, generator=generator)
+def batch_of_step(case: Case, step: int) -> dict[str, Tensor]:
+    """Different samples for every step and every row, as the task has them of random data."""
+    task = case.config.task
+    first = step % case.batches * case.sequences
+    rows = np.arange(first, first + case.sequences)
+    made = task.batch(task.data.synthetic().read(1000, rows), 1000, rows)
+    return {name: torch.from_numpy(array) for name, array in made.items()}
+
+
+def divisor_of(case: Case, batch: dict[str, Tensor]) -> float:
+    """Over how many things of the global batch the loss is a mean."""
+    return float(case.config.task.valid(batch))
 
 
 def train_serial(case: Case) -> Outcome:
@@ -70,9 +78,9 @@ def train_serial(case: Case) -> Outcome:
     gradients: dict[str, Tensor] = {}
     for step in range(case.steps):
         model.zero_grad()
-        tokens = tokens_of_step(case, step)
+        batch = batch_of_step(case, step)
         rows = BatchRows(SEED, step, torch.arange(case.sequences))
-        loss = model.loss({"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}, rows, divisor=tokens[:, 1:].numel())
+        loss = model.loss(batch, rows, divisor=divisor_of(case, batch))
         loss.backward()
         losses.append(loss.item())
         if step == 0:
@@ -100,12 +108,12 @@ def step_parallel(case: Case, model: ParallelModel, step: int, on_summed: OnSumm
     comm, grid = model.comm, model.comm.grid
     share = case.sequences // grid.batch_split
     first = grid.position(comm.coords, SPLITTING_ROWS) * share
-    tokens = tokens_of_step(case, step)
+    batch = batch_of_step(case, step)
     model.start_step(case.micro_batches)
     total = torch.zeros((), dtype=torch.float64)
     for rows in torch.arange(first, first + share).chunk(case.micro_batches):
-        batch = {"tokens": tokens[rows, :-1], "targets": tokens[rows, 1:]}
-        loss = model.loss(batch, BatchRows(SEED, step, rows), divisor=tokens[:, 1:].numel())
+        part = {name: tensor[rows] for name, tensor in batch.items()}
+        loss = model.loss(part, BatchRows(SEED, step, rows), divisor=divisor_of(case, batch))
         loss.backward()
         total += loss.detach()
     model.finish_step(on_summed)

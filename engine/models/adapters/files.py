@@ -36,7 +36,11 @@ def weights_of(pretrained: Pretrained) -> Iterator[Values]:
             tensor = pretrained.tensors[name]
             if tensor.file not in opened:
                 opened[tensor.file] = stack.enter_context(safe_open(tensor.file, framework="pt"))
-            part: Tensor = opened[tensor.file].get_slice(tensor.name)[region]
+            part: Tensor
+            if name in pretrained.stored.views:
+                part = opened[tensor.file].get_tensor(tensor.name).view(tensor.shape)[region]
+            else:
+                part = opened[tensor.file].get_slice(tensor.name)[region]
             return part
 
         yield values_of(pretrained.stored, fetch)

@@ -1,7 +1,7 @@
 """A network in a folder as transformers saves it: config.json and safetensors. No torch, and no transformers either."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.errors import UsageError
@@ -59,6 +59,8 @@ def open_pretrained(folder: Path, *, sequence: int | None = None, dropout: float
         else:
             tensors[name] = tensor
     stored.check({name: tensor.shape for name, tensor in tensors.items()}, str(folder))
+    for name in stored.views.keys() & tensors.keys():
+        tensors[name] = replace(tensors[name], shape=stored.shapes[name])
     return Pretrained(folder, architecture, stored, tensors, tuple(others))
 
 

@@ -22,7 +22,7 @@ WHOLE = {
     torch.float64: torch.int64,
 }
 """Numbers with as many bits."""
-PLAIN = (nn.Linear, nn.Embedding, nn.Dropout, nn.LayerNorm, nn.ModuleList, nn.ModuleDict, nn.Identity)
+PLAIN = (nn.Linear, nn.Conv2d, nn.Embedding, nn.Dropout, nn.LayerNorm, nn.ModuleList, nn.ModuleDict, nn.Identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,9 @@ def adapt(model: nn.Module, comm: Comm) -> tuple[Architecture, Values | None]:
             raise UsageError(f"{unmade[0]} is on the meta device and others aren't: load all weights, or none.")
         return found.architecture, None
     _check_alike(state.values(), comm)
-    return found.architecture, values_of(found.stored, lambda name, region: state[name][region])
+    return found.architecture, values_of(
+        found.stored, lambda name, region: state[name].view(found.stored.shapes[name])[region]
+    )
 
 
 def _adapter(model: nn.Module) -> Adapter:

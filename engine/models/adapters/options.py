@@ -24,7 +24,7 @@ class Options:
     """of: whose they are, for sentences. given: by name; None is as good as not given."""
 
     def __init__(self, of: str, given: Mapping[str, Any], *, no_matter: Collection[str] = NO_MATTER) -> None:
-        self._of = of
+        self._of, self._given = of, given
         self._left = {name: value for name, value in given.items() if value is not None and name not in no_matter}
 
     def __bool__(self) -> bool:
@@ -42,6 +42,11 @@ class Options:
         if not _is(value, kind):
             raise UsageError(f"{self._of} has {name}={value!r}, but that is to be of type {kind.__name__}: correct it.")
         return value
+
+    def count(self, name: str, default: int) -> int:
+        """How many entries a mapping has, whether or not it matters otherwise."""
+        value = self._given.get(name)
+        return len(value) if isinstance(value, Mapping) else default
 
     def one_of(self, name: str, known: Mapping[str, str], default: str) -> str:
         """What a word means. Raises UsageError for one that isn't known."""

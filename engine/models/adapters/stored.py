@@ -5,7 +5,7 @@ order of their own (the halves of rotary pairs), and sometimes as columns.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import numpy as np
@@ -40,11 +40,32 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A network's parameters as a library stores them. aliases: second names of tied ones, and the first."""
+    """A network's parameters as a library stores them. shapes: of its tensors, as parts index them.
+
+    aliases: second names of tied ones, and the first. views: shapes that the library gives to tensors of other dims.
+    """
 
     parts: Mapping[str, tuple[Part, ...]]
     shapes: Mapping[str, tuple[int, ...]]
     aliases: Mapping[str, str] = field(default_factory=dict)
+    views: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def shape(self, tensor: str) -> tuple[int, ...]:
+        """The shape that the library gives to a tensor."""
+        return self.views.get(tensor, self.shapes[tensor])
+
+    def kept_as(self, parameter: str, tensor: str, shape: tuple[int, ...] | None = None) -> "Stored":
+        """Name the one tensor that a parameter is kept in, and its shape where it has other dims."""
+        (part,) = self.parts[parameter]
+        shapes = {name: of for name, of in self.shapes.items() if name != part.tensor} | {
+            tensor: self.shapes[part.tensor]
+        }
+        return replace(
+            self,
+            parts={**self.parts, parameter: (replace(part, tensor=tensor),)},
+            shapes=shapes,
+            views=self.views if shape is None else {**self.views, tensor: shape},
+        )
 
     def runs(self, parameter: str, region: tuple[slice, ...]) -> Iterator[Run]:
         """What a rectangle of a serial parameter is made of, in as few regions as can be."""
@@ -62,9 +83,14 @@ class Stored:
                 whole = (*others, span) if part.transposed else (span, *others)
                 yield Run(part.tensor, whole, some + (low - rows.start), part.transposed)
 
+    def also_called(self, second: str, first: str) -> "Stored":
+        """Give a tensor a second name."""
+        return replace(self, aliases={**self.aliases, second: first})
+
     def check(self, given: Mapping[str, tuple[int, ...]], of: str) -> None:
         """Raises UsageError unless these are the tensors, by shape. of: whose they are."""
-        for name, shape in self.shapes.items():
+        for name in self.shapes:
+            shape = self.shape(name)
             if name not in given:
                 raise UsageError(f"{of} has no {name}, which its configuration asks for: complete it.")
             if given[name] != shape:
@@ -73,7 +99,7 @@ class Stored:
                     "the configuration that it was written with."
                 )
         for name, shape in given.items():
-            if name not in self.shapes and (name not in self.aliases or shape != self.shapes[self.aliases[name]]):
+            if name not in self.shapes and (name not in self.aliases or shape != self.shape(self.aliases[name])):
                 raise UsageError(f"{of} has {name}, which no adapter knows: remove it, or train without the adapter.")
 
 

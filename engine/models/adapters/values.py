@@ -38,4 +38,4 @@ def library_state(stored: Stored, serial: Mapping[str, Tensor]) -> dict[str, Ten
             target = found.setdefault(run.tensor, value.new_empty(stored.shapes[run.tensor]))
             rows = value[torch.from_numpy(run.rows)]
             target[run.region] = rows.t() if run.transposed else rows
-    return found
+    return {name: tensor.view(stored.shape(name)) for name, tensor in found.items()}

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from engine.data.text import Text
 from engine.errors import UsageError
-from engine.models.architecture import Architecture, check_multiple_of_heads, check_positive
+from engine.models.architecture import Architecture, check_dropout, check_multiple_of_heads, check_positive
 from engine.models.network import Network, Stage
 from engine.models.next_token import NextToken
-from engine.models.operations import INITIAL_STD, Activation, Attention, Linear, Norm, Rotation, Table
-from engine.placement import TRANSPOSED
+from engine.models.operations import INITIAL_STD, VOCABULARY, Activation, Attention, Linear, Norm, Rotation, Table
+from engine.placement import TRANSPOSED, Gaussian
 
 if TYPE_CHECKING:
     from engine.models.serial import SerialModel
@@ -54,8 +54,7 @@ class GPTConfig(Architecture):
             raise UsageError(f"A model's norm is layernorm or rmsnorm, but {self.norm!r} was given.")
         if self.activation not in ("gelu", "gelu_tanh"):
             raise UsageError(f"A model's activation is gelu or gelu_tanh, but {self.activation!r} was given.")
-        if not 0 <= self.dropout < 1:
-            raise UsageError(f"Dropout is a probability from 0 to below 1, but {self.dropout} was given.")
+        check_dropout(self.dropout)
         if self.rotary is not None and (self.rotary % 2 or self.rotary > self.head_size):
             raise UsageError(
                 f"Rotary positions turn pairs of features, but {self.rotary} of a head's {self.head_size} were given: "
@@ -95,7 +94,7 @@ class GPTConfig(Architecture):
     def network(self) -> Network:
         """Initial values are GPT-2's, whose projections onto the residual stream start smaller."""
         h, heads, size, bias = self.hidden, self.heads, self.head_size, self.bias
-        onto_std = INITIAL_STD / sqrt(2 * self.layers)
+        onto = Gaussian(INITIAL_STD / sqrt(2 * self.layers))
         kind, centred = self.norm, self.norm == "layernorm"
         positions = [] if self.rotary else [Table("positions", self.rows_of_positions, h, sharded=False)]
         rotation = [Rotation(heads, heads, size, self.rotary)] if self.rotary else []
@@ -104,13 +103,13 @@ class GPTConfig(Architecture):
             Linear("attention.qkv", 3 * h, h, parts=(h, h, h), bias=bias),
             *rotation,
             Attention(heads, heads, size, by_heads=self.rotary_features not in (0, size)),
-            Linear("attention.out", h, h, TRANSPOSED, bias=bias, std=onto_std),
+            Linear("attention.out", h, h, TRANSPOSED, bias=bias, init=onto),
             Norm("norm2", h, kind, bias=centred, shares_input=self.parallel_residual),
             Linear("feed_forward.fc1", self.wide, h, bias=bias),
             Activation("gelu", self.wide),
-            Linear("feed_forward.fc2", h, self.wide, TRANSPOSED, bias=bias, std=onto_std),
+            Linear("feed_forward.fc2", h, self.wide, TRANSPOSED, bias=bias, init=onto),
         )
-        head = Linear("head", self.vocabulary, h, tied="tokens" if self.tied else None)
+        head = Linear("head", self.vocabulary, h, tied="tokens" if self.tied else None, outputs=VOCABULARY)
         stages = (
             Stage((Table("tokens", self.vocabulary, h), *positions)),
             Stage(block, "blocks", self.layers, recomputed=True),

@@ -7,51 +7,17 @@ grids. Only its dropout comes from the engine, because a mask that can be reprod
 import torch
 from torch import Tensor, nn
 
-from engine.layers.attention import Attention
 from engine.layers.dropout import BatchRows, Dropout
-from engine.layers.elementwise import GELU, AddNorm, Rotate
+from engine.layers.elementwise import AddNorm
 from engine.models.gpt.config import GPTConfig
 from engine.models.rotary import rotation
 from engine.models.serial import SerialModel
+from engine.models.transformer import FeedForward, SelfAttention
 
 
 def _norm(shape: GPTConfig) -> nn.Module:
     kind = nn.LayerNorm if shape.norm == "layernorm" else nn.RMSNorm
     return kind(shape.hidden, eps=shape.norm_eps)
-
-
-class SelfAttention(nn.Module):
-    """Multi-head causal attention [B, S, h] -> [B, S, h]; the fused projection's rows are (3, heads, head size)."""
-
-    def __init__(self, shape: GPTConfig) -> None:
-        super().__init__()
-        self.head_size = shape.head_size
-        self.qkv = nn.Linear(shape.hidden, 3 * shape.hidden, bias=shape.bias)
-        self.rotate = Rotate()
-        self.attend = Attention(causal=True)
-        self.out = nn.Linear(shape.hidden, shape.hidden, bias=shape.bias)
-
-    def forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
-        """The number of heads follows from the width of qkv's output. rotation: see Rotate."""
-        parts = self.qkv(x).unflatten(2, (3, -1, self.head_size)).unbind(2)  # so that their gradients lie as qkv's do
-        q, k, v = (part.transpose(1, 2) for part in parts)
-        if rotation is not None:
-            q, k = self.rotate(q, rotation), self.rotate(k, rotation)
-        return self.out(self.attend(q, k, v))
-
-
-class FeedForward(nn.Module):
-    """[B, S, h] -> wide, 4h unless it is given -> [B, S, h] with GELU between."""
-
-    def __init__(self, shape: GPTConfig) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(shape.hidden, shape.wide, bias=shape.bias)
-        self.gelu = GELU("tanh" if shape.activation == "gelu_tanh" else "none")
-        self.fc2 = nn.Linear(shape.wide, shape.hidden, bias=shape.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Widen, bend, narrow."""
-        return self.fc2(self.gelu(x, self.fc1))
 
 
 class Block(nn.Module):
@@ -60,10 +26,10 @@ class Block(nn.Module):
     def __init__(self, shape: GPTConfig, layer: int) -> None:
         super().__init__()
         self.norm1 = _norm(shape)
-        self.attention = SelfAttention(shape)
+        self.attention = SelfAttention(shape.hidden, shape.head_size, causal=True, bias=shape.bias)
         self.dropout1 = Dropout(shape.dropout, 2 * layer + 1)
         self.norm2 = _norm(shape)
-        self.feed_forward = FeedForward(shape)
+        self.feed_forward = FeedForward(shape.hidden, shape.wide, shape.activation, bias=shape.bias)
         self.dropout2 = Dropout(shape.dropout, 2 * layer + 2)
         self.add_norm = AddNorm()
         self.parallel_residual = shape.parallel_residual

@@ -9,8 +9,8 @@ from engine.errors import UsageError
 from engine.models.architecture import Architecture, check_multiple_of_heads, check_positive
 from engine.models.network import Network, Stage
 from engine.models.next_token import NextToken
-from engine.models.operations import INITIAL_STD, Activation, Attention, Linear, Norm, Rotation, Table
-from engine.placement import TRANSPOSED
+from engine.models.operations import INITIAL_STD, VOCABULARY, Activation, Attention, Linear, Norm, Rotation, Table
+from engine.placement import TRANSPOSED, Gaussian
 
 if TYPE_CHECKING:
     from engine.models.serial import SerialModel
@@ -90,7 +90,7 @@ class LlamaConfig(Architecture):
         """
         h, heads, kv_heads, size, ffn = self.hidden, self.heads, self.kv_heads, self.head_size, self.ffn
         a, k = self.attended, self.keys
-        onto_std = INITIAL_STD / sqrt(2 * self.layers)
+        onto = Gaussian(INITIAL_STD / sqrt(2 * self.layers))
         head_norms = (
             Norm("attention.norm_q", size, "rmsnorm", heads=heads),
             Norm("attention.norm_k", size, "rmsnorm", heads=kv_heads),
@@ -101,13 +101,13 @@ class LlamaConfig(Architecture):
             *(head_norms if self.qk_norm else ()),
             Rotation(heads, kv_heads, size, size),
             Attention(heads, kv_heads, size, by_heads=self.qk_norm),
-            Linear("attention.out", h, a, TRANSPOSED, std=onto_std),
+            Linear("attention.out", h, a, TRANSPOSED, init=onto),
             Norm("norm2", h, "rmsnorm"),
             Linear("feed_forward.gate_up", 2 * ffn, h, parts=(ffn, ffn)),
             Activation("swiglu", ffn),
-            Linear("feed_forward.down", h, ffn, TRANSPOSED, std=onto_std),
+            Linear("feed_forward.down", h, ffn, TRANSPOSED, init=onto),
         )
-        head = Linear("head", self.vocabulary, h, tied="tokens" if self.tied else None)
+        head = Linear("head", self.vocabulary, h, tied="tokens" if self.tied else None, outputs=VOCABULARY)
         stages = (
             Stage((Table("tokens", self.vocabulary, h),)),
             Stage(block, "blocks", self.layers, recomputed=True),

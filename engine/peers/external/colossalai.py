@@ -52,7 +52,7 @@ class ColossalAI:
             **chosen("colossalai", "HybridParallelPlugin", device.type),
         )  # fmt: skip
         self.data_rank = dist.get_rank(plugin.dp_group)
-        with_loss(case.model.vocabulary, plugin.tp_group)
+        with_loss(case.model.outputs, plugin.tp_group)
         self._parts = layout.micro_batches
         self._booster, self._pipeline = Booster(plugin=plugin), layout.pipeline > 1
         model = model.to(device)

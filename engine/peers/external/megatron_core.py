@@ -159,7 +159,7 @@ def _model(case: Case, config: TransformerConfig, device: torch.device) -> GPTMo
         rope = {"position_embedding_type": "rope", "rotary_base": shape.rope_theta}
         rope |= {"rope_scaling": shape.rope_scaling != 1, "rope_scaling_factor": shape.rope_scaling}
     return GPTModel(
-        config, _layers(config, device), vocab_size=shape.vocabulary,
+        config, _layers(config, device), vocab_size=shape.outputs,
         max_sequence_length=shape.sequence, pre_process=parallel_state.is_pipeline_first_stage(),
         post_process=parallel_state.is_pipeline_last_stage(),
         share_embeddings_and_output_weights=bool(shape.ties), **rope,

@@ -68,7 +68,7 @@ class TorchTitan(TrainingStep):
         with torch.device("meta"):
             model = config.build()
         compiler = CompileConfig(**chosen("torchtitan", "CompileConfig", device.type))
-        self._sum = CrossEntropyLoss.Config(global_vocab_size=case.model.vocabulary).build(compile_config=compiler)
+        self._sum = CrossEntropyLoss.Config(global_vocab_size=case.model.outputs).build(compile_config=compiler)
         precision = str(Precision.named(case.precision).compute).removeprefix("torch.")
         options: dict[str, Any] = {
             "parallel_dims": self._dims, "parallelism": parallelism, "compile_config": compiler, "dump_folder": "",
@@ -166,11 +166,11 @@ def _config(shape: LlamaConfig) -> Any:
     ]  # fmt: skip
     table = {"weight": skip_param_init} if shape.tied else ANY
     return Llama3Model.Config(
-        dim=shape.hidden, vocab_size=shape.vocabulary, enable_weight_tying=shape.tied, norm=norm(), layers=layers,
+        dim=shape.hidden, vocab_size=shape.outputs, enable_weight_tying=shape.tied, norm=norm(), layers=layers,
         tok_embeddings=Embedding.Config(
-            num_embeddings=shape.vocabulary, embedding_dim=shape.hidden, param_init=table
+            num_embeddings=shape.outputs, embedding_dim=shape.hidden, param_init=table
         ),
-        lm_head=Linear.Config(in_features=shape.hidden, out_features=shape.vocabulary, param_init=ANY),
+        lm_head=Linear.Config(in_features=shape.hidden, out_features=shape.outputs, param_init=ANY),
     )  # fmt: skip
 
 

@@ -1,0 +1,105 @@
+"""BERT as an Architecture."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from engine.data.text import Text
+from engine.errors import UsageError
+from engine.models.architecture import Architecture, check_dropout, check_multiple_of_heads, check_positive
+from engine.models.masked_token import SEGMENTS, MaskedToken
+from engine.models.network import Network, Stage
+from engine.models.operations import VOCABULARY, Activation, Attention, Linear, Norm, Redistribute, Table
+from engine.placement import TRANSPOSED
+
+if TYPE_CHECKING:
+    from engine.models.serial import SerialModel
+
+
+@dataclass(frozen=True, slots=True)
+class BertConfig(Architecture):
+    """Splits attention heads, the feed-forward's width and the vocabulary over x.
+
+    hidden must be a multiple of heads. ffn: the width of the feed-forward (default 4 * hidden). positions: rows of the
+    table of positions, where there are more than a sequence has.
+    """
+
+    family: ClassVar[str] = "bert"
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    vocabulary: int
+    sequence: int
+    ffn: int | None = None
+    positions: int | None = None
+    dropout: float = 0.0
+    norm_eps: float = 1e-12
+    activation: str = "gelu"
+    nominal: float | None = None
+    source: str = "given by the user"
+
+    def __post_init__(self) -> None:
+        check_positive(self)
+        check_multiple_of_heads(self.hidden, self.heads)
+        check_dropout(self.dropout)
+        if self.rows_of_positions < self.sequence:
+            raise UsageError(
+                f"A sequence of {self.sequence} tokens is longer than the table of {self.positions} positions: use "
+                f"sequences of {self.positions} or fewer."
+            )
+
+    @property
+    def head_size(self) -> int:
+        """Features of a head."""
+        return self.hidden // self.heads
+
+    @property
+    def wide(self) -> int:
+        """The width of the feed-forward."""
+        return self.ffn or 4 * self.hidden
+
+    @property
+    def rows_of_positions(self) -> int:
+        """Rows of the table of positions."""
+        return self.positions or self.sequence
+
+    def network(self) -> Network:
+        """Norms come after the residual sums. Before the logits a product whose result x splits goes back to the
+        stream.
+
+        Initial values are of a normal distribution of standard deviation 0.02 (Devlin et al. cut it off at two).
+        """
+        h, heads = self.hidden, self.heads
+        tables = (
+            Table("tokens", self.vocabulary, h),
+            Table("positions", self.rows_of_positions, h, sharded=False),
+            Table("segments", SEGMENTS, h, sharded=False),
+            Norm("norm", h, "layernorm", bias=True),
+        )
+        block = (
+            Linear("attention.qkv", 3 * h, h, parts=(h, h, h), bias=True),
+            Attention(heads, heads, self.head_size, causal=False),
+            Linear("attention.out", h, h, TRANSPOSED, bias=True),
+            Norm("norm1", h, "layernorm", bias=True),
+            Linear("feed_forward.fc1", self.wide, h, bias=True),
+            Activation("gelu", self.wide),
+            Linear("feed_forward.fc2", h, self.wide, TRANSPOSED, bias=True),
+            Norm("norm2", h, "layernorm", bias=True),
+        )
+        head = (
+            Linear("transform", h, h, bias=True),
+            Activation("gelu", h),
+            Redistribute(h),
+            Norm("head_norm", h, "layernorm", bias=True),
+            Linear("head", self.vocabulary, h, bias=True, tied="tokens", outputs=VOCABULARY),
+        )
+        return Network((Stage(tables), Stage(block, "blocks", self.layers, recomputed=True), Stage(head)))
+
+    @property
+    def task(self) -> MaskedToken:
+        return MaskedToken(Text(self.vocabulary, self.sequence))
+
+    def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
+        from engine.models.bert.model import Bert  # loads torch
+
+        return Bert(self, checkpoint_activations=checkpoint_activations)

@@ -1,0 +1,121 @@
+"""The vision transformer as an Architecture."""
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING, ClassVar
+
+from engine.data.images import CHANNELS, Images
+from engine.errors import UsageError
+from engine.models.architecture import Architecture, check_dropout, check_multiple_of_heads, check_positive
+from engine.models.image_class import ImageClass
+from engine.models.network import Network, Stage
+from engine.models.operations import SMALL, ZERO, Activation, Attention, Linear, Norm, Table
+from engine.placement import TRANSPOSED, Gaussian, Uniform
+
+if TYPE_CHECKING:
+    from engine.models.serial import SerialModel
+
+
+@dataclass(frozen=True, slots=True)
+class ViTConfig(Architecture):
+    """Splits attention heads, the feed-forward's width, a patch's pixels and the classes over x.
+
+    hidden must be a multiple of heads, and image of patch: both are pixels along a side. ffn: the width of the
+    feed-forward (default 4 * hidden). head_std: standard deviation of the head's initial weights.
+    """
+
+    family: ClassVar[str] = "vit"
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    image: int = 224
+    patch: int = 16
+    classes: int = 1000
+    ffn: int | None = None
+    dropout: float = 0.0
+    norm_eps: float = 1e-6
+    activation: str = "gelu"
+    head_std: float = 0.0
+    nominal: float | None = None
+    source: str = "given by the user"
+
+    def __post_init__(self) -> None:
+        check_positive(self)
+        check_multiple_of_heads(self.hidden, self.heads)
+        check_dropout(self.dropout)
+        if self.image % self.patch:
+            raise UsageError(
+                f"An image's side must be a multiple of a patch's, but {self.image} is not a multiple of {self.patch}: "
+                f"{self.patch * (self.image // self.patch + 1)} would be."
+            )
+
+    @property
+    def head_size(self) -> int:
+        """Features of a head."""
+        return self.hidden // self.heads
+
+    @property
+    def wide(self) -> int:
+        """The width of the feed-forward."""
+        return self.ffn or 4 * self.hidden
+
+    @property
+    def patches(self) -> int:
+        """Patches of an image."""
+        return (self.image // self.patch) ** 2
+
+    @property
+    def sequence(self) -> int:  # type: ignore[override]
+        """Tokens of an image: that of its class, and its patches."""
+        return 1 + self.patches
+
+    def network(self) -> Network:
+        """The head reads the class's token alone.
+
+        Initial values are those of Dosovitskiy et al.'s JAX: Glorot's uniform ones for products of blocks, LeCun's
+        normal ones for patches (here not cut off at two standard deviations), and zeros for the head.
+        """
+        h, wide, pixels = self.hidden, self.wide, CHANNELS * self.patch**2
+        square, oblong, bias = _glorot(h, h), _glorot(h, wide), Gaussian(1e-6)
+        patches = Linear("patches", h, pixels, TRANSPOSED, bias=True, init=Gaussian(1 / sqrt(pixels)))
+        tables = (
+            Table("class_token", 1, h, sharded=False, init=ZERO),
+            Table("positions", self.sequence, h, sharded=False, init=SMALL),
+        )
+        block = (
+            Norm("norm1", h, "layernorm", bias=True),
+            Linear("attention.qkv", 3 * h, h, parts=(h, h, h), bias=True, init=square),
+            Attention(self.heads, self.heads, self.head_size, causal=False),
+            Linear("attention.out", h, h, TRANSPOSED, bias=True, init=square),
+            Norm("norm2", h, "layernorm", bias=True),
+            Linear("feed_forward.fc1", wide, h, bias=True, init=oblong, bias_init=bias),
+            Activation("gelu", wide),
+            Linear("feed_forward.fc2", h, wide, TRANSPOSED, bias=True, init=oblong, bias_init=bias),
+        )
+        head = (
+            Norm("norm", h, "layernorm", bias=True),
+            Linear("head", self.classes, h, bias=True, init=Gaussian(self.head_std), outputs="classes"),
+        )
+        return Network(
+            (
+                Stage((patches,), tokens=self.patches),
+                Stage(tables),
+                Stage(block, "blocks", self.layers, recomputed=True),
+                Stage(head, tokens=1),
+            )
+        )
+
+    @property
+    def task(self) -> ImageClass:
+        return ImageClass(Images(self.image, self.classes))
+
+    def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
+        from engine.models.vit.model import ViT  # loads torch
+
+        return ViT(self, checkpoint_activations=checkpoint_activations)
+
+
+def _glorot(n: int, k: int) -> Uniform:
+    """Initial values of a matrix by its two sizes (Glorot and Bengio 2010, Eq. 16)."""
+    return Uniform(sqrt(6 / (n + k)))

@@ -1,0 +1,58 @@
+"""A serial vision transformer in plain PyTorch (Dosovitskiy et al. 2020): patches of an image and a token for its class
+go through pre-norm blocks of attention in all directions. It knows nothing of grids.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from engine.data.images import CHANNELS
+from engine.layers.dropout import BatchRows, Dropout
+from engine.layers.elementwise import AddNorm
+from engine.layers.patches import Patches
+from engine.models.serial import SerialModel
+from engine.models.transformer import FeedForward, SelfAttention
+from engine.models.vit.config import ViTConfig
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + feed_forward(norm(x))."""
+
+    def __init__(self, shape: ViTConfig, layer: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
+        self.attention = SelfAttention(shape.hidden, shape.head_size, causal=False)
+        self.dropout1 = Dropout(shape.dropout, 2 * layer + 1)
+        self.norm2 = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
+        self.feed_forward = FeedForward(shape.hidden, shape.wide, shape.activation)
+        self.dropout2 = Dropout(shape.dropout, 2 * layer + 2)
+        self.add_norm = AddNorm()
+
+    def forward(self, x: Tensor, rows: BatchRows | None) -> Tensor:
+        """[B, S, h] -> [B, S, h]."""
+        x, normed = self.add_norm(x, None, self.norm1)
+        x, normed = self.add_norm(x, self.dropout1(self.attention(normed), rows), self.norm2)
+        return x + self.dropout2(self.feed_forward(normed), rows)
+
+
+class ViT(SerialModel):
+    """Pixels [B, 3, image, image] -> logits [B, classes]."""
+
+    def __init__(self, shape: ViTConfig, *, checkpoint_activations: bool = False) -> None:
+        super().__init__(shape.task, checkpoint_activations=checkpoint_activations)
+        self.patches = Patches(CHANNELS, shape.patch, shape.hidden)
+        self.class_token = nn.Embedding(1, shape.hidden)
+        self.positions = nn.Embedding(shape.sequence, shape.hidden)
+        self.dropout = Dropout(shape.dropout, 0)
+        self.blocks = nn.ModuleList(Block(shape, i) for i in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
+        self.head = nn.Linear(shape.hidden, shape.classes)
+
+    def forward(self, pixels_BCHW: Tensor, rows: BatchRows | None = None) -> Tensor:
+        """Logits of an image's class."""
+        x = self.patches(pixels_BCHW)
+        numbers = torch.arange(x.shape[1] + 1, device=x.device)
+        class_token = self.class_token(numbers[:1]).expand(len(x), -1, -1)
+        x = self.dropout(torch.cat([class_token, x], dim=1) + self.positions(numbers), rows)
+        for block in self.blocks:
+            x = self.run_block(block, x, rows)
+        return self.head(self.norm(x[:, 0]))
