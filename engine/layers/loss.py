@@ -57,7 +57,7 @@ class _SplitCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dloss: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[no-untyped-def]
         logits_MV, highest_M1, sums_M1, columns_M1, held_M1 = ctx.saved_tensors
-        scale = dloss / ctx.divisor
+        scale = (dloss / ctx.divisor).to(sums_M1.dtype)
         by_sum_M1, at_target_M1 = scale / sums_M1, -scale * held_M1
         for rows in _chunks(logits_MV):
             to_gradient(logits_MV[rows], highest_M1[rows], by_sum_M1[rows], columns_M1[rows], at_target_M1[rows])

@@ -26,25 +26,27 @@ from dataclasses import dataclass
 
 from engine.grid import STREAM, Grid
 from engine.models.architecture import Architecture
-from engine.models.operations import Attention
+from engine.models.operations import Attention, Linear
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardFlops:
     """Flops of one forward pass of the whole job.
 
-    blocks: of what activation checkpointing runs once more. rest: of everything else. repeated_over_y: the part of
-    blocks that all Gy ranks run alike, because Algorithm 1 leaves them the same activations.
+    blocks: of what activation checkpointing runs once more. rest: of everything else. of_data: the part of rest whose
+    inputs are data, which have no gradient. repeated_over_y: the part of blocks that all Gy ranks run alike, because
+    Algorithm 1 leaves them the same activations.
     """
 
     blocks: int
     rest: int
+    of_data: int
     repeated_over_y: int
 
 
 def forward_flops(model: Architecture, sequences: int) -> ForwardFlops:
     """The equations above for so many sequences."""
-    blocks = rest = repeated = 0
+    blocks = rest = of_data = repeated = 0
     for stage in model.network().stages:
         times = sequences * stage.repeat
         tokens = stage.tokens or model.sequence
@@ -54,16 +56,17 @@ def forward_flops(model: Architecture, sequences: int) -> ForwardFlops:
             repeated += times * sum(attention.flops(tokens) for attention in stage.of_kind(Attention))
         else:
             rest += flops
-    return ForwardFlops(blocks, rest, repeated)
+            of_data += times * sum(linear.flops(tokens) for linear in stage.of_kind(Linear) if linear.reads_data)
+    return ForwardFlops(blocks, rest, of_data, repeated)
 
 
 def hardware_flops(model: Architecture, sequences: int, *, recompute: bool) -> int:
     """Flops of one step of the whole job. recompute: with the second forward of checkpointed blocks.
 
-    The backward of a product is two products of its size.
+    The backward of a product is two products of its size, and one where its input is data.
     """
     forward = forward_flops(model, sequences)
-    return (4 if recompute else 3) * forward.blocks + 3 * forward.rest
+    return (4 if recompute else 3) * forward.blocks + 3 * forward.rest - forward.of_data
 
 
 def model_flops(model: Architecture, sequences: int) -> int:

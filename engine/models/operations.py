@@ -92,7 +92,7 @@ class Linear(Operation):
 
     split: NORMAL from the residual stream, TRANSPOSED onto it. parts: of n, each of which is split on its own, such as
     query, key and value heads. tied: the table whose weight it has. outputs: what its n are called where they are what
-    the network gives.
+    the network gives. reads_data: whether its input is data, of which no gradient is made.
     """
 
     name: str
@@ -105,6 +105,7 @@ class Linear(Operation):
     bias_init: Initial = ZERO
     tied: str | None = None
     outputs: str | None = None
+    reads_data: bool = False
 
     def placements(self, prefix: str) -> Iterator[Placement]:
         name, parts = f"{prefix}{self.name}", {0: self.parts} if self.parts else {}

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import NormalDist
 from unittest.mock import patch
 
@@ -14,8 +15,8 @@ from engine.grid import Coords, Grid
 from engine.layers.chunk import CHUNK_BYTES
 from engine.layers.hash import mix, mix_bits
 from engine.parallel import initial as module
-from engine.parallel.initial import LARGEST, fill, initial, initial_rows, normal
-from engine.placement import NORMAL, Constant, Gaussian, Placement
+from engine.parallel.initial import LARGEST, fill, initial, initial_rows
+from engine.placement import NORMAL, Constant, Gaussian, Placement, Uniform
 
 WORD = (1 << 32) - 1
 ROWS, COLUMNS = 600, 1000
@@ -62,10 +63,19 @@ def test_values_are_normal_to_their_tails(seed: int) -> None:
 
 def test_the_outermost_values_are_finite_and_the_largest_that_can_come() -> None:
     bits = torch.tensor([-(1 << 31), -(1 << 31) + 255, -1, 0, (1 << 31) - 256, (1 << 31) - 1], dtype=torch.int32)
-    values = normal(bits, 1.0, torch.empty(6))
+    values = module.drawn(bits, Gaussian(1.0), torch.empty(6))
     assert torch.equal(values, -values.flip(0))
     assert LARGEST - 1e-4 < values[-1].item() <= LARGEST
     assert 0 < values[3].item() < 1e-7
+
+
+def test_uniform_values_fill_their_range_evenly_and_never_reach_beyond() -> None:
+    placement = replace(weight(shape=(400, 500), std=1.0), init=Uniform(0.25))
+    values = initial(placement, Grid(), Coords(), 3).double()
+    assert values.abs().max() <= 0.25
+    assert abs(values.mean()) < NEAR * 0.25 / math.sqrt(3 * values.numel())
+    counts = torch.histc(values, 10, -0.25, 0.25)
+    assert ((counts - values.numel() / 10).abs() < NEAR * math.sqrt(values.numel() / 10)).all()
 
 
 PAIRS: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {

@@ -20,8 +20,8 @@ TOLERANCE = 1e-10
 GRIDS = [*factorisations(), Grid(2, 2, 2, 2), Grid(3, 2, 1, 2)]
 SMALL = GPTConfig("small", layers=2, hidden=48, heads=24, vocabulary=96, sequence=6)
 LLAMA = LlamaConfig("llama", layers=2, hidden=96, heads=48, kv_heads=24, ffn=72, vocabulary=96, sequence=6)
-BERT = BertConfig("bert", layers=2, hidden=48, heads=24, vocabulary=96, sequence=6, dropout=0.2)
-VIT = ViTConfig("vit", layers=2, hidden=48, heads=24, image=12, patch=4, classes=24, head_std=0.02, dropout=0.2)
+BERT = BertConfig("bert", layers=2, hidden=48, heads=24, vocabulary=96, sequence=6)
+VIT = ViTConfig("vit", layers=2, hidden=48, heads=24, image=12, patch=4, classes=24, head_std=0.02)
 FAMILIES: dict[str, Architecture] = {"gpt": SMALL, "llama": LLAMA, "bert": BERT, "vit": VIT}
 # Little ahead, few in flight and small buckets, so that every limit is met in a small network.
 EAGER = Overlap(oar=True, ors=True, oag=True, cache=1, data=True, prefetch_depth=3, reduce_window=2, bucket_bytes=1e5)
@@ -31,8 +31,8 @@ CASES = {
     "everything": EVERYTHING,
     "llama-plain": Case(LLAMA, overlap=Overlap()),
     "llama-everything": replace(EVERYTHING, config=replace(LLAMA, tied=True, rope_scaling=8.0)),
-    "bert-everything": replace(EVERYTHING, config=BERT),
-    "vit-everything": replace(EVERYTHING, config=VIT),
+    "bert-everything": replace(EVERYTHING, config=replace(BERT, dropout=0.2)),
+    "vit-everything": replace(EVERYTHING, config=replace(VIT, dropout=0.2)),
 }
 VARIANTS = {
     "no-bias": Case(replace(SMALL, bias=False)),

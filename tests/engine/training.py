@@ -67,9 +67,10 @@ def batch_of_step(case: Case, step: int) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array) for name, array in made.items()}
 
 
-def divisor_of(case: Case, batch: dict[str, Tensor]) -> float:
+def divisor_of(case: Case, batch: dict[str, Tensor]) -> float | Tensor:
     """Over how many things of the global batch the loss is a mean."""
-    return float(case.config.task.valid(batch))
+    valid = case.config.task.valid(batch)
+    return valid.double() if isinstance(valid, Tensor) else valid
 
 
 def train_serial(case: Case) -> Outcome:

@@ -78,7 +78,7 @@ class ViTConfig(Architecture):
         """
         h, wide, pixels = self.hidden, self.wide, CHANNELS * self.patch**2
         square, oblong, bias = _glorot(h, h), _glorot(h, wide), Gaussian(1e-6)
-        patches = Linear("patches", h, pixels, TRANSPOSED, bias=True, init=Gaussian(1 / sqrt(pixels)))
+        patches = Linear("patches", h, pixels, TRANSPOSED, bias=True, init=Gaussian(1 / sqrt(pixels)), reads_data=True)
         tables = (
             Table("class_token", 1, h, sharded=False, init=ZERO),
             Table("positions", self.sequence, h, sharded=False, init=SMALL),
