@@ -81,12 +81,12 @@ class Judge:
         ratios = [one.figure for one in found if one.figure is not None]
         if not ratios:
             return []
-        between = over_jobs(ratios, LOOKS, USUAL)
+        between, words = _over_processes(ratios)
         return [
             self.found(
                 found[-1].name, metrics.ratio_over_jobs(ratios), "", gate.at_most(between, FLAGS_BY),
                 f"at most {FLAGS_BY:.2f} of the step without them{BY_INTERVAL}",
-                f"{_between(between, len(ratios), USUAL)}; the last: {found[-1].sentence}",
+                f"{words}; the last: {found[-1].sentence}",
             )
         ]  # fmt: skip
 
@@ -131,7 +131,7 @@ class Judge:
         worst = max(contests, key=lambda contest: (contest.outcome == outcome, contest.ratio))
         holds = choices.share_that_holds([choices.by_fastest(*timed, looks=looks) for timed in known])
         model, times_s = results[-1].model.name, [tuning.time_s for tuning in tunings]
-        between = over_jobs(times_s, LOOKS, TUNING_USUAL)
+        between, words = _over_processes(times_s, TUNING_USUAL)
         shapes = f"of {len(known)} shapes in a second timing"
         return [
             self.found(
@@ -144,7 +144,7 @@ class Judge:
             ),
             self.found(
                 f"tuning, {model}", median(times_s), "s", gate.at_most(between, TUNED_S),
-                f"at most {TUNED_S:g} s{BY_INTERVAL}", _between(between, len(times_s), TUNING_USUAL),
+                f"at most {TUNED_S:g} s{BY_INTERVAL}", words,
             ),
         ]  # fmt: skip
 
@@ -164,7 +164,7 @@ class Judge:
             ]
         peer = results[-1].comparisons[0].peer
         ratio = peers.paired(measured)
-        between = over_jobs([peers.paired([job]).ratio for job in measured], LOOKS, USUAL)
+        between, words = _over_processes([peers.paired([job]).ratio for job in measured])
         most = STEP_BY[peer]
         ours_s, theirs_s = (
             median(time_s for side in sides for time_s in peers.steps(side))
@@ -174,8 +174,7 @@ class Judge:
         step = self.found(
             f"step by that of {peer}, {model}", ratio.ratio, "", gate.at_most(between, most),
             f"at most {most:.2f}{BY_INTERVAL}",
-            f"{_between(between, len(measured), USUAL)}; {1e3 * ours_s:.1f} ms by {1e3 * theirs_s:.1f} ms; "
-            f"{training.words}",
+            f"{words}; {1e3 * ours_s:.1f} ms by {1e3 * theirs_s:.1f} ms; {training.words}",
         )  # fmt: skip
         if any(job.compiled is False for job in measured):  # slower than need be, which another finding says
             sentence = f"{step.sentence}; ours ran uncompiled"
@@ -258,13 +257,13 @@ class Judge:
         if cut or uncompiled:
             why = "no whole network fits" if cut else "the engine ran uncompiled"
             return _reported(name, 100 * share, "%", f"{sentence}; not judged, as {why}")
-        least, between = MFU, over_jobs([share], LOOKS, USUAL)
+        least, (between, words) = MFU, _over_processes([share])
         if products is not None:
             least = min(MFU, OF_PRODUCTS * metrics.utilisation(products, 1, peak))
             sentence += f"; {metrics.utilisation(rate, 1, products):.0%} of what matrix products reach"
         return self.found(
             name, 100 * share, "%", gate.at_least(between, least), f"at least {least:.1%}{BY_INTERVAL}",
-            f"{sentence}; {_between(between, 1, USUAL)}",
+            f"{sentence}; {words}",
         )  # fmt: skip
 
 
@@ -282,8 +281,10 @@ def _exact(good: bool) -> Outcome:
     return "pass" if good else "fail"
 
 
-def _between(interval: Interval, processes: int, usual: float) -> str:
-    """Words such as: 0.871 to 0.902 over 3 processes."""
-    few = f", of which others are assumed to differ by {usual:.0%}" if processes < 3 else ""
-    over = f"{processes} processes" if processes > 1 else "one process"
-    return f"{interval.low:.3f} to {interval.high:.3f} over {over}{few}"
+def _over_processes(ratios: Sequence[float], usual: float = USUAL) -> tuple[Interval, str]:
+    """The interval of ratios, one a process, and words such as: 0.871 to 0.902 over 3 processes."""
+    interval = over_jobs(ratios, LOOKS, usual)
+    assumed = interval != over_jobs(ratios, LOOKS)
+    others = f", of which others are assumed to differ by {usual:.0%}" if assumed else ""
+    over = f"{len(ratios)} processes" if len(ratios) > 1 else "one process"
+    return interval, f"{interval.low:.3f} to {interval.high:.3f} over {over}{others}"

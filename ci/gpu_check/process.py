@@ -65,7 +65,7 @@ def run(module: Sequence[str], *, log: Path, timeout_s: float, environment: Mapp
         in_time = False
         try:
             in_time = _ends(process.pid, start + timeout_s)
-        finally:  # also where the check itself is told to end
+        finally:  # also where the check itself has to end
             _kill(process)
     code = process.returncode if in_time else None
     return Ended(

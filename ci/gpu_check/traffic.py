@@ -73,6 +73,6 @@ def calls_of_each(ways: Sequence[Callable[[], object]], device: torch.device) ->
 def once_a_step(device: torch.device) -> Iterator[Finding]:
     """Time what a step does with all parameters beside AdamW: the gradients' norm, and casts of masters to bf16."""
     masters = torch.ones(ELEMENTS[device.type], device=device)
-    casts = Casts(Flat([nn.Parameter(masters)]), 0, torch.bfloat16)  # nobody tells it that its copy is fresh
+    casts = Casts(Flat([nn.Parameter(masters)]), 0, torch.bfloat16)  # its copy never counts as fresh
     yield rate("casts to bf16", casts.start_step, masters.numel() * (4 + 2), device)
     yield rate("the gradient's norm", lambda: sum_of_squares([masters]), masters.numel() * 4, device)

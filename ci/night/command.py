@@ -69,9 +69,9 @@ def main(words: Sequence[str]) -> int:
         folder = options.dir.resolve()
         with _locked(folder, name):
             night = NightRun(night_name(), name, folder, time.monotonic() + limit_s, tuple(given))
-            told = run(night, options.node_hours, options.jobs)
+            reported = run(night, options.node_hours, options.jobs)
             report(night)
-        return told.code
+        return reported.code
     except (EngineError, OSError) as error:
         say(str(error))
     except Exception:  # an exit code of 1 would blame the machine

@@ -172,10 +172,10 @@ def nights(folder: Path, began: float) -> tuple[list[str], list[Found]]:
     blamed = []
     for number in range(QUIET_NIGHTS):
         pace.wait_until_calm()
-        told = a_judged(a_night(folder), all_tests)
-        say(f"demo, {time.monotonic() - began:.0f} s: quiet night {number + 1} of {QUIET_NIGHTS}: {told.headline}")
-        if told.alarms:
-            blamed.append(told.night)
+        reported = a_judged(a_night(folder), all_tests)
+        say(f"demo, {time.monotonic() - began:.0f} s: quiet night {number + 1} of {QUIET_NIGHTS}: {reported.headline}")
+        if reported.alarms:
+            blamed.append(reported.night)
     found = []
     for name, fault in FAULTS.items():
         one = Found(fault)
@@ -184,10 +184,10 @@ def nights(folder: Path, began: float) -> tuple[list[str], list[Found]]:
                 one.nights += 1
                 if not fault.busies:
                     pace.wait_until_calm()
-                told = a_judged(a_night(folder, *options), all_tests)
-                new = [raised for raised in told.alarms if raised.verdict.alarm and raised.verdict.alarm.new]
+                reported = a_judged(a_night(folder, *options), all_tests)
+                new = [raised for raised in reported.alarms if raised.verdict.alarm and raised.verdict.alarm.new]
                 one.raised += [(raised.verdict.key.test, raised.sentence) for raised in new]
-                say(f"demo, {time.monotonic() - began:.0f} s: {fault.title}, night {one.nights}: {told.headline}")
+                say(f"demo, {time.monotonic() - began:.0f} s: {fault.title}, night {one.nights}: {reported.headline}")
         found.append(one)
     say(f"The nights have waited {pace.waited_s:.0f} s for a calm machine.")
     report(night)
@@ -211,9 +211,9 @@ def a_judged(night: NightRun, chosen: list[NightlyTest]) -> NightReport:
     """Run one job of each test, run again what looks worse, and judge. Raises RunError."""
     quietly(night, chosen)
     confirm(night, chosen)
-    told = judged(night)
-    keep(night, told)
-    return told
+    reported = judged(night)
+    keep(night, reported)
+    return reported
 
 
 @contextmanager

@@ -56,14 +56,14 @@ def run(night: NightRun, node_hours: float, jobs: int) -> NightReport:
             in_time = night.run(more)
     if not in_time:
         say(OUT_OF_TIME)
-    told = judged(night)
+    reported = judged(night)
     if selection.left_out:
         left_out = f"Left out, as the budget had no room: {', '.join(test.name for test in selection.left_out)}."
-        told = replace(told, remarks=(*told.remarks, left_out))
-    sys.stdout.write(summary.as_text(told))
+        reported = replace(reported, remarks=(*reported.remarks, left_out))
+    sys.stdout.write(summary.as_text(reported))
     sys.stdout.flush()
-    keep(night, told)
-    return told
+    keep(night, reported)
+    return reported
 
 
 def confirm(night: NightRun, chosen: Sequence[NightlyTest], node_hours: float = math.inf) -> bool:
@@ -94,8 +94,8 @@ def judged(night: NightRun) -> NightReport:
     found = history(night.database, night.system)
     if not _of(night, found):
         raise RunError("The night has left no results: ReFrame's own words say why.")
-    (told,) = night_reports(found.until(night.name), references(night.system))
-    return told
+    (reported,) = night_reports(found.until(night.name), references(night.system))
+    return reported
 
 
 def report(night: NightRun) -> None:
@@ -121,20 +121,20 @@ def say(sentence: str) -> None:
     sys.stderr.flush()
 
 
-def keep(night: NightRun, told: NightReport) -> None:
+def keep(night: NightRun, reported: NightReport) -> None:
     """Write the night's summary in each form. If the disk is full it is said, and changes no verdict."""
     try:
-        _write(night, told)
+        _write(night, reported)
     except OSError as error:
         say(f"The summary could not be written: {error}")
 
 
-def _write(night: NightRun, told: NightReport) -> None:
+def _write(night: NightRun, reported: NightReport) -> None:
     for ending, words in (
-        ("txt", summary.as_text(told)),
-        ("md", summary.as_markdown(told)),
-        ("xml", summary.as_junit(told)),
-        ("json", summary.as_json([told])),
+        ("txt", summary.as_text(reported)),
+        ("md", summary.as_markdown(reported)),
+        ("xml", summary.as_junit(reported)),
+        ("json", summary.as_json([reported])),
     ):
         for name in (night.name, "latest"):
             write_text(_folder(night) / f"{name}.{ending}", words)
