@@ -75,7 +75,6 @@ class Frames:
 
     def of(self, runs: pd.DataFrame) -> "Frames":
         """The same frames with these runs only."""
-
         parts = ("iterations", "collectives", "gemm", "modes", "stream", "launches", "rings", "energy")
         kept = {name: (part := getattr(self, name))[part["run"].isin(runs.index)] for name in parts}
         return replace(self, runs=runs, variants=self.variants.of(runs), tunings=self.tunings.of(runs), **kept)

@@ -10,7 +10,7 @@ NIGHTLY = "nightly"
 
 
 class Worth:
-    """How much a night loses without a test of that kind; the least goes first. (ReFrame copies no enum.)"""
+    """How much a night loses without a test of that kind; the least goes first. ReFrame copies no enum."""
 
     NOTHING = 0
     LAUNCHES = 1

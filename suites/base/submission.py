@@ -10,7 +10,7 @@ SUBMITS = {"slurm": "sbatch", "squeue": "sbatch", "lsf": "bsub"}
 
 
 def check_here(system: System, done: str) -> None:
-    """Raise UsageError if no job of the system can be submitted. done: says what for, such as "calibrated"."""
+    """Raise UsageError if no job of the system can be submitted. done: what a job does to it: "calibrated"."""
     if not system.may_be_here():
         raise UsageError(f"{system.name} is {done} on {system.name}, and this machine, {socket.gethostname()}, isn't.")
     for partition in system.partitions:

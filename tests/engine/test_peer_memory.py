@@ -66,7 +66,8 @@ def test_every_peer_has_its_habits() -> None:
 
 def test_what_is_divided_among_ranks_is_what_their_papers_say() -> None:
     """Rajbhandari et al. 2020, Fig. 1: of 7.5 billion parameters 120, 31.4, 16.6 and 1.9 GB on 64 ranks; 16 bytes each,
-    which are 18 where gradients are summed in fp32, as here."""
+    which are 18 where gradients are summed in fp32, as here.
+    """
     model = lookup("gpt-5b")
     case = Case(model, sequences=64, precision="bf16", checkpoint_activations=True)
 
