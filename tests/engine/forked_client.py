@@ -1,6 +1,6 @@
 """The other end of forked_python.py, which loads next to nothing: SOCKET SCRIPT, then the words of `python`.
 
-What isn't a module of the project, or torch's launcher, is left to the Python that runs this.
+What is no file, no module of the project and not torch's launcher is left to the Python that runs this.
 """
 
 import json
@@ -15,7 +15,8 @@ FORKED = ("engine", "gpu_check", "suites.launcher", "torch.distributed.run")
 
 _, where, script, *words = sys.argv
 words = words[words[:1] == ["-u"] :]  # what a job says is seen when it ends
-if words[:1] != ["-m"] or words[1] not in FORKED:
+is_module = words[:1] == ["-m"] and words[1] in FORKED
+if not is_module and not "".join(words[:1]).endswith(".py"):
     os.execv(sys.executable, [sys.executable, *words])
 desk = socket.socket(socket.AF_UNIX)
 desk.connect(where)

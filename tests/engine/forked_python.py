@@ -101,7 +101,7 @@ def _whole(client: socket.socket, size: int) -> bytes:
 
 
 def _life(files: _Files, order: Mapping[str, object]) -> None:
-    """What `python -m MODULE ...` does."""
+    """What `python -m MODULE ...` does, or `python FILE ...`."""
     gc.freeze()
     for target, number in enumerate(files.numbers):
         os.dup2(number, target)
@@ -109,11 +109,15 @@ def _life(files: _Files, order: Mapping[str, object]) -> None:
     os.environ.clear()
     os.environ.update(order["environ"])  # type: ignore[arg-type]
     os.chdir(str(order["folder"]))
-    _, module, *words = order["words"]  # type: ignore[misc]
-    sys.argv = [module, *words]
+    first, *words = order["words"]  # type: ignore[misc]
+    module = words.pop(0) if first == "-m" else ""
+    sys.argv = [module or first, *words]
     if module != "suites.launcher" or "local" in words:  # jobs of other systems run elsewhere
         sys.executable = str(order["python"])
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if module:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(first, run_name="__main__")
     finally:
         atexit._run_exitfuncs()

@@ -259,7 +259,7 @@ def test_two_ranks_meet_by_their_launchers_variables(program: Path, launcher: st
             for r in range(2)
         ],
     }
-    lines = outputs(([sys.executable, str(program)], environ) for environ in environs[launcher])
+    lines = outputs(([str(forked_python()), str(program)], environ) for environ in environs[launcher])
     assert lines == [f"{launcher} 0 0 [1.0, 2.0]", f"{launcher} 1 1 [1.0, 2.0]"]
 
 

@@ -2,19 +2,19 @@
 
 import gzip
 import json
-import os
-import subprocess
-import sys
+import resource
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from engine_command import SMALL, TIMEOUT_S, train
+from engine_command import SMALL, train
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from engine.cli.main import main
 from engine.measure.recorder import Recorder
+from engine.profiling import session
 from engine.profiling.breakdown import AGREEMENT, break_down
 from engine.profiling.names import Region
 from engine.profiling.regions import NamingRecorder, layers_named
@@ -116,32 +116,32 @@ def _off(path: Path, of: str, by: float, wrong: Path) -> Path:
     return wrong
 
 
-def _train_after(code: str, folder: Path) -> str:
-    """One rank whose process has run this first; what it said on stderr."""
-    code = f"import sys; {code}; from engine.cli.main import main; sys.exit(main(sys.argv[1:]))"
+def _train_after(before: Callable[[], object], folder: Path) -> str:
+    """One rank whose process has done this first; what it said on stderr."""
     options = ["--iterations", "3", "--warmup", "1", "--profile", str(folder), "--out", str(folder / "r.json")]
-    environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    done = subprocess.run(
-        [sys.executable, "-c", code, "train", *SMALL, *options],
-        env=environment | {"OMP_NUM_THREADS": "1"},
-        timeout=TIMEOUT_S,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+    codes, said = train(1, *SMALL, *options, before=before)
+    assert codes == [0], said
+    return said[0]
+
+
+def _call_every_trace_large() -> None:
+    session.LARGE_BYTES = 1
+
+
+def _leave_little_room() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
 
 def test_a_large_trace_is_compressed_and_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
     (tmp_path / "rank-0.json").write_text("of an earlier run")
-    _train_after("import engine.profiling.session as s; s.LARGE_BYTES = 1", tmp_path)
+    _train_after(_call_every_trace_large, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"r.json", "rank-0.json.gz"}
     assert json.loads(gzip.decompress((tmp_path / "rank-0.json.gz").read_bytes()))["par4d"]["rank"] == 0
     assert break_down(tmp_path / "rank-0.json.gz").iteration == 2
 
 
 def test_a_trace_that_finds_no_room_is_one_sentence_and_the_result_is_whole(tmp_path: Path) -> None:
-    said = _train_after("import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (100_000, 100_000))", tmp_path)
+    said = _train_after(_leave_little_room, tmp_path)
     (sentence,) = [line for line in said.splitlines() if "--profile" in line]
     assert "can't be written by rank 0 (torch.profiler has not written all of it, as on a full disk)" in sentence
     assert {path.name for path in tmp_path.iterdir()} == {"r.json"}

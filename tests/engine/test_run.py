@@ -80,7 +80,7 @@ def test_a_bare_python_is_one_rank_and_auto_finds_its_grid(tmp_path: Path) -> No
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     out = tmp_path / "r.json"
     options = ["--iterations", "2", "--warmup", "1", "--overlap", "oar,oag", "--prefetch-depth", "7", "--out", str(out)]
-    command = [sys.executable, "-m", "engine", "train", *SMALL, *options]
+    command = [str(forked_python()), "-m", "engine", "train", *SMALL, *options]
     subprocess.run(command, check=True, timeout=TIMEOUT_S, env=environment, capture_output=True)
     assert read(out).grid == "1x1x1x1"
     assert read(out).collectives == ()
@@ -157,7 +157,7 @@ def test_a_device_that_is_not_there_is_told_by_the_result_too(tmp_path: Path) ->
 
 def test_a_terminal_gets_one_line_that_renews_itself(tmp_path: Path) -> None:
     here, there = os.openpty()
-    command = [sys.executable, "-m", "engine", "train", *SMALL, "--iterations", "3", "--warmup", "1"]
+    command = [str(forked_python()), "-m", "engine", "train", *SMALL, "--iterations", "3", "--warmup", "1"]
     done = subprocess.run([*command, "--out", str(tmp_path / "r.json")], stderr=there, timeout=TIMEOUT_S, check=True)
     assert done.returncode == 0
     os.close(there)

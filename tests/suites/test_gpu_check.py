@@ -93,9 +93,8 @@ def _module(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> str:
     return "part"
 
 
-WRITES = "import sys; from pathlib import Path; from engine.result.gpu_check import *\n" + (
-    "write_findings([Finding(name='first', status='pass')], Path(sys.argv[1]))\n"
-)
+WRITES = """import sys; open(sys.argv[1], 'w').write('[{"name": "first", "status": "pass"}]')\n"""
+"""A part that finds one thing. It loads nothing, and is there at once."""
 
 
 def _carried_out(folder: Path, words: tuple[str, ...], *, least_s: float = 20, minutes: float = 9) -> list[Finding]:
@@ -135,10 +134,9 @@ def test_a_part_that_finds_nothing_or_nonsense_fails(tmp_path: Path, monkeypatch
 def test_the_tuners_cache_begins_empty_and_what_inductor_compiled_for_the_user_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = ("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR")
-    code = "import os, sys; from pathlib import Path; from engine.result.gpu_check import *\n" + (
-        f"sentence = '|'.join(os.environ[name] for name in {told})\n"
-        "write_findings([Finding(name='it', status='told', sentence=sentence)], Path(sys.argv[1]))\n"
+    folders = ("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR")
+    code = f"import json, os, sys; sentence = '|'.join(os.environ[name] for name in {folders})\n" + (
+        "json.dump([{'name': 'it', 'status': 'told', 'sentence': sentence}], open(sys.argv[1], 'w'))\n"
     )
     cache = tmp_path / "gpu-parts" / "cache"
     (cache / "of a run before").mkdir(parents=True)
@@ -169,9 +167,9 @@ def test_what_is_ended_with_the_time_of_all_checks_is_not_run_and_keeps_what_was
     first, found = Session("cuda", tmp_path / "gpu.json", 6 / 60).carry_out([check], THERE).findings
     assert (first.name, first.status, found.status) == ("first", "pass", "not run")
     assert found.sentence.startswith("Out of time: it was ended after")
-    again = f"import os; {WRITES}threading.Event().wait() if len(sys.argv[1]) > {{}} else None"
     shortest = len(str(tmp_path / "gpu-parts" / "varies.json"))
-    words = (_module(tmp_path, monkeypatch, "import threading; " + again.format(shortest)),)
+    again = f"import threading; {WRITES}threading.Event().wait() if len(sys.argv[1]) > {shortest} else None"
+    words = (_module(tmp_path, monkeypatch, again),)
     undecided = Check("varies", words, lambda outs: [Finding(name="it", status="undecided")], 5, repeats=True)
     monkeypatch.setattr(budget, "PATIENCE", 0.0)
     (found,) = Session("cuda", tmp_path / "gpu.json", 8 / 60).carry_out([undecided], THERE).findings
@@ -257,6 +255,14 @@ def test_a_contest_7_percent_slower_than_its_limit_fails_and_one_process_decides
         step = _contest(by * most, noise=(1.0,))[0]
         assert step.status == status
         assert "over one process, of which others are assumed to differ by 1%" in step.sentence
+
+
+def test_two_processes_are_assumed_to_differ_only_as_long_as_their_own_ratios_say_no_more() -> None:
+    """Two of 20 % are judged by their own spread, and so are three that differ by nothing to speak of."""
+    alike, apart, three = (_contest(0.5, noise=noise)[0] for noise in ((0.999, 1.001), (0.9, 1.1), (0.999, 1.0, 1.001)))
+    assert "over 2 processes, of which others are assumed to differ by 1%; " in alike.sentence
+    assert "over 2 processes; " in apart.sentence
+    assert "over 3 processes; " in three.sentence
 
 
 def test_only_where_micro_batches_add_up_may_memory_be_more_and_by_what_their_sums_are_wider() -> None:
