@@ -6,6 +6,7 @@ import torch
 
 from engine.layers.compiled import REMEDY, disabled, why_not
 from engine.result.gpu_check import Finding
+from gpu_check.findings import passes_if, reported
 
 NAME = "compiler"
 
@@ -13,14 +14,12 @@ NAME = "compiler"
 def compiler(device: torch.device) -> Finding:
     """It fails on a GPU for which nothing can be compiled, which the engine survives but not its speed."""
     if device.type != "cuda":
-        return Finding(name=NAME, status="told", sentence="processors run the functions as they are written")
+        return reported(NAME, "processors run the functions as they are written")
     if disabled():
         sentence = "TORCH_COMPILE_DISABLE=1 has all functions run as they are written: unset it to have them compiled"
-        return Finding(name=NAME, status="told", sentence=sentence)
+        return reported(NAME, sentence)
     start = time.monotonic()
     why = why_not(device)
     sentence = "with nothing kept from before" if why is None else f"{why}. {REMEDY}"
-    return Finding(
-        name=NAME, status="pass" if why is None else "fail", figure=time.monotonic() - start, unit="s",
-        want="compiles the least of functions", sentence=sentence,
-    )  # fmt: skip
+    took_s, want = time.monotonic() - start, "compiles the least of functions"
+    return passes_if(why is None, NAME, want, sentence, figure=took_s, unit="s")

@@ -15,6 +15,7 @@ from engine.training.ablation import AblationPlan, Turns
 from engine.training.config import OptimConfig
 from engine.training.trainer import Measurements, Trainer
 from engine.training.turns import take_turns
+from gpu_check.findings import reported
 from gpu_check.sizes import ONE_RANK
 
 TURNS = {"cpu": Turns(rounds=3, steps=1, warmup=1), "cuda": Turns(rounds=6, steps=3, warmup=3)}
@@ -38,9 +39,5 @@ def cost(device: torch.device) -> Finding:
     none, full = take_turns(trainer, ablation, Measurements(), began=time.monotonic())
     assert full.over_none is not None
     ratio = full.over_none
-    return Finding(
-        name="all overlap flags on one rank",
-        status="told",
-        figure=ratio.ratio,
-        sentence=f"{ratio}, {none.time_per_iteration_s * 1e3:.2f} ms a step of {chosen.words} without",
-    )
+    sentence = f"{ratio}, {none.time_per_iteration_s * 1e3:.2f} ms a step of {chosen.words} without"
+    return reported("all overlap flags on one rank", sentence, ratio.ratio)

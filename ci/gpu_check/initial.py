@@ -10,6 +10,7 @@ from engine.grid import Grid
 from engine.parallel.initial import fill
 from engine.placement import NORMAL, Gaussian, Placement
 from engine.result.gpu_check import Finding
+from gpu_check.findings import passes_if, reported
 
 ROWS, COLUMNS, EPS = 1 << 10, 1 << 11, 4.0
 SHAPE = {"cpu": (1 << 10, 1 << 11), "cuda": (1 << 14, 1 << 14)}
@@ -21,13 +22,8 @@ def initial_values(device: torch.device) -> Iterator[Finding]:
     yield _right(device)
     timed = Placement("weight", SHAPE[device.type], NORMAL, True, Gaussian(0.02))
     drawing = draw(timed, Grid(), device)
-    yield Finding(
-        name="rate of initial values",
-        status="told",
-        figure=drawing.elements / median(drawing.drawn_s),
-        unit="elements/s",
-        sentence=str(drawing),
-    )
+    rate = drawing.elements / median(drawing.drawn_s)
+    yield reported("rate of initial values", str(drawing), rate, "elements/s")
 
 
 def _right(device: torch.device) -> Finding:
@@ -37,11 +33,5 @@ def _right(device: torch.device) -> Finding:
     found = fill(torch.empty(ROWS, COLUMNS, device=device), whole, begin, 3).cpu().double()
     exact = fill(torch.empty(ROWS, COLUMNS, dtype=torch.float64), whole, begin, 3)
     worst = float(((found - exact) / exact).abs().nan_to_num(torch.inf).max()) / torch.finfo(torch.float32).eps
-    return Finding(
-        name="initial values",
-        status="pass" if worst <= EPS else "fail",
-        figure=worst,
-        unit="eps",
-        want=f"at most {EPS:g} from the processor's in float64",
-        sentence=f"{ROWS * COLUMNS:,} values",
-    )
+    want = f"at most {EPS:g} from the processor's in float64"
+    return passes_if(worst <= EPS, "initial values", want, f"{ROWS * COLUMNS:,} values", figure=worst, unit="eps")

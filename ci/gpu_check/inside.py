@@ -1,8 +1,9 @@
 """The parts of the check that need torch, each in a process of its own, which writes what it finds as it goes."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from engine.files import write_text
@@ -22,10 +23,10 @@ def main(part: str, device: str, file: str) -> int:
     if part == "look":
         write_text(out, json.dumps(look(target)))
         return 0
-    findings: list[Finding] = []
-    for finding in PARTS[part](target):
-        findings.append(finding)
-        write_findings(findings, out)
+    found: list[Finding] = []
+    for finding in findings(part, target):
+        found.append(finding)
+        write_findings(found, out)
     return 0
 
 
@@ -53,74 +54,20 @@ def look(device: "torch.device") -> dict[str, object]:
     }
 
 
-def parity(device: "torch.device") -> Iterator[Finding]:
-    """Check whether anything can be compiled, then each layer and a training step, in fp32 without TF32 and in bf16."""
-    from engine.measure.gemm import full_precision
-    from gpu_check.compiler import compiler
-    from gpu_check.initial import initial_values
-    from gpu_check.layers import dropout, layers
-    from gpu_check.steps import steps
-
-    yield compiler(device)
-    with full_precision():
-        yield dropout(device)
-        yield from initial_values(device)
-        for name in ("fp32", "bf16"):
-            yield from layers(device, name)
-            yield from steps(device, name)
+def findings(part: str, device: "torch.device") -> Iterator[Finding]:
+    """Load what a part consists of, and give what that finds, one after the other."""
+    for place in PARTS[part]:
+        found: Finding | Iterator[Finding] = resolve_name(f"gpu_check.{place}")(device)
+        yield from [found] if isinstance(found, Finding) else found
 
 
-def streams(device: "torch.device") -> Iterator[Finding]:
-    """Check collectives on their lanes, and two ranks."""
-    from gpu_check.streams import lanes, two_ranks
-
-    yield lanes(device)
-    yield from two_ranks(device)
-
-
-def flags(device: "torch.device") -> Iterator[Finding]:
-    """Time what all flags cost where there is nothing to hide."""
-    from gpu_check.flags import cost
-
-    yield cost(device)
-
-
-def kernels(device: "torch.device") -> Iterator[Finding]:
-    """Check attention's kernel and the compiled functions, and time how fast elementwise parts move memory."""
-    from gpu_check.kernels import kernels
-    from gpu_check.traffic import once_a_step
-
-    yield from kernels(device)
-    yield from once_a_step(device)
-
-
-def network(device: "torch.device") -> Iterator[Finding]:
-    """Check that NCCL names its network."""
-    from gpu_check.network import network
-
-    yield network(device)
-
-
-def lost(device: "torch.device") -> Iterator[Finding]:
-    """Kill a rank, and check that the other one ends."""
-    from gpu_check.lost import lost_rank
-
-    yield lost_rank(device)
-
-
-def steady(device: "torch.device") -> Iterator[Finding]:
-    """Check a training once it has warmed up."""
-    from gpu_check.steady import steady
-
-    yield from steady(device)
-
-
-PARTS: dict[str, Callable[["torch.device"], Iterator[Finding]]] = {
-    "parity": parity,
-    "streams": streams,
-    "network": network,
-    "lost": lost,
-    "kernels": kernels,
-    "steady": steady,
-    "flags": flags,
+PARTS = {
+    "parity": ("parity:parity",),
+    "streams": ("streams:lanes", "streams:two_ranks"),
+    "network": ("network:network",),
+    "lost": ("lost:lost_rank",),
+    "kernels": ("kernels:kernels", "traffic:once_a_step"),
+    "steady": ("steady:steady",),
+    "flags": ("flags:cost",),
 }
+"""Each part's modules and functions, which are loaded with torch, in its own process only."""

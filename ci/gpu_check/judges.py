@@ -19,6 +19,7 @@ from engine.result.gate import Outcome
 from engine.result.gpu_check import Finding, read_findings
 from engine.result.interval import Interval, over_jobs
 from gpu_check import profiled
+from gpu_check.findings import reported
 from gpu_check.sizes import Training
 
 MFU, OF_PRODUCTS = 0.55, 2 / 3
@@ -97,7 +98,7 @@ class Judge:
         rate, peak = best.flops_per_s or 0.0, self.peaks.get(result.dtype)
         share = f", {metrics.utilisation(rate, 1, peak):.0%} of the advertised peak" if peak else ""
         sentence = f"best at {best.size} x {best.size}{share}"
-        return [_reported(f"matrix products in {result.dtype}", rate / 1e12, "Tflop/s", sentence)]
+        return [reported(f"matrix products in {result.dtype}", sentence, rate / 1e12, "Tflop/s")]
 
     def memory(self, outs: Sequence[Path]) -> list[Finding]:
         """The memory bandwidth that STREAM's triad reaches."""
@@ -107,13 +108,13 @@ class Judge:
         known = self.bytes_per_s
         share = f"{metrics.of_advertised_bandwidth(rate, known):.0%} of the advertised; " if known else ""
         sentence = f"{share}triad of arrays of {stream.array_bytes:,} bytes"
-        return [_reported("memory bandwidth", rate / 1e9, RATE, sentence)]
+        return [reported("memory bandwidth", sentence, rate / 1e9, RATE)]
 
     def latency(self, outs: Sequence[Path]) -> list[Finding]:
         """What launching a tiny operator costs the host."""
         times = {launch.name: launch.median_s * 1e6 for launch in schema.read(outs[-1]).launches}
         others = ", ".join(f"{name} {time:.1f} µs" for name, time in times.items() if name != "dispatch")
-        return [_reported("launch of a tiny operator", times["dispatch"], "µs", others)]
+        return [reported("launch of a tiny operator", others, times["dispatch"], "µs")]
 
     def matmul(self, outs: Sequence[Path]) -> list[Finding]:
         """Judge the tuner's choices by a second timing in the rounds of all processes, and the time of tuning."""
@@ -200,8 +201,8 @@ class Judge:
         sentence = f"{tokens:,.0f} tokens/s, {rate / 1e12:.3g} Tflop/s of {training.words}"
         shares = [speed.mfu for speed in speeds if speed.mfu is not None]
         if shares:
-            return _reported(f"MFU beside plain, {model}", 100 * metrics.ratio_over_jobs(shares), "%", sentence)
-        return _reported(f"rate beside plain, {model}", rate / 1e12, "Tflop/s", sentence)
+            return reported(f"MFU beside plain, {model}", sentence, 100 * metrics.ratio_over_jobs(shares), "%")
+        return reported(f"rate beside plain, {model}", sentence, rate / 1e12, "Tflop/s")
 
     def _planned(self, taken: float, training: Training, model: str) -> Finding:
         planned = training.needs.total
@@ -251,12 +252,12 @@ class Judge:
         model, sentence = training.choice.resolve().name, profiled.words(result)
         if peak is None:
             why = "; no advertised peak is known, so --peak-flops has to say it" * self.on_gpu
-            return _reported(f"rate alone, {model}", rate / 1e12, "Tflop/s", sentence + why)
+            return reported(f"rate alone, {model}", sentence + why, rate / 1e12, "Tflop/s")
         name, share = f"MFU alone, {model}", metrics.utilisation(rate, 1, peak)
         cut, uncompiled = training.choice.layers is not None, result.config.get("compiled") is False
         if cut or uncompiled:
             why = "no whole network fits" if cut else "the engine ran uncompiled"
-            return _reported(name, 100 * share, "%", f"{sentence}; not judged, as {why}")
+            return reported(name, f"{sentence}; not judged, as {why}", 100 * share, "%")
         least, (between, words) = MFU, _over_processes([share])
         if products is not None:
             least = min(MFU, OF_PRODUCTS * metrics.utilisation(products, 1, peak))
@@ -270,10 +271,6 @@ class Judge:
 def _best(result: schema.Result) -> GemmPoint:
     """The point of the best size."""
     return max((point for point in result.gemm if point.flops_per_s is not None), key=lambda p: p.flops_per_s or 0.0)
-
-
-def _reported(name: str, figure: float, unit: str, sentence: str) -> Finding:
-    return Finding(name=name, status="told", figure=figure, unit=unit, sentence=sentence)
 
 
 def _exact(good: bool) -> Outcome:

@@ -17,6 +17,7 @@ from engine.result.interval import over_rounds
 from engine.training.optim import Rule, adamw
 from gpu_check import native
 from gpu_check.compiler import compiler
+from gpu_check.findings import passes_if
 from gpu_check.traffic import ROUNDS, InTurn, calls_of_each, rate, sets
 
 HEADS, SEQUENCE, HEAD_SIZES = 16, 2048, (64, 80, 128)
@@ -151,21 +152,14 @@ def _attention(size: int, device: torch.device, *, grouped: bool) -> Finding:
     kv_heads = HEADS // 4 if grouped else HEADS
     taken = attention.backend(HEADS, kv_heads, size, SEQUENCE, torch.bfloat16, device)
     fused = taken not in (None, attention.Backend.MATH)
-    return Finding(
-        name=f"attention of heads of {size}{', grouped' if grouped else ''}",
-        status="pass" if fused else "fail",
-        want="a kernel that keeps no scores",
-        sentence=str(taken or "PyTorch has none"),
-    )
+    name = f"attention of heads of {size}{', grouped' if grouped else ''}"
+    return passes_if(fused, name, "a kernel that keeps no scores", str(taken or "PyTorch has none"))
 
 
 def _right(name: str, case: Call) -> Finding:
     ours, exact = given_as(case.given), given_as(case.given, torch.float64)
     worst = worst_error(case.function(*ours), case.function.plain(*exact), ours, exact) / case.roundings
-    return Finding(
-        name=f"{name}, compiled", status="pass" if worst <= 1 else "fail", figure=worst,
-        want="at most 1, of what roundings explain",
-    )  # fmt: skip
+    return passes_if(worst <= 1, f"{name}, compiled", "at most 1, of what roundings explain", figure=worst)
 
 
 def _faster(name: str, case: Call, device: torch.device) -> Finding:

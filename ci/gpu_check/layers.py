@@ -34,6 +34,7 @@ from engine.placement import NORMAL, Gaussian, Placement
 from engine.precision import Precision, at_least_fp32
 from engine.result.gpu_check import Finding
 from gpu_check import rounding
+from gpu_check.findings import passes_if, reported
 from gpu_check.rounding import error, times_as_far
 
 BOUND = 64 * 2.0**-23
@@ -235,19 +236,14 @@ def layers(device: torch.device, name: str) -> Iterator[Finding]:
     if precision.compute != precision.master:
         way = widening(precision.compute, precision.master, device)
         how = "after the product, which rounds them" if way is None else f"by {way}"
-        yield Finding(name=f"weight gradients, {name}", status="told", sentence=f"summed in fp32 {how}")
+        yield reported(f"weight gradients, {name}", f"summed in fp32 {how}")
 
 
 def _by_bound(run: Sequence[Compared]) -> Finding:
     pairs = [pair for one in run for pair in zip(one.ours, one.exact, strict=True)]
     worst = max(error(ours, exact) for ours, exact in pairs)
-    return Finding(
-        name="",
-        status="pass" if worst <= BOUND else "fail",
-        figure=worst,
-        want=f"at most {BOUND:.2g} from float64",
-        sentence=f"{len(pairs)} results and gradients",
-    )
+    want = f"at most {BOUND:.2g} from float64"
+    return passes_if(worst <= BOUND, "", want, f"{len(pairs)} results and gradients", figure=worst)
 
 
 def _by_plain(runs: Sequence[Sequence[Compared]]) -> Finding:
@@ -271,11 +267,5 @@ def dropout(device: torch.device) -> Finding:
         return keep_mask(rows, 2, POSITIONS, range(IN), 0.1).cpu()
 
     wrong = int((mask(device) != mask(torch.device("cpu"))).sum())
-    return Finding(
-        name="dropout mask",
-        status="fail" if wrong else "pass",
-        figure=wrong,
-        unit="elements",
-        want="none differs from the processor's",
-        sentence=f"of {8 * POSITIONS * IN}",
-    )
+    want, of = "none differs from the processor's", f"of {8 * POSITIONS * IN}"
+    return passes_if(not wrong, "dropout mask", want, of, figure=wrong, unit="elements")

@@ -19,6 +19,7 @@ from engine.comm.shared_memory import SWITCH
 from engine.errors import EngineError, RunError
 from engine.result import schema
 from engine.result.gpu_check import Finding
+from gpu_check.findings import passes_if, reported
 
 NAME = "a rank that is killed"
 TIMEOUT_S = 20.0
@@ -48,7 +49,7 @@ def lost_rank(device: torch.device) -> Finding:
     """Kill a rank on the second card, or on a processor."""
     cards = torch.cuda.device_count() if device.type == "cuda" else 2
     if cards < 2:
-        return Finding(name=NAME, status="told", sentence="not run: it takes two GPUs, and this machine shows one")
+        return reported(NAME, "not run: it takes two GPUs, and this machine shows one")
     with tempfile.TemporaryDirectory() as folder:
         return judged(_left(device.type, Path(folder) / "result.json"))
 
@@ -58,14 +59,9 @@ def judged(left: Left) -> Finding:
     ended = left.code is not None and left.seconds <= TIMEOUT_S + LEAVE_S
     good = ended and left.code == 1 and left.status == "failed" and LOST.match(left.reason) is not None
     how = f"ended with exit code {left.code}" if left.code is not None else "did not end and was killed"
-    return Finding(
-        name=NAME,
-        status="pass" if good else "fail",
-        figure=left.seconds,
-        unit="s",
-        want=f"the other ends within the time-out of {TIMEOUT_S:g} s, and its result names the lost one",
-        sentence=f"the other {how}; its result: {left.status}, {left.reason or 'without a reason'}",
-    )
+    want = f"the other ends within the time-out of {TIMEOUT_S:g} s, and its result names the lost one"
+    sentence = f"the other {how}; its result: {left.status}, {left.reason or 'without a reason'}"
+    return passes_if(good, NAME, want, sentence, figure=left.seconds, unit="s")
 
 
 def _left(device_type: str, out: Path) -> Left:

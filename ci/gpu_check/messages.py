@@ -13,6 +13,7 @@ from engine.comm.funnel import Comm, Handle
 from engine.grid import REPLICATING, Grid
 from engine.measure.clock import HostClock
 from engine.result.gpu_check import Finding
+from gpu_check.findings import passes_if, reported
 from gpu_check.pair import Pair
 from gpu_check.staged import keep_busy
 
@@ -27,14 +28,8 @@ def messages(pair: Pair) -> Iterator[Finding]:
     """Give findings, on the first rank only."""
     comm = pair.comm(GRID)
     wrong = int(comm.everyone(_wrong(comm)).sum())
-    arrived = Finding(
-        name="messages between two ranks",
-        status="fail" if wrong else "pass",
-        figure=wrong,
-        unit="numbers",
-        want="none is wrong",
-        sentence=f"{EXCHANGES} times {MESSAGES} of {NUMBERS:,} numbers each way at once, {pair.words}",
-    )
+    sent = f"{EXCHANGES} times {MESSAGES} of {NUMBERS:,} numbers each way at once, {pair.words}"
+    arrived = passes_if(not wrong, "messages between two ranks", "none is wrong", sent, figure=wrong, unit="numbers")
     speed = _speed(pair, comm)
     if pair.rank == 0:
         yield from (arrived, speed)
@@ -76,7 +71,7 @@ def _exchange(comm: Comm, sent: Sequence[Tensor], arriving: Sequence[Tensor]) ->
 def _speed(pair: Pair, comm: Comm) -> Finding:
     name = "messages both ways at once, each"
     if pair.device.type == "cuda" and not pair.own_card:
-        return Finding(name=name, status="told", sentence="not run: NCCL wants a card for each of two ranks")
+        return reported(name, "not run: NCCL wants a card for each of two ranks")
     elements, edge = SIZES[pair.device.type]
     sent, arriving = (torch.zeros(elements, dtype=torch.bfloat16, device=pair.device) for _ in range(2))
     factor = torch.randn(edge, edge, device=pair.device).bfloat16()
@@ -106,8 +101,8 @@ def _speed(pair: Pair, comm: Comm) -> Finding:
     alone_s, products_s, both_s = (median(of) for of in zip(*taken, strict=True))
     hidden = max(0.0, alone_s + products_s - both_s) / min(alone_s, products_s)
     slowest_s = max(alone for alone, *_ in taken)
-    return Finding(
-        name=name, status="told", figure=sent.nbytes / alone_s / 1e9, unit="GB/s",
-        sentence=f"{sent.nbytes / 1e6:.1f} MB in {alone_s * 1e3:.2f} ms (at most {slowest_s * 1e3:.2f}); with matrix "
-        f"products of {products_s * 1e3:.2f} ms in {both_s * 1e3:.2f} ms, so that {hidden:.0%} is hidden; {pair.words}",
-    )  # fmt: skip
+    sentence = (
+        f"{sent.nbytes / 1e6:.1f} MB in {alone_s * 1e3:.2f} ms (at most {slowest_s * 1e3:.2f}); with matrix "
+        f"products of {products_s * 1e3:.2f} ms in {both_s * 1e3:.2f} ms, so that {hidden:.0%} is hidden; {pair.words}"
+    )
+    return reported(name, sentence, sent.nbytes / alone_s / 1e9, "GB/s")

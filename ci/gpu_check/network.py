@@ -14,6 +14,7 @@ from engine.comm.launch import Launch, init_process_group
 from engine.comm.transport import Heard, backend_of, listen
 from engine.errors import RunError
 from engine.result.gpu_check import Finding
+from gpu_check.findings import passes_if
 from gpu_check.pair import received
 
 LIMIT = timedelta(seconds=30)
@@ -41,12 +42,9 @@ def judged(backend: str, heard: Sequence[Heard]) -> Finding:
     }
     named = ", ".join(f"{what} {value}" for what, value in known.items() if value)
     ranks = f"by the log of {len(heard)} {'rank' if len(heard) == 1 else 'ranks'}"
-    return Finding(
-        name=f"network of {backend}",
-        status="pass" if unread is None else "fail",
-        want="the log tells the version and the network" if backend == "nccl" else "it is known",
-        sentence=f"{named}, {ranks}" if unread is None else f"{unread[0].upper()}{unread[1:]}; {named}, {ranks}",
-    )
+    want = "the log tells the version and the network" if backend == "nccl" else "it is known"
+    failed = "" if unread is None else f"{unread[0].upper()}{unread[1:]}; "
+    return passes_if(unread is None, f"network of {backend}", want, f"{failed}{named}, {ranks}")
 
 
 def _heard(device_type: str, ranks: int) -> list[Heard]:

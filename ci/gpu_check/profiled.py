@@ -5,6 +5,7 @@ from engine.result.energy import ComponentEnergy
 from engine.result.gpu_check import Finding
 from engine.result.profile import TraceBreakdown
 from engine.result.schema import Result
+from gpu_check.findings import reported
 
 LONGEST, LETTERS = 10, 50
 OWN = ("device", "processor")
@@ -31,10 +32,10 @@ def longest(found: TraceBreakdown, model: str) -> list[Finding]:
     """The ten kernels (on a processor operators) that take most of the trace's last step, all calls of one together."""
     what = "operator" if found.device == "cpu" else "kernel"
     return [
-        Finding(
-            name=f"{what} {place} of a step, {_cut(one.name)}", status="told",
-            figure=100 * metrics.share_of_step(one.time_s, found.step_s), unit="%",
-            sentence=f"{1e3 * one.time_s:.2f} of {1e3 * found.step_s:.2f} ms in {one.calls} calls, {model}",
+        reported(
+            f"{what} {place} of a step, {_cut(one.name)}",
+            f"{1e3 * one.time_s:.2f} of {1e3 * found.step_s:.2f} ms in {one.calls} calls, {model}",
+            100 * metrics.share_of_step(one.time_s, found.step_s), "%",
         )
         for place, one in enumerate(found.operations[:LONGEST], 1)
     ]  # fmt: skip
@@ -49,9 +50,8 @@ def energy(result: Result, model: str) -> Finding:
     if measured is None or known is None or not known.tokens_per_joule:
         whole = measured.unmeasured if measured is not None else None
         why = next((one.unmeasured for one in asked if one.unmeasured), None) or whole or "no counter was found"
-        return Finding(name=name, status="told", sentence=f"not measured: {why}")
-    sentence = _counted(known, measured.iterations)
-    return Finding(name=name, status="told", figure=1 / known.tokens_per_joule, unit="J", sentence=sentence)
+        return reported(name, f"not measured: {why}")
+    return reported(name, _counted(known, measured.iterations), 1 / known.tokens_per_joule, "J")
 
 
 def _counted(known: ComponentEnergy, iterations: int) -> str:

@@ -18,6 +18,7 @@ from engine.result.gpu_check import Finding
 from engine.result.metrics import relative_difference
 from engine.training.config import OptimConfig
 from gpu_check import rounding
+from gpu_check.findings import passes_if
 from gpu_check.pair import Pair
 from gpu_check.steps import SerialTraining, exact, judged, plain, step_result
 from gpu_check.ways import IN_FP32, USUAL
@@ -65,10 +66,6 @@ def _by_bound(what: str, found: Sequence[Values], wanted: Sequence[Values], pair
     worst = max(
         relative_difference(*of) for pairs in zip(found, wanted, strict=True) for of in zip(*pairs, strict=True)
     )
-    return Finding(
-        name=what,
-        status="pass" if worst <= BOUND else "fail",
-        figure=worst,
-        want=f"at most {BOUND:g} from the serial model",
-        sentence=f"losses and gradient norms of {STEPS} steps in float64, {pair.words}",
-    )
+    want = f"at most {BOUND:g} from the serial model"
+    sentence = f"losses and gradient norms of {STEPS} steps in float64, {pair.words}"
+    return passes_if(worst <= BOUND, what, want, sentence, figure=worst)

@@ -16,6 +16,7 @@ from engine.peers.comparison import Case
 from engine.peers.ours import trainer
 from engine.result.gpu_check import Finding
 from engine.training.trainer import Trainer
+from gpu_check.findings import passes_if, reported
 from gpu_check.sizes import ONE_RANK
 from gpu_check.steps import MODELS
 
@@ -40,7 +41,7 @@ def steady(device: torch.device) -> Iterator[Finding]:
 
 def _never_waits(training: Trainer, device: torch.device) -> Finding:
     """Launch a step; PyTorch raises an error where the host would wait for a GPU."""
-    status, sentence = "pass", ""
+    waited: str | None = None
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.synchronize(device)
@@ -50,12 +51,12 @@ def _never_waits(training: Trainer, device: torch.device) -> Finding:
     except RuntimeError as error:
         if not on_gpu or "synchroniz" not in str(error):
             raise
-        status, sentence = "fail", str(error).splitlines()[0]
+        waited = str(error).splitlines()[0]
         training.model.abort_step()
     finally:
         if on_gpu:
             torch.cuda.set_sync_debug_mode("default")
-    return Finding(name="a step for which the host never waits", status=status, sentence=sentence)  # type: ignore[arg-type]
+    return passes_if(waited is None, "a step for which the host never waits", sentence=waited or "")
 
 
 def _host(training: Trainer, device: torch.device, words: str) -> Finding:
@@ -69,10 +70,8 @@ def _host(training: Trainer, device: torch.device, words: str) -> Finding:
         _wait(device)
         times.append((launched_s, time.perf_counter() - start))
     launched_s, step_s = min(times, key=lambda pair: pair[1])
-    return Finding(
-        name="host time of a step", status="told", figure=launched_s / step_s,
-        sentence=f"{launched_s * 1e3:.2f} of {step_s * 1e3:.2f} ms, {words}",
-    )  # fmt: skip
+    sentence = f"{launched_s * 1e3:.2f} of {step_s * 1e3:.2f} ms, {words}"
+    return reported("host time of a step", sentence, launched_s / step_s)
 
 
 def _memory(training: Trainer, device: torch.device) -> Finding:
@@ -80,9 +79,7 @@ def _memory(training: Trainer, device: torch.device) -> Finding:
     steps = STEPS[device.type]
     if device.type != "cuda":
         training.step()
-        return Finding(
-            name=f"memory over {steps} steps", status="told", sentence="a processor's allocator doesn't tell"
-        )
+        return reported(f"memory over {steps} steps", "a processor's allocator doesn't tell")
     torch.cuda.reset_peak_memory_stats(device)  # what compiling and tuning took is over
     held = []
     for _ in range(steps + 1):
@@ -95,11 +92,9 @@ def memory(held: Sequence[tuple[int, int]], peak: int) -> Finding:
     """Judge memory. held: bytes given out and reserved after each step. peak: the most given out in any step."""
     (allocated, reserved), (allocated_then, reserved_then) = held[0], held[-1]
     grown = max(allocated_then - allocated, reserved_then - reserved)
-    return Finding(
-        name=f"memory over {len(held) - 1} steps", status="fail" if grown > 0 else "pass", figure=reserved_then / peak,
-        want="none of it grows",
-        sentence=f"{grown / 1e6:+.1f} MB; reserved {reserved_then / 1e9:.2f} GB for a peak of {peak / 1e9:.2f}",
-    )  # fmt: skip
+    sentence = f"{grown / 1e6:+.1f} MB; reserved {reserved_then / 1e9:.2f} GB for a peak of {peak / 1e9:.2f}"
+    name = f"memory over {len(held) - 1} steps"
+    return passes_if(grown <= 0, name, "none of it grows", sentence, figure=reserved_then / peak)
 
 
 def _resumed(device: torch.device) -> Finding:
@@ -117,10 +112,8 @@ def _resumed(device: torch.device) -> Finding:
         training.done = saved.manifest.step
         store.load(saved, training.model, training.optimizer.state)
         again = [training.step()[:2] for _ in range(2)]
-    return Finding(
-        name="steps from a checkpoint", status="pass" if first == again else "fail", want="the same to the last bit",
-        sentence=f"losses and norms {first} and {again}" if first != again else "",
-    )  # fmt: skip
+    differing = f"losses and norms {first} and {again}" if first != again else ""
+    return passes_if(not differing, "steps from a checkpoint", "the same to the last bit", differing)
 
 
 def _wait(device: torch.device) -> None:

@@ -33,6 +33,7 @@ from engine.result.metrics import relative_difference
 from engine.training.config import OptimConfig
 from engine.training.trainer import Trainer
 from gpu_check import rounding
+from gpu_check.findings import passes_if
 from gpu_check.rounding import distance, times_as_far
 from gpu_check.ways import IN_FP32, USUAL, WAYS, Way
 
@@ -150,13 +151,13 @@ def repeated(case: Case, device: torch.device, name: str) -> Finding:
         for of in mine
     ]
     differing = sum(int((mine != theirs).sum()) for mine, theirs in pairs)
-    return Finding(
-        name=f"training step of {case.model.name} once more, {name}",
-        status="fail" if differing or one.loss != other.loss else "pass",
+    return passes_if(
+        not differing and one.loss == other.loss,
+        f"training step of {case.model.name} once more, {name}",
+        "none differs",
+        f"of {sum(mine.numel() for mine, _ in pairs):,} of gradients and of changes of weights",
         figure=differing,
         unit="elements",
-        want="none differs",
-        sentence=f"of {sum(mine.numel() for mine, _ in pairs):,} of gradients and of changes of weights",
     )
 
 
@@ -165,15 +166,12 @@ def by_bound(what: str, ours: StepResult, wanted: StepResult) -> Finding:
     loss = relative_difference(ours.loss, wanted.loss)
     gradients = _farthest(ours.gradients, wanted.gradients)
     changes = _farthest(ours.changes, wanted.changes)
-    farthest = max(loss, gradients[0], changes[0])
-    return Finding(
-        name=f"{what}, fp32",
-        status="pass" if farthest <= BOUND else "fail",
-        figure=farthest,
-        want=f"at most {BOUND:.2g} from float64",
-        sentence=f"loss {loss:.1e}, worst gradient {gradients[0]:.1e} ({gradients[1]}), "
-        f"worst change of a weight by AdamW {changes[0]:.1e} ({changes[1]})",
+    farthest, want = max(loss, gradients[0], changes[0]), f"at most {BOUND:.2g} from float64"
+    sentence = (
+        f"loss {loss:.1e}, worst gradient {gradients[0]:.1e} ({gradients[1]}), "
+        f"worst change of a weight by AdamW {changes[0]:.1e} ({changes[1]})"
     )
+    return passes_if(farthest <= BOUND, f"{what}, fp32", want, sentence, figure=farthest)
 
 
 def judged(what: str, runs: Sequence[tuple[StepResult, StepResult, StepResult]]) -> Finding:

@@ -15,6 +15,7 @@ from engine.comm.nccl import NcclChannel
 from engine.grid import Axis, Grid
 from engine.measure.pending import Pending
 from engine.result.gpu_check import Finding
+from gpu_check.findings import passes_if
 from gpu_check.messages import messages
 from gpu_check.pair import LIMIT, Pair, found_by_both
 from gpu_check.splits import splits
@@ -60,13 +61,13 @@ def lanes(device: torch.device) -> Finding:
     stands = ordered and not any(_goes_on(device) for _ in range(LOOKS))
     backend = dist.get_backend()
     dist.destroy_process_group()
-    return Finding(
-        name=f"collectives on their lanes, one rank over {backend}",
-        status="fail" if wrong or stands else "pass",
+    return passes_if(
+        not (wrong or stands),
+        f"collectives on their lanes, one rank over {backend}",
+        "none is wrong; the computing stream goes on meanwhile",
+        f"{issued} collectives, each one's result sent by the next{STANDS * stands}",
         figure=wrong,
         unit="numbers",
-        want="none is wrong; the computing stream goes on meanwhile",
-        sentence=f"{issued} collectives, each one's result sent by the next{STANDS * stands}",
     )
 
 

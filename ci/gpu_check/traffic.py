@@ -13,6 +13,7 @@ from engine.overlap.flat import Flat
 from engine.overlap.weight import Casts
 from engine.result.gpu_check import Finding
 from engine.training.optim import sum_of_squares
+from gpu_check.findings import reported
 from gpu_check.judges import RATE
 
 ROUNDS = 12
@@ -52,10 +53,8 @@ def rate(name: str, call: Callable[[], object], num_bytes: float, device: torch.
     """Report the memory rate of the fastest of some samples."""
     calls = calls_of_each([call], device)
     best_s = min(sample(call, calls, device) for _ in range(ROUNDS if device.type == "cuda" else 2))
-    return Finding(
-        name=f"memory traffic of {name}", status="told", figure=num_bytes / best_s / 1e9, unit=RATE,
-        sentence=f"{num_bytes / 1e6:,.1f} MB in {best_s * 1e3:.3f} ms",
-    )  # fmt: skip
+    sentence = f"{num_bytes / 1e6:,.1f} MB in {best_s * 1e3:.3f} ms"
+    return reported(f"memory traffic of {name}", sentence, num_bytes / best_s / 1e9, RATE)
 
 
 def calls_of_each(ways: Sequence[Callable[[], object]], device: torch.device) -> int:
