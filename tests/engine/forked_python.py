@@ -27,6 +27,8 @@ from real_ranks import CONTEXT
 
 CLIENT = Path(__file__).with_name("forked_client.py")
 HEAD_BYTES = 8
+BRIEFLY = "TESTS_TIME_BRIEFLY"
+"""What has this variable times no more than is allowed."""
 _STARTS = threading.Lock()
 """Held while a process is started, until only this file knows of it: multiprocessing reads the ends of those that it
 knows of in every start(), and waits for them as Python ends.
@@ -100,6 +102,15 @@ def _whole(client: socket.socket, size: int) -> bytes:
     return found
 
 
+def briefly() -> None:
+    """Time few calls of each product, and as few rounds as are allowed: how fast it is, is not asked here."""
+    from engine.measure import sample
+    from engine.tuning import timing
+
+    sample.SAMPLE_S = 2e-4
+    timing.MOST = timing.FEWEST
+
+
 def _life(files: _Files, order: Mapping[str, object]) -> None:
     """What `python -m MODULE ...` does, or `python FILE ...`."""
     gc.freeze()
@@ -114,6 +125,8 @@ def _life(files: _Files, order: Mapping[str, object]) -> None:
     sys.argv = [module or first, *words]
     if module != "suites.launcher" or "local" in words:  # jobs of other systems run elsewhere
         sys.executable = str(order["python"])
+    if BRIEFLY in os.environ:
+        briefly()
     try:
         if module:
             runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -5,24 +5,17 @@ from pathlib import Path
 
 import pytest
 from engine_command import SMALL, finish, start, train
+from forked_python import briefly
 
 from engine.bench.matmul import Matmul
 from engine.cli.main import main
 from engine.grid import Grid
-from engine.measure import sample
 from engine.peers.compare import chosen
 from engine.result import peers
 from engine.result.matmul import TunedShape
 from engine.result.schema import Result, read
-from engine.tuning import timing
 
 ASKED = ["--model", "gpt-test", "--grid", "2x1x2x4", "--micro-batch", "2", "--checkpoint-activations"]
-
-
-def briefly() -> None:
-    """Time few calls of each way, and as few rounds as are allowed: how fast it is, is not asked here."""
-    sample.SAMPLE_S = 2e-4
-    timing.MOST = timing.FEWEST
 
 
 @pytest.fixture(autouse=True)

@@ -63,9 +63,10 @@ def test_another_network_is_no_point_of_the_published_series(tmp_path: Path) -> 
         assert "--label 'series=par4d with llama-3.2-1b'" in script(done, command)
 
 
-def few_rounds(folder: Path, rounds: int = 7) -> Path:
+def few_rounds(folder: Path, rounds: int = 7, sample_s: float = 2e-4) -> Path:
     """A copy of the project that times each way as seldom as is allowed, and steps in two jobs."""
     copy = project(folder)
+    change(copy / "engine" / "measure" / "sample.py", "SAMPLE_S = 0.002", f"SAMPLE_S = {sample_s}")
     change(copy / "engine" / "peers" / "comparison.py", "jobs: int = 4", "jobs: int = 2")
     change(copy / "engine" / "tuning" / "timing.py", "FEWEST, MOST = 7, 21", f"FEWEST, MOST = {rounds}, {rounds}")
     return copy
@@ -127,7 +128,8 @@ def test_a_step_that_gains_nothing_by_definition_is_skipped_unless_it_is_asked_f
 
 @pytest.mark.slow
 def test_a_choice_that_is_slower_than_pytorchs_own_fails_in_words(tmp_path: Path) -> None:
-    copy = few_rounds(tmp_path, 16)  # of seven the interval ends with the slowest, which others on the machine decide
+    # Of seven rounds the interval ends with the slowest, which others on the machine decide.
+    copy = few_rounds(tmp_path, 16, sample_s=2e-3)
     choice = copy / "engine" / "tuning" / "choice.py"
     change(choice, "if not way.own and wins(of, own)", "if not way.own")
     change(choice, "fastest = min(faster,", "fastest = max(faster,")  # the slowest way with copies is taken
