@@ -1,10 +1,13 @@
 """Networks so small that an external peer trains them at once, and how a contest on them is held."""
 
+from pathlib import Path
+
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
 from engine.errors import RunError
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
+from engine.peers import external_side
 from engine.peers.alternate import measure
 from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.result.peers import Measured
@@ -13,6 +16,12 @@ from engine.training.config import OptimConfig
 GPT = GPTConfig("tiny", layers=4, hidden=32, heads=4, vocabulary=64, sequence=16)
 LLAMA = LlamaConfig("tiny", layers=4, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
 CASE = Case(GPT, sequences=8, optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=2, steps=2, timeout_s=120)
+PYTHON_OF = external_side.python_of
+
+
+def fork_externals(python: Path) -> None:
+    """In the process that calls this, external peers without a library of their own are started by that Python."""
+    external_side.python_of = lambda library: python if library is None else PYTHON_OF(library)
 
 
 def hold(comm: Comm, contest: Comparison, case: Case) -> Measured | str:

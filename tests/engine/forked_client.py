@@ -11,10 +11,14 @@ import sys
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
-FORKED = ("engine", "gpu_check", "suites.launcher", "torch.distributed.run")
+EXTERNAL = "engine.peers.external"
+"""It is given a descriptor."""
+FORKED = ("engine", "gpu_check", "suites.launcher", "torch.distributed.run", EXTERNAL)
 
 _, where, script, *words = sys.argv
 words = words[words[:1] == ["-u"] :]  # what a job says is seen when it ends
+is_external = words[:3] == ["-P", "-m", EXTERNAL]
+words = words[is_external:]
 is_module = words[:1] == ["-m"] and words[1] in FORKED
 if not is_module and not "".join(words[:1]).endswith(".py"):
     os.execv(sys.executable, [sys.executable, *words])
@@ -22,7 +26,8 @@ desk = socket.socket(socket.AF_UNIX)
 desk.connect(where)
 folder = os.getcwd()  # noqa: PTH109 (pathlib takes longer to load than all of this)
 order = json.dumps({"python": script, "words": words, "folder": folder, "environ": dict(os.environ)}).encode()
-socket.send_fds(desk, [len(order).to_bytes(8)], [0, 1, 2])
+descriptors = [0, 1, 2, *([int(words[-1])] if is_external else [])]
+socket.send_fds(desk, [len(order).to_bytes(8)], descriptors)
 desk.sendall(order)
 for number in SIGNALS:
     signal.signal(number, lambda number, _: desk.sendall(bytes([number])))

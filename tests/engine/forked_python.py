@@ -71,7 +71,7 @@ def _answer(desk: socket.socket) -> None:
 def _serve(client: socket.socket) -> None:
     """One process, from its start to its exit code. If its client is killed, so is it."""
     with client, suppress(OSError):  # of a client that is gone
-        head, files, _, _ = socket.recv_fds(client, HEAD_BYTES, 3)
+        head, files, _, _ = socket.recv_fds(client, HEAD_BYTES, 4)
         try:
             order = json.loads(_whole(client, int.from_bytes(head)))
             process = CONTEXT.Process(target=_life, args=(_Files(files), order))
@@ -114,7 +114,7 @@ def briefly() -> None:
 def _life(files: _Files, order: Mapping[str, object]) -> None:
     """What `python -m MODULE ...` does, or `python FILE ...`."""
     gc.freeze()
-    for target, number in enumerate(files.numbers):
+    for target, number in enumerate(files.numbers[:3]):
         os.dup2(number, target)
         os.close(number)
     os.environ.clear()
@@ -123,6 +123,8 @@ def _life(files: _Files, order: Mapping[str, object]) -> None:
     first, *words = order["words"]  # type: ignore[misc]
     module = words.pop(0) if first == "-m" else ""
     sys.argv = [module or first, *words]
+    if len(files.numbers) > 3:  # of an external peer, which talks by it
+        sys.argv[-1] = str(files.numbers[3])
     if module != "suites.launcher" or "local" in words:  # jobs of other systems run elsewhere
         sys.executable = str(order["python"])
     if BRIEFLY in os.environ:

@@ -1,8 +1,11 @@
 """Contests whose sides take a few sequences at once and add up gradients: they train what one large batch trains."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from external_cases import fork_externals
+from forked_python import forked_python
 from real_ranks import run_processes
 
 from engine.cli.main import main
@@ -25,15 +28,16 @@ OURS, PEERS = 2, 1
 """Sequences that a rank of either side takes at once, which may differ."""
 
 
-def losses(comm: Comm, contest: Comparison, case: Case) -> tuple[Measured, Measured]:
+def losses(comm: Comm, contest: Comparison, case: Case, python: Path) -> tuple[Measured, Measured]:
     """Ours at once, which other tests compare with the peer's, and both sides in parts."""
+    fork_externals(python)
     launch = Launch(comm.rank, comm.grid.size, comm.rank, "test", "127.0.0.1", 0)
     whole = measure(comm, contest, case, ("ours",), launch)
     return whole, measure(comm, contest, replace(case, micro_batch=OURS, peer_micro_batch=PEERS), launch=launch)
 
 
 def check(contest: Comparison, case: Case, within: float) -> None:
-    for whole, parts in run_processes(contest.grid, losses, contest, case):
+    for whole, parts in run_processes(contest.grid, losses, contest, case, forked_python()):
         for one in (parts.ours, parts.peer):
             assert one.losses == pytest.approx(whole.ours.losses, rel=within)
             assert one.gradient_norms == pytest.approx(whole.ours.gradient_norms, rel=within)

@@ -2,8 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from external_cases import fork_externals
+from forked_python import forked_python
 from real_ranks import run_processes
 
 from engine.comm.funnel import Comm
@@ -30,7 +33,8 @@ CASES = {
 WITHIN = 0.25
 
 
-def took(comm: Comm, contest: Comparison, cases: Sequence[str]) -> dict[str, Measured]:
+def took(comm: Comm, contest: Comparison, cases: Sequence[str], python: Path) -> dict[str, Measured]:
+    fork_externals(python)
     launch = Launch(comm.rank, comm.grid.size, comm.rank, "test", "127.0.0.1", 0)
     return {what: measure(comm, contest, CASES[what], ("peer",), launch) for what in cases}
 
@@ -52,7 +56,7 @@ def took(comm: Comm, contest: Comparison, cases: Sequence[str]) -> dict[str, Mea
 def test_a_peer_takes_about_what_is_said(name: str, layout: str | None, cases: list[str]) -> None:
     contest = COMPARISONS[name]
     contest = contest.laid_out(Layout.parse(layout), contest.grid) if layout else contest
-    by_rank = run_processes(contest.grid, took, contest, cases)
+    by_rank = run_processes(contest.grid, took, contest, cases, forked_python())
     for what in cases:
         case = CASES[what]
         most = max(one[what].peer.peak_bytes or 0 for one in by_rank)
