@@ -15,7 +15,7 @@ def run(*command: str | Path, timeout_s: float = TIMEOUT_S) -> subprocess.Comple
     )
 
 
-def told(done: subprocess.CompletedProcess[str]) -> str:
+def message(done: subprocess.CompletedProcess[str]) -> str:
     """The one sentence on standard error."""
     (line,) = done.stderr.splitlines()
     assert line.startswith("cluster: ")

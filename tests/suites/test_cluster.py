@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cluster_command import CLUSTER, TIMEOUT_S, run, told
+from cluster_command import CLUSTER, TIMEOUT_S, message, run
 from running import QUICK, ROOT, project, reframe
 
 from reports.nights.history import history
@@ -197,14 +197,14 @@ def sent() -> dict[str, int]:
 
 def test_up_again_says_that_it_is_up_and_refuses_another_shape(before: Machine) -> None:
     again, status, other = run(CLUSTER, "up"), run(CLUSTER, "status"), run(CLUSTER, "up", "--nodes", "3")
-    assert (again.returncode, told(again)) == (
+    assert (again.returncode, message(again)) == (
         0,
         "cluster: this cluster is up already: 4 nodes of 2 ranks with links of 1gbit.",
     )
     assert status.returncode == 0
     assert status.stdout.splitlines()[1:] == ["n0 idle", "n1 idle", "n2 idle", "n3 idle"]
     assert other.returncode == 1
-    assert "another cluster is up already" in told(other)
+    assert "another cluster is up already" in message(other)
 
 
 @pytest.mark.parametrize(
@@ -216,8 +216,8 @@ def test_a_link_rate_that_cant_be_had_is_refused_before_anything_is_built(
 ) -> None:
     done = run(CLUSTER, "up", "--link", link)
     assert done.returncode == 2
-    assert expected in told(done)
-    assert repr(link) in told(done)
+    assert expected in message(done)
+    assert repr(link) in message(done)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_what_is_taken_or_fails_is_told_and_nothing_stays(
     done = run(*mine, tmp_path / "before")
     assert done.stdout == ""
     assert done.returncode == 1
-    assert expected in told(done)
+    assert expected in message(done)
 
 
 def test_each_direction_of_a_link_has_its_rate(before: Machine, tmp_path: Path) -> None:
@@ -264,12 +264,12 @@ def test_each_direction_of_a_link_has_its_rate(before: Machine, tmp_path: Path) 
 def test_the_links_of_a_running_cluster_take_another_rate(before: Machine, tmp_path: Path) -> None:
     try:
         done = run(CLUSTER, "link", "500mbit")
-        assert (done.returncode, told(done)) == (0, "cluster: the links of 4 nodes are of 500mbit now.")
+        assert (done.returncode, message(done)) == (0, "cluster: the links of 4 nodes are of 500mbit now.")
         assert run(CLUSTER, "status").stdout.splitlines()[0] == "4 nodes of 2 ranks with links of 500mbit"
         measured = exchange(tmp_path, "-N4", "-n4")
         assert measured["in_s"] > 0.95 * 60e6 / 62.5e6
         assert measured["out_s"] > 0.95 * 60e6 / 62.5e6
-        assert "tc refuses" in told(run(CLUSTER, "link", "fast"))
+        assert "tc refuses" in message(run(CLUSTER, "link", "fast"))
     finally:
         assert run(CLUSTER, "link", "1gbit").returncode == 0
 
@@ -359,8 +359,8 @@ def test_a_node_that_is_lost_fails_the_suite_with_the_reason(before: Machine, tm
     )
     assert re.search(reason, done.out), done.out
     status, again = run(CLUSTER, "status"), run(CLUSTER, "up")
-    assert (status.returncode, told(status)) == (1, "cluster: n2 is down*.")
-    assert (again.returncode, told(again)) == (
+    assert (status.returncode, message(status)) == (1, "cluster: n2 is down*.")
+    assert (again.returncode, message(again)) == (
         1,
         "cluster: a cluster is there already, but n2 is down*: run `ci/cluster down` first.",
     )
@@ -402,4 +402,4 @@ def test_down_ends_what_runs_and_leaves_nothing_behind(before: Machine) -> None:
         time.sleep(0.1)  # the parents of the nodes' first processes need a moment
     assert now == before
     again = run(CLUSTER, "down")
-    assert (again.returncode, told(again)) == (0, "cluster: no cluster is up.")
+    assert (again.returncode, message(again)) == (0, "cluster: no cluster is up.")

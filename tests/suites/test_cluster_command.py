@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from cluster_command import CLUSTER, run, told
+from cluster_command import CLUSTER, message, run
 
 import systems
 from suites.base.engine_test import scheduler_says
@@ -24,7 +24,7 @@ from virtual_cluster.command import parse
 def test_bad_use_is_told_in_one_sentence(words: list[str], expected: str) -> None:
     done = run(CLUSTER, *words)
     assert done.returncode == 2
-    assert expected in told(done)
+    assert expected in message(done)
 
 
 def test_without_root_it_says_that_it_takes_root() -> None:
@@ -33,7 +33,7 @@ def test_without_root_it_says_that_it_takes_root() -> None:
     if done.stderr.startswith("unshare:"):
         pytest.skip("no other user can be had here")
     assert done.returncode == 1
-    assert "takes root" in told(done)
+    assert "takes root" in message(done)
 
 
 def test_the_system_file_says_what_the_cluster_is_by_default() -> None:
