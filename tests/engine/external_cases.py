@@ -24,8 +24,10 @@ def fork_externals(python: Path) -> None:
     external_side.python_of = lambda library: python if library is None else PYTHON_OF(library)
 
 
-def hold(comm: Comm, contest: Comparison, case: Case) -> Measured | str:
-    """On every rank; or what was told instead."""
+def hold(comm: Comm, contest: Comparison, case: Case, python: Path | None = None) -> Measured | str:
+    """On every rank; or what was told instead. python: see fork_externals."""
+    if python is not None:
+        fork_externals(python)
     launch = Launch(comm.rank, comm.grid.size, comm.rank, "test", "127.0.0.1", 0)
     try:
         return measure(comm, contest, case, launch=launch)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from external_cases import CASE, GPT, LLAMA, hold
+from forked_python import forked_python
 from real_ranks import run_processes, take_part_again
 
 from engine.cli.main import main
@@ -117,7 +118,7 @@ def test_an_external_peer_of_pytorch_alone_trains_what_the_engine_trains(
 def test_why_an_external_peer_fails_is_told(name: str, told: str) -> None:
     grid = Grid(data=2 if name == "Fails" else 1)
     contest = replace(external(name), layout=Layout(data=grid.size), grid=grid)
-    found = run_processes(grid, hold, contest, replace(CASE, timeout_s=1))
+    found = run_processes(grid, hold, contest, replace(CASE, timeout_s=1), forked_python())
     assert told in found, found
 
 
