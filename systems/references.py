@@ -140,7 +140,7 @@ class Reference(Record):
         return self.median, lower, upper, self.unit
 
 
-class Series(Record):
+class ReferenceSet(Record):
     """The jobs of one key.
 
     first, last: when the sessions of its first and last job began. versions, commits, devices: all that they had.
@@ -176,7 +176,7 @@ class References(Record):
     made: str
     commit: str | None = None
     digest: str
-    series: tuple[Series, ...]
+    series: tuple[ReferenceSet, ...]
 
     @model_validator(mode="after")
     def _is_as_it_was_made(self) -> Self:
@@ -184,12 +184,12 @@ class References(Record):
             raise ValueError("it was edited since it was made")
         return self
 
-    def by_key(self) -> Mapping[Key, Series]:
+    def by_key(self) -> Mapping[Key, ReferenceSet]:
         """The system's series by key."""
         return {series.key: series for series in self.series}
 
 
-def digest(series: Iterable[Series]) -> str:
+def digest(series: Iterable[ReferenceSet]) -> str:
     """A hash of all that some series say."""
     text = json.dumps([one.model_dump(mode="json") for one in series], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -228,7 +228,7 @@ def read(path: Path, name: str) -> References:
     return _once(path, path.stat().st_mtime_ns, name)
 
 
-def keep(name: str, made: str, commit: str | None, series: Iterable[Series]) -> Path:
+def keep(name: str, made: str, commit: str | None, series: Iterable[ReferenceSet]) -> Path:
     """Write a system's file in place of what was there, in one step. Raises OSError where it can't be written."""
     ordered = tuple(sorted(series, key=lambda one: one.key))
     found = References(system=name, made=made, commit=commit, digest=digest(ordered), series=ordered)

@@ -124,7 +124,7 @@ def _date(text: str | None) -> datetime | None:
     return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 
-def _night(name: str, series: "systems.references.Series") -> str:
+def _night(name: str, series: "systems.references.ReferenceSet") -> str:
     one = next(iter(series.figures.values()))
     words = f"  {name}: {one.jobs} jobs of {series.nights} night{'s' * (series.nights > 1)}"
     return words if series.nights > 4 else f"{words}, which tell little of how nights differ"

@@ -21,7 +21,7 @@ from reports.nights.history import History, Job, Night
 from reports.nights.verdicts import Alarm, Verdict
 from reports.nights.watch import Watch
 from systems import references
-from systems.references import Key, References, Series, worse_by
+from systems.references import Key, References, ReferenceSet, worse_by
 
 FALSE_DISCOVERIES = 0.05
 """Of the figures of a night that are called slower or faster, at most so many by chance, on average."""
@@ -49,7 +49,7 @@ def judge(history: History, known: References | None, *, last: int = 1) -> list[
     return [_once(discovered(verdicts)) for verdicts in found]
 
 
-def _judged(every: Iterable[FigureHistory], by_key: Mapping[Key, Series]) -> tuple[int, float]:
+def _judged(every: Iterable[FigureHistory], by_key: Mapping[Key, ReferenceSet]) -> tuple[int, float]:
     """How many of these figures have a reference, and the limit of the chance of the evidence of a steady one."""
     known = [one for one in every if one.key in by_key and one.figure in by_key[one.key].figures]
     return len(known), alarm_limit(sum(share(one.figure, by_key[one.key].figures) for one in known))
@@ -137,7 +137,12 @@ def _unknown(one: FigureHistory, nights: Sequence[Night]) -> Iterator[tuple[int,
 
 
 def _of_figure(
-    one: FigureHistory, nights: Sequence[Night], series: Series, usual: references.Reference, limit: float, judged: int
+    one: FigureHistory,
+    nights: Sequence[Night],
+    series: ReferenceSet,
+    usual: references.Reference,
+    limit: float,
+    judged: int,
 ) -> Iterator[tuple[int, Verdict]]:
     """Night by night, from the first of the reference on. judged: figures of the system."""
     by_reference = evidence.from_reference(usual)
@@ -156,7 +161,9 @@ def _of_figure(
         )
 
 
-def _with_reference(one: FigureHistory, nights: Sequence[Night], series: Series) -> Iterator[tuple[int, list[float]]]:
+def _with_reference(
+    one: FigureHistory, nights: Sequence[Night], series: ReferenceSet
+) -> Iterator[tuple[int, list[float]]]:
     """The nights of a figure from the first of its reference on, by the order of storing: a clock may run backwards."""
     since = datetime.fromisoformat(series.first)
     return dropwhile(lambda of: nights[of[0]].began < since, zip(one.nights, one.values, strict=True))

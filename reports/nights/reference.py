@@ -21,7 +21,7 @@ from reports.nights.figures import is_judged
 from reports.nights.history import History, Job
 from systems import references
 from systems.files import SystemFileError
-from systems.references import FEWEST_JOBS, Key, Reference, Series
+from systems.references import FEWEST_JOBS, Key, Reference, ReferenceSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +32,19 @@ class Made:
     """
 
     path: Path
-    series: Sequence[Series]
-    kept: Sequence[Series]
+    series: Sequence[ReferenceSet]
+    kept: Sequence[ReferenceSet]
     short: dict[Key, int]
     spoilt: str
 
 
-def made(history: History, fewest: int) -> tuple[list[Series], dict[Key, int]]:
+def made(history: History, fewest: int) -> tuple[list[ReferenceSet], dict[Key, int]]:
     """The series of every test with a figure that so many jobs have; and the jobs of the tests that have fewer."""
     by_key: dict[Key, list[Job]] = defaultdict(list)
     for job in history.jobs:
         if job.figures:
             by_key[job.key].append(job)
-    series, short = list[Series](), dict[Key, int]()
+    series, short = list[ReferenceSet](), dict[Key, int]()
     for key, jobs in by_key.items():
         if usual := _figures(jobs, fewest):
             series.append(_series(key, jobs, usual))
@@ -81,7 +81,9 @@ def make(history: History, fewest: int = FEWEST_JOBS) -> Made:
     return Made(path, series, kept, {key: jobs for key, jobs in short.items() if key not in of_kept}, spoilt)
 
 
-def _with_older(series: Iterable[Series], older: Mapping[Key, Series], history: History) -> list[Series]:
+def _with_older(
+    series: Iterable[ReferenceSet], older: Mapping[Key, ReferenceSet], history: History
+) -> list[ReferenceSet]:
     """With the references of figures that are measured still, but by too few jobs for a new one."""
     measured = {(job.key, name) for job in history.jobs for name in job.figures}
     found = []
@@ -127,13 +129,13 @@ def weighted_median(values: Floats, weights: Floats) -> float:
     return float((ordered[at] + ordered[after]) / 2 if between else ordered[at])
 
 
-def _series(key: Key, jobs: list[Job], usual: dict[str, Reference]) -> Series:
+def _series(key: Key, jobs: list[Job], usual: dict[str, Reference]) -> ReferenceSet:
     versions: dict[str, list[str]] = defaultdict(list)
     for job in jobs:
         for name, value in job.state.items():
             if name not in ("commit", "nodes", "device"):
                 versions[name].append(value)
-    return Series(
+    return ReferenceSet(
         **key._asdict(),
         nights=len({job.night for job in jobs}),
         first=min(job.began for job in jobs).isoformat(timespec="seconds"),

@@ -204,7 +204,7 @@ def test_reframe_alone_fails_what_is_far_off_its_reference_or_no_longer_measured
             for name, (value, unit) in [*job.figures.items(), *([(missing, (1.0, "s"))] if missing else [])]
         }
         when = job.began.isoformat()
-        series = references.Series(**job.key._asdict(), nights=20, first=when, last=when, figures=usual)
+        series = references.ReferenceSet(**job.key._asdict(), nights=20, first=when, last=when, figures=usual)
         references.keep("local", when, None, [series])
         again = reframe(tmp_path, *words, PAR4D_REFERENCES=str(references.FOLDER))
         assert again.code == bool(told), again.out
