@@ -13,11 +13,11 @@ import pandas as pd
 from engine.grid import Grid
 from engine.overlap.bucket import bucket_bytes
 from engine.overlap.flags import Pace
-from reports import breakdowns, contests, origin
+from reports import breakdowns, contests, gpu_checks, origin
 from reports.energies import energy
 from reports.filled import as_others
 from reports.gemm_modes import gemm_modes
-from reports.load import Contests, Run
+from reports.load import Checked, Contests, Run
 from reports.predictions import Predictions
 from reports.rings import rings
 from reports.text import clean, number, positive
@@ -56,7 +56,7 @@ class Frames:
 
     modes: one row a mode of matrix products (gemm_modes.py). rings: one row a shape (rings.py). energy: one row a
     component (energies.py). variants: of the ablations among them. tunings: of the tuner's tables. contests: one row a
-    contest with a peer (contests.py), which belong to no run, as predictions do (predictions.py).
+    contest with a peer (contests.py), which belong to no run, as predictions (predictions.py) and checks of GPUs do.
     """
 
     runs: pd.DataFrame
@@ -72,6 +72,7 @@ class Frames:
     tunings: Tunings
     contests: pd.DataFrame
     predictions: Predictions
+    checks: pd.DataFrame
 
     def of(self, runs: pd.DataFrame) -> "Frames":
         """The same frames with these runs only."""
@@ -81,9 +82,11 @@ class Frames:
 
 
 def frames(
-    loaded: Sequence[Run], held: Sequence[Contests] = (), predictions: Predictions = NO_PREDICTIONS
-) -> Frames:  # fmt: skip
-    """All results as frames, contests and predictions."""
+    loaded: Sequence[Run],
+    held: Sequence[Contests] = (),
+    predictions: Predictions = NO_PREDICTIONS,
+    checked: Sequence[Checked] = (),
+) -> Frames:
     runs = pd.DataFrame([_run(run) for run in loaded], columns=RUN_COLUMNS)
     runs = as_others(runs, "network", ["kind", "study", *(key for key in SETTING if key != "network")])
     for column in ("start", "end"):
@@ -131,6 +134,7 @@ def frames(
         tunings(results),
         contests.frame(held),
         predictions,
+        gpu_checks.frame(checked),
     )
 
 

@@ -8,12 +8,13 @@ from reports import text
 from reports.columns import columns_of
 from reports.load import Loaded
 from reports.page import Block, Commands, Facts, Page, Paragraph, Section, Table
-from reports.study import AnyStudy, CheckStudy, ContestStudy
+from reports.study import Study
 
 LEAD = (
     "How fast large networks train here with 4D parallelism, and how that compares with what was published. Every "
     "figure can be traced to the result of a run."
 )
+NOUNS = {"runs": "job", "contests": "contest", "checks": "check"}
 FIRST_STEPS = ("reframe -c suites/weak_scaling.py --system local", "python -m reports build --out site/")
 
 
@@ -29,12 +30,10 @@ class Card:
     empty: bool
 
 
-def card(study: AnyStudy, page: Page, runs: pd.DataFrame) -> Card:
-    """The card of a study's page. runs: those of the study, or its contests or checks."""
-    failed = int((runs["status"] == "failed").sum())
-    latest = runs["end"].max()
-    noun = "contest" if isinstance(study, ContestStudy) else "check" if isinstance(study, CheckStudy) else "job"
-    remark = page.remark or text.plural(len(runs), noun)
+def card(study: Study, page: Page, rows: pd.DataFrame) -> Card:
+    failed = int((rows["status"] == "failed").sum())
+    latest = rows["end"].max()
+    remark = page.remark or text.plural(len(rows), NOUNS[study.rows_of])
     if failed:
         remark += f", {failed:,} failed"
     if pd.notna(latest) and not page.remark:

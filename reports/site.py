@@ -9,8 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from engine.errors import RunError, UsageError
-from engine.result.names import UNTUNED
-from reports import gpu_checks, methods, text
+from reports import methods, text
 from reports.csvout import to_csv
 from reports.frame import frames
 from reports.html import Renderer, data_blocks
@@ -21,7 +20,7 @@ from reports.nights.followed import FollowedSystem, followed
 from reports.page import Page
 from reports.peaks import with_peaks
 from reports.predictions import newest_first
-from reports.study import CheckStudy, ContestStudy, all_studies
+from reports.study import all_studies
 
 
 def build(folders: Sequence[Path], out: Path) -> tuple[Path, Loaded]:
@@ -43,10 +42,9 @@ def check_out(out: Path) -> None:
 
 def pages(loaded: Loaded) -> dict[str, str]:
     """Every file of the report: its path in the site to its text, the first page last."""
-    everything = frames(loaded.runs, loaded.contests, newest_first(loaded.plans, loaded.validations))
+    everything = frames(loaded.runs, loaded.contests, newest_first(loaded.plans, loaded.validations), loaded.checks)
     everything = everything.of(with_peaks(everything.runs))
     runs = everything.runs
-    held = everything.contests[everything.contests["peer"] != UNTUNED]
     studies = all_studies()
     nightly = followed([one for one in loaded.histories if one.nightly])
     menu = [*_nightly_menu(nightly), *((study.name, study.title) for study in studies), (methods.NAME, methods.TITLE)]
@@ -55,16 +53,9 @@ def pages(loaded: Loaded) -> dict[str, str]:
     cards = []
     shown = pd.Series(False, index=runs.index)
     for study in studies:
-        if isinstance(study, ContestStudy):
-            rows = held[study.selects(held)]
-            page = study.build(rows)
-        elif isinstance(study, CheckStudy):
-            page = study.build(rows := gpu_checks.frame(loaded.checks))
-        else:
-            selected = study.selects(runs)
-            mine = everything.of(runs[selected])
-            page, rows = study.build(mine, everything), mine.runs
-            shown |= selected & (not study.shared)
+        rows, page = study.rows(everything), study.page(everything)
+        if study.rows_of == "runs" and not study.shared:
+            shown |= runs.index.isin(rows.index)
         files[f"{study.name}.html"] = renderer.study(study.name, page, _add_data(files, study.name, page))
         cards.append(card(study, page, rows))
     of_nights = [(system.page, history_page.page(system)) for system in nightly]

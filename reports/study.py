@@ -6,10 +6,12 @@ To add a page, add a module to reports/studies with an object `STUDY` of this cl
 import importlib
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import pandas as pd
 
+from engine.result.names import UNTUNED
 from reports import studies
 from reports.frame import Frames
 from reports.page import Page
@@ -19,9 +21,10 @@ from reports.page import Page
 class Study:
     """One page of the report.
 
-    name: also the file's name. selects: for the frame of all runs, which are this study's. build: from those runs
-    and from all of them to the page; called also when there are none. order: its place in the menu. shared: its runs
-    are those of other studies, and one that is in no other is of no study.
+    name is also the file's name, and order the place in the menu. selects finds the study's rows in a frame of
+    everything: that of runs, of contests or of checks. build makes the page from the frames with these rows only and
+    from those of everything; it is called also when there are no rows. A shared study's rows belong to other studies,
+    and one that is in no other is of no study.
     """
 
     name: str
@@ -30,43 +33,30 @@ class Study:
     order: int
     selects: Callable[[pd.DataFrame], "pd.Series[bool]"]
     build: Callable[[Frames, Frames], Page]
+    rows_of: Literal["runs", "contests", "checks"] = "runs"
     shared: bool = False
 
+    def rows(self, everything: Frames) -> pd.DataFrame:
+        table: pd.DataFrame = getattr(everything, self.rows_of)
+        return table[self.selects(table)]
 
-@dataclass(frozen=True, slots=True)
-class ContestStudy:
-    """A page of contests with peers instead of runs.
-
-    selects: for the frame that contests.frame makes of all of them, which are its own; build: the page from those.
-    """
-
-    name: str
-    title: str
-    summary: str
-    order: int
-    selects: Callable[[pd.DataFrame], "pd.Series[bool]"]
-    build: Callable[[pd.DataFrame], Page]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckStudy:
-    """A page of what ci/gpu has found. build: from the frame that gpu_checks.frame makes of all its runs."""
-
-    name: str
-    title: str
-    summary: str
-    order: int
-    build: Callable[[pd.DataFrame], Page]
-
-
-AnyStudy = Study | ContestStudy | CheckStudy
+    def page(self, everything: Frames) -> Page:
+        rows = self.rows(everything)
+        other: dict[str, Any] = {self.rows_of: rows}
+        mine = everything.of(rows) if self.rows_of == "runs" else replace(everything, **other)
+        return self.build(mine, everything)
 
 
 def trainings_of(study: str) -> Callable[[pd.DataFrame], "pd.Series[bool]"]:
     return lambda runs: (runs["study"] == study) & (runs["kind"] == "train")
 
 
-def all_studies() -> tuple[AnyStudy, ...]:
+def contests_where(own: Callable[[pd.DataFrame], "pd.Series[bool]"]) -> Callable[[pd.DataFrame], "pd.Series[bool]"]:
+    """The tuned engine's contests with the untuned one are on the page of kernels."""
+    return lambda held: (held["peer"] != UNTUNED) & own(held)
+
+
+def all_studies() -> tuple[Study, ...]:
     """Every study of reports/studies, in the order of the menu."""
     modules = (importlib.import_module(f"{studies.__name__}.{m.name}") for m in pkgutil.iter_modules(studies.__path__))
     return tuple(sorted((module.STUDY for module in modules), key=lambda study: study.order))

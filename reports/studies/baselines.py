@@ -13,11 +13,12 @@ from reports.contest_points import over_equal_roads, points
 from reports.contest_tables import contests_table, failures, missing, provenance, settings
 from reports.contests import SERIES
 from reports.derived import by_row
+from reports.frame import Frames
 from reports.methods import INTERVALS, MANY, ROADS, ROOM
 from reports.page import Block, Column, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.plots.rows import Bars, Row, stacked
 from reports.series_page import published_gains
-from reports.study import ContestStudy
+from reports.study import Study, contests_where
 
 TITLE = "Baselines"
 SUMMARY = "Time per batch beside Megatron-core, DeepSpeed, PyTorch's own ways and others, each laid out its own way."
@@ -48,7 +49,8 @@ PAPERS = ("Megatron-LM", "DeepSpeed", "DeepSpeed-3D", "ZeRO-3")
 """What they compare with."""
 
 
-def build(table: pd.DataFrame) -> Page:
+def build(mine: Frames, everything: Frames) -> Page:
+    table = mine.contests
     if table.empty:
         return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
     contests = points(table)
@@ -61,7 +63,9 @@ def build(table: pd.DataFrame) -> Page:
     return Page(TITLE, LEAD, (first, *sections, _published(), last), _headline(groups))
 
 
-STUDY = ContestStudy("baselines", TITLE, SUMMARY, 6, lambda held: held["study"] == "baselines", build)
+STUDY = Study(
+    "baselines", TITLE, SUMMARY, 6, contests_where(lambda held: held["study"] == "baselines"), build, "contests"
+)
 
 
 def _best(rows: pd.DataFrame) -> pd.DataFrame:

@@ -7,8 +7,9 @@ import pandas as pd
 from engine.result.gpu_check import GpuCheck
 from reports import gpu_checks, text
 from reports.columns import columns_of
+from reports.frame import Frames
 from reports.page import NOT_RECORDED, Block, Commands, Facts, Page, Paragraph, Section, Table
-from reports.study import CheckStudy
+from reports.study import Study
 
 TITLE = "GPU check"
 SUMMARY = "Whether the engine is right on a GPU and as fast as it should be: one command: pass, fail or undecided."
@@ -32,7 +33,8 @@ SOFTWARE = ("python", "torch", "cuda", "hip", "nccl", "driver")
 MOST_SECTIONS = 12
 
 
-def build(checks: pd.DataFrame) -> Page:
+def build(mine: Frames, everything: Frames) -> Page:
+    checks = mine.checks
     if checks.empty:
         words = "On a machine with a GPU, run the check, then build this report:"
         nothing = Section("Nothing measured yet", (Paragraph(words), Commands(RUN)))
@@ -43,7 +45,7 @@ def build(checks: pd.DataFrame) -> Page:
     return Page(TITLE, LEAD, tuple(sections), _headline(shown))
 
 
-STUDY = CheckStudy("gpu", TITLE, SUMMARY, 10, build)
+STUDY = Study("gpu", TITLE, SUMMARY, 10, lambda checks: checks["status"] != "", build, "checks")
 
 
 def _title(row: "pd.Series[Any]") -> str:

@@ -9,9 +9,10 @@ from reports.contest_figure import ratios
 from reports.contest_points import over_equal_roads, points
 from reports.contest_tables import contests_table, failures, missing, provenance, settings
 from reports.contests import SERIES
+from reports.frame import Frames
 from reports.methods import INTERVALS, ROADS, ROOM
 from reports.page import Block, Facts, Figure, Figures, Page, Paragraph, Section, nothing_measured
-from reports.study import ContestStudy
+from reports.study import Study, contests_where
 
 TITLE = "Peers"
 SUMMARY = "Step times against DDP, FSDP2, HSDP and DTensor on the same ranks, with how sure and how equal."
@@ -35,7 +36,8 @@ RUN = "reframe -c suites/peers.py --system local"
 MOST_SECTIONS = 12
 
 
-def build(table: pd.DataFrame) -> Page:
+def build(mine: Frames, everything: Frames) -> Page:
+    table = mine.contests
     if table.empty:
         return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
     contests = points(table)
@@ -56,9 +58,8 @@ def build(table: pd.DataFrame) -> Page:
     return Page(TITLE, LEAD, tuple(sections), _headline(contests))
 
 
-STUDY = ContestStudy(
-    "peers", TITLE, SUMMARY, 8, lambda held: (held["ranks"] > 1) & (held["study"] != "baselines"), build
-)
+OWN = contests_where(lambda held: (held["ranks"] > 1) & (held["study"] != "baselines"))
+STUDY = Study("peers", TITLE, SUMMARY, 8, OWN, build, "contests")
 
 
 def _title(row: "pd.Series[Any]") -> str:

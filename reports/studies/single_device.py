@@ -10,6 +10,7 @@ from reports.columns import columns_of
 from reports.contest_figure import ratios
 from reports.contest_points import points
 from reports.contest_tables import contests_table, failures, missing, provenance
+from reports.frame import Frames
 from reports.methods import INTERVALS, ROOM
 from reports.page import (
     NOT_MEASURED,
@@ -24,7 +25,7 @@ from reports.page import (
     Table,
     nothing_measured,
 )
-from reports.study import ContestStudy
+from reports.study import Study, contests_where
 
 TITLE = "Single device"
 SUMMARY = (
@@ -52,7 +53,8 @@ SHORT = 16
 """Letters of a name in a narrow column."""
 
 
-def build(table: pd.DataFrame) -> Page:
+def build(mine: Frames, everything: Frames) -> Page:
+    table = mine.contests
     if table.empty:
         return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
     contests = points(table)
@@ -67,7 +69,7 @@ def build(table: pd.DataFrame) -> Page:
     return Page(TITLE, LEAD, tuple(sections), _headline(contests))
 
 
-STUDY = ContestStudy("single_device", TITLE, SUMMARY, 7, lambda held: held["ranks"] == 1, build)
+STUDY = Study("single_device", TITLE, SUMMARY, 7, contests_where(lambda held: held["ranks"] == 1), build, "contests")
 
 
 def _title(row: "pd.Series[Any]") -> str:

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from engine.result.interval import NOTHING_KNOWN, Interval
 from engine.result.peers import PeersResult, standing, verdict
 from reports.contest_points import points
 from reports.contests import frame
+from reports.frame import frames
 from reports.load import Contests, load
 from reports.methods import INTERVALS
 from reports.site import build
@@ -178,6 +180,10 @@ def by_own_road(result: PeersResult) -> PeersResult:
     )
 
 
+def headline(results: Sequence[PeersResult]) -> str:
+    return peers.STUDY.page(frames((), [Contests(one, "r.json") for one in results])).headline
+
+
 def test_contests_over_different_roads_are_two_and_the_headline_counts_equal_ones_alone(tmp_path: Path) -> None:
     both = [contests(("ddp",)), by_own_road(contests(("ddp",), job=1))]
     found = table(*both)
@@ -186,8 +192,8 @@ def test_contests_over_different_roads_are_two_and_the_headline_counts_equal_one
     own, memory = found.set_index("road").loc["own"], found.set_index("road").loc["memory"]
     assert memory["beside"] == f"own {own['ratio']:.3f}"
     assert own["beside"] == f"memory {memory['ratio']:.3f}"
-    assert "of 1 contest won" in peers.build(frame([Contests(one, "r.json") for one in both])).headline
-    assert peers.build(frame([Contests(both[1], "r.json")])).headline == "no contest was over equal roads"
+    assert "of 1 contest won" in headline(both)
+    assert headline(both[1:]) == "no contest was over equal roads"
 
 
 def test_a_contest_whose_test_found_it_wrong_is_not_held(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def framed(*results: Result, held: tuple[PeersResult, ...] = ()) -> Frames:
 
 def page(*results: Result, held: tuple[PeersResult, ...] = ()) -> Page:
     everything = framed(*results, held=held)
-    return STUDY.build(everything.of(everything.runs[STUDY.selects(everything.runs)]), everything)
+    return STUDY.page(everything)
 
 
 def blocks(made: Page, kind: type) -> list[Any]:

@@ -11,14 +11,13 @@ import pytest
 
 from engine.result import metrics
 from engine.result.definition import Definition
-from reports import gpu_checks
 from reports.derived import by_row
 from reports.frame import frames
 from reports.load import load
 from reports.page import Column, Table
 from reports.peaks import with_peaks
 from reports.predictions import newest_first
-from reports.study import CheckStudy, ContestStudy, all_studies
+from reports.study import all_studies
 
 SAMPLES: dict[str, Any] = {
     "times_s": [1.0, 2.0, 6.0], "rounds": [(2.0, 4.0), (3.0, 4.0), (9.0, 10.0)], "work": 12.0, "time_s": 1.6,
@@ -118,17 +117,9 @@ def test_every_page_leads_to_the_methods(site: Path) -> None:
 def tables(results: Path) -> list[Table]:
     """Every table of the studies' pages."""
     found = load([results])
-    everything = frames(found.runs, found.contests, newest_first(found.plans, found.validations))
+    everything = frames(found.runs, found.contests, newest_first(found.plans, found.validations), found.checks)
     everything = everything.of(with_peaks(everything.runs))
-    held = everything.contests
-    pages = [
-        study.build(held[study.selects(held)])
-        if isinstance(study, ContestStudy)
-        else study.build(gpu_checks.frame(found.checks))
-        if isinstance(study, CheckStudy)
-        else study.build(everything.of(everything.runs[study.selects(everything.runs)]), everything)
-        for study in all_studies()
-    ]
+    pages = [study.page(everything) for study in all_studies()]
     return [
         block for page in pages for section in page.sections for block in section.blocks if isinstance(block, Table)
     ]
