@@ -10,6 +10,7 @@ from reports import text
 from reports.columns import NOT_KNOWN, columns_of
 from reports.derived import by_row
 from reports.frame import Frames
+from reports.jobs import measured_by
 from reports.page import Column, Figure, Table
 from reports.plots.rows import Bars, Row, stacked
 from systems import Fact
@@ -28,8 +29,7 @@ def advertised(system: str) -> Fact | None:
 
 def by_kernel(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
     """One row a kernel, in STREAM's order: of the jobs' best repeats the median and the extremes, and their number."""
-    ok = runs.index[runs["status"] == "ok"]
-    rows = frames.stream[frames.stream["run"].isin(ok)]
+    rows = measured_by(frames.stream, runs)
     table = rows.groupby("kernel", sort=False).agg(
         bytes_per_s=("best_bytes_per_s", "median"), bytes_per_s_low=("best_bytes_per_s", "min"),
         bytes_per_s_high=("best_bytes_per_s", "max"), median_bytes_per_s=("median_bytes_per_s", "median"),

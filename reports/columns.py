@@ -3,6 +3,7 @@
 A table names its columns by the keys of its frame; a title or a missing value of its own it gives beside them.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -105,6 +106,7 @@ KNOWN = {
     **_numbers(text.rate, figure="ring_bandwidth", ring_bytes_per_s="Bandwidth"),
     **_numbers(text.significant, figure="rate", ours_tokens_per_s="Tokens/s, ours", peer_tokens_per_s="peer's"),
     **_numbers(text.significant, figure="rate", tokens_per_s="Tokens/s"),
+    **_numbers(text.significant, NOT_MEASURED, "tokens_per_joule", math.nan, tokens_per_joule="Tokens per joule"),
     **_numbers(text.joules, figure="joules_per_iteration", joules_per_iteration="Per iteration"),
     **_numbers(text.watts, figure="mean_power", power_w="Mean power"),
     **_numbers(text.flops_per_joule, figure="flops_per_joule", flops_per_joule="Model flops per joule"),
@@ -146,13 +148,6 @@ KNOWN = {
     "predicted_s": Column("Predicted", "predicted_s", text.seconds, spread=("low_s", "high_s")),
     "ratio": Column("Paired ratio", "ratio", text.ratio, figure="ratio_over_jobs", spread=("low", "high"), level=1.0),
     "change": Column("Change (95 % interval)", "change", text.signed, spread=("low", "high"), level=0.0),
-    "tokens_per_joule": Column(
-        "Tokens per joule",
-        "tokens_per_joule",
-        text.significant,
-        figure="tokens_per_joule",
-        spread=("tokens_per_joule_low", "tokens_per_joule_high"),
-    ),
 }
 
 

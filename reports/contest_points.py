@@ -21,6 +21,7 @@ from engine.result.peers import (
     verdict,
 )
 from reports.contests import CONTEST
+from reports.jobs import fields
 from reports.page import NOT_RECORDED
 from reports.text import number
 from reports.tunings import changed
@@ -94,9 +95,8 @@ def _speeds(rows: pd.DataFrame, point: Mapping[str, Any]) -> dict[str, Any]:
     )
     for side in ("ours", "peer"):
         found = speed(works[-1], best, point["ranks"], point[f"{side}_s"])
-        shares = {"tokens_per_s": found.tokens_per_s, "mfu": found.mfu, "hfu": found.hfu}
-        shares |= {"of_empirical": found.of_empirical}
-        speeds |= {f"{side}_{name}": math.nan if value is None else value for name, value in shares.items()}
+        shares = fields(found, lambda share: math.nan if share is None else share, "tokens_per_s mfu hfu of_empirical")
+        speeds |= {f"{side}_{name}": share for name, share in shares.items()}
     return speeds
 
 

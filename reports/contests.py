@@ -12,7 +12,7 @@ import pandas as pd
 from engine.result import metrics
 from engine.result.peers import NO_ROAD, Asked, Compared, Measured, Peaks, PeersResult
 from reports import origin
-from reports.filled import as_others
+from reports.jobs import as_others, with_moments
 from reports.load import Contests
 from reports.peaks import facts
 from reports.text import clean
@@ -44,9 +44,7 @@ def frame(found: Sequence[Contests]) -> pd.DataFrame:
     table = as_others(table, "devices", [key for key in SERIES if key != "devices"])
     for column in RECORDED_WHEN_HELD:
         table = as_others(table, column, [key for key in CONTEST if key not in RECORDED_WHEN_HELD])
-    for column in ("start", "end"):
-        table[column] = pd.to_datetime(table[column], errors="coerce", utc=True, format="ISO8601")
-    return table
+    return with_moments(table, "start", "end")
 
 
 def _rows(found: Contests) -> list[dict[str, Any]]:

@@ -1,8 +1,5 @@
 """CSV files that a spreadsheet opens as data and never as formulas."""
 
-import csv
-import io
-
 import pandas as pd
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -10,12 +7,8 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def to_csv(table: pd.DataFrame) -> str:
     """The frame as CSV text. A string that a spreadsheet would run gets an apostrophe in front; numbers stay."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow([_safe(str(name)) for name in table.columns])
-    for row in table.itertuples(index=False):
-        writer.writerow([_value(value) for value in row])
-    return buffer.getvalue()
+    names = [_safe(str(name)) for name in table]
+    return table.astype(object).map(_value).to_csv(index=False, header=names, lineterminator="\n")
 
 
 def _value(value: object) -> object:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from engine.result.schema import Result
+from reports.jobs import fields
 from reports.text import clean, number, positive
 
 COLUMNS = [
@@ -16,19 +17,14 @@ COLUMNS = [
 def energy(results: Sequence[Result]) -> pd.DataFrame:
     """One row for each component of results that looked for counters. unmeasured: why there is no figure, else ""."""
     rows = [
-        (
-            run,
-            part.component,
-            positive(part.joules_per_iteration),
-            positive(part.tokens_per_joule),
-            number(part.counters or None),
-            number(part.machines or None),
-            clean(part.scope or ""),
-            clean(part.source or ""),
-            positive(result.energy.seconds),
-            positive(part.sample_s),
-            clean(part.unmeasured or ""),
-        )
+        {
+            "run": run,
+            "component": part.component,
+            "seconds": positive(result.energy.seconds),
+            **fields(part, positive, "joules_per_iteration tokens_per_joule sample_s"),
+            **fields(part, lambda many: number(many or None), "counters machines"),
+            **fields(part, lambda words: clean(words or ""), "scope source unmeasured"),
+        }
         for run, result in enumerate(results)
         if result.energy
         for part in result.energy.components

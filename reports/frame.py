@@ -15,12 +15,12 @@ from engine.overlap.bucket import bucket_bytes
 from engine.overlap.flags import Pace
 from reports import breakdowns, contests, gpu_checks, origin
 from reports.energies import energy
-from reports.filled import as_others
 from reports.gemm_modes import gemm_modes
+from reports.jobs import as_others, fields, with_moments
 from reports.load import Checked, Contests, Run
 from reports.predictions import Predictions
 from reports.rings import rings
-from reports.text import clean, number, positive
+from reports.text import clean, number, positive, title
 from reports.tunings import Tunings, tunings
 from reports.variants import Variants, variants
 
@@ -45,8 +45,7 @@ _TUNES = {"oag": "prefetch_depth", "ors": "reduce_window", "cache=auto": "cache_
 def series_title(row: "pd.Series[Any]") -> str:
     """The name of the series that a run or a point belongs to: frontier, gpu, bf16, axonn-sc24 series."""
     series = row["series"] and f"{row['series']} series"
-    words = (row["system"] or "unnamed system", row["partition"], row["dtype"], series, row["variant"])
-    return clean(", ".join(word for word in words if word), 120)
+    return title(row["system"], row["partition"], row["dtype"], series, row["variant"])
 
 
 @dataclass(frozen=True)
@@ -89,8 +88,7 @@ def frames(
 ) -> Frames:
     runs = pd.DataFrame([_run(run) for run in loaded], columns=RUN_COLUMNS)
     runs = as_others(runs, "network", ["kind", "study", *(key for key in SETTING if key != "network")])
-    for column in ("start", "end"):
-        runs[column] = pd.to_datetime(runs[column], errors="coerce", utc=True, format="ISO8601")
+    runs = with_moments(runs, "start", "end")
     results = [run.result for run in loaded]
     iterations = [
         (place, step.index, number(step.time_s), number(step.loss), number(step.grad_norm), not step.counted)
@@ -183,13 +181,13 @@ def _run(run: Run) -> dict[str, Any]:
         "overlap": overlap,
         "tuning": _tuning(overlap, config, result.grid),
         "counted_iterations": summary.counted_iterations if summary else 0,
-        **{key: positive(getattr(summary, name, None)) for key, name in _FROM_SUMMARY.items()},
+        **fields(summary, positive, "", **_FROM_SUMMARY),
         "own_measured": bool(summary and summary.empirical_peak_measured),
         **dict(zip(breakdowns.COLUMNS, breakdowns.values(result.breakdown, result.version), strict=True)),
         "memory_kind": result.memory.kind if result.memory else "",
         "memory_max": number(max(memory, default=None)),
         "memory_min": number(min(memory, default=None)),
-        **{key: number(getattr(held, key, None)) for key in ("prefetch_bytes", "cache_bytes", "cached_blocks")},
+        **fields(held, number, "prefetch_bytes cache_bytes cached_blocks"),
         "best_flops_per_s": positive(result.best_flops_per_s),
         "device_kind": _option(config, "device"),
         "threads": _option(config, "threads"),

@@ -10,6 +10,7 @@ from reports import peaks, text
 from reports.columns import NOT_KNOWN, columns_of
 from reports.derived import by_row
 from reports.frame import Frames
+from reports.jobs import measured_by
 from reports.page import Column, Figure, Table
 from reports.peaks import Peaks
 from reports.plots.canvas import Scale
@@ -24,8 +25,7 @@ def by_size(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
 
     Of one number format, whose share of the advertised peak is of_advertised.
     """
-    ok = runs.index[runs["status"] == "ok"]
-    rows = frames.gemm[frames.gemm["run"].isin(ok)]
+    rows = measured_by(frames.gemm, runs)
     grouped = rows.groupby("size")
     table = grouped.agg(
         flops_per_s=("flops_per_s", "median"), flops_per_s_low=("flops_per_s", "min"),

@@ -8,6 +8,7 @@ from engine.result import metrics
 from engine.result.schema import Result
 from reports.columns import columns_of
 from reports.derived import by_row
+from reports.jobs import measured_by
 from reports.page import Table
 from reports.text import clean, number, positive
 
@@ -29,7 +30,7 @@ def gemm_modes(results: Sequence[Result]) -> pd.DataFrame:
 
 def by_mode(every: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """One row a number format, size and mode: medians over the jobs that ended well. every: as gemm_modes makes it."""
-    rows = every[every["run"].isin(runs.index[runs["status"] == "ok"])]
+    rows = measured_by(every, runs)
     columns = {name: (name, "median") for name in ("flops_per_s", "of_nn")}
     return rows.groupby(KEYS, sort=False).agg(**columns, jobs=("run", "count")).reset_index()
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from engine.result.gpu_check import GpuCheck
+from reports.jobs import with_moments
 from reports.load import Checked
 from reports.text import clean, number, significant
 
@@ -19,9 +20,7 @@ def frame(found: Sequence[Checked]) -> pd.DataFrame:
         for one in found
         for of in [one.result]
     ]
-    table = pd.DataFrame(rows, columns=COLUMNS)
-    table["end"] = pd.to_datetime(table["end"], errors="coerce", utc=True, format="ISO8601")
-    return table
+    return with_moments(pd.DataFrame(rows, columns=COLUMNS), "end")
 
 
 def findings(result: GpuCheck) -> pd.DataFrame:

@@ -5,6 +5,7 @@ import pandas as pd
 from reports import text
 from reports.columns import columns_of
 from reports.frame import Frames
+from reports.jobs import measured_by
 from reports.page import Table
 
 WORDS = {
@@ -16,8 +17,7 @@ WORDS = {
 
 def by_way(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
     """One row a way to launch: medians over jobs of the jobs' medians and percentiles, and the number of jobs."""
-    ok = runs.index[runs["status"] == "ok"]
-    rows = frames.launches[frames.launches["run"].isin(ok)]
+    rows = measured_by(frames.launches, runs)
     table = rows.groupby("name", sort=False).agg(
         launch_s=("launch_s", "median"), low_s=("low_s", "median"), high_s=("high_s", "median"),
         operators=("operators", "max"), samples=("samples", "min"), jobs=("launch_s", "count"),

@@ -6,6 +6,7 @@ from engine.planning.validation import TOP, JobRows
 from engine.result import metrics
 from reports import text
 from reports.columns import columns_of
+from reports.jobs import fields
 from reports.page import Block, Column, Figure, Figures, Paragraph, Table
 from reports.plots.canvas import Scale
 from reports.plots.lines import Line, against, scatter
@@ -104,12 +105,7 @@ def _described(rows: pd.DataFrame, measured: str, predicted: str) -> str:
 def _orders(name: str, job: JobRows) -> Table:
     data = pd.DataFrame(
         [
-            {
-                "order": TITLES[order.name],
-                "efficient": text.number(order.efficient),
-                "place_of_fastest": text.number(order.place_of_fastest),
-                "spearman": text.number(order.spearman),
-            }
+            {"order": TITLES[order.name], **fields(order, text.number, "efficient place_of_fastest spearman")}
             for order in job.orders
         ],
         columns=["order", "efficient", "place_of_fastest", "spearman"],

@@ -11,7 +11,7 @@ from reports.overlaps import NONE, flags
 from reports.page import Figure
 from reports.plots.canvas import WIDE
 from reports.plots.rows import Bars, Row, stacked
-from reports.plots.timeline import Panel, describe, picture
+from reports.plots.timeline import Panel, describe, picture, spans
 from reports.variants import Variants
 
 HEADINGS = {"ladder": "one after the other", "alone": "each alone", "other": "other combinations"}
@@ -104,8 +104,9 @@ def timeline(name: str, setting: Setting, variants: Variants) -> list[Figure]:
         for _, row in ladder[rows].tail(1).iterrows():
             overlap, drawn = row["overlap"], variants.timelines[row["drawn"]]
             panels.append(Panel(labelled if overlap == NONE else f"{labelled} {overlap}", drawn))
-            spans = [span.model_dump() | {"overlap": overlap} for span in drawn.spans]
-            tables.append(pd.DataFrame(spans, columns=["overlap", "lane", "kind", "name", "start_s", "end_s"]))
+            table = spans(drawn)
+            table.insert(0, "overlap", overlap)
+            tables.append(table)
     title = "One step"
     drawing = picture(panels)
     if drawing is None:
@@ -116,6 +117,4 @@ def timeline(name: str, setting: Setting, variants: Variants) -> list[Figure]:
         "more happens than the picture can tell apart."
     )
     data = pd.concat(tables, ignore_index=True)
-    for column in ("lane", "name"):
-        data[column] = data[column].map(text.clean)
     return [Figure(title, caption, drawing, data, f"{name}-timeline", describe(panels))]

@@ -9,7 +9,7 @@ from reports import text
 from reports.page import Figure
 from reports.plots.canvas import WIDE
 from reports.plots.rows import Bars, Row, stacked
-from reports.plots.timeline import Panel, describe, picture
+from reports.plots.timeline import Panel, describe, picture, spans
 from reports.predictions import AXES
 
 MOST_BARS = 20
@@ -77,8 +77,5 @@ def step(name: str, plan: GridPlan) -> list[Figure]:
         f"of the machine. {SIMPLIFIED} Compute and its phases on top, below it what is in flight along each axis of "
         "the grid. A lane is filled in part where more happens than the picture can tell apart."
     )
-    keys = ["lane", "kind", "name", "start_s", "end_s"]
-    data = pd.DataFrame([span.model_dump(include=set(keys)) for span in row.timeline.spans], columns=keys)
-    for column in ("lane", "name"):
-        data[column] = data[column].map(text.clean)
-    return [Figure(title, caption, drawing, data, f"{name}-step", f"{describe([panel])} Predicted, not measured.")]
+    said = f"{describe([panel])} Predicted, not measured."
+    return [Figure(title, caption, drawing, spans(row.timeline), f"{name}-step", said)]

@@ -10,6 +10,7 @@ import pandas as pd
 from engine.result import metrics
 from reports.derived import by_row
 from reports.frame import POINT, SERIES, SETTING
+from reports.jobs import each_once
 from reports.overlaps import NONE
 
 MEASURES = [
@@ -40,7 +41,7 @@ def points(runs: pd.DataFrame, series: Sequence[str] = SERIES) -> pd.DataFrame:
         table[f"{measure}_low"] = done[measure].min()
         table[f"{measure}_high"] = done[measure].max()
     for words in WORDS:
-        table[words] = done[words].agg(_each_once)
+        table[words] = done[words].agg(each_once)
     table["jobs"] = done.size()
     table["commits"] = done["commit"].nunique()
     table["newest"] = ok.assign(job=ok.index).groupby(POINT, dropna=False, sort=False)["job"].last()
@@ -91,10 +92,6 @@ def with_gains(table: pd.DataFrame) -> pd.DataFrame:
     apart = (merged["time_s_high"] < merged["none_low"]) | (merged["time_s_low"] > merged["none_high"])
     merged["gain_is_sure"] = apart & (merged["jobs"] > 1) & (merged["none_jobs"] > 1)
     return merged.drop(columns=["none_low", "none_high", "none_jobs"])
-
-
-def _each_once(words: "pd.Series[str]") -> str:
-    return " or ".join(dict.fromkeys(word for word in words if word))
 
 
 def fastest(table: pd.DataFrame) -> pd.DataFrame:

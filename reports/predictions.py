@@ -11,6 +11,7 @@ from engine.planning.document import GridPlan, Row
 from engine.planning.validation import JobRows, PublishedRow, Validation
 from engine.result import metrics
 from reports.derived import by_row
+from reports.jobs import fields
 from reports.load import Planned, Validated
 from reports.text import clean, number, positive
 
@@ -61,23 +62,18 @@ def _plan_row(plan: GridPlan, row: Row) -> dict[str, object]:
         f"equations_{axis}": seconds(sum(cost.equations_s for cost in row.costs if cost.axis == axis)) for axis in AXES
     }
     return {
-        "place": number(row.place),
         "grid": row.grid,
-        "micro_batch": number(row.micro_batch),
+        **fields(row, number, "place micro_batch"),
+        **fields(row, seconds, "equations_s as_run_s"),
+        **fields(row, positive, "hfu mfu device_hours"),
+        **fields(row.memory, positive, "of_device", memory_bytes="total"),
         "predicted_s": predicted_s,
         "low_s": seconds(low),
         "high_s": seconds(high),
         "compute_s": compute_s,
         **exposed,
-        "equations_s": seconds(row.equations_s),
-        "as_run_s": seconds(row.as_run_s),
         **equations,
-        "memory_bytes": positive(row.memory.total),
-        "of_device": positive(row.memory.of_device),
-        "hfu": positive(row.hfu),
-        "mfu": positive(row.mfu),
         "solution_s": 86400 * positive(row.days),
-        "device_hours": positive(row.device_hours),
         "traced": "" if row.time_s is None else "whole" if row.exact else "few layers",
     }
 
@@ -86,16 +82,15 @@ def grid_rows(job: JobRows) -> pd.DataFrame:
     """One row a measured grid of a job, the fastest first. error, exposed_error: of the predictions; held: whether the
     measured time lies in the interval; fitted_words: in words.
     """
-    names = ("measured_s", "measured_exposed_s", "predicted_s", "low_s", "high_s", "equations_s", "agnostic_s")
+    names = "measured_s measured_exposed_s predicted_s exposed_s low_s high_s equations_s agnostic_s"
     rows = [
         {"grid": row.grid, "fitted": row.fitted, "fitted_words": FITTED if row.fitted else ""}
-        | {name: seconds(getattr(row, name)) for name in names}
-        | {"exposed_s": seconds(row.exposed_s)}
-        | {name: number(getattr(row, name)) for name in ("place", "place_by_equations", "place_agnostic")}
+        | fields(row, seconds, names)
+        | fields(row, number, " ".join(PLACES.values()))
         for row in job.grids
     ]
     table = pd.DataFrame(
-        rows, columns=[*("grid", "fitted", "fitted_words"), *names, "exposed_s", *PLACES.values()]
+        rows, columns=[*("grid", "fitted", "fitted_words"), *names.split(), *PLACES.values()]
     ).sort_values("measured_s", kind="stable", ignore_index=True)  # fmt: skip
     return table.assign(
         error=by_row(metrics.prediction_error, table["predicted_s"], table["measured_s"]),
@@ -133,16 +128,9 @@ def _published_row(row: PublishedRow) -> dict[str, object]:
         "paper": clean(row.source.partition(":")[0], 60),
         "system": clean(row.system, 120),
         "model": clean(row.model, 120),
-        "ranks": number(row.devices),
-        "sequences": number(row.sequences),
-        "time_s_published": seconds(row.measured_s),
         "grid": row.grid,
-        "micro_batch": number(row.micro_batch),
-        "predicted_s": seconds(row.predicted_s),
-        "low_s": seconds(row.low_s),
-        "high_s": seconds(row.high_s),
-        "compute_s": seconds(row.compute_s),
-        "baseline_s": seconds(row.baseline_s),
+        **fields(row, number, "sequences micro_batch", ranks="devices"),
+        **fields(row, seconds, "predicted_s low_s high_s compute_s baseline_s", time_s_published="measured_s"),
         "fitted": row.fitted,
         "fitted_words": FITTED if row.fitted else "",
         **by_axis(row.exposed_s),

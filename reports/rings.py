@@ -7,6 +7,7 @@ import pandas as pd
 from engine.result.schema import Result
 from reports import text
 from reports.columns import columns_of
+from reports.jobs import measured_by
 from reports.page import Column, Table
 from reports.text import number, positive
 
@@ -44,7 +45,7 @@ def rings(results: Sequence[Result]) -> pd.DataFrame:
 
 def by_shape(every: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """One row a shape: medians over the jobs that ended well, and their number. every: as rings() makes it."""
-    rows = every[every["run"].isin(runs.index[runs["status"] == "ok"])]
+    rows = measured_by(every, runs)
     columns = {name: (name, "median") for name in ("message_bytes", "ring_bytes_per_s", *KINDS)}
     table = rows.groupby(KEYS, sort=False).agg(**columns, jobs=("run", "count")).reset_index()
     return table.assign(words=table["where"].map(WORDS))
@@ -69,8 +70,4 @@ def fact(rows: pd.DataFrame) -> tuple[str | None, str, str]:
     between = rows[rows["where"] == "alone"]
     row = (between if len(between) else rows).iloc[-1 if len(between) else 0]
     what = f"bandwidth of a ring of {int(row['ring'])} ranks {row['words']}"
-    return _rate(row["ring_bytes_per_s"]), what, f"messages of {text.size(row['message_bytes'])}"
-
-
-def _rate(value: float) -> str:
-    return text.si(value, "B/s", 3)
+    return text.rate(row["ring_bytes_per_s"]), what, f"messages of {text.size(row['message_bytes'])}"

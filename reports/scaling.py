@@ -8,6 +8,7 @@ import pandas as pd
 
 from reports import text
 from reports.frame import Frames
+from reports.jobs import each_once
 from reports.page import Figure
 from reports.plots.canvas import Scale, plain
 from reports.plots.lines import Line, lines
@@ -73,7 +74,7 @@ def peak(series: MeasuredSeries) -> Figure:
 
 def _empirical(series: MeasuredSeries) -> str:
     """The part of a caption that says which empirical peak it is, and whether it can be right."""
-    known = " or ".join(dict.fromkeys(words for words in series.line["empirical_from"] if words))
+    known = each_once(series.line["empirical_from"])
     said = f" Empirical: {known}." if known else ""
     if (series.line[["of_empirical", "hfu"]] > 1).any(axis=None):
         said += " More than 100 %: the peak was measured or stated too low, not exceeded."

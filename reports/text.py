@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import partial
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -43,6 +44,11 @@ def titled(parts: Iterable[T], title: Callable[[T], str]) -> list[tuple[str, str
     return [(name, words, part) for name, (words, part) in zip(names, listed, strict=True)]
 
 
+def title(system: str, *words: str) -> str:
+    """The title of a part of a page: the system's name, then whatever else is known."""
+    return clean(", ".join(word for word in (system or "unnamed system", *words) if word), 120)
+
+
 def count(value: float) -> str:
     """A whole number with thousands set apart: 32,768. One that isn't whole keeps a digit."""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
@@ -76,20 +82,13 @@ def si(value: float, unit: str, digits: int = 4) -> str:
     return f"{significant(value / factor, digits)} {letter}{unit}"
 
 
-def flops(value: float) -> str:
-    return si(value, "flop/s")
-
-
-def joules(value: float) -> str:
-    return si(value, "J")
-
-
-def watts(value: float) -> str:
-    return si(value, "W")
-
-
-def flops_per_joule(value: float) -> str:
-    return si(value, "flop/J")
+flops = partial(si, unit="flop/s")
+joules = partial(si, unit="J")
+watts = partial(si, unit="W")
+flops_per_joule = partial(si, unit="flop/J")
+rate = partial(si, unit="B/s", digits=3)
+size = partial(si, unit="B", digits=3)
+"""Bytes are written in powers of 1000, as bandwidths count them."""
 
 
 def seconds(value: float) -> str:
@@ -115,15 +114,6 @@ def tokens(value: float) -> str:
         if value >= factor:
             return f"{value / factor:,.4g} {word}tokens"
     return f"{count(value)} tokens"
-
-
-def size(value: float) -> str:
-    """Bytes in powers of 1000, as bandwidths count them."""
-    return si(value, "B", 3)
-
-
-def rate(value: float) -> str:
-    return si(value, "B/s", 3)
 
 
 def memory(value: float) -> str:

@@ -5,10 +5,9 @@ from typing import Any
 import pandas as pd
 
 from engine.result import metrics
+from reports.contest_figure import COLOURS
 from reports.contest_points import points
 from reports.derived import by_row
-
-COLOURS = {"won": "blue", "lost": "red"}
 
 
 def steps(held: pd.DataFrame) -> pd.DataFrame:
@@ -17,15 +16,8 @@ def steps(held: pd.DataFrame) -> pd.DataFrame:
     held: the contests with the peer "untuned".
     """
     table = points(held)
-    meaning = pd.Series([_meaning(row) for _, row in table.iterrows()], index=table.index, dtype=object)
-    colour = pd.Series(
-        [
-            COLOURS.get(verdict, "muted") if changed else "muted"
-            for verdict, changed in zip(table["verdict"], table["changed"], strict=True)
-        ],
-        index=table.index,
-        dtype=object,
-    )
+    meaning = [_meaning(row) for _, row in table.iterrows()]
+    colour = table["verdict"].map(COLOURS).where(table["changed"] != 0).fillna("muted")
     speed_up = by_row(metrics.speed_up, 1.0, table["ratio"].astype(float)) if len(table) else 1.0
     return table.assign(meaning=meaning, colour=colour, speed_up=speed_up)
 

@@ -56,9 +56,7 @@ def _row(run: int, variant: Variant, version: int) -> tuple[Any, ...]:
         clean(variant.overlap),
         positive(variant.time_per_iteration_s),
         *values(variant.breakdown, version),
-        number(variant.prefetch_bytes),
-        number(variant.cache_bytes),
-        number(variant.cached_blocks),
+        *map(number, (variant.prefetch_bytes, variant.cache_bytes, variant.cached_blocks)),
     )
 
 

@@ -17,10 +17,12 @@ def joined(several: Iterable[History]) -> list[History]:
     by_system: dict[str, list[History]] = {}
     for one in several:
         by_system.setdefault(one.system, []).append(one)
-    return [
-        found[0] if len(found) == 1 else History(system, _nights(found), tuple(_each_once(found)))
-        for system, found in sorted(by_system.items())
-    ]
+    return [_one(system, found) for system, found in sorted(by_system.items())]
+
+
+def _one(system: str, several: Sequence[History]) -> History:
+    remarks = dict.fromkeys(remark for one in several for remark in one.remarks)
+    return several[0] if len(several) == 1 else History(system, _nights(several), tuple(remarks))
 
 
 def _nights(several: Sequence[History]) -> tuple[Night, ...]:
@@ -43,7 +45,3 @@ def _nights(several: Sequence[History]) -> tuple[Night, ...]:
         for name, found in jobs.items()
     ]
     return tuple(sorted(nights, key=lambda night: night.began))
-
-
-def _each_once(several: Iterable[History]) -> dict[str, None]:
-    return dict.fromkeys(remark for one in several for remark in one.remarks)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from xml.etree import ElementTree
 
 from reports import text
@@ -10,7 +10,8 @@ from reports.nights.report import NightReport
 from reports.nights.verdicts import Verdict
 
 HEAD = ("test", "figure", "tonight", "reference", "change (95 % interval)", "smallest seen", "jobs")
-UNITS = {"s": text.seconds, "flop/s": text.flops, "B": text.memory, "x": text.times}
+Write = Callable[[float], str]
+UNITS: Mapping[str, Write] = {"s": text.seconds, "flop/s": text.flops, "B": text.memory, "x": text.times}
 
 
 def amount(value: float, unit: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
@@ -130,6 +131,12 @@ def picture(panels: Sequence[Panel]) -> Figure | None:
 
 def drawable(panels: Sequence[Panel]) -> list[tuple[Panel, DrawnStep]]:
     return [(panel, step) for panel in panels if (step := sort(panel.timeline))]
+
+
+def spans(timeline: Timeline) -> pd.DataFrame:
+    keys = ["lane", "kind", "name", "start_s", "end_s"]
+    table = pd.DataFrame([span.model_dump(include=set(keys)) for span in timeline.spans], columns=keys)
+    return table.assign(lane=table["lane"].map(clean), name=table["name"].map(clean))
 
 
 def describe(panels: Sequence[Panel]) -> str:

@@ -84,8 +84,7 @@ def _best(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _title(row: "pd.Series[Any]") -> str:
     devices = text.plural(int(row["ranks"]), "rank")
-    words = (row["system"] or "unnamed system", row["partition"], row["model"], row["dtype"], devices)
-    return text.clean(", ".join(word for word in words if word), 120)
+    return text.title(row["system"], row["partition"], row["model"], row["dtype"], devices)
 
 
 def _who(row: "pd.Series[Any]") -> str:

@@ -1,7 +1,5 @@
 """Energy: what training takes of devices, processors, memory and whole nodes, wherever a run could count it."""
 
-from typing import Any
-
 import pandas as pd
 
 from engine.result import metrics
@@ -10,6 +8,7 @@ from reports import text
 from reports.columns import columns_of
 from reports.derived import by_row
 from reports.frame import POINT, SERIES, Frames, series_title
+from reports.jobs import each_once
 from reports.page import Block, Facts, Figure, Figures, Page, Paragraph, Section, Table
 from reports.plots.canvas import Scale, plain
 from reports.plots.lines import Line, lines
@@ -62,7 +61,7 @@ def energy_points(frames: Frames) -> pd.DataFrame:
         .agg(
             **{key: (key, "median") for key in ("time_s", "model_flops_per_s", "joules_per_iteration", "seconds")},
             **{key: (key, "max") for key in ("counters", "machines", "sample_s")},
-            **{key: (key, _each_once) for key in ("scope", "source")},
+            **{key: (key, each_once) for key in ("scope", "source")},
             tokens_per_joule=("tokens_per_joule", "median"),
             tokens_per_joule_low=("tokens_per_joule", "min"),
             tokens_per_joule_high=("tokens_per_joule", "max"),
@@ -81,10 +80,6 @@ def energy_points(frames: Frames) -> pd.DataFrame:
     return table.sort_values([*SERIES, "ranks", "time_s", "place"], kind="stable").reset_index(drop=True)
 
 
-def _each_once(words: "pd.Series[str]") -> str:
-    return " or ".join(dict.fromkeys(word for word in words if word))
-
-
 def _last(words: "pd.Series[str]") -> str:
     return next((word for word in reversed(words.tolist()) if word), "")
 
@@ -95,25 +90,26 @@ def _widest(table: pd.DataFrame) -> pd.DataFrame:
     return next(rows for name in _COLOURS if len(rows := measured[measured["component"] == name]))
 
 
-def _per_joule(point: "pd.Series[Any]") -> str:
-    return text.si(point["flops_per_joule"], "flop/J")
-
-
 def _headline(table: pd.DataFrame) -> str:
     best = _widest(table).sort_values("flops_per_joule").iloc[-1]
     where = f"{text.plural(int(best['ranks']), 'device')} of {best['system'] or 'an unnamed system'}"
-    return f"{_per_joule(best)} of the model on {where}, by {best['component']}"
+    return f"{text.flops_per_joule(best['flops_per_joule'])} of the model on {where}, by {best['component']}"
 
 
 def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
     point = _widest(rows).sort_values(["ranks", "model_flops_per_s"]).iloc[-1]
+    per_joule = point["flops_per_joule"]
     what = f"{point['component']}: {point['scope']}, {point['source']}"
     where = f"{point['model']} on {text.plural(int(point['ranks']), 'device')}"
     facts = Facts(
         (
             (text.significant(point["tokens_per_joule"]), "tokens per joule", f"{where}; {what}"),
-            (_per_joule(point), "of the model", "flop/s per watt, recomputation not counted"),
-            (text.si(point["power_w"], "W"), "mean power", f"of all {text.count(point['counters'])} counters"),
+            (
+                text.flops_per_joule(per_joule),
+                "of the model",
+                "flop/s per watt, recomputation not counted",
+            ),
+            (text.watts(point["power_w"]), "mean power", f"of all {text.count(point['counters'])} counters"),
         )
     )
     figures = (

@@ -29,7 +29,7 @@ REHEARSAL = (
 )
 RUN = ("ci/gpu", "python -m reports build --out site/")
 WORDS = {"pass": "passed", "fail": "failed", "undecided": "undecided", "told": "told, not judged", "not run": "not run"}
-SOFTWARE = ("python", "torch", "cuda", "hip", "nccl", "driver")
+SOFTWARE = ("torch", "cuda", "hip", "nccl", "driver")
 MOST_SECTIONS = 12
 
 
@@ -85,9 +85,7 @@ def _facts(result: GpuCheck) -> Facts:
 
 def _findings(name: str, row: "pd.Series[Any]", result: GpuCheck) -> Table:
     versions = result.provenance.versions
-    software = ", ".join(
-        f"{key} {versions[key]}" for key in ("torch", "cuda", "hip", "nccl", "driver") if key in versions
-    )
+    software = ", ".join(f"{key} {versions[key]}" for key in SOFTWARE if key in versions)
     commit = (result.provenance.git_commit or NOT_RECORDED)[:12]
     ended = NOT_RECORDED if pd.isna(row["end"]) else text.moment(row["end"])
     note = f"Ended {ended}; commit {text.clean(commit)}; {text.clean(software)}; read from {row['source']}."

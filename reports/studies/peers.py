@@ -65,8 +65,7 @@ STUDY = Study("peers", TITLE, SUMMARY, 8, OWN, build, "contests")
 def _title(row: "pd.Series[Any]") -> str:
     series = "" if row["series"] in ("", row["system"]) else f"{row['series']} series"
     torch = row["torch"] and f"torch {row['torch']}"
-    words = (row["system"] or "unnamed system", row["partition"], series, row["model"], row["dtype"], row["devices"])
-    return text.clean(", ".join(word for word in (*words, torch) if word), 120)
+    return text.title(*row[["system", "partition"]], series, *row[["model", "dtype", "devices"]], torch)
 
 
 def _headline(contests: pd.DataFrame) -> str:

@@ -74,8 +74,7 @@ STUDY = Study("single_device", TITLE, SUMMARY, 7, contests_where(lambda held: he
 
 def _title(row: "pd.Series[Any]") -> str:
     torch = row["torch"] and f"torch {row['torch']}"
-    words = (row["system"] or "unnamed system", row["partition"], row["devices"], torch)
-    return text.clean(", ".join(word for word in words if word), 120)
+    return text.title(row["system"], row["partition"], row["devices"], torch)
 
 
 def _headline(contests: pd.DataFrame) -> str:
@@ -150,21 +149,12 @@ def _sides(name: str, contests: pd.DataFrame) -> Table:
     data = pd.DataFrame(
         [side for rows in _trained(contests) for side in (_engine(rows), *(_peer(row) for _, row in rows.iterrows()))]
     )
-    itself = "\u2013"
     columns = columns_of(
         "model dtype side tokens_per_s mfu of_empirical",
         Column("Memory", "bytes", text.memory),
-        Column(
-            "Engine's step by its",
-            "ratio",
-            text.ratio,
-            missing=itself,
-            figure="ratio_over_jobs",
-            spread=("low", "high"),
-            level=1.0,
-        ),
-        Column("Outcome", "verdict", numeric=False, missing=itself),
-        Column("Engine's memory by its", "memory_ratio", text.ratio, missing=itself, figure="memory_ratio"),
+        "ratio verdict memory_ratio",
+        missing=dict.fromkeys(("ratio", "verdict", "memory_ratio"), "\u2013"),
+        ratio="Engine's step by its",
     )
     note = "The engine's own row is the median of its contests. Outcome: the engine won or lost, by the paired ratio."
     return Table("Tokens per second by side", columns, data, f"{name}-sides", note)

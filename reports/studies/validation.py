@@ -89,8 +89,7 @@ def _headline(pairs: pd.DataFrame) -> str:
 
 
 def _title(run: "pd.Series[Any]") -> str:
-    words = (run["system"] or "unnamed system", run["partition"], run["dtype"], run["model"])
-    return text.clean(", ".join(word for word in words if word), 120)
+    return text.title(run["system"], run["partition"], run["dtype"], run["model"])
 
 
 def _section(
