@@ -36,7 +36,7 @@ _COLUMNS = [
 ]
 Place = Literal["ladder", "alone", "other"]
 Rounds = dict[int, tuple[float, ...]]
-"""The time of each round in seconds, by the job's index."""
+"""A job's index leads to the seconds of each of its rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Setting:
 
     @property
     def nodes(self) -> float:
-        """On how many nodes it ran; NaN where no job ended well."""
+        """The number of nodes; NaN where no job ended well."""
         return float(self.first["nodes"])
 
     def fullest(self) -> "pd.Series[Any] | None":

@@ -55,7 +55,7 @@ def breakdown(series: MeasuredSeries, remark: str = "", *, as_share: bool = Fals
 
 
 def _by_overlap(series: MeasuredSeries, line: pd.DataFrame) -> tuple[pd.DataFrame, list[Row]]:
-    """For each point of the line the measured overlaps of its layout, without any first, and a bar for each."""
+    """The measured overlaps of the layout of each point of the line, none of them first, and a bar for each."""
     places = line[SETTING].assign(place=range(len(line)))
     rows = places.merge(series.points[series.points["jobs"] > 0], on=SETTING).sort_values("time_s")
     rows = rows.drop_duplicates(["place", "overlap"]).assign(hides=rows["overlap"] != NONE)

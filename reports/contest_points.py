@@ -57,7 +57,7 @@ def points(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def over_equal_roads(points: pd.DataFrame) -> pd.DataFrame:
-    """Those of points that a headline counts; contests that were not held are among them."""
+    """Select what a headline counts; contests that were not held are among it."""
     return points[points["road"].map(is_equal) | (points["jobs"] == 0)]
 
 

@@ -25,7 +25,7 @@ CONTEST = [
     *("apart", "bf16", "target", "network", "road"),
 ]
 RECORDED_WHEN_HELD = ("network", "road", "apart")
-"""What only a contest that was held records."""
+"""Only a contest that was held records these."""
 ONE_AFTER_THE_OTHER, AT_ONCE = "one after the other", "at once"
 TOLERANCE_OF_VERSION_1 = 1e-4
 COLUMNS = [

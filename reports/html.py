@@ -14,7 +14,7 @@ from reports.index import Card
 from reports.page import Block, Cell, Column, Download, Figure, Figures, Notices, Page, Table
 
 LONG = 40
-"""Letters of a text in a table; a longer one may stand in several lines."""
+"""A text in a table that has more letters may stand in several lines."""
 _HERE = Path(__file__).parent
 
 

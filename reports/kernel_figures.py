@@ -68,7 +68,7 @@ def heat_map(name: str, run: "pd.Series[Any]", shapes: pd.DataFrame, ways: pd.Da
 
 
 def _scale(run: "pd.Series[Any]", ways: pd.DataFrame) -> tuple[str, str, str]:
-    """By which column cells are coloured, in which unit, and how the caption says so."""
+    """The column that cells are coloured by, its unit, and the caption's sentence on it."""
     if ways["of_empirical"].notna().any():
         peak = f"{text.flops(float(run['empirical']))} ({run['empirical_from']})"
         return "of_empirical", "% of the empirical peak", f"Empirical peak: {peak}."

@@ -47,9 +47,9 @@ class Found(Generic[T]):
 
 Run = Found[Result]
 Contests = Found[peers.PeersResult]
-"""What one command measured against peers."""
+"""One command's measurements against peers."""
 Checked = Found[gpu_check.GpuCheck]
-"""What one run of ci/gpu has found."""
+"""The findings of one run of ci/gpu."""
 Planned = Found[GridPlan]
 Validated = Found[Validation]
 
@@ -218,7 +218,7 @@ READERS: dict[str, Callable[[dict[str, Any], str], Any]] = {
     document.SCHEMA: _plan,
     validation.SCHEMA: _validation,
 }
-"""What reads a record, by its schema; one without any is a result."""
+"""A record's schema says how it is read; one without any is a result."""
 
 
 def _written(source: str) -> datetime:

@@ -18,7 +18,7 @@ TITLES = {
     "agnostic": "Order without placement",
 }
 WITHIN, EXPOSED_WITHIN = 0.15, 0.2
-"""Where the dotted lines stand: what is hoped for of a time, and of exposed communication."""
+"""Dotted lines stand at these errors of a time and of exposed communication."""
 
 
 def blocks(name: str, job: JobRows) -> list[Block]:

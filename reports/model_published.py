@@ -14,7 +14,7 @@ from reports.predictions import published_rows
 from reports.scaling import DEVICES
 
 CLEARLY = 0.75
-"""An error that is at most so large a part of the other's wins clearly."""
+"""The smaller of two errors is clearly better if it is at most this part of the larger."""
 NO_GRIDS = (
     "The papers print times without the grids that they ran on. Each prediction is for the grid that the planner "
     "takes: where the authors ran on another, the error is that of the model and of the difference between the grids "
@@ -62,7 +62,7 @@ def mean_errors(rows: pd.DataFrame) -> tuple[float, float]:
 
 
 def winner(ours: float, baseline: float) -> str:
-    """Which of two mean absolute errors is smaller, and whether clearly."""
+    """Say which of two mean absolute errors is smaller, and whether clearly."""
     if ours == baseline:
         return "neither is better"
     first, better, worse = ("the model", ours, baseline) if ours < baseline else ("the baseline", baseline, ours)

@@ -15,7 +15,7 @@ from reports.page import NOT_MEASURED, NOT_RECORDED, Column, Table
 
 _WHAT, _WHERE = "model grid", "ranks nodes system network"
 _FIGURES = f"share_hidden step_by_bound bound_by {GREATEST}"
-"""What a variant's own steps say."""
+"""These columns are read from a variant's own steps."""
 
 
 def ratio(title: str, key: str = RATIOS[0], missing: str = NO_BASE) -> Column:

@@ -174,7 +174,7 @@ class Notice:
 
     @property
     def sign(self) -> str:
-        """Which tells the kinds apart without colour."""
+        """The sign tells the kinds apart without colour."""
         return {"worse": "\u25b2", "fine": "\u2713", "unknown": "?"}[self.kind]
 
 
@@ -200,7 +200,7 @@ class Section:
     title: str
     blocks: tuple[Block, ...]
     name: str = ""
-    """Its fragment in the address, unique in the page; made of the title if not given."""
+    """The fragment in the address is unique in the page; it is made of the title if it is not given."""
 
     @property
     def anchor(self) -> str:

@@ -15,12 +15,12 @@ from reports.predictions import AXES
 MOST_BARS = 20
 COMPUTE = "blue"
 COLOURS = dict(zip(AXES, cycle(("gold", "red", "green", "purple")), strict=False))
-"""Of communication by axis, beside the blue of compute."""
+"""Each axis of communication has a colour, beside the blue of compute."""
 SIMPLIFIED = "One rank stands for all, and none is late."
 
 
 def times(name: str, rows: pd.DataFrame) -> Figure:
-    """Where the predicted time of each grid goes; without a simulation, what the equations tell of communication."""
+    """Draw where the predicted time of each grid goes; without a simulation, the equations' communication."""
     simulated = rows.dropna(subset="predicted_s")
     whole = not simulated.empty
     shown = (simulated if whole else rows).head(MOST_BARS)

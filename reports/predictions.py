@@ -100,7 +100,7 @@ def grid_rows(job: JobRows) -> pd.DataFrame:
 
 
 PLACES = {"simulated": "place", "equations": "place_by_equations", "agnostic": "place_agnostic"}
-"""The column of a grid's place in each order."""
+"""Each order has a column with the grid's place in it."""
 
 
 def published_rows(validation: Validation) -> pd.DataFrame:

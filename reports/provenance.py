@@ -6,7 +6,7 @@ from reports.columns import columns_of
 from reports.page import Table
 
 ORIGIN = "commit dirty launcher transport hosts devices versions remark source"
-"""The keys of the columns that say where a job or contest comes from."""
+"""These columns say where a job or contest comes from."""
 
 
 def provenance(runs: pd.DataFrame) -> Table:

@@ -18,12 +18,12 @@ from reports.text import clean
 
 RECORD = "record"
 SCHEMAS = (SCHEMA, peers.SCHEMA, gpu_check.SCHEMA)
-"""What a record can be."""
+"""A record has one of these schemas."""
 DATA_VERSION = 4
-"""The newest major version of ReFrame's report data that is known."""
+"""Newer major versions of ReFrame's report data are refused."""
 LOCK_TIMEOUT_S = 10
 AFTER_SANITY = ("performance", "cleanup", "finalize")
-"""The stages of a test case that come once its result has been found good."""
+"""These stages of a test case come once its result has been found good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +115,9 @@ def from_database(path: Path) -> list[StoredResult]:
 
 @contextmanager
 def remembered(path: Path) -> Iterator[None]:
-    """Within it the sessions of a database, which are asked for once for its results and once for each system's nights,
-    are read and decoded once, and kept in memory. Raises ResultError.
+    """Read and decode the sessions of a database once and keep them in memory meanwhile.
+
+    They are asked for once for its results and once for each system's nights. Raises ResultError.
     """
     _remembered[path] = list(sessions(path))
     try:

@@ -126,7 +126,7 @@ def same_batch(series: MeasuredSeries) -> pd.DataFrame:
 
 
 def spread_out(table: pd.DataFrame, most: int) -> pd.DataFrame:
-    """At most so many rows, evenly chosen, first and last among them."""
+    """Choose rows evenly, at most so many, the first and the last among them."""
     if len(table) <= most:
         return table
     return table.iloc[[round(i * (len(table) - 1) / (most - 1)) for i in range(most)]]

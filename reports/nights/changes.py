@@ -16,13 +16,13 @@ from reports.nights.evidence import Floats
 from reports.nights.history import NODES
 
 SHORTEST_LEVEL = 3
-"""Of a level."""
+"""A level lasts at least this many nights."""
 DRAWN_IN = 3.0
 AROUND = 15
-"""So many nights on either side tell the size of a change: in more of them a drift would look like one."""
+"""The size of a change is computed from this many nights on either side: over more, a drift would look like one."""
 PENALTY = 4.0
-"""Of a change, in scales squared times the logarithm of the number of nights: twice what the Schwarz criterion takes,
-as noise is neither normal nor independent."""
+"""A change of level costs this many scales squared times the logarithm of the number of nights: twice the penalty of
+the Schwarz criterion, as noise is neither normal nor independent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Change:
 
 
 def changes(values: Sequence[float]) -> list[Change]:
-    """Those nights of a figure, oldest first, with which another level begins that differs by LEAST or more."""
+    """Find the nights, oldest first, with which another level begins that differs by LEAST or more."""
     if len(values) < 2 * SHORTEST_LEVEL:
         return []
     logs = np.log(np.asarray(values, dtype=np.float64))

@@ -23,15 +23,15 @@ from reports.plots.svg import COLOURS, TITLE, styled
 
 HEIGHT, TOP, BOTTOM, RIGHT = 214.0, 40.0, 44.0, 12.0
 MOST_NIGHTS = 365
-"""Of a chart, the last ones."""
+"""A chart shows at most this many nights, the last ones."""
 MOST_TITLED = 60
-"""Ticks of one kind in a chart; of more none has a title of its own."""
+"""If a chart has more ticks of one kind, they share a title."""
 FAR = 3.0
-"""What lies beyond the usual range by so many times its width stands at the edge, unless it is of the last nights."""
+"""Values farther than this many widths beyond the usual range stand at the edge, unless they are of the last nights."""
 DENSE = 100
-"""With more nights dots are smaller."""
+"""Dots are smaller in a chart of more nights."""
 LARGEST = 1e300
-"""That a scale can be made for."""
+"""Matplotlib can make no scale for larger values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Track:
 
 @styled
 def chart(track: Track) -> Figure:
-    """The last MOST_NIGHTS nights."""
+    """Draw the last MOST_NIGHTS nights."""
     first = max(0, len(track.nights) - MOST_NIGHTS)
     factor, unit = scale(track.unit, track.values)
     rows = np.array([track.at, track.values, track.least, track.most], dtype=float)[:, np.array(track.at) >= first]
@@ -196,7 +196,7 @@ def _draw_marks(figure: Figure, axes: Axes, marks: Sequence[Mark]) -> None:
 
 
 def _label(figure: Figure, axes: Axes, at: float, words: str, colour: str, free: float) -> float:
-    """Above a change, if there is room: free, in pixels, is where that begins. Returns where it begins then."""
+    """Write words above a change if there is room from `free` pixels on; returns where room begins then."""
     half = LETTER * len(words) / 2
     x = min(max(float(axes.transData.transform((at, 0))[0]), half + 2), WIDTH - half - 2)
     if x - half < free:

@@ -12,7 +12,7 @@ from reports.nights.history import Job
 from reports.text import gain, signed
 
 NODE_APART = 0.1
-"""A node whose compute takes longer than before by so much more than the others' is the slow one."""
+"""A node is the slow one if its compute grew by this fraction more than that of the others."""
 COUNTS = 0.03
 
 Parts = Mapping[tuple[str, str], float]
@@ -56,7 +56,7 @@ OF_ONE_THING = {
     "LaunchLatency": "the processor: launching an operator alone got slower",
     "Bandwidth": "the link: collectives alone got slower",
 }
-"""Of tests that measure nothing else."""
+"""These tests measure one thing only, which is the culprit."""
 
 
 def _slow_node(tonight: Sequence[Job], before: Sequence[Job], now: Parts, then: Parts) -> str:
@@ -93,7 +93,7 @@ def _apart(tonight: Sequence[Job], before: Sequence[Job]) -> str:
 
 
 def _slowest(job: Job) -> tuple[float, str] | None:
-    """By how much more than the others' median the slowest node of a job computes, and its name."""
+    """The slowest node of a job: the fraction by which it computes longer than the others' median, and its name."""
     hosts = sorted((value, host) for (kind, host), value in job.parts.items() if kind == "host" and value > 0)
     if len(hosts) < 2:
         return None

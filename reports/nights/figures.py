@@ -13,21 +13,21 @@ from systems.references import Key, worse_by
 
 PARTS = frozenset({"compute", "exposed_communication"})
 QUOTIENTS = ("speed_up", "step_by_bound")
-"""How the names begin of what sets two judged times against each other, or a time against what it can't be under."""
+"""Names begin with these if the figure is a quotient of two judged times, or of a time and its lower bound."""
 FOLLOW = {"hardware_flops_per_s": "time_per_iteration"}
-"""A figure, and the one that it follows from."""
+"""Each figure follows from the other one by arithmetic."""
 MOVED_BY_OTHERS = {"time_per_iteration": "faster_half"}
-"""A figure, and a steadier one of the same work."""
+"""Each figure has a steadier one of the same work."""
 RARELY = 0.1
-"""So many of the false alarms of a steady figure may be raised by one that others move."""
+"""A figure that other work on the machine moves may raise this share of a steady figure's false alarms."""
 FITTED = frozenset({"link", "step", "half_size"})
-"""Numbers of a fit through what is judged."""
+"""These are numbers of a fit through judged figures."""
 ENDS = ("_low", "_high")
-"""Of an interval."""
+"""Names end with these if the figure is the end of an interval."""
 
 
 def is_judged(figure: str, unit: str, beside: frozenset[str]) -> bool:
-    """Whether a figure of a test is. beside: all figures of the job."""
+    """Whether a figure of a test is judged. beside: all figures of the job."""
     return (
         worse_by(unit) != 0
         and figure not in PARTS | FITTED
@@ -38,7 +38,10 @@ def is_judged(figure: str, unit: str, beside: frozenset[str]) -> bool:
 
 
 def share(figure: str, beside: Container[str]) -> float:
-    """Of a steady figure's false alarms, as many may a judged one raise. beside: of its test, with a reference."""
+    """The share of a steady figure's false alarms that a figure may raise.
+
+    beside: the figures of its test that have a reference.
+    """
     return RARELY if MOVED_BY_OTHERS.get(figure) in beside else 1.0
 
 

@@ -92,7 +92,7 @@ def _system(page: str, history: History) -> FollowedSystem:
 
 
 def _references(system: str) -> tuple[References | None, list[str]]:
-    """Those of a system, whose name may be anything; where they can't be used, why."""
+    """The references of a system, whose name may be anything; or None and why there are none to use."""
     if system not in {path.stem for path in references.FOLDER.glob("*.yaml")}:
         return None, []
     try:
@@ -102,7 +102,7 @@ def _references(system: str) -> tuple[References | None, list[str]]:
 
 
 def _updates(nights: Sequence[Night]) -> dict[Key, dict[int, list[str]]]:
-    """By test and position of a night, what of the machine differs from the night before in which the test ran."""
+    """What of the machine differs from the night before in which the test ran, by test and position of the night."""
     found: dict[Key, dict[int, list[str]]] = {}
     before: dict[Key, list[Mapping[str, str]]] = {}
     for at, night in enumerate(nights):

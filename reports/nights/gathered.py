@@ -26,8 +26,8 @@ def _one(system: str, several: Sequence[History]) -> History:
 
 
 def _nights(several: Sequence[History]) -> tuple[Night, ...]:
-    """In the order in which they began. Jobs of a session that an earlier database holds too, as a copy does, are left
-    out: sessions are the same if they began at the same time.
+    """All nights in the order in which they began. A session that an earlier database holds too, as a copy does, counts
+    once: sessions are the same if they began at the same time.
     """
     jobs: dict[str, list[Job]] = {}
     chosen: dict[str, dict[tuple[str, str], None]] = {}

@@ -18,15 +18,15 @@ from reports.run_reports import AFTER_SANITY, RECORD, failure, sessions
 from systems.references import Key, key_of, name_of
 
 DATABASE = Path("results/reframe/results.db")
-"""Where ReFrame keeps it, from the folder that it runs in."""
+"""ReFrame keeps its database here, below the folder that it runs in."""
 NODES = "nodes"
-"""Among what tells the state of a machine, a job's, as "n0, n1"."""
+"""A job's state has its nodes under this name, as "n0, n1"."""
 STARTING_S = 30.0
-"""What a launcher may take to start the ranks of a job."""
+"""A launcher may take this long to start the ranks of a job."""
 NIGHT = "par4d_night"
-"""What ci/nightly adds to the information of its sessions: the night's name."""
+"""ci/nightly adds the night's name to the information of its sessions under this key."""
 CHOSEN = "par4d_chosen"
-"""The same: the tests that the session has to run, as said() puts them."""
+"""ci/nightly adds the tests that the session has to run under this key, as said() writes them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,13 +28,13 @@ READING = (
     "commit or the nodes; pointed at, they say how. A triangle at the edge is a night farther off."
 )
 QUIET = ("commit ", "nodes: ")
-"""How the words begin of what differs from night to night."""
+"""Words that begin so are of what differs from night to night anyway."""
 ALARM, SLOWER, EVENTFUL, SAME, UNKNOWN, ENDED = range(6)
-"""How much there is to see of a figure, most first."""
+"""Figures are ranked by how much there is to see of them, most first."""
 
 
 def page(system: FollowedSystem) -> Page:
-    """With a chart of each figure, of the most eventful ones where they are many."""
+    """The page has a chart of each figure, or of the most eventful ones where they are many."""
     ranked = sorted(system.figures, key=lambda one: (interest(one, len(system.nights)), one.test, one.of.figure))
     seen = [one for one in ranked if one.of.nights[-1] >= len(system.nights) - MOST_NIGHTS][:MOST_CHARTS]
     frames = {id(one): frame(one, system.nights) for one in ranked}

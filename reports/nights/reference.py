@@ -84,7 +84,7 @@ def make(history: History, fewest: int = FEWEST_JOBS) -> Made:
 def _with_older(
     series: Iterable[ReferenceSet], older: Mapping[Key, ReferenceSet], history: History
 ) -> list[ReferenceSet]:
-    """With the references of figures that are measured still, but by too few jobs for a new one."""
+    """Keep the older reference of a figure that is still measured, but by too few jobs for a new one."""
     measured = {(job.key, name) for job in history.jobs for name in job.figures}
     found = []
     for one in series:

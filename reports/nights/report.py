@@ -15,14 +15,14 @@ from reports.nights.verdicts import Verdict, Word, words
 from systems.references import FEWEST_JOBS, Key, References, worse_by
 
 BEFORE = 20
-"""So many nights before a change show how it was."""
+"""This many nights before a change show how it was."""
 LASTING = 10
-"""So many nights in a row slower than the reference are reported, even where no night began it."""
+"""A figure is reported if it is slower than its reference this many nights in a row, even without an alarm."""
 LATELY = 3 * LASTING
-"""So many nights are looked back for them, as not every night has every test."""
+"""They are looked for in this many nights, as not every night has every test."""
 JUDGED: tuple[Word, ...] = ("slower", "same", "faster")
 FINE, WORSE, UNKNOWN = 0, 1, 2
-"""Exit codes."""
+"""These are the exit codes of par4d verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class NightReport:
-    """Of a night. names: of the tests that have ever measured something, each another one; remarks: what else is to be
-    known, in sentences.
+    """What there is to say of a night. names: a different one for each test that has ever measured something; remarks:
+    what else is to be known, in sentences.
     """
 
     system: str
@@ -126,7 +126,7 @@ def night_reports(history: History, known: References | None, *, last: int = 1) 
 def reports_of(
     history: History, known: References | None, judged: Sequence[Sequence[Verdict]], last: int
 ) -> list[NightReport]:
-    """The same by the verdicts of the last nights, which go back further than is reported."""
+    """The last nights by their verdicts, which go back further than is reported."""
     names = named(dict.fromkeys(job.key for job in history.jobs if job.figures))
     found = []
     for back in range(min(last, len(judged)), 0, -1):

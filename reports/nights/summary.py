@@ -43,7 +43,7 @@ def as_markdown(report: NightReport) -> str:
 
 
 def as_junit(report: NightReport) -> str:
-    """For a pipeline: a test case a figure. An alarm and a failed test are failures, an unknown figure is skipped."""
+    """Each figure is a test case: an alarm and a failed test are failures, an unknown figure is skipped."""
     counts = report.counts
     suite = ElementTree.Element(
         "testsuite",
@@ -123,10 +123,10 @@ _SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\|*_`["} | {"<": "&lt;
 
 
 def _marked(words: str) -> str:
-    """Words that a Markdown table and a line of it take as they are."""
+    """Escape what a Markdown table or line would take as markup."""
     return text.clean(words, 2000).translate(_SPECIAL)
 
 
 def _xml(words: str) -> str:
-    """Without what XML can't have."""
+    """Remove the characters that XML can't have."""
     return text.clean(words, 2000)

@@ -10,12 +10,12 @@ from systems.references import Key
 
 Word = Literal["faster", "same", "slower", "unknown", "failed"]
 ALARMED = ", ALARM"
-"""This stands behind the word of a verdict."""
+"""The word of a verdict that has an alarm ends with this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """That a figure got worse. night: the first that is worse; new: raised tonight; effect: how many times as bad as
+    """A figure got worse. night: the first that is worse; new: raised tonight; effect: how many times as bad as
     expected, less one; chance: of as much without a change, when it was raised.
     """
 
@@ -27,7 +27,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """On a figure of a test in a night; of a test without a result on all of them, the figure being "".
+    """The verdict on a figure of a test in a night; that on a test without a result has no figure ("").
 
     value: the median of the night's jobs. usual: that of the reference. change: value by usual, less one, with its
     interval; least: the smallest change that so many jobs are likely to show, if no other figure changes. p: of the

@@ -29,7 +29,7 @@ from reports.text import clean
 
 HEIGHT, LEFT, RIGHT, BOTTOM = 250.0, 50.0, 16.0, 42.0
 TOP = 50.0
-"""With names above."""
+"""This leaves room for names above."""
 LINE_HEIGHT = 13.0
 DECADE = 4.0
 """Values that span more than so many times the least are drawn on logarithmic scales."""
@@ -127,7 +127,7 @@ def against(groups: Sequence[Line], x: Scale, y: Scale, *, within: float) -> Fig
 
 
 def _drawable(chart: Iterable[Line], x: Scale, y: Scale) -> list[Line]:
-    """Without points that are missing, or not positive on a logarithmic scale; such whiskers have no length."""
+    """Leave out points that are missing, or not positive on a logarithmic scale; such whiskers get no length."""
 
     def stands(value: float, scale: Scale) -> bool:
         return math.isfinite(value) and (scale.spacing == "linear" or value > 0)

@@ -15,9 +15,9 @@ from reports.text import clean
 
 ROW, HEADING, TOP, BOTTOM = 24.0, 26.0, 34.0, 40.0
 LETTERS, MOST_LETTERS = 22, 34
-"""Of a label in a narrow and in a wide drawing."""
+"""A label has at most this many letters in a narrow and in a wide drawing."""
 FARTHEST = 4.0
-"""What lies beyond so many times 1, or 1 over it, stands at the edge: one odd ratio must not flatten the others."""
+"""A ratio above this, or below 1 over this, stands at the edge: one odd ratio must not flatten the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def _near(ratio: float) -> float:
 
 
 def _limits(rows: Sequence[Dot]) -> tuple[float, float]:
-    """From the smallest to the largest that is drawn, 1 with some room on both sides always among it."""
+    """The scale spans all values that are drawn, and 1 with some room on both sides."""
     values = [value for row in rows for value in (row.ratio, row.low, row.high, row.least, row.most, row.mark)]
     known = [_near(value) for value in values if math.isfinite(value)]
     low, high = min([*known, 0.9]), max([*known, 1.1])

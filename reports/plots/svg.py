@@ -42,10 +42,10 @@ _STYLE: Any = {
 _VARIABLES = {value: f"var(--{role})" for role, value in COLOURS.items()}
 _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 TITLE = "title: "
-"""With this begins the identifier (gid) of a part of a drawing whose rest a browser shows where one points at it."""
+"""A part of a drawing whose identifier (gid) begins so has the rest of it as a tooltip."""
 
 styled = matplotlib.rc_context(_STYLE)
-"""Decorates what draws or saves."""
+"""This decorates functions that draw or save."""
 
 
 @styled

@@ -33,7 +33,7 @@ COMPUTE = "compute"
 _AXES = tuple(Axis)
 
 Strip = tuple[float, float, float]
-"""From, to, and which part of the lane's height is filled."""
+"""A strip has a start, an end, and the part of the lane's height that is filled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ def _draw_step(
 
 
 def _draw_saved(axes: Axes, top: float, tall: float, end: float, first: float, scale: float) -> None:
-    """Where a step ends that is shorter than the first, and by how much."""
+    """Mark where a step ends that is shorter than the first, and by how much."""
     axes.vlines(end, top + PANEL_HEAD, top + tall, color=COLOURS["ink"], linewidth=1.0)
     words = f"{seconds(first - end)} saved"
     if (first - end) * scale > LETTER * len(words) + 16:
@@ -196,7 +196,7 @@ def _draw_saved(axes: Axes, top: float, tall: float, end: float, first: float, s
 
 
 def _draw_phases(axes: Axes, base: float, step: DrawnStep, scale: float) -> None:
-    """Where each phase begins, and its name where there is room."""
+    """Draw a rule over each phase, with its name where there is room."""
     for phase in step.phases:
         low, high = max(0.0, phase.start_s), min(step.length, phase.end_s)
         name = clean(phase.name, 20)

@@ -46,7 +46,7 @@ ABSENT = (
     "these ranks, or of time:"
 )
 PAPERS = ("Megatron-LM", "DeepSpeed", "DeepSpeed-3D", "ZeRO-3")
-"""What they compare with."""
+"""The papers compare themselves with these."""
 
 
 def build(mine: Frames, everything: Frames) -> Page:
@@ -69,8 +69,8 @@ STUDY = Study(
 
 
 def _best(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of each peer the layout on which it stood best, the toughest peer first: those on which the engine lost for
-    certain come before others; peers without any contest last. saved, and from saved_low to saved_high; open: whether
+    """Choose the layout on which each peer stood best, the toughest peer first: those to which the engine lost for
+    certain come before others, peers without any contest last. saved, and from saved_low to saved_high; open: whether
     any layout of the peer is undecided.
     """
     undecided = set(rows.loc[rows["verdict"] == "undecided", "peer"])

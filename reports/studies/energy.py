@@ -30,7 +30,7 @@ NOTHING = (
 MOST_SECTIONS = 12
 OF_RUNS = ["status", "time_s", "model_flops_per_s", "end", *POINT]
 _COLOURS = {"node": "red", "device": "blue", "processor": "green", "memory": "purple"}
-"""From the most that is counted to the least: the first that a series has is its headline."""
+"""They are ordered from the most that is counted to the least: the first that a series has is its headline."""
 
 
 def build(mine: Frames, everything: Frames) -> Page:

@@ -47,10 +47,10 @@ RUN = "reframe -c suites/single_device.py --system local"
 MACHINE = ["system", "partition", "device", "devices", "torch"]
 TRAINED = ["model", "dtype", "series", "sequences", "sequence", "checkpointing", "threads", "overlap"]
 PEERS = ("plain", "compile", "transformers")
-"""In this order, others after them."""
+"""These peers stand in this order, others after them."""
 MOST_SECTIONS, MOST_FACTS = 12, 6
 SHORT = 16
-"""Letters of a name in a narrow column."""
+"""A name in a narrow column has at most this many letters."""
 
 
 def build(mine: Frames, everything: Frames) -> Page:
