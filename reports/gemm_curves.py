@@ -78,8 +78,8 @@ def figure(name: str, dtype: str, table: pd.DataFrame, known: Peaks) -> Figure |
         for label, peak, colour in references
         if peak
     ]
-    low, high = table["flops_per_s_low"].tolist(), table["flops_per_s_high"].tolist()
-    drawn.append(Line(sizes, table["flops_per_s"].tolist(), "blue", "", low, high))
+    rates = Line.of(table, "size", "flops_per_s", "blue")
+    drawn.append(rates.between(table, "flops_per_s_low", "flops_per_s_high"))
     rate = fastest["flops_per_s"]
     drawn.append(Line([fastest["size"]], [rate], "blue", f"best {text.significant(rate / factor, 3)}", kind="best"))
     sources = [f"{label} {text.flops(peak.flops_per_s)} ({peak.source})" for label, peak, _ in references if peak]

@@ -58,7 +58,7 @@ def _rank(name: str, order: str, rows: pd.DataFrame) -> Figure:
     place = PLACES[order]
     fast = rows.index < TOP
     groups = [
-        Line(part[place].tolist(), part["measured_s"].tolist(), colour, label, kind="dots")
+        Line.of(part, place, "measured_s", colour, label, kind="dots")
         for part, colour, label in (
             (rows[~fast], "muted", "other grids"), (rows[fast], "green", "efficient"),
         )
@@ -81,9 +81,8 @@ def _against(
     groups = []
     for fitted, colour, label in ((False, "blue", "predicted"), (True, "red", FITTED)):
         part = rows[rows["fitted"] == fitted]
-        low, high = (part[end].tolist() for end in ends) if ends else ((), ())
-        points = (part[measured].tolist(), part[predicted].tolist())
-        groups.append(Line(*points, colour, label, low, high, kind="open dots" if fitted else "dots"))
+        dots = Line.of(part, measured, predicted, colour, label, kind="open dots" if fitted else "dots")
+        groups.append(dots.between(part, *ends) if ends else dots)
     caption = f"On the line prediction and measurement agree; dotted: {text.percent(within)} above and below."
     caption += " Whiskers: the predicted interval." if ends else ""
     caption += " Open marks: grids that the model was fitted to." if rows["fitted"].any() else ""

@@ -70,20 +70,16 @@ def winner(ours: float, baseline: float) -> str:
 
 
 def lines(rows: pd.DataFrame) -> list[Line]:
-    ranks = rows["ranks"].tolist()
-    fitted = rows[rows["fitted"]]
+    predicted = Line.of(rows, "ranks", "predicted_s", "blue", "predicted", kind="predicted")
     return [
-        Line(ranks, rows["time_s_published"].tolist(), "red", "published", kind="published"),
-        Line(
-            ranks, rows["predicted_s"].tolist(), "blue", "predicted", rows["low_s"].tolist(), rows["high_s"].tolist(),
-            kind="predicted",
-        ),
-        Line(fitted["ranks"].tolist(), fitted["predicted_s"].tolist(), "gold", kind="rings"),
-    ]  # fmt: skip
+        Line.of(rows, "ranks", "time_s_published", "red", "published", kind="published"),
+        predicted.between(rows, "low_s", "high_s"),
+        Line.of(rows[rows["fitted"]], "ranks", "predicted_s", "gold", kind="rings"),
+    ]
 
 
 def _figure(name: str, title: str, rows: pd.DataFrame) -> Figure:
-    baseline = Line(rows["ranks"].tolist(), rows["baseline_s"].tolist(), "muted", "baseline", kind="guide")
+    baseline = Line.of(rows, "ranks", "baseline_s", "muted", "baseline", kind="guide")
     caption = (
         f"Batches of {text.count(rows['sequences'].iloc[0])} sequences. Long dashes with diamonds: predicted, with the "
         "interval; short dashes with open marks: published; dotted: the baseline. Ringed: rows that the model was "

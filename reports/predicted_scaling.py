@@ -88,12 +88,11 @@ def _figure(name: str, title: str, rows: pd.DataFrame, caption: str) -> Figure:
         drawn, scale = model_published.lines(rows), Scale("seconds per batch", from_zero=True)
     else:
         ranks, seconds = rows["ranks"].tolist(), rows["predicted_s"].tolist()
+        predicted = Line.of(rows, "ranks", "predicted_s", "blue", "predicted", kind="predicted")
         ideal = [seconds[0] * ranks[0] / count for count in ranks]
         drawn, scale = [
             Line(ranks, ideal, "muted", kind="guide"),
-            Line(
-                ranks, seconds, "blue", "predicted", rows["low_s"].tolist(), rows["high_s"].tolist(), kind="predicted"
-            ),
+            predicted.between(rows, "low_s", "high_s"),
         ], Scale("seconds per batch", "log10")  # fmt: skip
     said = [
         f"{row['model']} on {text.count(row['ranks'])}: {text.seconds(row['predicted_s'])}"

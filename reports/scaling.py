@@ -102,7 +102,7 @@ def loss(series: MeasuredSeries, frames: Frames) -> Figure:
     curves = []
     for colour, (_, point) in zip(_CURVES, chosen.iterrows(), strict=False):
         mine = steps[steps["run"] == point["newest"]]
-        curves.append(Line(mine["index"].tolist(), mine["loss"].tolist(), colour, at(point), kind="curve"))
+        curves.append(Line.of(mine, "index", "loss", colour, at(point), kind="curve"))
     table = steps.merge(chosen[["newest", "ranks", "model"]], left_on="run", right_on="newest")
     name, title = f"{series.name}-loss", "Training loss"
     caption = "Newest job of each point, every iteration, by devices." + left_out(chosen, series.line)
@@ -151,29 +151,20 @@ def scaling(
         for paper, points in series.published.groupby("paper", sort=False):
             if key in points and points[key].notna().any():
                 hue = {"axonn-sc24": "red", "par4d": "purple"}.get(str(paper), "muted") if single else colour
-                past = Line(
-                    points["ranks"].tolist(), points[key].tolist(), hue, str(paper) if single else "",
-                    mark=_MARKS.get(str(paper), "^"), kind="published",
-                )  # fmt: skip
+                mark = _MARKS.get(str(paper), "^")
+                past = Line.of(points, "ranks", key, hue, str(paper) if single else "", mark=mark, kind="published")
                 drawn.append(past)
                 described.append(Line(past.x, past.y, hue, f"{paper}, {label}"))
-        whiskers = f"{key}_low" in line
-        low = line[f"{key}_low"].tolist() if whiskers else ()
-        high = line[f"{key}_high"].tolist() if whiskers else ()
-        drawn.append(Line(line["ranks"].tolist(), line[key].tolist(), colour, label, low, high))
+        ours = Line.of(line, "ranks", key, colour, label)
+        drawn.append(ours.between(line, f"{key}_low", f"{key}_high") if f"{key}_low" in line else ours)
         described.append(drawn[-1])
     keys = [key for key, _, _ in measures]
     columns = ["ranks", "model", *keys]
-    ours = line[[*columns, "jobs"]].assign(origin="measured")
-    theirs = series.published[columns_in(series.published, columns)].assign(origin=series.published["paper"])
-    data = pd.concat([ours, theirs], ignore_index=True)
+    measured = line[[*columns, "jobs"]].assign(origin="measured")
+    theirs = series.published.filter(columns).assign(origin=series.published["paper"])
+    data = pd.concat([measured, theirs], ignore_index=True)
     caption += left_out(line, series.line) + lost(series)
     return Figure(title, caption, lines(drawn, DEVICES, scale), data, name, _describe(described, "devices", write))
-
-
-def columns_in(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
-    """Those of the columns that the table has."""
-    return [column for column in columns if column in table]
 
 
 def at(point: "pd.Series[Any]") -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
@@ -68,6 +69,15 @@ class Line:
     high: Sequence[float] = ()
     mark: str = "o"
     kind: Kind = "measured"
+
+    @classmethod
+    def of(cls, table: pd.DataFrame, x: str, y: str, colour: str, label: str = "", **looks: Any) -> "Line":
+        """A line through two columns of a table. looks: mark and kind."""
+        return cls(table[x].tolist(), table[y].tolist(), colour, label, **looks)
+
+    def between(self, table: pd.DataFrame, low: str, high: str) -> "Line":
+        """The line with whiskers that end in two columns of its table."""
+        return replace(self, low=table[low].tolist(), high=table[high].tolist())
 
 
 @styled

@@ -121,8 +121,7 @@ def _standing(rows: pd.DataFrame) -> str:
 
 
 def _headline(groups: list[pd.DataFrame]) -> str:
-    held = [rows[rows["jobs"] > 0] for rows in groups]
-    held = [rows for rows in held if len(rows)]
+    held = [rows[rows["jobs"] > 0] for rows in groups if (rows["jobs"] > 0).any()]
     won = sum(bool(((rows["verdict"] == "won") & ~rows["open"]).all()) for rows in held)
     lost = sum(bool((rows["verdict"] == "lost").any()) for rows in held)
     undecided = len(held) - won - lost

@@ -110,10 +110,8 @@ def _facts(series: MeasuredSeries) -> Facts:
 
 def _matching(table: pd.DataFrame, first: "pd.Series[Any]") -> pd.DataFrame:
     """The published points of the same system and model, whatever the case of their names."""
-    same = (table["system"].str.lower() == first["system"].lower()) & (
-        table["model"].str.lower() == first["model"].lower()
-    )
-    return table[same]
+    same = [table[name].str.lower() == first[name].lower() for name in ("system", "model")]
+    return table[same[0] & same[1]]
 
 
 def _time(series: MeasuredSeries) -> Figure:

@@ -118,10 +118,10 @@ def _section(
 
 def _curves(name: str, newest: pd.DataFrame, steps: pd.DataFrame, frames: Frames) -> Figure:
     serial = frames.iterations[frames.iterations["run"] == newest.iloc[0]["serial"]]
-    drawn = [Line(serial["index"].tolist(), serial["loss"].tolist(), "muted", "serial", kind="backdrop")]
+    drawn = [Line.of(serial, "index", "loss", "muted", "serial", kind="backdrop")]
     for colour, (_, pair) in zip(_COLOURS, newest.iterrows(), strict=False):
         mine = frames.iterations[frames.iterations["run"] == pair["run"]]
-        drawn.append(Line(mine["index"].tolist(), mine["loss"].tolist(), colour, str(pair["grid"]), kind="curve"))
+        drawn.append(Line.of(mine, "index", "loss", colour, str(pair["grid"]), kind="curve"))
     grids = newest[["run", "grid"]]
     data = steps.merge(grids, on="run")[["grid", "index", "loss", "serial_loss", "difference"]]
     title = "Training loss"
@@ -138,8 +138,8 @@ def _differences(name: str, newest: pd.DataFrame, steps: pd.DataFrame) -> Figure
     drawn = []
     for colour, (_, pair) in zip(_COLOURS, newest.iterrows(), strict=False):
         own = mine[mine["run"] == pair["run"]].sort_values("index")
-        values = (own["difference"] / unit).tolist()
-        drawn.append(Line(own["index"].tolist(), values, colour, str(pair["grid"]), kind="curve"))
+        own = own.assign(scaled=own["difference"] / unit)
+        drawn.append(Line.of(own, "index", "scaled", colour, str(pair["grid"]), kind="curve"))
     title = "Difference from serial"
     caption = f"4D loss minus serial loss. Largest: {largest:.2e} nats per token."
     data = mine.merge(newest[["run", "grid"]], on="run")[["grid", "index", "difference", "relative"]]
