@@ -13,7 +13,7 @@ from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL
 from engine.peers.comparison import Case
 from engine.peers.ours import Ours
-from engine.peers.peer import Values
+from engine.peers.peer import StepMetrics
 from engine.result.gpu_check import Finding
 from engine.result.metrics import relative_difference
 from engine.training.config import OptimConfig
@@ -62,7 +62,7 @@ def splits(pair: Pair) -> Iterator[Finding]:
         comm.barrier()
 
 
-def _by_bound(what: str, found: Sequence[Values], wanted: Sequence[Values], pair: Pair) -> Finding:
+def _by_bound(what: str, found: Sequence[StepMetrics], wanted: Sequence[StepMetrics], pair: Pair) -> Finding:
     worst = max(
         relative_difference(*of) for pairs in zip(found, wanted, strict=True) for of in zip(*pairs, strict=True)
     )

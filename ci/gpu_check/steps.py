@@ -11,7 +11,7 @@ rounding decides it.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -26,8 +26,8 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.parallel.serial_state import full_gradients, full_state_dict
 from engine.peers.comparison import Case
-from engine.peers.peer import Values, adamw, mean_loss, serial_model
-from engine.peers.turns import Step, on_batches
+from engine.peers.peer import StepMetrics, Tensors, adamw, mean_divisor, serial_loss, serial_model
+from engine.peers.turns import on_batches
 from engine.result.gpu_check import Finding
 from engine.result.metrics import relative_difference
 from engine.training.config import OptimConfig
@@ -51,23 +51,23 @@ class SerialTraining:
     """The serial model on a device, in float64 by default, and what its last step did. before: its first weights."""
 
     def __init__(self, case: Case, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> None:
-        self._device = torch.device(device)
+        self._case, self._device = case, torch.device(device)
         self._model = serial_model(case, device).to(dtype)
         self._optimizer = adamw(case.optim, self._model.parameters())
         self.before = self._weights()
 
-    def steps(self, case: Case) -> Step:
+    def steps(self, case: Case) -> Callable[[], StepMetrics]:
         """A function that takes a step at each call, on a whole batch."""
-        return on_batches(self, case, range(case.sequences), self._device)
+        return on_batches(self.step, case, range(case.sequences), self._device)
 
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+    def step(self, batch: Tensors) -> StepMetrics:
         """See peer.Peer. Nothing is clipped."""
         self._optimizer.zero_grad()
-        loss = mean_loss(self._model, self._model, tokens_BS, targets_BS)
+        loss = serial_loss(self._model, self._model, batch, mean_divisor(self._case, batch))
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self._model.parameters(), math.inf)
         self._optimizer.step()
-        return Values(loss.item(), norm.item())
+        return StepMetrics(loss.item(), norm.item())
 
     def follow(self, gradients: Mapping[str, Tensor]) -> None:
         """Change the weights by these gradients."""

@@ -135,7 +135,7 @@ class Account:
     def _work(self) -> Work:
         model, sequences, recompute = self._case.model, self._case.sequences, self._case.checkpoint_activations
         return Work(
-            tokens=sequences * model.sequence,
+            tokens=sequences * model.task.units,
             model_flops=model_flops(model, sequences),
             hardware_flops=hardware_flops(model, sequences, recompute=recompute),
         )

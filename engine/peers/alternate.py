@@ -20,9 +20,9 @@ from engine.peers.comparison import TOLERANCES, Case, Comparison, through_memory
 from engine.peers.equality import check_equal
 from engine.peers.external_side import ExternalSide
 from engine.peers.ours import Ours, plan
-from engine.peers.peer import Peer
+from engine.peers.peer import Peer, StepMetrics
 from engine.peers.standstill import At, Fail, Turn, end, limited, nobody, timed, warm_up
-from engine.peers.turns import Here, Step, Turns, on_batches
+from engine.peers.turns import Here, Turns, on_batches
 from engine.result.peers import NOTHING, SIDES, Measured, SideName
 from engine.training.run import tuned
 from engine.training.stall import Stalled, watched
@@ -56,9 +56,9 @@ def looked_on(comm: Comm, comparison: Comparison, case: Case, fail: Fail) -> Ite
         yield at
 
 
-def peer_side(case: Case, comm: Comm, peer: Peer) -> Step:
+def peer_side(case: Case, comm: Comm, peer: Peer) -> Callable[[], StepMetrics]:
     """The peer on the same rows of the same batches."""
-    return on_batches(peer, case, Batch(case.sequences).rows(comm.grid, comm.coords), comm.device)
+    return on_batches(peer.step, case, Batch(case.sequences).rows(comm.grid, comm.coords), comm.device)
 
 
 def measure(

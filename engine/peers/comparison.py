@@ -54,7 +54,8 @@ class Comparison:
     library: in whose environment (environments.py) the peer runs, if not in ours. splits: of ranks, where a peer splits
     them its own way; any grid of as many ranks is a match then. layout: how the peer splits its ranks, on a grid of its
     own where it has no splits; None where it does what our grid does. does: what of the work it does how. about: the
-    split without which it is another comparison of its library. family: of networks, where it has only one; recomputes:
+    split without which it is another comparison of its library. families: of networks that it has; None where it is
+    made of our serial model, whatever that is; recomputes:
     whether it computes activations again. chunks: stages of a pipeline that each rank has.
     """
 
@@ -71,7 +72,7 @@ class Comparison:
     layout: Layout | Grid | None = None
     does: str = ""
     about: Split | None = None
-    family: str | None = None
+    families: tuple[str, ...] | None = None
     recomputes: bool = True
     chunks: int = 1
 
@@ -82,8 +83,8 @@ class Comparison:
 
     def lacking(self, model: Architecture, *, recompute: bool) -> str | None:
         """Why the peer has nothing like that training, in a sentence; None where it has."""
-        if self.family is not None and model.family != self.family:
-            return f"{self.name} has no {model.family}: compare a {self.family}."
+        if self.families is not None and model.family not in self.families:
+            return f"{self.name} has no {model.family}: compare a {' or a '.join(self.families)}."
         if recompute and not self.recomputes:
             return f"{self.name} computes no activations again: compare without --checkpoint-activations."
         if isinstance(self.layout, Layout) and model.layers % (stages := self.layout.pipeline * self.chunks):
@@ -148,6 +149,9 @@ def through_memory(comparison: Comparison, road: Road) -> Memory:
     both = not (isinstance(comparison.layout, Layout) and comparison.layout.pipeline > 1)
     return Memory(both, both)
 
+
+DECODERS = ("gpt", "llama")
+"""Families of causal language models, of which each library here has its own."""
 
 WHOLE = "vocabulary and activations whole on each rank, clipped by the norm over all ranks"
 

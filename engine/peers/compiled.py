@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.comm.funnel import Comm
 from engine.peers.comparison import Case, Unavailable
-from engine.peers.peer import Values
+from engine.peers.peer import StepMetrics, Tensors
 from engine.peers.plain import Plain
 from engine.peers.settings import chosen
 
@@ -30,10 +30,10 @@ class Compiled(Plain):
         super().__init__(case, comm)
         self._compiled = torch.compile(super()._loss, **chosen("compile", "torch.compile", comm.device.type))
 
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+    def step(self, batch: Tensors) -> StepMetrics:
         """See peer.Peer. Raises Unavailable where nothing can be compiled."""
         try:
-            return super().step(tokens_BS, targets_BS)
+            return super().step(batch)
         except (
             RuntimeError,
             CalledProcessError,
@@ -47,5 +47,5 @@ class Compiled(Plain):
                 "on a GPU triton and a C compiler."
             ) from error
 
-    def _loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
-        return self._compiled(tokens_BS, targets_BS)
+    def _loss(self, batch: Tensors, divisor: float | Tensor) -> Tensor:
+        return self._compiled(batch, divisor)

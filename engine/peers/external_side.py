@@ -22,7 +22,7 @@ from engine.comm.launch import Launch
 from engine.errors import ContactError, RunError
 from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.peers.environments import ROOT, python_of
-from engine.peers.peer import Values
+from engine.peers.peer import StepMetrics
 from engine.peers.settings import environ
 from engine.peers.standstill import Turn, end, timed, warm_up
 from engine.result.peers import Side
@@ -70,7 +70,7 @@ class ExternalSide:
             self._tell((comparison, case, launch))
             port = self._answer() if launch.rank == 0 else 0
             self._tell(int(comm.everyone(torch.tensor([port], dtype=torch.float64))[0]))
-            self.values: Sequence[Values] = self._answer()
+            self.values: Sequence[StepMetrics] = self._answer()
         except BaseException:
             self.close()
             raise

@@ -7,10 +7,10 @@ bf16 by its own policy: bf16 weights are gathered, gradients are reduced in bf16
 """
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -67,7 +67,8 @@ class FSDP2(TrainingStep):
                 block.set_modules_to_forward_prefetch(coming)  # type: ignore[operator]
         materialise(model, case.model, comm.device)
         fill(model, case)
-        super().__init__(case, model, comm.device, Masters(model.parameters()))
+        own = replace(case, autocast=False)  # the policy says in which format
+        super().__init__(own, model, comm.device, Masters(model.parameters()))
 
     def how(self, case: Case, comm: Comm) -> dict[str, Any]:
         """What fully_shard takes for each block."""
@@ -81,10 +82,6 @@ class FSDP2(TrainingStep):
         self._model.set_requires_gradient_sync(last)
         self._model.set_reshard_after_backward(last)
         return nullcontext()
-
-    def _forward(self, tokens_BS: Tensor) -> Tensor:
-        logits_BSV: Tensor = self._model(tokens_BS)  # in the policy's format
-        return logits_BSV
 
 
 class FSDP2Reshard(FSDP2):

@@ -12,7 +12,7 @@ from torch import Tensor
 from engine.comm.funnel import Comm
 from engine.models.llama.config import LlamaConfig
 from engine.peers.comparison import Case, Unavailable
-from engine.peers.peer import autocast
+from engine.peers.peer import Tensors, autocast
 from engine.peers.settings import chosen
 from engine.peers.stages import mean_cross_entropy
 from engine.peers.step import TrainingStep
@@ -26,13 +26,10 @@ except ImportError:
 class TransformersStep(TrainingStep):
     """A step of one of their networks, with the optimizer of all peers."""
 
-    def _forward(self, tokens_BS: Tensor) -> Tensor:
+    def _loss(self, batch: Tensors, divisor: float | Tensor) -> Tensor:
         with autocast(self._case, self._device):
-            logits_BSV: Tensor = self._model(tokens_BS, use_cache=False).logits
-            return logits_BSV
-
-    def _loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
-        return mean_cross_entropy(self._forward(tokens_BS), targets_BS)
+            logits_BSV = self._model(batch["tokens"], use_cache=False).logits
+        return mean_cross_entropy(logits_BSV, batch["targets"]) * (batch["targets"].numel() / divisor)
 
 
 class HuggingFace(TransformersStep):

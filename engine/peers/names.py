@@ -1,6 +1,5 @@
 """What names and layouts of other libraries have in common."""
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,21 +21,6 @@ def renamed(case: Case, places: Stored, device: torch.device | str = "cpu") -> d
     serial = serial_model(case, device).state_dict()
     whole = library_state(places, {name: value for name, value in serial.items() if name in places.parts})
     return whole | {second: whole[first] for second, first in places.aliases.items()}
-
-
-def parts_of(tokens_BS: Tensor, targets_BS: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Micro-batches of a step, as a library's schedule takes them."""
-    return zip(tokens_BS.chunk(count), targets_BS.chunk(count), strict=True)
-
-
-def mean_of_parts(
-    tokens_BS: Tensor, targets_BS: Tensor, count: int, train: Callable[[Tensor, Tensor, bool], Tensor]
-) -> Tensor:
-    """The mean loss of all micro-batches. train: forward and backward of one, of which it knows whether it is the last;
-    returns its loss.
-    """
-    parts = enumerate(parts_of(tokens_BS, targets_BS, count), 1)
-    return torch.stack([train(tokens, targets, number == count).detach() for number, (tokens, targets) in parts]).mean()
 
 
 def replace_all(*replaced: tuple[Any, str, Any]) -> None:

@@ -4,15 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from torch import Tensor
-
 from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.layers.matmul import Kernels
 from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
 from engine.peers.comparison import Case
-from engine.peers.peer import Values
+from engine.peers.peer import StepMetrics, Tensors
 from engine.training.config import TrainConfig
 from engine.training.plan import Plan
 from engine.training.trainer import Trainer
@@ -51,7 +49,7 @@ class Ours:
     def __init__(self, case: Case, comm: Comm, kernels: Mapping[str, Kernels] = MappingProxyType({})) -> None:
         self._trainer = trainer(case, comm, kernels)
 
-    def step(self, *_: Tensor) -> Values:
+    def step(self, _: Tensors | None = None) -> StepMetrics:
         """See peer.Peer. The trainer draws the same rows of the same batches by itself."""
         done = self._trainer.step()
-        return Values(done.loss, done.gradient_norm)
+        return StepMetrics(done.loss, done.gradient_norm)

@@ -1,7 +1,6 @@
 """What a peer has to offer, and the pieces that all of them share: the serial model, its optimizer, its loss."""
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -16,9 +15,12 @@ from engine.peers.layout import Layout
 from engine.precision import Precision, at_least_fp32
 from engine.training.config import OptimConfig
 
+Tensors = Mapping[str, Tensor]
+"""Rows of a batch, as the network's task makes them."""
 
-class Values(NamedTuple):
-    """What one step tells. loss: mean over the global batch in nats; gradient_norm: before clipping."""
+
+class StepMetrics(NamedTuple):
+    """What one step reports. loss: mean over the global batch in nats; gradient_norm: before clipping."""
 
     loss: float
     gradient_norm: float
@@ -29,7 +31,7 @@ class Peer(Protocol):
 
     def __init__(self, case: Case, comm: Comm) -> None: ...
 
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+    def step(self, batch: Tensors) -> StepMetrics:
         """One whole optimizer step on this rank's rows of the global batch."""
 
 
@@ -43,7 +45,7 @@ class ExternalPeer(Protocol):
 
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None: ...
 
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+    def step(self, batch: Tensors) -> StepMetrics:
         """As a Peer's. The loss is the mean over this rank's rows; nan on a rank that doesn't know it."""
 
 
@@ -87,35 +89,38 @@ def adamw(optim: OptimConfig, *kinds: Iterable[nn.Parameter], decays: Decays = i
     )
 
 
-def mean_loss(model: SerialModel, forward: Callable[[Tensor], Tensor], tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
-    """The mean over this rank's tokens, never below fp32. forward: the model, or what is wrapped around it."""
-    logits_BSV = at_least_fp32(forward(tokens_BS))
-    return model.criterion(logits_BSV.flatten(0, 1), targets_BS.flatten(), targets_BS.numel())
+def serial_loss(model: SerialModel, forward: Callable[..., Tensor], batch: Tensors, divisor: float | Tensor) -> Tensor:
+    """The task's loss of these rows, never below fp32. forward: the model, or what is wrapped around it."""
+    output = at_least_fp32(forward(*model.task.inputs(batch)))
+    return model.task.loss(model.criterion, output, batch, divisor)
 
 
-def accumulate(
-    tokens_BS: Tensor,
-    targets_BS: Tensor,
-    at_once: int | None,
-    loss_of: Callable[[Tensor, Tensor], Tensor],
-    around: Callable[[bool], AbstractContextManager[object]] = lambda last: nullcontext(),
-) -> Tensor:
-    """Forward and backward of a rank's rows, so many sequences at once or all: gradients are those of the mean loss,
-    which is returned.
+def mean_divisor(case: Case, batch: Tensors) -> float | Tensor:
+    """By what a rank's loss is divided: gradients that are averaged over ranks are then those of the global mean."""
+    valid = case.model.task.valid(batch)
+    if not isinstance(valid, Tensor):
+        return valid
+    valid = valid.double()
+    if dist.is_initialized():
+        dist.all_reduce(valid)
+        valid /= dist.get_world_size()
+    return valid
 
-    loss_of: the mean over a micro-batch's tokens. around: entered with each micro-batch, and told whether it is the
-    last, as of most libraries only the last sums gradients over ranks.
+
+def micro_batches(batch: Tensors, count: int) -> list[dict[str, Tensor]]:
+    """So many equal parts of a rank's rows."""
+    chunks = zip(*(tensor.chunk(count) for tensor in batch.values()), strict=True)
+    return [dict(zip(batch, part, strict=True)) for part in chunks]
+
+
+def accumulate(parts: Sequence[Tensors], train: Callable[[Tensors, bool], Tensor]) -> Tensor:
+    """The sum of the micro-batches' losses.
+
+    train: forward and backward of one, which is told whether it is the last, as of most libraries only the last sums
+    gradients over ranks. What it returns has no graph that anyone needs: it would live into the next forward.
     """
-    size = at_once or len(tokens_BS)
-    parts = list(zip(tokens_BS.split(size), targets_BS.split(size), strict=True))
-    losses: list[Tensor] = []
-    for number, (tokens, targets) in enumerate(parts, 1):
-        with around(number == len(parts)):
-            loss = loss_of(tokens, targets)
-            loss.backward(torch.full_like(loss, 1 / len(parts)))
-        losses.append(loss.detach())
-        del loss  # and its graph, which else lives into the next forward
-    return losses[0] if len(parts) == 1 else torch.stack(losses).mean()
+    losses = [train(part, number == len(parts)).detach() for number, part in enumerate(parts, 1)]
+    return sum(losses[1:], losses[0])
 
 
 def autocast(case: Case, device: torch.device) -> torch.autocast:

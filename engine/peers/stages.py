@@ -1,13 +1,16 @@
-"""The serial model as a row of modules, each of which takes what the one before gives: what pipelines cut."""
+"""The serial model as a row of modules, each of which takes what the one before gives: what pipelines cut.
+
+The models have a table of tokens, blocks, a norm and a head, as the families in comparison.DECODERS have.
+"""
+
+from inspect import signature
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.models.gpt.model import GPT
-from engine.models.llama.model import Llama
 from engine.models.rotary import rotation
-from engine.models.serial import SerialModel
 from engine.peers.comparison import Unavailable
 from engine.precision import at_least_fp32
 
@@ -15,10 +18,10 @@ from engine.precision import at_least_fp32
 class Begin(nn.Module):
     """Tokens [B, S] -> [B, S, h]."""
 
-    def __init__(self, model: GPT | Llama) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.tokens = model.tokens
-        self.positions = model.positions if isinstance(model, GPT) else None
+        self.positions = getattr(model, "positions", None)
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
         """The table's rows, with those of the positions where they are learnt."""
@@ -31,11 +34,12 @@ class Begin(nn.Module):
 class Middle(nn.Module):
     """A block, [B, S, h] -> [B, S, h]."""
 
-    def __init__(self, model: GPT | Llama, place: int) -> None:
+    def __init__(self, model: Any, place: int) -> None:
         super().__init__()
         self.block = model.blocks[place]
         self._shape = model.shape
-        self._others = () if isinstance(model, Llama) else (None,)  # no dropout asks for rows
+        asks_for_rows = "rows" in signature(self.block.forward).parameters
+        self._others = (None,) if asks_for_rows else ()  # of the batch, which no dropout needs here
         self._run = [model.run_block]  # not a submodule: it would have all other blocks as well
 
     def forward(self, x_BSH: Tensor) -> Tensor:
@@ -49,7 +53,7 @@ class Middle(nn.Module):
 class End(nn.Module):
     """[B, S, h] -> logits [B, S, V]."""
 
-    def __init__(self, model: GPT | Llama) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.norm, self.head = model.norm, model.head
 
@@ -63,9 +67,8 @@ def mean_cross_entropy(logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
     return F.cross_entropy(at_least_fp32(logits_BSV).flatten(0, 1), targets_BS.flatten())
 
 
-def cut(model: SerialModel) -> list[nn.Module]:
+def cut(model: Any) -> list[nn.Module]:
     """All of them in order. Raises Unavailable for a network whose first and last would share a table."""
-    assert isinstance(model, GPT | Llama)
     if model.head.weight is model.tokens.weight:
         raise Unavailable("A tied table would be two in a pipeline: compare a network that isn't tied.")
     return [Begin(model), *(Middle(model, place) for place in range(len(model.blocks))), End(model)]

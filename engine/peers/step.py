@@ -13,7 +13,17 @@ from torch.distributed.tensor import DTensor
 
 from engine.peers.comparison import Case
 from engine.peers.masters import Masters
-from engine.peers.peer import Values, accumulate, autocast, mean_loss, mean_over_ranks
+from engine.peers.peer import (
+    StepMetrics,
+    Tensors,
+    accumulate,
+    autocast,
+    mean_divisor,
+    mean_over_ranks,
+    micro_batches,
+    serial_loss,
+)
+from engine.precision import Precision
 
 
 class TrainingStep:
@@ -32,34 +42,47 @@ class TrainingStep:
         self._kinds = by_mesh(self._masters.parameters)
         self._optimizer = self._adamw()
 
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+    def step(self, batch: Tensors) -> StepMetrics:
         """See peer.Peer."""
         self._optimizer.zero_grad()
-        loss = self._backward(tokens_BS, targets_BS)
+        loss = self._backward(batch)
         self._masters.take_gradients()
         norm = self._clip()
         self._optimizer.step()
-        return Values(mean_over_ranks(loss) if self.splits_batch else whole(loss).item(), float(norm))
+        return StepMetrics(mean_over_ranks(loss) if self.splits_batch else whole(loss).item(), float(norm))
 
     def _adamw(self) -> torch.optim.Optimizer:
         return self._masters.adamw(self._case, *self._kinds)
 
-    def _backward(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
-        """All micro-batches; returns the mean loss."""
-        return accumulate(tokens_BS, targets_BS, self._case.peer_micro_batch, self._loss, self._around)
+    def _backward(self, batch: Tensors) -> Tensor:
+        """All micro-batches; returns the mean loss of this rank's rows."""
+        divisor, rows = mean_divisor(self._case, batch), len(next(iter(batch.values())))
+
+        def train(part: Tensors, last: bool) -> Tensor:
+            with self._around(last):
+                loss = self._loss(part, divisor)
+                self._differentiate(loss)
+            return loss
+
+        return accumulate(micro_batches(batch, rows // (self._case.peer_micro_batch or rows)), train)
 
     def _around(self, last: bool) -> AbstractContextManager[object]:
         """What a micro-batch is computed in, as of most libraries only the last one sums gradients over ranks."""
         return nullcontext()
 
-    def _loss(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
-        return mean_loss(self._model, self._forward, tokens_BS, targets_BS)
+    def _loss(self, batch: Tensors, divisor: float | Tensor) -> Tensor:
+        """What a micro-batch adds to the loss."""
+        return serial_loss(self._model, self._forward, batch, divisor)
 
-    def _forward(self, tokens_BS: Tensor) -> Tensor:
-        """The logits."""
+    def _differentiate(self, loss: Tensor) -> None:
+        loss.backward()
+
+    def _forward(self, *inputs: Tensor) -> Tensor:
+        """The network's output, of inputs in the format in which it computes."""
+        compute = Precision.named(self._case.precision).compute
         with autocast(self._case, self._device):
-            logits_BSV: Tensor = self._parallel(tokens_BS)
-            return logits_BSV
+            output: Tensor = self._parallel(*(one.to(compute) if one.is_floating_point() else one for one in inputs))
+            return output
 
     def _clip(self) -> Tensor | float:
         """Clip the masters' gradients; returns their norm before."""

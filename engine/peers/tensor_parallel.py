@@ -24,7 +24,7 @@ from torch.distributed.tensor.parallel import (
 from engine.comm.funnel import Comm
 from engine.models.serial import SerialModel
 from engine.peers.comparison import Case
-from engine.peers.peer import serial_model
+from engine.peers.peer import Tensors, serial_model
 from engine.peers.step import TrainingStep
 from engine.placement import NORMAL, Placement
 
@@ -43,9 +43,9 @@ class TensorParallel(TrainingStep):
         """The style of each layer."""
         return plan(model, placements)
 
-    def _backward(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+    def _backward(self, batch: Tensors) -> Tensor:
         with loss_parallel():
-            return super()._backward(tokens_BS, targets_BS)
+            return super()._backward(batch)
 
 
 class SequenceParallelToo(TensorParallel):

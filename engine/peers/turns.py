@@ -7,53 +7,36 @@ from itertools import pairwise
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from engine.data.device import to_device
 from engine.data.sampler import batch
 from engine.measure.allocated import Allocated
 from engine.measure.clock import HostClock
 from engine.peers.comparison import Case
-from engine.peers.peer import Values
+from engine.peers.peer import StepMetrics, Tensors
 from engine.result.peers import Side
 
-Step = Callable[[], Values]
 
-
-class Steps(Protocol):
-    """A peer, once it is built."""
-
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
-        """See peer.Peer."""
-        ...
-
-
-def on_batches(side: Steps, case: Case, rows: range, device: torch.device) -> Step:
-    """Its steps, on those rows of one global batch after the other."""
+def on_batches(
+    step: Callable[[Tensors], StepMetrics], case: Case, rows: range, device: torch.device
+) -> Callable[[], StepMetrics]:
+    """The next step of a peer at each call, on those rows of one global batch after the other."""
     task, done = case.model.task, 0
     dataset = task.data.synthetic()
 
-    def step() -> Values:
+    def next_step() -> StepMetrics:
         nonlocal done
-        read = batch(
-            dataset,
-            task.batch,
-            seed=case.seed,
-            step=done,
-            batch_size=case.sequences,
-            rows=rows,
-        )
+        read = batch(dataset, task.batch, seed=case.seed, step=done, batch_size=case.sequences, rows=rows)
         done += 1
-        moved = to_device(device, read)
-        return side.step(moved["tokens"], moved["targets"])
+        return step(to_device(device, read))
 
-    return step
+    return next_step
 
 
 class Turns(Protocol):
     """A side that is built and warmed up. values: of the steps of the warm-up."""
 
-    values: Sequence[Values]
+    values: Sequence[StepMetrics]
 
     def take(self, steps: int) -> None:
         """So many steps, timed. Returns when the device has done all of them."""
@@ -71,7 +54,11 @@ class Here:
     """
 
     def __init__(
-        self, build: Callable[[], Step], device: torch.device, warmup: int, count: Callable[[], Counter[str]]
+        self,
+        build: Callable[[], Callable[[], StepMetrics]],
+        device: torch.device,
+        warmup: int,
+        count: Callable[[], Counter[str]],
     ) -> None:
         """count: calls of this process by road so far."""
         self._clock, self._count = HostClock(device), count
@@ -79,7 +66,7 @@ class Here:
         watched = max(warmup - 1, 1)
         with Allocated(device) as self._memory:
             self._step = build()
-            self.values: Sequence[Values] = [self._step()]
+            self.values: Sequence[StepMetrics] = [self._step()]
             if watched > 1:
                 self._memory.forget_peak()  # a compiler has tried its kernels in the first step
             self.values = [*self.values, *(self._step() for _ in range(watched - 1))]

@@ -4,12 +4,12 @@ import os
 import time
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from engine.peers.comparison import Case, Unavailable
 from engine.peers.layout import Layout
-from engine.peers.peer import Values, adamw, mean_loss, serial_model
+from engine.peers.peer import StepMetrics, Tensors, adamw, mean_divisor, serial_loss, serial_model
 
 
 class PlainExternal:
@@ -23,24 +23,24 @@ class PlainExternal:
         self._parallel = DistributedDataParallel(self._model)
         self._optimizer = adamw(case.optim, self._model.parameters())
 
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+    def step(self, batch: Tensors) -> StepMetrics:
         """See peer.ExternalPeer."""
         self._optimizer.zero_grad()
-        loss = mean_loss(self._model, self._parallel, tokens_BS, targets_BS)
+        loss = serial_loss(self._model, self._parallel, batch, mean_divisor(self._case, batch))
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._case.optim.clip)
         self._optimizer.step()
-        return Values(loss.item(), norm.item())
+        return StepMetrics(loss.item(), norm.item())
 
 
 class Fails(PlainExternal):
     """The second rank, in its first step."""
 
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+    def step(self, batch: Tensors) -> StepMetrics:
         """See peer.ExternalPeer."""
         if self.data_rank == 1:
             raise ValueError("this can't\nbe computed")
-        return super().step(tokens_BS, targets_BS)
+        return super().step(batch)
 
 
 class Hangs(PlainExternal):
@@ -48,18 +48,18 @@ class Hangs(PlainExternal):
 
     done = 0
 
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+    def step(self, batch: Tensors) -> StepMetrics:
         """See peer.ExternalPeer."""
         self.done += 1
         if self.done > self._case.warmup:
             time.sleep(600)
-        return super().step(tokens_BS, targets_BS)
+        return super().step(batch)
 
 
 class Dies(PlainExternal):
     """At once."""
 
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+    def step(self, batch: Tensors) -> StepMetrics:
         """See peer.ExternalPeer."""
         os._exit(9)
 

@@ -30,7 +30,7 @@ from engine.peers.external import torchtitan
 from engine.peers.external.__main__ import external_step, of_all
 from engine.peers.layout import Layout
 from engine.peers.ours import Ours
-from engine.peers.peer import Values
+from engine.peers.peer import StepMetrics
 from engine.peers.registry import COMPARISONS
 from engine.result.peers import Measured
 from engine.training.config import OptimConfig, PrecisionName
@@ -63,7 +63,7 @@ RATES = {"fp32": CASE.optim.learning_rate, "bf16": 1e-3}
 
 def in_turn(
     comm: Comm, contest: Comparison, model: GPTConfig | LlamaConfig, precision: PrecisionName
-) -> tuple[list[Values], list[Values]]:
+) -> tuple[list[StepMetrics], list[StepMetrics]]:
     """Three steps of ours and of an external peer in the same process, as its own would take them."""
     os.environ |= {"RANK": str(comm.rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(comm.rank)}
     case = replace(CASE, model=model, precision=precision, optim=OptimConfig(learning_rate=RATES[precision]))
@@ -72,7 +72,7 @@ def in_turn(
     return [ours() for _ in range(3)], of_all([theirs() for _ in range(3)])
 
 
-def in_each(comm: Comm, *words: Any) -> dict[PrecisionName, tuple[list[Values], list[Values]]]:
+def in_each(comm: Comm, *words: Any) -> dict[PrecisionName, tuple[list[StepMetrics], list[StepMetrics]]]:
     """In one process, as libraries take longer to load than to train."""
     *of, precisions = words
     return {precision: in_turn(comm, *of, precision) for precision in precisions}

@@ -3,12 +3,14 @@
 import math
 from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 import torch.distributed as dist
 from real_ranks import run_processes, take_part_again
+from test_task import MODEL as MASKED
 from torch import Tensor
 from torch.futures import Future
 
@@ -26,7 +28,7 @@ from engine.peers.comparison import TOLERANCES, Case, Road, through_memory
 from engine.peers.equality import check_equal
 from engine.peers.layout import Layout
 from engine.peers.ours import Ours
-from engine.peers.peer import Values, serial_model
+from engine.peers.peer import StepMetrics, serial_model
 from engine.peers.plain import Plain
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON
 from engine.peers.tensor_parallel import regroup_parts
@@ -122,8 +124,11 @@ def test_a_peer_computes_in_bf16_over_fp32_masters_as_the_engine_does(name: str)
 
 def test_what_a_peer_has_nothing_like_is_a_row_and_starts_no_rank() -> None:
     gpt, llama = lookup("gpt-test"), lookup("llama-test")
+    vit: Any = SimpleNamespace(family="vit")
     assert COMPARISONS["torchtitan"].lacking(llama, recompute=True) is None
     assert COMPARISONS["torchtitan"].lacking(gpt, recompute=False) == "torchtitan has no gpt: compare a llama."
+    assert COMPARISONS["ddp"].lacking(vit, recompute=False) is None
+    assert COMPARISONS["litgpt"].lacking(vit, recompute=False) == "litgpt has no vit: compare a gpt or a llama."
     assert COMPARISONS["litgpt"].lacking(gpt, recompute=False) is None
     told = str(COMPARISONS["litgpt"].lacking(gpt, recompute=True))
     assert told == "litgpt computes no activations again: compare without --checkpoint-activations."
@@ -131,6 +136,15 @@ def test_what_a_peer_has_nothing_like_is_a_row_and_starts_no_rank() -> None:
     assert pipeline.lacking(replace(gpt, layers=8), recompute=True) is None
     told = str(pipeline.lacking(replace(gpt, layers=6), recompute=True))
     assert told == "pipeline-interleaved on pipeline=2 has 4 stages, into which 6 layers can't be cut."
+
+
+@pytest.mark.parametrize("name", ["plain", "ddp", "fsdp2", "hsdp", "tensor-parallel"])
+def test_a_peer_is_trained_on_the_networks_own_task(name: str) -> None:
+    """Over how many masked tokens the loss is a mean differs from rank to rank, and in micro-batches too."""
+    case = replace(CASE, model=MASKED, sequences=8, precision="fp64", peer_micro_batch=2)
+    for found in run_processes(COMPARISONS[name].grid, measure, COMPARISONS[name], case):
+        assert found.peer.losses == pytest.approx(found.ours.losses, rel=1e-12)
+        assert found.peer.gradient_norms == pytest.approx(found.ours.gradient_norms, rel=1e-12)
 
 
 def over(comm: Comm, name: str, road: Road) -> tuple[str, ...]:
@@ -160,7 +174,7 @@ def test_against_a_pipeline_both_sides_go_over_gloo() -> None:
     assert through_memory(COMPARISONS["ddp"], "equal") == (True, True)
 
 
-def unsummed(comm: Comm) -> list[Values]:
+def unsummed(comm: Comm) -> list[StepMetrics]:
     """Two steps of DDP whose ranks keep their own gradients."""
 
     def nothing(group: dist.ProcessGroup, bucket: dist.GradBucket) -> Future[Tensor]:
@@ -174,7 +188,7 @@ def unsummed(comm: Comm) -> list[Values]:
     return [step(), step()]
 
 
-def ours_alone(comm: Comm) -> list[Values]:
+def ours_alone(comm: Comm) -> list[StepMetrics]:
     step = Ours(replace(CASE, precision="bf16"), comm).step
     return [step(), step()]
 
@@ -241,19 +255,19 @@ def test_of_the_engine_and_itself_untuned_one_side_is_tuned(monkeypatch: pytest.
     assert set(seen) == {None}
 
 
-@pytest.mark.parametrize("other", [Values(2.0001, 1.0), Values(2.0, 1.001), Values(math.nan, 1.0)])
-def test_a_loss_or_gradient_norm_that_differs_is_an_error(other: Values) -> None:
-    same = Values(2.0, 1.0)
-    check_equal("ddp", [same, same], [Values(2.00001, 1.00005), Values(2.00001, 1.1)], TOLERANCES["fp32"])
+@pytest.mark.parametrize("other", [StepMetrics(2.0001, 1.0), StepMetrics(2.0, 1.001), StepMetrics(math.nan, 1.0)])
+def test_a_loss_or_gradient_norm_that_differs_is_an_error(other: StepMetrics) -> None:
+    same = StepMetrics(2.0, 1.0)
+    check_equal("ddp", [same, same], [StepMetrics(2.00001, 1.00005), StepMetrics(2.00001, 1.1)], TOLERANCES["fp32"])
     with pytest.raises(RunError, match="in step 0 "):
         check_equal("ddp", [same, same], [other, same], TOLERANCES["fp32"])
 
 
 def test_a_loss_that_differs_later_is_an_error_and_a_norm_is_told() -> None:
-    same = Values(2.0, 1.0)
-    check_equal("ddp", [same, same], [same, Values(2.0, 1.001)], TOLERANCES["fp32"])
+    same = StepMetrics(2.0, 1.0)
+    check_equal("ddp", [same, same], [same, StepMetrics(2.0, 1.001)], TOLERANCES["fp32"])
     with pytest.raises(RunError, match="in step 1 the engine's loss"):
-        check_equal("ddp", [same, same], [same, Values(2.001, 1.0)], TOLERANCES["fp32"])
+        check_equal("ddp", [same, same], [same, StepMetrics(2.001, 1.0)], TOLERANCES["fp32"])
 
 
 def test_the_rows_of_a_fused_projection_are_reordered_by_rank() -> None:

@@ -21,7 +21,7 @@ from engine.peers.account import UNFINISHED, Account
 from engine.peers.compare import ONE_JOB, check_devices, compared, table
 from engine.peers.comparison import TOLERANCES, Case
 from engine.peers.ddp import DDP
-from engine.peers.peer import Values
+from engine.peers.peer import StepMetrics
 from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS
 from engine.result.metrics import paired
@@ -146,7 +146,7 @@ def _hang_in_a_round() -> None:
     """Of the peer, after its warm-up."""
     step, done = DDP.step, 0
 
-    def stuck(peer: DDP, *rows: torch.Tensor) -> Values:
+    def stuck(peer: DDP, *rows: torch.Tensor) -> StepMetrics:
         nonlocal done
         done += 1
         if os.environ["RANK"] == "1" and done > CASE.warmup:

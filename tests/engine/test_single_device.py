@@ -167,12 +167,13 @@ def test_tritons_missing_compiler_is_none_as_well_and_another_error_is_a_failure
 
     errors = [error]
     monkeypatch.setattr(torch, "compile", lambda *_, **__: raised)
-    peer, tokens = Compiled(CASE, Comm(Grid())), torch.zeros(4, 16, dtype=torch.int64)
+    peer, rows = Compiled(CASE, Comm(Grid())), torch.zeros(4, 16, dtype=torch.int64)
+    batch = {"tokens": rows, "targets": rows}
     with pytest.raises(Unavailable, match=r"fails here: .*Failed to find C compiler.* and a C compiler\.$"):
-        peer.step(tokens, tokens)
+        peer.step(batch)
     errors[0] = RuntimeError("CUDA error: an illegal memory access was encountered")
     with pytest.raises(RuntimeError, match="illegal memory"):
-        peer.step(tokens, tokens)
+        peer.step(batch)
 
 
 @pytest.mark.usefixtures("forked_contests")

@@ -9,7 +9,8 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
@@ -29,9 +30,9 @@ with loading():
     from engine.measure.clock import stamp_promptly
     from engine.measure.memory import keep_freed_memory
     from engine.peers.layout import Layout
-    from engine.peers.peer import ExternalPeer, Values
+    from engine.peers.peer import ExternalPeer, StepMetrics
     from engine.peers.settings import without
-    from engine.peers.turns import Here, Step, on_batches
+    from engine.peers.turns import Here, on_batches
 
 
 def main() -> None:
@@ -94,15 +95,16 @@ def _life(comparison: Comparison, case: Case, launch: Launch, told: "SimpleQueue
     yield turns.measured().model_copy(update={"versions": versions, "without": lacks})
 
 
-def external_step(comparison: Comparison, case: Case, device: torch.device) -> Step:
+def external_step(comparison: Comparison, case: Case, device: torch.device) -> Callable[[], StepMetrics]:
     """The peer's next step on this rank's rows, after its ranks have met."""
     assert isinstance(comparison.layout, Layout)
     layout = comparison.layout.for_batch(case.sequences, case.peer_micro_batch)
+    case = replace(case, peer_micro_batch=case.sequences // layout.data // layout.micro_batches)
     peer: ExternalPeer = comparison.implementation()(case, layout, device)
-    return on_batches(peer, case, layout.rows(peer.data_rank, case.sequences), device)
+    return on_batches(peer.step, case, layout.rows(peer.data_rank, case.sequences), device)
 
 
-def of_all(values: Sequence[Values]) -> list[Values]:
+def of_all(values: Sequence[StepMetrics]) -> list[StepMetrics]:
     """Losses are means of what ranks know. Every data rank has as many of them that know."""
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, [tuple(value) for value in values])
@@ -110,7 +112,7 @@ def of_all(values: Sequence[Values]) -> list[Values]:
         [_mean([pair[kind] for pair in pairs if not math.isnan(pair[kind])]) for kind in (0, 1)]
         for pairs in zip(*everyone, strict=True)
     ]
-    return [Values(loss, norm) for loss, norm in mean]
+    return [StepMetrics(loss, norm) for loss, norm in mean]
 
 
 def _mean(known: list[float]) -> float:

@@ -31,7 +31,7 @@ from engine.models.serial import SerialModel
 from engine.peers.comparison import Case, Unavailable
 from engine.peers.layout import Layout
 from engine.peers.names import replace_all
-from engine.peers.peer import serial_model
+from engine.peers.peer import Tensors, serial_model
 from engine.peers.settings import chosen
 from engine.peers.step import TrainingStep
 from engine.peers.tensor_parallel import regroup_parts
@@ -70,12 +70,12 @@ class AxoNN(TrainingStep):
         matrices = {id(one) for one, decays in zip(parameters, self._matrices, strict=True) if decays}
         return self._masters.adamw(self._case, parameters, decays=lambda one: id(one) in matrices)
 
-    def _backward(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+    def _backward(self, batch: Tensors) -> Tensor:
         with optimize_communication(
             **self._overlapped,
             model_object_for_overlapping_allgathers=self._model,
         ):  # fmt: skip
-            loss = super()._backward(tokens_BS, targets_BS)
+            loss = super()._backward(batch)
         sync_gradients(self._model, mean=True, expert_mode=True)
         return loss
 

@@ -26,8 +26,8 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.comparison import Case, Unavailable
 from engine.peers.layout import Layout
-from engine.peers.names import mean_of_parts, replace_all
-from engine.peers.peer import Values, adamw
+from engine.peers.names import replace_all
+from engine.peers.peer import StepMetrics, Tensors, accumulate, adamw, micro_batches
 from engine.peers.settings import chosen
 from engine.peers.stages import mean_cross_entropy
 from engine.peers.transformers_networks import load, network, scaling
@@ -61,34 +61,36 @@ class ColossalAI:
         self._targets = layout.tensor * layout.pipeline > 1 or isinstance(case.model, GPTConfig)
         self._model, self._optimizer, *_ = self._booster.boost(model, optimizer, criterion=_its_loss)
 
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+    def step(self, batch: Tensors) -> StepMetrics:
         """See peer.ExternalPeer."""
         self._optimizer.zero_grad()
         if self._pipeline:
             found = self._booster.execute_pipeline(
-                iter([self._batch(tokens_BS, targets_BS)]), self._model, _its_loss, self._optimizer, return_loss=True
+                iter([self._named(batch)]), self._model, _its_loss, self._optimizer, return_loss=True
             )["loss"]
             loss = math.nan if found is None else found.item()
         else:
-            loss = self._accumulated(tokens_BS, targets_BS)
+            loss = self._accumulated(batch)
         self._optimizer.step()
-        return Values(loss, float(self._optimizer.get_grad_norm() or math.nan))
+        return StepMetrics(loss, float(self._optimizer.get_grad_norm() or math.nan))
 
-    def _batch(self, tokens_BS: Tensor, targets_BS: Tensor) -> dict[str, Tensor]:
-        batch = {"input_ids": tokens_BS, "attention_mask": torch.ones_like(tokens_BS)}
-        return batch | ({"labels": targets_BS} if self._targets else {})
+    def _named(self, batch: Tensors) -> dict[str, Tensor]:
+        tokens_BS = batch["tokens"]
+        named = {"input_ids": tokens_BS, "attention_mask": torch.ones_like(tokens_BS)}
+        return named | ({"labels": batch["targets"]} if self._targets else {})
 
-    def _accumulated(self, tokens_BS: Tensor, targets_BS: Tensor) -> float:
+    def _accumulated(self, batch: Tensors) -> float:
         """The mean loss of all micro-batches, of which only the last sums gradients over data ranks."""
 
-        def train(tokens: Tensor, targets: Tensor, last: bool) -> Tensor:
+        def train(part: Tensors, last: bool) -> Tensor:
             with nullcontext() if last else self._booster.no_sync(self._model, self._optimizer):
-                outputs = self._model(**self._batch(tokens, targets))
-                mean: Tensor = outputs.loss if self._targets else mean_cross_entropy(outputs.logits, targets)
-                self._booster.backward(mean / self._parts, self._optimizer)
-            return mean
+                outputs = self._model(**self._named(part))
+                mean = outputs.loss if self._targets else mean_cross_entropy(outputs.logits, part["targets"])
+                loss: Tensor = mean / self._parts
+                self._booster.backward(loss, self._optimizer)
+            return loss
 
-        return mean_of_parts(tokens_BS, targets_BS, self._parts, train).item()
+        return accumulate(micro_batches(batch, self._parts), train).item()
 
 
 def _its_loss(outputs: Any, _: object) -> Tensor:

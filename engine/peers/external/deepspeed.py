@@ -18,8 +18,16 @@ from torch import Tensor, nn
 from engine.models.serial import SerialModel
 from engine.peers.comparison import Case
 from engine.peers.layout import Layout
-from engine.peers.names import mean_of_parts, parts_of
-from engine.peers.peer import Values, decaying, mean_loss, serial_model
+from engine.peers.peer import (
+    StepMetrics,
+    Tensors,
+    accumulate,
+    decaying,
+    mean_divisor,
+    micro_batches,
+    serial_loss,
+    serial_model,
+)
 from engine.peers.settings import chosen
 from engine.peers.stages import cut, mean_cross_entropy
 from engine.peers.tensor_parallel import regroup_parts
@@ -32,23 +40,24 @@ class _ZeRO:
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
         without_building()
         self.data_rank = torch.distributed.get_rank()
-        self._parts, self._model = layout.micro_batches, serial_model(case, device)
+        self._case, self._parts, self._model = case, layout.micro_batches, serial_model(case, device)
         config = _config(case, layout, device, self.stage)
         self._engine, *_ = deepspeed.initialize(
             model=self._model, model_parameters=decaying(case.optim, self._model.parameters()), config=config
         )
 
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+    def step(self, batch: Tensors) -> StepMetrics:
         """See peer.ExternalPeer."""
+        divisor = mean_divisor(self._case, batch) / self._parts  # it divides gradients by their number
 
-        def train(tokens: Tensor, targets: Tensor, last: bool) -> Tensor:
-            loss = mean_loss(self._model, self._engine, tokens, targets)
+        def train(part: Tensors, last: bool) -> Tensor:
+            loss = serial_loss(self._model, self._engine, part, divisor)
             self._engine.backward(loss)
             self._engine.step()  # which it takes after the last of its gradient_accumulation_steps
             return loss
 
-        loss = mean_of_parts(tokens_BS, targets_BS, self._parts, train)
-        return Values(loss.item(), float(self._engine.get_global_grad_norm()))
+        loss = accumulate(micro_batches(batch, self._parts), train) / self._parts
+        return StepMetrics(loss.item(), float(self._engine.get_global_grad_norm()))
 
 
 class ZeRO1(_ZeRO):
@@ -95,10 +104,10 @@ class Pipeline:
         )
         self.data_rank = self._engine.grid.get_data_parallel_rank()
 
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+    def step(self, batch: Tensors) -> StepMetrics:
         """See peer.ExternalPeer."""
-        loss = self._engine.train_batch(parts_of(tokens_BS, targets_BS, self._parts))
-        return Values(loss.item(), float(self._engine.get_global_grad_norm() or math.nan))
+        loss = self._engine.train_batch((one["tokens"], one["targets"]) for one in micro_batches(batch, self._parts))
+        return StepMetrics(loss.item(), float(self._engine.get_global_grad_norm() or math.nan))
 
 
 def without_building() -> None:

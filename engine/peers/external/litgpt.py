@@ -5,6 +5,7 @@ Vocabulary and activations are whole on each rank; the loss is its own, in chunk
 only: of a network that learns them, a table is added to its tokens.
 """
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -23,8 +24,8 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.comparison import Case, Unavailable
 from engine.peers.layout import Layout
-from engine.peers.names import mean_of_parts, renamed
-from engine.peers.peer import serial_model
+from engine.peers.names import renamed
+from engine.peers.peer import Tensors, serial_model
 from engine.peers.settings import chosen
 from engine.peers.step import TrainingStep
 
@@ -37,13 +38,12 @@ class LitGPT(TrainingStep):
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
         if case.precision not in PRECISIONS:
             raise Unavailable("litgpt computes parts of a network in fp32 at most: compare in fp32 or bf16.")
-        self._parts = layout.micro_batches
         precision: Any = (
             "bf16-mixed" if case.precision == "bf16" and case.autocast else "32-true"
         )  # which casts nothing
         here = min(layout.data, torch.cuda.device_count()) if device.type == "cuda" else layout.data
         options = chosen("litgpt", "DDPStrategy", device.type)
-        options["static_graph"] &= self._parts == 1
+        options["static_graph"] &= layout.micro_batches == 1
         self._fabric = Fabric(
             accelerator=device.type, devices=here, num_nodes=layout.data // here, precision=precision,
             strategy=DDPStrategy(**options) if layout.data > 1 else "auto", plugins=[TorchElasticEnvironment()],
@@ -56,14 +56,16 @@ class LitGPT(TrainingStep):
         super().__init__(case, model, device)
         self._model, self._optimizer = self._fabric.setup(self._model, self._optimizer)
 
-    def _backward(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
-        def train(tokens: Tensor, targets: Tensor, last: bool) -> Tensor:
-            with self._fabric.no_backward_sync(self._model, enabled=not last):
-                loss: Tensor = chunked_cross_entropy(self._model(tokens), targets)
-                self._fabric.backward(loss / self._parts)
-            return loss
+    def _around(self, last: bool) -> AbstractContextManager[object]:
+        synced: AbstractContextManager[object] = self._fabric.no_backward_sync(self._model, enabled=not last)
+        return synced
 
-        return mean_of_parts(tokens_BS, targets_BS, self._parts, train)
+    def _loss(self, batch: Tensors, divisor: float | Tensor) -> Tensor:
+        mean: Tensor = chunked_cross_entropy(self._model(batch["tokens"]), batch["targets"])
+        return mean * (batch["targets"].numel() / divisor)
+
+    def _differentiate(self, loss: Tensor) -> None:
+        self._fabric.backward(loss)
 
     def _clip(self) -> Tensor | float:
         norm: Tensor = self._fabric.clip_gradients(self._model, self._optimizer, max_norm=self._case.optim.clip)

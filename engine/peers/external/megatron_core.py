@@ -28,8 +28,8 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.comparison import Case, Unavailable
 from engine.peers.layout import Layout
-from engine.peers.names import by_halves, parts_of, replace_all
-from engine.peers.peer import Values, serial_model
+from engine.peers.names import by_halves, replace_all
+from engine.peers.peer import StepMetrics, Tensors, micro_batches, serial_model
 from engine.peers.settings import chosen
 
 NAMES = {
@@ -84,25 +84,26 @@ class MegatronCore:
         self._hidden_11SS = torch.ones(sequence, sequence, dtype=torch.bool, device=device).triu(1)[None, None]
         self._forward_backward = get_forward_backward_func()
 
-    def step(self, tokens_BS: Tensor, targets_BS: Tensor) -> Values:
+    def step(self, batch: Tensors) -> StepMetrics:
         """See peer.ExternalPeer."""
         self._model.zero_grad_buffer()
         self._optimizer.zero_grad()
-        parts = self._layout.micro_batches
+        parts = micro_batches(batch, self._layout.micro_batches)
         losses = self._forward_backward(
-            forward_step_func=self._forward, data_iterator=parts_of(tokens_BS, targets_BS, parts),
-            model=[self._model], num_microbatches=parts, seq_length=self._case.model.sequence,
-            micro_batch_size=len(tokens_BS) // parts, forward_only=False,
+            forward_step_func=self._forward, data_iterator=iter(parts),
+            model=[self._model], num_microbatches=len(parts), seq_length=self._case.model.sequence,
+            micro_batch_size=len(parts[0]["tokens"]), forward_only=False,
         )  # fmt: skip
         _, norm, _ = self._optimizer.step()
         loss = float(torch.stack([one["loss"] for one in losses]).mean()) if losses else float("nan")
-        return Values(loss, float(norm))
+        return StepMetrics(loss, float(norm))
 
     def _forward(
-        self, batches: Iterator[tuple[Tensor, Tensor]], model: Any
+        self, batches: Iterator[Tensors], model: Any
     ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, dict[str, Tensor]]]]:
-        tokens_BS, targets_BS = next(batches)
-        out = model(tokens_BS, self._positions_1S.expand_as(tokens_BS), self._hidden_11SS, labels=targets_BS)
+        batch = next(batches)
+        positions_BS = self._positions_1S.expand_as(batch["tokens"])
+        out = model(batch["tokens"], positions_BS, self._hidden_11SS, labels=batch["targets"])
 
         def loss(losses_BS: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             mean = losses_BS.mean()

@@ -19,7 +19,7 @@ from torch.distributed.pipelining.schedules import (
 
 from engine.peers.comparison import Case
 from engine.peers.layout import Layout
-from engine.peers.peer import autocast, serial_model
+from engine.peers.peer import Tensors, autocast, serial_model
 from engine.peers.stages import cut, mean_cross_entropy
 from engine.peers.step import TrainingStep
 
@@ -50,12 +50,12 @@ class _Pipelining(TrainingStep):
             stages if self.stages_a_rank > 1 else stages[0], layout.micro_batches, loss_fn=mean_cross_entropy
         )
 
-    def _backward(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+    def _backward(self, batch: Tensors) -> Tensor:
         losses: list[Tensor] = []
         with autocast(self._case, self._device):
             self._schedule.step(
-                *((tokens_BS,) if self._first else ()),
-                **({"target": targets_BS, "losses": losses} if self._last else {}),
+                *((batch["tokens"],) if self._first else ()),
+                **({"target": batch["targets"], "losses": losses} if self._last else {}),
             )
         return torch.stack(losses).mean() if self._last else torch.tensor(torch.nan)
 

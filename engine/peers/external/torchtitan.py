@@ -23,7 +23,8 @@ from engine.models.llama.config import LlamaConfig
 from engine.peers.comparison import Case, Unavailable
 from engine.peers.layout import Layout
 from engine.peers.masters import Masters
-from engine.peers.names import parts_of, renamed
+from engine.peers.names import renamed
+from engine.peers.peer import Tensors, micro_batches
 from engine.peers.settings import chosen
 from engine.peers.step import TrainingStep
 from engine.precision import Precision
@@ -91,19 +92,19 @@ class TorchTitan(TrainingStep):
         self._tokens = torch.tensor(case.sequences * case.model.sequence, device=device)
         super().__init__(case, nn.ModuleList(parts), device, Masters(p for part in parts for p in part.parameters()))
 
-    def _backward(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+    def _backward(self, batch: Tensors) -> Tensor:
         """Each rank's loss is a sum over its rows, divided by the tokens of all."""
         losses: list[Tensor] = []
         if self._pipeline:
-            tokens, targets, _ = self._inputs(self._dims, tokens_BS, targets_BS, {})
+            tokens, targets, _ = self._inputs(self._dims, batch["tokens"], batch["targets"], {})
             self._schedule.step(
                 *((tokens,) if self._first else ()), target=targets if self._last else None,
                 losses=losses if self._last else None, loss_kwargs={"global_valid_tokens": self._tokens},
                 return_outputs=False,
             )  # fmt: skip
             return torch.stack(losses).sum().detach() if self._last else torch.tensor(torch.nan)
-        for part in parts_of(tokens_BS, targets_BS, self._count):
-            tokens, targets, _ = self._inputs(self._dims, *part, {})
+        for part in micro_batches(batch, self._count):
+            tokens, targets, _ = self._inputs(self._dims, part["tokens"], part["targets"], {})
             loss, _ = self._sum(self._model[0](tokens), targets, self._tokens)
             loss.backward()
             losses.append(loss.detach())

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from engine.grid import Grid
-from engine.peers.comparison import Comparison, Option
+from engine.peers.comparison import DECODERS, Comparison, Option
 
 _MODULE = "engine.peers.external.axonn"
 _DOES = "head split over tensor ranks and logits gathered, table and activations whole on each, "
@@ -16,6 +16,7 @@ _ROWS = Comparison(
     ties=False,
     library="axonn",
     splits=("tensor", "data"),
+    families=DECODERS,
     does=f"{_DOES}clipped by the norm over all ranks",
 )
 COMPARISONS = (

@@ -1,7 +1,7 @@
 """Colossal-AI's hybrid parallelism."""
 
 from engine.grid import Grid
-from engine.peers.comparison import Comparison, Option
+from engine.peers.comparison import DECODERS, Comparison, Option
 
 COMPARISONS = (
     Comparison(
@@ -11,6 +11,7 @@ COMPARISONS = (
         0.95,
         "engine.peers.external.colossalai:ColossalAI",
         library="colossalai",
+        families=DECODERS,
         splits=("tensor", "pipeline", "data"),
         does="vocabulary split over tensor ranks, activations whole on each, GPT-2's attention in parts on "
         "processors, clipped by the norm over all ranks",

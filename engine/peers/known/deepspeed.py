@@ -1,7 +1,7 @@
 """DeepSpeed: the stages of ZeRO, its pipeline, and its three dimensions."""
 
 from engine.grid import Grid
-from engine.peers.comparison import WHOLE, Comparison, Option
+from engine.peers.comparison import DECODERS, WHOLE, Comparison, Option
 
 _MODULE = "engine.peers.external.deepspeed"
 COMPARISONS = (
@@ -26,6 +26,7 @@ COMPARISONS = (
         f"{_MODULE}:Pipeline",
         ties=False,
         library="deepspeed",
+        families=DECODERS,
         splits=("pipeline", "data"),
         does=WHOLE,
         about="pipeline",
@@ -38,6 +39,7 @@ COMPARISONS = (
         f"{_MODULE}:Pipeline",
         ties=False,
         library="deepspeed",
+        families=DECODERS,
         splits=("tensor", "pipeline", "data"),
         does="vocabulary split over tensor ranks and logits gathered, activations whole on each, clipped by the "
         "norm over all ranks",

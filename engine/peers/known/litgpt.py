@@ -1,7 +1,7 @@
 """litgpt, through Lightning's Fabric."""
 
 from engine.grid import Grid
-from engine.peers.comparison import WHOLE, Comparison
+from engine.peers.comparison import DECODERS, WHOLE, Comparison
 from engine.peers.known.ddp import DISTRIBUTED
 
 COMPARISONS = (
@@ -12,6 +12,7 @@ COMPARISONS = (
         0.95,
         "engine.peers.external.litgpt:LitGPT",
         library="litgpt",
+        families=DECODERS,
         splits=("data",),
         does=WHOLE,
         recomputes=False,

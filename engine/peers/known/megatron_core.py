@@ -1,7 +1,7 @@
 """Megatron-core, without and with its sequence parallelism."""
 
 from engine.grid import Grid
-from engine.peers.comparison import STREAM_WHOLE, Comparison, Option, and_by_positions
+from engine.peers.comparison import DECODERS, STREAM_WHOLE, Comparison, Option, and_by_positions
 
 COMPARISONS = and_by_positions(
     Comparison(
@@ -11,6 +11,7 @@ COMPARISONS = and_by_positions(
         0.95,
         "engine.peers.external.megatron_core:MegatronCore",
         library="megatron-core",
+        families=DECODERS,
         splits=("tensor", "pipeline", "data"),
         does=f"vocabulary split over tensor ranks, {STREAM_WHOLE}, attention in parts but with "
         "Transformer Engine, clipped by the norm over all ranks",

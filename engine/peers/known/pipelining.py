@@ -1,7 +1,7 @@
 """torch.distributed.pipelining, under each of its schedules."""
 
 from engine.grid import Grid
-from engine.peers.comparison import WHOLE, Comparison
+from engine.peers.comparison import DECODERS, WHOLE, Comparison
 
 COMPARISONS = tuple(
     Comparison(
@@ -11,6 +11,7 @@ COMPARISONS = tuple(
         0.95,
         f"engine.peers.external.pipelining:{built}",
         ties=False,
+        families=DECODERS,
         splits=("pipeline",),
         does=WHOLE,
         chunks=chunks,

@@ -1,12 +1,19 @@
 """DTensor's tensor parallelism, without and with its sequence parallelism."""
 
 from engine.grid import Grid
-from engine.peers.comparison import Comparison
+from engine.peers.comparison import DECODERS, Comparison
 
 _MODULE = "engine.peers.tensor_parallel"
 COMPARISONS = (
     Comparison(
-        "tensor-parallel", "DTensor tensor parallelism", Grid(x=2), 1.0, f"{_MODULE}:TensorParallel", ("x",), ties=False
+        "tensor-parallel",
+        "DTensor tensor parallelism",
+        Grid(x=2),
+        1.0,
+        f"{_MODULE}:TensorParallel",
+        ("x",),
+        ties=False,
+        families=DECODERS,
     ),
     Comparison(
         "tensor-parallel-sp",
@@ -16,5 +23,6 @@ COMPARISONS = (
         f"{_MODULE}:SequenceParallelToo",
         ("x",),
         ties=False,
+        families=DECODERS,
     ),
 )

@@ -14,7 +14,7 @@ COMPARISONS = and_by_positions(
         splits=("tensor", "pipeline", "data"),
         does=f"vocabulary split over tensor ranks, {STREAM_WHOLE}, weights over data ranks (FSDP), whose "
         "gradients are summed in fp32 always, clipped by the norm over all ranks",
-        family="llama",
+        families=("llama",),
     )
 )
 OPTIONS = {

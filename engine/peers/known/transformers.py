@@ -1,10 +1,17 @@
 """Hugging Face's transformers: its networks on one device, and its own tensor parallelism."""
 
 from engine.grid import Grid
-from engine.peers.comparison import Comparison, Option
+from engine.peers.comparison import DECODERS, Comparison, Option
 
 COMPARISONS = (
-    Comparison("transformers", "Hugging Face transformers", Grid(), None, "engine.peers.hugging_face:HuggingFace"),
+    Comparison(
+        "transformers",
+        "Hugging Face transformers",
+        Grid(),
+        None,
+        "engine.peers.hugging_face:HuggingFace",
+        families=DECODERS,
+    ),
     Comparison(
         "transformers-tp",
         "transformers' own tensor parallelism",
@@ -12,6 +19,7 @@ COMPARISONS = (
         0.95,
         "engine.peers.external.transformers_tp:TransformersTP",
         splits=("tensor", "data"),
+        families=DECODERS,
         does="vocabulary split over tensor ranks and logits gathered, activations whole on each, weights split "
         "over data ranks (FSDP), clipped by the norm over all ranks",
         about="tensor",
