@@ -11,7 +11,7 @@ writes what it needs, for the report. Our side takes the grid that par4d plan fi
 calibrated, or that the engine chooses, unless its series fixes one; the result is labelled with which. Each side takes
 the largest micro-batches with which it fits a device alone; where a device can't hold both, the engine measures one
 after the other. A peer is measured on every layout of few devices that fits, and on the one that its users would take
-of many (engine/peers/candidates.py); the report takes the fastest of a peer, and of all. A run is one job, a set of
+of many (engine/peers/layout_choice.py); the report takes the fastest of a peer, and of all. A run is one job, a set of
 processes that may happen to be faster or slower for one side, and decides nothing: --repeat 3 to 6 do, also of several
 nights. Of two jobs the interval is very wide, as Student's t is 12.7.
 """

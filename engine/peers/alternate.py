@@ -21,8 +21,8 @@ from engine.peers.equality import check_equal
 from engine.peers.external_side import ExternalSide
 from engine.peers.ours import Ours, plan
 from engine.peers.peer import Peer, StepMetrics
-from engine.peers.standstill import At, Fail, Turn, end, limited, nobody, timed, warm_up
-from engine.peers.turns import Here, Turns, on_batches
+from engine.peers.timed_side import LocalSide, TimedSide, on_batches
+from engine.peers.watchdog import At, Fail, Phase, end, limited, nobody, timed, warm_up
 from engine.result.peers import NOTHING, SIDES, Measured, SideName
 from engine.training.run import tuned
 from engine.training.stall import Stalled, watched
@@ -49,7 +49,7 @@ def looked_on(comm: Comm, comparison: Comparison, case: Case, fail: Fail) -> Ite
 
     with watched(comm, case.meeting_timeout_s, engines) as watch, limited(comparison, comm.rank, fail) as begin:
 
-        def at(turn: Turn) -> None:
+        def at(turn: Phase) -> None:
             watch.allow(math.inf if turn.peers else turn.limit_s)
             begin(turn)
 
@@ -74,20 +74,20 @@ def measure(
     kernels, tuning = tuned(plan(case, comm, tune=comparison.tunes and "ours" in names), comm)
     with ExitStack() as processes:
 
-        def theirs() -> Turns:
+        def theirs() -> TimedSide:
             if comparison.splits:
                 return processes.enter_context(ExternalSide(comparison, case, comm, launch))
             peer = comparison.implementation()
             own, memory = comm, through_memory(comparison, case.road).ours
             if isinstance(comparison.layout, Grid) and comparison.layout != comparison.grid:
                 own = on_grid(comparison.layout, case, comm.device, memory=memory)
-            return Here(lambda: peer_side(case, own, peer(case, own)), comm.device, case.warmup, own.carried)
+            return LocalSide(lambda: peer_side(case, own, peer(case, own)), comm.device, case.warmup, own.carried)
 
-        build: dict[SideName, Callable[[], Turns]] = {
-            "ours": lambda: Here(lambda: Ours(case, comm, kernels).step, comm.device, case.warmup, comm.carried),
+        build: dict[SideName, Callable[[], TimedSide]] = {
+            "ours": lambda: LocalSide(lambda: Ours(case, comm, kernels).step, comm.device, case.warmup, comm.carried),
             "peer": theirs,
         }
-        sides: dict[SideName, Turns] = {}
+        sides: dict[SideName, TimedSide] = {}
         for name in names:
             at(warm_up(name, comparison, case))
             sides[name] = build[name]()

@@ -19,7 +19,6 @@ from engine.comm.launch import Launch, choose_device
 from engine.errors import UsageError, nearest
 from engine.grid import Grid
 from engine.peers import environments
-from engine.peers.account import Account, told
 from engine.peers.apart import order_in_a_job, put_together
 from engine.peers.comparison import TOLERANCES, Case, Comparison, Tolerance, Unavailable
 from engine.peers.fit import room_here, settled
@@ -27,6 +26,7 @@ from engine.peers.layout import Layout
 from engine.peers.memory import Both, Room, both
 from engine.peers.ranks import Job, run_ranks, take_part
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON
+from engine.peers.result_writer import ResultWriter, told
 from engine.planning.fit import check_grid
 from engine.result.metrics import paired_ratio, ratio_of_medians
 from engine.result.peers import (
@@ -103,19 +103,15 @@ def check_devices(comparisons: Sequence[Comparison], device: DeviceKind, ranks: 
 
 def check_comparisons(case: Case, comparisons: Sequence[Comparison], ranks: int) -> None:
     """Raises UsageError for whatever can't be run, before anything is. ranks: of the launcher, 1 without one."""
-    numbers: dict[str, int | None]
-    numbers = {"--jobs": case.jobs, "--rounds": case.rounds, "--steps-per-round": case.steps, "--threads": case.threads}
-    numbers |= {"--micro-batch": case.micro_batch, "--peer-micro-batch": case.peer_micro_batch}
-    numbers |= {"--devices-per-node": case.devices_per_node}
-    for option, number in numbers.items():
+    for name in ("jobs", "rounds", "steps", "threads", "micro_batch", "peer_micro_batch", "devices_per_node"):
+        number = getattr(case, name)
         if number is not None and number < 1:
-            raise UsageError(f"{option} is at least 1, but {number} was given.")
-    for option, rate in {"--peak-flops": case.peak_flops, "--empirical-peak-flops": case.empirical_peak_flops}.items():
-        if rate is not None and not 0 < rate < math.inf:
-            raise UsageError(f"{option} is a positive number of flop/s, but {rate:g} was given.")
-    for option, memory in {"--device-memory": case.device_memory, "--node-memory": case.node_memory}.items():
-        if memory is not None and not 0 < memory < math.inf:
-            raise UsageError(f"{option} is a positive number of bytes, but {memory:g} was given.")
+            raise UsageError(f"{_option(name)} is at least 1, but {number} was given.")
+    units = {"peak_flops": "flop/s", "empirical_peak_flops": "flop/s", "device_memory": "bytes", "node_memory": "bytes"}
+    for name, unit in units.items():
+        number = getattr(case, name)
+        if number is not None and not 0 < number < math.inf:
+            raise UsageError(f"{_option(name)} is a positive number of {unit}, but {number:g} was given.")
     for comparison in comparisons:
         comparison.check(case.model)
         if isinstance(comparison.layout, Grid):
@@ -129,6 +125,10 @@ def check_comparisons(case: Case, comparisons: Sequence[Comparison], ranks: int)
                 f"{ranks} ranks were started, but the comparison with {comparison.name} is on grid {comparison.grid} "
                 f"of {comparison.grid.size}: name one of {ranks} by --grid."
             )
+
+
+def _option(name: str) -> str:
+    return "--steps-per-round" if name == "steps" else f"--{name.replace('_', '-')}"
 
 
 def compare(
@@ -153,9 +153,9 @@ def compare(
     ready = [_ready(comparison, case, room) for comparison in comparisons]
     here = [comparison for comparison, one in zip(comparisons, ready, strict=True) if not isinstance(one, Unavailable)]
     check_devices(here, device, launch.world_size, launch.local_rank)
-    account, result = Account(case, device, comparisons, dict(labels), launch, out), None
-    account.begin()
-    joined = take_part(launch, here, case, met=account.meet, fail=account.end) if launch.world_size > 1 else None
+    writer, result = ResultWriter(case, device, comparisons, dict(labels), launch, out), None
+    writer.begin()
+    joined = take_part(launch, here, case, met=writer.meet, fail=writer.end) if launch.world_size > 1 else None
     measure_peak = case.measure_peak
     for comparison, one in zip(comparisons, ready, strict=True):
         load = os.getloadavg()[0]
@@ -167,16 +167,16 @@ def compare(
         except Unavailable as lacking:
             if launch.rank == 0:
                 log.info("%s is not held: %s", comparison.name, lacking)
-                result = account.missing(comparison, str(lacking))
+                result = writer.missing(comparison, str(lacking))
             continue
         except Exception as error:
-            account.fail(error, comparison)
+            writer.fail(error, comparison)
             raise
         if launch.rank:
             continue
         found = compared(comparison, jobs, TOLERANCES[case.precision], load, both(comparison, case, device))
         log.info("%s on %s: paired ratio %s", comparison.name, comparison.grid, found.paired)
-        result = account.held(found, jobs)
+        result = writer.held(found, jobs)
         measure_peak = False  # once is enough
     if joined is not None:
         next(joined, None)

@@ -62,9 +62,9 @@ class Comparison:
     name: str
     peer: str
     grid: Grid
-    target: float | None
     built_by: str
     axes: tuple[str, ...] = ()
+    target: float | None = 0.95
     ties: bool = True
     tunes: bool = False
     library: str | None = None
@@ -132,22 +132,22 @@ class Comparison:
         return replace(self, grid=grid, layout=layout)
 
 
-class Memory(NamedTuple):
+class SharedMemory(NamedTuple):
     """Whether ranks of a host exchange through memory that they share; else gloo carries all, on processors."""
 
     ours: bool
     peer: bool
 
 
-def through_memory(comparison: Comparison, road: Road) -> Memory:
+def through_memory(comparison: Comparison, road: Road) -> SharedMemory:
     """What that road comes to in that comparison.
 
     Equal is over gloo for both where the peer is a pipeline, as messages between two ranks go over gloo.
     """
     if road != "equal":
-        return Memory(ours=road == "own", peer=False)
+        return SharedMemory(ours=road == "own", peer=False)
     both = not (isinstance(comparison.layout, Layout) and comparison.layout.pipeline > 1)
-    return Memory(both, both)
+    return SharedMemory(both, both)
 
 
 DECODERS = ("gpt", "llama")
@@ -259,5 +259,5 @@ class Case(Sampling):
 
     @property
     def collective_timeout(self) -> timedelta:
-        """No less than a turn may take: its limit ends a side that stands still, and names it (standstill.py)."""
+        """No less than a turn may take: its limit ends a side that stands still, and names it (watchdog.py)."""
         return timedelta(seconds=max(self.timeout_s, self.meeting_timeout_s))

@@ -24,7 +24,7 @@ from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.peers.environments import ROOT, python_of
 from engine.peers.peer import StepMetrics
 from engine.peers.settings import environ
-from engine.peers.standstill import Turn, end, timed, warm_up
+from engine.peers.watchdog import Phase, end, timed, warm_up
 from engine.result.peers import Side
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class ExternalSide:
-    """See Turns. Collective: every rank has its own. To be closed, which ends the process."""
+    """See TimedSide. Collective: every rank has its own. To be closed, which ends the process."""
 
     def __init__(self, comparison: Comparison, case: Case, comm: Comm, launch: Launch) -> None:
         self._contest, self._case, self._rank = comparison, case, launch.rank
@@ -76,14 +76,14 @@ class ExternalSide:
             raise
 
     def take(self, steps: int) -> None:
-        """See Turns.take."""
+        """See TimedSide.take."""
         self._begin(timed("peer", self._contest, self._case, self._rounds))
         self._rounds += 1
         self._tell(steps)
         self._answer()
 
     def measured(self) -> Side:
-        """See Turns.measured."""
+        """See TimedSide.measured."""
         self._begin(end(self._case))
         self._tell(None)
         side: Side = self._answer()
@@ -109,7 +109,7 @@ class ExternalSide:
                 os.killpg(self._process.pid, signal.SIGKILL)  # what it may have started, too
         self._process.wait()
 
-    def _begin(self, turn: Turn) -> None:
+    def _begin(self, turn: Phase) -> None:
         self._turn, self._until = turn, time.monotonic() + BEFORE_OUR_OWN * turn.limit_s
 
     def __enter__(self) -> Self:

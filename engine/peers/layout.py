@@ -1,7 +1,8 @@
 """How a peer splits a network and a batch over ranks where its ways aren't the axes of a grid. No torch in it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import Literal, get_args
@@ -110,15 +111,15 @@ def every(ranks: int, splits: Sequence[Split], model: Architecture, sequences: i
         found = [
             replace(layout, **{name: number}) for layout in found for number in grids.divisors(ranks // layout.size)
         ]
-    return [layout for layout in found if layout.size == ranks and _fits(layout, model, sequences)]
+    return [layout for layout in found if layout.size == ranks and accepted(layout.check, model, sequences)]
 
 
-def _fits(layout: Layout, model: Architecture, sequences: int) -> bool:
-    try:
-        layout.check(model, sequences)
-    except UsageError:
-        return False
-    return True
+def accepted(check: Callable[..., object], *arguments: object) -> bool:
+    """Whether a check raises no UsageError."""
+    with suppress(UsageError):
+        check(*arguments)
+        return True
+    return False
 
 
 def _primes(number: int) -> list[int]:

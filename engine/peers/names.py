@@ -2,18 +2,24 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from engine.models.adapters.stored import Stored
+from engine.models.adapters.stored import Index, Stored, halves
 from engine.models.adapters.values import library_state
 from engine.peers.comparison import Case
 from engine.peers.peer import serial_model
 
 
-def by_halves(rows: Tensor, head_size: int) -> Tensor:
-    """Rows of heads whose rotary pairs are neighbours, as others have them: one in each half of a head."""
-    return rows.unflatten(0, (-1, head_size // 2, 2)).transpose(1, 2).flatten(0, 2)
+def grouped(heads: int, keys: int, size: int, *, halved: bool) -> Index:
+    """Rows of a fused projection that has of each key head its query heads, the key and the value.
+
+    halved: whether rotary pairs lie in the halves of a head; else they are neighbours, as in the serial model.
+    """
+    rows = np.arange((heads + 2 * keys) * size).reshape(keys, -1, size)
+    turned = rows[..., halves(1, size)] if halved else rows
+    return np.concatenate([turned[:, :-2], turned[:, -2], rows[:, -1]], None)
 
 
 def renamed(case: Case, places: Stored, device: torch.device | str = "cpu") -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from engine.peers.apart import parts_in_a_launch, put_together
 from engine.peers.comparison import Case, Comparison, Unavailable, through_memory
 from engine.peers.fit import bytes_of_gpu, settled
 from engine.peers.memory import Room
-from engine.peers.standstill import At, Fail, Turn, nobody, start
+from engine.peers.watchdog import At, Fail, Phase, nobody, start
 from engine.progress import log_to_stderr
 from engine.result.peers import SIDES, Measured, SideName
 from engine.result.schema import Memory
@@ -169,7 +169,7 @@ def run_ranks(comparison: Comparison, case: Case, names: Sequence[SideName] = SI
                 process.join()
 
 
-def _first_job(pipes: list[Connection], name: str, first: Turn) -> Job:
+def _first_job(pipes: list[Connection], name: str, first: Phase) -> Job:
     """What rank 0, whose pipe is the first, sent, once every rank has sent more than its turns."""
     turns, latest, deadline = dict.fromkeys(pipes, first), first, time.monotonic() + first.limit_s
     received: dict[Connection, Job] = {}
@@ -189,7 +189,7 @@ def _first_job(pipes: list[Connection], name: str, first: Turn) -> Job:
                 raise RunError(
                     f"Rank {pipes.index(pipe)} of the comparison with {name} died: is memory short for two models?"
                 ) from None
-            if isinstance(outcome, Turn):
+            if isinstance(outcome, Phase):
                 turns[pipe], latest, deadline = outcome, outcome, time.monotonic() + outcome.limit_s
                 continue
             if isinstance(outcome, Unavailable):

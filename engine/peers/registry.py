@@ -33,9 +33,9 @@ OWN_COMPARISON = Comparison(
     UNTUNED,
     "the engine without its tuner",
     Grid(),
-    None,
     "engine.peers.ours:Ours",
     tuple(axis.value for axis in Axis),
+    target=None,
     tunes=True,
 )
 """What a tuned engine gains over itself. It is no one else's, so it is held only where it is named."""

@@ -32,16 +32,14 @@ from engine.placement import NORMAL, Placement
 class TensorParallel(TrainingStep):
     """Clipping and AdamW treat DTensors and plain parameters apart, as one fused call can't mix them."""
 
+    by_positions = False
+
     def __init__(self, case: Case, comm: Comm) -> None:
         model, placements = serial_model(case, comm.device), case.model.placements()
         regroup_parts(model, placements, comm.grid.size)
         mesh = init_device_mesh(comm.device.type, (comm.grid.size,))
-        parallelize_module(model, mesh, self.plan(model, placements))
+        parallelize_module(model, mesh, plan(model, placements, by_positions=self.by_positions))
         super().__init__(case, model, comm.device)
-
-    def plan(self, model: SerialModel, placements: Mapping[str, Placement]) -> dict[str, ParallelStyle]:
-        """The style of each layer."""
-        return plan(model, placements)
 
     def _backward(self, batch: Tensors) -> Tensor:
         with loss_parallel():
@@ -51,43 +49,28 @@ class TensorParallel(TrainingStep):
 class SequenceParallelToo(TensorParallel):
     """The same with activations split by positions between the products."""
 
-    def plan(self, model: SerialModel, placements: Mapping[str, Placement]) -> dict[str, ParallelStyle]:
-        """See TensorParallel.plan."""
-        return sequence_plan(model, placements)
+    by_positions = True
 
 
-def plan(model: SerialModel, placements: Mapping[str, Placement]) -> dict[str, ParallelStyle]:
-    """The style of each layer with a matrix: what the engine splits over x, DTensor splits over its one axis."""
+def plan(model: SerialModel, placements: Mapping[str, Placement], *, by_positions: bool) -> dict[str, ParallelStyle]:
+    """The style of each layer with a matrix: what the engine splits over x, DTensor splits over its one axis.
+
+    by_positions: whether what lies between the products [B, S, h] is split over S; else each rank has it whole.
+    """
+    between = Shard(1) if by_positions else Replicate()
     styles: dict[str, ParallelStyle] = {}
     for name, layer in model.named_modules():
         if layer is model.head:
-            styles[name] = ColwiseParallel(use_local_output=False)
+            styles[name] = ColwiseParallel(input_layouts=between, use_local_output=False)
         elif layer is model.tokens:
-            styles[name] = ColwiseParallel(output_layouts=Replicate())
-        elif isinstance(layer, nn.Linear):
-            split = placements[f"{name}.weight"].split
-            styles[name] = ColwiseParallel() if split == NORMAL else RowwiseParallel()
-    return styles
-
-
-def sequence_plan(model: SerialModel, placements: Mapping[str, Placement]) -> dict[str, ParallelStyle]:
-    """The same, and what lies between the products [B, S, h] is split over S."""
-    styles = plan(model, placements)
-    by_position = Shard(1)
-    for name, layer in model.named_modules():
-        if layer is model.tokens:
-            styles[name] = ColwiseParallel(output_layouts=by_position)
-        elif isinstance(layer, nn.Embedding):
-            styles[name] = ColwiseParallel(output_layouts=Shard(0))  # of positions: [S, h]
-        elif layer is model.head:
-            styles[name] = ColwiseParallel(input_layouts=by_position, use_local_output=False)
-        elif isinstance(layer, nn.LayerNorm | nn.RMSNorm):
-            styles[name] = SequenceParallel(use_local_output=True)
+            styles[name] = ColwiseParallel(output_layouts=between)
         elif isinstance(layer, nn.Linear):
             column = placements[f"{name}.weight"].split == NORMAL
-            styles[name] = (
-                ColwiseParallel(input_layouts=by_position) if column else RowwiseParallel(output_layouts=by_position)
-            )
+            styles[name] = ColwiseParallel(input_layouts=between) if column else RowwiseParallel(output_layouts=between)
+        elif by_positions and isinstance(layer, nn.Embedding):
+            styles[name] = ColwiseParallel(output_layouts=Shard(0))  # of positions: [S, h]
+        elif by_positions and isinstance(layer, nn.LayerNorm | nn.RMSNorm):
+            styles[name] = SequenceParallel(use_local_output=True)
     return styles
 
 

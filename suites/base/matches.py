@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from engine.batch import Batch
 from engine.grid import Grid
 from engine.models.catalogue import lookup
-from engine.peers.candidates import candidates
 from engine.peers.comparison import Case
 from engine.peers.layout import Layout
+from engine.peers.layout_choice import layout_choices
 from engine.peers.memory import Room
 from engine.peers.registry import ALONE, COMPARISONS
 from engine.planning.memory import Workload
@@ -40,7 +40,7 @@ def matches(system: System) -> Iterator[Match]:
         per_node = system.node.devices.value if system.node.devices else point.devices
         for name in point.series.peers or sorted(set(COMPARISONS) - set(ALONE)):
             case = case_of(point, system)
-            for found in candidates(COMPARISONS[name], case, point.devices, per_node, room(system)):
+            for found in layout_choices(COMPARISONS[name], case, point.devices, per_node, room(system)):
                 contest = COMPARISONS[name].laid_out(found.layout, Grid.replicated(found.layout.size))
                 if contest.lacking(case.model, recompute=case.checkpoint_activations):
                     continue

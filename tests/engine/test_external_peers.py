@@ -42,7 +42,9 @@ CPU = torch.device("cpu")
 def external(name: str, layout: Layout = PAIR) -> Comparison:
     """One of plain_externals, in this Python."""
     built_by = f"tests.engine.plain_externals:{name}"
-    return Comparison("external", "an external peer", Grid(data=2), None, built_by, (), splits=("data",), layout=layout)
+    return Comparison(
+        "external", "an external peer", Grid(data=2), built_by, target=None, splits=("data",), layout=layout
+    )
 
 
 def test_an_external_peer_has_the_engines_losses_and_takes_turns_with_it() -> None:

@@ -17,13 +17,13 @@ from engine.cli.main import main
 from engine.comm.launch import Launch
 from engine.errors import RunError, UsageError
 from engine.models.gpt.config import GPTConfig
-from engine.peers.account import UNFINISHED, Account
 from engine.peers.compare import ONE_JOB, check_devices, compared, table
 from engine.peers.comparison import TOLERANCES, Case
 from engine.peers.ddp import DDP
 from engine.peers.peer import StepMetrics
 from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS
+from engine.peers.result_writer import UNFINISHED, ResultWriter
 from engine.result.metrics import paired
 from engine.result.peers import Measured, PeersResult, Side, parse
 from engine.result.schema import Memory, ResultError
@@ -191,9 +191,9 @@ def test_a_rank_that_fails_under_a_launcher_leaves_its_own_reason(tmp_path: Path
     assert report.labels == {"study": "peers"}
 
 
-def account(out: Path, rank: int = 0, names: tuple[str, ...] = ("ddp", "fsdp2")) -> Account:
+def account(out: Path, rank: int = 0, names: tuple[str, ...] = ("ddp", "fsdp2")) -> ResultWriter:
     contests = [COMPARISONS[name] for name in names]
-    return Account(CASE, "cpu", contests, {}, Launch(rank, 2, rank, "srun", "n0", 20000), out)
+    return ResultWriter(CASE, "cpu", contests, {}, Launch(rank, 2, rank, "srun", "n0", 20000), out)
 
 
 def written(out: Path) -> PeersResult:

@@ -29,11 +29,11 @@ from engine.models.choice import ModelChoice
 from engine.peers.alternate import looked_on
 from engine.peers.comparison import Case, Comparison
 from engine.peers.registry import COMPARISONS
-from engine.peers.standstill import timed, warm_up
+from engine.peers.watchdog import timed, warm_up
 from engine.result.schema import Result, read
 from engine.training import failure, stall
 from engine.training.config import TrainConfig
-from engine.training.failure import Account
+from engine.training.failure import ResultWriter
 from engine.training.plan import checked
 from engine.training.stall import Stalled, Watch, watched
 from engine.training.trainer import Trainer
@@ -265,7 +265,7 @@ def test_a_rank_of_several_groups_waits_for_those_of_its_own(monkeypatch: pytest
 
 def _fail_without_end() -> None:
     failure.TELL_S = 0.1
-    account = Account(None, Launch(0, 1, 0, "test", "", 0))  # type: ignore[arg-type]
+    account = ResultWriter(None, Launch(0, 1, 0, "test", "", 0))  # type: ignore[arg-type]
     account.tell = lambda _: time.sleep(10 * TIMEOUT_S)  # type: ignore[method-assign, assignment, return-value]
     account.fail(RunError("It can't be told."))
 

@@ -9,12 +9,12 @@ from typing import Any
 from sample_results import provenance
 
 from engine.grid import Grid
-from engine.peers.account import told
 from engine.peers.compare import compared
 from engine.peers.comparison import TOLERANCES
 from engine.peers.layout import Layout
 from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON
+from engine.peers.result_writer import told
 from engine.result.peers import Asked, Compared, Measured, Peaks, PeersResult, Side, Work
 from engine.result.schema import Memory
 

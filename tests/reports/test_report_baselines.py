@@ -7,9 +7,9 @@ from pathlib import Path
 from sample_contests import baseline, baselines, save_contests
 
 from engine.grid import Grid
-from engine.peers.account import told
 from engine.peers.layout import Layout
 from engine.peers.registry import COMPARISONS
+from engine.peers.result_writer import told
 from engine.result.peers import Asked, Compared
 from reports.contests import ONE_AFTER_THE_OTHER, frame
 from reports.load import Contests

@@ -7,9 +7,9 @@ from running import figures, option, project, reframe
 
 from engine.grid import Grid
 from engine.models.catalogue import lookup
-from engine.peers.candidates import Candidate, candidates
 from engine.peers.comparison import Case
 from engine.peers.layout import Layout
+from engine.peers.layout_choice import LayoutChoice, layout_choices
 from engine.peers.memory import USABLE, Room
 from engine.peers.registry import COMPARISONS
 from reports.load import load
@@ -23,7 +23,7 @@ NOTHING_KNOWN = Room("cpu")
 
 def of(name: str, ranks: int, per_node: int, model: str) -> list[Layout | Grid]:
     case = Case(lookup(model), sequences=16)
-    return [one.layout for one in candidates(COMPARISONS[name], case, ranks, per_node, NOTHING_KNOWN)]
+    return [one.layout for one in layout_choices(COMPARISONS[name], case, ranks, per_node, NOTHING_KNOWN)]
 
 
 def test_of_a_few_ranks_every_layout_that_divides_is_a_candidate_with_tensor_ranks_within_a_node() -> None:
@@ -41,8 +41,8 @@ def test_of_a_few_ranks_every_layout_that_divides_is_a_candidate_with_tensor_ran
 def test_of_many_ranks_tensor_ranks_fill_a_node_and_stages_are_as_few_as_the_memory_allows() -> None:
     case = Case(lookup("gpt-20b"), sequences=8192, precision="bf16", checkpoint_activations=True)
 
-    def one(name: str, room: Room) -> Candidate:
-        (found,) = candidates(COMPARISONS[name], case, 1024, 4, room)
+    def one(name: str, room: Room) -> LayoutChoice:
+        (found,) = layout_choices(COMPARISONS[name], case, 1024, 4, room)
         return found
 
     small = one("megatron-core", Room("cuda", 1e15))
@@ -63,7 +63,7 @@ def test_of_many_ranks_tensor_ranks_fill_a_node_and_stages_are_as_few_as_the_mem
 def test_the_largest_micro_batch_that_fits_is_taken_and_what_fits_with_none_says_so() -> None:
     case = Case(lookup("gpt-5b"), sequences=2048, precision="bf16", checkpoint_activations=True)
     by_memory = {
-        gb: candidates(COMPARISONS["fsdp2"], case, 64, 4, Room("cuda", gb * 1e9))[0] for gb in (24, 40, 64, 96)
+        gb: layout_choices(COMPARISONS["fsdp2"], case, 64, 4, Room("cuda", gb * 1e9))[0] for gb in (24, 40, 64, 96)
     }
     assert by_memory[24].lacking is not None
     assert by_memory[24].lacking.startswith("fsdp2 does not fit: needs ")
@@ -71,7 +71,7 @@ def test_the_largest_micro_batch_that_fits_is_taken_and_what_fits_with_none_says
     sizes = [by_memory[gb].micro_batch for gb in (40, 64, 96)]
     assert sizes == sorted(set(sizes))
     assert all(by_memory[gb].lacking is None and 32 % by_memory[gb].micro_batch == 0 for gb in (40, 64, 96))
-    (host,) = candidates(COMPARISONS["megatron-core"], case, 64, 4, Room("cuda", 96e9, 128e9))
+    (host,) = layout_choices(COMPARISONS["megatron-core"], case, 64, 4, Room("cuda", 96e9, 128e9))
     assert "its ranks make whole networks first" in str(host.lacking)
 
 

@@ -32,7 +32,7 @@ with loading():
     from engine.peers.layout import Layout
     from engine.peers.peer import ExternalPeer, StepMetrics
     from engine.peers.settings import without
-    from engine.peers.turns import Here, on_batches
+    from engine.peers.timed_side import LocalSide, on_batches
 
 
 def main() -> None:
@@ -82,7 +82,7 @@ def _life(comparison: Comparison, case: Case, launch: Launch, told: "SimpleQueue
     place |= {"MASTER_ADDR": host, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in place.items()})
     init_process_group(launch, device, timeout, store, memory=through_memory(comparison, case.road).peer)
-    turns = Here(lambda: external_step(comparison, case, device), device, case.warmup, carried)
+    turns = LocalSide(lambda: external_step(comparison, case, device), device, case.warmup, carried)
     turns.values = of_all(turns.values)
     yield turns.values
     while (steps := told.get()) is not None:

@@ -5,11 +5,12 @@ Vocabulary, heads and feed-forward are split over tensor ranks, the residual str
 Clipping is by the norm over all ranks.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import wraps
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from megatron.core import parallel_state
@@ -24,21 +25,15 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
+from engine.models.adapters.stored import Index, Names, stored
+from engine.models.architecture import Architecture
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.comparison import Case, Unavailable
 from engine.peers.layout import Layout
-from engine.peers.names import by_halves, replace_all
-from engine.peers.peer import StepMetrics, Tensors, micro_batches, serial_model
+from engine.peers.names import grouped, renamed, replace_all
+from engine.peers.peer import StepMetrics, Tensors, micro_batches
 from engine.peers.settings import chosen
-
-NAMES = {
-    "tokens": "embedding.word_embeddings", "positions": "embedding.position_embeddings", "head": "output_layer",
-    "norm": "decoder.final_layernorm", "norm1": "input_layernorm", "norm2": "pre_mlp_layernorm",
-    "attention.qkv": "self_attention.linear_qkv", "attention.out": "self_attention.linear_proj",
-    "feed_forward.fc1": "mlp.linear_fc1", "feed_forward.fc2": "mlp.linear_fc2",
-    "feed_forward.gate_up": "mlp.linear_fc1", "feed_forward.down": "mlp.linear_fc2",
-}  # fmt: skip
 
 
 class MegatronCore:
@@ -59,9 +54,8 @@ class MegatronCore:
             model_parallel_cuda_manual_seed(case.seed)  # else its initialisation finds no random state in fork()
         self.data_rank = parallel_state.get_data_parallel_rank()
         config = _config(case, layout, device, sequence_parallel=self.sequence_parallel)
-        whole = dict(renamed(case, layout, serial_model(case, "cpu").state_dict()))
         model = _model(case, config, device)
-        _load(model, whole, layout)
+        _load(model, renamed(case, stored(case.model, names(case.model, layout.tensor))), layout)
         self._model = DistributedDataParallel(
             config,
             DistributedDataParallelConfig(**_of_data_ranks("DistributedDataParallelConfig", layout, device)),
@@ -190,25 +184,21 @@ class _Norm:
         return norm
 
 
-def renamed(case: Case, layout: Layout, serial: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """The serial model's state under its names, ordered so that contiguous shares are those of tensor ranks."""
-    shape = case.model
-    groups = shape.kv_heads if isinstance(shape, LlamaConfig) else shape.heads
-    size = shape.hidden // shape.heads
-    for name, value in serial.items():
-        owner, _, kind = name.rpartition(".")
-        before, _, part = owner.partition(".") if owner.startswith("blocks.") else ("", "", owner)
-        number, _, part = part.partition(".") if before else ("", "", part)
-        prefix = f"decoder.layers.{number}." if before else ""
-        if part == "attention.qkv":
-            q, k, v = value.split([shape.hidden, groups * size, groups * size])
-            if isinstance(shape, LlamaConfig):
-                q, k = by_halves(q, size), by_halves(k, size)
-            value = torch.cat([rows.unflatten(0, (groups, -1)) for rows in (q, k, v)], 1).flatten(0, 1)
-        elif part == "feed_forward.gate_up":
-            shares = [rows.chunk(layout.tensor) for rows in value.chunk(2)]
-            value = torch.cat([half[rank] for rank in range(layout.tensor) for half in shares])
-        yield f"{prefix}{NAMES[part]}.{kind}", value
+def names(shape: Architecture, tensor: int) -> Names:
+    """The names of its layers, ordered so that contiguous shares are those of so many tensor ranks."""
+    keys = shape.kv_heads if isinstance(shape, LlamaConfig) else shape.heads
+    fused = grouped(shape.heads, keys, shape.hidden // shape.heads, halved=isinstance(shape, LlamaConfig))
+    found: dict[str, str | Sequence[tuple[str, Index]]] = {
+        "tokens": "embedding.word_embeddings", "positions": "embedding.position_embeddings", "blocks": "decoder.layers",
+        "norm1": "input_layernorm", "attention.qkv": [("self_attention.linear_qkv", fused)],
+        "attention.out": "self_attention.linear_proj", "norm2": "pre_mlp_layernorm",
+        "feed_forward.fc1": "mlp.linear_fc1", "feed_forward.fc2": "mlp.linear_fc2",
+        "feed_forward.down": "mlp.linear_fc2", "norm": "decoder.final_layernorm", "head": "output_layer",
+    }  # fmt: skip
+    if isinstance(shape, LlamaConfig):
+        shares = np.arange(2 * shape.ffn).reshape(tensor, 2, -1)
+        found["feed_forward.gate_up"] = [("mlp.linear_fc1", np.concatenate([shares[:, 0], shares[:, 1]], None))]
+    return found
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ from engine.models.llama.config import LlamaConfig
 from engine.peers.comparison import Case, Unavailable
 from engine.peers.layout import Layout
 from engine.peers.masters import Masters
-from engine.peers.names import renamed
+from engine.peers.names import grouped, renamed
 from engine.peers.peer import Tensors, micro_batches
 from engine.peers.settings import chosen
 from engine.peers.step import TrainingStep
@@ -176,13 +176,8 @@ def _config(shape: LlamaConfig) -> Any:
 
 
 def names(shape: LlamaConfig) -> Names:
-    """Of its layers. Rows of the fused projection: of each key head its query heads, the key, the value; rotary pairs
-    are neighbours, as the serial model has them.
-    """
-    queries = shape.heads // shape.kv_heads
-    rows = np.arange(shape.attended + 2 * shape.keys).reshape(shape.kv_heads, queries + 2, shape.head_size)
-    fused = np.concatenate([rows[:, :queries].ravel(), rows[:, queries].ravel(), rows[:, queries + 1].ravel()])
-    ffn = np.arange(shape.ffn)
+    """The names of its layers. Rotary pairs are neighbours, as the serial model has them."""
+    fused, ffn = grouped(shape.heads, shape.kv_heads, shape.head_size, halved=False), np.arange(shape.ffn)
     return {
         "tokens": "tok_embeddings", "blocks": "layers", "norm1": "attention_norm",
         "attention.qkv": [("attention.qkv_linear.wqkv", fused)], "attention.out": "attention.wo",

@@ -11,7 +11,6 @@ _ROWS = Comparison(
     "axonn",
     "AxoNN, rows and data",
     Grid(x=2),
-    0.95,
     f"{_MODULE}:AxoNN",
     ties=False,
     library="axonn",

@@ -8,7 +8,6 @@ COMPARISONS = (
         "colossalai",
         "Colossal-AI",
         Grid(x=2),
-        0.95,
         "engine.peers.external.colossalai:ColossalAI",
         library="colossalai",
         families=DECODERS,

@@ -4,11 +4,11 @@ from engine.grid import Grid
 from engine.peers.comparison import Comparison, Option
 
 COMPARISONS = (
-    Comparison("fsdp2", "fully_shard, keeps gathered weights", Grid(z=2), 1.0, "engine.peers.fsdp2:FSDP2", ("z",)),
+    Comparison("fsdp2", "fully_shard, keeps gathered weights", Grid(z=2), "engine.peers.fsdp2:FSDP2", ("z",), 1.0),
     Comparison(
-        "fsdp2-reshard", "fully_shard, gathers twice", Grid(z=2), None, "engine.peers.fsdp2:FSDP2Reshard", ("z",)
+        "fsdp2-reshard", "fully_shard, gathers twice", Grid(z=2), "engine.peers.fsdp2:FSDP2Reshard", ("z",), None
     ),
-    Comparison("hsdp", "fully_shard, hybrid", Grid(z=2, data=2), 1.0, "engine.peers.fsdp2:HSDP", ("z", "data")),
+    Comparison("hsdp", "fully_shard, hybrid", Grid(z=2, data=2), "engine.peers.fsdp2:HSDP", ("z", "data"), 1.0),
 )
 _SOURCE = "torch/distributed/fsdp/_fully_shard/_fully_shard.py"
 

@@ -9,7 +9,6 @@ COMPARISONS = (
         "litgpt",
         "litgpt through Fabric, DDP",
         Grid(data=2),
-        0.95,
         "engine.peers.external.litgpt:LitGPT",
         library="litgpt",
         families=DECODERS,

@@ -8,7 +8,6 @@ COMPARISONS = and_by_positions(
         "megatron-core",
         "Megatron-core",
         Grid(x=2),
-        0.95,
         "engine.peers.external.megatron_core:MegatronCore",
         library="megatron-core",
         families=DECODERS,

@@ -8,7 +8,6 @@ COMPARISONS = tuple(
         f"pipeline-{name}",
         f"torch.distributed.pipelining, {what}",
         Grid(z=2),
-        0.95,
         f"engine.peers.external.pipelining:{built}",
         ties=False,
         families=DECODERS,

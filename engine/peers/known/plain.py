@@ -4,8 +4,8 @@ from engine.grid import Grid
 from engine.peers.comparison import Comparison, Option
 
 COMPARISONS = (
-    Comparison("plain", "plain PyTorch", Grid(), 1.0, "engine.peers.plain:Plain"),
-    Comparison("compile", "plain PyTorch, torch.compile", Grid(), 1.05, "engine.peers.compiled:Compiled"),
+    Comparison("plain", "plain PyTorch", Grid(), "engine.peers.plain:Plain", target=1.0),
+    Comparison("compile", "plain PyTorch, torch.compile", Grid(), "engine.peers.compiled:Compiled", target=1.05),
 )
 OPTIONS = {
     "compile": {

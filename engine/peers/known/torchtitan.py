@@ -8,7 +8,6 @@ COMPARISONS = and_by_positions(
         "torchtitan",
         "torchtitan",
         Grid(x=2),
-        0.95,
         "engine.peers.external.torchtitan:TorchTitan",
         library="torchtitan",
         splits=("tensor", "pipeline", "data"),

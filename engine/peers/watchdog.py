@@ -14,7 +14,7 @@ from engine.result.peers import SideName
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Phase:
     """What a rank is at, in words. limit_s: how long at most, as the option says. peers: whether it is the peer's."""
 
     at: str
@@ -23,35 +23,35 @@ class Turn:
     peers: bool = False
 
 
-At = Callable[[Turn], object]
+At = Callable[[Phase], object]
 """Is told of each turn as it begins."""
 Fail = Callable[[ContactError, Comparison], object]
 """Is called from another thread when a rank stands still."""
 
 
-def nobody(_: Turn) -> None:
+def nobody(_: Phase) -> None:
     """Is told where nobody asks."""
 
 
-def start(case: Case) -> Turn:
+def start(case: Case) -> Phase:
     """Until the first side is built."""
-    return Turn("its start", case.meeting_timeout_s, "--meeting-timeout")
+    return Phase("its start", case.meeting_timeout_s, "--meeting-timeout")
 
 
-def warm_up(side: SideName, comparison: Comparison, case: Case) -> Turn:
+def warm_up(side: SideName, comparison: Comparison, case: Case) -> Phase:
     """To load, build and warm up a side, which may have to compile."""
-    return Turn(f"{_whose(side, comparison)} warm-up", case.meeting_timeout_s, "--meeting-timeout", side == "peer")
+    return Phase(f"{_whose(side, comparison)} warm-up", case.meeting_timeout_s, "--meeting-timeout", side == "peer")
 
 
-def timed(side: SideName, comparison: Comparison, case: Case, index: int) -> Turn:
+def timed(side: SideName, comparison: Comparison, case: Case, index: int) -> Phase:
     """The steps of one round, counted from 0."""
     at = f"{_whose(side, comparison)} round {index + 1} of {case.rounds}"
-    return Turn(at, case.timeout_s, "--timeout", side == "peer")
+    return Phase(at, case.timeout_s, "--timeout", side == "peer")
 
 
-def end(case: Case) -> Turn:
+def end(case: Case) -> Phase:
     """After the last round."""
-    return Turn("its end", case.timeout_s, "--timeout")
+    return Phase("its end", case.timeout_s, "--timeout")
 
 
 def _whose(side: SideName, comparison: Comparison) -> str:
@@ -63,7 +63,7 @@ def limited(comparison: Comparison, rank: int, fail: Fail) -> Iterator[At]:
     """Call fail if a turn lasts too long, of those that what is yielded is told of."""
     timer: threading.Timer | None = None
 
-    def begin(turn: Turn) -> None:
+    def begin(turn: Phase) -> None:
         nonlocal timer
         if timer:
             timer.cancel()

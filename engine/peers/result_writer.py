@@ -22,7 +22,6 @@ from engine.peers.memory import Both, both
 from engine.peers.ranks import OWN, Job, failure
 from engine.result import provenance
 from engine.result.peers import Asked, Compared, Peaks, PeersResult, Work, parse
-from engine.result.transport import Transport
 from engine.training.failure import end_after
 
 log = logging.getLogger(__name__)
@@ -30,7 +29,7 @@ log = logging.getLogger(__name__)
 UNFINISHED = "The comparisons did not end: their processes were killed, or their time limit passed."
 
 
-class Account:
+class ResultWriter:
     """What one rank of a command knows and writes. Only rank 0 knows of comparisons that were held."""
 
     def __init__(
@@ -40,11 +39,7 @@ class Account:
         self._case, self._device, self._labels, self._launch, self._out = case, device, labels, launch, out
         self._asked = [self._of(comparison) for comparison in comparisons]
         self._held: list[Compared] = []
-        self._hosts: list[str] = []
-        self._devices: list[str] = []
-        self._clocks: list[tuple[str, float]] = []
-        self._transport: Transport | None = None
-        self._peak_flops_per_s: float | None = None
+        self._jobs: list[Job] = []
         self._start = provenance.now()
         self._met = False
 
@@ -60,12 +55,7 @@ class Account:
     def held(self, compared: Compared, jobs: Sequence[Job]) -> PeersResult:
         """Add one comparison and write all so far: they are whole when every one that was asked for is among them."""
         self._held.append(compared)
-        self._hosts += [host for job in jobs for host in job.hosts]
-        self._devices += [device for job in jobs for device in job.devices]
-        self._clocks += [clock for job in jobs for clock in job.clocks]
-        self._transport = jobs[-1].transport
-        rates = [job.peak_flops_per_s for job in jobs if job.peak_flops_per_s is not None]
-        self._peak_flops_per_s = max([*rates, self._peak_flops_per_s or 0.0]) or None
+        self._jobs += jobs
         return self._as_far_as_it_is()
 
     def missing(self, comparison: Comparison, reason: str) -> PeersResult:
@@ -96,7 +86,7 @@ class Account:
                 self._write(present.model_copy(update={"reason": reason}))
 
     def end(self, error: ContactError, comparison: Comparison) -> NoReturn:
-        """Write that, and end this process, whatever its main thread is at."""
+        """Write why this rank fails, and end its process, whatever its main thread is at."""
 
         def tell() -> None:
             log.error("%s", error)
@@ -116,21 +106,20 @@ class Account:
             peaks=self._peaks(),
             contests=tuple(self._asked),
             comparisons=tuple(self._held),
-            transport=self._transport,
+            transport=self._jobs[-1].transport if self._jobs else None,
             provenance=provenance.collect(
                 start=self._start,
                 launcher=self._launch.launcher if self._launch.world_size > 1 else OWN,
-                hosts=self._hosts,
-                devices=self._devices,
-                clocks=self._clocks,
+                hosts=[host for job in self._jobs for host in job.hosts],
+                devices=[device for job in self._jobs for device in job.devices],
+                clocks=[clock for job in self._jobs for clock in job.clocks],
             ),
         )
 
     def _options(self) -> dict[str, Any]:
         """Every option as it came out. Weight gradients are reduced in the precision that is computed in."""
         case = self._case
-        came_out = {"device": self._device, "reduce_dtype": case.precision, "family": case.model.family}
-        return asdict(case) | came_out
+        return asdict(case) | {"device": self._device, "reduce_dtype": case.precision, "family": case.model.family}
 
     def _work(self) -> Work:
         model, sequences, recompute = self._case.model, self._case.sequences, self._case.checkpoint_activations
@@ -141,11 +130,11 @@ class Account:
         )
 
     def _peaks(self) -> Peaks:
-        measured = self._peak_flops_per_s
+        measured = max((job.peak_flops_per_s or 0.0 for job in self._jobs), default=0.0)
         return Peaks(
             advertised=self._case.peak_flops,
             empirical=measured or self._case.empirical_peak_flops,
-            measured=measured is not None,
+            measured=measured > 0,
         )
 
     def _write(self, result: PeersResult) -> None:

@@ -33,7 +33,7 @@ def on_batches(
     return next_step
 
 
-class Turns(Protocol):
+class TimedSide(Protocol):
     """A side that is built and warmed up. values: of the steps of the warm-up."""
 
     values: Sequence[StepMetrics]
@@ -47,7 +47,7 @@ class Turns(Protocol):
         ...
 
 
-class Here:
+class LocalSide:
     """A side in this process. A step has ended when the device has done all of it.
 
     The last step of the warm-up is not watched by what counts its memory.
@@ -75,7 +75,7 @@ class Here:
         self._cpu_s: list[tuple[float, ...]] = []
 
     def take(self, steps: int) -> None:
-        """See Turns.take."""
+        """See TimedSide.take."""
         before = self._count()
         wall, cpu = [self._clock.stamp_end()], [time.process_time()]
         for _ in range(steps):
@@ -87,7 +87,7 @@ class Here:
         self._cpu_s.append(tuple(end - start for start, end in pairwise(cpu)))
 
     def measured(self) -> Side:
-        """See Turns.measured."""
+        """See TimedSide.measured."""
         return Side(
             losses=tuple(v.loss for v in self.values),
             gradient_norms=tuple(v.gradient_norm for v in self.values),

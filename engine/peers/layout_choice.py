@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engine.batch import Batch
-from engine.errors import UsageError
 from engine.grid import INNER, Axis, Grid
-from engine.models.architecture import Architecture
 from engine.peers.comparison import Case, Comparison
-from engine.peers.layout import Layout, every
+from engine.peers.layout import Layout, accepted, every
 from engine.peers.memory import Room, host, peer
 from engine.planning.fit import check_grid
 from engine.planning.grids import divisors, factorisations
@@ -27,7 +25,7 @@ HARDLY_IDLE = ("pipeline-interleaved", "pipeline-zero-bubble")
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class LayoutChoice:
     """A layout. micro_batch: sequences a rank takes at once. needs: bytes of a device. lacking: why it doesn't fit, in
     a sentence; None where it does.
     """
@@ -38,12 +36,12 @@ class Candidate:
     lacking: str | None
 
 
-def candidates(comparison: Comparison, case: Case, ranks: int, per_node: int, room: Room) -> list[Candidate]:
+def layout_choices(comparison: Comparison, case: Case, ranks: int, per_node: int, room: Room) -> list[LayoutChoice]:
     """Of the comparison's peer: every one of few ranks; of more the first that fits, or that which needs least. None
     where nothing divides the network and the batch.
     """
     layouts: Sequence[Layout | Grid]
-    usual: Sequence[Layout | Grid]
+    usual: Sequence[Layout | Grid]  # the likeliest first
     if comparison.splits:
         fitting = every(ranks, comparison.splits, case.model, case.sequences)
         split = [one for one in fitting if one.tensor <= per_node and _is_about(comparison, one)]
@@ -54,7 +52,9 @@ def candidates(comparison: Comparison, case: Case, ranks: int, per_node: int, ro
         grids = [
             grid
             for grid in factorisations(ranks)
-            if _uses(comparison, grid) and grid[INNER] <= per_node and _fits(grid, case.model, case.sequences)
+            if _uses(comparison, grid)
+            and grid[INNER] <= per_node
+            and accepted(check_grid, case.model, grid, Batch(case.sequences))
         ]
         ordered = sorted(grids, key=lambda grid: (grid.shards < per_node, grid.shards))
         layouts, usual = grids, ordered
@@ -68,7 +68,7 @@ def candidates(comparison: Comparison, case: Case, ranks: int, per_node: int, ro
     return sorted(found, key=lambda one: one.needs)[:1]
 
 
-def settled(comparison: Comparison, case: Case, layout: Layout | Grid, per_node: int, room: Room) -> Candidate:
+def settled(comparison: Comparison, case: Case, layout: Layout | Grid, per_node: int, room: Room) -> LayoutChoice:
     """With the largest micro-batches that fit, or the smallest that there are."""
     laid_out = comparison.laid_out(layout, Grid.replicated(layout.size))
     least: tuple[float, int] | None = None
@@ -83,7 +83,7 @@ def settled(comparison: Comparison, case: Case, layout: Layout | Grid, per_node:
     lacking = room.lacking(comparison.name, needs) or room.lacking_in_node(
         comparison.name, host(comparison, case, min(per_node, layout.size))
     )
-    return Candidate(layout, micro_batch, needs, lacking)
+    return LayoutChoice(layout, micro_batch, needs, lacking)
 
 
 def _micro_batches(layout: Layout | Grid, sequences: int, *, idle: bool) -> list[int]:
@@ -109,16 +109,5 @@ def _is_about(comparison: Comparison, layout: Layout) -> bool:
 
 def _uses(comparison: Comparison, grid: Grid) -> bool:
     """Whether the peer can do what the grid does, along all of its axes."""
-    try:
-        comparison.on(grid)
-    except UsageError:
-        return False
-    return grid.size == 1 or all(grid[Axis(name)] > 1 for name in comparison.axes)
-
-
-def _fits(grid: Grid, model: Architecture, sequences: int) -> bool:
-    try:
-        check_grid(model, grid, Batch(sequences))
-    except UsageError:
-        return False
-    return True
+    axes = grid.size == 1 or all(grid[Axis(name)] > 1 for name in comparison.axes)
+    return axes and accepted(comparison.on, grid)
