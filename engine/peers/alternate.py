@@ -31,7 +31,7 @@ ALONE = Launch(0, 1, 0, "none", "127.0.0.1", 0)
 
 
 def on_grid(grid: Grid, case: Case, device: torch.device, recorder: Recorder | None = None, *, memory: bool) -> Comm:
-    """memory: whether ranks of a host exchange through it."""
+    """Make the groups of a grid. memory: whether ranks of a host exchange through it."""
     groups = ProcessGroups(grid, device, case.collective_timeout, memory=memory)
     return Comm(grid, recorder=recorder, device=device, backend=groups)
 
@@ -57,7 +57,7 @@ def looked_on(comm: Comm, comparison: Comparison, case: Case, fail: Fail) -> Ite
 
 
 def peer_side(case: Case, comm: Comm, peer: Peer) -> Callable[[], StepMetrics]:
-    """The peer on the same rows of the same batches."""
+    """Give the peer the rows that the engine's ranks have of each batch."""
     return on_batches(peer.step, case, Batch(case.sequences).rows(comm.grid, comm.coords), comm.device)
 
 

@@ -39,7 +39,7 @@ def put_together(comparison: Comparison, case: Case, parts: Sequence[Measured]) 
 
 
 def _joined(sides: Sequence[Side]) -> Side:
-    """All rounds of a side, in their order, and the most memory that it took."""
+    """Join all rounds of a side, in their order, and take the most memory that it took."""
     return sides[0].model_copy(
         update={
             "wall_s": tuple(chain.from_iterable(side.wall_s for side in sides)),

@@ -22,11 +22,11 @@ from engine.peers import environments
 from engine.peers.apart import order_in_a_job, put_together
 from engine.peers.comparison import TOLERANCES, Case, Comparison, Tolerance, Unavailable
 from engine.peers.fit import room_here, settled
-from engine.peers.layout import Layout
+from engine.peers.layout import PeerLayout
 from engine.peers.memory import Both, Room, both
 from engine.peers.ranks import Job, run_ranks, take_part
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON
-from engine.peers.result_writer import ResultWriter, told
+from engine.peers.result_writer import ResultWriter, asked_fields
 from engine.planning.fit import check_grid
 from engine.result.metrics import paired_ratio, ratio_of_medians
 from engine.result.peers import (
@@ -52,7 +52,7 @@ ONE_JOB = "One job decides nothing, as processes differ: take three to six, by -
 log = logging.getLogger(__name__)
 
 
-def chosen(names: Sequence[str], grids: Sequence[Grid] = (), layouts: Sequence[Layout | Grid] = ()) -> list[Comparison]:
+def chosen(names: Sequence[str], grids: Sequence[Grid] = (), layouts: Sequence[PeerLayout] = ()) -> list[Comparison]:
     """The comparisons of those names, or every one for "all", each on each of the grids or on its own; in each layout,
     of those that have one.
 
@@ -233,7 +233,7 @@ def compared(
     losses, norms = zip(*map(difference, measured), strict=True)
     peaks = [job.memory.peak_bytes_per_rank for job in jobs]
     return Compared(
-        **told(comparison, needs),
+        **asked_fields(comparison, needs),
         apart=jobs[0].apart,
         ratio=ratio_of_medians(times),
         job_ratios=tuple(ratio_of_medians([job]) for job in times),

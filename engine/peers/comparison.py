@@ -17,7 +17,7 @@ from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
 from engine.options import Seconds
 from engine.overlap.flags import ALL, Overlap
-from engine.peers.layout import SPLITS, Layout, Split, usual
+from engine.peers.layout import SPLITS, Layout, PeerLayout, Split, usual
 from engine.timeouts import Timeouts
 from engine.training.config import OptimConfig, PrecisionName
 
@@ -69,7 +69,7 @@ class Comparison:
     tunes: bool = False
     library: str | None = None
     splits: tuple[Split, ...] = ()
-    layout: Layout | Grid | None = None
+    layout: PeerLayout | None = None
     does: str = ""
     about: Split | None = None
     families: tuple[str, ...] | None = None
@@ -77,7 +77,7 @@ class Comparison:
     chunks: int = 1
 
     def implementation(self) -> Any:
-        """The class of the peer, loaded."""
+        """Load the class of the peer."""
         module, _, name = self.built_by.partition(":")
         return getattr(import_module(module), name)
 
@@ -110,7 +110,7 @@ class Comparison:
             )
         return replace(self, grid=grid)
 
-    def laid_out(self, layout: Layout | Grid, grid: Grid) -> "Comparison":
+    def laid_out(self, layout: PeerLayout, grid: Grid) -> "Comparison":
         """The same comparison with another layout of the peer against a grid of as many ranks. Raises UsageError if the
         peer can't do that.
         """

@@ -24,7 +24,7 @@ comparison.
 
 
 class Compiled(Plain):
-    """Plain's step with forward, loss and backward compiled as one graph."""
+    """Forward, loss and backward are compiled as one graph; the rest of the step is plain."""
 
     def __init__(self, case: Case, comm: Comm) -> None:
         super().__init__(case, comm)

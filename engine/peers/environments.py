@@ -12,7 +12,7 @@ FOLDER = ROOT / ".venv-peers"
 
 
 def python_of(library: str | None) -> Path:
-    """Its Python, which may not be there. None is ours."""
+    """Where a library's Python would be. None is ours."""
     if library is None:
         return Path(sys.executable)
     return FOLDER / library / "bin" / "python"

@@ -99,7 +99,7 @@ class ExternalSide:
         self._said.close()
 
     def _has_ended(self) -> bool:
-        """Asked so that the number stays its own, for _kill."""
+        """Whether it has ended; its number stays its own until it is waited for (_kill)."""
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return self._process.returncode is not None or os.waitid(os.P_PID, self._process.pid, options) is not None
 
@@ -119,7 +119,7 @@ class ExternalSide:
         self.close()
 
     def _tell(self, what: Any) -> None:
-        """One that has died says so when it is to answer."""
+        """Send it something; that it has died shows when it is to answer."""
         with suppress(OSError):
             self._pipe.send(what)
 
@@ -139,7 +139,7 @@ class ExternalSide:
         return answer
 
     def _stands_still(self) -> ContactError:
-        """Its end, too: it may be unable to see that nobody holds its pipe any more."""
+        """End it, as it may be unable to see that nobody holds its pipe any more, and say so."""
         self._kill()
         self._log_last_lines()
         turn = self._turn

@@ -75,7 +75,7 @@ class FSDP2(TrainingStep):
         return chosen(self.settings, "fully_shard", comm.device.type)
 
     def mesh(self, comm: Comm) -> DeviceMesh:
-        """All ranks, each with its shard."""
+        """Every rank has a shard."""
         return init_device_mesh(comm.device.type, (comm.grid.size,))
 
     def _around(self, last: bool) -> AbstractContextManager[object]:
@@ -112,7 +112,7 @@ class HSDP(FSDP2):
         return nullcontext()
 
     def mesh(self, comm: Comm) -> DeviceMesh:
-        """Ranks in the engine's order: z within data."""
+        """Ranks are in the engine's order: shards within copies."""
         return init_device_mesh(
             comm.device.type, (comm.grid.model_replicas, comm.grid.shards), mesh_dim_names=("replicate", "shard")
         )

@@ -24,7 +24,7 @@ except ImportError:
 
 
 class TransformersStep(TrainingStep):
-    """A step of one of their networks, with the optimizer of all peers."""
+    """One of their networks takes a step, with the optimizer of all peers."""
 
     def _loss(self, batch: Tensors, divisor: float | Tensor) -> Tensor:
         with autocast(self._case, self._device):
@@ -33,7 +33,7 @@ class TransformersStep(TrainingStep):
 
 
 class HuggingFace(TransformersStep):
-    """Their model on one rank."""
+    """Their network is trained on one rank."""
 
     def __init__(self, case: Case, comm: Comm) -> None:
         check_precision(case)

@@ -42,7 +42,7 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Ranks."""
+        """How many ranks it has."""
         return prod(getattr(self, name) for name in SPLITS)
 
     def __str__(self) -> str:
@@ -90,8 +90,12 @@ class Layout:
         return range(index * share, (index + 1) * share)
 
 
-def parse(text: str) -> Layout | Grid:
-    """Either, as a command line has it. Raises UsageError."""
+PeerLayout = Layout | Grid
+"""How a peer splits its ranks: in ways of its own, or as one of our grids does."""
+
+
+def parse(text: str) -> PeerLayout:
+    """Read a layout or a grid, as a command line has it. Raises UsageError."""
     return Grid.parse(text) if re.fullmatch(r"\d+(x\d+)*", text) else Layout.parse(text)
 
 
@@ -105,7 +109,7 @@ def usual(ranks: int, splits: Sequence[Split]) -> Layout:
 
 
 def every(ranks: int, splits: Sequence[Split], model: Architecture, sequences: int) -> list[Layout]:
-    """All that fit, of so many ranks."""
+    """List all layouts of so many ranks that fit."""
     found = [Layout()]
     for name in splits:
         found = [

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from engine.batch import Batch
 from engine.grid import INNER, Axis, Grid
 from engine.peers.comparison import Case, Comparison
-from engine.peers.layout import Layout, accepted, every
+from engine.peers.layout import Layout, PeerLayout, accepted, every
 from engine.peers.memory import Room, host, peer
 from engine.planning.fit import check_grid
 from engine.planning.grids import divisors, factorisations
@@ -30,7 +30,7 @@ class LayoutChoice:
     a sentence; None where it does.
     """
 
-    layout: Layout | Grid
+    layout: PeerLayout
     micro_batch: int
     needs: float
     lacking: str | None
@@ -40,8 +40,8 @@ def layout_choices(comparison: Comparison, case: Case, ranks: int, per_node: int
     """Of the comparison's peer: every one of few ranks; of more the first that fits, or that which needs least. None
     where nothing divides the network and the batch.
     """
-    layouts: Sequence[Layout | Grid]
-    usual: Sequence[Layout | Grid]  # the likeliest first
+    layouts: Sequence[PeerLayout]
+    usual: Sequence[PeerLayout]  # the likeliest first
     if comparison.splits:
         fitting = every(ranks, comparison.splits, case.model, case.sequences)
         split = [one for one in fitting if one.tensor <= per_node and _is_about(comparison, one)]
@@ -68,8 +68,8 @@ def layout_choices(comparison: Comparison, case: Case, ranks: int, per_node: int
     return sorted(found, key=lambda one: one.needs)[:1]
 
 
-def settled(comparison: Comparison, case: Case, layout: Layout | Grid, per_node: int, room: Room) -> LayoutChoice:
-    """With the largest micro-batches that fit, or the smallest that there are."""
+def settled(comparison: Comparison, case: Case, layout: PeerLayout, per_node: int, room: Room) -> LayoutChoice:
+    """Take the largest micro-batches that fit, or the smallest that there are."""
     laid_out = comparison.laid_out(layout, Grid.replicated(layout.size))
     least: tuple[float, int] | None = None
     for micro_batch in _micro_batches(layout, case.sequences, idle=comparison.name not in HARDLY_IDLE):
@@ -86,7 +86,7 @@ def settled(comparison: Comparison, case: Case, layout: Layout | Grid, per_node:
     return LayoutChoice(layout, micro_batch, needs, lacking)
 
 
-def _micro_batches(layout: Layout | Grid, sequences: int, *, idle: bool) -> list[int]:
+def _micro_batches(layout: PeerLayout, sequences: int, *, idle: bool) -> list[int]:
     """What is taken unasked, then all that are smaller, the largest first. idle: whether stages wait for the first and
     the last micro-batches.
     """

@@ -64,7 +64,7 @@ class Masters:
 
 
 def _own(tensor: Tensor) -> Tensor:
-    """This rank's part."""
+    """What this rank holds of it."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor.data
 
 

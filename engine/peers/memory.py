@@ -145,7 +145,7 @@ class Room:
         )
 
     def lacking_in_node(self, who: str, needed: float) -> str | None:
-        """The same of a node."""
+        """Why a node has no room for what its ranks make, in a sentence; None where it has."""
         if self.node_memory is None or needed <= USABLE * self.node_memory:
             return None
         return (
@@ -171,7 +171,7 @@ class Both:
 
 
 def both(contest: Comparison, case: Case, device: str) -> Both:
-    """Of a contest, on devices of a kind: cpu or cuda."""
+    """What a comparison needs of devices of a kind, cpu or cuda."""
     return Both(ours(case, contest.grid, device), peer(contest, case, device))
 
 
@@ -206,7 +206,7 @@ def peer(contest: Comparison, case: Case, device: str) -> float:
 
 
 def _ranks(contest: Comparison, case: Case) -> Ranks:
-    """As its layout or its grid has them."""
+    """Count the ranks of its layout or its grid."""
     layout = contest.layout if contest.layout is not None else contest.grid
     if isinstance(layout, Layout):
         settled = layout.for_batch(case.sequences, case.peer_micro_batch)

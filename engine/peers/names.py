@@ -23,13 +23,13 @@ def grouped(heads: int, keys: int, size: int, *, halved: bool) -> Index:
 
 
 def renamed(case: Case, places: Stored, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """The serial model's state under a library's names, whole."""
+    """The whole state of the serial model, under a library's names."""
     serial = serial_model(case, device).state_dict()
     whole = library_state(places, {name: value for name, value in serial.items() if name in places.parts})
     return whole | {second: whole[first] for second, first in places.aliases.items()}
 
 
 def replace_all(*replaced: tuple[Any, str, Any]) -> None:
-    """Owners' attributes, by name, by others."""
+    """Replace attributes of owners, each given by owner, name and new value."""
     for owner, name, other in replaced:
         setattr(owner, name, other)

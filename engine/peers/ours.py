@@ -17,7 +17,7 @@ from engine.training.trainer import Trainer
 
 
 def plan(case: Case, comm: Comm, *, tune: bool = False) -> Plan:
-    """The case on the grid of comm."""
+    """Plan the engine's training of the case on the grid of comm."""
     config = TrainConfig(
         model=ModelChoice(),
         grid=comm.grid,

@@ -69,7 +69,7 @@ Decays = Callable[[nn.Parameter], bool]
 
 
 def decaying(optim: OptimConfig, *kinds: Iterable[nn.Parameter], decays: Decays = is_matrix) -> list[dict[str, Any]]:
-    """Groups of an optimizer. kinds: what one fused call can't mix."""
+    """Make the groups of an optimizer. kinds: what one fused call can't mix."""
     groups = [
         {"params": [p for p in kind if decays(p) is wanted], "weight_decay": optim.weight_decay if wanted else 0.0}
         for kind in map(list, kinds)
@@ -79,7 +79,7 @@ def decaying(optim: OptimConfig, *kinds: Iterable[nn.Parameter], decays: Decays 
 
 
 def adamw(optim: OptimConfig, *kinds: Iterable[nn.Parameter], decays: Decays = is_matrix) -> torch.optim.AdamW:
-    """PyTorch's own optimizer."""
+    """Make PyTorch's own optimizer, fused."""
     return torch.optim.AdamW(
         decaying(optim, *kinds, decays=decays),
         lr=optim.learning_rate,
@@ -108,7 +108,7 @@ def mean_divisor(case: Case, batch: Tensors) -> float | Tensor:
 
 
 def micro_batches(batch: Tensors, count: int) -> list[dict[str, Tensor]]:
-    """So many equal parts of a rank's rows."""
+    """Cut a rank's rows into so many equal parts."""
     chunks = zip(*(tensor.chunk(count) for tensor in batch.values()), strict=True)
     return [dict(zip(batch, part, strict=True)) for part in chunks]
 
@@ -133,7 +133,7 @@ def autocast(case: Case, device: torch.device) -> torch.autocast:
 
 
 def mean_over_ranks(loss: Tensor) -> float:
-    """The mean over ranks that have equally many tokens each."""
+    """The mean of what ranks have, each its own share of the global mean."""
     total = loss.detach()
     dist.all_reduce(total)
     return total.item() / dist.get_world_size()

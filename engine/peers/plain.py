@@ -7,7 +7,7 @@ from engine.peers.step import TrainingStep
 
 
 class Plain(TrainingStep):
-    """A training step as any PyTorch user writes it."""
+    """A step is what any PyTorch user writes."""
 
     def __init__(self, case: Case, comm: Comm) -> None:
         super().__init__(case, serial_model(case, comm.device), comm.device)

@@ -65,7 +65,7 @@ class ResultWriter:
         return self._as_far_as_it_is()
 
     def _of(self, comparison: Comparison) -> Asked:
-        return Asked(**told(comparison, both(comparison, self._case, self._device)))
+        return Asked(**asked_fields(comparison, both(comparison, self._case, self._device)))
 
     def _as_far_as_it_is(self) -> PeersResult:
         whole = len(self._held) == sum(asked.missing is None for asked in self._asked)
@@ -124,7 +124,7 @@ class ResultWriter:
     def _work(self) -> Work:
         model, sequences, recompute = self._case.model, self._case.sequences, self._case.checkpoint_activations
         return Work(
-            tokens=sequences * model.task.units,
+            tokens=sequences * model.sequence,
             model_flops=model_flops(model, sequences),
             hardware_flops=hardware_flops(model, sequences, recompute=recompute),
         )
@@ -141,7 +141,7 @@ class ResultWriter:
         write_text(self._out, result.to_json())
 
 
-def told(comparison: Comparison, needs: Both | None = None) -> dict[str, Any]:
+def asked_fields(comparison: Comparison, needs: Both | None = None) -> dict[str, Any]:
     """What the file says of a comparison. needs: of a rank, where it is known."""
     return {
         "peer": comparison.name,
@@ -151,6 +151,6 @@ def told(comparison: Comparison, needs: Both | None = None) -> dict[str, Any]:
         "target": comparison.target,
         "layout": str(comparison.layout) if comparison.layout else None,
         "does": comparison.does,
-        "settings": settings.told(comparison.name),
+        "settings": settings.recorded(comparison.name),
         "needs": needs and (round(needs.ours), round(needs.peer)),
     }

@@ -40,7 +40,7 @@ def environ(library: str | None, device: str) -> dict[str, str]:
     return {name: str(value) for name, value in chosen(str(library), "environ", device).items() if value is not None}
 
 
-def told(peer: str) -> tuple[Setting, ...]:
+def recorded(peer: str) -> tuple[Setting, ...]:
     """All settings of the peer of a comparison, whose name is that of its library, or begins with it."""
     named = [one for one in OPTIONS if peer == one or peer.startswith(f"{one}-")]
     if not named:

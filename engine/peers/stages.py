@@ -24,7 +24,7 @@ class Begin(nn.Module):
         self.positions = getattr(model, "positions", None)
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
-        """The table's rows, with those of the positions where they are learnt."""
+        """Look tokens up, and add rows of the positions where those are learnt."""
         x_BSH = self.tokens(tokens_BS)
         if self.positions is None:
             return x_BSH
@@ -43,7 +43,7 @@ class Middle(nn.Module):
         self._run = [model.run_block]  # not a submodule: it would have all other blocks as well
 
     def forward(self, x_BSH: Tensor) -> Tensor:
-        """Recomputed in the backward where the model is."""
+        """It is recomputed in the backward where the model is."""
         turn = None
         if self._shape.rotary_features:
             turn = rotation(self._shape, x_BSH.shape[1], x_BSH.device, x_BSH.dtype)
@@ -58,12 +58,12 @@ class End(nn.Module):
         self.norm, self.head = model.norm, model.head
 
     def forward(self, x_BSH: Tensor) -> Tensor:
-        """The head of the norm."""
+        """Logits are the head's, of what the norm gives."""
         return self.head(self.norm(x_BSH))
 
 
 def mean_cross_entropy(logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
-    """Of a micro-batch, never below fp32."""
+    """The mean loss of a micro-batch, never below fp32."""
     return F.cross_entropy(at_least_fp32(logits_BSV).flatten(0, 1), targets_BS.flatten())
 
 

@@ -27,7 +27,7 @@ from engine.precision import Precision
 
 
 class TrainingStep:
-    """Of a network that is split already, but for what is wrapped around it afterwards (_parallel).
+    """The network is split already, but for what is wrapped around it afterwards (_parallel).
 
     masters: where they aren't made of the network here. splits_batch: whether ranks have rows of their own, so that the
     loss is a mean over ranks.
@@ -55,7 +55,7 @@ class TrainingStep:
         return self._masters.adamw(self._case, *self._kinds)
 
     def _backward(self, batch: Tensors) -> Tensor:
-        """All micro-batches; returns the mean loss of this rank's rows."""
+        """Run all micro-batches forward and backward; returns the mean loss of this rank's rows."""
         divisor, rows = mean_divisor(self._case, batch), len(next(iter(batch.values())))
 
         def train(part: Tensors, last: bool) -> Tensor:
@@ -78,7 +78,7 @@ class TrainingStep:
         loss.backward()
 
     def _forward(self, *inputs: Tensor) -> Tensor:
-        """The network's output, of inputs in the format in which it computes."""
+        """Run the network on inputs in the format in which it computes."""
         compute = Precision.named(self._case.precision).compute
         with autocast(self._case, self._device):
             output: Tensor = self._parallel(*(one.to(compute) if one.is_floating_point() else one for one in inputs))
@@ -97,12 +97,12 @@ class TrainingStep:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor that may be split."""
+    """The whole of a tensor that may be split."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def by_mesh(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Those of each mesh, and those of none, which one fused call can't mix."""
+    """Group parameters by their mesh, or by having none, as one fused call can't mix these."""
     meshes = [parameter.device_mesh if isinstance(parameter, DTensor) else None for parameter in parameters]
     return [
         [parameter for parameter, its in zip(parameters, meshes, strict=True) if its == mesh]

@@ -1,4 +1,4 @@
-"""One side of a comparison: its steps, warmed up and timed, a few at a time."""
+"""One side of a comparison takes its steps, warmed up and timed, a few at a time."""
 
 import time
 from collections import Counter
@@ -39,11 +39,11 @@ class TimedSide(Protocol):
     values: Sequence[StepMetrics]
 
     def take(self, steps: int) -> None:
-        """So many steps, timed. Returns when the device has done all of them."""
+        """Take and time so many steps. Returns when the device has done all of them."""
         ...
 
     def measured(self) -> Side:
-        """All of it."""
+        """All that was measured."""
         ...
 
 
@@ -60,7 +60,7 @@ class LocalSide:
         warmup: int,
         count: Callable[[], Counter[str]],
     ) -> None:
-        """count: calls of this process by road so far."""
+        """Build and warm up. count: gives the calls of this process by road so far."""
         self._clock, self._count = HostClock(device), count
         self._carried: Counter[str] = Counter()
         watched = max(warmup - 1, 1)

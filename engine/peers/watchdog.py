@@ -30,27 +30,27 @@ Fail = Callable[[ContactError, Comparison], object]
 
 
 def nobody(_: Phase) -> None:
-    """Is told where nobody asks."""
+    """Take no notice of a phase, where nobody asks."""
 
 
 def start(case: Case) -> Phase:
-    """Until the first side is built."""
+    """It lasts until the first side is built."""
     return Phase("its start", case.meeting_timeout_s, "--meeting-timeout")
 
 
 def warm_up(side: SideName, comparison: Comparison, case: Case) -> Phase:
-    """To load, build and warm up a side, which may have to compile."""
+    """A side is loaded, built and warmed up, for which it may have to compile."""
     return Phase(f"{_whose(side, comparison)} warm-up", case.meeting_timeout_s, "--meeting-timeout", side == "peer")
 
 
 def timed(side: SideName, comparison: Comparison, case: Case, index: int) -> Phase:
-    """The steps of one round, counted from 0."""
+    """A side takes the steps of one round, counted from 0."""
     at = f"{_whose(side, comparison)} round {index + 1} of {case.rounds}"
     return Phase(at, case.timeout_s, "--timeout", side == "peer")
 
 
 def end(case: Case) -> Phase:
-    """After the last round."""
+    """What was measured is collected after the last round."""
     return Phase("its end", case.timeout_s, "--timeout")
 
 

@@ -13,7 +13,7 @@ from engine.peers import settings
 from engine.peers.alternate import on_grid
 from engine.peers.comparison import Case
 from engine.peers.registry import COMPARISONS, OPTIONS
-from engine.peers.settings import chosen, told
+from engine.peers.settings import chosen, recorded
 
 CASE = Case(GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16), sequences=4)
 
@@ -25,15 +25,15 @@ def test_every_setting_has_a_source() -> None:
 
 
 def test_every_peer_but_those_without_any_tells_its_settings() -> None:
-    without = {name for name in COMPARISONS if not told(name)}
+    without = {name for name in COMPARISONS if not recorded(name)}
     assert without == {
         "plain", "tensor-parallel", "tensor-parallel-sp", *(one for one in COMPARISONS if one.startswith("pipeline-"))
     }  # fmt: skip
     assert set(OPTIONS) == {next(key for key in sorted(OPTIONS, key=len, reverse=True) if name == key or
                                  name.startswith(f"{key}-")) for name in set(COMPARISONS) - without}  # fmt: skip
-    first = told("deepspeed-zero3")[0]
+    first = recorded("deepspeed-zero3")[0]
     assert (first.name, first.cpu, first.cuda, first.needs) == ("zero_optimization: overlap_comm", "on", "on", None)
-    assert told("transformers-tp") == told("transformers")
+    assert recorded("transformers-tp") == recorded("transformers")
 
 
 def test_what_a_gpu_has_no_kernel_for_is_as_on_processors(monkeypatch: pytest.MonkeyPatch) -> None:

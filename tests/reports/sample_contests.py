@@ -14,7 +14,7 @@ from engine.peers.comparison import TOLERANCES
 from engine.peers.layout import Layout
 from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON
-from engine.peers.result_writer import told
+from engine.peers.result_writer import asked_fields
 from engine.result.peers import Asked, Compared, Measured, Peaks, PeersResult, Side, Work
 from engine.result.schema import Memory
 
@@ -65,10 +65,10 @@ def contests(names: Sequence[str] = tuple(RATIOS), *, system: str = "local", ser
     transformers can't be held.
     """
     found = [held(name, ratio=ratios[name], dtype=dtype, seed=job, **known) for name in names]
-    asked = [Asked(**told(COMPARISONS["transformers"]), missing=missing)] if missing else []
+    asked = [Asked(**asked_fields(COMPARISONS["transformers"]), missing=missing)] if missing else []
     asked += [Asked.model_validate(contest.model_dump(include=set(Asked.model_fields))) for contest in found]
     if failure:
-        asked += [Asked(**told(COMPARISONS[name])) for name in ("hsdp", "tensor-parallel")]
+        asked += [Asked(**asked_fields(COMPARISONS[name])) for name in ("hsdp", "tensor-parallel")]
     return PeersResult(
         status="failed" if failure else "ok",
         reason=failure,
@@ -101,7 +101,7 @@ def baseline(ratio: float, layout: Layout) -> Compared:
     found = held("megatron-core", ratio=ratio, seed=layout.tensor)
     versions = {"versions": {"megatron-core": "0.16.1"}}
     jobs = [job.model_copy(update={"peer": job.peer.model_copy(update=versions)}) for job in found.measured]
-    return found.model_copy(update=told(contest) | {"measured": tuple(jobs)})
+    return found.model_copy(update=asked_fields(contest) | {"measured": tuple(jobs)})
 
 
 def baselines(*more: Compared, job: int = 0) -> PeersResult:

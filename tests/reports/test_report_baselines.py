@@ -9,7 +9,7 @@ from sample_contests import baseline, baselines, save_contests
 from engine.grid import Grid
 from engine.peers.layout import Layout
 from engine.peers.registry import COMPARISONS
-from engine.peers.result_writer import told
+from engine.peers.result_writer import asked_fields
 from engine.result.peers import Asked, Compared
 from reports.contests import ONE_AFTER_THE_OTHER, frame
 from reports.load import Contests
@@ -118,7 +118,7 @@ def test_the_work_is_shown_to_be_equal_row_by_row_and_published_gains_stand_besi
 def test_contests_that_were_not_held_stand_with_the_job_that_they_are_of(tmp_path: Path) -> None:
     """Their ranks never told on what device they were."""
     every = baselines(job=1)
-    asked = (Asked(**told(COMPARISONS["torchtitan"]), missing="torchtitan has no such network"),)
+    asked = (Asked(**asked_fields(COMPARISONS["torchtitan"]), missing="torchtitan has no such network"),)
     untold = every.provenance.model_copy(update={"devices": ()})
     none = every.model_copy(update={"comparisons": (), "contests": asked, "provenance": untold})
     save_contests([baselines(), none], tmp_path / "r")
@@ -132,7 +132,7 @@ def test_contests_that_were_not_held_stand_with_the_job_that_they_are_of(tmp_pat
 def test_what_does_not_fit_is_a_row_and_sides_that_a_device_cannot_hold_at_once_are_told(tmp_path: Path) -> None:
     sentence = "ddp does not fit: needs 96.1 of 28 GB that a plan counts on of a device's 40."
     every = baselines(job=1)
-    asked = (Asked(**told(COMPARISONS["ddp"].on(Grid(data=64))), missing=sentence),)
+    asked = (Asked(**asked_fields(COMPARISONS["ddp"].on(Grid(data=64))), missing=sentence),)
     apart = tuple(one.model_copy(update={"apart": True}) for one in baselines().comparisons)
     later = every.model_copy(update={"comparisons": (), "contests": asked})
     save_contests([baselines().model_copy(update={"comparisons": apart}), later], tmp_path / "r")

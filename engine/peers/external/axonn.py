@@ -39,7 +39,7 @@ from engine.placement import NORMAL, Placement
 
 
 class AxoNN(TrainingStep):
-    """Its rank order: tensor ranks are neighbours, then depth, then data."""
+    """Ranks are in its order: tensor ranks are neighbours, then depth, then data."""
 
     depth = False
 
@@ -91,7 +91,7 @@ class Depth(AxoNN):
 
 
 class _Gathered(nn.Module):
-    """The head: its rows' share of the logits, gathered."""
+    """The head gathers its rows' shares of the logits."""
 
     def __init__(self, layer: Linear) -> None:
         super().__init__()

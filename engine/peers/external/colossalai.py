@@ -35,7 +35,7 @@ from engine.precision import at_least_fp32
 
 
 class ColossalAI:
-    """Its rank order: tensor ranks are neighbours, then pipeline, then data."""
+    """Ranks are in its order: tensor ranks are neighbours, then pipeline, then data."""
 
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
         if case.precision == "fp64" or (case.precision != "fp32" and device.type == "cpu"):

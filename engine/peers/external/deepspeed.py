@@ -67,13 +67,13 @@ class ZeRO1(_ZeRO):
 
 
 class ZeRO2(_ZeRO):
-    """Gradients, too."""
+    """Gradients are split, too."""
 
     stage = 2
 
 
 class ZeRO3(_ZeRO):
-    """Weights, too."""
+    """Weights are split, too."""
 
     stage = 3
 

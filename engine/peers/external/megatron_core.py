@@ -37,7 +37,7 @@ from engine.peers.settings import chosen
 
 
 class MegatronCore:
-    """Its rank order: tensor ranks are neighbours, then data, then pipeline."""
+    """Ranks are in its order: tensor ranks are neighbours, then data, then pipeline."""
 
     sequence_parallel = False
 
@@ -113,7 +113,7 @@ class SequenceParallel(MegatronCore):
 
 
 def _of_data_ranks(section: str, layout: Layout, device: torch.device) -> dict[str, Any]:
-    """Settings of what data ranks do together: none of them for one."""
+    """Choose the settings of what data ranks do together; one alone does nothing of it."""
     return chosen("megatron-core", section, device.type) if layout.data > 1 else {}
 
 
@@ -203,7 +203,7 @@ def names(shape: Architecture, tensor: int) -> Names:
 
 @torch.no_grad()
 def _load(model: GPTModel, whole: Mapping[str, Tensor], layout: Layout) -> None:
-    """This rank's part of every parameter, whose attributes say how it is split."""
+    """Copy this rank's part of every parameter, whose attributes say how it is split."""
     rank, stage = (
         parallel_state.get_tensor_model_parallel_rank(),
         parallel_state.get_pipeline_model_parallel_rank(),

@@ -69,26 +69,26 @@ class _Pipelining(TrainingStep):
 
 
 class GPipe(_Pipelining):
-    """All forwards, then all backwards."""
+    """All forwards come before all backwards."""
 
     schedule = ScheduleGPipe
 
 
 class OneForwardOneBackward(_Pipelining):
-    """1F1B."""
+    """Each stage takes forward and backward of micro-batches in turn (1F1B)."""
 
     schedule = Schedule1F1B
 
 
 class Interleaved(_Pipelining):
-    """1F1B over two stages a rank."""
+    """A rank has two stages, under 1F1B."""
 
     schedule = ScheduleInterleaved1F1B
     stages_a_rank = 2
 
 
 class ZeroBubble(_Pipelining):
-    """The same, with gradients of weights computed in what would be the bubble."""
+    """Gradients of weights are computed in what would be the bubble of the interleaved schedule."""
 
     schedule = ScheduleInterleavedZeroBubble
     stages_a_rank = 2

@@ -34,7 +34,7 @@ ANY = {"weight": nn.init.ones_, "bias": nn.init.zeros_}
 
 
 class TorchTitan(TrainingStep):
-    """Its rank order: tensor ranks are neighbours, then data, then pipeline."""
+    """Ranks are in its order: tensor ranks are neighbours, then data, then pipeline."""
 
     sequence_parallel = False
 
@@ -124,7 +124,7 @@ class SequenceParallel(TorchTitan):
 
 
 def checked(case: Case, layout: Layout) -> LlamaConfig:
-    """The shape of the network. Raises Unavailable for what it has nothing like."""
+    """Return the network's shape. Raises Unavailable for what torchtitan has nothing like."""
     shape = case.model
     assert isinstance(shape, LlamaConfig)
     if shape.qkv_bias or shape.qk_norm or shape.head_features:

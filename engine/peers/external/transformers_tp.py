@@ -48,7 +48,7 @@ BEFORE = 2
 
 
 class TransformersTP(TransformersStep):
-    """Its rank order: tensor ranks are neighbours, then data."""
+    """Ranks are in its order: tensor ranks are neighbours, then data."""
 
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
         check_precision(case)
@@ -104,7 +104,7 @@ def opt(case: Case, device: str) -> "OPTForCausalLM":
 
 
 def opt_stored(case: Case) -> Stored:
-    """Where it keeps its parameters, but for the rows before the first position."""
+    """Say where an OPT keeps its parameters, but for the rows before the first position."""
     decoder, rows = "model.decoder", np.arange(case.model.hidden)
     names: Names = {
         "tokens": f"{decoder}.embed_tokens", "positions": f"{decoder}.embed_positions", "blocks": f"{decoder}.layers",
