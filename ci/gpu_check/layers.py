@@ -91,7 +91,6 @@ class Bench:
         schedule = self.schedule([weight], replicated)
         forward = build(schedule)
         schedule.start_step()
-        schedule.start_pass(last=True)
         result = forward()
         result.backward(self.sent(gradient, result))
         schedule.finish_step()

@@ -1,16 +1,17 @@
-"""When sharded weights are gathered (Algorithm 1, line 2): ahead of their use, in the order learnt from the first pass.
+"""When sharded weights are gathered (Algorithm 1, line 2): ahead of their use, in an order that was learnt before.
 
-A pass is the forward and backward of one micro-batch. The first one notes which weights are used, in which order,
-recomputation included. From that follows what has to be gathered with any cache, so that neither the cache nor the
-flags, when they change, are a reason to learn again. Later passes keep the next few gathers in flight (OAG, axonn-sc24
-V-D), also from the end of one micro-batch to the beginning of the next. If a pass departs from the order, what is in
-flight is waited for and dropped, the rest of the pass gathers as it goes, and the next pass learns again: slower, never
-wrong.
+Passes use the same weights in the same order, a forward in its own and a backward, recomputation included, in another.
+The first forward and the first backward note which. From that and from the tasks that a step expects follows what has
+to be gathered with any cache, so that neither the cache nor the flags, when they change, are a reason to learn again.
+Later tasks keep the next few gathers in flight (OAG, axonn-sc24 V-D), also from the end of one task to the beginning of
+the next, whichever pass that belongs to. If a task departs from the order, what is in flight is waited for and dropped,
+the rest of the task gathers as it goes, and the next ones learn again. If a task comes that the step did not expect,
+gathers run ahead within tasks only. Either is slower, never wrong.
 """
 
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum, auto
 
@@ -20,26 +21,27 @@ from torch import Tensor
 from engine.comm.funnel import Comm, Handle, Kind, Lane
 from engine.grid import SHARDING
 from engine.overlap.flags import Overlap
+from engine.overlap.tasks import Direction, Task
 from engine.overlap.weight import Casts, ShardedWeight, gathered_bytes
 
 log = logging.getLogger(__name__)
 
 
-class Pass(Enum):
-    """How the present pass gathers."""
+class Mode(Enum):
+    """How the present task gathers."""
 
     NONE = auto()
-    """There is none: a weight is gathered when it is used."""
+    """There is no task: a weight is gathered when it is used."""
     SYNCHRONOUS = auto()
-    """A weight is gathered when it is used; the cache keeps those that it is told to."""
+    """A weight is gathered when it is used, and the cache keeps it if it should."""
     LEARNING = auto()
     """The same, and the order of uses is noted."""
     FOLLOWING = auto()
-    """In the learnt order, with the next weights in flight."""
+    """Weights are gathered in the learnt order, the next ones being in flight."""
 
 
 def gathers(uses: Iterable[ShardedWeight], cached: Collection[ShardedWeight]) -> list[ShardedWeight]:
-    """What a pass of these uses has to gather: of a cached weight every other use takes what was kept from the last."""
+    """What these uses in a pass have to gather: every other use of a cached weight takes what the last one kept."""
     found: list[ShardedWeight] = []
     kept: set[ShardedWeight] = set()
     for weight in uses:
@@ -53,7 +55,7 @@ def gathers(uses: Iterable[ShardedWeight], cached: Collection[ShardedWeight]) ->
 
 
 class Prefetch:
-    """Gathers one model's weights. casts: of those that aren't sharded; dtype: in which they are used.
+    """Gathers one model's weights in the given dtype, but for those that aren't sharded, which casts holds.
 
     most_ahead_bytes, most_kept_bytes: the most memory that prefetched and cached weights have taken at once since the
     last switch().
@@ -61,18 +63,27 @@ class Prefetch:
 
     def __init__(self, comm: Comm, casts: Casts, dtype: torch.dtype, overlap: Overlap) -> None:
         self._comm, self._casts, self._dtype = comm, casts, dtype
-        self._pass = Pass.NONE
-        self._uses: list[ShardedWeight] = []
-        """Those of a pass, in their order; empty until one has been learnt."""
+        self._mode = Mode.NONE
+        self._task: Task | None = None
+        self._expected: deque[Task] = deque()
+        """The tasks of the step that come after the present one, as far as they are known."""
+        self._uses: dict[Direction, list[ShardedWeight]] = {}
+        """The weights that a task uses, in their order, once one has been learnt."""
+        self._seen: list[ShardedWeight] = []
+        """Those that the present task has used, when it is learnt from."""
+        self._order: list[ShardedWeight] = []
+        """Those that the present task will have used, when it follows an order."""
         self._position = 0
-        """Of the next use, when the order is followed."""
-        self._planned: deque[ShardedWeight] = deque()
-        """What is still to be issued: for this pass and, unless it is the step's last, the beginning of the next."""
+        """The next use's place in that order."""
+        self._planned: Iterator[ShardedWeight] | None = None
+        """What is still to be issued, from the present task on up to the first whose order isn't known."""
         self._ahead: deque[tuple[ShardedWeight, Handle]] = deque()
-        """In flight: the next gathers of the pass."""
+        """In flight: the next gathers."""
         self._cached: frozenset[ShardedWeight] = frozenset()
-        self._kept: dict[ShardedWeight, Tensor] = {}
-        """Those of the cached that have been gathered and not been used again."""
+        self._kept: dict[int, dict[ShardedWeight, Tensor]] = {}
+        """For each pass that is under way, those of the cached that it has gathered and not used again."""
+        self._kept_now: dict[ShardedWeight, Tensor] = {}
+        """Those of the present task's pass."""
         self._warned = False
         self.switch(overlap)
 
@@ -85,76 +96,97 @@ class Prefetch:
         """Between steps: keep each of these from a gather to its next use in the pass, which needs none."""
         self._cached = frozenset(weights)
 
-    def start_pass(self, *, last: bool) -> None:
-        """A forward begins. Unless it is the step's last, its end already gathers for the next one's beginning."""
-        self._end_pass()
-        if not self._uses:
-            self._pass = Pass.LEARNING
-        elif not self._overlap.oag:
-            self._pass = Pass.SYNCHRONOUS
+    def start_step(self, tasks: Sequence[Task]) -> None:
+        """Expect these tasks in this order."""
+        self._expected = deque(tasks)
+
+    def start_task(self, task: Task) -> None:
+        """A task begins, and ends the one before it. Its end already gathers for the beginning of the next one."""
+        self._end_task()
+        if self._expected and self._expected[0] == task:
+            self._expected.popleft()
         else:
-            self._pass = Pass.FOLLOWING
-            self._position = 0
-            own = gathers(self._uses, self._cached)
-            next_ones = [] if last else own[: self._overlap.prefetch_depth]
-            self._planned = deque((own + next_ones)[len(self._ahead) :])
+            self._forget_plan()
+            self._expected.clear()
+        self._task = task
+        self._kept_now = self._kept.setdefault(task.number, {})
+        if not self._knows(task):
+            self._mode, self._seen, self._planned = Mode.LEARNING, [], None
+        elif not self._overlap.oag:
+            self._mode = Mode.SYNCHRONOUS
+        else:
+            self._mode, self._order, self._position = Mode.FOLLOWING, self._uses[task.direction], 0
+            if self._planned is None:
+                self._planned = self._gathers_of([task, *self._expected])
             self._issue_ahead()
 
     def end_step(self) -> None:
         """The last backward is over. The weights are about to change: nothing that is gathered may be used again."""
-        self._end_pass()
-        self._drop_ahead()
+        self._end_task()
+        if self._ahead and self._expected and self._expected[0].direction is Direction.BACKWARD:
+            self._depart(self._ahead[0][0])  # a backward that never came: the next step won't gather for it
+        self._mode = Mode.NONE
+        self._forget_plan()
+        self._expected.clear()
+        self._kept.clear()
 
     def abort(self) -> None:
-        """Leave a pass as it is, and forget what it has gathered, once Comm.abandon() has waited for all of it."""
-        if self._pass is Pass.LEARNING:
-            self._uses = []
+        """Leave a task as it is, and forget what it has gathered, once Comm.abandon() has waited for all of it."""
+        self._mode, self._task = Mode.NONE, None
+        self._planned, self._kept_now = None, {}
         self._ahead.clear()
-        self._leave_pass()
+        self._expected.clear()
+        self._kept.clear()
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Gathers in here belong to no pass, even in the middle of one."""
-        interrupted, self._pass = self._pass, Pass.NONE
+        interrupted, self._mode = self._mode, Mode.NONE
         try:
             yield
         finally:
-            self._pass = interrupted
+            self._mode = interrupted
 
     def gather(self, weight: ShardedWeight) -> Tensor:
         """The flat elements of the weight's tile in the compute dtype."""
         if self._comm.grid.shards == 1:
             return self._casts.of(weight.shard)
-        if self._pass is Pass.NONE:
+        if self._mode is Mode.NONE:
             return self._issue(weight, at_once=True).wait()
         self._note_use(weight)
-        if weight in self._kept:
-            return self._kept.pop(weight)
+        if weight in self._kept_now:
+            return self._kept_now.pop(weight)
         gathered = self._next(weight)
         if weight in self._cached:
-            self._kept[weight] = gathered
-            self.most_kept_bytes = max(self.most_kept_bytes, gathered_bytes(self._kept, self._dtype))
+            self._kept_now[weight] = gathered
+            kept_bytes = sum(gathered_bytes(kept, self._dtype) for kept in self._kept.values())
+            self.most_kept_bytes = max(self.most_kept_bytes, kept_bytes)
         return gathered
 
     def _note_use(self, weight: ShardedWeight) -> None:
-        if self._pass is Pass.LEARNING:
-            self._uses.append(weight)
-        elif self._pass is Pass.FOLLOWING:
-            if self._position == len(self._uses) or self._uses[self._position] is not weight:
+        if self._mode is Mode.LEARNING:
+            self._seen.append(weight)
+        elif self._mode is Mode.FOLLOWING:
+            if self._position == len(self._order) or self._order[self._position] is not weight:
                 self._depart(weight)
             self._position += 1
 
     def _next(self, weight: ShardedWeight) -> Tensor:
         """The tile; where the order is followed, those that come after it are issued before it is waited for."""
-        if self._pass is not Pass.FOLLOWING:
+        if self._mode is Mode.FOLLOWING and not (self._ahead and self._ahead[0][0] is weight):
+            self._depart(weight)  # the forward of this pass has kept other weights than its order says
+        if self._mode is not Mode.FOLLOWING:
             return self._issue(weight, at_once=True).wait()
         _, handle = self._ahead.popleft()
         self._issue_ahead()
         return handle.wait()
 
     def _issue_ahead(self) -> None:
-        while self._planned and len(self._ahead) < self._overlap.prefetch_depth:
-            weight = self._planned.popleft()
+        assert self._planned is not None
+        while len(self._ahead) < self._overlap.prefetch_depth:
+            weight = next(self._planned, None)
+            if weight is None:
+                break
             self._ahead.append((weight, self._issue(weight, at_once=False)))
         ahead_bytes = gathered_bytes((weight for weight, _ in self._ahead), self._dtype)
         self.most_ahead_bytes = max(self.most_ahead_bytes, ahead_bytes)
@@ -165,20 +197,41 @@ class Prefetch:
         shard = weight.shard.detach().to(self._dtype)
         return self._comm.issue(Kind.ALL_GATHER, SHARDING, shard, lane=Lane.GATHER, at_once=at_once)
 
-    def _end_pass(self) -> None:
-        if self._pass is Pass.FOLLOWING and self._position < len(self._uses):
-            self._depart(self._uses[self._position])
-        self._leave_pass()
+    def _knows(self, task: Task) -> bool:
+        """What a backward gathers follows from what the forward has kept, so the order of that has to be known too."""
+        return Direction.FORWARD in self._uses and task.direction in self._uses
 
-    def _leave_pass(self) -> None:
-        self._pass = Pass.NONE
-        self._kept.clear()
+    def _gathers_of(self, tasks: Iterable[Task]) -> Iterator[ShardedWeight]:
+        """What these tasks have to gather, up to the first whose order isn't known."""
+        found: dict[Direction, list[ShardedWeight]] = {}
+        for task in tasks:
+            if not self._knows(task):
+                return
+            if task.direction not in found:
+                forward = self._uses[Direction.FORWARD]
+                found[Direction.FORWARD] = gathers(forward, self._cached)
+                if task.direction is Direction.BACKWARD:
+                    whole = gathers([*forward, *self._uses[Direction.BACKWARD]], self._cached)
+                    found[Direction.BACKWARD] = whole[len(found[Direction.FORWARD]) :]
+            yield from found[task.direction]
+
+    def _end_task(self) -> None:
+        if self._mode is Mode.FOLLOWING and self._position < len(self._order):
+            self._depart(self._order[self._position])
+        task, self._task = self._task, None
+        if task is not None:
+            if self._mode is Mode.LEARNING:
+                self._uses[task.direction] = self._seen
+            if task.direction is Direction.BACKWARD:
+                self._kept.pop(task.number, None)
+        self._mode = Mode.NONE
+        self._kept_now = {}
 
     def _depart(self, weight: ShardedWeight) -> None:
-        """This pass doesn't follow the order any longer: at this weight it went another way, or ended."""
-        self._drop_ahead()
-        self._uses = []
-        self._pass = Pass.SYNCHRONOUS
+        """This task doesn't follow the order any longer: at this weight it went another way, or ended."""
+        self._forget_plan()
+        self._uses = {}
+        self._mode = Mode.SYNCHRONOUS
         if not self._warned:
             self._warned = True
             log.warning(
@@ -187,6 +240,7 @@ class Prefetch:
                 weight.placement.name,
             )
 
-    def _drop_ahead(self) -> None:
+    def _forget_plan(self) -> None:
+        self._planned = None
         while self._ahead:
             self._ahead.popleft()[1].wait()

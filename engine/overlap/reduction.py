@@ -52,7 +52,7 @@ class GradientState(Enum):
 class _Gradient:
     """Of one weight. elements: [start, stop) of the buffer. tile: them as the tile that they are if not sharded.
 
-    given: contributions of this pass so far, one for each use of the weight; usual: the most that an earlier pass gave.
+    given: contributions of this backward so far, one for each use of the weight; usual: the most of an earlier one.
     """
 
     start: int
@@ -95,7 +95,7 @@ class Reduction:
         """Reduce-scatters, in the order in which they were issued."""
         self._late: list[tuple[_Gradient, Tensor]] = []
         self._early = False
-        """In a step's last pass: whole gradients are handed over to the sum over replicas at once."""
+        """In a step's last backward: whole gradients are handed over to the sum over replicas at once."""
         self._data_sum = DataSum(comm, self.flat, self._summed)
         self.switch(overlap)
 
@@ -113,8 +113,8 @@ class Reduction:
         for gradient in self._gradients.values():
             gradient.state = GradientState.EMPTY
 
-    def start_pass(self, *, last: bool) -> None:
-        """A micro-batch begins; after the last one's backward a gradient is final within a model replica."""
+    def start_backward(self, *, last: bool) -> None:
+        """A pass's backward begins; after the step's last one a gradient is final within a model replica."""
         self._early = self._overlap.data and last
         for gradient in self._gradients.values():
             gradient.usual, gradient.given = max(gradient.usual, gradient.given), 0
@@ -189,7 +189,7 @@ class Reduction:
                 self._hand_over_if_whole(gradient)
 
     def _hand_over_if_whole(self, gradient: _Gradient) -> None:
-        """In a last pass, begin the sum over replicas once all has landed that a pass usually gives."""
+        """In the last backward, begin the sum over replicas once all has landed that a backward usually gives."""
         given = 0 < gradient.usual <= gradient.given
         if given and all(flying is not gradient for flying, _ in self._flights):
             self._hand_over(gradient)

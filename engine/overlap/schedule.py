@@ -1,7 +1,7 @@
 """WeightSchedule: what a layer and a model ask of their weights, and the only way to what this room does with them.
 
 A layer has its weight gathered for use, and gives its gradient away to be summed; the model says where steps and
-passes begin and end. When the collectives run is decided behind it: gathers ahead of their use and kept (prefetch.py),
+tasks begin and end. When the collectives run is decided behind it: gathers ahead of their use and kept (prefetch.py),
 reduce-scatters in flight (reduction.py), sums over data in buckets (data_sum.py). With Overlap() each is waited for
 where it is issued: the numeric oracle.
 """
@@ -18,6 +18,7 @@ from engine.overlap.flags import Overlap
 from engine.overlap.flat import Flat
 from engine.overlap.prefetch import Prefetch
 from engine.overlap.reduction import Fill, OnSummed, Reduction
+from engine.overlap.tasks import Direction, Task
 from engine.overlap.weight import Casts, ShardedWeight, gathered_bytes
 from engine.precision import Precision
 
@@ -34,8 +35,9 @@ class WeightSchedule:
     """Algorithm 1, lines 2 and 14, as early and as late as the overlap says.
 
     weights: the sharded ones, each once; replicated: all other parameters. It sets the .grad of both for good.
-    A step is start_step(); start_pass() and the forward and backward of each micro-batch; finish_step(). Between two
-    steps the overlap and what is cached may change; it is then as if it had always been so.
+    A step is start_step(); start_task() before each forward and each backward, of whichever pass; finish_step(). What a
+    layer asks belongs to the task that began last. Between two steps the overlap and what is cached may change; it is
+    then as if it had always been so.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class WeightSchedule:
         """masters: the tensor in which all of them lie, in this order; without it they are moved into one."""
         self.overlap = overlap
         self._in_step = False
+        self._backwards_left = 0
         self.compute_dtype = precision.compute
         self.flat = Flat([*(weight.shard for weight in weights), *replicated], masters)
         as_sent = (
@@ -71,16 +74,20 @@ class WeightSchedule:
         """Add a layer's gradient [n, k] of this rank's rows, which fill makes in that dtype (the compute dtype)."""
         self._reduction.accumulate(weight, fill, dtype or self.compute_dtype)
 
-    def start_step(self) -> None:
-        """Forget the last step's gradients."""
+    def start_step(self, tasks: Sequence[Task] = ()) -> None:
+        """Forget the last step's gradients. tasks: those that are expected, in their order; others make it slower."""
         self._in_step = True
+        self._backwards_left = sum(task.direction is Direction.BACKWARD for task in tasks)
         self._casts.start_step()
+        self._prefetch.start_step(tasks)
         self._reduction.start_step()
 
-    def start_pass(self, *, last: bool) -> None:
-        """The forward of a micro-batch begins, and with it the pass that ends with its backward; last: of the step."""
-        self._prefetch.start_pass(last=last)
-        self._reduction.start_pass(last=last)
+    def start_task(self, task: Task) -> None:
+        """A pass's forward or backward begins, and ends the task before it."""
+        self._prefetch.start_task(task)
+        if task.direction is Direction.BACKWARD:
+            self._backwards_left -= 1
+            self._reduction.start_backward(last=self._backwards_left == 0)
 
     def finish_step(self, on_summed: OnSummed | None = None) -> None:
         """After the last backward: every gradient is final, and nothing is in flight.

@@ -1,7 +1,7 @@
 """ParallelModel: a 4D-parallel network and the steps that train it."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import torch
@@ -15,6 +15,7 @@ from engine.models.serial import SerialModel
 from engine.overlap.flags import AUTO, Overlap
 from engine.overlap.flat import Of
 from engine.overlap.schedule import GatheredMemory, OnSummed, WeightSchedule
+from engine.overlap.tasks import ONE_BY_ONE, Direction, StepSchedule, Task
 from engine.overlap.weight import ShardedWeight
 from engine.placement import Placement
 
@@ -22,8 +23,9 @@ from engine.placement import Placement
 class ParallelModel(nn.Module):
     """A 4D-parallel model and the state that it owns: placements, and the schedule of its weights and gradients.
 
-    A training step is start_step(); loss(...).backward() for each micro-batch; finish_step(). Without gradients
-    (torch.no_grad) it evaluates, at any time. cached_blocks: see cache_blocks().
+    A training step is start_step(); loss(...) and its backward() for each micro-batch; finish_step(). Backwards may
+    come in any order and after other losses, as each knows its pass. Without gradients (torch.no_grad) the model
+    evaluates, at any time. cached_blocks: see cache_blocks().
     """
 
     def __init__(
@@ -35,7 +37,8 @@ class ParallelModel(nn.Module):
         self.placements = placements
         self.schedule = schedule
         self.cached_blocks = 0
-        self._passes_left = 0
+        self._forwards: deque[Task] = deque()
+        """Those that the step still expects."""
         self._local_parameters = MappingProxyType(dict(module.named_parameters()))
         self._placement_of = {p: placements[name] for name, p in self._local_parameters.items()}
         by_replicas: dict[int, list[Tensor]] = {}
@@ -66,21 +69,23 @@ class ParallelModel(nn.Module):
         divisor: what the task counts in the global batch, for a mean. rows: which of the global batch they are; only a
         network with dropout asks.
         """
-        if torch.is_grad_enabled() and not self._passes_left:
+        if torch.is_grad_enabled() and not self._forwards:
             raise RuntimeError("A loss came that no step expects: call start_step(micro_batches) first.")
-        with self._pass():
-            return self.module.loss(batch, rows, divisor=divisor)
+        return self._run(lambda: self.module.loss(batch, rows, divisor=divisor))
 
     def forward(self, *inputs: Tensor, rows: BatchRows | None = None) -> Tensor:
         """The network's output of this rank's rows; logits [B, S, V / Gx] of tokens."""
-        with self._pass():
-            return self.module(*inputs, rows=rows)
+        return self._run(lambda: self.module(*inputs, rows=rows))
 
-    def start_step(self, micro_batches: int = 1) -> None:
-        """Forget the last step's gradients. What a step that failed left in flight is waited for first."""
+    def start_step(self, micro_batches: int = 1, order: StepSchedule = ONE_BY_ONE) -> Sequence[Task]:
+        """Forget the last step's gradients; returns the tasks that the step expects. Losses of their forwards have to
+        come in that order; other backwards are slower, not wrong. What a step that failed left in flight is waited for.
+        """
         self.abort_step()
-        self._passes_left = micro_batches
-        self.schedule.start_step()
+        tasks = order.tasks(micro_batches)
+        self._forwards.extend(task for task in tasks if task.direction is Direction.FORWARD)
+        self.schedule.start_step(tasks)
+        return tasks
 
     def finish_step(self, on_summed: OnSummed | None = None) -> None:
         """Sum what the backward passes left to be summed over ranks.
@@ -88,12 +93,12 @@ class ParallelModel(nn.Module):
         on_summed: called with elements [start, stop) of flat_gradients as soon as they are final, so that an optimizer
         can step their parameters while the rest is still being summed.
         """
-        self._passes_left = 0
+        self._forwards.clear()
         self.schedule.finish_step(on_summed)
 
     def abort_step(self) -> None:
         """After an exception in the middle of a step: wait for all that is in flight, so that nothing dangles."""
-        self._passes_left = 0
+        self._forwards.clear()
         self.comm.abandon()
         self.schedule.abort_step()
 
@@ -126,16 +131,18 @@ class ParallelModel(nn.Module):
     def _weights_of_blocks(self) -> list[list[ShardedWeight]]:
         return [[m.sharded for m in block.modules() if isinstance(m, Linear)] for block in self.module.blocks]
 
-    @contextmanager
-    def _pass(self) -> Iterator[None]:
-        """A forward of a training step, or one that belongs to none."""
-        if not torch.is_grad_enabled() or not self._passes_left:
+    def _run(self, forward: Callable[[], Tensor]) -> Tensor:
+        """Its output: of the next forward that the step expects, or of one that belongs to no step."""
+        if not torch.is_grad_enabled() or not self._forwards:
             with self.schedule.evaluating():
-                yield
-            return
-        self._passes_left -= 1
-        self.schedule.start_pass(last=self._passes_left == 0)
-        yield
+                return forward()
+        schedule, task = self.schedule, self._forwards.popleft()
+        schedule.start_task(task)
+        output = forward()
+        if output.requires_grad:
+            backward = Task(Direction.BACKWARD, task.number)
+            output.register_hook(lambda _: schedule.start_task(backward))
+        return output
 
     def sum_over_batch(self, value: Tensor) -> Tensor:
         """Sum a scalar of each rank's rows over all that share the batch; in place."""

@@ -271,8 +271,7 @@ def test_a_token_that_comes_a_thousand_times_adds_up_exactly(grid: Grid) -> None
         layer = TokenEmbedding(comm, model.schedule, model.weights[0])
         for micro_batches in (1, 3):
             model.start_step()
-            for left in reversed(range(micro_batches)):
-                model.schedule.start_pass(last=left == 0)
+            for _ in range(micro_batches):
                 layer(torch.ones(5, 205, dtype=torch.int64)).sum().backward()
             model.schedule.finish_step()
             shard = layer.weight.grad
@@ -293,7 +292,6 @@ def test_zeros_for_the_tokens_of_other_ranks_meet_in_no_row(monkeypatch: pytest.
         model = OneRank(comm, Overlap(), Precision.named("fp32"))
         tokens = torch.arange(ranks * TILE[0]).unsqueeze(0)
         model.start_step()
-        model.schedule.start_pass(last=True)
         TokenEmbedding(comm, model.schedule, model.weights[0])(tokens).sum().backward()
         model.schedule.finish_step()
 
@@ -307,7 +305,6 @@ def test_a_layer_whose_input_needs_no_gradient_sends_none(overlap: Overlap) -> N
         model = OneRank(comm, overlap, Precision.named("fp64"))
         layer = Linear(comm, model.schedule, model.weights[0], None)
         model.start_step()
-        model.schedule.start_pass(last=True)
         layer(torch.ones(5, TILE[1], dtype=torch.float64)).sum().backward()
         model.schedule.finish_step()
         assert layer.weight.grad is not None

@@ -14,7 +14,7 @@ from test_parity import EAGER, SMALL, TOLERANCE, serial
 from test_prefetch import Watched
 from test_volume import counting
 from torch import nn
-from training import Case, Outcome, error, start, step_parallel, train_parallel, worst_error
+from training import Case, Outcome, Written, error, start, step_parallel, train_parallel, worst_error
 from virtual_ranks import LazyComm, run_ranks
 
 from engine.comm.funnel import Comm, Kind, Lane
@@ -24,6 +24,7 @@ from engine.layers.linear import Linear
 from engine.models.architecture import Architecture
 from engine.models.llama.config import LlamaConfig
 from engine.overlap.flags import Overlap
+from engine.overlap.tasks import Task
 from engine.parallel.model import ParallelModel
 from engine.parallel.serial_state import full_gradients, full_state_dict
 from engine.training.config import OptimConfig
@@ -273,8 +274,9 @@ def test_the_optimizer_steps_each_piece_once_while_later_ones_are_in_flight(case
     assert any(later < earlier for earlier, later in pairwise(flying))
 
 
-def test_the_sum_over_data_begins_in_the_last_backward_and_not_before(case: Case) -> None:
-    case = replace(case, overlap=replace(EAGER, bucket_bytes=1))
+@pytest.mark.parametrize("order", ["F0 B0 F1 B1", "F0 F1 B0 B1", "F0 F1 B1 B0"])
+def test_the_sum_over_data_begins_in_the_last_backward_and_not_before(case: Case, order: str) -> None:
+    case = replace(case, overlap=replace(EAGER, bucket_bytes=1), order=Written(order))
     when: Counter[str] = Counter()
     moment = {0: "", 1: ""}
 
@@ -289,21 +291,22 @@ def test_the_sum_over_data_begins_in_the_last_backward_and_not_before(case: Case
     def train(comm: Comm) -> None:
         model = start(case, comm)
         finish = model.finish_step
-        passes = model.schedule.start_pass
+        start_task = model.schedule.start_task
 
-        def start_pass(*, last: bool) -> None:
-            moment[comm.rank] = "last pass" if last else "first pass"
-            passes(last=last)
+        def note_task(task: Task) -> None:
+            moment[comm.rank] = f"{task.direction} {task.number}"
+            start_task(task)
 
         def finish_step(on_summed=None) -> None:  # type: ignore[no-untyped-def]
             moment[comm.rank] = "finish"
             finish(on_summed)
             moment[comm.rank] = "after"
 
-        model.schedule.start_pass = start_pass  # type: ignore[method-assign]
+        model.schedule.start_task = note_task  # type: ignore[method-assign]
         model.finish_step = finish_step  # type: ignore[method-assign]
         train_model(case, model)
 
     run_ranks(Grid(1, 1, 1, 2), train, of=Noting)
     weights, ranks, steps = 3 * 4 + 2, 2, 3
-    assert when == {"last pass": ranks * steps * weights, "finish": ranks * steps}, "replicated ones come at the end"
+    last = f"backward {order[-1]}"
+    assert when == {last: ranks * steps * weights, "finish": ranks * steps}, "replicated ones come at the end"

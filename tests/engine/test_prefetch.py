@@ -14,6 +14,7 @@ from engine.comm.funnel import Comm, Lane
 from engine.grid import Axis, Grid
 from engine.overlap.flags import Overlap
 from engine.overlap.schedule import GatheredMemory, WeightSchedule
+from engine.overlap.tasks import ONE_BY_ONE, Direction, Task
 from engine.overlap.weight import ShardedWeight
 from engine.placement import NORMAL, Constant, Placement
 from engine.precision import Precision
@@ -75,9 +76,18 @@ class Model:
             found.append(self.in_flight)
         return found
 
-    def run_pass(self, *numbers: int, last: bool = False) -> list[int]:
-        self.schedule.start_pass(last=last)
-        return self.use(*numbers)
+    def start_step(self, passes: int) -> None:
+        self.passes = 0
+        self.schedule.start_step(ONE_BY_ONE.tasks(passes))
+
+    def run_pass(self, *numbers: int) -> list[int]:
+        """A forward that uses the first of these weights, and a backward that uses the others."""
+        found = []
+        for direction, used in zip(Direction, (numbers[:1], numbers[1:]), strict=True):
+            self.schedule.start_task(Task(direction, self.passes))
+            found += self.use(*used)
+        self.passes += 1
+        return found
 
     def abort(self) -> None:
         self.comm.abandon()
@@ -114,8 +124,8 @@ def test_the_learnt_order_is_followed_across_passes_and_not_across_steps(warning
     def work(model: Model) -> list[list[int]]:
         found = []
         for _ in range(2):
-            model.schedule.start_step()
-            found += [model.run_pass(0, 1, 2), model.run_pass(0, 1, 2), model.run_pass(0, 1, 2, last=True)]
+            model.start_step(3)
+            found += [model.run_pass(0, 1, 2) for _ in range(3)]
             model.schedule.finish_step()
             model.change()
         return found
@@ -126,16 +136,20 @@ def test_the_learnt_order_is_followed_across_passes_and_not_across_steps(warning
 
 
 def test_without_oag_nothing_is_gathered_ahead_in_any_order(warnings: pytest.LogCaptureFixture) -> None:
-    orders = [(0, 1), (0, 1), (1, 0)]
-    assert on_each_rank(lambda model: [model.run_pass(*order) for order in orders], Overlap()) == [[0, 0]] * 3
+    def work(model: Model) -> list[list[int]]:
+        model.start_step(3)
+        return [model.run_pass(*order) for order in [(0, 1), (0, 1), (1, 0)]]
+
+    assert on_each_rank(work, Overlap()) == [[0, 0]] * 3
     assert not warnings.records
 
 
 def test_the_memory_of_what_is_ahead_is_told() -> None:
     def work(model: Model) -> GatheredMemory:
+        model.start_step(2)
         model.run_pass(0, 1, 2)
         assert model.schedule.gathered_memory == GatheredMemory(0, 0)
-        model.run_pass(0, 1, 2, last=True)
+        model.run_pass(0, 1, 2)
         return model.schedule.gathered_memory
 
     assert on_each_rank(work) == GatheredMemory(prefetch_bytes=DEPTH * TILE_BYTES, cache_bytes=0)
@@ -146,6 +160,7 @@ def test_a_pass_that_departs_is_told_once_and_learnt_by_the_next(
     again: tuple[int, ...], warnings: pytest.LogCaptureFixture
 ) -> None:
     def work(model: Model) -> list[int]:
+        model.start_step(11)
         model.run_pass(0, 1, 2)
         for _ in range(3):
             model.run_pass(*again)
@@ -165,7 +180,7 @@ def test_a_pass_that_departs_is_told_once_and_learnt_by_the_next(
 def test_a_step_may_end_after_fewer_micro_batches_than_it_was_told_of() -> None:
     def work(model: Model) -> None:
         for _ in range(3):
-            model.schedule.start_step()
+            model.start_step(2)
             model.run_pass(0, 1, 2)
             model.schedule.finish_step()
             model.change()
@@ -186,8 +201,9 @@ def test_an_evaluation_in_a_pass_leaves_it_as_it_is_even_if_it_fails(warnings: p
 
     def work(model: Model) -> list[list[int]]:
         found = []
-        for last in (False, False, True):
-            found.append(model.run_pass(0, last=last))
+        model.start_step(3)
+        for _ in range(3):
+            found.append(model.run_pass(0))
             with pytest.raises(Failure):
                 evaluate(model)
             found.append(model.use(1, 2, 0))
@@ -203,11 +219,13 @@ def test_after_an_abort_the_next_step_finds_no_old_values_and_no_half_order(
 ) -> None:
     def work(model: Model) -> list[list[int]]:
         model.schedule.cache(model.weights[2:])
+        model.start_step(passes + 1)
         for _ in range(passes):
             model.run_pass(0, 1, 2, 2, 1)
         model.run_pass(0, 1, 2)
         model.abort()
         model.change()
+        model.start_step(4)
         return [model.run_pass(0, 1, 2, 2, 1) for _ in range(3)]
 
     assert on_each_rank(work) == [[DEPTH if passes else 0] * 5, [DEPTH] * 5, [DEPTH] * 5]
@@ -219,13 +237,13 @@ def test_what_is_cached_is_gathered_once_a_pass_and_never_kept_for_the_next() ->
         model.schedule.cache(model.weights[:2])
         for _ in range(3):
             before = model.gathers
-            model.schedule.start_step()
-            model.run_pass(0, 1, 2, 1, last=True)
+            model.start_step(1)
+            model.run_pass(0, 1, 2, 1)
             model.schedule.finish_step()
             assert model.gathers - before == 3
             model.change()
             model.use(0)  # its second use in the pass never came
-        model.schedule.start_step()
+        model.start_step(1)
         model.run_pass(0, 1, 2)
         with model.schedule.evaluating():
             before = model.gathers
@@ -257,8 +275,8 @@ def test_the_order_is_learnt_once_whatever_is_cached_and_gathered_ahead(
             model.schedule.cache([model.weights[weight] for weight in cached])
             for _ in range(2):
                 before = model.gathers
-                model.schedule.start_step()
-                ahead = model.run_pass(*uses, last=True)
+                model.start_step(1)
+                ahead = model.run_pass(*uses)
                 model.schedule.finish_step()
                 model.change()
                 found.append((model.gathers - before, max(ahead)))
@@ -273,6 +291,7 @@ def test_the_order_is_learnt_once_whatever_is_cached_and_gathered_ahead(
 def test_a_weight_on_an_axis_of_one_rank_is_gathered_for_nothing() -> None:
     comm = Watched(Grid(), None, 0)  # type: ignore[arg-type]
     model = Model(comm, Overlap(oag=True))
+    model.start_step(2)
     assert model.run_pass(0, 1) + model.run_pass(0, 1) == [0] * 4
     assert model.gathers == 0
     assert model.schedule.gathered_memory == GatheredMemory(0, 0)

@@ -11,6 +11,7 @@ from engine.comm.funnel import Comm, Kind, Lane
 from engine.grid import Axis, Grid
 from engine.overlap.flags import Overlap
 from engine.overlap.schedule import WeightSchedule
+from engine.overlap.tasks import ONE_BY_ONE, Direction, Task
 from engine.precision import Precision
 
 EAGER = Overlap(ors=True, data=True, reduce_window=2, bucket_bytes=1)
@@ -31,15 +32,15 @@ class Model:
         self.schedule = WeightSchedule(comm, self.weights, self.replicated, precision, overlap)
         self.expected = [0] * 4
 
-    def start_step(self) -> None:
+    def start_step(self, passes: int = 1) -> None:
         self.comm.abandon()
         self.schedule.abort_step()
-        self.schedule.start_step()
+        self.schedule.start_step(ONE_BY_ONE.tasks(passes))
         self.expected = [0] * 4
 
-    def run_pass(self, *numbers: int, last: bool = False) -> list[int]:
+    def run_pass(self, *numbers: int) -> list[int]:
         """A backward that comes by these weights; how many sums over data were in flight after each."""
-        self.schedule.start_pass(last=last)
+        self.schedule.start_task(Task(Direction.BACKWARD, 0))
         found = []
         for number in numbers:
             self.give(number, number + 1)
@@ -76,9 +77,9 @@ def test_all_that_is_given_counts_once_and_what_is_not_used_has_no_gradient(
 ) -> None:
     def work(model: Model) -> None:
         for used in ((0, 1, 2, 3), (3, 2, 1, 0), (1, 1, 0, 2), (2, 3)):
-            model.start_step()
+            model.start_step(2)
             model.run_pass(*used)
-            model.run_pass(*used, last=True)
+            model.run_pass(*used)
             model.finish()
 
     on_each_rank(grid, work, overlap, precision)
@@ -89,16 +90,16 @@ def test_all_that_is_given_counts_once_and_what_is_not_used_has_no_gradient(
 def test_what_comes_after_its_weights_sum_over_data_has_begun_is_not_lost(grid: Grid, precision: Precision) -> None:
     def work(model: Model) -> None:
         model.start_step()
-        model.run_pass(0, 1, 2, 3, last=True)
+        model.run_pass(0, 1, 2, 3)
         model.finish()
         model.start_step()
-        assert model.run_pass(0, 1, 2, 3, last=True)[-1] >= 2
+        assert model.run_pass(0, 1, 2, 3)[-1] >= 2
         model.give(0, 5)
         model.give(1, 6)
         model.give(0, 7, precision.master)
         model.finish()
         model.start_step()
-        model.run_pass(0, 1, 2, 3, last=True)
+        model.run_pass(0, 1, 2, 3)
         model.finish()
 
     on_each_rank(grid, work, precision=precision)
@@ -108,9 +109,9 @@ def test_a_tied_weights_sum_over_data_begins_once_both_contributions_have_landed
     def work(model: Model) -> list[list[int]]:
         found = []
         for _ in range(2):
-            model.start_step()
+            model.start_step(2)
             found.append(model.run_pass(0, 0, 1, 2, 3))
-            found.append(model.run_pass(0, 0, 1, 2, 3, last=True))
+            found.append(model.run_pass(0, 0, 1, 2, 3))
             model.finish()
         return found
 
@@ -125,7 +126,7 @@ def test_a_weight_once_used_less_often_is_expected_as_often_as_before() -> None:
         found = []
         for used in ((0, 0), (0,), (0, 0)):
             model.start_step()
-            found.append(model.run_pass(*used, last=True))
+            found.append(model.run_pass(*used))
             model.finish()
         return found
 
@@ -136,7 +137,7 @@ def test_a_weight_once_used_less_often_is_expected_as_often_as_before() -> None:
 def test_without_ors_each_reduce_scatter_is_waited_for_where_it_is_issued(overlap: Overlap, most: int) -> None:
     def work(model: Model) -> int:
         model.start_step()
-        model.run_pass(0, 1, 2, 3, last=True)
+        model.run_pass(0, 1, 2, 3)
         flying = model.comm.now[Axis.Z, Lane.MAIN]
         model.finish()
         return flying
@@ -153,7 +154,7 @@ def test_what_is_in_flight_follows_the_flags_that_the_step_has() -> None:
         for overlap in [Overlap(), *flags]:
             model.schedule.switch(overlap)
             model.start_step()
-            summing = model.run_pass(0, 1, 2, 3, last=True)[-1]
+            summing = model.run_pass(0, 1, 2, 3)[-1]
             found.append((model.comm.now[Axis.Z, Lane.MAIN], summing))
             model.finish()
         return found[1:]
@@ -166,7 +167,7 @@ def test_neighbours_are_summed_in_one_bucket_until_it_is_full() -> None:
         found = []
         for order in ((3, 2, 1, 0), (3, 2, 1, 0), (0, 1, 2, 3), (0, 2, 1, 3)):
             model.start_step()
-            found.append(model.run_pass(*order, last=True))
+            found.append(model.run_pass(*order))
             model.finish()
         return found
 
@@ -182,7 +183,7 @@ def test_without_early_sums_over_data_all_is_one_piece(grid: Grid, overlap: Over
     def work(model: Model) -> list[int]:
         sizes: list[int] = []
         model.start_step()
-        model.run_pass(0, 1, 2, 3, last=True)
+        model.run_pass(0, 1, 2, 3)
         model.schedule.finish_step(lambda start, stop: sizes.append(stop - start))
         return sizes
 
@@ -191,9 +192,9 @@ def test_without_early_sums_over_data_all_is_one_piece(grid: Grid, overlap: Over
 
 def test_micro_batches_are_summed_in_the_master_dtype_and_nothing_rounds_them_but_a_sum_over_data() -> None:
     def work(model: Model) -> float:
-        model.start_step()
+        model.start_step(2)
         model.run_pass(0)
-        model.run_pass(last=True)
+        model.run_pass()
         model.give(0, 256)
         model.schedule.finish_step()
         return model.schedule.flat_gradients[0].item()
@@ -219,7 +220,7 @@ def test_a_first_contribution_is_written_and_summed_where_it_stays_if_the_dtypes
         comm.told = []
         model = Model(comm, Overlap(), precision)
         model.start_step()
-        model.run_pass(0, 0, 1, last=True)
+        model.run_pass(0, 0, 1)
         model.finish()
         return comm.told
 
@@ -237,9 +238,9 @@ def test_parameters_are_handed_out_once_in_pieces_whose_gradients_are_final(repl
         model = Model(comm, EAGER, FP64, replicated=replicated)
         sizes: list[int] = []
         for _ in range(2):
-            model.start_step()
-            for last in (False, True):
-                model.run_pass(0, 1, 2, 3, last=last)
+            model.start_step(2)
+            for _ in range(2):
+                model.run_pass(0, 1, 2, 3)
                 for parameter in model.replicated:
                     parameter.grad += 2  # type: ignore[operator]
             model.give(1, 5)  # late
@@ -265,14 +266,14 @@ def test_an_aborted_step_leaves_nothing_to_the_next(where: str) -> None:
     def work(model: Model) -> None:
         for _ in range(2):
             model.start_step()
-            model.run_pass(0, 1, 2, 3, last=True)
+            model.run_pass(0, 1, 2, 3)
             model.finish()
         for used in ((0,), (0, 1), (0, 1, 2, 3), (2, 0, 0)):
             model.start_step()
-            model.run_pass(*used, last=True)
+            model.run_pass(*used)
             model.give(0, 9)
             model.start_step()
-            model.run_pass(1, 3, last=True)
+            model.run_pass(1, 3)
             model.finish()
 
     bucket_bytes = 1 if where == "in-flight" else 1e6

@@ -17,7 +17,8 @@ from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL, Overlap
-from engine.overlap.prefetch import Pass, Prefetch
+from engine.overlap.prefetch import Mode, Prefetch
+from engine.overlap.tasks import Task
 from engine.parallel.serial_state import full_gradients, full_state_dict
 from engine.training.config import OptimConfig, TrainConfig
 from engine.training.plan import Plan
@@ -90,18 +91,18 @@ def test_memory_is_told_of_each_overlap_by_itself() -> None:
     assert run_ranks(Grid(z=2), told)[0] == expected
 
 
-class Passes:
-    """How the passes of each rank have gathered, in order."""
+class Modes:
+    """How the tasks of each rank have gathered, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.of: dict[int, list[Pass]] = {}
-        begin = Prefetch.start_pass
+        self.of: dict[int, list[Mode]] = {}
+        begin = Prefetch.start_task
 
-        def start_pass(prefetch: Prefetch, *, last: bool) -> None:
-            begin(prefetch, last=last)
-            self.of.setdefault(prefetch._comm.rank, []).append(prefetch._pass)
+        def start_task(prefetch: Prefetch, task: Task) -> None:
+            begin(prefetch, task)
+            self.of.setdefault(prefetch._comm.rank, []).append(prefetch._mode)
 
-        monkeypatch.setattr(Prefetch, "start_pass", start_pass)
+        monkeypatch.setattr(Prefetch, "start_task", start_task)
 
 
 def trainer(comm: Comm, overlap: Overlap) -> Trainer:
@@ -122,7 +123,7 @@ def trainer(comm: Comm, overlap: Overlap) -> Trainer:
 def test_a_cache_that_is_sized_after_the_first_step_is_no_reason_to_learn_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    passes = Passes(monkeypatch)
+    modes = Modes(monkeypatch)
 
     def train(comm: Comm) -> list[int]:
         training, gathered = trainer(comm, replace(ALL, cache_bytes=1e9)), []
@@ -137,12 +138,12 @@ def test_a_cache_that_is_sized_after_the_first_step_is_no_reason_to_learn_again(
     first, *counted = run_ranks(Grid(z=2), train, record=True)[0]
     assert first == micro_batches * (2 * of_the_layers + others)
     assert counted == [micro_batches * (of_the_layers + others)] * 2, "each layer once, as all are kept"
-    assert passes.of == {rank: [Pass.LEARNING] + [Pass.FOLLOWING] * 5 for rank in (0, 1)}
+    assert modes.of == {rank: [Mode.LEARNING] * 2 + [Mode.FOLLOWING] * 10 for rank in (0, 1)}
 
 
 @pytest.mark.parametrize("first", ["none", "oag,cache=1"])
 def test_switching_flags_and_cache_is_no_reason_to_learn_again(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    passes = Passes(monkeypatch)
+    modes = Modes(monkeypatch)
     others = ["cache=auto", "oag", "none", "oag,cache=2", "ors,oag,cache=auto"]
 
     def train(comm: Comm) -> list[int]:
@@ -155,9 +156,9 @@ def test_switching_flags_and_cache_is_no_reason_to_learn_again(first: str, monke
         return kept
 
     assert run_ranks(Grid(z=2), train, record=True)[0][1:] == [3, 0, 0, 2, 3]
-    for of_rank in passes.of.values():
-        assert of_rank.count(Pass.LEARNING) == 1
-        assert of_rank[0] is Pass.LEARNING
-        of_step = [of_rank[2 * step : 2 * step + 2] for step in range(1, 6)]
-        synchronous, following = [Pass.SYNCHRONOUS] * 2, [Pass.FOLLOWING] * 2
+    for of_rank in modes.of.values():
+        assert of_rank.count(Mode.LEARNING) == 2
+        assert of_rank[:2] == [Mode.LEARNING] * 2
+        of_step = [of_rank[4 * step : 4 * step + 4] for step in range(1, 6)]
+        synchronous, following = [Mode.SYNCHRONOUS] * 4, [Mode.FOLLOWING] * 4
         assert of_step == [synchronous, following, synchronous, following, following]

@@ -1,6 +1,6 @@
 """A few training steps of a small network, serially or on a grid, and the comparison of the two."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ from engine.models.architecture import Architecture
 from engine.models.serial import SerialModel
 from engine.overlap.flags import ALL, Overlap
 from engine.overlap.schedule import OnSummed
+from engine.overlap.tasks import ONE_BY_ONE, Direction, StepSchedule, Task
 from engine.parallel.initial import initialise_serial
 from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize
@@ -23,6 +24,19 @@ from engine.parallel.serial_state import full_gradients, full_state_dict
 from engine.precision import Precision
 
 SEED = 7
+
+
+class Written:
+    """An order that is written down: F0 F1 B0 B1."""
+
+    def __init__(self, order: str) -> None:
+        names = {direction.value[0].upper(): direction for direction in Direction}
+        self._tasks = [Task(names[task[0]], int(task[1:])) for task in order.split()]
+        self.passes = 1 + max(task.number for task in self._tasks)
+
+    def tasks(self, passes: int) -> Sequence[Task]:
+        assert passes == self.passes
+        return self._tasks
 
 
 @dataclass(frozen=True)
@@ -42,6 +56,7 @@ class Case:
     overlap: Overlap = ALL
     batches: int = 1000
     kernels: tuple[tuple[str, Kernels], ...] = ()
+    order: StepSchedule = ONE_BY_ONE
 
 
 @dataclass
@@ -110,13 +125,18 @@ def step_parallel(case: Case, model: ParallelModel, step: int, on_summed: OnSumm
     share = case.sequences // grid.batch_split
     first = grid.position(comm.coords, SPLITTING_ROWS) * share
     batch = batch_of_step(case, step)
-    model.start_step(case.micro_batches)
+    parts = torch.arange(first, first + share).chunk(case.micro_batches)
     total = torch.zeros((), dtype=torch.float64)
-    for rows in torch.arange(first, first + share).chunk(case.micro_batches):
-        part = {name: tensor[rows] for name, tensor in batch.items()}
-        loss = model.loss(part, BatchRows(SEED, step, rows), divisor=divisor_of(case, batch))
-        loss.backward()
-        total += loss.detach()
+    losses: dict[int, Tensor] = {}
+    for direction, number in model.start_step(case.micro_batches, case.order):
+        if direction is Direction.FORWARD:
+            rows = parts[number]
+            part = {name: tensor[rows] for name, tensor in batch.items()}
+            losses[number] = model.loss(part, BatchRows(SEED, step, rows), divisor=divisor_of(case, batch))
+        else:
+            loss = losses.pop(number)
+            loss.backward()
+            total += loss.detach()
     model.finish_step(on_summed)
     return model.sum_over_batch(total).item()
 

@@ -1,0 +1,158 @@
+"""Passes in any order: several may be under way at once, and each has its own weights, masks and contributions."""
+
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from training import Case, Outcome, Written, grid_id, start, step_parallel, train_parallel, worst_error
+from virtual_ranks import LazyComm, run_ranks
+
+from engine.comm.funnel import Comm, Handle, Lane
+from engine.grid import Grid
+from engine.models.gpt.config import GPTConfig
+from engine.overlap.flags import Overlap
+from engine.overlap.tasks import ONE_BY_ONE, Task
+from engine.overlap.weight import ShardedWeight
+
+SHAPE = GPTConfig("tiny", layers=2, hidden=16, heads=4, vocabulary=32, sequence=4, tied=True, dropout=0.2)
+ORDERS = {order: Written(order) for order in ("F0 F1 B0 B1", "F0 F1 B1 B0", "F0 F1 B0 F2 B1 B2")}
+PLAIN = Overlap()
+EAGER = Overlap(oar=True, ors=True, oag=True, cache=1, data=True, prefetch_depth=3, reduce_window=2, bucket_bytes=1e3)
+RECOMPUTED = {
+    Grid(): PLAIN,
+    Grid(z=2): EAGER,
+    Grid(x=2, y=2): replace(PLAIN, oar=True),
+    Grid(z=2, data=2): EAGER,
+    Grid(2, 1, 2, 1): EAGER,
+}
+KEPT = {Grid(z=2): PLAIN, Grid(data=2): replace(PLAIN, data=True), Grid(z=2, data=2): replace(EAGER, cache=0)}
+ALONE = [replace(PLAIN, ors=True), replace(PLAIN, oag=True, prefetch_depth=3), replace(PLAIN, cache=1)]
+
+
+def case_of(order: str, overlap: Overlap, *, checkpoint: bool) -> Case:
+    passes = ORDERS[order].passes
+    return Case(
+        SHAPE, order=ORDERS[order], micro_batches=passes, sequences=4 * passes, overlap=overlap, checkpoint=checkpoint
+    )
+
+
+@cache
+def trained(case: Case, grid: Grid) -> Outcome:
+    return run_ranks(grid, lambda comm: train_parallel(case, comm))[0]
+
+
+def identical(ours: Outcome, others: Outcome) -> bool:
+    return ours.losses == others.losses and all(
+        torch.equal(ours.gradients[name], others.gradients[name])
+        and torch.equal(ours.parameters[name], others.parameters[name])
+        for name in others.parameters
+    )
+
+
+def check(order: str, grid: Grid, overlap: Overlap, *, checkpoint: bool) -> None:
+    case = case_of(order, overlap, checkpoint=checkpoint)
+    ours, others = trained(case, grid), trained(replace(case, order=ONE_BY_ONE), grid)
+    backwards = [task for task in order.split() if task.startswith("B")]
+    if backwards == sorted(backwards):
+        assert identical(ours, others), "gradients are added in the same order"
+    assert worst_error(ours, others) < 1e-12
+
+
+@pytest.mark.parametrize("grid", RECOMPUTED, ids=grid_id)
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_order_of_recomputed_passes_trains_like_one_after_the_other(order: str, grid: Grid) -> None:
+    check(order, grid, RECOMPUTED[grid], checkpoint=True)
+
+
+@pytest.mark.parametrize("grid", KEPT, ids=grid_id)
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_order_of_passes_trains_like_one_after_the_other(order: str, grid: Grid) -> None:
+    check(order, grid, KEPT[grid], checkpoint=False)
+
+
+@pytest.mark.parametrize("overlap", ALONE, ids=str)
+def test_with_each_flag_alone_passes_may_be_under_way_together(overlap: Overlap) -> None:
+    check("F0 F1 B0 F2 B1 B2", Grid(z=2), overlap, checkpoint=True)
+
+
+class Gathers(LazyComm):
+    """Counts gathers: those ahead of their use, and those that are waited for where they are issued."""
+
+    def count(self) -> "Gathers":
+        self.counted: Counter[str] = Counter()
+        return self
+
+    def issue(self, kind, axis, *others, lane=Lane.MAIN, at_once=False, **rest) -> Handle:  # type: ignore[no-untyped-def]
+        if lane is Lane.GATHER:
+            self.counted["late" if at_once else "ahead"] += 1
+        return super().issue(kind, axis, *others, lane=lane, at_once=at_once, **rest)
+
+
+@pytest.mark.parametrize("checkpoint", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_once_the_layers_are_known_every_gather_is_ahead_of_its_use(order: str, checkpoint: bool) -> None:
+    case = case_of(order, EAGER, checkpoint=checkpoint)
+
+    def gathers(comm: Comm) -> Counter[str]:
+        assert isinstance(comm, Gathers)
+        comm.count()
+        model = start(case, comm)
+        step_parallel(case, model, 0)
+        comm.count()
+        step_parallel(case, model, 1)
+        return comm.counted
+
+    weights_of_block, of_a_tied_table, cached = 4, 2, 1
+    blocks = case.config.layers + (case.config.layers - cached) * checkpoint
+    for counted in run_ranks(Grid(z=2), gathers, of=Gathers):
+        assert counted == {"ahead": case.micro_batches * (blocks * weights_of_block + of_a_tied_table)}
+
+
+@pytest.mark.parametrize("checkpoint", [False, True], ids=["kept", "recomputed"])
+def test_a_passs_gathered_weights_are_released_with_its_backward(checkpoint: bool) -> None:
+    case = case_of("F0 F1 B1 B0", EAGER, checkpoint=checkpoint)
+
+    def alive(comm: Comm) -> list[int]:
+        """After each task of a step that knows its layers, how many gathered weights are still there."""
+        model, gathered, found = start(case, comm), [], []
+        step_parallel(case, model, 0)
+        gather, start_task = model.schedule.gather, model.schedule.start_task
+
+        def note_gather(weight: ShardedWeight) -> torch.Tensor:
+            tile = gather(weight)
+            gathered.append(StorageWeakRef(tile.untyped_storage()))
+            return tile
+
+        def note_task(task: Task) -> None:
+            found.append(sum(not storage.expired() for storage in gathered))
+            start_task(task)
+
+        model.schedule.gather, model.schedule.start_task = note_gather, note_task  # type: ignore[method-assign]
+        step_parallel(case, model, 1)
+        return [*found[1:], sum(not storage.expired() for storage in gathered)]
+
+    head, block = 1, 4
+    of_pass = head + block * (1 if checkpoint else case.config.layers)
+    assert run_ranks(Grid(z=2), alive)[0] == [of_pass, 2 * of_pass, of_pass, 0]
+
+
+@pytest.mark.parametrize("checkpoint", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("grid", [Grid(z=2), Grid(z=2, data=2)], ids=grid_id)
+def test_an_order_that_no_step_expects_is_slower_and_not_wrong(grid: Grid, checkpoint: bool) -> None:
+    case = case_of("F0 F1 B1 B0", EAGER, checkpoint=checkpoint)
+
+    def gradients(comm: Comm, *, expected: bool) -> list[torch.Tensor]:
+        model, found = start(case, comm), []
+        if not expected:
+            announce = model.start_step
+            model.start_step = lambda count, order: (announce(count), order.tasks(count))[1]  # type: ignore[method-assign]
+        for step in range(3):
+            step_parallel(case, model, step)
+            found.append(model.flat_gradients.clone())
+        return found
+
+    ours, others = (run_ranks(grid, lambda comm, e=e: gradients(comm, expected=e))[0] for e in (False, True))
+    assert all(torch.equal(one, other) for one, other in zip(ours, others, strict=True))
