@@ -26,6 +26,7 @@ from engine.measure.recording import Recording
 from engine.models.adapters.files import export, weights_of
 from engine.models.flops import hardware_flops
 from engine.overlap.flags import AUTO, Overlap
+from engine.overlap.tasks import ONE_BY_ONE, Direction, StepSchedule
 from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize
 from engine.precision import Precision
@@ -73,12 +74,20 @@ class Measurements:
 
 
 class Trainer:
-    """A model on its grid with its data and optimizer; step() is one iteration. kernels: of layers, by their names."""
+    """A model on its grid with its data and optimizer; step() is one iteration.
+
+    kernels: how layers multiply, by their names. order: in which a step's forwards and backwards are carried out.
+    """
 
     def __init__(
-        self, plan: Plan, comm: Comm, recorder: Recorder, kernels: Mapping[str, Kernels] = MappingProxyType({})
+        self,
+        plan: Plan,
+        comm: Comm,
+        recorder: Recorder,
+        kernels: Mapping[str, Kernels] = MappingProxyType({}),
+        order: StepSchedule = ONE_BY_ONE,
     ) -> None:
-        self.plan, self.comm, self.recorder = plan, comm, recorder
+        self.plan, self.comm, self.recorder, self.order = plan, comm, recorder, order
         config = plan.config
         fresh = plan.pretrained if plan.saved is None else None
         with weights_of(fresh) if fresh is not None else nullcontext() as values:
@@ -135,14 +144,18 @@ class Trainer:
         config, model, recorder = self.plan.config, self.model, self.recorder
         micro_batches = self._next_batch()
         divisor = self._valid(micro_batches)
-        model.start_step(len(micro_batches))
+        tasks = model.start_step(len(micro_batches), self.order)
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.comm.device)
-        for rows, batch in micro_batches:
-            recorder.mark("forward")
-            loss = model.loss(batch, rows, divisor=divisor)
-            recorder.mark("backward")
-            loss.backward()
-            loss_sum += loss.detach()
+        losses: dict[int, Tensor] = {}
+        for direction, number in tasks:
+            recorder.mark(direction.value)
+            if direction is Direction.FORWARD:
+                rows, batch = micro_batches[number]
+                losses[number] = model.loss(batch, rows, divisor=divisor)
+            else:
+                loss = losses.pop(number)
+                loss.backward()
+                loss_sum += loss.detach()
         self.optimizer.start_step(self.done)
         recorder.mark("reduce")
         if config.optim.clip:  # by the norm of all gradients, so nothing can be stepped before they are all there

@@ -6,6 +6,7 @@ from functools import cache
 
 import pytest
 import torch
+from test_switching import trainer
 from torch.multiprocessing.reductions import StorageWeakRef
 from training import Case, Outcome, Written, grid_id, start, step_parallel, train_parallel, worst_error
 from virtual_ranks import LazyComm, run_ranks
@@ -14,7 +15,7 @@ from engine.comm.funnel import Comm, Handle, Lane
 from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import Overlap
-from engine.overlap.tasks import ONE_BY_ONE, Task
+from engine.overlap.tasks import ONE_BY_ONE, StepSchedule, Task
 from engine.overlap.weight import ShardedWeight
 
 SHAPE = GPTConfig("tiny", layers=2, hidden=16, heads=4, vocabulary=32, sequence=4, tied=True, dropout=0.2)
@@ -156,3 +157,20 @@ def test_an_order_that_no_step_expects_is_slower_and_not_wrong(grid: Grid, check
 
     ours, others = (run_ranks(grid, lambda comm, e=e: gradients(comm, expected=e))[0] for e in (False, True))
     assert all(torch.equal(one, other) for one, other in zip(ours, others, strict=True))
+
+
+def test_a_trainer_carries_out_the_order_that_it_is_given() -> None:
+    def train(comm: Comm, order: StepSchedule) -> tuple[list[tuple[float, float]], list[str]]:
+        training, phases = trainer(comm, EAGER), []
+        training.order = order
+        mark = training.recorder.mark
+        training.recorder.mark = lambda phase: (phases.append(phase), mark(phase))[1]  # type: ignore[method-assign]
+        return [training.step()[:2] for _ in range(3)], phases
+
+    (ours, phases), (others, _) = (
+        run_ranks(Grid(z=2), lambda comm, o=order: train(comm, o), record=True)[0]
+        for order in (ORDERS["F0 F1 B0 B1"], ONE_BY_ONE)
+    )
+    assert ours == others
+    as_a_step_starts = ["forward"]
+    assert phases == [*as_a_step_starts, *["forward"] * 2, *["backward"] * 2, "reduce", "optimizer"] * 3
