@@ -15,6 +15,7 @@ from engine.grid import Grid
 from engine.measure.memory import peak_bytes
 from engine.measure.sample import sample
 from engine.models.architecture import Architecture
+from engine.optimizer_state import ADAMW
 from engine.parallel.initial import initial
 from engine.placement import Placement
 
@@ -85,7 +86,7 @@ def plan_checkpoint(model: Architecture, grid: Grid) -> CheckpointPlan:
     entries = [
         Entry(stored_as, placement, torch.float32)
         for name, placement in model.placements().items()
-        for stored_as in stored_names(name)
+        for stored_as in stored_names(name, ADAMW.names)
     ]
     before, start = peak_bytes(CPU)[1], time.perf_counter()
     Contents(entries, grid).of(grid.size // 2)

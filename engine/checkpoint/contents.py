@@ -31,7 +31,6 @@ from torch.distributed.checkpoint.storage import WriteResult
 from engine.grid import Axis, Coords, Grid
 from engine.placement import Placement, Rectangle
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
 AXES = tuple(reversed(Axis))
 """They stand in the order of the ranks: the outermost first."""
 
@@ -50,9 +49,9 @@ class Entry:
         return prod(self.placement.shape) * self.dtype.itemsize
 
 
-def stored_names(parameter: str) -> list[str]:
-    """Name a parameter and its moments, by names that hold its serial one."""
-    return [f"model/{parameter}", *(f"optimizer/{parameter}/{moment}" for moment in MOMENTS)]
+def stored_names(parameter: str, kept: Iterable[str]) -> list[str]:
+    """Name a parameter, and what an optimizer keeps of it under these names, by names that hold its serial one."""
+    return [f"model/{parameter}", *(f"optimizer/{parameter}/{name}" for name in kept)]
 
 
 def chunks_of(rectangles: Iterable[Rectangle]) -> list[ChunkStorageMetadata]:

@@ -1,4 +1,4 @@
-"""Save and resume a training run: weights, optimizer moments, step. A checkpoint doesn't depend on the grid.
+"""Save and resume a training run: weights, the optimizer's state, step. A checkpoint doesn't depend on the grid.
 
 Each entry is a serial tensor, written as the rectangles that the ranks hold; files and table of contents are those of
 torch.distributed.checkpoint, so its readers read them too. Its planning, which gathers what every rank holds on one, is
@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, WriteItem
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from engine.checkpoint.contents import MOMENTS, Contents, Entry, chunks_of, file_prefix, stored_names
+from engine.checkpoint.contents import Contents, Entry, chunks_of, file_prefix, stored_names
 from engine.checkpoint.manifest import Manifest, Saved, write_manifest
 from engine.comm.agreement import together
 from engine.errors import RunError
@@ -35,7 +35,7 @@ from engine.parallel.model import ParallelModel
 from engine.placement import Placement, Rectangle
 
 State = Mapping[nn.Parameter, Mapping[str, Tensor]]
-"""An optimizer's state holds of each parameter its moments by their names."""
+"""A state holds what an optimizer keeps of each parameter, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +128,13 @@ class _Reader(dcp.FileSystemReader):
 
 
 def _held(model: ParallelModel, state: State) -> dict[str, _Held]:
-    """Give every parameter and its moments."""
+    """Give every parameter, and what the optimizer keeps of it."""
     found: dict[str, _Held] = {}
     for name, parameter in model.local_parameters().items():
         placement = model.placements[name]
         rectangles = placement.rectangles(model.comm.grid, model.comm.coords)
-        tensors = parameter, *(state[parameter][moment] for moment in MOMENTS)
-        for stored_as, local in zip(stored_names(name), tensors, strict=True):
+        kept = state[parameter]
+        for stored_as, local in zip(stored_names(name, kept), (parameter, *kept.values()), strict=True):
             found[stored_as] = _Held(placement, local, rectangles)
     return found
 
@@ -203,12 +203,14 @@ def _num_bytes(file: Path) -> int:
 
 
 def load(saved: Saved, model: ParallelModel, state: State) -> None:
-    """Read weights and moments into this rank's part of the model and of its state, on whatever grid. All ranks
+    """Read weights and optimizer state into this rank's part of the model and of its state, on whatever grid. All ranks
     together. Raises RunError on all of them if one could not read its part.
     """
     with together(model.comm, f"The checkpoint {saved.folder} could not be read"):
         reader, planner = _Reader(saved.folder), _LoadPlanner()
-        table = reader.read_metadata()
-        planner.set_up_planner(dict(_held(model, state)), table)
+        table, held = reader.read_metadata(), _held(model, state)
+        if missing := sorted(held.keys() - table.state_dict_metadata.keys()):
+            raise RunError(f"it has no {missing[0]}: resume with the optimizer that the checkpoint was saved with.")
+        planner.set_up_planner(dict(held), table)
         reader.set_up_storage_reader(table, is_coordinator=False)
         reader.read_data(planner.create_local_plan(), planner).wait()

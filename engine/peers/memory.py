@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 from engine.batch import Batch
 from engine.grid import INNER, Grid
+from engine.optimizer_state import ADAMW
 from engine.peers import environments
 from engine.peers.comparison import Case, Comparison
 from engine.peers.layout import Layout
@@ -31,7 +32,7 @@ USABLE = 1 - RESERVE
 """Of a device's memory, what a plan may count on: the rest is the formulas' error, fragments and libraries."""
 UNFIT = "does not fit"
 """In the sentence of each contest that isn't held for want of memory."""
-MOMENTS = 2
+MOMENTS = len(ADAMW.names)
 DISTRIBUTED_OPTIMIZER = ("megatron-core", "OptimizerConfig")
 """Where known/ says on which devices its data ranks divide the optimizer's states."""
 FUSED_ATTENTION = {

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from engine.batch import Batch
 from engine.grid import REPLICATING, SHARDING, SPLITTING_ROWS, Axis, Grid
 from engine.models.architecture import Architecture
+from engine.optimizer_state import ADAMW, OptimizerState
 from engine.overlap.flags import Overlap
 from engine.planning.activations import Activations, Block
 from engine.planning.gradients import Gradients
@@ -40,8 +41,6 @@ SHARE = round(1 - sum(SPARE.values()), 2)
 """What it may count on."""
 BYTES = {"bf16": 2, "fp32": 4, "fp64": 8}
 NO_OVERLAP = Overlap()
-STATES = 4
-"""Of each parameter in the master dtype: itself, its gradient, two moments of Adam."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,7 @@ class Workload:
     checkpoint_activations: bool = False
     overlap: Overlap = NO_OVERLAP
     device: str = "cuda"
+    optimizer: OptimizerState = ADAMW
 
     def micro_batches(self, grid: Grid) -> float:
         """Of a rank, in a step."""
@@ -85,7 +85,7 @@ class Workload:
 class Needs:
     """Bytes of one rank, by what they are for. All but the state are those of the moment at which the sum is largest.
 
-    state: weights, gradients and moments. activations: what the forward keeps for the backward, a block's recomputed
+    state: weights, gradients and optimizer. activations: what the forward keeps for the backward, a block's recomputed
     ones included, and gradients of activations. weights: copies in the compute dtype, gathered for use or ahead of it.
     cache: gathered ones of cache=N. logits: with what the loss makes of some rows at a time. gradients: contributions
     of weights, and copies of their sums, on their way.
@@ -126,7 +126,9 @@ class Footprint:
         gradients = Gradients(weights, grid, work.overlap, scattered, summed, work.master, work.device == "cpu")
         moments = _Moments(self._block, model.layers, *dtypes, activations, weights, gradients)
         held, gathered, *others = max(moments.of_step(work.micro_batches(grid)), key=sum)
-        return Needs(STATES * work.master * weights.stored, held, weights.casts + gathered, *others)
+        parameters = work.master * weights.stored
+        state = 2 * parameters + work.optimizer.device_bytes(parameters)  # with their gradients
+        return Needs(state, held, weights.casts + gathered, *others)
 
 
 Held = tuple[float, float, float, float, float]

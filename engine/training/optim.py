@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from engine.grid import HOLDING
 from engine.layers.compiled import Compiled
+from engine.optimizer_state import ADAMW
 from engine.parallel.model import ParallelModel
 from engine.training.config import OptimConfig
 
@@ -33,12 +34,13 @@ def learning_rate(config: OptimConfig, step: int) -> float:
 
 
 class AdamW:
-    """AdamW over the tensors in which a rank's parameters lie, any part of which can be stepped alone.
+    """AdamW, the Optimizer of a training.
 
-    Whether a parameter is a matrix, which decays, is read from its serial shape. state: of each parameter its moments,
-    under the names that torch.optim.AdamW gives them. That class itself would load torch's compiler, a third of the
-    processor time in which a rank starts.
+    Whether a parameter is a matrix, which decays, is read from its serial shape. torch.optim.AdamW itself would load
+    torch's compiler, a third of the processor time in which a rank starts.
     """
+
+    keeps = ADAMW
 
     def __init__(self, model: ParallelModel, config: OptimConfig) -> None:
         flat = model.schedule.flat
@@ -49,15 +51,14 @@ class AdamW:
         self._unscaled = torch.ones((), dtype=flat.masters.dtype, device=flat.masters.device)
         self.state: Mapping[nn.Parameter, Mapping[str, Tensor]] = {
             parameter: {
-                name: flat.view(moment, parameter)
-                for name, moment in zip(("exp_avg", "exp_avg_sq"), self._moments, strict=True)
+                name: flat.view(moment, parameter) for name, moment in zip(self.keeps.names, self._moments, strict=True)
             }
             for parameter in flat.places
         }
         self.start_step(0)
 
     def start_step(self, done: int) -> None:
-        """After so many steps, before the next one's first part."""
+        """Compute the factors of the next step, so many steps being done."""
         config, masters = self._config, self._model.schedule.flat.masters
         self.learning_rate = learning_rate(config, done)
         self._rules = [
@@ -73,7 +74,7 @@ class AdamW:
     def step(self, start: int = 0, stop: int | None = None, *, scale: Tensor | None = None) -> None:
         """Step these elements, by default all, without a look at any other.
 
-        scale: their gradients are taken times that. What .grad holds afterwards is not told: some kernels scale it.
+        scale: their gradients are taken times that. Some kernels scale .grad too, so it isn't used afterwards.
         """
         scale = self._unscaled if scale is None else scale
         schedule, (first, second) = self._model.schedule, self._moments

@@ -35,6 +35,7 @@ from engine.progress import RENEWED
 from engine.result.energy import Energy
 from engine.result.schema import Iteration
 from engine.training.optim import AdamW, clip_scale, gradient_norm
+from engine.training.optimizer import MakeOptimizer, Optimizer
 from engine.training.plan import Plan
 
 log = logging.getLogger(__name__)
@@ -86,6 +87,7 @@ class Trainer:
         recorder: Recorder,
         kernels: Mapping[str, Kernels] = MappingProxyType({}),
         order: StepSchedule = ONE_BY_ONE,
+        optimizer: MakeOptimizer = AdamW,
     ) -> None:
         self.plan, self.comm, self.recorder, self.order = plan, comm, recorder, order
         config = plan.config
@@ -102,7 +104,7 @@ class Trainer:
                 kernels=kernels,
                 values=values,
             )
-        self.optimizer = AdamW(self.model, config.optim)
+        self.optimizer: Optimizer = optimizer(self.model, config.optim)
         self._auto_blocks: int | None = None
         """What cache="auto" comes out as, once a step has shown how much memory training takes."""
         self._unsized = self.model.can_cache and any(overlap.cache == AUTO for overlap in plan.overlaps)

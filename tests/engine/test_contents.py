@@ -14,6 +14,7 @@ from training import grid_id
 from engine.checkpoint.contents import Contents, Entry, chunks_of, saved_bytes, stored_names
 from engine.grid import Grid
 from engine.models.choice import ModelChoice
+from engine.optimizer_state import ADAMW
 
 TIED = ModelChoice(layers=2, hidden=48, heads=24, vocab=96, seq=8, tied=True)
 LLAMA = ModelChoice(architecture="llama", layers=2, hidden=48, heads=12, kv_heads=6, ffn=48, vocab=96, seq=8)
@@ -22,7 +23,8 @@ LARGE = Grid(8, 4, 16, 64)
 
 def _entries(model: ModelChoice) -> list[Entry]:
     placements = model.resolve().placements()
-    return [Entry(stored, p, torch.float32) for name, p in placements.items() for stored in stored_names(name)]
+    kept = ADAMW.names
+    return [Entry(stored, p, torch.float32) for name, p in placements.items() for stored in stored_names(name, kept)]
 
 
 def _table(contents: Contents, folder: Path) -> tuple[Metadata, dict[str, int]]:

@@ -1,0 +1,32 @@
+"""What training asks of an optimizer. Who adds one implements this, and the trainer, checkpoints and plans take it."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from engine.optimizer_state import OptimizerState
+from engine.parallel.model import ParallelModel
+from engine.training.config import OptimConfig
+
+
+class Optimizer(Protocol):
+    """An optimizer of the flat tensor in which a rank's parameters lie, any part of which can be stepped alone."""
+
+    keeps: OptimizerState
+    """What it keeps of each parameter and where, which plans count."""
+    state: Mapping[nn.Parameter, Mapping[str, Tensor]]
+    """The tensors themselves by parameter and name, each in the parameter's shape; checkpoints write and fill them."""
+    learning_rate: float
+    """The rate of the step that was started last."""
+
+    def start_step(self, done: int) -> None:
+        """Prepare the next step, so many steps being done."""
+        ...
+
+    def step(self, start: int = 0, stop: int | None = None, *, scale: Tensor | None = None) -> None:
+        """Step the elements [start, stop), by default all, with their gradients times scale."""
+        ...
+
+
+MakeOptimizer = Callable[[ParallelModel, OptimConfig], Optimizer]
