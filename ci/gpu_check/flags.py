@@ -9,12 +9,12 @@ from engine.grid import Grid
 from engine.measure.recorder import Recorder
 from engine.overlap.flags import ALL, Overlap
 from engine.peers.comparison import Case
-from engine.peers.ours import plan
+from engine.peers.ours import trainer
 from engine.result.gpu_check import Finding
-from engine.training.ablation import AblationPlan, Turns
-from engine.training.config import OptimConfig
-from engine.training.trainer import Measurements, Trainer
+from engine.training.ablation import Turns
+from engine.training.trainer import Measurements
 from engine.training.turns import take_turns
+from engine.training_record import OptimConfig
 from gpu_check.findings import reported
 from gpu_check.sizes import ONE_RANK
 
@@ -29,14 +29,10 @@ def cost(device: torch.device) -> Finding:
         optim=OptimConfig(clip=0.0),
     )  # fmt: skip
     comm = Comm(Grid(), device=device, recorder=Recorder.on(device, breakdown=False, alone=True))
-    training = plan(case, comm)
-    ablation = AblationPlan(
-        training.config, training.model, comm.grid, training.dataset,
-        turns=TURNS[device.type], variants=(Overlap(), ALL),
-    )  # fmt: skip
-    assert comm.recorder is not None
-    trainer = Trainer(ablation, comm, comm.recorder)
-    none, full = take_turns(trainer, ablation, Measurements(), began=time.monotonic())
+    variants = (Overlap(), ALL)
+    none, full = take_turns(
+        trainer(case, comm, overlaps=variants), variants, TURNS[device.type], Measurements(), began=time.monotonic()
+    )
     assert full.over_none is not None
     ratio = full.over_none
     sentence = f"{ratio}, {none.time_per_iteration_s * 1e3:.2f} ms a step of {chosen.words} without"

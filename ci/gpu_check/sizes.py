@@ -5,6 +5,7 @@ rehearsal trains tiny ones. No torch.
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+from engine import training_record as record
 from engine.batch import Batch
 from engine.grid import Grid
 from engine.models.choice import ModelChoice
@@ -12,8 +13,8 @@ from engine.overlap.flags import ALL
 from engine.peers.comparison import Case
 from engine.peers.memory import Room, both
 from engine.peers.registry import COMPARISONS
-from engine.planning.memory import BYTES, Footprint, Needs, Workload
-from engine.training.config import PrecisionName
+from engine.planning.memory import Footprint, Needs
+from engine.training_record import BYTES, PrecisionName
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,8 @@ class Training:
     @property
     def needs(self) -> Needs:
         """The bytes that a step takes by the plan."""
-        model = self.choice.resolve()
-        return Footprint(model, Workload(Batch(self.sequences, self.micro), self.precision, overlap=ALL)).on(Grid())
+        batch = Batch(self.sequences, self.micro)
+        return Footprint(record.Training(self.choice.resolve(), batch, self.precision, overlap=ALL)).on(Grid())
 
     @property
     def wider_sums(self) -> float:

@@ -16,7 +16,7 @@ from engine.peers.ours import Ours
 from engine.peers.peer import StepMetrics
 from engine.result.gpu_check import Finding
 from engine.result.metrics import relative_difference
-from engine.training.config import OptimConfig
+from engine.training_record import OptimConfig
 from gpu_check import rounding
 from gpu_check.findings import passes_if
 from gpu_check.pair import Pair

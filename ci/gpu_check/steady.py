@@ -108,7 +108,7 @@ def _resumed(device: torch.device) -> Finding:
     with tempfile.TemporaryDirectory() as folder:
         path = training.save(Path(folder))
         first = [training.step()[:2] for _ in range(2)]
-        saved = Saved(path, read_manifest(path, training.plan.model))
+        saved = Saved(path, read_manifest(path, MODELS[0]))
         training.done = saved.manifest.step
         store.load(saved, training.model, training.optimizer.state)
         again = [training.step()[:2] for _ in range(2)]

@@ -30,8 +30,8 @@ from engine.peers.peer import StepMetrics, Tensors, adamw, mean_divisor, serial_
 from engine.peers.timed_side import on_batches
 from engine.result.gpu_check import Finding
 from engine.result.metrics import relative_difference
-from engine.training.config import OptimConfig
 from engine.training.trainer import Trainer
+from engine.training_record import OptimConfig
 from gpu_check import rounding
 from gpu_check.findings import passes_if
 from gpu_check.rounding import distance, times_as_far

@@ -7,12 +7,9 @@ from engine.comm.funnel import Comm
 from engine.layers.matmul import Kernels, Mode
 from engine.measure.recorder import Recorder
 from engine.peers.comparison import Case
-from engine.peers.ours import plan
-from engine.precision import Precision
-from engine.training.config import PrecisionName
-from engine.training.plan import Plan
 from engine.training.trainer import Trainer
-from engine.tuning.shapes import Job, products
+from engine.training_record import PrecisionName, Training
+from engine.tuning.shapes import products
 
 TUNED = Kernels(True, Mode.NN, Mode.NT, Mode.TN)
 """A tuner may choose a weight stored by columns, and the modes in which its products copy no operand."""
@@ -35,15 +32,16 @@ class Way:
     def trainer(self, case: Case, comm: Comm) -> Trainer:
         """A trainer of the case that steps in this way."""
         recompute = case.checkpoint_activations or self.recompute
-        usual = plan(replace(case, micro_batch=self.micro_batch, checkpoint_activations=recompute), comm)
-        config = replace(usual.config, reduce_dtype=self.sums or case.precision)
-        return Trainer(replace(usual, config=config), comm, comm.recorder or Recorder(), self._kernels(usual, comm))
+        usual = replace(case, micro_batch=self.micro_batch, checkpoint_activations=recompute).training
+        own = replace(usual, reduce_dtype=self.sums or case.precision)
+        data, recorder = case.model.task.data.synthetic(), comm.recorder or Recorder()
+        return Trainer(own, data, comm, recorder, self._kernels(usual, comm))
 
-    def _kernels(self, of: Plan, comm: Comm) -> Mapping[str, Kernels]:
+    def _kernels(self, of: Training, comm: Comm) -> Mapping[str, Kernels]:
         if not self.tuned:
             return {}
-        job = Job(comm.grid, of.config.batch.sequences, Precision.named(of.config.precision), comm.device)
-        return {layer: TUNED for one in products(of.model, job) if one.movable for layer in one.layers}
+        found = products(of, comm.grid, comm.device)
+        return {layer: TUNED for one in found if one.movable for layer in one.layers}
 
 
 USUAL = Way()

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from engine.batch import Batch
 from engine.bench.benchmark import Benchmark, Table
 from engine.bench.world import Unmeasurable, World
 from engine.comm.launch import Launch
@@ -16,10 +17,10 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.planning.record import recorded
-from engine.precision import Precision
 from engine.result import metrics
 from engine.result.schema import Result
-from engine.tuning.shapes import Job, products
+from engine.training_record import PrecisionName, Training
+from engine.tuning.shapes import products
 from engine.tuning.tune import time_again, tune
 
 
@@ -31,7 +32,7 @@ class Matmul(Benchmark):
     grid: Grid
     sequences: int
     micro_batches: int
-    dtype: str
+    dtype: PrecisionName
     recompute: bool
     twice: bool
 
@@ -57,9 +58,10 @@ class Matmul(Benchmark):
 
     def measure(self, world: World, found: dict[str, Any]) -> None:
         found |= {"grid": str(self.grid), "model": recorded(self.model, self.grid)}
-        precision = Precision.named(self.dtype)
-        job = Job(self.grid, self.sequences, precision, world.device, self.micro_batches, self.recompute)
-        shapes = products(self.model, job)
+        of_rank = self.sequences * self.micro_batches
+        batch = Batch(of_rank * self.grid.batch_split, self.sequences)
+        training = Training(self.model, batch, self.dtype, checkpoint_activations=self.recompute)
+        shapes = products(training, self.grid, world.device)
         _, tuning = tune(shapes, self.dtype, world.comm, force=True)
         if self.twice:
             tuning = time_again(tuning, shapes, self.dtype, world.comm)

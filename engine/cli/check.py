@@ -29,21 +29,22 @@ def check(
     --device cpu); its fragments, NCCL's buffers and the device's context come on top.
     """
     plan = checked(replace(config, overlap=config.overlap.at(pace)), ranks)
+    training = plan.training
     for notice in notices(plan):
         sys.stderr.write(f"{notice}\n")
-    needs = Footprint(plan.model, plan.config.workload).on(plan.grid)
+    needs = Footprint(training, "cpu" if config.device == "cpu" else "cuda").on(plan.grid)
     told = {
         "grid": str(plan.grid),
         "ranks": plan.grid.size,
-        "model": plan.model.name,
-        "parameters": plan.model.parameters,
-        "parameters_per_rank": parameters_per_rank(plan.model, plan.grid),
+        "model": training.model.name,
+        "parameters": training.model.parameters,
+        "parameters_per_rank": parameters_per_rank(training.model, plan.grid),
         "memory_bytes_per_rank": {name: round(value) for name, value in asdict(needs).items()},
-        "sequences_per_rank": plan.config.batch.per_rank(plan.grid),
+        "sequences_per_rank": training.batch.per_rank(plan.grid),
     }
     memory = {f"memory of a rank, {name}": size(value) for name, value in asdict(needs).items() if value}
     words = {
-        "model": f"{plan.model.name}, {plan.model.parameters:,} parameters",
+        "model": f"{training.model.name}, {training.model.parameters:,} parameters",
         "grid": f"{plan.grid} of {plan.grid.size:,} ranks",
         "parameters of a rank": f"{told['parameters_per_rank']:,}",
         "sequences of a rank": f"{told['sequences_per_rank']:,}",

@@ -25,6 +25,7 @@ from engine.training.config import (
 from engine.training.plan import checked
 
 if TYPE_CHECKING:
+    from engine.planning.events import Trace
     from engine.tracing.dry import DryRun
 
 
@@ -68,13 +69,16 @@ def dry(
         from engine.tracing.agree import corners, disagreements, some_groups
         from engine.tracing.dry import dry_run
 
-    run, traced = dry_run(plan, rank, device_memory=device_memory)
+    def of(rank: int) -> "tuple[DryRun, Trace]":
+        return dry_run(plan.training, grid, rank, device_memory=device_memory)
+
+    run, traced = of(rank)
     if trace is not None:
         events.write(traced, trace)
     tell(_words(run), run.as_json(), as_json=json)
     if agree:
         ranks = corners(grid) | some_groups(grid, agree)
-        found = disagreements(grid, ranks, lambda other: dry_run(plan, other, device_memory=device_memory)[1])
+        found = disagreements(grid, ranks, lambda other: of(other)[1])
         if found:
             raise RunError(found[0])
         sys.stderr.write(f"{len(ranks)} ranks agree with those of their groups that were asked.\n")

@@ -24,10 +24,10 @@ from engine.models.flops import hardware_flops, model_flops
 from engine.options import Bytes, File, check_file, word
 from engine.overlap.flags import ALL, Pace
 from engine.planning.grids import Task
-from engine.planning.memory import Workload
 from engine.progress import log_to_stderr
-from engine.training.config import MODEL, OVERLAP, OverlapFlags, PrecisionName
+from engine.training.config import MODEL, OVERLAP, OverlapFlags
 from engine.training.plan import check_cache
+from engine.training_record import PrecisionName, Training
 
 if TYPE_CHECKING:
     from engine.planning.bandwidth import Bandwidths
@@ -162,20 +162,20 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     measured = systems.measured(system.name)
     task = _task(config, shape)
     sequences = task.check(devices)
-    workload = Workload(
+    training = Training(
+        shape,
         Batch(sequences, config.micro_batch),
         config.precision or ("fp32" if system.device.kind == "cpu" else "bf16"),
         config.reduce_dtype,
         checkpoint_activations=config.checkpoint_activations,
         overlap=config.overlap,
-        device=system.device.kind,
     )
     memory = config.device_memory or (system.device.memory_bytes.value if system.device.memory_bytes else None)
-    job = Job(shape, workload, memory)
+    job = Job(training, memory, system.device.kind)
     grids = task.grids(devices, sequences)
     machine = None
     if not (config.equations or config.agnostic or config.as_run):
-        machine = Machine.of(system, workload.precision, measured, devices)  # type: ignore[arg-type]
+        machine = Machine.of(system, training.precision, measured, devices)
     links = machine.bandwidths if machine else bandwidths(system, measured)
     taken = agnostic(links.inter) if config.agnostic else links
     ranking = rank(job, grids, taken, links_as_run=machine.links if machine else None, as_run=config.as_run)
@@ -189,7 +189,7 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
         candidates = forecast(job, chosen(ranking, links.devices_per_node), machine, exact=config.exact)
     tokens_a_batch, parameters = sequences * shape.sequence, shape.parameters
     budget = config.token_budget or float(TOKENS_A_PARAMETER * parameters)
-    flops = hardware_flops(shape, sequences, recompute=workload.checkpoint_activations), model_flops(shape, sequences)
+    flops = hardware_flops(shape, sequences, recompute=training.checkpoint_activations), model_flops(shape, sequences)
     return GridPlan(
         system=system.name,
         machine=origin(system, measured, simulated=machine is not None) if machine or measured else None,
@@ -201,7 +201,7 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
         asked_sequences=task.sequences,
         sequences=sequences,
         tokens=tokens_a_batch,
-        precision=workload.precision,
+        precision=training.precision,
         checkpoint_activations=config.checkpoint_activations,
         overlap=str(config.overlap),
         token_budget=budget,
@@ -214,7 +214,7 @@ def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
                 place,
                 candidate,
                 {axis: taken.along(candidate.grid, axis) for axis in Axis},
-                reduce_dtypes=workload.reduce_dtypes(candidate.grid),
+                reduce_dtypes=training.reduce_dtypes(candidate.grid),
                 device_memory=memory,
                 tokens=tokens_a_batch,
                 token_budget=budget,

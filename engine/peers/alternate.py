@@ -19,7 +19,7 @@ from engine.measure.recorder import Recorder
 from engine.peers.comparison import TOLERANCES, Case, Comparison, through_memory
 from engine.peers.equality import check_equal
 from engine.peers.external_side import ExternalSide
-from engine.peers.ours import Ours, plan
+from engine.peers.ours import Ours
 from engine.peers.peer import Peer, StepMetrics
 from engine.peers.timed_side import LocalSide, TimedSide, on_batches
 from engine.peers.watchdog import At, Fail, Phase, end, limited, nobody, timed, warm_up
@@ -71,7 +71,7 @@ def measure(
     names: of the sides; of one that is left out nothing is measured. launch: this rank's. at: told of turns. Raises
     RunError if losses or gradient norms of the warm-up steps differ, Unavailable for a peer that can't be held here.
     """
-    kernels, tuning = tuned(plan(case, comm, tune=comparison.tunes and "ours" in names), comm)
+    kernels, tuning = tuned(case.training, comm) if comparison.tunes and "ours" in names else ({}, None)
     with ExitStack() as processes:
 
         def theirs() -> TimedSide:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
 
+from engine.batch import Batch
 from engine.comm.launch import MEETING_S
 from engine.errors import EngineError, UsageError
 from engine.grid import Axis, Grid
@@ -19,7 +20,7 @@ from engine.options import Seconds
 from engine.overlap.flags import ALL, Overlap
 from engine.peers.layout import SPLITS, Layout, PeerLayout, Split, usual
 from engine.timeouts import Timeouts
-from engine.training.config import OptimConfig, PrecisionName
+from engine.training_record import OptimConfig, PrecisionName, Training
 
 Road = Literal["equal", "own", "gloo"]
 """Which way the collectives of both sides go between ranks of a host."""
@@ -256,6 +257,13 @@ class Case(Sampling):
     device_memory: float | None = None
     node_memory: float | None = None
     devices_per_node: int | None = None
+
+    @property
+    def training(self) -> Training:
+        """What is trained. Gradients are summed in the precision of the computation."""
+        batch, precision = Batch(self.sequences, self.micro_batch), self.precision
+        again = self.checkpoint_activations
+        return Training(self.model, batch, precision, precision, again, self.overlap, self.optim, self.seed)
 
     @property
     def collective_timeout(self) -> timedelta:

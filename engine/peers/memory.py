@@ -22,8 +22,9 @@ from engine.peers import environments
 from engine.peers.comparison import Case, Comparison
 from engine.peers.layout import Layout
 from engine.peers.settings import chosen
-from engine.planning.memory import BYTES, Footprint, Workload
+from engine.planning.memory import Footprint
 from engine.planning.rank import RESERVE
+from engine.training_record import BYTES
 
 Divided = Literal["nothing", "optimizer", "gradients", "weights"]
 Keeps = Literal["never", "always", "unless recomputing", "in a pipeline"]
@@ -178,15 +179,7 @@ def both(contest: Comparison, case: Case, device: str) -> Both:
 
 def ours(case: Case, grid: Grid, device: str) -> float:
     """Bytes of a rank of the engine."""
-    workload = Workload(
-        Batch(case.sequences, case.micro_batch),
-        case.precision,
-        case.precision,
-        case.checkpoint_activations,
-        case.overlap,
-        device,
-    )
-    return Footprint(case.model, workload).on(grid).total
+    return Footprint(case.training, device).on(grid).total
 
 
 def peer(contest: Comparison, case: Case, device: str) -> float:

@@ -13,7 +13,7 @@ from engine.parallel.initial import initialise_serial
 from engine.peers.comparison import Case
 from engine.peers.layout import Layout
 from engine.precision import Precision, at_least_fp32
-from engine.training.config import OptimConfig
+from engine.training_record import OptimConfig
 
 Tensors = Mapping[str, Tensor]
 """Rows of a batch, as the network's task makes them."""

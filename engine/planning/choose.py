@@ -2,19 +2,19 @@
 
 from engine.errors import UsageError
 from engine.grid import INNER, STREAM, Grid
-from engine.models.architecture import Architecture
 from engine.planning.bandwidth import Bandwidths, agnostic
 from engine.planning.fit import check_grid, fits_nodes
 from engine.planning.grids import Task, factorisations
-from engine.planning.memory import SHARE, Footprint, Workload
+from engine.planning.memory import SHARE, Footprint
 from engine.planning.rank import Job, rank
+from engine.training_record import Training
 
 
 def choose_grid(
-    model: Architecture,
+    training: Training,
     ranks: int,
-    workload: Workload,
     *,
+    device: str = "cuda",
     devices_per_node: int = 1,
     device_memory: float | None = None,
     bandwidths: Bandwidths | None = None,
@@ -31,11 +31,11 @@ def choose_grid(
     """
     if ranks < 1:
         raise UsageError(f"A job has at least one rank, but {ranks} were asked for.")
-    if bandwidths is None and workload.device == "cpu" and ranks <= devices_per_node:
+    if bandwidths is None and device == "cpu" and ranks <= devices_per_node:
         bandwidths = agnostic()
-    if bandwidths is not None and (cheapest := _cheapest(model, ranks, workload, bandwidths, device_memory)):
+    if bandwidths is not None and (cheapest := _cheapest(training, ranks, bandwidths, device_memory, device)):
         return cheapest
-    footprint = Footprint(model, workload)
+    footprint = Footprint(training, device)
 
     def used(grid: Grid) -> float:
         """The part of a device's memory that is known to be needed."""
@@ -59,25 +59,25 @@ def choose_grid(
     for grid in sorted(factorisations(ranks), key=cost):
         try:
             _check_nodes(grid, devices_per_node)
-            check_grid(model, grid, workload.batch)
+            check_grid(training.model, grid, training.batch)
         except UsageError as error:
             refusals.append(str(error))
             continue
         return grid
     raise UsageError(
-        f"No grid of {ranks} ranks fits {model.name} with {workload.batch.sequences} sequences; the closest failed so: "
-        f"{refusals[0]}"
+        f"No grid of {ranks} ranks fits {training.model.name} with {training.batch.sequences} sequences; the closest "
+        f"failed so: {refusals[0]}"
     )
 
 
 def _cheapest(
-    model: Architecture, ranks: int, workload: Workload, bandwidths: Bandwidths, device_memory: float | None
+    training: Training, ranks: int, bandwidths: Bandwidths, device_memory: float | None, device: str
 ) -> Grid | None:
     """Of the grids that fit, with no plane across the border of two nodes; None if there is none."""
-    batch = workload.batch
-    grids = Task(model, batch.sequences, exact=True, micro=batch.micro).grids(ranks, batch.sequences)
+    batch = training.batch
+    grids = Task(training.model, batch.sequences, exact=True, micro=batch.micro).grids(ranks, batch.sequences)
     grids = [grid for grid in grids if fits_nodes(grid, bandwidths.devices_per_node)]
-    job = Job(model, workload, device_memory, whole_shares=True)
+    job = Job(training, device_memory, device, whole_shares=True)
     found = rank(job, grids, bandwidths, as_run=True).candidates
     return found[0].grid if found else None
 

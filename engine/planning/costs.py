@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from engine.grid import Axis, Grid
-from engine.models.architecture import Architecture
 from engine.overlap.bucket import HOP_S
 from engine.planning.bandwidth import Bandwidths
 from engine.planning.collectives import (
@@ -22,7 +21,7 @@ from engine.planning.collectives import (
     linear_layers,
     reduce_scatter_z,
 )
-from engine.planning.memory import Workload
+from engine.training_record import Training
 
 Seconds = Mapping[tuple[str, Axis], float]
 """Of a step, by an equation's name and the axis that it runs along."""
@@ -59,12 +58,12 @@ class _Part:
 
 
 class Costs:
-    """Of one network, batch and precision."""
+    """Of one training."""
 
-    def __init__(self, model: Architecture, workload: Workload) -> None:
-        again = 2 if workload.checkpoint_activations else 1
-        self._sequences, self._workload = workload.batch.sequences, workload
-        block, head = linear_layers(model, self._sequences * model.sequence, workload.compute)
+    def __init__(self, training: Training) -> None:
+        model, again = training.model, 2 if training.checkpoint_activations else 1
+        self._sequences, self._training = training.batch.sequences, training
+        block, head = linear_layers(model, self._sequences * model.sequence, training.compute)
         # Nothing needs the last sum of a block that is computed again: it is left out (closed form of the engine).
         parts = [_Part(layer, again, again if at < len(block) - 1 else 1) for at, layer in enumerate(block)]
         self._parts = Counter({part: parts.count(part) * model.layers for part in parts})
@@ -105,6 +104,6 @@ class Costs:
             for equation, often in times(part).items():
                 axis, sent = axis_of(equation, layer), layer
                 if equation in OF_GRADIENTS:
-                    sent = replace(layer, element=self._workload.reduce(grid, axis))
+                    sent = replace(layer, element=self._training.reduce(grid, axis))
                 spent[equation.__name__, axis] += count * often * equation(sent, grid, links)
         return dict(spent)

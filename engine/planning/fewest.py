@@ -19,8 +19,8 @@ def refusal(job: Job, task: Task, grids: Sequence[Grid], devices_per_node: int) 
     needs, memory = least[grid], job.device_memory or 0.0
     fitting = fewest(job, task, devices_per_node)
     return UsageError(
-        f"{job.model.name} fits on no grid of {grid.size} devices: a rank needs {needs.total / 1e9:.4g} GB at least "
-        f"(grid {grid}, --micro-batch {smallest}, {needs.state / 1e9:.4g} GB of it for weights, gradients and "
+        f"{job.training.model.name} fits on no grid of {grid.size} devices: a rank needs {needs.total / 1e9:.4g} GB at "
+        f"least (grid {grid}, --micro-batch {smallest}, {needs.state / 1e9:.4g} GB of it for weights, gradients and "
         f"optimizer), {(needs.total - job.usable) / 1e9:.3g} GB more than the {job.usable / 1e9:.4g} GB that a plan "
         f"counts on, {1 - RESERVE:.0%} of a device's {memory / 1e9:.4g} GB; "
         + (

@@ -4,7 +4,8 @@ from engine.batch import Batch
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.architecture import Architecture
-from engine.planning.memory import Footprint, Workload
+from engine.planning.memory import Footprint
+from engine.training_record import Training
 
 
 def parameters_per_rank(model: Architecture, grid: Grid) -> int:
@@ -12,12 +13,12 @@ def parameters_per_rank(model: Architecture, grid: Grid) -> int:
     return sum(placement.local_numel(grid) for placement in model.placements().values())
 
 
-def check_memory(model: Architecture, grid: Grid, workload: Workload, device_memory: float) -> None:
+def check_memory(training: Training, grid: Grid, device_memory: float, device: str = "cuda") -> None:
     """Raises UsageError if what a training step is known to need is more than a device's memory (bytes)."""
-    needs = Footprint(model, workload).on(grid)
+    needs = Footprint(training, device).on(grid)
     if needs.total > device_memory:
         raise UsageError(
-            f"On grid {grid} a step of {model.name} needs {needs.total / 1e9:.3g} GB on each rank, "
+            f"On grid {grid} a step of {training.model.name} needs {needs.total / 1e9:.3g} GB on each rank, "
             f"{needs.state / 1e9:.3g} GB of it for weights, gradients and optimizer, but a device has "
             f"{device_memory / 1e9:.3g} GB: use more ranks on x, y or z, a smaller --micro-batch or "
             "--checkpoint-activations."

@@ -20,15 +20,12 @@ confirmed what is said of one. Not counted:
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.batch import Batch
-from engine.grid import REPLICATING, SHARDING, SPLITTING_ROWS, Axis, Grid
-from engine.models.architecture import Architecture
+from engine.grid import REPLICATING, SHARDING, Grid
 from engine.optimizer_state import ADAMW, OptimizerState
-from engine.overlap.flags import Overlap
 from engine.planning.activations import Activations, Block
 from engine.planning.gradients import Gradients
 from engine.planning.weights import Turn, Weights, turns
-from engine.reduce_dtype import reduce_dtype
+from engine.training_record import Training
 
 SPARE = {"formulas": 0.05, "fragments": 0.1, "libraries": 0.15, "cache": 0.1}
 """Of a device's memory, what a chosen grid leaves free. All but the first are assumptions that no GPU has confirmed.
@@ -39,46 +36,6 @@ device's 40 or more. cache: so that cache=auto, which takes half of what is left
 """
 SHARE = round(1 - sum(SPARE.values()), 2)
 """What it may count on."""
-BYTES = {"bf16": 2, "fp32": 4, "fp64": 8}
-NO_OVERLAP = Overlap()
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """What of a run decides about memory. The names of the dtypes are those of --precision and --reduce-dtype.
-
-    device: cpu or cuda, on which it runs.
-    """
-
-    batch: Batch
-    precision: str = "fp32"
-    reduce_dtype: str | None = None
-    checkpoint_activations: bool = False
-    overlap: Overlap = NO_OVERLAP
-    device: str = "cuda"
-    optimizer: OptimizerState = ADAMW
-
-    def micro_batches(self, grid: Grid) -> float:
-        """Of a rank, in a step."""
-        return self.batch.sequences / grid.batch_split / (self.batch.micro or self.batch.sequences / grid.batch_split)
-
-    @property
-    def compute(self) -> int:
-        """Bytes of an element of gathered weights and activations."""
-        return BYTES[self.precision]
-
-    @property
-    def master(self) -> int:
-        """Of the state; of statistics and losses too."""
-        return max(self.compute, BYTES["fp32"])
-
-    def reduce_dtypes(self, grid: Grid) -> dict[Axis, str]:
-        """In which gradients are summed along each axis that sums them."""
-        return {axis: reduce_dtype(self.precision, grid[axis], self.reduce_dtype) for axis in SPLITTING_ROWS}
-
-    def reduce(self, grid: Grid, axis: Axis) -> int:
-        """Of gradients on their way along an axis."""
-        return BYTES[self.reduce_dtypes(grid)[axis]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,29 +62,30 @@ class Needs:
 
 
 class Footprint:
-    """Of one network and workload, on any grid."""
+    """It counts what one training needs, on any grid of devices of a kind: cpu or cuda."""
 
-    def __init__(self, model: Architecture, workload: Workload) -> None:
-        network = model.network()
-        self._model, self._workload, self._block = model, workload, Block.of(network.blocks)
+    def __init__(self, training: Training, device: str = "cuda", optimizer: OptimizerState = ADAMW) -> None:
+        network = training.model.network()
+        self._training, self._device, self._optimizer = training, device, optimizer
+        self._block = Block.of(network.blocks)
         self._placements = network.blocks.placements(), network.rest
         self._head = network.head_weight
 
     def on(self, grid: Grid) -> Needs:
         """What each rank of the grid needs. The grid needn't divide everything: parts are taken as fractions."""
-        model, work = self._model, self._workload
-        dtypes, recomputed = (work.compute, work.master), work.checkpoint_activations
-        rows = (work.batch.micro or work.batch.sequences / grid.batch_split) * model.sequence
-        activations = Activations(model, self._block, grid, rows, *dtypes, work.device, recomputed=recomputed)
-        weights = Weights(
-            self._placements, self._head, model.layers, grid, *dtypes, work.overlap, recomputed=recomputed
-        )
-        scattered, summed = work.reduce(grid, SHARDING), work.reduce(grid, REPLICATING[0])
-        gradients = Gradients(weights, grid, work.overlap, scattered, summed, work.master, work.device == "cpu")
+        of, model, device = self._training, self._training.model, self._device
+        dtypes, recomputed = (of.compute, of.master), of.checkpoint_activations
+        share = of.batch.sequences / grid.batch_split
+        at_once = of.batch.micro or share
+        rows = at_once * model.sequence
+        activations = Activations(model, self._block, grid, rows, *dtypes, device, recomputed=recomputed)
+        weights = Weights(self._placements, self._head, model.layers, grid, *dtypes, of.overlap, recomputed=recomputed)
+        scattered, summed = of.reduce(grid, SHARDING), of.reduce(grid, REPLICATING[0])
+        gradients = Gradients(weights, grid, of.overlap, scattered, summed, of.master, device == "cpu")
         moments = _Moments(self._block, model.layers, *dtypes, activations, weights, gradients)
-        held, gathered, *others = max(moments.of_step(work.micro_batches(grid)), key=sum)
-        parameters = work.master * weights.stored
-        state = 2 * parameters + work.optimizer.device_bytes(parameters)  # with their gradients
+        held, gathered, *others = max(moments.of_step(share / at_once), key=sum)
+        parameters = of.master * weights.stored
+        state = 2 * parameters + self._optimizer.device_bytes(parameters)  # with their gradients
         return Needs(state, held, weights.casts + gathered, *others)
 
 

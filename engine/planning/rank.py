@@ -15,12 +15,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from engine.grid import INNER, REPLICATING, STREAM, Grid
-from engine.models.architecture import Architecture
 from engine.planning.bandwidth import Bandwidths
 from engine.planning.costs import Costs, LinksOn, Seconds, papers_links, run_links
 from engine.planning.fit import fits_nodes
 from engine.planning.grids import divisors
-from engine.planning.memory import SPARE, Footprint, Needs, Workload
+from engine.planning.memory import SPARE, Footprint, Needs
+from engine.training_record import Training
 
 if TYPE_CHECKING:
     from engine.planning.simulate import Forecast
@@ -70,15 +70,15 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Job:
-    """A network and workload (its batch settled) on devices of some memory.
+    """A training, its batch settled, on devices of a kind and of some memory.
 
     device_memory: bytes of one; None takes it to hold everything. whole_shares: where no micro-batch is asked for, a
     rank takes its whole share at once, as a run does; otherwise the micro-batch is chosen.
     """
 
-    model: Architecture
-    workload: Workload
+    training: Training
     device_memory: float | None = None
+    device: str = "cuda"
     whole_shares: bool = False
 
     @property
@@ -93,8 +93,8 @@ class Job:
     def needs(self, grid: Grid, micro: int) -> Needs:
         """Of a rank, in micro-batches of so many sequences."""
         if micro not in self._footprints:
-            batch = replace(self.workload.batch, micro=micro)
-            self._footprints[micro] = Footprint(self.model, replace(self.workload, batch=batch))
+            batch = replace(self.training.batch, micro=micro)
+            self._footprints[micro] = Footprint(replace(self.training, batch=batch), self.device)
         return self._footprints[micro].on(grid)
 
     def settled(self, grid: Grid) -> tuple[int, Needs]:
@@ -103,7 +103,7 @@ class Job:
         It is the one that is asked for; else the largest divisor of a rank's share whose step fits in memory, since
         fewer micro-batches gather less and multiply larger matrices; 1 if none fits.
         """
-        batch = self.workload.batch
+        batch = self.training.batch
         if batch.micro or self.whole_shares:
             micro = batch.at_once(grid)
             return micro, self.needs(grid, micro)
@@ -132,7 +132,7 @@ def rank(
     a run, other than those of costs.py. as_run: ordered by what a run costs, not by the equations.
     """
     links, links_as_run = links or papers_links(bandwidths), links_as_run or run_links(bandwidths)
-    costs = Costs(job.model, job.workload)
+    costs = Costs(job.training)
     found: list[Candidate] = []
     for grid in grids:
         micro, needs = job.settled(grid)

@@ -8,10 +8,14 @@ import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
 from engine import yaml_text
+from engine.batch import Batch
 from engine.errors import UsageError
+from engine.models.catalogue import lookup
+from engine.overlap.flags import Overlap
 from engine.result import metrics
 from engine.result.schema import GridText
 from engine.schema import Record, first_problem
+from engine.training_record import Training
 from systems import Measured
 
 SCHEMA: Literal["par4d.validation"] = "par4d.validation"
@@ -54,6 +58,17 @@ class MeasuredJob(Record):
     fitted: tuple[GridText, ...]
     time_s: dict[GridText, float]
     exposed_s: dict[GridText, dict[str, float]]
+
+    @property
+    def training(self) -> Training:
+        """What was trained."""
+        return Training(
+            lookup(self.model),
+            Batch(self.sequences),
+            self.precision,
+            checkpoint_activations=self.checkpoint_activations,
+            overlap=Overlap.parse(self.overlap),
+        )
 
 
 class MeasuredRows(Record):

@@ -5,11 +5,12 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from engine.grid import Grid
 from engine.measure.memory import peak_bytes
 from engine.planning.events import Trace
 from engine.planning.fit import parameters_per_rank
 from engine.tracing.step import trace
-from engine.training.plan import Plan
+from engine.training_record import Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +50,16 @@ class DryRun:
         return asdict(self)
 
 
-def dry_run(plan: Plan, rank: int, *, device_memory: float | None = None) -> tuple[DryRun, Trace]:
-    """A step of one rank of the plan. Raises UsageError for a rank that the grid hasn't."""
+def dry_run(training: Training, grid: Grid, rank: int, *, device_memory: float | None = None) -> tuple[DryRun, Trace]:
+    """A step of one rank of the grid. Raises UsageError for a rank that the grid hasn't."""
     start = time.perf_counter()
-    traced = trace(plan, rank, device_memory=device_memory)
+    traced = trace(training, grid, rank, device_memory=device_memory)
     return DryRun(
-        model=plan.model.name,
-        grid=str(plan.grid),
+        model=training.model.name,
+        grid=str(grid),
         rank=rank,
-        coords=asdict(plan.grid.coords(rank)),
-        parameters_per_rank=parameters_per_rank(plan.model, plan.grid),
+        coords=asdict(grid.coords(rank)),
+        parameters_per_rank=parameters_per_rank(training.model, grid),
         micro_batches=traced.micro_batches,
         flops=traced.flops,
         state_bytes=traced.state_bytes,

@@ -49,7 +49,7 @@ def _grid_effects(machine: Machine) -> Iterator[Effect]:
     for devices, name in SIZES.items():
         log.info("%s on %d devices: the planner's grid against tensor parallelism in the node and HSDP", name, devices)
         job = job_of(lookup(name), SEQUENCES, NONE, machine)
-        valid = Task(job.model, SEQUENCES, exact=True).grids(devices, SEQUENCES)
+        valid = Task(job.training.model, SEQUENCES, exact=True).grids(devices, SEQUENCES)
         in_node = [grid for grid in valid if (grid[INNER], grid[STREAM]) == (IN_NODE, 1)]
         baselines = rank(job, in_node, machine.bandwidths).candidates
         if not baselines:
@@ -72,7 +72,7 @@ def _overlap_effect(machine: Machine) -> Effect:
     log.info("%s on %d devices: overlap by none", name, devices)
     job = job_of(lookup(name), SEQUENCES, PAPERS, machine)
     best, _, after = _best(job, tried(job, devices, machine), machine)
-    none = replace(job, workload=replace(job.workload, overlap=NONE))
+    none = replace(job, training=replace(job.training, overlap=NONE))
     _, _, before = _best(none, [best], machine)
     return Effect(
         name="overlap of all-reduces, reduce-scatters and all-gathers by none",

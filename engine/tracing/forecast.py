@@ -3,18 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from engine.batch import Batch
-from engine.models.architecture import Architecture
-from engine.models.choice import ModelChoice
 from engine.overlap.bucket import bucket_bytes
 from engine.planning.machine import Machine
-from engine.planning.memory import Workload
 from engine.planning.rank import Candidate, Job, Ranking, ordered
 from engine.planning.simulate import Forecast, Simulated
 from engine.tracing.predict import Traced
 from engine.tracing.survey import survey
-from engine.training.config import OptimConfig, TrainConfig
-from engine.training.plan import Plan
+from engine.training_record import Training
 
 SURVEYED = 24
 """Grids that are simulated of each order: the papers', and that of all that a run repeats."""
@@ -29,32 +24,20 @@ def chosen(ranking: Ranking, devices_per_node: int, most: int = SURVEYED) -> lis
     return list({candidate.grid: candidate for candidate in both}.values())
 
 
-def plan_of(model: Architecture, candidate: Candidate, workload: Workload, machine: Machine) -> Plan:
-    """The run that the candidate stands for; it need not be possible here."""
-    links, overlap = machine.bandwidths, workload.overlap
+def training_of(training: Training, candidate: Candidate, machine: Machine) -> Training:
+    """What the candidate stands for; it need not be possible here."""
+    grid, links, overlap = candidate.grid, machine.bandwidths, training.overlap
     if overlap.bucket_bytes is None:
-        bucket = bucket_bytes(
-            candidate.grid.model_replicas, links.inter, min(links.devices_per_node, candidate.grid.size)
-        )
+        bucket = bucket_bytes(grid.model_replicas, links.inter, min(links.devices_per_node, grid.size))
         overlap = replace(overlap, bucket_bytes=bucket)
-    config = TrainConfig(
-        model=ModelChoice(),
-        grid=candidate.grid,
-        batch=Batch(workload.batch.sequences, candidate.micro),
-        data="synthetic",
-        precision=workload.precision,  # type: ignore[arg-type]
-        reduce_dtype=workload.reduce_dtype,  # type: ignore[arg-type]
-        checkpoint_activations=workload.checkpoint_activations,
-        overlap=overlap,
-        optim=OptimConfig(),
-    )
-    return Plan(config, model, candidate.grid, model.task.data.synthetic())
+    return replace(training, batch=replace(training.batch, micro=candidate.micro), overlap=overlap)
 
 
 def traces(job: Job, candidates: Sequence[Candidate], machine: Machine, *, exact: bool = False) -> list[Traced]:
     """What decides the time of each."""
-    plans = [plan_of(job.model, candidate, job.workload, machine) for candidate in candidates]
-    return survey(plans, device_memory=job.usable if job.device_memory else None, exact=exact)
+    trainings = [training_of(job.training, candidate, machine) for candidate in candidates]
+    grids = [candidate.grid for candidate in candidates]
+    return survey(trainings, grids, device_memory=job.usable if job.device_memory else None, exact=exact)
 
 
 def forecast(job: Job, candidates: Sequence[Candidate], machine: Machine, *, exact: bool = False) -> list[Candidate]:

@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from math import prod
 
+from engine.grid import Grid
+from engine.models.architecture import Architecture
 from engine.overlap.flags import AUTO
 from engine.planning.events import Trace
 from engine.planning.machine import Machine
 from engine.planning.memory import Footprint
 from engine.planning.simulate import Simulated, in_turns, simulate
 from engine.tracing.step import trace
-from engine.training.plan import Plan
+from engine.training_record import Training
 
 STEP = 2
 """Layers by which the two traces differ."""
@@ -23,7 +25,7 @@ STEP = 2
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """What decides the time of a plan, on any machine.
+    """What decides the time of a training's step, on any machine.
 
     whole: of all layers; or of few and of more, and, if blocks are cached, of as many of which STEP are.
     """
@@ -61,49 +63,48 @@ class Traced:
         return replace(_none_negative(found), peak_bytes=round(self.peak_bytes), timeline=more.timeline)
 
 
-def traced(plan: Plan, *, device_memory: float | None = None, exact: bool = False) -> Traced:
-    """Trace rank 0 of a plan. device_memory: sizes cache=auto, as a real run would."""
-    layers, overlap, grid = plan.model.layers, plan.config.overlap, plan.grid
-    few = _few(plan)
+def traced(training: Training, grid: Grid, *, device_memory: float | None = None, exact: bool = False) -> Traced:
+    """Trace rank 0 of a grid. device_memory: sizes cache=auto, as a real run would."""
+    layers, overlap = training.model.layers, training.overlap
+    few = _few(training.model)
     more = few + STEP
     if exact or layers <= more:
-        whole = trace(plan, device_memory=device_memory)
+        whole = trace(training, grid, device_memory=device_memory)
         return Traced(layers, whole.cached_blocks, whole.peak_bytes, whole=whole)
-    footprint = Footprint(plan.model, plan.config.workload)
-    needs = footprint.on(grid)
     cached = 0
-    if grid.shards > 1 and plan.config.checkpoint_activations and overlap.cache:
-        cached = overlap.cache if overlap.cache != AUTO else _fitting(plan, device_memory, needs.total)
-    peak = Footprint(plan.model, replace(plan.config.workload, overlap=replace(overlap, cache=cached))).on(grid).total
+    if grid.shards > 1 and training.checkpoint_activations and overlap.cache:
+        cached = overlap.cache if overlap.cache != AUTO else _fitting(training, grid, device_memory)
+    peak = Footprint(replace(training, overlap=replace(overlap, cache=cached))).on(grid).total
     return Traced(
         layers,
         cached,
         peak,
-        few=trace(_of(plan, few, 0)),
-        more=trace(_of(plan, more, 0)),
-        cached=trace(_of(plan, more, STEP)) if cached else None,
+        few=trace(_of(training, few, 0), grid),
+        more=trace(_of(training, more, 0), grid),
+        cached=trace(_of(training, more, STEP), grid) if cached else None,
     )
 
 
-def _few(plan: Plan) -> int:
-    network = plan.model.network()
+def _few(model: Architecture) -> int:
+    network = model.network()
     of_block, rest = (
         [prod(p.shape) for p in some if p.sharded] for some in (network.blocks.placements(), network.rest)
     )
     return 2 + max(rest) // sum(of_block)
 
 
-def _fitting(plan: Plan, device_memory: float | None, needed: float) -> int:
+def _fitting(training: Training, grid: Grid, device_memory: float | None) -> int:
     """Blocks that cache=auto would keep."""
-    of_block = sum(p.local_numel(plan.grid) for p in plan.model.network().blocks.placements() if p.sharded)
-    block_bytes = of_block * plan.grid.shards * plan.config.workload.compute
-    return plan.config.overlap.auto_blocks((device_memory or 0.0) - needed, block_bytes, plan.model.layers)
+    model, needed = training.model, Footprint(training).on(grid).total
+    of_block = sum(p.local_numel(grid) for p in model.network().blocks.placements() if p.sharded)
+    block_bytes = of_block * grid.shards * training.compute
+    return training.overlap.auto_blocks((device_memory or 0.0) - needed, block_bytes, model.layers)
 
 
-def _of(plan: Plan, layers: int, cached: int) -> Plan:
-    """The same plan with so many layers, of which so many are cached."""
-    config = replace(plan.config, overlap=replace(plan.config.overlap, cache=cached))
-    return replace(plan, model=replace(plan.model, layers=layers), config=config)  # type: ignore[type-var]
+def _of(training: Training, layers: int, cached: int) -> Training:
+    """The same training with so many layers, of which so many are cached."""
+    model: Architecture = replace(training.model, layers=layers)  # type: ignore[type-var]
+    return replace(training, model=model, overlap=replace(training.overlap, cache=cached))
 
 
 def _combined(one: Simulated, two: Simulated, by: float) -> Simulated:

@@ -15,29 +15,32 @@ import torch.distributed as dist
 from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.errors import UsageError
+from engine.grid import Grid
 from engine.layers.compiled import traced
 from engine.overlap.flags import AUTO
 from engine.planning.events import Mark, Segment, Trace
 from engine.tracing.watch import Collectives, Log, Operators, fused_attention
-from engine.training.plan import Plan
 from engine.training.trainer import Trainer
+from engine.training_record import Training
 
 MOST_PASSES = 3
 """The first micro-batch, one that stands for those between, and the last."""
 
 
 @contextmanager
-def _rank_alone(plan: Plan, rank: int) -> Iterator[None]:
-    if not 0 <= rank < plan.grid.size:
-        raise UsageError(f"Grid {plan.grid} has ranks 0 to {plan.grid.size - 1}, but --rank {rank} was given.")
-    dist.init_process_group("fake", rank=rank, world_size=plan.grid.size)
+def _rank_alone(grid: Grid, rank: int) -> Iterator[None]:
+    if not 0 <= rank < grid.size:
+        raise UsageError(f"Grid {grid} has ranks 0 to {grid.size - 1}, but --rank {rank} was given.")
+    dist.init_process_group("fake", rank=rank, world_size=grid.size)
     try:
         yield
     finally:
         dist.destroy_process_group()
 
 
-def trace(plan: Plan, rank: int = 0, *, device_memory: float | None = None, compiled: bool = False) -> Trace:
+def trace(
+    training: Training, grid: Grid, rank: int = 0, *, device_memory: float | None = None, compiled: bool = False
+) -> Trace:
     """Trace one rank's step as it is once the schedule has learnt its order. Raises UsageError for no such rank.
 
     device_memory: bytes, by which cache=auto is sized as a real run would; without it, it keeps nothing. compiled: what
@@ -46,31 +49,30 @@ def trace(plan: Plan, rank: int = 0, *, device_memory: float | None = None, comp
     log = Log()
     operators = Operators(log)
     way = traced(operators.one_kernel) if compiled else nullcontext()
-    with _rank_alone(plan, rank), operators, fused_attention(log), way:
-        comm = Comm(plan.grid, recorder=Collectives(log), device="meta")
+    with _rank_alone(grid, rank), operators, fused_attention(log), way:
+        comm = Comm(grid, recorder=Collectives(log), device="meta")
         assert comm.recorder is not None
-        trainer = Trainer(_of_few(plan, 1), comm, comm.recorder)
+        trainer = Trainer(_of_few(training, grid, 1), training.model.task.data.synthetic(), comm, comm.recorder)
         trainer.launch_step()  # in which the order of gathers is learnt, and what stays from step to step is made
         state_bytes = log.live
         _size_cache(trainer, device_memory, log.peak)
-        passes = plan.config.batch.per_rank(plan.grid) // plan.config.batch.at_once(plan.grid)
-        trainer.plan = _of_few(plan, min(passes, MOST_PASSES))
+        passes = training.batch.per_rank(grid) // training.batch.at_once(grid)
+        trainer.training = _of_few(training, grid, min(passes, MOST_PASSES))
         log.peak = log.live
         segments = _segments(trainer, log, passes)
-    config = plan.config
     return Trace(
         about={
-            "model": plan.model.options,
-            "grid": str(plan.grid),
+            "model": training.model.options,
+            "grid": str(grid),
             "rank": rank,
-            "batch": asdict(config.batch),
-            "precision": config.precision,
-            "reduce_dtype": config.workload.reduce_dtypes(plan.grid),
-            "checkpoint_activations": config.checkpoint_activations,
-            "overlap": str(config.overlap),
+            "batch": asdict(training.batch),
+            "precision": training.precision,
+            "reduce_dtype": training.reduce_dtypes(grid),
+            "checkpoint_activations": training.checkpoint_activations,
+            "overlap": str(training.overlap),
             "torch": torch.__version__,
         },
-        layers=plan.model.layers,
+        layers=training.model.layers,
         micro_batches=passes,
         state_bytes=state_bytes,
         peak_bytes=log.peak,
@@ -95,17 +97,16 @@ def _segments(trainer: Trainer, log: Log, passes: int) -> list[Segment]:
     return found
 
 
-def _of_few(plan: Plan, passes: int) -> Plan:
-    """The same plan for a batch of so many micro-batches a rank."""
-    micro = plan.config.batch.at_once(plan.grid)
-    batch = Batch(passes * micro * plan.grid.batch_split, micro)
-    return replace(plan, config=replace(plan.config, batch=batch))
+def _of_few(training: Training, grid: Grid, passes: int) -> Training:
+    """The same training with a batch of so many micro-batches a rank."""
+    micro = training.batch.at_once(grid)
+    return replace(training, batch=Batch(passes * micro * grid.batch_split, micro))
 
 
 def _size_cache(trainer: Trainer, device_memory: float | None, peak: int) -> None:
     """As Trainer does once a step has shown what memory is left."""
-    overlap = trainer.plan.config.overlap
+    overlap = trainer.training.overlap
     if overlap.cache != AUTO or not trainer.model.can_cache:
         return
     free, model = (device_memory or 0.0) - peak, trainer.model
-    model.cache_blocks(overlap.auto_blocks(free, model.block_bytes(), trainer.plan.model.layers))
+    model.cache_blocks(overlap.auto_blocks(free, model.block_bytes(), trainer.training.model.layers))

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from functools import partial
 
 from engine.errors import RunError
+from engine.grid import Grid
 from engine.measure.machine import cores
 from engine.progress import RENEWED
 from engine.tracing.predict import Traced, traced
-from engine.training.plan import Plan
+from engine.training_record import Training
 
 log = logging.getLogger(__name__)
 
@@ -22,15 +23,17 @@ WORTH_A_POOL = {True: 4, False: 16}
 """How many whole networks, or grids by few layers: processes of their own take some seconds to start."""
 
 
-def survey(plans: Sequence[Plan], *, device_memory: float | None = None, exact: bool = False) -> list[Traced]:
-    """Of each plan what decides its time; tells the log how far it is."""
+def survey(
+    trainings: Sequence[Training], grids: Sequence[Grid], *, device_memory: float | None = None, exact: bool = False
+) -> list[Traced]:
+    """Of each training on its grid what decides its time; tells the log how far it is."""
     what = "whole networks" if exact else "grids"
     one = partial(traced, device_memory=device_memory, exact=exact)
     found: list[Traced] = []
-    with _several(len(plans) >= WORTH_A_POOL[exact]) as each:
-        for done in each(one, plans):
+    with _several(len(grids) >= WORTH_A_POOL[exact]) as each:
+        for done in each(one, trainings, grids):
             found.append(done)
-            log.info("%s traced %d of %d %s", _bar(len(found), len(plans)), len(found), len(plans), what, extra=RENEWED)
+            log.info("%s traced %d of %d %s", _bar(len(found), len(grids)), len(found), len(grids), what, extra=RENEWED)
     return found
 
 

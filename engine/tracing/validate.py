@@ -18,7 +18,6 @@ from engine.planning.calibrate import Timed
 from engine.planning.costs import Costs, papers_links
 from engine.planning.grids import Task
 from engine.planning.machine import Fitted, Machine
-from engine.planning.memory import Workload
 from engine.planning.rank import Candidate, Job, rank
 from engine.planning.simulate import Simulated
 from engine.planning.validation import (
@@ -30,6 +29,7 @@ from engine.planning.validation import (
 )
 from engine.tracing.forecast import FINAL, chosen, fastest, traces
 from engine.tracing.predict import Traced
+from engine.training_record import Training
 
 log = logging.getLogger(__name__)
 
@@ -72,17 +72,17 @@ class PublishedJob:
 
 def job_of(model: Architecture, sequences: int, overlap: Overlap, machine: Machine) -> Job:
     """As published runs are: bf16, in which gradients are summed too, activations recomputed."""
-    return Job(model, Workload(Batch(sequences), "bf16", "bf16", True, overlap), machine.device_memory)
+    return Job(Training(model, Batch(sequences), "bf16", "bf16", True, overlap), machine.device_memory)
 
 
 def tried(job: Job, devices: int, machine: Machine) -> list[Candidate]:
     """The ten best grids by the papers' equations, and the ten best by all that a run repeats."""
-    task = Task(job.model, job.workload.batch.sequences, exact=True)
-    grids = task.grids(devices, job.workload.batch.sequences)
+    model, sequences = job.training.model, job.training.batch.sequences
+    grids = Task(model, sequences, exact=True).grids(devices, sequences)
     ranking = rank(job, grids, machine.bandwidths, links_as_run=machine.links)
     found = chosen(ranking, machine.bandwidths.devices_per_node, FINAL)
     if not found:
-        raise UsageError(f"No grid of {devices} devices of {machine.name} holds {job.model.name}.")
+        raise UsageError(f"No grid of {devices} devices of {machine.name} holds {model.name}.")
     return found
 
 
@@ -94,7 +94,8 @@ def published_jobs(series: PublishedSeries, machine: Machine) -> Iterator[Publis
             log.info("%s on %d devices of %s", name, devices, series.system)
             job = job_of(lookup(name), series.sequences, overlap, machine)
             candidates = tried(job, devices, machine)
-            yield PublishedJob(series, job.model, devices, measured_s, candidates, traces(job, candidates, machine))
+            found = traces(job, candidates, machine)
+            yield PublishedJob(series, job.training.model, devices, measured_s, candidates, found)
 
 
 def published_rows(jobs: Sequence[PublishedJob], machine: Machine) -> list[PublishedRow]:
@@ -130,7 +131,6 @@ class TracedJob:
     """A measured job with the trace of each of its grids."""
 
     job: MeasuredJob
-    model: Architecture
     traced: Mapping[str, Traced]
 
     def timed(self, machine: Machine) -> list[Timed]:
@@ -149,21 +149,17 @@ class TracedJob:
 def traced_job(job: MeasuredJob, machine: Machine) -> TracedJob:
     """Trace every grid."""
     log.info("%s: %s on %d ranks of %s", job.name, job.model, job.ranks, job.system)
-    model = lookup(job.model)
-    workload = Workload(
-        Batch(job.sequences), job.precision, None, job.checkpoint_activations, Overlap.parse(job.overlap)
-    )
-    planned = Job(model, workload, machine.device_memory)
+    planned = Job(job.training, machine.device_memory)
     candidates = [Candidate(grid, *planned.settled(grid), {}, {}) for grid in map(Grid.parse, job.time_s)]
     found = traces(planned, candidates, machine)
-    return TracedJob(job, model, {str(c.grid): traced for c, traced in zip(candidates, found, strict=True)})
+    return TracedJob(job, {str(c.grid): traced for c, traced in zip(candidates, found, strict=True)})
 
 
 def job_rows(found: TracedJob, machine: Machine) -> JobRows:
     """Every grid beside what is predicted of it, and how good the orders are."""
     job = found.job
-    workload = Workload(Batch(job.sequences), job.precision)
-    costs = Costs(found.model, workload)
+    papers = Training(lookup(job.model), Batch(job.sequences), job.precision)
+    costs = Costs(papers)
     flat = papers_links(agnostic(machine.bandwidths.inter))
     aware = papers_links(machine.bandwidths)
     steps = {grid: traced.on(machine) for grid, traced in found.traced.items()}
@@ -171,7 +167,7 @@ def job_rows(found: TracedJob, machine: Machine) -> JobRows:
     agnostics = {grid: sum(costs.equations(g, flat(g)).values()) for grid in steps for g in [Grid.parse(grid)]}
 
     def ranked(bandwidths: Bandwidths) -> dict[str, int]:
-        order = rank(Job(found.model, workload), [Grid.parse(grid) for grid in steps], bandwidths).candidates
+        order = rank(Job(papers), [Grid.parse(grid) for grid in steps], bandwidths).candidates
         return {str(candidate.grid): place for place, candidate in enumerate(order, 1)}
 
     by = {

@@ -57,16 +57,11 @@ class AblationPlan(Plan):
         """See Plan.overlaps."""
         return self.variants
 
-    @property
-    def fullest(self) -> Overlap:
-        """The variant with most flags, of several the first."""
-        return max(self.variants, key=lambda variant: len(flags(variant)))
-
     def as_options(self) -> dict[str, Any]:
         """See Plan.as_options."""
         options = {key: value for key, value in Plan.as_options(self).items() if key not in OF_TRAIN_ALONE}
         return options | {
-            "overlap": str(self.config.overlap),
+            "overlap": str(self.training.overlap),
             "variants": [str(variant) for variant in self.variants],
             "rounds": self.turns.rounds,
             "steps_per_round": self.turns.steps,
@@ -99,23 +94,23 @@ def checked_ablation(run: RunConfig, full: Overlap, asked: Sequence[Overlap], tu
     """
     common = {field.name: getattr(run, field.name) for field in fields(RunConfig)}
     plan = checked(TrainConfig(**common, overlap=full), ranks)
-    wanted = candidates(plan.config.overlap, asked)
+    wanted = candidates(plan.training.overlap, asked)
     for variant in wanted:
-        check_cache(variant, plan.model)
+        check_cache(variant, plan.training.model)
     variants = comparable(wanted, plan.grid, checkpointed=run.checkpoint_activations)
     warmup = len(variants) * turns.warmup
     config = replace(plan.config, warmup=warmup, iterations=warmup + len(variants) * turns.rounds * turns.steps)
     return AblationPlan(
-        config, plan.model, plan.grid, plan.dataset, pretrained=plan.pretrained, turns=turns, variants=variants
+        config, plan.training, plan.grid, plan.dataset, pretrained=plan.pretrained, turns=turns, variants=variants
     )
 
 
 def ablation_notices(plan: AblationPlan, asked: Sequence[Overlap]) -> list[str]:
     """What is left out or does less than its name says, a sentence each."""
-    config = plan.config
-    wanted = {flag for overlap in asked or [config.overlap] for flag in flags(overlap)}
-    reasons = [why_useless(flag, plan.grid, checkpointed=config.checkpoint_activations) for flag in sorted(wanted)]
+    training = plan.training
+    wanted = {flag for overlap in asked or [training.overlap] for flag in flags(overlap)}
+    reasons = [why_useless(flag, plan.grid, checkpointed=training.checkpoint_activations) for flag in sorted(wanted)]
     found = [reason for reason in reasons if reason is not None]
-    if config.optim.clip and any(variant.data for variant in plan.variants):
+    if training.optim.clip and any(variant.data for variant in plan.variants):
         found.append(CLIPPED)
     return found

@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter
 
 from engine.batch import Batch
+from engine.models.architecture import Architecture
 from engine.models.catalogue import published
 from engine.models.choice import ModelChoice
 from engine.options import (
-    NO_OPTION,
     Bytes,
     Device,
     File,
@@ -25,8 +25,8 @@ from engine.options import (
     word,
 )
 from engine.overlap.flags import ALL, Overlap
-from engine.planning.memory import Workload
 from engine.timeouts import Timeouts
+from engine.training_record import OptimConfig, PrecisionName, Training
 
 MODEL = Group("model: a published size, or a shape", f"Published sizes: {', '.join(published())}", sort_key=1)
 RUN = Group("run", sort_key=2)
@@ -38,7 +38,6 @@ PROFILE = Group(
     sort_key=6,
 )
 
-PrecisionName = Literal["fp32", "fp64", "bf16"]
 EnergyOption = Literal["auto", "off"]
 ENERGY_HELP = (
     "joules of the counted iterations, read before and after them: of devices (NVML, AMD SMI; needs zeus: pip install "
@@ -60,26 +59,6 @@ OverlapFlags = Annotated[
     Overlap, Parameter(name="--overlap", help=OVERLAP_HELP, show_default="all"), word(Overlap.parse, "FLAGS")
 ]
 """Everything of Overlap but its pace."""
-
-
-@dataclass(frozen=True, slots=True)
-class OptimConfig:
-    """AdamW with decoupled weight decay on matrices, none on biases and norms."""
-
-    learning_rate: Annotated[float, Parameter(metavar="LR")] = 3e-4
-    """after its warm-up"""
-    beta1: Annotated[float, NO_OPTION] = 0.9
-    beta2: Annotated[float, NO_OPTION] = 0.95
-    eps: Annotated[float, NO_OPTION] = 1e-8
-    weight_decay: Annotated[float, Parameter(metavar="W")] = 0.1
-    """of matrices; biases and norms have none"""
-    clip: Annotated[float, Parameter(metavar="NORM")] = 1.0
-    """largest norm of the whole gradient; 0 doesn't clip"""
-    warmup_steps: Annotated[int, Parameter(name="--lr-warmup-steps")] = 0
-    """steps over which the rate rises"""
-    decay_steps: Annotated[int, Parameter(name="--lr-decay-steps")] = 0
-    """cosine to a tenth of the rate there; 0 keeps it"""
-    final_fraction: Annotated[float, NO_OPTION] = 0.1
 
 
 @Parameter(name="*", group=RUN)
@@ -157,10 +136,15 @@ class TrainConfig(RunConfig):
         """Those that a profile is taken of."""
         return () if self.profile is None else self.profile_iterations or (self.iterations - 1,)
 
-    @property
-    def workload(self) -> Workload:
-        """What of it decides about memory."""
-        device = "cpu" if self.device == "cpu" else "cuda"
-        return Workload(
-            self.batch, self.precision, self.reduce_dtype, self.checkpoint_activations, self.overlap, device
+    def training(self, model: Architecture) -> Training:
+        """The record of it, of that network."""
+        return Training(
+            model,
+            self.batch,
+            self.precision,
+            self.reduce_dtype,
+            self.checkpoint_activations,
+            self.overlap,
+            self.optim,
+            self.seed,
         )

@@ -233,7 +233,7 @@ class Account:
             config=plan.as_options() | self.resolved,
             ranks=self._launch.world_size,
             grid=str(plan.grid),
-            model=recorded(plan.model, plan.grid),
+            model=recorded(plan.training.model, plan.grid),
             iterations=tuple(self.iterations),
             dtype=config.precision,
             provenance=provenance.collect(

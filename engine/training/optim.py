@@ -11,7 +11,7 @@ from engine.grid import HOLDING
 from engine.layers.compiled import Compiled
 from engine.optimizer_state import ADAMW
 from engine.parallel.model import ParallelModel
-from engine.training.config import OptimConfig
+from engine.training_record import OptimConfig
 
 LONG, ROW_OF_NORM = 65536, 512
 """Of elements, where a norm is taken by rows."""

@@ -61,26 +61,25 @@ class Outcome:
         events = self.measurements.recording.events
         path = self._plan.config.timeline
         assert path is not None
-        about = {"grid": str(self._plan.grid), "overlap": str(self._plan.config.overlap), "iteration": last.index}
+        about = {"grid": str(self._plan.grid), "overlap": str(self._plan.training.overlap), "iteration": last.index}
         chrome_trace.write(path, events, rank=self._launch.rank, about=about)
         return timeline(last, self.measurements.recording)
 
     def _summary(self) -> Summary:
-        plan, config, ranks = self._plan, self._plan.config, self._launch.world_size
+        training, config, ranks = self._plan.training, self._plan.config, self._launch.world_size
         times = [i.time_s for i in self.measurements.iterations if i.counted]
         time_s = metrics.time_per_iteration(times)
-        sequences = config.batch.sequences
-        recompute = config.checkpoint_activations
-        hardware = metrics.rate(hardware_flops(plan.model, sequences, recompute=recompute), time_s)
-        model = metrics.rate(model_flops(plan.model, sequences), time_s)
-        repeated = metrics.rate(repeated_flops(plan.model, sequences, plan.grid, recompute=recompute), time_s)
+        network, sequences, recompute = training.model, training.batch.sequences, training.checkpoint_activations
+        hardware = metrics.rate(hardware_flops(network, sequences, recompute=recompute), time_s)
+        model = metrics.rate(model_flops(network, sequences), time_s)
+        repeated = metrics.rate(repeated_flops(network, sequences, self._plan.grid, recompute=recompute), time_s)
         measured = self.measurements.peak_flops_per_s
         advertised, empirical = config.peak_flops, measured or config.empirical_peak_flops
         return Summary(
             counted_iterations=len(times),
             time_per_iteration_s=time_s,
             median_time_s=median(times),
-            tokens_per_s=metrics.rate(sequences * plan.model.sequence, time_s),
+            tokens_per_s=metrics.rate(sequences * network.sequence, time_s),
             samples_per_s=metrics.rate(sequences, time_s),
             hardware_flops_per_s=hardware,
             model_flops_per_s=model,

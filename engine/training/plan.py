@@ -1,7 +1,7 @@
 """What a training run comes to, checked as far as it can be before anything starts. No torch."""
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -12,11 +12,12 @@ from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.options import check_file, check_folder
 from engine.overlap.bucket import bucket_bytes
-from engine.overlap.flags import ALL, AUTO, Overlap
+from engine.overlap.flags import ALL, AUTO, Overlap, Pace
 from engine.planning.bandwidth import Bandwidths
 from engine.planning.choose import choose_grid
 from engine.planning.fit import check_grid, check_memory, fits_nodes
 from engine.training.config import TrainConfig
+from engine.training_record import Training
 
 if TYPE_CHECKING:
     from engine.checkpoint.manifest import Saved
@@ -30,14 +31,14 @@ CLIPPED = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run that has passed every check that needs no process: what was asked for, and what it came to.
+    """A run that has passed every check that needs no process: what was asked for, and the training that it came to.
 
     saved: the checkpoint that it resumes. pretrained: the folder of --model hf:DIR.
     """
 
     kind: ClassVar[Literal["train", "ablation"]] = "train"
     config: TrainConfig
-    model: Architecture
+    training: Training
     grid: Grid
     dataset: Dataset
     saved: "Saved | None" = None
@@ -46,19 +47,19 @@ class Plan:
     @property
     def overlaps(self) -> tuple[Overlap, ...]:
         """Those that the run takes."""
-        return (self.config.overlap,)
+        return (self.training.overlap,)
 
     def as_options(self) -> dict[str, Any]:
         """For the record: every option as it came out, in JSON's types: a later default changes nothing of it."""
-        config = self.config
-        options = asdict(config)
+        training, overlap = self.training, self.training.overlap
+        options = asdict(self.config)
         del options["labels"]
-        options |= {"model": self.model.options, "grid": str(self.grid)}
-        options["batch"]["micro"] = config.batch.at_once(self.grid)
-        options["reduce_dtype"] = config.workload.reduce_dtypes(self.grid)
-        tuning = options.pop("overlap")
-        options |= {key: tuning[key] for key in ("prefetch_depth", "reduce_window", "bucket_bytes", "cache_bytes")}
-        options["overlap"] = str(config.overlap)
+        options |= {"model": training.model.options, "grid": str(self.grid)}
+        options["batch"]["micro"] = training.batch.at_once(self.grid)
+        options["reduce_dtype"] = training.reduce_dtypes(self.grid)
+        del options["overlap"]
+        options |= {pace.name: getattr(overlap, pace.name) for pace in fields(Pace)}
+        options["overlap"] = str(overlap)
         if self.saved is not None:
             options["resume"] = self.saved.folder
         return {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
@@ -80,10 +81,11 @@ def checked(config: TrainConfig, ranks: int) -> Plan:
     check_cache(config.overlap, model)
     if (config.save is None) != (config.save_every == 0) or config.save_every < 0:
         raise UsageError("Saving needs both --save DIR and --save-every N with N at least 1.")
+    training, device = config.training(model), "cpu" if config.device == "cpu" else "cuda"
     grid = config.grid or choose_grid(
-        model,
+        training,
         ranks,
-        config.workload,
+        device=device,
         devices_per_node=config.devices_per_node,
         device_memory=config.device_memory,
         bandwidths=_bandwidths(config),
@@ -95,13 +97,13 @@ def checked(config: TrainConfig, ranks: int) -> Plan:
         )
     check_grid(model, grid, config.batch)
     if config.device_memory is not None:
-        check_memory(model, grid, config.workload, config.device_memory)
+        check_memory(training, grid, config.device_memory, device)
     dataset = open_dataset(config.data, model.task.data)
     saved = _saved(config, model)
-    if config.overlap.bucket_bytes is None:
+    if training.overlap.bucket_bytes is None:
         bucket = bucket_bytes(grid.model_replicas, config.link_bytes_per_s, config.devices_per_node)
-        config = replace(config, overlap=replace(config.overlap, bucket_bytes=bucket))
-    return Plan(config, model, grid, dataset, saved, pretrained)
+        training = replace(training, overlap=replace(training.overlap, bucket_bytes=bucket))
+    return Plan(config, training, grid, dataset, saved, pretrained)
 
 
 def _bandwidths(config: TrainConfig) -> Bandwidths | None:
@@ -139,7 +141,7 @@ def notices(plan: Plan) -> list[str]:
     """What of the run is likely not meant, a sentence each: a grid that ill suits the nodes, an overlap that was asked
     for by name and does nothing.
     """
-    config, overlap, grid = plan.config, plan.config.overlap, plan.grid
+    config, overlap, grid = plan.config, plan.training.overlap, plan.grid
     found: list[str] = []
     if config.devices_per_node > 1 and not fits_nodes(grid, config.devices_per_node):
         found.append(

@@ -14,13 +14,14 @@ import torch.distributed as dist
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, choose_device, init_process_group
 from engine.comm.transport import Heard, backend_of, listen
-from engine.grid import INNER
+from engine.grid import INNER, Grid
 from engine.layers import attention
 from engine.layers.compiled import compiles
 from engine.layers.matmul import Kernels, widened_by
 from engine.measure.clock import stamp_promptly
 from engine.measure.memory import forget_peak, keep_freed_memory
 from engine.measure.recorder import Recorder
+from engine.models.adapters.files import export
 from engine.models.operations import Attention
 from engine.precision import DTYPES, Precision
 from engine.profiling.regions import NamingRecorder
@@ -36,7 +37,8 @@ from engine.training.plan import Plan
 from engine.training.stall import watched
 from engine.training.trainer import Trainer, run_iterations
 from engine.training.turns import take_turns
-from engine.tuning.shapes import Job, products
+from engine.training_record import Training
+from engine.tuning.shapes import products
 from engine.tuning.tune import tune
 
 log = logging.getLogger(__name__)
@@ -70,33 +72,44 @@ def _train(
     plan: Plan, launch: Launch, account: Account, comm: Comm, recorder: Recorder, heard: Callable[[], Heard] | None
 ) -> None:
     """The same, once the ranks have met. heard: what the back end said of its network."""
-    config, device = plan.config, comm.device
+    config, training, device = plan.config, plan.training, comm.device
     outcome = Outcome(plan, launch, account)
     if config.measure_peak:
-        outcome.measurements.peak_flops_per_s = joint_peak(comm, DTYPES[config.precision])
+        outcome.measurements.peak_flops_per_s = joint_peak(comm, DTYPES[training.precision])
         forget_peak(device)
-    kernels, tuning = tuned(plan, comm)
-    trainer = Trainer(plan, comm, recorder, kernels)
-    precision = Precision.named(config.precision)
+    kernels: Mapping[str, Kernels] = {}
+    tuning: Tuning | None = None
+    if config.tune_matmul:
+        kernels, tuning = tuned(training, comm, force=config.tune_matmul == "force")
+    trainer = Trainer(
+        training, plan.dataset, comm, recorder, kernels,
+        overlaps=plan.overlaps, pretrained=plan.pretrained, saved=plan.saved,
+    )  # fmt: skip
+    precision = Precision.named(training.precision)
     account.resolved["widened_by"] = widened_by(precision.compute, precision.master, device, shards=plan.grid.shards)
-    account.resolved["attention"] = _attention(plan, device)
+    account.resolved["attention"] = _attention(training, plan.grid, device)
     account.resolved["compiled"] = compiles(device)
     account.training = True
     variants, times, profiled = None, None, None
     if isinstance(plan, AblationPlan):
-        variants = take_turns(trainer, plan, outcome.measurements, began=account.began)
+        variants = take_turns(
+            trainer, plan.variants, plan.turns, outcome.measurements,
+            began=account.began, link_bytes_per_s=config.link_bytes_per_s,
+        )  # fmt: skip
     else:
         profiling, energy = None, JobMeter(comm, config.energy)
         if config.profile is not None and isinstance(recorder, NamingRecorder):
             request = Request(config.profile, config.profiled_iterations, config.profile_ranks)
             profiling = Profiling(request, comm, trainer.model, recorder)
-        run_iterations(trainer, outcome.measurements, energy.meter, profiling)
-        trainer.export()
+        run_iterations(trainer, config, outcome.measurements, energy.meter, profiling)
+        if config.export is not None and plan.pretrained is not None:
+            export(plan.pretrained, comm, trainer.model.local_parameters(), config.export)
+            log.info("wrote %s", config.export)
         if profiling is not None:
-            profiling.write(overlap=str(config.overlap))
+            profiling.write(overlap=str(training.overlap))
             profiled = profile(comm, profiling)
         counted = sum(iteration.counted for iteration in account.iterations)
-        outcome.measurements.energy = energy.result(counted, config.batch.sequences * plan.model.sequence)
+        outcome.measurements.energy = energy.result(counted, training.batch.sequences * training.model.sequence)
         times = breakdown(comm, outcome.measurements.recording, config.link_bytes_per_s)
     ranks = everyones(comm, heard)
     if launch.rank == 0:
@@ -106,39 +119,26 @@ def _train(
     comm.barrier()
 
 
-def tuned(plan: Plan, comm: Comm) -> tuple[Mapping[str, Kernels], Tuning | None]:
-    """How the layers multiply, by name, if that is to be tuned. Collective."""
-    config = plan.config
-    if not config.tune_matmul:
-        return {}, None
-    sequences = config.batch.at_once(plan.grid)
-    job = Job(
-        plan.grid,
-        sequences,
-        Precision.named(config.precision),
-        comm.device,
-        micro_batches=config.batch.per_rank(plan.grid) // sequences,
-        recompute=config.checkpoint_activations,
-    )
-    found = products(plan.model, job)
+def tuned(training: Training, comm: Comm, *, force: bool = False) -> tuple[Mapping[str, Kernels], Tuning]:
+    """How the layers multiply, by name, and what that was chosen by. Collective. force: time again what is known."""
     try:
-        return tune(found, config.precision, comm, force=config.tune_matmul == "force")
+        return tune(products(training, comm.grid, comm.device), training.precision, comm, force=force)
     finally:
         forget_peak(comm.device)
 
 
-def _attention(plan: Plan, device: torch.device) -> str | None:
+def _attention(training: Training, grid: Grid, device: torch.device) -> str | None:
     """The kernel that a rank's heads take; a warning where it is none."""
-    (of_block,), ranks = plan.model.network().blocks.of_kind(Attention), plan.grid[INNER]
+    (of_block,), ranks = training.model.network().blocks.of_kind(Attention), grid[INNER]
     taken = attention.backend(
-        of_block.heads // ranks, of_block.kv_heads // ranks, of_block.head_size, plan.model.sequence,
-        Precision.named(plan.config.precision).compute, device,
+        of_block.heads // ranks, of_block.kv_heads // ranks, of_block.head_size, training.model.sequence,
+        Precision.named(training.precision).compute, device,
     )  # fmt: skip
     if taken is attention.Backend.MATH and device.type == "cuda":
         log.warning(
             "PyTorch has no attention kernel for heads of %d features in %s on this GPU: the scores of all pairs of "
             "positions lie in memory.",
             of_block.head_size,
-            plan.config.precision,
+            training.precision,
         )
     return taken

@@ -2,12 +2,12 @@
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch import Tensor
 from engine.checkpoint.manifest import Manifest
 from engine.comm.funnel import Comm
 from engine.data import sampler
+from engine.data.dataset import Dataset
 from engine.data.device import to_device
 from engine.energy.meter import Meter
 from engine.errors import RunError
@@ -23,7 +24,7 @@ from engine.layers.matmul import Kernels
 from engine.measure.memory import free_bytes
 from engine.measure.recorder import Recorder
 from engine.measure.recording import Recording
-from engine.models.adapters.files import export, weights_of
+from engine.models.adapters.files import weights_of
 from engine.models.flops import hardware_flops
 from engine.overlap.flags import AUTO, Overlap
 from engine.overlap.tasks import ONE_BY_ONE, Direction, StepSchedule
@@ -34,9 +35,14 @@ from engine.profiling.session import Profiling
 from engine.progress import RENEWED
 from engine.result.energy import Energy
 from engine.result.schema import Iteration
+from engine.training.config import TrainConfig
 from engine.training.optim import AdamW, clip_scale, gradient_norm
 from engine.training.optimizer import MakeOptimizer, Optimizer
-from engine.training.plan import Plan
+from engine.training_record import Training
+
+if TYPE_CHECKING:
+    from engine.checkpoint.manifest import Saved
+    from engine.models.adapters.folder import Pretrained
 
 log = logging.getLogger(__name__)
 
@@ -77,54 +83,60 @@ class Measurements:
 class Trainer:
     """A model on its grid with its data and optimizer; step() is one iteration.
 
-    kernels: how layers multiply, by their names. order: in which a step's forwards and backwards are carried out.
+    kernels: how layers multiply, by their names. overlaps: between which the run will switch. pretrained: whose weights
+    it begins with; saved: the checkpoint that it resumes instead. order: in which a step's forwards and backwards are
+    carried out.
     """
 
     def __init__(
         self,
-        plan: Plan,
+        training: Training,
+        dataset: Dataset,
         comm: Comm,
         recorder: Recorder,
         kernels: Mapping[str, Kernels] = MappingProxyType({}),
+        *,
+        overlaps: Sequence[Overlap] = (),
+        pretrained: "Pretrained | None" = None,
+        saved: "Saved | None" = None,
         order: StepSchedule = ONE_BY_ONE,
         optimizer: MakeOptimizer = AdamW,
     ) -> None:
-        self.plan, self.comm, self.recorder, self.order = plan, comm, recorder, order
-        config = plan.config
-        fresh = plan.pretrained if plan.saved is None else None
+        self.training, self.dataset, self.comm, self.recorder, self.order = training, dataset, comm, recorder, order
+        fresh = pretrained if saved is None else None
         with weights_of(fresh) if fresh is not None else nullcontext() as values:
             self.model: ParallelModel = parallelize(
-                plan.model,
+                training.model,
                 comm,
-                precision=Precision.named(config.precision, config.reduce_dtype),
-                seed=config.seed,
-                overlap=config.overlap,
-                checkpoint_activations=config.checkpoint_activations,
+                precision=Precision.named(training.precision, training.reduce_dtype),
+                seed=training.seed,
+                overlap=training.overlap,
+                checkpoint_activations=training.checkpoint_activations,
                 device=comm.device,
                 kernels=kernels,
                 values=values,
             )
-        self.optimizer: Optimizer = optimizer(self.model, config.optim)
+        self.optimizer: Optimizer = optimizer(self.model, training.optim)
         self._auto_blocks: int | None = None
         """What cache="auto" comes out as, once a step has shown how much memory training takes."""
-        self._unsized = self.model.can_cache and any(overlap.cache == AUTO for overlap in plan.overlaps)
+        self._unsized = self.model.can_cache and any(o.cache == AUTO for o in (training.overlap, *overlaps))
         self.done = 0
         """Optimizer steps done, those before a resume included."""
         self.reads_ahead = comm.device.type == "cuda"
         """Whether the next batch is read while the device is still busy with this one, as a processor never is."""
-        self._ahead: tuple[int, Plan, list[MicroBatch]] | None = None
-        if plan.saved is not None:
+        self._ahead: tuple[int, Training, list[MicroBatch]] | None = None
+        if saved is not None:
             from engine.checkpoint import store  # takes long to load, and few runs need it
 
-            self.done = plan.saved.manifest.step
-            store.load(plan.saved, self.model, self.optimizer.state)
+            self.done = saved.manifest.step
+            store.load(saved, self.model, self.optimizer.state)
 
     def step(self) -> Step:
         """One optimizer step on the next global batch. The host waits for the device once, at the end."""
         self.recorder.start_step("forward")
         told = torch.stack(self.launch_step())
         if self.reads_ahead:
-            self._ahead = self.done, self.plan, self._micro_batches()
+            self._ahead = self.done, self.training, self._micro_batches()
         time_s = self.recorder.end_step()
         loss, norm = told.tolist()
         self.comm.outstanding.settle()
@@ -143,7 +155,7 @@ class Trainer:
 
     def launch_step(self) -> tuple[Tensor, Tensor]:
         """One optimizer step, for which the host never waits: mean loss and gradient norm, float64 scalars."""
-        config, model, recorder = self.plan.config, self.model, self.recorder
+        clip, model, recorder = self.training.optim.clip, self.model, self.recorder
         micro_batches = self._next_batch()
         divisor = self._valid(micro_batches)
         tasks = model.start_step(len(micro_batches), self.order)
@@ -160,11 +172,11 @@ class Trainer:
                 loss_sum += loss.detach()
         self.optimizer.start_step(self.done)
         recorder.mark("reduce")
-        if config.optim.clip:  # by the norm of all gradients, so nothing can be stepped before they are all there
+        if clip:  # by the norm of all gradients, so nothing can be stepped before they are all there
             model.finish_step()
             recorder.mark("optimizer")
             norm = gradient_norm(model)
-            self.optimizer.step(scale=clip_scale(norm, config.optim.clip))
+            self.optimizer.step(scale=clip_scale(norm, clip))
         else:
             model.finish_step(self.optimizer.step)
             recorder.mark("optimizer")
@@ -175,16 +187,16 @@ class Trainer:
     def _size_cache(self) -> None:
         """Settle cache="auto", once a step has shown how much memory training takes. Collective."""
         self._unsized = False
-        overlap, free = self.plan.config.overlap, 0.0
+        overlap, free = self.training.overlap, 0.0
         if overlap.cache_bytes is None:
             free = free_bytes(self.comm.device) / self.comm.ranks_sharing_memory()
-        fits = overlap.auto_blocks(free, self.model.block_bytes(), self.plan.model.layers)
+        fits = overlap.auto_blocks(free, self.model.block_bytes(), self.training.model.layers)
         self._auto_blocks = int(self.comm.everyone(torch.tensor([fits])).min().item())
         self._keep_auto()
 
     def _valid(self, micro_batches: list[MicroBatch]) -> float | Tensor:
         """Over how many things of the global batch the loss is a mean."""
-        own = sum(self.plan.model.task.valid(batch) for _, batch in micro_batches)
+        own = sum(self.training.model.task.valid(batch) for _, batch in micro_batches)
         if isinstance(own, Tensor):
             return self.model.sum_over_batch(own.double())
         return own * self.comm.grid.batch_split
@@ -192,25 +204,25 @@ class Trainer:
     def _next_batch(self) -> list[MicroBatch]:
         """What was read ahead, if it is of this step."""
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] == self.done and ahead[1] is self.plan:
+        if ahead is not None and ahead[0] == self.done and ahead[1] is self.training:
             return ahead[2]
         return self._micro_batches()
 
     def _micro_batches(self) -> list[MicroBatch]:
         """This rank's share of the step's batch."""
-        config, comm = self.plan.config, self.comm
+        training, comm = self.training, self.comm
         found: list[MicroBatch] = []
-        for part in config.batch.micro_batches(comm.grid, comm.coords):
+        for part in training.batch.micro_batches(comm.grid, comm.coords):
             read = sampler.batch(
-                self.plan.dataset,
-                self.plan.model.task.batch,
-                seed=config.seed,
+                self.dataset,
+                training.model.task.batch,
+                seed=training.seed,
                 step=self.done,
-                batch_size=config.batch.sequences,
+                batch_size=training.batch.sequences,
                 rows=part,
             )
             sequences = torch.arange(part.start, part.stop, device=comm.device)
-            rows = BatchRows(config.seed, self.done, sequences)
+            rows = BatchRows(training.seed, self.done, sequences)
             found.append((rows, to_device(comm.device, read)))
         return found
 
@@ -218,25 +230,18 @@ class Trainer:
         """Write a checkpoint of the present state below this folder; returns its own."""
         from engine.checkpoint import store
 
-        config = self.plan.config
+        training = self.training
         manifest = Manifest(
             step=self.done,
-            seed=config.seed,
-            batch_size=config.batch.sequences,
-            dtype=config.precision,
-            model=self.plan.model.shape,
+            seed=training.seed,
+            batch_size=training.batch.sequences,
+            dtype=training.precision,
+            model=training.model.shape,
             files={},
         )
         path = store.save(folder, manifest, self.model, self.optimizer.state)
         log.info("saved %s", path)
         return path
-
-    def export(self) -> None:
-        """Write the weights as they came, if that is asked for."""
-        config = self.plan.config
-        if config.export is not None and self.plan.pretrained is not None:
-            export(self.plan.pretrained, self.comm, self.model.local_parameters(), config.export)
-            log.info("wrote %s", config.export)
 
 
 def take_iteration(trainer: Trainer, index: int, *, warmup: bool, profiled: bool = False) -> Iteration:
@@ -259,14 +264,15 @@ def take_iteration(trainer: Trainer, index: int, *, warmup: bool, profiled: bool
 
 
 def run_iterations(
-    trainer: Trainer, measurements: Measurements, meter: Meter, profiling: Profiling | None = None
+    trainer: Trainer, config: TrainConfig, measurements: Measurements, meter: Meter, profiling: Profiling | None = None
 ) -> None:
     """Train for the configured iterations, noting each as it ends, profiling some if asked to. Raises Diverged.
 
     meter: of energy, of the counted ones.
     """
-    plan, recorder = trainer.plan, trainer.recorder
-    config = plan.config
+    training, recorder = trainer.training, trainer.recorder
+    recompute = training.checkpoint_activations
+    flops = hardware_flops(training.model, training.batch.sequences, recompute=recompute)
     for index in range(config.iterations):
         if index == config.warmup:
             recorder.clear()
@@ -276,7 +282,7 @@ def run_iterations(
         with apart, profiling.of(index) if profiling is not None and profiled else nullcontext():
             iteration = take_iteration(trainer, index, warmup=index < config.warmup, profiled=profiled)
         measurements.iterations.append(iteration)
-        log.info("%s", describe(iteration, plan), extra=RENEWED)
+        log.info("%s", describe(iteration, config.iterations, flops), extra=RENEWED)
         measurements.recording = recorder.total
         counted = index >= config.warmup
         if counted:
@@ -290,13 +296,11 @@ def run_iterations(
     measurements.cached_blocks = trainer.model.cached_blocks
 
 
-def describe(iteration: Iteration, plan: Plan) -> str:
-    """One line for a person who waits."""
-    config = plan.config
-    flops = hardware_flops(plan.model, config.batch.sequences, recompute=config.checkpoint_activations)
+def describe(iteration: Iteration, iterations: int, flops: float) -> str:
+    """One line for a person who waits. iterations: of the run; flops: of each."""
     apart = " (profiled)" if iteration.profiled else " (warm-up)" if iteration.warmup else ""
     return (
-        f"iteration {iteration.index + 1}/{config.iterations}{apart}"
+        f"iteration {iteration.index + 1}/{iterations}{apart}"
         f"  {iteration.time_s:.3f} s  loss {iteration.loss:.4f}  gradient {iteration.grad_norm:.3f}"
         f"  {flops / iteration.time_s / 1e9:,.1f} Gflop/s"
     )

@@ -9,17 +9,19 @@ other and counts: on a virtual cluster it was 1.01 times as long as those after 
 import logging
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import mean, median
 
 from engine.measure.recording import Recording
 from engine.overlap.flags import Overlap
 from engine.overlap.schedule import GatheredMemory
+from engine.overlap.variants import flags
 from engine.progress import RENEWED
 from engine.result import metrics
 from engine.result.schema import Iteration, Ratio, Variant
 from engine.result.step import Breakdown
-from engine.training.ablation import AblationPlan
+from engine.training.ablation import Turns
 from engine.training.gathered import breakdown, collectives, timeline
 from engine.training.trainer import Measurements, Trainer, take_iteration
 
@@ -49,18 +51,24 @@ class _Side:
 
 
 def take_turns(
-    trainer: Trainer, plan: AblationPlan, measurements: Measurements, *, began: float
+    trainer: Trainer,
+    variants: Sequence[Overlap],
+    turns: Turns,
+    measurements: Measurements,
+    *,
+    began: float,
+    link_bytes_per_s: float | None = None,
 ) -> tuple[Variant, ...]:
-    """Measure every variant of the plan, none first. Collective. measurements: is told each step. began: when the run
-    did, on time.monotonic()'s clock. Raises Diverged.
+    """Measure every variant, none first. Collective. measurements: each step is added to them. began: when the run did,
+    on time.monotonic()'s clock. link_bytes_per_s: of a node's network. Raises Diverged.
     """
-    recorder, turns = trainer.recorder, plan.turns
-    sides = [_Side(overlap, recorder.new_recording()) for overlap in plan.variants]
+    recorder = trainer.recorder
+    sides = [_Side(overlap, recorder.new_recording()) for overlap in variants]
     for side in sides:
         recorder.clear()
         _take(trainer, side, turns.warmup, measurements, warmup=True)
         log.info("warm-up  %s", side.overlap, extra=RENEWED)
-    drawing = random.Random(plan.config.seed)
+    drawing = random.Random(trainer.training.seed)
     longest_s = 0.0
     for number in range(1, turns.rounds + 1):
         begins = time.monotonic()
@@ -74,10 +82,10 @@ def take_turns(
             told = (number, turns.rounds, side.overlap, mean(times))
             log.info("round %d/%d  %s  %.3f s a step", *told, extra=RENEWED)
         longest_s = max(longest_s, time.monotonic() - begins)
-    variants = _compared(trainer, plan, sides)
-    for variant in variants:
+    found = _compared(trainer, sides, link_bytes_per_s)
+    for variant in found:
         log.info("%s", describe(variant))
-    return variants
+    return found
 
 
 def _take(trainer: Trainer, side: _Side, steps: int, measurements: Measurements, *, warmup: bool) -> tuple[float, ...]:
@@ -92,11 +100,11 @@ def _take(trainer: Trainer, side: _Side, steps: int, measurements: Measurements,
     return tuple(taken)
 
 
-def _compared(trainer: Trainer, plan: AblationPlan, sides: list[_Side]) -> tuple[Variant, ...]:
+def _compared(trainer: Trainer, sides: list[_Side], link: float | None) -> tuple[Variant, ...]:
     """What the sides' turns come to."""
-    link = plan.config.link_bytes_per_s
     where = [breakdown(trainer.comm, side.recording, link) for side in sides]
     none, of_none = sides[0], where[0]
+    fullest = max((side.overlap for side in sides), key=lambda overlap: len(flags(overlap)))
     variants = []
     for side, times in zip(sides, where, strict=True):
         assert side.last is not None
@@ -105,7 +113,7 @@ def _compared(trainer: Trainer, plan: AblationPlan, sides: list[_Side]) -> tuple
         if side is not none:
             over_none = Ratio.of(metrics.paired([list(zip(side.medians_s, none.medians_s, strict=True))]))
             share = _share(over_none.ratio, none.time_s, times, of_none)
-        drawn = side.recording.timed and side.overlap in (none.overlap, plan.fullest)
+        drawn = side.recording.timed and side.overlap in (none.overlap, fullest)
         variants.append(
             Variant(
                 overlap=str(side.overlap),

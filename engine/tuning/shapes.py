@@ -6,9 +6,9 @@ import torch
 
 from engine.grid import Grid
 from engine.layers.matmul import gradient_dtype
-from engine.models.architecture import Architecture
 from engine.models.operations import Linear, Table
 from engine.precision import Precision
+from engine.training_record import Training
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -18,21 +18,6 @@ class Shape:
     m: int
     n: int
     k: int
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What of a run the products of its ranks depend on, besides the network.
-
-    sequences: of a micro-batch, and micro_batches: of a step. recompute: whether blocks' activations are.
-    """
-
-    grid: Grid
-    sequences: int
-    precision: Precision
-    device: torch.device
-    micro_batches: int = 1
-    recompute: bool = False
 
 
 @dataclass(slots=True)
@@ -54,23 +39,24 @@ class Products:
     layers: list[str] = field(default_factory=list)
 
 
-def products(model: Architecture, job: Job) -> list[Products]:
+def products(training: Training, grid: Grid, device: torch.device) -> list[Products]:
     """Of one micro-batch, largest first. Layers of one shape of which anything else differs are apart.
 
     With several micro-batches it is one after the first.
     """
-    network, grid = model.network(), job.grid
+    network, batch = training.model.network(), training.batch
+    precision = Precision.named(training.precision)
     looked_up = {table.name for stage in network.stages for table in stage.of_kind(Table)}
-    compute, master = job.precision.compute, job.precision.master
-    gradient = gradient_dtype(compute, master, job.device, shards=grid.shards)
-    accumulates = job.micro_batches > 1 and grid.shards == 1 and gradient == master
+    compute, master = precision.compute, precision.master
+    gradient = gradient_dtype(compute, master, device, shards=grid.shards)
+    accumulates = batch.at_once(grid) < batch.per_rank(grid) and grid.shards == 1 and gradient == master
     found: dict[tuple[Shape, int, bool, bool], Products] = {}
     for stage, number in network.repeats():
-        forwards = 2 if job.recompute and stage.recomputed else 1
+        forwards = 2 if training.checkpoint_activations and stage.recomputed else 1
         for linear in stage.of_kind(Linear):
             name = f"{stage.prefix(number)}{linear.name}"
             out_axis, in_axis = linear.split
-            rows = job.sequences * (stage.tokens or model.sequence)
+            rows = batch.at_once(grid) * (stage.tokens or training.model.sequence)
             shape = Shape(rows, linear.n // grid[out_axis], linear.k // grid[in_axis])
             key = (shape, forwards, linear.tied not in looked_up, linear.bias and grid[in_axis] == 1)
             found.setdefault(key, Products(*key, accumulates, gradient != compute)).layers.append(name)

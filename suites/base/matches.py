@@ -1,7 +1,7 @@
 """A study of baselines holds contests on the points of its series, each with peers on their layouts."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.batch import Batch
 from engine.grid import Grid
@@ -11,7 +11,6 @@ from engine.peers.layout import Layout
 from engine.peers.layout_choice import layout_choices
 from engine.peers.memory import Room
 from engine.peers.registry import ALONE, COMPARISONS
-from engine.planning.memory import Workload
 from engine.planning.rank import Job
 from suites.base.series import Point, points
 from systems import System
@@ -68,8 +67,6 @@ def room(system: System) -> Room:
 
 def our_micro_batch(case: Case, grid: Grid, room: Room) -> int | None:
     """How many sequences a rank of ours takes at once on a grid: the most that fits, or 1; None for its share."""
-    workload = Workload(
-        Batch(case.sequences), case.precision, case.precision, case.checkpoint_activations, case.overlap, room.device
-    )
-    micro, _ = Job(case.model, workload, room.device_memory).settled(grid)
+    training = replace(case.training, batch=Batch(case.sequences))
+    micro, _ = Job(training, room.device_memory, room.device).settled(grid)
     return None if micro == case.sequences // grid.batch_split else micro

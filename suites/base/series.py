@@ -14,9 +14,9 @@ from engine.batch import Batch
 from engine.errors import UsageError
 from engine.models.catalogue import lookup
 from engine.planning.grids import Task
-from engine.planning.memory import Workload
 from engine.planning.rank import Job
 from engine.schema import Record, first_problem
+from engine.training_record import Training
 from systems import Partition, System, TimeLimit, load, seconds
 
 FILE = Path(__file__).parents[1] / "series.yaml"
@@ -131,8 +131,8 @@ def _grids(point: Point, system: str) -> Iterator[tuple[str, int | None]]:
         return
     network, memory = lookup(point.model), load(system).device.memory_bytes
     batch = Batch(point.sequences, micro_batch)
-    workload = Workload(batch, point.series.precision, checkpoint_activations=True)
-    job = Job(network, workload, memory.value if memory else None)
+    training = Training(network, batch, point.series.precision, checkpoint_activations=True)
+    job = Job(training, memory.value if memory else None)
     for grid in Task(network, point.sequences, exact=True, micro=micro_batch).grids(point.devices, point.sequences):
         micro, needs = job.settled(grid)
         if needs.total <= job.usable:

@@ -13,10 +13,11 @@ from engine.comm.contact import Line
 from engine.comm.funnel import Comm
 from engine.comm.gloo import GlooChannel
 from engine.comm.groups import ProcessGroups
-from engine.grid import Axis
+from engine.grid import Axis, Grid
 from engine.measure.allocated import Allocated
 from engine.measure.recorder import Recorder
 from engine.training.trainer import Trainer
+from engine.training_record import Training
 
 
 class GlooAlone(ProcessGroups):
@@ -27,16 +28,16 @@ class GlooAlone(ProcessGroups):
         return GlooChannel(fake._group, Line(self.rank, f"on axis {axis}", [], "gloo"))
 
 
-def peak_of_steps(plan: Any, rank: int = 0, steps: int = 2) -> int:
+def peak_of_steps(training: Training, grid: Grid, rank: int = 0, steps: int = 2) -> int:
     """The most bytes that its tensors take, its state included: the first step learns the order that later ones have.
 
     What gloo's own threads allocate for a while, a copy of a gather that they are about, isn't there: over the fake
     back end nothing is sent. Nor does the record of real ranks tell it rightly: it misses what those threads release.
     """
-    with fake_group(plan.grid, rank):
+    with fake_group(grid, rank):
         cpu = torch.device("cpu")
-        comm = Comm(plan.grid, backend=GlooAlone(plan.grid, cpu, timedelta(seconds=60)))
-        trainer = Trainer(plan, comm, Recorder())
+        comm = Comm(grid, backend=GlooAlone(grid, cpu, timedelta(seconds=60)))
+        trainer = Trainer(training, training.model.task.data.synthetic(), comm, Recorder())
         state = sum(p.nbytes for p in trainer.model.local_parameters().values()) + trainer.model.flat_gradients.nbytes
         state += sum(moment.nbytes for moments in trainer.optimizer.state.values() for moment in moments.values())
         with Allocated(cpu) as allocated:

@@ -1,16 +1,13 @@
-"""Plans of jobs that are only traced."""
+"""Trainings that are only traced, and their grids."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from engine.batch import Batch
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
-from engine.models.choice import ModelChoice
 from engine.overlap.flags import Overlap
-from engine.training.config import OptimConfig, TrainConfig
-from engine.training.plan import Plan
+from engine.training_record import OptimConfig, Training
 
 NO_OVERLAP = Overlap()
 
@@ -24,19 +21,16 @@ def dry_plan(
     overlap: Overlap = NO_OVERLAP,
     clip: float = 1.0,
     precision: str = "bf16",
-) -> Plan:
-    config = TrainConfig(
-        model=ModelChoice(),
-        grid=grid,
-        batch=batch,
-        data="synthetic",
-        out=Path(),
-        precision=precision,  # type: ignore[arg-type]
+) -> tuple[Training, Grid]:
+    training = Training(
+        model,
+        batch,
+        precision,  # type: ignore[arg-type]
         checkpoint_activations=checkpoint,
         overlap=overlap,
         optim=OptimConfig(clip=clip),
     )
-    return Plan(config, model, grid, model.task.data.synthetic())
+    return training, grid
 
 
 def few_layers(name: str, layers: int = 3) -> Architecture:

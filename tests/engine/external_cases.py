@@ -11,7 +11,7 @@ from engine.peers import external_side
 from engine.peers.alternate import measure
 from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.result.peers import Measured
-from engine.training.config import OptimConfig
+from engine.training_record import OptimConfig
 
 GPT = GPTConfig("tiny", layers=4, hidden=32, heads=4, vocabulary=64, sequence=16)
 LLAMA = LlamaConfig("tiny", layers=4, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)

@@ -27,6 +27,7 @@ import torch
 from engine_command import free_port
 from fault_draw import BEFORE_THEY_MEET, SAVE_EVERY, Fault, Moment, draw
 from real_ranks import CONTEXT
+from trainers import trainer_of
 
 from engine.batch import Batch
 from engine.checkpoint.manifest import STEP
@@ -38,7 +39,6 @@ from engine.models.choice import ModelChoice
 from engine.result.schema import Result, read
 from engine.training.config import TrainConfig
 from engine.training.failure import FOLLOWS
-from engine.training.plan import checked
 from engine.training.trainer import Trainer
 
 BLAMES_NOBODY = re.compile(FOLLOWS + "|did not meet the others|lost contact .* before iteration 0")
@@ -219,9 +219,7 @@ class Campaign:
         return f"resumed {','.join(map(str, steps))}" if steps else "no checkpoints"
 
     def _trainer(self, resume: Path | None = None) -> Trainer:
-        plan = checked(replace(self.config, resume=resume), 1)
-        recorder = Recorder()
-        return Trainer(plan, Comm(plan.grid, recorder=recorder), recorder)
+        return trainer_of(replace(self.config, resume=resume), Comm(Grid(), recorder=Recorder()))
 
     @cache  # noqa: B019
     def _losses(self) -> tuple[Trainer, list[float]]:

@@ -1,7 +1,6 @@
 """cache="auto" is settled after the first step, alike on all ranks, by the one that has the least memory left."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from virtual_ranks import run_ranks
@@ -9,12 +8,10 @@ from virtual_ranks import run_ranks
 from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.grid import Grid
-from engine.models.choice import ModelChoice
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL
 from engine.training import trainer
-from engine.training.config import TrainConfig
-from engine.training.plan import Plan
+from engine.training_record import Training
 
 MODEL = GPTConfig("m", layers=6, hidden=16, heads=2, vocabulary=16, sequence=4)
 BLOCK_BYTES = 12 * 16 * 16 * 4
@@ -22,17 +19,10 @@ BLOCK_BYTES = 12 * 16 * 16 * 4
 
 def _cached(comm: Comm, cache_bytes: float | None) -> tuple[int, int]:
     """Blocks that are kept before and after the first step."""
-    config = TrainConfig(
-        model=ModelChoice(),
-        grid=comm.grid,
-        batch=Batch(2),
-        data="synthetic",
-        out=Path(),
-        checkpoint_activations=True,
-        overlap=replace(ALL, cache_bytes=cache_bytes),
-    )
+    overlap = replace(ALL, cache_bytes=cache_bytes)
+    training = Training(MODEL, Batch(2), checkpoint_activations=True, overlap=overlap)
     assert comm.recorder is not None
-    work = trainer.Trainer(Plan(config, MODEL, comm.grid, MODEL.task.data.synthetic()), comm, comm.recorder)
+    work = trainer.Trainer(training, MODEL.task.data.synthetic(), comm, comm.recorder)
     before = work.model.cached_blocks
     work.step()
     return before, work.model.cached_blocks

@@ -29,8 +29,9 @@ from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
 from engine.parallel.serial_state import full_state_dict
 from engine.placement import Constant, Placement
-from engine.training.config import OptimConfig, TrainConfig
+from engine.training.config import TrainConfig
 from engine.training.plan import checked
+from engine.training_record import OptimConfig
 
 MODEL = ModelChoice(layers=2, hidden=48, heads=24, vocab=96, seq=8, tied=True, dropout=0.1)
 LLAMA = ModelChoice(architecture="llama", layers=2, hidden=48, heads=12, kv_heads=6, ffn=48, vocab=96, seq=8)
@@ -55,13 +56,15 @@ def _config(folder: Path, grid: Grid, **changes: object) -> TrainConfig:
 
 def _losses(comm: Comm, config: TrainConfig) -> list[float]:
     """Train as the command does, inside a process group that is there already."""
+    from trainers import trainer_of
+
     from engine.energy.counter import Found
     from engine.energy.meter import Meter
-    from engine.training.trainer import Measurements, Trainer, run_iterations
+    from engine.training.trainer import Measurements, run_iterations
 
     assert comm.recorder is not None
     measurements = Measurements()
-    run_iterations(Trainer(checked(config, comm.grid.size), comm, comm.recorder), measurements, Meter(Found()))
+    run_iterations(trainer_of(config, comm), config, measurements, Meter(Found()))
     return [i.loss for i in measurements.iterations]
 
 
@@ -137,7 +140,7 @@ OF_OBJECTS = ("gather_object", "all_gather_object", "scatter_object_list", "broa
 
 def _saved_in_silence(comm: Comm, config: TrainConfig) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Weights before a save and after a load, gathered on rank 0, in a process where nobody can send objects."""
-    from engine.training.trainer import Trainer
+    from trainers import trainer_of
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("an object was sent")
@@ -147,14 +150,14 @@ def _saved_in_silence(comm: Comm, config: TrainConfig) -> tuple[dict[str, Tensor
     with pytest.raises(AssertionError, match="an object was sent"):
         dcp.save({"a": torch.zeros(1)}, checkpoint_id=config.out.parent / "theirs")
     assert comm.recorder is not None
-    trainer = Trainer(checked(config, comm.grid.size), comm, comm.recorder)
+    trainer = trainer_of(config, comm)
     trainer.step()
     trainer.save(config.save)
     before = full_state_dict(trainer.model)
     assert config.save is not None
     folder = config.save / "step-1"
     trainer.step()
-    store.load(Saved(folder, read_manifest(folder, trainer.plan.model)), trainer.model, trainer.optimizer.state)
+    store.load(Saved(folder, read_manifest(folder, trainer.training.model)), trainer.model, trainer.optimizer.state)
     return before, full_state_dict(trainer.model)
 
 
@@ -179,12 +182,12 @@ def _refused(act: Callable[[], object]) -> str:
 
 def _faults_of_rank_1(comm: Comm, config: TrainConfig) -> list[str]:
     """What a rank says of a disk that is full, of a folder that isn't shared and of a file that can't be read."""
-    from engine.training.trainer import Trainer
+    from trainers import trainer_of
 
     assert comm.recorder is not None
     own = config.out.parent / f"of rank {comm.rank}"
     (own / ".step-1.part").mkdir(parents=True)
-    trainer = Trainer(checked(config, comm.grid.size), comm, comm.recorder)
+    trainer = trainer_of(config, comm)
     trainer.step()
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     if comm.rank == 1:
@@ -219,9 +222,9 @@ def test_what_one_rank_can_not_write_or_read_all_ranks_tell_in_its_words(tmp_pat
 def test_a_rank_whose_file_is_not_as_the_table_of_contents_says_refuses_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from engine.training.trainer import Trainer
+    from trainers import trainer_of
 
-    trainer = Trainer(checked(_config(tmp_path, Grid(), save=tmp_path, save_every=1), 1), Comm(Grid()), Recorder())
+    trainer = trainer_of(_config(tmp_path, Grid(), save=tmp_path, save_every=1), Comm(Grid(), recorder=Recorder()))
     trainer.step()
     monkeypatch.setattr(contents, "saved_bytes", lambda dtype, sizes: 64)
     with pytest.raises(RunError, match=r"rank 0: torch\.save wrote other lengths"):
@@ -262,10 +265,10 @@ def test_a_table_of_contents_can_not_run_code(tmp_path: Path, call: Callable[...
 
 
 def _save_twice(comm: Comm, config: TrainConfig) -> None:
-    from engine.training.trainer import Trainer
+    from trainers import trainer_of
 
     assert comm.recorder is not None
-    trainer = Trainer(checked(config, comm.grid.size), comm, comm.recorder)
+    trainer = trainer_of(config, comm)
     trainer.step()
     trainer.save(config.save)
     trainer.save(config.save)

@@ -20,7 +20,8 @@ from engine.grid import Grid
 from engine.overlap.flags import ALL, Overlap, Pace
 from engine.peers.comparison import Sampling
 from engine.training.ablation import Turns
-from engine.training.config import OptimConfig, RunConfig, TrainConfig
+from engine.training.config import RunConfig, TrainConfig
+from engine.training_record import OptimConfig
 
 SMALL = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic"]
 OF_TRAIN = """

@@ -41,7 +41,7 @@ def test_what_a_rank_computes_and_sends_equals_the_closed_forms(
     model: Architecture, grid: Grid, batch: Batch, checkpoint: bool, overlap: Overlap
 ) -> None:
     rank = 12345 % grid.size
-    found, _ = dry_run(dry_plan(model, grid, batch, checkpoint=checkpoint, overlap=overlap), rank)
+    found, _ = dry_run(*dry_plan(model, grid, batch, checkpoint=checkpoint, overlap=overlap), rank)
     recompute, sequences = checkpoint, batch.sequences
     flops = hardware_flops(model, sequences, recompute=recompute)
     assert grid.size * found.flops == flops + repeated_flops(model, sequences, grid, recompute=recompute)
@@ -61,7 +61,7 @@ def test_what_a_rank_computes_and_sends_equals_the_closed_forms(
 def test_cached_gathers_are_sent_once_a_micro_batch_and_without_clipping_nothing_else_changes() -> None:
     model, grid, batch = few_layers("gpt-320b"), Grid(2, 2, 8, 2), Batch(64, 2)
     cached = replace(EVERYTHING, cache=CACHED_BLOCKS)
-    found, _ = dry_run(dry_plan(model, grid, batch, overlap=cached, clip=0.0), 7)
+    found, _ = dry_run(*dry_plan(model, grid, batch, overlap=cached, clip=0.0), 7)
     expected = closed_form(model, batch, grid, precision="bf16", checkpoint=True)
     gathers = next(sent for sent in found.collectives if (sent.kind, sent.axis) == ("all_gather", "z"))
     assert gathers.calls == expected.calls["all_gather", "z"] - 2 * 4 * CACHED_BLOCKS
@@ -102,4 +102,4 @@ def test_the_command_writes_a_trace_and_says_that_ranks_agree(
 def test_a_rank_beyond_the_grid_is_refused() -> None:
     small = dry_plan(lookup("gpt-test"), Grid(2), Batch(8), checkpoint=False)
     with pytest.raises(UsageError, match="Grid 2x1x1x1 has ranks 0 to 1, but --rank 2 was given"):
-        dry_run(small, 2)
+        dry_run(*small, 2)

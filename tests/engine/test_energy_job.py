@@ -82,16 +82,17 @@ def test_a_machine_that_does_not_know_leaves_no_half_sum(tmp_path: Path) -> None
 
 def counted(comm: Comm, folder: Path) -> float | None:
     """What a counter says that counts 7 J an optimizer step, and 1000 J a checkpoint."""
-    from engine.training.plan import checked
-    from engine.training.trainer import Measurements, Trainer, run_iterations
+    from trainers import trainer_of
+
+    from engine.training.trainer import Measurements, run_iterations
 
     saving = replace(config(folder, comm.grid), warmup=2, iterations=6, save=folder, save_every=2)
     assert comm.recorder is not None
-    trainer = Trainer(checked(saving, comm.grid.size), comm, comm.recorder)
+    trainer = trainer_of(saving, comm)
     saved = lambda: len(list(folder.glob("step-*")))  # noqa: E731
     joules = Counter("node", "a test", "the test", lambda: 7.0 * trainer.done + 1000.0 * saved(), 0.001)
     meter = Meter(Found((joules,)), seconds())
-    run_iterations(trainer, Measurements(), meter)
+    run_iterations(trainer, saving, Measurements(), meter)
     assert saved() == 3
     return meter.readings()["node"].joules
 

@@ -33,7 +33,7 @@ from engine.peers.ours import Ours
 from engine.peers.peer import StepMetrics
 from engine.peers.registry import COMPARISONS
 from engine.result.peers import Measured
-from engine.training.config import OptimConfig, PrecisionName
+from engine.training_record import OptimConfig, PrecisionName
 
 PAIR = Layout(data=2)
 CPU = torch.device("cpu")

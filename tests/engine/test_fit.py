@@ -17,7 +17,7 @@ from engine.planning.choose import choose_grid
 from engine.planning.costs import Costs, run_links
 from engine.planning.fit import check_grid, check_memory, fits_nodes
 from engine.planning.grids import factorisations
-from engine.planning.memory import Workload
+from engine.training_record import Training
 from suites.base.series import AUTO, points
 
 FRONTIER = {"devices_per_node": 8, "device_memory": 64e9}
@@ -68,37 +68,37 @@ def test_a_published_vocabulary_that_x_does_not_divide_names_the_next() -> None:
         check_grid(gpt2, Grid(x=2), Batch(2))
 
 
-def _trained(sequences: int, micro: int = 2) -> Workload:
+def _trained(name: str, sequences: int, micro: int = 2) -> Training:
     """As the published series train."""
-    return Workload(Batch(sequences, micro), "bf16", checkpoint_activations=True, overlap=ALL)
+    return Training(lookup(name), Batch(sequences, micro), "bf16", checkpoint_activations=True, overlap=ALL)
 
 
 def test_tensor_parallelism_stays_in_the_node_then_shards_then_data() -> None:
-    assert choose_grid(lookup("gpt-5b"), 512, _trained(8192), **FRONTIER) == Grid(4, 1, 1, 128)
-    assert choose_grid(lookup("gpt-80b"), 8192, _trained(8192), **FRONTIER) == Grid(8, 1, 8, 128)
-    assert choose_grid(lookup("gpt-local-2"), 2, Workload(Batch(8))) == Grid(data=2)
+    assert choose_grid(_trained("gpt-5b", 8192), 512, **FRONTIER) == Grid(4, 1, 1, 128)
+    assert choose_grid(_trained("gpt-80b", 8192), 8192, **FRONTIER) == Grid(8, 1, 8, 128)
+    assert choose_grid(Training(lookup("gpt-local-2"), Batch(8)), 2) == Grid(data=2)
 
 
 def test_processors_of_a_node_take_the_grid_that_moves_least() -> None:
     """Of gpt-pair on two: all gradients are 109 MB; what its layers all-reduce over x is 50 MB."""
     node = {"devices_per_node": 4}
-    assert choose_grid(lookup("gpt-pair"), 2, Workload(Batch(8), device="cpu"), **node) == Grid(x=2)
-    assert choose_grid(lookup("gpt-pair"), 2, Workload(Batch(64), device="cpu"), **node) == Grid(data=2)
-    assert choose_grid(lookup("gpt-pair"), 2, Workload(Batch(8), device="cuda"), **node) == Grid(data=2)
-    assert choose_grid(lookup("gpt-pair"), 8, Workload(Batch(8), device="cpu"), **node) == Grid(data=8)
+    assert choose_grid(Training(lookup("gpt-pair"), Batch(8)), 2, device="cpu", **node) == Grid(x=2)
+    assert choose_grid(Training(lookup("gpt-pair"), Batch(64)), 2, device="cpu", **node) == Grid(data=2)
+    assert choose_grid(Training(lookup("gpt-pair"), Batch(8)), 2, device="cuda", **node) == Grid(data=2)
+    assert choose_grid(Training(lookup("gpt-pair"), Batch(8)), 8, device="cpu", **node) == Grid(data=8)
 
 
 def test_what_a_step_takes_beyond_the_state_needs_more_tensor_parallelism() -> None:
     """Of llama-3.1-8b on 64 devices of 64 GB."""
-    grids = [choose_grid(lookup("llama-3.1-8b"), 64, _trained(256, micro), **FRONTIER) for micro in (1, 8)]
+    grids = [choose_grid(_trained("llama-3.1-8b", 256, micro), 64, **FRONTIER) for micro in (1, 8)]
     assert [grid.x * grid.y * grid.z for grid in grids] == [4, 16]
 
 
 def test_a_grid_that_holds_the_state_but_not_a_step_is_refused() -> None:
-    model, grid = lookup("gpt-5b"), Grid(2, 1, 1, 256)
-    check_memory(model, grid, _trained(8192), 64e9)
+    grid = Grid(2, 1, 1, 256)
+    check_memory(_trained("gpt-5b", 8192), grid, 64e9)
     with pytest.raises(UsageError, match=r"needs 66.8 GB on each rank, 42.2 GB of it for weights.*device has 64 GB"):
-        check_memory(model, grid, _trained(8192, 32), 64e9)
+        check_memory(_trained("gpt-5b", 8192, 32), grid, 64e9)
 
 
 @pytest.mark.parametrize(
@@ -106,21 +106,21 @@ def test_a_grid_that_holds_the_state_but_not_a_step_is_refused() -> None:
     [(name, 2**k) for name in ("gpt-5b", "gpt-320b") for k in range(13)] + [("gpt-100b", 48), ("gpt-100b", 384)],
 )
 def test_the_chosen_grid_is_valid(name: str, ranks: int) -> None:
-    config, workload = lookup(name), _trained(16384)
-    grid = choose_grid(config, ranks, workload, **FRONTIER)
+    training = _trained(name, 16384)
+    grid = choose_grid(training, ranks, **FRONTIER)
     assert grid.size == ranks
-    check_grid(config, grid, workload.batch)
+    check_grid(training.model, grid, training.batch)
 
 
 def test_no_valid_grid_is_said_with_the_closest_one_s_reason() -> None:
     with pytest.raises(
         UsageError, match=r"No grid of 7 ranks fits gpt-test with 8 sequences; the closest failed so: .*7"
     ):
-        choose_grid(lookup("gpt-test"), 7, Workload(Batch(8)))
+        choose_grid(Training(lookup("gpt-test"), Batch(8)), 7)
 
 
 def test_a_batch_smaller_than_the_ranks_moves_them_off_data() -> None:
-    grid = choose_grid(lookup("gpt-test"), 8, Workload(Batch(2)))
+    grid = choose_grid(Training(lookup("gpt-test"), Batch(2)), 8)
     assert grid.size == 8
     assert grid.batch_split <= 2
 
@@ -148,23 +148,22 @@ def test_whether_a_plane_lies_across_nodes_is_what_its_ranks_say(devices_per_nod
 def test_no_chosen_grid_lays_a_plane_across_the_border_of_two_nodes(devices_per_node: int) -> None:
     for nodes in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536):
         ranks = nodes * devices_per_node
-        grid = choose_grid(
-            lookup("gpt-60b"), ranks, _trained(8192), devices_per_node=devices_per_node, device_memory=96e9
-        )
+        training = _trained("gpt-60b", 8192)
+        grid = choose_grid(training, ranks, devices_per_node=devices_per_node, device_memory=96e9)
         assert grid.size == ranks
         assert not _planes_cut(grid, devices_per_node), grid
 
 
 def test_60b_on_6144_of_alps_takes_whole_nodes_for_the_three_that_its_batch_cannot_be_split_by() -> None:
-    grid = choose_grid(lookup("gpt-60b"), 6144, _trained(8192), devices_per_node=4, device_memory=96e9)
+    grid = choose_grid(_trained("gpt-60b", 8192), 6144, devices_per_node=4, device_memory=96e9)
     assert grid == Grid(4, 3, 2, 256)
 
 
 def test_where_only_grids_across_nodes_are_left_none_is_chosen() -> None:
     """Twelve ranks and one sequence, which can't be split: none on nodes of eight, two whole nodes of six."""
     with pytest.raises(UsageError, match="No grid of 12 ranks fits m with 1 sequences"):
-        choose_grid(MODEL, 12, Workload(Batch(1)), devices_per_node=8)
-    assert choose_grid(MODEL, 12, Workload(Batch(1)), devices_per_node=6).batch_split == 1
+        choose_grid(Training(MODEL, Batch(1)), 12, devices_per_node=8)
+    assert choose_grid(Training(MODEL, Batch(1)), 12, devices_per_node=6).batch_split == 1
 
 
 @pytest.mark.parametrize("study", ["weak_scaling", "strong_scaling", "overlap_ablation"])
@@ -179,16 +178,16 @@ def test_every_point_of_the_published_series_has_a_grid_on_which_its_step_fits(s
     for point in points(study, name):
         overlap = replace(ALL, cache=point.series.cache) if study == "overlap_ablation" else ALL
         batch = Batch(point.sequences, point.micro_batch)
-        workload = Workload(batch, point.series.precision, checkpoint_activations=True, overlap=overlap)
         model = lookup(point.model)
+        training = Training(model, batch, point.series.precision, checkpoint_activations=True, overlap=overlap)
         if point.grid == AUTO:
             grid = choose_grid(
-                model, point.devices, workload, devices_per_node=node, device_memory=memory, bandwidths=bandwidths
+                training, point.devices, devices_per_node=node, device_memory=memory, bandwidths=bandwidths
             )
         else:
             grid = Grid.parse(point.grid)
         check_grid(model, grid, batch)
-        check_memory(model, grid, workload, memory)
+        check_memory(training, grid, memory)
         assert fits_nodes(grid, node)
 
 
@@ -196,21 +195,22 @@ def test_every_point_of_the_published_series_has_a_grid_on_which_its_step_fits(s
 def test_with_known_links_the_grid_is_chosen_whose_communication_costs_least_as_run(micro: int | None) -> None:
     """Of those that fit; without a micro-batch with a rank's whole share at once, which is what a run takes."""
     model, links = lookup("gpt-5b"), Bandwidths(8, inter=100e9, within=50e9)
-    workload = Workload(Batch(64, micro), "bf16", checkpoint_activations=True, overlap=ALL)
-    costs, found = Costs(model, workload), run_links(links)
+    batch = Batch(64, micro)
+    training = Training(model, batch, "bf16", checkpoint_activations=True, overlap=ALL)
+    costs, found = Costs(training), run_links(links)
 
     def cost(grid: Grid) -> float:
-        return sum(costs.as_run(grid, found(grid), micro or workload.batch.per_rank(grid)).values())
+        return sum(costs.as_run(grid, found(grid), micro or batch.per_rank(grid)).values())
 
     def fits(grid: Grid) -> bool:
         try:
-            check_grid(model, grid, workload.batch)
-            check_memory(model, grid, workload, 0.7 * 64e9)
+            check_grid(model, grid, batch)
+            check_memory(training, grid, 0.7 * 64e9)
         except UsageError:
             return False
         return fits_nodes(grid, 8)
 
-    chosen = choose_grid(model, 16, workload, **FRONTIER, bandwidths=links)
+    chosen = choose_grid(training, 16, **FRONTIER, bandwidths=links)
     fitting = [grid for grid in factorisations(16) if fits(grid)]
     assert chosen in fitting
     assert len(fitting) < sum(1 for _ in factorisations(16))
@@ -219,5 +219,5 @@ def test_with_known_links_the_grid_is_chosen_whose_communication_costs_least_as_
 
 def test_where_nothing_fits_the_grid_is_chosen_as_if_links_were_unknown() -> None:
     links = Bandwidths(8, inter=100e9, within=50e9)
-    chosen = [choose_grid(lookup("gpt-80b"), 8, _trained(64), **FRONTIER, bandwidths=b) for b in (links, None)]
+    chosen = [choose_grid(_trained("gpt-80b", 64), 8, **FRONTIER, bandwidths=b) for b in (links, None)]
     assert chosen[0] == chosen[1]

@@ -22,8 +22,8 @@ from engine.parallel import parallelize as building
 from engine.parallel.model import ParallelModel
 from engine.precision import Precision
 from engine.tracing.watch import Log, Operators
-from engine.training.config import OptimConfig
 from engine.training.optim import AdamW
+from engine.training_record import OptimConfig
 
 CASE = Case(SMALL, precision="bf16")
 GRIDS = [Grid(), Grid(2, 1, 1, 1), Grid(1, 2, 2, 1)]

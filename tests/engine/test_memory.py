@@ -12,7 +12,7 @@ from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import Overlap
 from engine.planning.fit import parameters_per_rank
-from engine.planning.memory import SHARE, SPARE, Footprint, Needs, Workload
+from engine.planning.memory import SHARE, SPARE, Footprint, Needs
 from engine.tracing.step import trace
 from engine.training.config import TrainConfig
 from engine.training.plan import checked
@@ -38,7 +38,8 @@ def _config(model: ModelChoice, grid: str, batch: Batch, precision: str, checkpo
 
 def needs(config: TrainConfig) -> Needs:
     assert config.grid is not None
-    return Footprint(config.model.resolve(), config.workload).on(config.grid)
+    training = config.training(config.model.resolve())
+    return Footprint(training, "cpu" if config.device == "cpu" else "cuda").on(config.grid)
 
 
 CASES = [
@@ -68,7 +69,7 @@ def test_a_step_allocates_what_is_counted(
 ) -> None:
     config = _config(MODELS[model], grid, batch, precision, checkpoint, overlap)
     assert config.grid is not None
-    real = peak_of_steps(checked(config, config.grid.size))
+    real = peak_of_steps(config.training(config.model.resolve()), config.grid)
     assert needs(config).total == pytest.approx(real, rel=0.05)
 
 
@@ -82,14 +83,17 @@ EXTENDED = {
 @pytest.mark.parametrize("name", EXTENDED)
 def test_a_step_of_an_adapted_network_allocates_what_is_counted(name: str, checkpoint: bool) -> None:
     config = _config(LLAMA if name == "qwen3" else DEEP, "2x2x1x1", Batch(8, 4), "fp32", checkpoint, "oar")
-    plan = replace(checked(config, 4), model=EXTENDED[name])
-    assert Footprint(plan.model, config.workload).on(plan.grid).total == pytest.approx(peak_of_steps(plan), rel=0.05)
+    plan = checked(config, 4)
+    training = replace(plan.training, model=EXTENDED[name])
+    peak = peak_of_steps(training, plan.grid)
+    assert Footprint(training, "cpu").on(plan.grid).total == pytest.approx(peak, rel=0.05)
 
 
 def test_sums_over_data_travel_in_copies_while_blocks_are_still_in_the_backward() -> None:
     config = _config(DEEP, "1x1x1x4", Batch(32), "bf16", True, "data")
     config = replace(config, overlap=replace(config.overlap, bucket_bytes=1e5))
-    real = peak_of_steps(checked(config, 4))
+    plan = checked(config, 4)
+    real = peak_of_steps(plan.training, plan.grid)
     assert needs(config).total == pytest.approx(real, rel=0.02)
 
 
@@ -108,7 +112,7 @@ def test_at_full_size_it_is_what_the_engine_holds_without_numbers(
     """On the meta device layers work as on a GPU, but for kernels, and nothing exchanges as gloo does."""
     config = replace(_config(model, grid, batch, "bf16", checkpoint, "oar,ors,oag,data"), device="auto")
     plan = checked(config, Grid.parse(grid).size)
-    assert needs(config).total == pytest.approx(trace(plan).peak_bytes, rel=0.01)
+    assert needs(config).total == pytest.approx(trace(plan.training, plan.grid).peak_bytes, rel=0.01)
 
 
 def test_each_part_is_what_it_is_for() -> None:
@@ -139,14 +143,13 @@ def test_check_tells_the_parts(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_a_gpu_needs_differs_where_its_layers_do() -> None:
     def part(name: str, model: ModelChoice, grid: str, device: str) -> float:
         config = _config(replace(model, vocab=8192), grid, Batch(32), "bf16", True, "ors")
-        footprint = Footprint(config.model.resolve(), replace(config.workload, device=device))
+        footprint = Footprint(config.training(config.model.resolve()), device)
         return float(getattr(footprint.on(Grid.parse(grid)), name))
 
     tokens = 32 * 64
     assert part("logits", DEEP, "1x1x1x1", "cuda") == tokens * 8192 * (2 + 4), "all rows of the loss at once"
     assert part("logits", DEEP, "1x1x1x1", "cpu") == tokens * 8192 * 2 + 2 * 2**21, "2 MB of them, cast first"
     assert part("gradients", LLAMA, "1x1x8x1", "cuda") < part("gradients", LLAMA, "1x1x8x1", "cpu"), "no exchange"
-    assert Workload(Batch(1)).device == "cuda"
 
 
 def test_the_reserve_is_what_a_choice_leaves() -> None:

@@ -19,7 +19,7 @@ from engine.peers.comparison import Case, Comparison
 from engine.peers.layout import Layout
 from engine.peers.registry import COMPARISONS
 from engine.result.peers import Measured
-from engine.training.config import OptimConfig
+from engine.training_record import OptimConfig
 
 GPT = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
 LLAMA = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)

@@ -13,8 +13,8 @@ from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.parallel.serial_state import full_state_dict
 from engine.training import optim
-from engine.training.config import OptimConfig
 from engine.training.optim import AdamW, clip_scale, gradient_norm, learning_rate, sum_of_squares
+from engine.training_record import OptimConfig
 
 CASE = Case(replace(SMALL, tied=True), sequences=8)
 CONFIG = OptimConfig(learning_rate=1e-2, weight_decay=0.5, clip=0.05)

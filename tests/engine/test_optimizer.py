@@ -20,7 +20,7 @@ from engine.optimizer_state import OptimizerState
 from engine.overlap.flags import ALL
 from engine.parallel.model import ParallelModel
 from engine.parallel.serial_state import full_state_dict
-from engine.planning.memory import Footprint, Workload
+from engine.planning.memory import Footprint
 from engine.training.config import OptimConfig
 from engine.training.optim import AdamW
 from engine.training.optimizer import MakeOptimizer, Optimizer
@@ -107,7 +107,7 @@ def test_an_optimizer_keeps_what_it_says(make: MakeOptimizer) -> None:
 
 def test_a_plan_counts_what_an_optimizer_keeps_on_the_device() -> None:
     adamw, sgd = (
-        Footprint(SMALL, Workload(Batch(8), optimizer=optimizer)).on(Grid()).state
+        Footprint(Training(SMALL, Batch(8)), optimizer=optimizer).on(Grid()).state
         for optimizer in (AdamW.keeps, SGD.keeps)
     )
     assert sgd == pytest.approx(adamw / 2)

@@ -27,8 +27,8 @@ from engine.overlap.flags import Overlap
 from engine.overlap.tasks import Task
 from engine.parallel.model import ParallelModel
 from engine.parallel.serial_state import full_gradients, full_state_dict
-from engine.training.config import OptimConfig
 from engine.training.optim import AdamW
+from engine.training_record import OptimConfig
 
 THREE_BLOCKS: dict[str, Architecture] = {
     "gpt": replace(SMALL, layers=3),

@@ -34,7 +34,7 @@ from engine.peers.registry import COMPARISONS, OWN_COMPARISON
 from engine.peers.tensor_parallel import regroup_parts
 from engine.result.peers import Measured
 from engine.result.peers import road as road_of
-from engine.training.config import OptimConfig, PrecisionName
+from engine.training_record import OptimConfig, PrecisionName
 
 MODEL = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
 CASE = Case(MODEL, sequences=4, optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=1, steps=1)
@@ -245,7 +245,7 @@ def test_of_the_engine_and_itself_untuned_one_side_is_tuned(monkeypatch: pytest.
 
     monkeypatch.setattr(matmul, "forward", noted)
     chosen = {"blocks.1.feed_forward.fc1": Kernels(forward=Mode.TN)}
-    monkeypatch.setattr(alternate, "tuned", lambda plan, comm: (chosen if plan.config.tune_matmul else {}, None))
+    monkeypatch.setattr(alternate, "tuned", lambda training, comm: (chosen, None))
     measured = measure(Comm(Grid()), OWN_COMPARISON, CASE)
     assert seen.count(Mode.TN) == CASE.warmup + CASE.rounds * CASE.steps
     assert set(seen) == {None, Mode.TN}

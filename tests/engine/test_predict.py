@@ -36,7 +36,7 @@ MACHINE = Machine(
 )
 def test_few_layers_predict_what_all_do(name: str, grid: Grid, batch: Batch, overlap: str) -> None:
     plan = dry_plan(few_layers(name, 10), grid, batch, overlap=Overlap.parse(overlap))
-    whole, found = traced(plan, exact=True).on(MACHINE), traced(plan).on(MACHINE)
+    whole, found = traced(*plan, exact=True).on(MACHINE), traced(*plan).on(MACHINE)
     assert found.time_s == pytest.approx(whole.time_s, rel=3e-3)
     assert found.communication_s == pytest.approx(whole.communication_s, abs=3e-3 * whole.time_s)
     assert found.hidden_s == pytest.approx(whole.hidden_s, abs=5e-3 * whole.time_s)
@@ -46,7 +46,7 @@ def test_few_layers_predict_what_all_do(name: str, grid: Grid, batch: Batch, ove
 def test_auto_caches_more_blocks_in_more_memory_and_that_saves_time() -> None:
     slow = replace(MACHINE, bandwidths=Bandwidths(4, 10e9, 100e9))
     plan = dry_plan(few_layers("gpt-10b", 24), Grid(1, 1, 64, 16), Batch(8192, 4), overlap=Overlap.parse("all"))
-    small, large = traced(plan, device_memory=12e9), traced(plan, device_memory=80e9)
+    small, large = traced(*plan, device_memory=12e9), traced(*plan, device_memory=80e9)
     assert small.cached_blocks < large.cached_blocks == 24
     assert small.on(slow).time_s > large.on(slow).time_s
     assert small.peak_bytes < large.peak_bytes

@@ -20,8 +20,9 @@ from engine.planning.costs import Costs, papers_links, run_links
 from engine.planning.fewest import fewest, refusal
 from engine.planning.fit import fits_nodes
 from engine.planning.grids import Task
-from engine.planning.memory import Needs, Workload
+from engine.planning.memory import Needs
 from engine.planning.rank import RESERVE, Candidate, Job, Ranking, ordered, rank
+from engine.training_record import Training
 
 GPT = GPTConfig("m", layers=2, hidden=8, heads=4, vocabulary=16, sequence=4)
 FRONTIER = Bandwidths(devices_per_node=8, inter=100e9, within=50e9)
@@ -30,12 +31,12 @@ NOTHING = Needs(0, 0, 0, 0, 0, 0)
 
 
 def _job(model: str, sequences: int, memory: float | None = None, micro: int | None = None, again: bool = True) -> Job:
-    return Job(lookup(model), Workload(Batch(sequences, micro), "bf16", "bf16", checkpoint_activations=again), memory)
+    return Job(Training(lookup(model), Batch(sequences, micro), "bf16", "bf16", again), memory)
 
 
 def _ranked(job: Job, ranks: int, bandwidths: Bandwidths) -> Ranking:
-    batch = job.workload.batch
-    task = Task(job.model, batch.sequences, exact=True, micro=batch.micro)
+    batch = job.training.batch
+    task = Task(job.training.model, batch.sequences, exact=True, micro=batch.micro)
     return rank(job, task.grids(ranks, batch.sequences), bandwidths)
 
 
@@ -55,7 +56,7 @@ def test_the_equations_are_the_papers_formulas(grid: Grid) -> None:
         expected[in_axis] += count * 2 * 2 / beta[in_axis] * (gy - 1) / gy * m * n / (gz * gx)
         expected[out_axis] += count * 2 * 2 / beta[out_axis] * (gx - 1) / gx * m * k / (gz * gy)
         expected[Axis.DATA] += count * 2 * 2 / beta[Axis.DATA] * (gdata - 1) / gdata * k * n / (gx * gy * gz)
-    spent = Costs(GPT, Workload(Batch(8), "bf16")).equations(grid, papers_links(bandwidths)(grid))
+    spent = Costs(Training(GPT, Batch(8), "bf16")).equations(grid, papers_links(bandwidths)(grid))
     for axis in Axis:
         assert sum(s for (_, along), s in spent.items() if along is axis) == pytest.approx(expected[axis])
 
@@ -65,12 +66,11 @@ def test_the_equations_are_the_papers_formulas(grid: Grid) -> None:
 def test_as_run_a_block_moves_what_the_engine_sends(micro: int, again: bool) -> None:
     """By the closed form that recorded runs are compared with; at 1 B/s seconds are bytes."""
     grid, batch = Grid(2, 2, 2, 2), Batch(16, micro)
-    work = Workload(batch, "bf16", checkpoint_activations=again)
     seconds, sent = [], []
     for layers in (2, 3):
         model = replace(GPT, layers=layers, bias=False)
         links = dict.fromkeys(Axis, Link(1.0))
-        seconds.append(Costs(model, work).as_run(grid, links, micro))
+        seconds.append(Costs(Training(model, batch, "bf16", checkpoint_activations=again)).as_run(grid, links, micro))
         sent.append(closed_form(model, batch, grid, precision="bf16", checkpoint=again).num_bytes)
     of_block = {key: seconds[1][key] - seconds[0][key] for key in seconds[1]}
 
@@ -99,7 +99,7 @@ def test_a_layers_communication_is_the_sum_of_its_equations_and_latency_comes_on
 
 
 def test_as_run_in_one_go_with_nothing_recomputed_is_what_the_equations_say() -> None:
-    costs = Costs(GPT, Workload(Batch(16), "bf16"))
+    costs = Costs(Training(GPT, Batch(16), "bf16"))
     grid = Grid(2, 2, 2, 2)
     links = papers_links(FRONTIER)(grid)
     assert costs.as_run(grid, links, 4) == pytest.approx(costs.equations(grid, links))
@@ -120,7 +120,7 @@ def test_a_transposed_layer_costs_what_the_layer_does_where_x_and_y_change_place
 
 @given(z=sizes, data=sizes)
 def test_z_and_data_are_interchangeable_where_they_share_a_bandwidth(z: int, data: int) -> None:
-    costs, links = Costs(GPT, Workload(Batch(48 * 48))), papers_links(agnostic())
+    costs, links = Costs(Training(GPT, Batch(48 * 48))), papers_links(agnostic())
     one, other = Grid(2, 2, z, data), Grid(2, 2, 1, z * data)
     total = [sum(costs.equations(grid, links(grid)).values()) for grid in (one, other)]
     assert total[0] == pytest.approx(total[1])
@@ -189,7 +189,7 @@ def test_only_what_fits_is_ranked_in_the_largest_micro_batch_that_fits() -> None
 def test_the_fewest_devices_are_the_fewest_on_which_some_grid_fits(model: str, memory: float) -> None:
     """In whole nodes of four, or on one. Eighteen would do for gpt-60b, which are no whole nodes."""
     job, node = _job(model, 48, memory), 4
-    task = Task(job.model, 48, exact=True)
+    task = Task(job.training.model, 48, exact=True)
 
     def fits(ranks: int) -> bool:
         return any(job.needs(grid, 1).total <= job.usable for grid in task.grids(ranks, 48))
@@ -204,7 +204,7 @@ def test_the_fewest_devices_are_the_fewest_on_which_some_grid_fits(model: str, m
 
 def test_what_fits_nowhere_is_told_with_what_it_lacks() -> None:
     job = _job("gpt-5b", 8, 20e9)
-    task = Task(job.model, 8, exact=True)
+    task = Task(job.training.model, 8, exact=True)
     said = str(refusal(job, task, task.grids(4, 8), 8))
     lightest = min(job.needs(grid, 1).total for grid in task.grids(4, 8))
     assert f"a rank needs {lightest / 1e9:.4g} GB at least" in said

@@ -4,7 +4,6 @@ from functools import reduce
 
 import pytest
 import torch
-from dry_plans import dry_plan
 from torch import Tensor, nn
 from virtual_ranks import run_ranks
 
@@ -12,13 +11,17 @@ from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
 from engine.models.catalogue import lookup
+from engine.models.choice import ModelChoice
 from engine.overlap.flags import Overlap
 from engine.overlap.schedule import WeightSchedule
 from engine.planning.bandwidth import agnostic
 from engine.planning.costs import Costs, papers_links
-from engine.planning.memory import Footprint, Workload
+from engine.planning.memory import Footprint
 from engine.precision import Precision
 from engine.reduce_dtype import FROM_RANKS, reduce_dtype
+from engine.training.config import TrainConfig
+from engine.training.plan import checked
+from engine.training_record import Training
 
 INDEPENDENT = {8: 0.0041, 64: 0.0099, 256: 0.019, 1024: 0.038}
 """Relative errors of bf16, as the rule's own file tells them."""
@@ -77,7 +80,7 @@ def test_each_axis_goes_by_its_own_ranks_and_what_is_given_holds_everywhere() ->
     precision = Precision.named("bf16")
     assert [precision.reduce(ranks) for ranks in (1, 63, 64)] == [torch.bfloat16, torch.bfloat16, torch.float32]
     for z, data in ((8, 64), (64, 8)):
-        assert Workload(Batch(512), "bf16").reduce_dtypes(Grid(1, 1, z, data)) == {
+        assert Training(lookup("gpt-5b"), Batch(512), "bf16").reduce_dtypes(Grid(1, 1, z, data)) == {
             Axis.Z: "fp32" if z == 64 else "bf16",
             Axis.DATA: "fp32" if data == 64 else "bf16",
         }
@@ -88,20 +91,22 @@ def test_each_axis_goes_by_its_own_ranks_and_what_is_given_holds_everywhere() ->
 
 def test_the_planner_sends_twice_the_bytes_over_64_ranks_and_keeps_no_copies_of_them() -> None:
     model, grid = lookup("gpt-5b"), Grid(1, 1, 8, 64)
-    asked, narrow = Workload(Batch(512), "bf16"), Workload(Batch(512), "bf16", "bf16")
+    asked, narrow = Training(model, Batch(512), "bf16"), Training(model, Batch(512), "bf16", "bf16")
     assert asked.reduce_dtypes(grid) == {Axis.Z: "bf16", Axis.DATA: "fp32"}
     links = papers_links(agnostic())(grid)
     for wide, usual in (
-        (Costs(model, asked).equations(grid, links), Costs(model, narrow).equations(grid, links)),
-        (Costs(model, asked).as_run(grid, links, 1), Costs(model, narrow).as_run(grid, links, 1)),
+        (Costs(asked).equations(grid, links), Costs(narrow).equations(grid, links)),
+        (Costs(asked).as_run(grid, links, 1), Costs(narrow).as_run(grid, links, 1)),
     ):
         twice = {of: wide[of] / usual[of] for of in usual if usual[of]}
         assert twice.pop(("all_reduce_data", Axis.DATA)) == pytest.approx(2)
         assert set(twice.values()) == {1}
-    needs, fewer = Footprint(model, narrow).on(grid), Footprint(model, asked).on(grid)
+    needs, fewer = Footprint(narrow).on(grid), Footprint(asked).on(grid)
     assert fewer.total <= needs.total
 
 
 def test_a_result_tells_how_each_axis_summed() -> None:
-    plan = dry_plan(lookup("gpt-5b"), Grid(1, 1, 8, 64), Batch(512))
-    assert plan.as_options()["reduce_dtype"] == {"z": "bf16", "data": "fp32"}
+    config = TrainConfig(
+        model=ModelChoice(model="gpt-5b"), grid=Grid(1, 1, 8, 64), batch=Batch(512), data="synthetic", precision="bf16"
+    )
+    assert checked(config, 512).as_options()["reduce_dtype"] == {"z": "bf16", "data": "fp32"}

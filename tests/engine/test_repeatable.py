@@ -56,12 +56,12 @@ class Operators(TorchDispatchMode):
 
 def _operators_of_a_step(model: str, grid: Grid) -> set[str]:
     """As on a GPU: on the meta device, which takes the ways of one."""
-    plan = dry_plan(lookup(model), grid, Batch(8), overlap=ALL)
+    training, _ = dry_plan(lookup(model), grid, Batch(8), overlap=ALL)
     operators = Operators()
     with fake_group(grid, 0), operators, fused_attention(Log()):
         comm = Comm(grid, recorder=Recorder(), device="meta")
         assert comm.recorder is not None
-        Trainer(plan, comm, comm.recorder).launch_step()
+        Trainer(training, training.model.task.data.synthetic(), comm, comm.recorder).launch_step()
     return operators.names
 
 

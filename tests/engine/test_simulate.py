@@ -110,7 +110,7 @@ def test_within_a_node_the_rank_itself_exchanges_when_it_waits() -> None:
 
 def test_where_sending_takes_processors_the_grid_that_sends_less_is_the_fastest() -> None:
     """Over z each weight is gathered twice and its gradient scattered; over data the gradient is summed, once."""
-    steps = {grid: trace(dry_plan(lookup("gpt-test"), grid, Batch(16))) for grid in (Grid(z=4), Grid(data=4))}
+    steps = {grid: trace(*dry_plan(lookup("gpt-test"), grid, Batch(16))) for grid in (Grid(z=4), Grid(data=4))}
     fast = replace(MACHINE, bandwidths=Bandwidths(2, 1e12, 4e12), memory_bytes_per_s=1e9)
     costly = replace(fast, taken=dict.fromkeys(("all_gather", "reduce_scatter", "all_reduce"), Taken(0.0, 1e-7)))
 
@@ -179,7 +179,7 @@ def test_a_group_within_a_node_has_the_nodes_link_and_one_beyond_it_shares_the_n
     flags=st.sampled_from(["none", "oar", "ors", "oag", "oar,ors,oag,data", "oar,ors,oag,cache=2,data"]),
 )
 def test_a_step_is_at_least_its_longest_part_and_at_most_their_sum(slowdown: float, inter: float, flags: str) -> None:
-    found = TRACES.setdefault(flags, trace(dry_plan(lookup("gpt-test"), GRID, BATCH, overlap=Overlap.parse(flags))))
+    found = TRACES.setdefault(flags, trace(*dry_plan(lookup("gpt-test"), GRID, BATCH, overlap=Overlap.parse(flags))))
     machine = replace(
         MACHINE.with_fitted(replace(EXACT, slowdown=slowdown)), bandwidths=Bandwidths(2, inter, 2 * inter)
     )
@@ -210,7 +210,7 @@ TRACES: dict[str, Trace] = {}
 
 def test_every_flag_helps_where_the_network_is_slow() -> None:
     model = lookup("gpt-test")
-    none, some = (trace(dry_plan(model, GRID, BATCH, overlap=flags)) for flags in (Overlap(), replace(ALL, cache=2)))
+    none, some = (trace(*dry_plan(model, GRID, BATCH, overlap=flags)) for flags in (Overlap(), replace(ALL, cache=2)))
     assert simulate(some, MACHINE).time_s < simulate(none, MACHINE).time_s
 
 

@@ -31,7 +31,7 @@ from engine.peers.equality import check_apart
 from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS
 from engine.result.peers import Measured, Peaks, PeersResult, Side, Work, parse, peak_bytes, speed
-from engine.training.config import OptimConfig
+from engine.training_record import OptimConfig
 
 GPT = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
 CASE = Case(GPT, sequences=4, optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=2, steps=1)

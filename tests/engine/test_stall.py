@@ -13,6 +13,7 @@ import torch
 from engine_command import SMALL, TIMEOUT_S, start
 from external_cases import GPT
 from real_ranks import CONTEXT
+from trainers import trainer_of
 
 from engine.batch import Batch
 from engine.bench import collectives
@@ -33,8 +34,7 @@ from engine.peers.watchdog import timed, warm_up
 from engine.result.schema import Result, read
 from engine.training import failure, stall
 from engine.training.config import TrainConfig
-from engine.training.failure import ResultWriter
-from engine.training.plan import checked
+from engine.training.failure import Account
 from engine.training.stall import Stalled, Watch, watched
 from engine.training.trainer import Trainer
 
@@ -161,7 +161,7 @@ def test_a_step_a_barrier_and_a_row_of_everyones_show_that_all_before_is_over() 
     grid, recorder = Grid(x=2, z=2), Recorder()
     config = TrainConfig(model=ModelChoice(model="gpt-test"), grid=grid, batch=Batch(4), data="synthetic")
     comm = Comm(grid, backend=Channel(), recorder=recorder)
-    trainer = Trainer(checked(config, grid.size), comm, recorder)
+    trainer = trainer_of(config, comm)
     for settle in (trainer.step, comm.barrier, lambda: comm.everyone(ONE)):
         comm.run(Kind.ALL_REDUCE, Axis.X, ONE)
         assert comm.outstanding.unconfirmed is not None
@@ -265,7 +265,7 @@ def test_a_rank_of_several_groups_waits_for_those_of_its_own(monkeypatch: pytest
 
 def _fail_without_end() -> None:
     failure.TELL_S = 0.1
-    account = ResultWriter(None, Launch(0, 1, 0, "test", "", 0))  # type: ignore[arg-type]
+    account = Account(None, Launch(0, 1, 0, "test", "", 0))  # type: ignore[arg-type]
     account.tell = lambda _: time.sleep(10 * TIMEOUT_S)  # type: ignore[method-assign, assignment, return-value]
     account.fail(RunError("It can't be told."))
 

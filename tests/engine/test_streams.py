@@ -21,8 +21,8 @@ from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL, Overlap
-from engine.training.config import OptimConfig
 from engine.training.optim import AdamW, clip_scale, gradient_norm
+from engine.training_record import OptimConfig
 
 TINY = GPTConfig("tiny", layers=2, hidden=16, heads=2, vocabulary=32, sequence=4, tied=True)
 EVERYTHING = replace(ALL, cache=1, prefetch_depth=3, reduce_window=2, bucket_bytes=1)

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from test_overlap import CASE, EVERY_COMBINATION, THREE_BLOCKS
@@ -14,15 +13,13 @@ from virtual_ranks import run_ranks
 from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.grid import Grid
-from engine.models.choice import ModelChoice
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL, Overlap
 from engine.overlap.prefetch import Mode, Prefetch
 from engine.overlap.tasks import Task
 from engine.parallel.serial_state import full_gradients, full_state_dict
-from engine.training.config import OptimConfig, TrainConfig
-from engine.training.plan import Plan
 from engine.training.trainer import Trainer
+from engine.training_record import OptimConfig, Training
 
 GRIDS = [Grid(2, 1, 2, 2), Grid(1, 2, 2, 1), Grid(1, 1, 4, 1), Grid(1, 1, 1, 2), Grid(2, 2, 1, 1)]
 STEPS = 8
@@ -106,18 +103,10 @@ class Modes:
 
 
 def trainer(comm: Comm, overlap: Overlap) -> Trainer:
-    config = TrainConfig(
-        model=ModelChoice(),
-        grid=comm.grid,
-        batch=Batch(4, micro=1),
-        data="synthetic",
-        out=Path(),
-        checkpoint_activations=True,
-        overlap=overlap,
-        optim=OptimConfig(clip=0),
-    )
+    optim = OptimConfig(clip=0)
+    training = Training(MODEL, Batch(4, micro=1), checkpoint_activations=True, overlap=overlap, optim=optim)
     assert comm.recorder is not None
-    return Trainer(Plan(config, MODEL, comm.grid, MODEL.task.data.synthetic()), comm, comm.recorder)
+    return Trainer(training, MODEL.task.data.synthetic(), comm, comm.recorder)
 
 
 def test_a_cache_that_is_sized_after_the_first_step_is_no_reason_to_learn_again(

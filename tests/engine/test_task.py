@@ -56,8 +56,8 @@ MODEL = MaskedGPT("masked", layers=1, hidden=8, heads=2, vocabulary=12, sequence
 def losses(comm: Comm) -> list[float]:
     """Loss and gradient norm of two steps."""
     micro = 2 if comm.grid.batch_split == 2 else None
-    plan = dry_plan(MODEL, comm.grid, Batch(ROWS, micro), checkpoint=False, precision="fp64")
-    trainer = Trainer(plan, comm, Recorder())
+    training, _ = dry_plan(MODEL, comm.grid, Batch(ROWS, micro), checkpoint=False, precision="fp64")
+    trainer = Trainer(training, MODEL.task.data.synthetic(), comm, Recorder())
     return [value for _ in range(2) for value in trainer.step()[:2]]
 
 
@@ -69,13 +69,13 @@ def test_a_mean_over_as_many_things_as_the_batch_happens_to_have_is_that_of_ever
 
 
 def test_the_first_loss_is_the_serial_networks() -> None:
-    plan = dry_plan(MODEL, Grid(), Batch(ROWS), checkpoint=False, precision="fp64")
+    training, _ = dry_plan(MODEL, Grid(), Batch(ROWS), checkpoint=False, precision="fp64")
     read = sampler.batch(
-        plan.dataset, MODEL.task.batch, seed=plan.config.seed, step=0, batch_size=ROWS, rows=range(ROWS)
+        MODEL.task.data.synthetic(), MODEL.task.batch, seed=training.seed, step=0, batch_size=ROWS, rows=range(ROWS)
     )
     counts = (read["targets"] >= 0).sum(axis=1)
     assert len(set(counts.tolist())) > 2
-    model = initialise_serial(MODEL, plan.config.seed, dtype=torch.float64)
+    model = initialise_serial(MODEL, training.seed, dtype=torch.float64)
     logits = model(torch.from_numpy(read["tokens"])).flatten(0, 1)
     expected = F.cross_entropy(logits, torch.from_numpy(read["targets"]).flatten()).item()
     assert run_ranks(Grid(), losses)[0][0] == pytest.approx(expected, rel=1e-12)

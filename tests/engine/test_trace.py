@@ -26,7 +26,7 @@ GRID, BATCH = Grid(2, 2, 2, 2), Batch(16, 2)
 
 
 def traced(overlap: str = "none", batch: Batch = BATCH, **other: object) -> Trace:
-    return trace(dry_plan(SMALL, GRID, batch, overlap=Overlap.parse(overlap), **other), 5)  # type: ignore[arg-type]
+    return trace(*dry_plan(SMALL, GRID, batch, overlap=Overlap.parse(overlap), **other), 5)  # type: ignore[arg-type]
 
 
 def kinds(found: Iterable[Event]) -> list[type]:
@@ -67,7 +67,7 @@ def test_gradients_over_data_travel_during_the_last_backward_only_with_their_fla
     def phases_of_issue(overlap: str) -> set[str]:
         found, phase = set(), ""
         plan = dry_plan(SMALL, GRID, Batch(16, 2), overlap=replace(Overlap.parse(overlap), bucket_bytes=1e4))
-        for event in trace(plan):
+        for event in trace(*plan):
             if isinstance(event, Mark):
                 phase = event.phase
             if isinstance(event, Issue) and (event.kind, event.axis) == ("all_reduce", "data") and event.num_bytes > 8:
@@ -108,8 +108,8 @@ def test_cache_auto_takes_what_memory_is_left() -> None:
     model = few_layers("gpt-5b", 4)
     grid, batch, block_bytes = Grid(1, 1, 8, 1), Batch(16, 1), 12 * model.hidden**2 * 2
     plan = dry_plan(model, grid, batch, overlap=ALL)
-    some = trace(dry_plan(model, grid, batch, overlap=replace(ALL, cache_bytes=2.5 * block_bytes)))
-    none, every = trace(plan, device_memory=1e9), trace(plan, device_memory=1e12)
+    some = trace(*dry_plan(model, grid, batch, overlap=replace(ALL, cache_bytes=2.5 * block_bytes)))
+    none, every = trace(*plan, device_memory=1e9), trace(*plan, device_memory=1e12)
     assert [found.cached_blocks for found in (none, some, every)] == [0, 2, 4]
     for found in (some, every):
         saved = 2 * 4 * found.cached_blocks
@@ -150,7 +150,7 @@ def test_the_ranks_of_every_group_issue_the_same_and_one_that_does_not_is_found(
     plan = dry_plan(SMALL, grid, Batch(4), overlap=Overlap.parse("oar,ors,oag,cache=1,data"))
     ranks = corners(grid) | some_groups(grid, 4)
     assert len(ranks) > 16
-    assert disagreements(grid, ranks, lambda rank: trace(plan, rank)) == []
+    assert disagreements(grid, ranks, lambda rank: trace(*plan, rank)) == []
     plain = TokenEmbedding.forward
 
     def forward(self, tokens_BS):  # type: ignore[no-untyped-def]
@@ -158,7 +158,7 @@ def test_the_ranks_of_every_group_issue_the_same_and_one_that_does_not_is_found(
         return plain(self, tokens_BS) if self.comm.coords.x == 3 else out
 
     monkeypatch.setattr(TokenEmbedding, "forward", forward)
-    found = disagreements(grid, (0, 3), lambda rank: trace(plan, rank))
+    found = disagreements(grid, (0, 3), lambda rank: trace(*plan, rank))
     assert any("On lane x ranks 0 and 3 differ" in sentence for sentence in found)
 
 
@@ -175,7 +175,7 @@ def test_groups_are_drawn_of_every_axis_that_has_any() -> None:
 @pytest.mark.parametrize("name", ["gpt-test", "llama-test"])
 def test_shapes_that_are_plain_to_see_are_those_that_torch_gives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = dry_plan(lookup(name), GRID, BATCH, overlap=Overlap.parse("oar,ors,oag,cache=1,data"))
-    quick = trace(plan)
+    quick = trace(*plan)
     monkeypatch.setattr(watch, "POINTWISE", ())
     monkeypatch.setattr(watch, "IN_PLACE", ())
-    assert trace(plan) == quick
+    assert trace(*plan) == quick

@@ -22,8 +22,8 @@ def test_reading_ahead_takes_the_same_batches_sooner(ahead: bool, monkeypatch: p
         return plain(*given, step=step, **named)
 
     monkeypatch.setattr(sampler, "batch", noting)
-    plan = dry_plan(lookup("gpt-test"), Grid(), Batch(2), checkpoint=False, precision="fp32")
-    training = Trainer(plan, Comm(Grid()), Recorder())
+    record, _ = dry_plan(lookup("gpt-test"), Grid(), Batch(2), checkpoint=False, precision="fp32")
+    training = Trainer(record, record.model.task.data.synthetic(), Comm(Grid()), Recorder())
     training.reads_ahead = ahead
     found = []
     for _ in range(3):
@@ -33,5 +33,5 @@ def test_reading_ahead_takes_the_same_batches_sooner(ahead: bool, monkeypatch: p
     training.step()
     assert read[-1 - ahead] == 0
     monkeypatch.undo()
-    again = Trainer(plan, Comm(Grid()), Recorder())
+    again = Trainer(record, record.model.task.data.synthetic(), Comm(Grid()), Recorder())
     assert found == [again.step()[:2] for _ in range(3)]

@@ -13,12 +13,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from training import Case, start, step_parallel
 from virtual_ranks import run_ranks
 
+from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.layers import matmul
 from engine.layers.matmul import Role
 from engine.precision import Precision
-from engine.tuning.shapes import Job, Products, products
+from engine.training_record import PrecisionName, Training
+from engine.tuning.shapes import Products, products
 from engine.tuning.timing import Operands, candidates
 
 CPU = torch.device("cpu")
@@ -60,9 +62,9 @@ def trained(case: Case, grid: Grid) -> list[list[Op]]:
 
 
 def found(case: Case, grid: Grid) -> list[Products]:
-    sequences = case.sequences // grid.batch_split // case.micro_batches
-    precision = Precision.named(case.precision)
-    return products(case.config, Job(grid, sequences, precision, CPU, case.micro_batches, case.checkpoint))
+    batch = Batch(case.sequences, case.sequences // grid.batch_split // case.micro_batches)
+    precision: PrecisionName = case.precision  # type: ignore[assignment]
+    return products(Training(case.config, batch, precision, checkpoint_activations=case.checkpoint), grid, CPU)
 
 
 def timed(case: Case, of: list[Products]) -> Counter[Op]:

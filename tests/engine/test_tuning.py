@@ -11,6 +11,7 @@ from test_parity import ALL_AXES, CASES, TOLERANCE, serial
 from training import Case, grid_id, train_parallel, worst_error
 from virtual_ranks import run_ranks
 
+from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.layers import matmul
@@ -20,11 +21,12 @@ from engine.models.catalogue import lookup
 from engine.precision import Precision
 from engine.result import provenance
 from engine.result.matmul import TunedShape, Tuning
+from engine.training_record import Training
 from engine.tuning import timing, tune
 from engine.tuning.cache import Table, Tables, cache_file, load, save
 from engine.tuning.choice import choose, chosen, wins
 from engine.tuning.rate import rate
-from engine.tuning.shapes import Job, Products, Shape, products
+from engine.tuning.shapes import Products, Shape, products
 from engine.tuning.timing import Candidate, candidates, time_shape
 
 WAYS = [Kernels(stored, *modes) for stored in (False, True) for modes in itertools.product((None, *Mode), repeat=3)]
@@ -37,7 +39,8 @@ SHAPE = TunedShape(m=8, n=6, k=4, dtype="fp32", layers=1, layer="a", forwards=1,
 
 
 def of_rank(model: Architecture, grid: Grid, sequences: int, *, recompute: bool) -> list[Products]:
-    return products(model, Job(grid, sequences, FP32, torch.device("cpu"), recompute=recompute))
+    batch = Batch(sequences * grid.batch_split)
+    return products(Training(model, batch, checkpoint_activations=recompute), grid, torch.device("cpu"))
 
 
 def tuned(case: Case, which: str) -> Case:

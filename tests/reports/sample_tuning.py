@@ -9,18 +9,19 @@ import torch
 from sample_contests import held
 from sample_results import provenance
 
+from engine.batch import Batch
 from engine.grid import Grid
 from engine.layers.matmul import PLAIN, Kernels
 from engine.models.catalogue import lookup
 from engine.peers.registry import OWN_COMPARISON
 from engine.planning.record import recorded
-from engine.precision import Precision
 from engine.result import metrics
 from engine.result.matmul import ModeTime, TunedShape, Tuning
 from engine.result.peers import Asked, PeersResult
 from engine.result.schema import Result
+from engine.training_record import Training
 from engine.tuning.choice import choose, chosen, fastest, seconds_of
-from engine.tuning.shapes import Job, Products, Shape, products
+from engine.tuning.shapes import Products, Shape, products
 from engine.tuning.timing import Candidate, candidates
 
 MI250X = {"NN": 105e12, "NT": 104e12, "TN": 11.5e12}
@@ -75,8 +76,9 @@ def tuning(
 ) -> Result:  # fmt: skip
     """A result of `bench matmul`. name: of the network and its layers, instead of their own."""
     network, split, noise = lookup(model), Grid.parse(grid), random.Random(job)
-    one_rank = Job(split, 2, Precision.named(dtype), torch.device("cpu"), recompute=True)
-    shapes = [] if failure else [tuned(one, dtype, rates, noise) for one in products(network, one_rank)]
+    training = Training(network, Batch(2 * split.batch_split), dtype, checkpoint_activations=True)  # type: ignore[arg-type]
+    found = [] if failure else products(training, split, torch.device("cpu"))
+    shapes = [tuned(one, dtype, rates, noise) for one in found]
     first, again = tuple(zip(*shapes, strict=True)) or ((), ())
     if name:
         again = tuple(shape.model_copy(update={"layer": name}) for shape in again)

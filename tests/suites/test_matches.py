@@ -20,7 +20,6 @@ from engine.peers.registry import ALONE, COMPARISONS
 from engine.planning.bandwidth import Bandwidths
 from engine.planning.choose import choose_grid
 from engine.planning.fit import check_grid
-from engine.planning.memory import Workload
 from suites.base.matches import Match, case_of, matches, our_micro_batch, room
 from suites.base.series import AUTO, Point, points
 
@@ -49,17 +48,14 @@ def our_grid(point: Point, system: systems.System) -> Grid:
     if point.grid != AUTO:
         return Grid.parse(point.grid)
     device, node, case = system.device, system.node, case_of(point, system)
-    recomputed = case.checkpoint_activations
-    workload = Workload(
-        Batch(case.sequences, case.micro_batch), case.precision, None, recomputed, case.overlap, case.device
-    )
+    training = replace(case.training, reduce_dtype=None)
     inter, within = node.nic_bytes_per_s, node.intra_node_bytes_per_s
     per_node = node.devices.value if node.devices else 1
     nics = node.nics.value if node.nics else 1
     bandwidths = Bandwidths(per_node, inter=nics * inter.value, within=within.value) if inter and within else None
     bytes_ = device.memory_bytes.value if device.memory_bytes else None
     return choose_grid(
-        case.model, point.devices, workload,
+        training, point.devices, device=case.device,
         devices_per_node=per_node, device_memory=bytes_, bandwidths=bandwidths,
     )  # fmt: skip
 

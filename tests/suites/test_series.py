@@ -17,8 +17,8 @@ from engine.models.catalogue import lookup, published
 from engine.planning.bandwidth import Bandwidths
 from engine.planning.choose import choose_grid
 from engine.planning.fit import check_grid
-from engine.planning.memory import Workload
 from engine.training.config import TrainConfig
+from engine.training_record import Training
 from suites.base import series, targets
 from suites.base.targets import published_rate
 
@@ -147,10 +147,10 @@ def test_frontiers_ablation_has_communication_over_z_to_hide_with_every_model(mo
     """By the engine's own choice."""
     (point,) = [point for point in series.points("overlap_ablation", "frontier") if point.model == model]
     config, batch = lookup(model), Batch(point.sequences, point.micro_batch)
-    workload = Workload(batch, "bf16", checkpoint_activations=True)
+    training = Training(config, batch, "bf16", checkpoint_activations=True)
     bandwidths = Bandwidths(8, inter=100e9, within=50e9)
     assert point.grid == series.AUTO
-    grid = choose_grid(config, point.devices, workload, devices_per_node=8, device_memory=64e9, bandwidths=bandwidths)
+    grid = choose_grid(training, point.devices, devices_per_node=8, device_memory=64e9, bandwidths=bandwidths)
     check_grid(config, grid, batch)
     assert grid.size == point.devices
     assert grid.z > 1

@@ -1,0 +1,74 @@
+"""One record of a training: which network is trained, and how. No torch in it.
+
+The command line makes it; the planner, the tracer, the tuner, the trainer and contests with peers take it.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from engine.batch import Batch
+from engine.grid import SPLITTING_ROWS, Axis, Grid
+from engine.models.architecture import Architecture
+from engine.options import NO_OPTION
+from engine.overlap.flags import Overlap
+from engine.reduce_dtype import reduce_dtype
+
+PrecisionName = Literal["fp32", "fp64", "bf16"]
+BYTES = {"bf16": 2, "fp32": 4, "fp64": 8}
+NO_OVERLAP = Overlap()
+
+
+@dataclass(frozen=True, slots=True)
+class OptimConfig:
+    """AdamW with decoupled weight decay on matrices, none on biases and norms."""
+
+    learning_rate: Annotated[float, Parameter(metavar="LR")] = 3e-4
+    """after its warm-up"""
+    beta1: Annotated[float, NO_OPTION] = 0.9
+    beta2: Annotated[float, NO_OPTION] = 0.95
+    eps: Annotated[float, NO_OPTION] = 1e-8
+    weight_decay: Annotated[float, Parameter(metavar="W")] = 0.1
+    """of matrices; biases and norms have none"""
+    clip: Annotated[float, Parameter(metavar="NORM")] = 1.0
+    """largest norm of the whole gradient; 0 doesn't clip"""
+    warmup_steps: Annotated[int, Parameter(name="--lr-warmup-steps")] = 0
+    """steps over which the rate rises"""
+    decay_steps: Annotated[int, Parameter(name="--lr-decay-steps")] = 0
+    """cosine to a tenth of the rate there; 0 keeps it"""
+    final_fraction: Annotated[float, NO_OPTION] = 0.1
+
+
+@dataclass(frozen=True)
+class Training:
+    """The names of the number formats are those of --precision and --reduce-dtype. seed: of initial values, dropout and
+    the order of the data.
+    """
+
+    model: Architecture
+    batch: Batch
+    precision: PrecisionName = "fp32"
+    reduce_dtype: PrecisionName | None = None
+    checkpoint_activations: bool = False
+    overlap: Overlap = NO_OVERLAP
+    optim: OptimConfig = OptimConfig()
+    seed: int = 0
+
+    @property
+    def compute(self) -> int:
+        """Bytes of an element of gathered weights and activations."""
+        return BYTES[self.precision]
+
+    @property
+    def master(self) -> int:
+        """Bytes of an element of the state; of statistics and losses too."""
+        return max(self.compute, BYTES["fp32"])
+
+    def reduce_dtypes(self, grid: Grid) -> dict[Axis, str]:
+        """In which gradients are summed along each axis that sums them."""
+        return {axis: reduce_dtype(self.precision, grid[axis], self.reduce_dtype) for axis in SPLITTING_ROWS}
+
+    def reduce(self, grid: Grid, axis: Axis) -> int:
+        """Bytes of an element of gradients on their way along an axis."""
+        return BYTES[self.reduce_dtypes(grid)[axis]]
