@@ -3,7 +3,7 @@
 The command line makes it; the planner, the tracer, the tuner, the trainer and contests with peers take it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -54,6 +54,11 @@ class Training:
     overlap: Overlap = NO_OVERLAP
     optim: OptimConfig = OptimConfig()
     seed: int = 0
+
+    def with_bucket(self, grid: Grid, link_bytes_per_s: float | None, devices_per_node: int) -> "Training":
+        """The same with the bucket of all-reduces over data that suits the grid and a node's network."""
+        bucket = self.overlap.bucket(grid, link_bytes_per_s, devices_per_node)
+        return replace(self, overlap=replace(self.overlap, bucket_bytes=bucket))
 
     @property
     def compute(self) -> int:

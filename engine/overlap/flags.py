@@ -9,6 +9,8 @@ from math import inf
 from typing import Literal
 
 from engine.errors import UsageError
+from engine.grid import Grid
+from engine.overlap.bucket import bucket_bytes
 
 AUTO: Literal["auto"] = "auto"
 CACHE_SHARE = 0.5
@@ -67,6 +69,11 @@ class Overlap(Pace):
     def at(self, pace: Pace) -> "Overlap":
         """The same flags at another pace."""
         return replace(self, **{number.name: getattr(pace, number.name) for number in fields(Pace)})
+
+    def bucket(self, grid: Grid, link_bytes_per_s: float | None = None, devices_per_node: int = 1) -> float:
+        """Bytes of gradients that one all-reduce sums: as they are given, or what suits the grid (bucket.py)."""
+        sharing = min(devices_per_node, grid.size)
+        return self.bucket_bytes or bucket_bytes(grid.model_replicas, link_bytes_per_s, sharing)
 
     def auto_blocks(self, free_bytes: float, block_bytes: float, layers: int) -> int:
         """What cache="auto" comes out as: blocks that fit cache_bytes or, without it, CACHE_SHARE of what is free."""

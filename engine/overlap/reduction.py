@@ -20,7 +20,6 @@ from torch import Tensor
 
 from engine.comm.funnel import Comm, Handle, Kind
 from engine.grid import REPLICATING, SHARDING
-from engine.overlap.bucket import bucket_bytes
 from engine.overlap.data_sum import DataSum
 from engine.overlap.flags import Overlap
 from engine.overlap.flat import Flat
@@ -103,7 +102,7 @@ class Reduction:
         """Between steps: reduce as these flags say."""
         self._overlap = overlap
         early = overlap.data and self._comm.grid.model_replicas > 1
-        bucket = overlap.bucket_bytes or bucket_bytes(self._comm.grid.model_replicas)
+        bucket = overlap.bucket(self._comm.grid)
         self._data_sum.bucket = bucket / self._summed.itemsize if early else torch.inf
 
     def start_step(self) -> None:

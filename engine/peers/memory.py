@@ -22,15 +22,12 @@ from engine.peers import environments
 from engine.peers.comparison import Case, Comparison
 from engine.peers.layout import Layout
 from engine.peers.settings import chosen
-from engine.planning.memory import Footprint
-from engine.planning.rank import RESERVE
+from engine.planning.memory import Footprint, usable
 from engine.training_record import BYTES
 
 Divided = Literal["nothing", "optimizer", "gradients", "weights"]
 Keeps = Literal["never", "always", "unless recomputing", "in a pipeline"]
 Built = Literal["device", "host", "parts"]
-USABLE = 1 - RESERVE
-"""Of a device's memory, what a plan may count on: the rest is the formulas' error, fragments and libraries."""
 UNFIT = "does not fit"
 """In the sentence of each contest that isn't held for want of memory."""
 MOMENTS = len(ADAMW.names)
@@ -135,24 +132,24 @@ class Room:
 
     def fits(self, needed: float) -> bool:
         """Whether a device has room for so many bytes."""
-        return self.device_memory is None or needed <= USABLE * self.device_memory
+        return needed <= usable(self.device_memory)
 
     def lacking(self, who: str, needed: float) -> str | None:
         """Why it has no room, in a sentence; None where it has."""
         if self.device_memory is None or self.fits(needed):
             return None
         return (
-            f"{who} {UNFIT}: needs {needed / 1e9:.3g} of {USABLE * self.device_memory / 1e9:.3g} GB that a plan "
+            f"{who} {UNFIT}: needs {needed / 1e9:.3g} of {usable(self.device_memory) / 1e9:.3g} GB that a plan "
             f"counts on of a device's {self.device_memory / 1e9:.3g}."
         )
 
     def lacking_in_node(self, who: str, needed: float) -> str | None:
         """Why a node has no room for what its ranks make, in a sentence; None where it has."""
-        if self.node_memory is None or needed <= USABLE * self.node_memory:
+        if self.node_memory is None or needed <= usable(self.node_memory):
             return None
         return (
             f"{who} {UNFIT}: its ranks make whole networks first, which needs {needed / 1e9:.3g} of "
-            f"{USABLE * self.node_memory / 1e9:.3g} GB that a plan counts on of a node's {self.node_memory / 1e9:.3g}."
+            f"{usable(self.node_memory) / 1e9:.3g} GB that a plan counts on of a node's {self.node_memory / 1e9:.3g}."
         )
 
 

@@ -5,7 +5,7 @@ from engine.grid import INNER, STREAM, Grid
 from engine.planning.bandwidth import Bandwidths, agnostic
 from engine.planning.fit import check_grid, fits_nodes
 from engine.planning.grids import Task, factorisations
-from engine.planning.memory import SHARE, Footprint
+from engine.planning.memory import Footprint, usable
 from engine.planning.rank import Job, rank
 from engine.training_record import Training
 
@@ -24,10 +24,10 @@ def choose_grid(
     With the machine's bandwidths it is that whose communication costs least as run (rank.py). Processors of one node
     exchange through their memory, which is the same for all of them: where its bandwidth isn't known, it is the grid
     that moves least (par4d V-A). Else, or where nothing fits, the rule is the baseline of axonn-sc24 VII-A: tensor
-    parallelism (x) within a node, as far as what a step needs (memory.py, of SHARE of device_memory bytes) asks for it;
-    then shards over z until it fits; the rest is data. Without device_memory one device is taken to hold everything. A
-    batch too small for that many parts moves ranks from data to z, then x, then y. No plane of x and y lies across the
-    border of two nodes.
+    parallelism (x) within a node, as far as what a step needs asks for it, of what is usable of device_memory
+    (memory.py); then shards over z until it fits; the rest is data. Without device_memory one device is taken to hold
+    everything. A batch too small for that many parts moves ranks from data to z, then x, then y. No plane of x and y
+    lies across the border of two nodes.
     """
     if ranks < 1:
         raise UsageError(f"A job has at least one rank, but {ranks} were asked for.")
@@ -38,19 +38,18 @@ def choose_grid(
     footprint = Footprint(training, device)
 
     def used(grid: Grid) -> float:
-        """The part of a device's memory that is known to be needed."""
-        return footprint.on(grid).total / device_memory if device_memory else 0.0
+        """What a step needs, by what is usable of a device's memory."""
+        return footprint.on(grid).total / usable(device_memory)
 
-    splits = used(Grid.replicated(ranks)) > SHARE
+    splits = used(Grid.replicated(ranks)) > 1
 
-    def cost(grid: Grid) -> tuple[bool, int, bool, int, int, int, int]:
-        holding, share = grid.size // grid.model_replicas, used(grid)
+    def cost(grid: Grid) -> tuple[bool, int, int, int, int, int]:
+        holding, fits = grid.size // grid.model_replicas, used(grid) <= 1
         return (
-            share > 1,
+            not fits,
             -(-grid.plane // devices_per_node),
-            share > SHARE,
             grid[STREAM],
-            holding if share <= SHARE else -holding,
+            holding if fits else -holding,
             -grid[INNER] if splits else grid[INNER],
             grid.shards,
         )

@@ -6,8 +6,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from engine.grid import Axis
+from engine.planning.memory import RESERVE
 from engine.planning.origin import Origin
-from engine.planning.rank import RESERVE, Candidate
+from engine.planning.rank import Candidate
 from engine.result import metrics
 from engine.result.schema import GridText
 from engine.result.step import Timeline

@@ -7,8 +7,8 @@ from math import gcd
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.planning.grids import Task
-from engine.planning.memory import Needs
-from engine.planning.rank import RESERVE, Job
+from engine.planning.memory import USABLE, Needs
+from engine.planning.rank import Job
 
 
 def refusal(job: Job, task: Task, grids: Sequence[Grid], devices_per_node: int) -> UsageError:
@@ -22,7 +22,7 @@ def refusal(job: Job, task: Task, grids: Sequence[Grid], devices_per_node: int) 
         f"{job.training.model.name} fits on no grid of {grid.size} devices: a rank needs {needs.total / 1e9:.4g} GB at "
         f"least (grid {grid}, --micro-batch {smallest}, {needs.state / 1e9:.4g} GB of it for weights, gradients and "
         f"optimizer), {(needs.total - job.usable) / 1e9:.3g} GB more than the {job.usable / 1e9:.4g} GB that a plan "
-        f"counts on, {1 - RESERVE:.0%} of a device's {memory / 1e9:.4g} GB; "
+        f"counts on, {USABLE:.0%} of a device's {memory / 1e9:.4g} GB; "
         + (
             f"the smallest number of devices, in whole nodes, on which it fits is {fitting.size} (grid {fitting})."
             if fitting

@@ -14,7 +14,9 @@ def parameters_per_rank(model: Architecture, grid: Grid) -> int:
 
 
 def check_memory(training: Training, grid: Grid, device_memory: float, device: str = "cuda") -> None:
-    """Raises UsageError if what a training step is known to need is more than a device's memory (bytes)."""
+    """Raises UsageError if what a training step is known to need is more than a device's whole memory (bytes). A choice
+    leaves some of it free (memory.usable); who names a grid may take more.
+    """
     needs = Footprint(training, device).on(grid)
     if needs.total > device_memory:
         raise UsageError(

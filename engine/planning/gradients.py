@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.grid import Grid
-from engine.overlap.bucket import bucket_bytes
 from engine.overlap.flags import Overlap
 from engine.planning.weights import Turn, Weights
 
@@ -59,7 +58,7 @@ class Gradients:
         """Copies that are summed over model replicas already, of so many blocks: whole buckets."""
         if not (turn.last and self.overlap.data and self._copied):
             return 0.0
-        bucket = self.overlap.bucket_bytes or bucket_bytes(self.grid.model_replicas)
+        bucket = self.overlap.bucket(self.grid)
         return blocks * self.weights.stored_block * self.summed // bucket * bucket
 
     def at_end(self) -> float:

@@ -19,23 +19,36 @@ confirmed what is said of one. Not counted:
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 from engine.grid import REPLICATING, SHARDING, Grid
 from engine.optimizer_state import ADAMW, OptimizerState
+from engine.overlap.flags import Overlap
 from engine.planning.activations import Activations, Block
 from engine.planning.gradients import Gradients
 from engine.planning.weights import Turn, Weights, turns
 from engine.training_record import Training
 
-SPARE = {"formulas": 0.05, "fragments": 0.1, "libraries": 0.15, "cache": 0.1}
-"""Of a device's memory, what a chosen grid leaves free. All but the first are assumptions that no GPU has confirmed.
+SPARE = {"formulas": 0.05, "fragments": 0.1, "libraries": 0.15}
+"""Of a device's memory, what a plan leaves free. All but the first are assumptions that no GPU has confirmed.
 
 formulas: what they may be wrong by. fragments: of the allocator. libraries: the device's context, about 0.5 GB, and the
 buffers of NCCL, 0.5 to 0.7 GB a group on A100s with NVLink (its issue 964), of which a grid has up to five: 4 GB of a
-device's 40 or more. cache: so that cache=auto, which takes half of what is left, has something to take.
+device's 40 or more.
 """
-SHARE = round(1 - sum(SPARE.values()), 2)
-"""What it may count on."""
+RESERVE = round(sum(SPARE.values()), 2)
+USABLE = 1 - RESERVE
+
+
+def usable(device_memory: float | None) -> float:
+    """Bytes that a step may need of a device's memory: all but RESERVE, or any number where it isn't known."""
+    return USABLE * device_memory if device_memory else inf
+
+
+def cached_blocks(overlap: Overlap, device_memory: float | None, needed: float, block_bytes: float, layers: int) -> int:
+    """Blocks that cache=auto would keep beside a step that needs so many bytes; none where the memory isn't known."""
+    free = usable(device_memory) - needed if device_memory else 0.0
+    return overlap.auto_blocks(free, block_bytes, layers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from engine.planning.bandwidth import Bandwidths
 from engine.planning.costs import Costs, LinksOn, Seconds, papers_links, run_links
 from engine.planning.fit import fits_nodes
 from engine.planning.grids import divisors
-from engine.planning.memory import SPARE, Footprint, Needs
+from engine.planning.memory import Footprint, Needs, usable
 from engine.training_record import Training
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ WIDEST = (*REPLICATING, INNER, STREAM)
 """Of grids that cost the same that with the most ranks on the first of these comes first."""
 CLEARLY = 0.01
 """Relative; less than that an estimate of what a run costs can't tell apart."""
-RESERVE = round(SPARE["formulas"] + SPARE["fragments"] + SPARE["libraries"], 2)
-"""Of a device's memory, what a plan leaves free: what the formulas may be wrong by, and what they don't count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ class Job:
     @property
     def usable(self) -> float:
         """Bytes that a rank may need."""
-        return (1 - RESERVE) * self.device_memory if self.device_memory else float("inf")
+        return usable(self.device_memory)
 
     @cached_property
     def _footprints(self) -> dict[int, Footprint]:

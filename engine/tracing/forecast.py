@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from engine.overlap.bucket import bucket_bytes
 from engine.planning.machine import Machine
 from engine.planning.rank import Candidate, Job, Ranking, ordered
 from engine.planning.simulate import Forecast, Simulated
@@ -26,18 +25,15 @@ def chosen(ranking: Ranking, devices_per_node: int, most: int = SURVEYED) -> lis
 
 def training_of(training: Training, candidate: Candidate, machine: Machine) -> Training:
     """What the candidate stands for; it need not be possible here."""
-    grid, links, overlap = candidate.grid, machine.bandwidths, training.overlap
-    if overlap.bucket_bytes is None:
-        bucket = bucket_bytes(grid.model_replicas, links.inter, min(links.devices_per_node, grid.size))
-        overlap = replace(overlap, bucket_bytes=bucket)
-    return replace(training, batch=replace(training.batch, micro=candidate.micro), overlap=overlap)
+    links, batch = machine.bandwidths, replace(training.batch, micro=candidate.micro)
+    return replace(training, batch=batch).with_bucket(candidate.grid, links.inter, links.devices_per_node)
 
 
 def traces(job: Job, candidates: Sequence[Candidate], machine: Machine, *, exact: bool = False) -> list[Traced]:
     """What decides the time of each."""
     trainings = [training_of(job.training, candidate, machine) for candidate in candidates]
     grids = [candidate.grid for candidate in candidates]
-    return survey(trainings, grids, device_memory=job.usable if job.device_memory else None, exact=exact)
+    return survey(trainings, grids, device_memory=job.device_memory, exact=exact)
 
 
 def forecast(job: Job, candidates: Sequence[Candidate], machine: Machine, *, exact: bool = False) -> list[Candidate]:

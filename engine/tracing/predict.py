@@ -14,7 +14,7 @@ from engine.models.architecture import Architecture
 from engine.overlap.flags import AUTO
 from engine.planning.events import Trace
 from engine.planning.machine import Machine
-from engine.planning.memory import Footprint
+from engine.planning.memory import Footprint, cached_blocks
 from engine.planning.simulate import Simulated, in_turns, simulate
 from engine.tracing.step import trace
 from engine.training_record import Training
@@ -98,7 +98,7 @@ def _fitting(training: Training, grid: Grid, device_memory: float | None) -> int
     model, needed = training.model, Footprint(training).on(grid).total
     of_block = sum(p.local_numel(grid) for p in model.network().blocks.placements() if p.sharded)
     block_bytes = of_block * grid.shards * training.compute
-    return training.overlap.auto_blocks((device_memory or 0.0) - needed, block_bytes, model.layers)
+    return cached_blocks(training.overlap, device_memory, needed, block_bytes, model.layers)
 
 
 def _of(training: Training, layers: int, cached: int) -> Training:

@@ -19,6 +19,7 @@ from engine.grid import Grid
 from engine.layers.compiled import traced
 from engine.overlap.flags import AUTO
 from engine.planning.events import Mark, Segment, Trace
+from engine.planning.memory import cached_blocks
 from engine.tracing.watch import Collectives, Log, Operators, fused_attention
 from engine.training.trainer import Trainer
 from engine.training_record import Training
@@ -108,5 +109,5 @@ def _size_cache(trainer: Trainer, device_memory: float | None, peak: int) -> Non
     overlap = trainer.training.overlap
     if overlap.cache != AUTO or not trainer.model.can_cache:
         return
-    free, model = (device_memory or 0.0) - peak, trainer.model
-    model.cache_blocks(overlap.auto_blocks(free, model.block_bytes(), trainer.training.model.layers))
+    model, layers = trainer.model, trainer.training.model.layers
+    model.cache_blocks(cached_blocks(overlap, device_memory, peak, model.block_bytes(), layers))

@@ -1,7 +1,7 @@
 """What a training run comes to, checked as far as it can be before anything starts. No torch."""
 
 import math
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -11,7 +11,6 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.options import check_file, check_folder
-from engine.overlap.bucket import bucket_bytes
 from engine.overlap.flags import ALL, AUTO, Overlap, Pace
 from engine.planning.bandwidth import Bandwidths
 from engine.planning.choose import choose_grid
@@ -100,9 +99,7 @@ def checked(config: TrainConfig, ranks: int) -> Plan:
         check_memory(training, grid, config.device_memory, device)
     dataset = open_dataset(config.data, model.task.data)
     saved = _saved(config, model)
-    if training.overlap.bucket_bytes is None:
-        bucket = bucket_bytes(grid.model_replicas, config.link_bytes_per_s, config.devices_per_node)
-        training = replace(training, overlap=replace(training.overlap, bucket_bytes=bucket))
+    training = training.with_bucket(grid, config.link_bytes_per_s, config.devices_per_node)
     return Plan(config, training, grid, dataset, saved, pretrained)
 
 

@@ -25,6 +25,7 @@ from engine.training.config import OptimConfig
 from engine.training.optim import AdamW
 from engine.training.optimizer import MakeOptimizer, Optimizer
 from engine.training.trainer import Trainer
+from engine.training_record import Training
 
 
 class SGD:

@@ -22,9 +22,10 @@ from engine.peers import alternate, compare
 from engine.peers.apart import order_in_a_job, parts_in_a_launch, put_together
 from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.peers.fit import settled
-from engine.peers.memory import USABLE, Room, both
+from engine.peers.memory import Room, both
 from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS
+from engine.planning.memory import USABLE
 from engine.result.peers import NOTHING, Measured, PeersResult, Side, SideName, parse
 
 SHAPE = {"--layers": 1, "--hidden": 16, "--heads": 2, "--vocab": 32, "--seq": 8, "--batch-size": 2, "--device": "cpu"}

@@ -20,8 +20,8 @@ from engine.planning.costs import Costs, papers_links, run_links
 from engine.planning.fewest import fewest, refusal
 from engine.planning.fit import fits_nodes
 from engine.planning.grids import Task
-from engine.planning.memory import Needs
-from engine.planning.rank import RESERVE, Candidate, Job, Ranking, ordered, rank
+from engine.planning.memory import USABLE, Needs
+from engine.planning.rank import Candidate, Job, Ranking, ordered, rank
 from engine.training_record import Training
 
 GPT = GPTConfig("m", layers=2, hidden=8, heads=4, vocabulary=16, sequence=4)
@@ -174,7 +174,7 @@ def test_only_what_fits_is_ranked_in_the_largest_micro_batch_that_fits() -> None
     ranking = _ranked(job, 8, FRONTIER)
     assert 0 < len(ranking.candidates) < ranking.valid
     for c in ranking.candidates:
-        assert c.needs.total <= (1 - RESERVE) * 40e9
+        assert c.needs.total <= USABLE * 40e9
         share = 64 // c.grid.batch_split
         larger = [m for m in range(c.micro + 1, share + 1) if share % m == 0]
         assert all(job.needs(c.grid, m).total > job.usable for m in larger)

@@ -10,8 +10,9 @@ from engine.models.catalogue import lookup
 from engine.peers.comparison import Case
 from engine.peers.layout import Layout
 from engine.peers.layout_choice import LayoutChoice, layout_choices
-from engine.peers.memory import USABLE, Room
+from engine.peers.memory import Room
 from engine.peers.registry import COMPARISONS
+from engine.planning.memory import USABLE
 from reports.load import load
 
 LOCAL = ["-c", "suites/baselines.py", "--system", "local", "-S", "model=gpt-test"]
