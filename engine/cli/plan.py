@@ -16,11 +16,9 @@ from engine.cli.train import PaceOptions
 from engine.cli.validate import validated
 from engine.errors import UsageError
 from engine.files import write_text
-from engine.grid import Axis
 from engine.loading import loading
 from engine.models.architecture import Architecture
 from engine.models.choice import ModelChoice
-from engine.models.flops import hardware_flops, model_flops
 from engine.options import Bytes, File, check_file, word
 from engine.overlap.flags import ALL, Pace
 from engine.planning.grids import Task
@@ -32,9 +30,9 @@ from engine.training_record import PrecisionName, Training
 if TYPE_CHECKING:
     from engine.planning.bandwidth import Bandwidths
     from engine.planning.document import GridPlan
+    from engine.planning.machine import Machine
+    from engine.planning.rank import Candidate, Job, Ranking
 
-TOKENS_A_PARAMETER = 20
-"""Of a training that gets the most of its flops (Hoffmann et al. 2022)."""
 SCALES = {"": 1, "k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
 
@@ -127,7 +125,7 @@ def plan(
         raise UsageError("--refit and --measured belong to --validate: add it.")
     from engine.planning.explain import explained, head, table
 
-    found, links = planned(replace(config, overlap=config.overlap.at(pace)), shown=config.top + 1)
+    found, links = _planned(replace(config, overlap=config.overlap.at(pace)), shown=config.top + 1)
     rows = found.rows
     found = found.model_copy(update={"rows": rows[: config.top]})
     if explain is not None and explain > len(rows):
@@ -145,85 +143,43 @@ def plan(
     return 0
 
 
-def planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
-    """The best grids, so many of them, and what the order took for bandwidths. Raises UsageError."""
+def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
+    """The plan that the options ask for. Raises UsageError."""
     import systems
-    from engine.planning.bandwidth import agnostic, bandwidths
-    from engine.planning.document import GridPlan, row
-    from engine.planning.fewest import refusal
-    from engine.planning.machine import Machine
-    from engine.planning.origin import origin
-    from engine.planning.rank import Candidate, Job, rank
+    from engine.planning.plan import planned
 
     devices = _check(config)
-    shape = config.model.resolve()
-    check_cache(config.overlap, shape)
+    model = config.model.resolve()
+    check_cache(config.overlap, model)
     system = systems.load(config.system) if config.system else systems.here()
-    measured = systems.measured(system.name)
-    task = _task(config, shape)
-    sequences = task.check(devices)
+    task = _task(config, model)
     training = Training(
-        shape,
-        Batch(sequences, config.micro_batch),
+        model,
+        Batch(task.check(devices), config.micro_batch),
         config.precision or ("fp32" if system.device.kind == "cpu" else "bf16"),
         config.reduce_dtype,
-        checkpoint_activations=config.checkpoint_activations,
-        overlap=config.overlap,
+        config.checkpoint_activations,
+        config.overlap,
     )
-    memory = config.device_memory or (system.device.memory_bytes.value if system.device.memory_bytes else None)
-    job = Job(training, memory, system.device.kind)
-    grids = task.grids(devices, sequences)
-    machine = None
-    if not (config.equations or config.agnostic or config.as_run):
-        machine = Machine.of(system, training.precision, measured, devices)
-    links = machine.bandwidths if machine else bandwidths(system, measured)
-    taken = agnostic(links.inter) if config.agnostic else links
-    ranking = rank(job, grids, taken, links_as_run=machine.links if machine else None, as_run=config.as_run)
-    if not ranking.candidates:
-        raise refusal(job, task, grids, links.devices_per_node)
-    candidates: Sequence[Candidate] = ranking.candidates
-    if machine:
+
+    def simulated(job: "Job", ranking: "Ranking", machine: "Machine") -> Sequence["Candidate"]:
         with loading():
             from engine.tracing.forecast import chosen, forecast
 
-        candidates = forecast(job, chosen(ranking, links.devices_per_node), machine, exact=config.exact)
-    tokens_a_batch, parameters = sequences * shape.sequence, shape.parameters
-    budget = config.token_budget or float(TOKENS_A_PARAMETER * parameters)
-    flops = hardware_flops(shape, sequences, recompute=training.checkpoint_activations), model_flops(shape, sequences)
-    return GridPlan(
-        system=system.name,
-        machine=origin(system, measured, simulated=machine is not None) if machine or measured else None,
-        devices_per_node=links.devices_per_node,
-        device_memory_bytes=memory,
-        model=shape.name,
-        parameters=parameters,
-        devices=devices,
-        asked_sequences=task.sequences,
-        sequences=sequences,
-        tokens=tokens_a_batch,
-        precision=training.precision,
-        checkpoint_activations=config.checkpoint_activations,
-        overlap=str(config.overlap),
-        token_budget=budget,
+        return forecast(job, chosen(ranking, machine.bandwidths.devices_per_node), machine, exact=config.exact)
+
+    return planned(
+        training,
+        task,
+        devices,
+        system,
+        shown=shown,
+        forecast=None if config.equations or config.agnostic or config.as_run else simulated,
+        device_memory=config.device_memory,
+        token_budget=config.token_budget,
         placement_aware=not config.agnostic,
-        ordered_by="simulated" if machine else "as_run" if config.as_run else "equations",
-        valid=ranking.valid,
-        fit=len(ranking.candidates),
-        rows=tuple(
-            row(
-                place,
-                candidate,
-                {axis: taken.along(candidate.grid, axis) for axis in Axis},
-                reduce_dtypes=training.reduce_dtypes(candidate.grid),
-                device_memory=memory,
-                tokens=tokens_a_batch,
-                token_budget=budget,
-                flops=flops,
-                peak_flops=machine.peak_flops if machine else None,
-            )
-            for place, candidate in enumerate(candidates[:shown], 1)
-        ),
-    ), links
+        as_run=config.as_run,
+    )
 
 
 def _task(config: PlanConfig, shape: Architecture) -> Task:

@@ -1,0 +1,91 @@
+"""A plan: the best grids of a training on so many devices of a system, as a document. No torch in it."""
+
+from collections.abc import Callable, Sequence
+
+import systems
+from engine.grid import Axis
+from engine.models.flops import hardware_flops, model_flops
+from engine.planning.bandwidth import Bandwidths, agnostic, bandwidths
+from engine.planning.document import GridPlan, row
+from engine.planning.fewest import refusal
+from engine.planning.grids import Task
+from engine.planning.machine import Machine
+from engine.planning.origin import origin
+from engine.planning.rank import Candidate, Job, Ranking, rank
+from engine.training_record import Training
+from systems import System
+
+TOKENS_A_PARAMETER = 20
+"""Of a training that gets the most of its flops (Hoffmann et al. 2022)."""
+Forecasting = Callable[[Job, Ranking, Machine], Sequence[Candidate]]
+"""The grids of a ranking that are worth it with the times of their steps, the fastest first."""
+
+
+def planned(
+    training: Training,
+    task: Task,
+    devices: int,
+    system: System,
+    *,
+    shown: int,
+    forecast: Forecasting | None,
+    device_memory: float | None = None,
+    token_budget: float | None = None,
+    placement_aware: bool = True,
+    as_run: bool = False,
+) -> tuple[GridPlan, Bandwidths]:
+    """The best grids, so many of them, and what the order took for bandwidths. Raises UsageError.
+
+    training: its batch is what the devices can share of the task's. forecast: None where the order is that of the
+    equations or, as_run, of all that a run repeats.
+    """
+    model, sequences = training.model, training.batch.sequences
+    measured = systems.measured(system.name)
+    memory = device_memory or (system.device.memory_bytes.value if system.device.memory_bytes else None)
+    job = Job(training, memory, system.device.kind)
+    grids = task.grids(devices, sequences)
+    machine = Machine.of(system, training.precision, measured, devices) if forecast else None
+    links = machine.bandwidths if machine else bandwidths(system, measured)
+    taken = links if placement_aware else agnostic(links.inter)
+    ranking = rank(job, grids, taken, links_as_run=machine.links if machine else None, as_run=as_run)
+    if not ranking.candidates:
+        raise refusal(job, task, grids, links.devices_per_node)
+    candidates = forecast(job, ranking, machine) if forecast and machine else ranking.candidates
+    tokens, parameters = sequences * model.sequence, model.parameters
+    budget = token_budget or float(TOKENS_A_PARAMETER * parameters)
+    again = training.checkpoint_activations
+    flops = hardware_flops(model, sequences, recompute=again), model_flops(model, sequences)
+    return GridPlan(
+        system=system.name,
+        machine=origin(system, measured, simulated=machine is not None) if machine or measured else None,
+        devices_per_node=links.devices_per_node,
+        device_memory_bytes=memory,
+        model=model.name,
+        parameters=parameters,
+        devices=devices,
+        asked_sequences=task.sequences,
+        sequences=sequences,
+        tokens=tokens,
+        precision=training.precision,
+        checkpoint_activations=again,
+        overlap=str(training.overlap),
+        token_budget=budget,
+        placement_aware=placement_aware,
+        ordered_by="simulated" if machine else "as_run" if as_run else "equations",
+        valid=ranking.valid,
+        fit=len(ranking.candidates),
+        rows=tuple(
+            row(
+                place,
+                candidate,
+                {axis: taken.along(candidate.grid, axis) for axis in Axis},
+                reduce_dtypes=training.reduce_dtypes(candidate.grid),
+                device_memory=memory,
+                tokens=tokens,
+                token_budget=budget,
+                flops=flops,
+                peak_flops=machine.peak_flops if machine else None,
+            )
+            for place, candidate in enumerate(candidates[:shown], 1)
+        ),
+    ), links
