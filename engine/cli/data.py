@@ -1,4 +1,4 @@
-"""`data prepare` and `data prepare-images`: folders of text or of pictures to what trainings read."""
+"""`data prepare` and `data prepare-images`: a folder of text to token shards, one of pictures to an image set."""
 
 from typing import Annotated
 
@@ -29,19 +29,16 @@ def prepare(
 
 def prepare_images(
     *,
-    source: Annotated[Folder, Parameter(help="folder with a folder of pictures for each class")],
-    out: Annotated[Folder, Parameter(help="where the images go")],
-    size: Annotated[int, Parameter(metavar="PIXELS", help="of an image, along each side")] = 224,
-    tiles: Annotated[
-        bool, Parameter(help="cut each picture into as many images as it has, instead of scaling its middle")
-    ] = False,
+    source: Annotated[Folder, Parameter(help="folder with a subfolder of pictures for each class")],
+    out: Annotated[Folder, Parameter(help="where the image set goes")],
+    size: Annotated[int, Parameter(metavar="PIXELS", help="of a side")] = 224,
     json: Json = False,
 ) -> int:
-    """Turn pictures by class into images of one size."""
+    """Turn a folder of pictures into an image set."""
     from engine.data.manifest import HEADER
     from engine.data.pictures import prepare as prepare_pictures
 
     log_to_stderr(0)
-    header = prepare_pictures(source, out, size, tiles=tiles)
+    header = prepare_pictures(source, out, size)
     tell(f"{out}: {header.images:,} images of {len(header.classes)} classes", out / HEADER, as_json=json)
     return 0

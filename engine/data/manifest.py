@@ -27,7 +27,7 @@ class Kind(NamedTuple):
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "par4d.tokens": Kind("text", "corpus", "data prepare"),
-        "par4d.images": Kind("images", "set of images", "data prepare-images"),
+        "par4d.images": Kind("images", "image set", "data prepare-images"),
     }
 )
 """By the format of their manifests."""

@@ -1,4 +1,4 @@
-"""The task of finding an image's class."""
+"""The task of a network that classifies images: which of some classes is each of."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,29 +14,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ImageClass:
-    """pixels: [B, 3, side, side] from -1 to 1, classes: [B]. See Task."""
+    """pixels: bytes [B, C, Y, X], labels: [B]. See Task."""
 
     data: Images
 
     def batch(self, samples: "Arrays", seed: int, positions: "Ints") -> "Arrays":
-        """Bytes become numbers in float32."""
-        import numpy as np
-
-        pixels = samples["pixels"].astype(np.float32)
-        return {"pixels": pixels / np.float32(127.5) - 1, "classes": samples["classes"]}
+        """Samples as they are."""
+        return samples
 
     def criterion(self) -> "nn.Module":
+        """Cross-entropy in nats."""
         from engine.layers.loss import SerialCrossEntropy  # loads torch
 
         return SerialCrossEntropy()
 
     def inputs(self, batch: "Mapping[str, Tensor]") -> "tuple[Tensor, ...]":
-        return (batch["pixels"],)
+        """The pixels from -1 to 1, in float32: what is sent to a device are bytes."""
+        return (batch["pixels"].float().div_(127.5).sub_(1),)
 
     def valid(self, batch: "Mapping[str, Tensor]") -> int:
-        return batch["classes"].numel()
+        """Every image."""
+        return batch["labels"].numel()
 
     def loss(
         self, criterion: "nn.Module", output: "Tensor", batch: "Mapping[str, Tensor]", divisor: "float | Tensor"
     ) -> "Tensor":
-        return criterion(output, batch["classes"], divisor)
+        """Of the classes' scores."""
+        return criterion(output, batch["labels"], divisor)

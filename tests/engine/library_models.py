@@ -110,8 +110,7 @@ def batch_for(task: Task) -> dict[str, Tensor]:
     """As the task has it of random data."""
     rows = np.arange(SEQUENCES)
     made = task.batch(task.data.synthetic().read(5, rows), 5, rows)
-    batch = {name: torch.from_numpy(array) for name, array in made.items()}
-    return {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in batch.items()}
+    return {name: torch.from_numpy(array) for name, array in made.items()}
 
 
 def loss_and_gradients(model: nn.Module, task: Task) -> tuple[float, dict[str, Tensor]]:
@@ -119,9 +118,10 @@ def loss_and_gradients(model: nn.Module, task: Task) -> tuple[float, dict[str, T
     batch = batch_for(task)
     options = {"token_type_ids": batch["segments"]} if "segments" in batch else {}
     with WideAlone():
-        found = model(task.inputs(batch)[0], **options)
+        (first, *_) = task.inputs(batch)
+        found = model(first.double() if first.is_floating_point() else first, **options)
         logits = found if isinstance(found, Tensor) else found.logits
-        targets = batch["classes"] if "classes" in batch else batch["targets"]
+        targets = batch["labels"] if "labels" in batch else batch["targets"]
         loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten())
         loss.backward()
     return loss.item(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from engine_command import train
-from library_models import CONFIGS, LITGPT, SEQUENCE, SEQUENCES, VOCABULARY, batch_for, build, loss_and_gradients
+from library_models import CONFIGS, LITGPT, SEQUENCES, batch_for, build, loss_and_gradients
 from test_parity import TOLERANCE
 from torch import Tensor, nn
 from training import grid_id
@@ -22,14 +22,12 @@ from virtual_ranks import factorisations, run_ranks
 
 from engine.comm.funnel import Comm
 from engine.data.sampler import batch
-from engine.data.text import Text
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.adapters.library import adapt, understand
 from engine.models.adapters.stored import Stored
 from engine.models.adapters.values import Values, values_of
 from engine.models.architecture import Architecture
-from engine.models.next_token import NextToken
 from engine.parallel.parallelize import parallelize
 from engine.precision import Precision
 
@@ -212,7 +210,7 @@ def test_a_network_on_the_meta_device_starts_from_the_engines_own_weights() -> N
         assert torch.equal(parameter, ours.local_parameters()[name])
 
 
-@pytest.mark.parametrize("name", ["llama-tied", "gpt2", "neox"])
+@pytest.mark.parametrize("name", ["llama-tied", "gpt2", "neox", "bert", "vit"])
 def test_transformers_finds_our_loss_in_what_was_trained_and_written(name: str, tmp_path: Path) -> None:
     """Two ranks train and write; what one rank finds of that is what transformers does."""
     given, trained, result = tmp_path / "given", tmp_path / "trained", tmp_path / "result.json"
@@ -222,12 +220,15 @@ def test_transformers_finds_our_loss_in_what_was_trained_and_written(name: str, 
     assert train(2, "--model", f"hf:{given}", *both)[0] == [0, 0]
     assert train(1, "--model", f"hf:{trained}", *run, "--iterations", "1")[0] == [0]
     (iteration,) = json.loads(result.read_text())["iterations"]
-    task = NextToken(Text(VOCABULARY, SEQUENCE))
+    task = understand(build(name)).architecture.task
     read = batch(task.data.synthetic(), task.batch, seed=0, step=0, batch_size=8, rows=range(8))
     losses = {}
     for folder in (given, trained):
         model = type(build(name)).from_pretrained(folder).eval()  # type: ignore[attr-defined]
-        logits = model(torch.from_numpy(read["tokens"])).logits.flatten(0, 1)
-        losses[folder] = F.cross_entropy(logits, torch.from_numpy(read["targets"]).flatten()).item()
+        samples = {key: torch.from_numpy(array) for key, array in read.items()}
+        segments = {"token_type_ids": samples["segments"]} if name == "bert" else {}
+        logits = model(task.inputs(samples)[0], **segments).logits
+        targets = samples["labels" if name == "vit" else "targets"]
+        losses[folder] = F.cross_entropy(logits.flatten(0, -2), targets.flatten()).item()
     assert iteration["loss"] == pytest.approx(losses[trained], rel=1e-5)
     assert abs(losses[trained] - losses[given]) > 1e-3, "it has learnt something"

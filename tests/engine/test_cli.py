@@ -25,7 +25,7 @@ from engine.training_record import OptimConfig
 
 SMALL = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic"]
 OF_TRAIN = """
-    model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout grid
+    model architecture layers hidden heads kv-heads ffn vocab seq image patch classes norm no-bias tied dropout grid
     batch-size micro-batch iterations warmup precision reduce-dtype checkpoint-activations data seed
     device timeout meeting-timeout devices-per-node device-memory peak-flops empirical-peak-flops energy measure-peak
     link-bytes-per-s intra-node-bytes-per-s breakdown tune-matmul label out overlap prefetch-depth reduce-window
@@ -40,11 +40,13 @@ OF_NO_ABLATION = """
 OF_TURNS = "variant rounds steps-per-round end-within"
 OF_BENCH_OVERLAP = [*(set(OF_TRAIN.split()) - set(OF_NO_ABLATION.split())), *OF_TURNS.split()]
 OF_BENCH_MATMUL = """
-    model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout grid micro-batch
+    model architecture layers hidden heads kv-heads ffn vocab seq
+    image patch classes norm no-bias tied dropout grid micro-batch
     micro-batches precision checkpoint-activations twice device timeout meeting-timeout label out
 """
 OF_PLAN = """
-    model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied dropout system gpus batch-tokens
+    model architecture layers hidden heads kv-heads ffn vocab seq
+    image patch classes norm no-bias tied dropout system gpus batch-tokens
     batch-size micro-batch precision reduce-dtype checkpoint-activations keep-activations overlap prefetch-depth
     reduce-window bucket-bytes cache-bytes device-memory token-budget agnostic as-run equations exact top explain json
     out validate measured refit
@@ -53,8 +55,8 @@ OF_BENCH_PEERS = """
     peer grid layout overlap checkpoint-activations batch-size micro-batch peer-micro-batch autocast precision device
     device-memory node-memory devices-per-node
     label out jobs rounds steps-per-round threads timeout meeting-timeout apart at-once road peak-flops
-    empirical-peak-flops measure-peak model architecture layers hidden heads kv-heads ffn vocab seq norm no-bias tied
-    dropout
+    empirical-peak-flops measure-peak model architecture layers hidden heads kv-heads ffn vocab seq
+    image patch classes norm no-bias tied dropout
 """
 TIMEOUTS = ["timeout", "meeting-timeout"]
 UNSET_BY_OPTIONS = {"beta1", "beta2", "eps", "final_fraction"}
@@ -134,6 +136,7 @@ def test_every_field_has_an_option_of_its_own() -> None:
         (["check"], [*OF_TRAIN.split(), "ranks", "json"]),
         (["plan"], OF_PLAN.split()),
         (["data", "prepare"], ["source", "out", "vocab-size", "max-bytes", "json"]),
+        (["data", "prepare-images"], ["source", "out", "size", "json"]),
         (["bench", "gemm"], ["dtype", "sizes", "device", "time-budget", *TIMEOUTS, "label", "json", "out"]),
         (["bench", "memory"], ["array-size", "repeats", "device", "time-budget", *TIMEOUTS, "label", "json", "out"]),
         (["bench", "latency"], ["samples", "device", *TIMEOUTS, "label", "json", "out"]),

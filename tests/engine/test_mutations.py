@@ -12,13 +12,17 @@ from virtual_ranks import run_ranks
 from engine.comm.funnel import Comm, Kind
 from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
+from engine.models.bert.config import BertConfig
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
+from engine.models.vit.config import ViTConfig
 from engine.overlap.flags import Overlap
 from engine.parallel.serial_state import full_state_dict
 
 TINY: dict[str, Architecture] = {
     "gpt": GPTConfig("tiny", layers=1, hidden=8, heads=2, vocabulary=8, sequence=4),
+    "bert": BertConfig("tiny", layers=1, hidden=8, heads=2, vocabulary=16, sequence=8),
+    "vit": ViTConfig("tiny", layers=1, hidden=8, heads=2, image=4, patch=2, classes=4, head_std=0.02),
     "llama": LlamaConfig("tiny", layers=1, hidden=16, heads=4, kv_heads=2, ffn=8, vocabulary=8, sequence=4),
 }
 # The second step gathers ahead, keeps a block's weights for the recomputation and begins its sums over data early.

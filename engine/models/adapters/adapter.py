@@ -21,7 +21,8 @@ class Adapter:
 
     attention: its class, whose place the engine's own takes. modules: classes of all others beside torch's own. prefix:
     of names, which files of a network without its head leave out. in_files: names of tensors that are others in files,
-    and theirs in the network. constants: ends of the names of stored tensors that are no weights, such as masks.
+    and theirs in the network; parts_in_files: so parts of names, in turn. constants: ends of the names of stored
+    tensors that are no weights, such as masks.
     """
 
     package: str
@@ -33,6 +34,7 @@ class Adapter:
     stored: Callable[[Architecture], Stored]
     prefix: str = ""
     in_files: Mapping[str, str] = field(default_factory=dict)
+    parts_in_files: Mapping[str, str] = field(default_factory=dict)
     constants: tuple[str, ...] = ()
 
     @property

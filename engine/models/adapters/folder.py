@@ -50,6 +50,8 @@ def open_pretrained(folder: Path, *, sequence: int | None = None, dropout: float
     known = stored.shapes.keys() | stored.aliases.keys()
     for in_file, tensor in read_folder(folder).items():
         name = adapter.in_files.get(in_file, in_file)
+        for part, own in adapter.parts_in_files.items():
+            name = name.replace(part, own)
         if name not in known and f"{adapter.prefix}{name}" in known:
             name = f"{adapter.prefix}{name}"
         if name not in known and name.endswith(adapter.constants or ("/",)):

@@ -68,5 +68,6 @@ BERT = Adapter(
     read=bert,
     stored=bert_stored,
     prefix="bert.",
+    parts_in_files={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
     constants=(".embeddings.position_ids", "cls.seq_relationship.weight", "cls.seq_relationship.bias"),
 )

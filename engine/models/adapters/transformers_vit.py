@@ -66,4 +66,13 @@ VIT = Adapter(
     read=vit,
     stored=vit_stored,
     prefix="vit.",
+    parts_in_files={
+        "vit.encoder.layer.": "vit.layers.",
+        "attention.attention.query.": "attention.q_proj.",
+        "attention.attention.key.": "attention.k_proj.",
+        "attention.attention.value.": "attention.v_proj.",
+        "attention.output.dense.": "attention.o_proj.",
+        "intermediate.dense.": "mlp.fc1.",
+        "output.dense.": "mlp.fc2.",
+    },
 )

@@ -1,0 +1,85 @@
+"""Images of classes from a file on disk.
+
+An image set is a folder with header.json, pixels.bin and labels.bin: bytes [N, 3, size, size], and the number of each
+image's class in little-endian uint32, nothing else. Opening checks both sizes, so a file that is missing or cut short
+is found before a job starts.
+"""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from engine.data.images import CHANNELS
+from engine.data.manifest import read_manifest
+from engine.data.shuffle import Arrays, Ints, shuffled
+from engine.errors import UsageError
+from engine.schema import Record
+
+FORMAT: Final = "par4d.images"
+PIXELS, LABELS = "pixels.bin", "labels.bin"
+LABEL = np.dtype("<u4")
+
+
+class Origin(Record):
+    """The folder that was prepared: its files that are pictures, and how many were left out."""
+
+    folder: str
+    files: int
+    skipped: int
+
+
+class Header(Record):
+    """header.json of a prepared image set. A label is the place of its class among these names."""
+
+    format: Literal["par4d.images"] = FORMAT
+    version: Literal[1] = 1
+    size: int = Field(gt=0)
+    images: int = Field(gt=0)
+    classes: tuple[str, ...] = Field(min_length=2)
+    source: Origin
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """The size of each file."""
+        return {PIXELS: self.images * CHANNELS * self.size**2, LABELS: self.images * LABEL.itemsize}
+
+
+class ImageSet:
+    """Prepared images, memory-mapped, which each epoch shuffles anew."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        self.path, self.header = path, header
+
+    @classmethod
+    def open(cls, path: Path) -> "ImageSet":
+        """Check the header and the size of both files. Raises UsageError for what is missing or cut short."""
+        header = read_manifest(path, FORMAT, Header)
+        for name, expected in header.bytes.items():
+            file = path / name
+            try:
+                size = file.stat().st_size
+            except OSError as error:
+                raise UsageError(f"{file} can't be read ({error.strerror}): prepare the image set again.") from None
+            if size != expected:
+                raise UsageError(
+                    f"{file} has {size} bytes, but its header says {expected}: prepare the image set again."
+                )
+        return cls(path, header)
+
+    def read(self, seed: int, positions: Ints) -> Arrays:
+        """pixels: [B, 3, size, size], labels: [B]."""
+        numbers = shuffled(seed, positions, self.header.images)
+        return {"pixels": self._pixels[numbers], "labels": self._labels[numbers].astype(np.int64)}
+
+    @cached_property
+    def _pixels(self) -> NDArray[np.uint8]:
+        shape = (self.header.images, CHANNELS, self.header.size, self.header.size)
+        return np.asarray(np.memmap(self.path / PIXELS, np.uint8, "r", shape=shape))
+
+    @cached_property
+    def _labels(self) -> NDArray[Any]:
+        return np.fromfile(self.path / LABELS, LABEL)

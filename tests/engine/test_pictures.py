@@ -1,0 +1,80 @@
+"""A folder of pictures becomes an image set, whatever its pictures are like; what can't is refused in a sentence."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from engine.data.dataset import open_dataset
+from engine.data.image_set import PIXELS
+from engine.data.images import Images
+from engine.data.pictures import prepare, read
+from engine.errors import UsageError
+
+RED, WHITE = [255, 0, 0], [255, 255, 255]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    for name, colour in {"blue": (0, 0, 255), "red": (255, 0, 0)}.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(3):
+            Image.new("RGB", (12, 8 + number), colour).save(folder / name / f"{number}.png")
+    return folder
+
+
+def test_every_image_comes_once_an_epoch_with_the_label_of_its_class(source: Path, tmp_path: Path) -> None:
+    (source / "red" / "damaged.png").write_bytes((source / "red" / "0.png").read_bytes()[:40])
+    header = prepare(source, tmp_path / "out", 4)
+    assert (header.images, header.classes, header.source.skipped) == (6, ("blue", "red"), 1)
+    found = open_dataset(str(tmp_path / "out"), Images(4, 2)).read(3, np.arange(6))
+    assert sorted(found["labels"]) == [0, 0, 0, 1, 1, 1]
+    for pixels, label in zip(found["pixels"], found["labels"], strict=True):
+        assert pixels[0 if label else 2].min() == 255
+        assert pixels[1].max() == 0
+
+
+def test_a_picture_is_cut_to_its_middle_as_its_camera_was_held(tmp_path: Path) -> None:
+    turned = Image.new("RGB", (30, 10), "white")
+    turned.paste((255, 0, 0), (10, 0, 15, 10))  # the middle's left half: on top, once it is turned to the right
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned.save(tmp_path / "turned.png", exif=exif)
+    pixels = read(tmp_path / "turned.png", 10)
+    assert pixels[:, 1, 5].tolist() == RED
+    assert pixels[:, 8, 5].tolist() == WHITE
+
+
+@pytest.mark.parametrize(
+    ("mode", "colour", "expected"),
+    [("L", 128, [128] * 3), ("RGBA", (255, 0, 0, 0), WHITE), ("LA", (0, 255), [0] * 3), ("I;16", 0x8000, [128] * 3)],
+)
+def test_grey_is_three_channels_and_transparent_is_white(
+    mode: str, colour: int, expected: list[int], tmp_path: Path
+) -> None:
+    Image.new(mode, (6, 6), colour).save(tmp_path / "one.png")
+    assert read(tmp_path / "one.png", 3)[:, 1, 1].tolist() == expected
+
+
+def test_what_makes_no_image_set_is_refused(source: Path, tmp_path: Path) -> None:
+    (source / "empty").mkdir()
+    with pytest.raises(UsageError, match=r"empty of a class is empty: fill it with pictures, or remove it\."):
+        prepare(source, tmp_path / "out", 4)
+    (source / "empty" / "text").write_text("no picture")
+    with pytest.raises(UsageError, match=r"No file of .*/empty is a picture that can be read\."):
+        prepare(source, tmp_path / "out", 4)
+    with pytest.raises(UsageError, match=r"has 0 subfolders, but each is a class, of which at least two"):
+        prepare(source / "red", tmp_path / "out", 4)
+    assert not (tmp_path / "out").exists()
+
+
+def test_images_that_dont_fit_the_network_are_refused(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    prepare(source, out, 4)
+    with pytest.raises(UsageError, match=r"have 4 pixels a side, but the model takes 8: prepare them with --size 8\."):
+        open_dataset(str(out), Images(8, 2))
+    (out / PIXELS).write_bytes(b"short")
+    with pytest.raises(UsageError, match="has 5 bytes, but its header says 288: prepare the image set again"):
+        open_dataset(str(out), Images(4, 2))
