@@ -35,7 +35,11 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         WIDTHS | {"num_attention_heads": 8, "max_position_embeddings": SEQUENCE, "use_parallel_residual": False}
         | {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.75}},
     ),
-    "bert": ("Bert", WIDTHS | {"max_position_embeddings": SEQUENCE + 2, "layer_norm_eps": 1e-3}),
+    "bert": (
+        "Bert",
+        WIDTHS | {"max_position_embeddings": SEQUENCE + 2, "layer_norm_eps": 1e-3}
+        | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    ),
     "vit": (
         "ViT",
         {"hidden_size": 64, "intermediate_size": 40, "num_hidden_layers": 1, "num_attention_heads": 16}
@@ -117,8 +121,8 @@ def loss_and_gradients(model: nn.Module, task: Task) -> tuple[float, dict[str, T
     """The mean, and its gradients by the library's names."""
     batch = batch_for(task)
     options = {"token_type_ids": batch["segments"]} if "segments" in batch else {}
+    (first, *_) = task.inputs(batch)
     with WideAlone():
-        (first, *_) = task.inputs(batch)
         found = model(first.double() if first.is_floating_point() else first, **options)
         logits = found if isinstance(found, Tensor) else found.logits
         targets = batch["labels"] if "labels" in batch else batch["targets"]

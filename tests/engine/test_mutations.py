@@ -21,7 +21,7 @@ from engine.parallel.serial_state import full_state_dict
 
 TINY: dict[str, Architecture] = {
     "gpt": GPTConfig("tiny", layers=1, hidden=8, heads=2, vocabulary=8, sequence=4),
-    "bert": BertConfig("tiny", layers=1, hidden=8, heads=2, vocabulary=16, sequence=8),
+    "bert": BertConfig("tiny", layers=1, hidden=8, heads=2, vocabulary=16, sequence=24),
     "vit": ViTConfig("tiny", layers=1, hidden=8, heads=2, image=4, patch=2, classes=4, head_std=0.02),
     "llama": LlamaConfig("tiny", layers=1, hidden=16, heads=4, kv_heads=2, ffn=8, vocabulary=8, sequence=4),
 }
