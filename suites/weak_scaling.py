@@ -5,6 +5,7 @@
     reframe -c suites/weak_scaling.py --system frontier -S grid=8x1x8x8 -S data=/path/to/corpus -n 512
     reframe -c suites/weak_scaling.py --system frontier -S overlap=none    without hiding communication
     reframe -c suites/weak_scaling.py --system frontier -S model=llama-3.1-8b -n 512    another network there
+    reframe -c suites/weak_scaling.py --system frontier -S model=vit-32x4096 -n 512     which may see images
 
 Each result says how much of an iteration is compute and how much exposed communication (axonn-sc24 Fig. 7). Efficiency
 relates points to each other: the report has it.
@@ -14,6 +15,7 @@ import reframe as rfm
 from reframe.core.builtins import fixture, run_after
 from reframe.core.exceptions import PerformanceError
 
+from engine.models.catalogue import lookup
 from suites.base.corpus import Corpus
 from suites.base.night import Worth
 from suites.base.point_training import SYSTEM, PointTraining, points_of
@@ -44,4 +46,5 @@ class WeakScaling(PointTraining):
             raise PerformanceError(reason)
 
     def corpus(self) -> str:
-        return self.text.folder if ON_TEXT and self.data == SYNTHETIC else self.data
+        reads_text = lookup(self.model).task.data.kind == "text"
+        return self.text.folder if ON_TEXT and reads_text and self.data == SYNTHETIC else self.data

@@ -12,7 +12,7 @@ from engine.peers.comparison import Case
 from engine.peers.ours import trainer
 from engine.result.gpu_check import Finding
 from engine.training.ablation import Turns
-from engine.training.trainer import Measurements
+from engine.training.iterations import Measurements
 from engine.training.turns import take_turns
 from engine.training_record import OptimConfig
 from gpu_check.findings import reported

@@ -5,7 +5,7 @@ by what reads.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from engine.data.shuffle import Arrays, Ints
@@ -19,7 +19,9 @@ class Dataset(Protocol):
 
 
 class DataSpec(Protocol):
-    """What data a network takes: their kind, and in which sizes."""
+    """What data a network takes: their kind, such as text, and in which sizes."""
+
+    kind: ClassVar[str]
 
     def synthetic(self) -> Dataset:
         """Random samples, a pure function of seed and position: nothing to learn and nothing to read."""

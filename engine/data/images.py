@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from engine.data.dataset import Dataset
 from engine.errors import UsageError
@@ -17,6 +17,7 @@ CHANNELS = 3
 class Images:
     """side: pixels of a side. Every label is below classes. A sample is three channels of bytes, and a label."""
 
+    kind: ClassVar[str] = "images"
     side: int
     classes: int
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from engine.data.dataset import Dataset
 from engine.errors import UsageError
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 class Text:
     """Every token is below vocabulary. A sample has one token more than a sequence, which is a target only."""
 
+    kind: ClassVar[str] = "text"
     vocabulary: int
     sequence: int
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.comm.funnel import Comm, Kind
-from engine.grid import Axis
+from engine.grid import INNER, STREAM, Axis
 
 
 class Redistribute(nn.Module):
@@ -24,11 +24,11 @@ class _GatherAndCut(torch.autograd.Function):
     @staticmethod
     def forward(ctx, features: Tensor, comm: Comm) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.comm = comm
-        return _redistributed(features, comm, Axis.X, Axis.Y)
+        return _redistributed(features, comm, INNER, STREAM)
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        return _redistributed(gradient, ctx.comm, Axis.Y, Axis.X), None
+        return _redistributed(gradient, ctx.comm, STREAM, INNER), None
 
 
 def _redistributed(part: Tensor, comm: Comm, split: Axis, cut: Axis) -> Tensor:
@@ -50,6 +50,6 @@ class RedistributeOverGrid(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """[..., F / Gx] -> [..., F / Gy]."""
-        if self.comm.grid[Axis.X] == self.comm.grid[Axis.Y] == 1:
+        if self.comm.grid[INNER] == self.comm.grid[STREAM] == 1:
             return features
         return _GatherAndCut.apply(features, self.comm)

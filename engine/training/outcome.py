@@ -11,8 +11,8 @@ from engine.result.schema import Result, Summary, Variant
 from engine.result.step import Breakdown, Timeline
 from engine.training.failure import Account
 from engine.training.gathered import Ranks, collectives, timeline
+from engine.training.iterations import Measurements
 from engine.training.plan import Plan
-from engine.training.trainer import Measurements
 
 
 class Outcome:

@@ -32,10 +32,11 @@ from engine.training.ablation import AblationPlan
 from engine.training.energy import JobMeter
 from engine.training.failure import Account
 from engine.training.gathered import breakdown, everyones, joint_peak, profile, roster
+from engine.training.iterations import run_iterations
 from engine.training.outcome import Outcome
 from engine.training.plan import Plan
 from engine.training.stall import watched
-from engine.training.trainer import Trainer, run_iterations
+from engine.training.trainer import Trainer
 from engine.training.turns import take_turns
 from engine.training_record import Training
 from engine.tuning.shapes import products

@@ -1,10 +1,8 @@
 """Training: a 4D model, its data and its optimizer, stepped for a fixed number of iterations."""
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,25 +15,16 @@ from engine.comm.funnel import Comm
 from engine.data import sampler
 from engine.data.dataset import Dataset
 from engine.data.device import to_device
-from engine.energy.meter import Meter
-from engine.errors import RunError
 from engine.layers.dropout import BatchRows
 from engine.layers.matmul import Kernels
 from engine.measure.memory import free_bytes
 from engine.measure.recorder import Recorder
-from engine.measure.recording import Recording
 from engine.models.adapters.files import weights_of
-from engine.models.flops import hardware_flops
 from engine.overlap.flags import AUTO, Overlap
 from engine.overlap.tasks import ONE_BY_ONE, Direction, StepSchedule
 from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize
 from engine.precision import Precision
-from engine.profiling.session import Profiling
-from engine.progress import RENEWED
-from engine.result.energy import Energy
-from engine.result.schema import Iteration
-from engine.training.config import TrainConfig
 from engine.training.optim import AdamW, clip_scale, gradient_norm
 from engine.training.optimizer import MakeOptimizer, Optimizer
 from engine.training_record import Training
@@ -50,10 +39,6 @@ MicroBatch = tuple[BatchRows, dict[str, Tensor]]
 """Its rows of the global batch, and what the task makes of them."""
 
 
-class Diverged(RunError):
-    """The loss is no longer a number; every rank sees it in the same step."""
-
-
 class Step(NamedTuple):
     """What one step tells. loss: mean over the batch in nats; gradient_norm: before clipping."""
 
@@ -61,23 +46,6 @@ class Step(NamedTuple):
     gradient_norm: float
     learning_rate: float
     time_s: float
-
-
-@dataclass(slots=True)
-class Measurements:
-    """What a run has measured so far. recording: of the counted iterations, on this rank. peak_flops_per_s: what matrix
-    products reached on each rank, all at once, where that was asked for.
-
-    prefetch_bytes, cache_bytes: the most that gathered weights took; cached_blocks: as Overlap.cache came out.
-    """
-
-    iterations: list[Iteration] = field(default_factory=list)
-    recording: Recording = field(default_factory=Recording)
-    prefetch_bytes: int = 0
-    cached_blocks: int = 0
-    cache_bytes: int = 0
-    peak_flops_per_s: float | None = None
-    energy: Energy | None = None
 
 
 class Trainer:
@@ -242,65 +210,3 @@ class Trainer:
         path = store.save(folder, manifest, self.model, self.optimizer.state)
         log.info("saved %s", path)
         return path
-
-
-def take_iteration(trainer: Trainer, index: int, *, warmup: bool, profiled: bool = False) -> Iteration:
-    """One step, checked. Raises Diverged, naming the step, when the loss is no longer a number."""
-    loss, norm, rate, time_s = trainer.step()
-    if not math.isfinite(loss) or not math.isfinite(norm):
-        raise Diverged(
-            f"The loss became {loss} and the gradient norm {norm} in step {trainer.done} (iteration {index}): "
-            f"lower the learning rate or check the data."
-        )
-    return Iteration(
-        index=index,
-        time_s=time_s,
-        loss=loss,
-        grad_norm=norm,
-        learning_rate=rate,
-        warmup=warmup,
-        profiled=profiled,
-    )
-
-
-def run_iterations(
-    trainer: Trainer, config: TrainConfig, measurements: Measurements, meter: Meter, profiling: Profiling | None = None
-) -> None:
-    """Train for the configured iterations, noting each as it ends, profiling some if asked to. Raises Diverged.
-
-    meter: of energy, of the counted ones.
-    """
-    training, recorder = trainer.training, trainer.recorder
-    recompute = training.checkpoint_activations
-    flops = hardware_flops(training.model, training.batch.sequences, recompute=recompute)
-    for index in range(config.iterations):
-        if index == config.warmup:
-            recorder.clear()
-            meter.start()
-        profiled = profiling is not None and index in profiling.request.iterations
-        apart = meter.paused() if profiled and index >= config.warmup else nullcontext()
-        with apart, profiling.of(index) if profiling is not None and profiled else nullcontext():
-            iteration = take_iteration(trainer, index, warmup=index < config.warmup, profiled=profiled)
-        measurements.iterations.append(iteration)
-        log.info("%s", describe(iteration, config.iterations, flops), extra=RENEWED)
-        measurements.recording = recorder.total
-        counted = index >= config.warmup
-        if counted:
-            meter.between_steps()
-        if config.save is not None and trainer.done % config.save_every == 0:
-            with meter.paused() if counted else nullcontext():
-                trainer.save(config.save)
-    meter.stop()
-    memory = trainer.model.gathered_memory
-    measurements.prefetch_bytes, measurements.cache_bytes = memory.prefetch_bytes, memory.cache_bytes
-    measurements.cached_blocks = trainer.model.cached_blocks
-
-
-def describe(iteration: Iteration, iterations: int, flops: float) -> str:
-    """One line for a person who waits. iterations: of the run; flops: of each."""
-    apart = " (profiled)" if iteration.profiled else " (warm-up)" if iteration.warmup else ""
-    return (
-        f"iteration {iteration.index + 1}/{iterations}{apart}"
-        f"  {iteration.time_s:.3f} s  loss {iteration.loss:.4f}  gradient {iteration.grad_norm:.3f}"
-        f"  {flops / iteration.time_s / 1e9:,.1f} Gflop/s"
-    )

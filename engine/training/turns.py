@@ -23,7 +23,8 @@ from engine.result.schema import Iteration, Ratio, Variant
 from engine.result.step import Breakdown
 from engine.training.ablation import Turns
 from engine.training.gathered import breakdown, collectives, timeline
-from engine.training.trainer import Measurements, Trainer, take_iteration
+from engine.training.iterations import Measurements, take_iteration
+from engine.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 

@@ -60,7 +60,7 @@ def _losses(comm: Comm, config: TrainConfig) -> list[float]:
 
     from engine.energy.counter import Found
     from engine.energy.meter import Meter
-    from engine.training.trainer import Measurements, run_iterations
+    from engine.training.iterations import Measurements, run_iterations
 
     assert comm.recorder is not None
     measurements = Measurements()

@@ -84,7 +84,7 @@ def counted(comm: Comm, folder: Path) -> float | None:
     """What a counter says that counts 7 J an optimizer step, and 1000 J a checkpoint."""
     from trainers import trainer_of
 
-    from engine.training.trainer import Measurements, run_iterations
+    from engine.training.iterations import Measurements, run_iterations
 
     saving = replace(config(folder, comm.grid), warmup=2, iterations=6, save=folder, save_every=2)
     assert comm.recorder is not None

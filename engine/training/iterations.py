@@ -1,0 +1,102 @@
+"""Iterations of a training: steps that are checked, timed and noted, with energy and profiles of some."""
+
+import logging
+import math
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+from engine.energy.meter import Meter
+from engine.errors import RunError
+from engine.measure.recording import Recording
+from engine.models.flops import hardware_flops
+from engine.profiling.session import Profiling
+from engine.progress import RENEWED
+from engine.result.energy import Energy
+from engine.result.schema import Iteration
+from engine.training.config import TrainConfig
+from engine.training.trainer import Trainer
+
+log = logging.getLogger(__name__)
+
+
+class Diverged(RunError):
+    """The loss is no longer a number; every rank sees it in the same step."""
+
+
+@dataclass(slots=True)
+class Measurements:
+    """What a run has measured so far. recording: of the counted iterations, on this rank. peak_flops_per_s: what matrix
+    products reached on each rank, all at once, where that was asked for.
+
+    prefetch_bytes, cache_bytes: the most that gathered weights took; cached_blocks: as Overlap.cache came out.
+    """
+
+    iterations: list[Iteration] = field(default_factory=list)
+    recording: Recording = field(default_factory=Recording)
+    prefetch_bytes: int = 0
+    cached_blocks: int = 0
+    cache_bytes: int = 0
+    peak_flops_per_s: float | None = None
+    energy: Energy | None = None
+
+
+def take_iteration(trainer: Trainer, index: int, *, warmup: bool, profiled: bool = False) -> Iteration:
+    """One step, checked. Raises Diverged, naming the step, when the loss is no longer a number."""
+    loss, norm, rate, time_s = trainer.step()
+    if not math.isfinite(loss) or not math.isfinite(norm):
+        raise Diverged(
+            f"The loss became {loss} and the gradient norm {norm} in step {trainer.done} (iteration {index}): "
+            f"lower the learning rate or check the data."
+        )
+    return Iteration(
+        index=index,
+        time_s=time_s,
+        loss=loss,
+        grad_norm=norm,
+        learning_rate=rate,
+        warmup=warmup,
+        profiled=profiled,
+    )
+
+
+def run_iterations(
+    trainer: Trainer, config: TrainConfig, measurements: Measurements, meter: Meter, profiling: Profiling | None = None
+) -> None:
+    """Train for the configured iterations, noting each as it ends, profiling some if asked to. Raises Diverged.
+
+    meter: of energy, of the counted ones.
+    """
+    training, recorder = trainer.training, trainer.recorder
+    recompute = training.checkpoint_activations
+    flops = hardware_flops(training.model, training.batch.sequences, recompute=recompute)
+    for index in range(config.iterations):
+        if index == config.warmup:
+            recorder.clear()
+            meter.start()
+        profiled = profiling is not None and index in profiling.request.iterations
+        apart = meter.paused() if profiled and index >= config.warmup else nullcontext()
+        with apart, profiling.of(index) if profiling is not None and profiled else nullcontext():
+            iteration = take_iteration(trainer, index, warmup=index < config.warmup, profiled=profiled)
+        measurements.iterations.append(iteration)
+        log.info("%s", describe(iteration, config.iterations, flops), extra=RENEWED)
+        measurements.recording = recorder.total
+        counted = index >= config.warmup
+        if counted:
+            meter.between_steps()
+        if config.save is not None and trainer.done % config.save_every == 0:
+            with meter.paused() if counted else nullcontext():
+                trainer.save(config.save)
+    meter.stop()
+    memory = trainer.model.gathered_memory
+    measurements.prefetch_bytes, measurements.cache_bytes = memory.prefetch_bytes, memory.cache_bytes
+    measurements.cached_blocks = trainer.model.cached_blocks
+
+
+def describe(iteration: Iteration, iterations: int, flops: float) -> str:
+    """One line for a person who waits. iterations: of the run; flops: of each."""
+    apart = " (profiled)" if iteration.profiled else " (warm-up)" if iteration.warmup else ""
+    return (
+        f"iteration {iteration.index + 1}/{iterations}{apart}"
+        f"  {iteration.time_s:.3f} s  loss {iteration.loss:.4f}  gradient {iteration.grad_norm:.3f}"
+        f"  {flops / iteration.time_s / 1e9:,.1f} Gflop/s"
+    )
