@@ -50,11 +50,13 @@ def watched(comm: Comm, timeout_s: float, end: Callable[[Stalled], object]) -> I
         yield watch
         return
     over = threading.Event()
-    threading.Thread(target=_look_on, args=(watch, end, over), name="stall", daemon=True).start()
+    thread = threading.Thread(target=_look_on, args=(watch, end, over), name="stall", daemon=True)
+    thread.start()
     try:
         yield watch
     finally:
         over.set()
+        thread.join(LONGEST_PAUSE_S)  # a process group that it would free while the interpreter ends aborts the process
 
 
 def _look_on(watch: "Watch", end: Callable[[Stalled], object], over: threading.Event) -> None:

@@ -54,7 +54,7 @@ class SGD:
 
 def training_of(comm: Comm, optimizer: MakeOptimizer) -> Trainer:
     first = trainer(comm, ALL)
-    return Trainer(first.plan, comm, first.recorder, optimizer=optimizer)
+    return Trainer(first.training, first.dataset, comm, first.recorder, optimizer=optimizer)
 
 
 def losses(training: Trainer, steps: int) -> list[float]:
@@ -70,7 +70,7 @@ def test_another_optimizer_trains_and_resumes_on_another_grid(tmp_path: Path) ->
 
     def resume(comm: Comm) -> tuple[list[float], dict[str, Tensor]]:
         training = training_of(comm, SGD)
-        saved = Saved(tmp_path / "step-2", read_manifest(tmp_path / "step-2", training.plan.model))
+        saved = Saved(tmp_path / "step-2", read_manifest(tmp_path / "step-2", training.training.model))
         store.load(saved, training.model, training.optimizer.state)
         training.done = 2
         return losses(training, 2), full_state_dict(training.model)
@@ -87,7 +87,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
     def resume(comm: Comm) -> None:
         training_of(comm, SGD).save(tmp_path)
         training = training_of(comm, AdamW)
-        saved = Saved(tmp_path / "step-0", read_manifest(tmp_path / "step-0", training.plan.model))
+        saved = Saved(tmp_path / "step-0", read_manifest(tmp_path / "step-0", training.training.model))
         store.load(saved, training.model, training.optimizer.state)
 
     with pytest.raises(RunError, match=r"exp_avg: resume with the optimizer that the checkpoint was saved with"):

@@ -98,6 +98,14 @@ def test_a_host_that_waits_for_a_collective_itself_tells_that_one(ears_and_mouth
     assert "waiting for rank 3 on axis x (all_reduce on lane x)" in str(told[0])
 
 
+def test_a_watch_that_is_over_leaves_no_thread_behind() -> None:
+    """It would hold process groups, and to free them while the interpreter ends aborts the process."""
+    for _ in range(20):
+        with watched(Comm(GRID, backend=Channel()), 100, lambda _: None):
+            assert any(thread.name == "stall" for thread in threading.enumerate())
+        assert not any(thread.name == "stall" for thread in threading.enumerate())
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_rank_that_is_slow_but_moves_is_left_alone(device: str) -> None:
     comm = Comm(GRID, device=device, backend=Channel())
