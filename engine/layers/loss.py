@@ -23,7 +23,11 @@ class _CrossEntropy(torch.autograd.Function):
     """Rows held whole. differentiate: whether a gradient is wanted, which is made at once."""
 
     @staticmethod
-    def forward(ctx, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor, differentiate: bool) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(  # type: ignore[no-untyped-def]
+        ctx, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor, differentiate: bool, ignores: bool
+    ) -> Tensor:
+        if ignores:
+            targets_M = _certain(logits_MV, targets_M, first=True)
         by = divisor if differentiate else None
         columns_M1 = targets_M.unsqueeze(1)
         losses = [of_whole_rows(logits_MV[rows], columns_M1[rows], by) for rows in _chunks(logits_MV)]
@@ -31,18 +35,22 @@ class _CrossEntropy(torch.autograd.Function):
         return reduce(torch.add, losses) / divisor
 
     @staticmethod
-    def backward(ctx, dloss: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx, dloss: Tensor) -> tuple[Tensor, None, None, None, None]:  # type: ignore[no-untyped-def]
         (gradient_MV,) = ctx.saved_tensors
         if not (dloss.is_cpu and dloss.item() == 1):  # elsewhere the host would wait for it
             gradient_MV.mul_(dloss)
-        return gradient_MV, None, None, None
+        return gradient_MV, None, None, None, None
 
 
 class _SplitCrossEntropy(torch.autograd.Function):
     """Rows split over x: exponentials are made for the sums, and again for the gradient."""
 
     @staticmethod
-    def forward(ctx, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor, comm: Comm) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(  # type: ignore[no-untyped-def]
+        ctx, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor, comm: Comm, ignores: bool
+    ) -> Tensor:
+        if ignores:
+            targets_M = _certain(logits_MV, targets_M, first=comm.coords.x == 0)
         highest_M1 = comm.run(Kind.MAX_REDUCE, Axis.X, at_least_fp32(logits_MV.amax(dim=1, keepdim=True)))
         columns_M1 = targets_M.unsqueeze(1) - comm.coords.x * logits_MV.shape[1]
         held_M1 = (columns_M1 >= 0) & (columns_M1 < logits_MV.shape[1])
@@ -55,13 +63,13 @@ class _SplitCrossEntropy(torch.autograd.Function):
         return (sums_2M1[0].log() - sums_2M1[1]).sum() / divisor
 
     @staticmethod
-    def backward(ctx, dloss: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx, dloss: Tensor) -> tuple[Tensor, None, None, None, None]:  # type: ignore[no-untyped-def]
         logits_MV, highest_M1, sums_M1, columns_M1, held_M1 = ctx.saved_tensors
-        scale = (dloss / ctx.divisor).to(sums_M1.dtype)
+        scale = (dloss / ctx.divisor).to(sums_M1.dtype)  # a count of the batch is in float64
         by_sum_M1, at_target_M1 = scale / sums_M1, -scale * held_M1
         for rows in _chunks(logits_MV):
             to_gradient(logits_MV[rows], highest_M1[rows], by_sum_M1[rows], columns_M1[rows], at_target_M1[rows])
-        return logits_MV, None, None, None
+        return logits_MV, None, None, None, None
 
 
 def _of_whole_rows(logits_CV: Tensor, columns_C1: Tensor, divisor: float | Tensor | None) -> Tensor:
@@ -157,19 +165,24 @@ class CrossEntropy(nn.Module):
     def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor = 1.0) -> Tensor:
         """Can be differentiated once. A gradient divided here is rounded once, and on CPUs needs no further pass."""
         differentiate = logits_MV.requires_grad and torch.is_grad_enabled()
-        if self.ignores:
-            logits_MV = logits_MV if differentiate else logits_MV.clone()
-            self._make_certain(logits_MV.detach(), (targets_M < 0).unsqueeze(1))
-            targets_M = targets_M.clamp(min=0)
+        if self.ignores and not differentiate:
+            logits_MV = logits_MV.clone()
         if self.comm.grid.x == 1:
-            return _CrossEntropy.apply(logits_MV, targets_M, divisor, differentiate)
-        return _SplitCrossEntropy.apply(logits_MV, targets_M, divisor, self.comm)
+            return _CrossEntropy.apply(logits_MV, targets_M, divisor, differentiate, self.ignores)
+        return _SplitCrossEntropy.apply(logits_MV, targets_M, divisor, self.comm, self.ignores)
 
-    def _make_certain(self, logits_MV: Tensor, ignored_M1: Tensor) -> None:
-        """Make ignored rows certain of the first column, their target from then on: loss and gradient are then 0."""
-        logits_MV.masked_fill_(ignored_M1, torch.finfo(logits_MV.dtype).min / 2)  # no infinity, as that times 0 is NaN
-        if self.comm.coords.x == 0:
-            logits_MV[:, :1].masked_fill_(ignored_M1, 0)
+
+def _certain(logits_MV: Tensor, targets_M: Tensor, *, first: bool) -> Tensor:
+    """Make ignored rows certain of the first column, in place: loss and gradient are then 0. Returns the targets, which
+    are that column there. first: whether this rank has it.
+
+    Only within a function of autograd, whose own view of logits that change before it costs as much memory again.
+    """
+    ignored_M1 = (targets_M < 0).unsqueeze(1)
+    logits_MV.masked_fill_(ignored_M1, torch.finfo(logits_MV.dtype).min / 2)  # no infinity, as that times 0 is NaN
+    if first:
+        logits_MV[:, :1].masked_fill_(ignored_M1, 0)
+    return targets_M.clamp(min=0)
 
 
 def _chunks(logits_MV: Tensor) -> Iterator[slice]:

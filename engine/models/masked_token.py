@@ -39,7 +39,8 @@ class MaskedToken:
         length, vocabulary = self.data.sequence, self.data.vocabulary
         places = np.arange(length, dtype=np.uint64)
         bits = mix(mix(key(seed, 3) ^ positions.astype(np.uint64))[:, None] + places)
-        chosen = _share(bits) < CHOSEN
+        share = _share(bits)
+        chosen = (share < CHOSEN) | (share == share.min(axis=1, keepdims=True))  # one a row at least
         fate = _share(mix(bits + np.uint64(1)))
         other = (_share(mix(bits + np.uint64(2))) * vocabulary).astype(np.int64)
         shown = np.where(fate < MASKED, vocabulary - 1, np.where(fate < MASKED + RANDOM, other, tokens))

@@ -20,7 +20,9 @@ from engine.training.plan import checked
 WIDE_VOCABULARY = ModelChoice(layers=3, hidden=128, heads=4, vocab=2048, seq=64)
 DEEP = ModelChoice(layers=5, hidden=160, heads=4, vocab=256, seq=64)
 LLAMA = ModelChoice(architecture="llama", layers=3, hidden=128, heads=8, kv_heads=4, ffn=384, vocab=1024, seq=128)
-MODELS = {"wide": WIDE_VOCABULARY, "deep": DEEP, "llama": LLAMA}
+BERT = ModelChoice(architecture="bert", layers=3, hidden=128, heads=4, vocab=1024, seq=64)
+VIT = ModelChoice(architecture="vit", layers=3, hidden=128, heads=4, image=64, patch=8, classes=64)
+MODELS = {"wide": WIDE_VOCABULARY, "deep": DEEP, "llama": LLAMA, "bert": BERT, "vit": VIT}
 
 
 def _config(model: ModelChoice, grid: str, batch: Batch, precision: str, checkpoint: bool, overlap: str) -> TrainConfig:
@@ -60,6 +62,16 @@ CASES = [
     ("llama", "1x2x4x1", Batch(8), "bf16", False, "oar,ors,oag,data"),
     ("llama", "4x1x2x1", Batch(16), "bf16", True, "oar,ors,oag,data"),
     ("llama", "2x1x1x2", Batch(8), "fp32", True, "none"),
+    ("bert", "1x1x1x1", Batch(8, 4), "bf16", True, "none"),
+    ("bert", "2x2x1x1", Batch(8, 4), "fp32", False, "oar,data"),
+    ("bert", "2x2x2x1", Batch(8, 2), "fp32", True, "oar,ors,oag,cache=2,data"),
+    ("bert", "1x2x4x1", Batch(8), "bf16", False, "oar,ors,oag,data"),
+    ("bert", "2x1x1x2", Batch(8), "bf16", True, "none"),
+    ("vit", "1x1x1x1", Batch(8, 4), "bf16", True, "none"),
+    ("vit", "2x2x1x1", Batch(8, 4), "fp32", False, "oar,data"),
+    ("vit", "2x2x2x1", Batch(8, 2), "fp32", True, "oar,ors,oag,cache=2,data"),
+    ("vit", "1x2x4x1", Batch(8), "bf16", False, "oar,ors,oag,data"),
+    ("vit", "2x1x1x2", Batch(8), "bf16", True, "none"),
 ]
 
 

@@ -19,6 +19,7 @@ from engine.data.text import Text
 from engine.grid import Grid
 from engine.layers.loss import SerialCrossEntropy
 from engine.measure.recorder import Recorder
+from engine.models import masked_token
 from engine.models.gpt.config import GPTConfig
 from engine.models.next_token import NextToken
 from engine.parallel.initial import initialise_serial
@@ -53,10 +54,10 @@ class MaskedGPT(GPTConfig):
 MODEL = MaskedGPT("masked", layers=1, hidden=8, heads=2, vocabulary=12, sequence=6)
 
 
-def losses(comm: Comm) -> list[float]:
+def losses(comm: Comm, precision: str = "fp64") -> list[float]:
     """Loss and gradient norm of two steps."""
     micro = 2 if comm.grid.batch_split == 2 else None
-    training, _ = dry_plan(MODEL, comm.grid, Batch(ROWS, micro), checkpoint=False, precision="fp64")
+    training, _ = dry_plan(MODEL, comm.grid, Batch(ROWS, micro), checkpoint=False, precision=precision)
     trainer = Trainer(training, MODEL.task.data.synthetic(), comm, Recorder())
     return [value for _ in range(2) for value in trainer.step()[:2]]
 
@@ -66,6 +67,13 @@ def test_a_mean_over_as_many_things_as_the_batch_happens_to_have_is_that_of_ever
     (alone,) = run_ranks(Grid(), losses)
     for found in run_ranks(grid, losses):
         assert found == pytest.approx(alone, rel=1e-10)
+
+
+@pytest.mark.parametrize(("precision", "close"), [("fp32", 1e-5), ("bf16", 3e-2)])
+def test_what_the_batch_happens_to_have_divides_in_every_precision(precision: str, close: float) -> None:
+    (alone,) = run_ranks(Grid(), losses)
+    for grid in (Grid(), Grid(2, 2)):
+        assert run_ranks(grid, lambda comm: losses(comm, precision))[0] == pytest.approx(alone, rel=close)
 
 
 def test_the_first_loss_is_the_serial_networks() -> None:
@@ -79,3 +87,34 @@ def test_the_first_loss_is_the_serial_networks() -> None:
     logits = model(torch.from_numpy(read["tokens"])).flatten(0, 1)
     expected = F.cross_entropy(logits, torch.from_numpy(read["targets"]).flatten()).item()
     assert run_ranks(Grid(), losses)[0][0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_token_in_seven_is_to_be_found_most_of_them_hidden() -> None:
+    task = masked_token.MaskedToken(Text(1000, 512))
+    tokens = task.data.synthetic().read(3, np.arange(400))["tokens"]
+    made = task.batch({"tokens": tokens}, 3, np.arange(400))
+    chosen = made["targets"] >= 0
+    assert (made["targets"][chosen] == tokens[:, :-1][chosen]).all()
+    assert (made["tokens"][~chosen] == tokens[:, :-1][~chosen]).all()
+    assert chosen.mean() == pytest.approx(0.15, abs=0.005)
+    found = made["tokens"][chosen]
+    assert (found == 999).mean() == pytest.approx(0.8, abs=0.01)
+    kept = found == made["targets"][chosen]
+    assert kept.mean() == pytest.approx(0.1, abs=0.01)
+    others = found[(found != 999) & ~kept]
+    assert (others < 500).mean() == pytest.approx(0.5, abs=0.03)
+    assert chosen.any(axis=0).all()
+    assert made["segments"][:, :256].max() == 0
+    assert made["segments"][:, 256:].min() == 1
+
+
+def test_a_fate_follows_from_the_seed_and_the_place_alone() -> None:
+    task, rows = masked_token.MaskedToken(Text(50, 8)), np.arange(6)
+    tokens = np.arange(6 * 9).reshape(6, 9) % 50
+    whole = task.batch({"tokens": tokens}, 1, rows)
+    part = task.batch({"tokens": tokens[2:5]}, 1, rows[2:5])
+    for name, array in part.items():
+        assert (array == whole[name][2:5]).all()
+    for other in (task.batch({"tokens": tokens}, 2, rows), task.batch({"tokens": tokens}, 1, rows + 6)):
+        assert (other["targets"] != whole["targets"]).any()
+    assert (whole["targets"] >= 0).any(axis=1).all(), "a short row has one token to be found at least"
