@@ -10,9 +10,6 @@ from math import log2
 
 from engine.comm.collective import Kind
 from engine.grid import Axis, Grid
-from engine.models.architecture import Architecture
-from engine.models.operations import Linear
-from engine.placement import NORMAL
 
 WITHIN_NODE = 0.25
 """Of a step's latency between nodes, that of one within."""
@@ -160,11 +157,3 @@ def axis_of(equation: Callable[[Layer, Grid, Links], float], layer: Layer) -> Ax
 def layer_s(layer: Layer, grid: Grid, links: Links) -> float:
     """Seconds of t_comm of one layer: the sum of Eq. 1 to 5 (axonn-sc24 Eq. 6, par4d Eq. 9)."""
     return sum(equation(layer, grid, links) for equation in EQUATIONS)
-
-
-def linear_layers(model: Architecture, rows: int, element: int) -> tuple[list[Layer], Layer]:
-    """Those of one block in their order, and the head, for so many rows of a data group."""
-    network = model.network()
-    linears = network.blocks.of_kind(Linear) + network.stages[-1].of_kind(Linear)
-    *block, head = [Layer(rows, op.k, op.n, element, transposed=op.split != NORMAL) for op in linears]
-    return block, head

@@ -4,8 +4,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from engine.grid import Axis, Grid
+from engine.comm.collective import Kind
+from engine.grid import INNER, STREAM, Axis, Grid
+from engine.models.operations import Linear, Redistribute
 from engine.overlap.bucket import HOP_S
+from engine.placement import NORMAL
 from engine.planning.bandwidth import Bandwidths
 from engine.planning.collectives import (
     EQUATIONS,
@@ -18,14 +21,16 @@ from engine.planning.collectives import (
     all_reduce_x,
     all_reduce_y,
     axis_of,
-    linear_layers,
     reduce_scatter_z,
+    ring_s,
 )
 from engine.training_record import Training
 
 Seconds = Mapping[tuple[str, Axis], float]
 """Of a step, by an equation's name and the axis that it runs along."""
 LinksOn = Callable[[Grid], Links]
+MOVED = "moved"
+"""What the papers have no equation for: features that are moved between x and y."""
 OF_GRADIENTS = (reduce_scatter_z, all_reduce_data)
 """Equations of weight gradients, whose format on their way may be a wider one."""
 
@@ -61,13 +66,21 @@ class Costs:
     """Of one training."""
 
     def __init__(self, training: Training) -> None:
-        model, again = training.model, 2 if training.checkpoint_activations else 1
-        self._sequences, self._training = training.batch.sequences, training
-        block, head = linear_layers(model, self._sequences * model.sequence, training.compute)
-        # Nothing needs the last sum of a block that is computed again: it is left out (closed form of the engine).
-        parts = [_Part(layer, again, again if at < len(block) - 1 else 1) for at, layer in enumerate(block)]
-        self._parts = Counter({part: parts.count(part) * model.layers for part in parts})
-        self._parts[_Part(head, 1, 1)] += 1
+        model, self._training, self._sequences = training.model, training, training.batch.sequences
+        self._rows = self._sequences * model.sequence
+        self._parts: Counter[_Part] = Counter()
+        self._moved = 0
+        """Features that are moved from x to y, and their gradients back."""
+        for stage in model.network().stages:
+            again = 2 if training.checkpoint_activations and stage.recomputed else 1
+            rows = self._sequences * (stage.tokens or model.sequence)
+            for op in stage.operations:
+                if isinstance(op, Linear):
+                    layer = Layer(rows, op.k, op.n, training.compute, transposed=op.split != NORMAL)
+                    # Nothing needs the sum that a block ends with where it is computed again: it is left out.
+                    self._parts[_Part(layer, again, 1 if op is stage.operations[-1] else again)] += stage.repeat
+                elif isinstance(op, Redistribute):
+                    self._moved += stage.repeat * op.features
 
     def equations(self, grid: Grid, links: Links) -> Seconds:
         """As the papers count: each collective of each layer once a step, for all rows at once (Eq. 1 to 6)."""
@@ -106,4 +119,7 @@ class Costs:
                 if equation in OF_GRADIENTS:
                     sent = replace(layer, element=self._training.reduce(grid, axis))
                 spent[equation.__name__, axis] += count * often * equation(sent, grid, links)
+        for axis in (INNER, STREAM) if self._moved else ():
+            of_rank = self._rows / (grid.batch_split * micros) * self._moved * self._training.compute / grid[axis]
+            spent[MOVED, axis] += micros * ring_s(Kind.ALL_GATHER, of_rank, grid[axis], links[axis])
         return dict(spent)

@@ -11,6 +11,7 @@ from engine.planning.collectives import (
     all_reduce_y,
     reduce_scatter_z,
 )
+from engine.planning.costs import MOVED
 from engine.planning.document import GridPlan, Memory, Row
 from engine.planning.origin import told
 from engine.planning.rank import CLEARLY, TOLERANCE, WIDEST, tied
@@ -21,6 +22,7 @@ EQUATIONS = {
     all_reduce_y.__name__: "Eq. 3: outputs summed",
     all_reduce_x.__name__: "Eq. 4: input gradients summed",
     all_reduce_data.__name__: "Eq. 5: weight gradients summed",
+    MOVED: "features moved between x and y",
 }
 """As axonn-sc24 numbers them."""
 PARTS = {

@@ -12,11 +12,13 @@ from engine.batch import Batch
 from engine.comm.collective import Kind
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
+from engine.models.architecture import Architecture
+from engine.models.bert.config import BertConfig
 from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
 from engine.planning.bandwidth import Bandwidths, agnostic
 from engine.planning.collectives import EQUATIONS, Layer, Link, layer_s, moved_bytes
-from engine.planning.costs import Costs, papers_links, run_links
+from engine.planning.costs import MOVED, Costs, papers_links, run_links
 from engine.planning.fewest import fewest, refusal
 from engine.planning.fit import fits_nodes
 from engine.planning.grids import Task
@@ -25,6 +27,7 @@ from engine.planning.rank import Candidate, Job, Ranking, ordered, rank
 from engine.training_record import Training
 
 GPT = GPTConfig("m", layers=2, hidden=8, heads=4, vocabulary=16, sequence=4)
+BERT = BertConfig("bert", layers=2, hidden=8, heads=2, vocabulary=16, sequence=4)
 FRONTIER = Bandwidths(devices_per_node=8, inter=100e9, within=50e9)
 PERLMUTTER = Bandwidths(devices_per_node=4, inter=100e9, within=100e9)
 NOTHING = Needs(0, 0, 0, 0, 0, 0)
@@ -63,12 +66,13 @@ def test_the_equations_are_the_papers_formulas(grid: Grid) -> None:
 
 @pytest.mark.parametrize("again", [False, True], ids=["kept", "recomputed"])
 @pytest.mark.parametrize("micro", [1, 4])
-def test_as_run_a_block_moves_what_the_engine_sends(micro: int, again: bool) -> None:
+@pytest.mark.parametrize("network", [GPT, BERT], ids=["gpt", "bert"])
+def test_as_run_a_block_moves_what_the_engine_sends(network: Architecture, micro: int, again: bool) -> None:
     """By the closed form that recorded runs are compared with; at 1 B/s seconds are bytes."""
     grid, batch = Grid(2, 2, 2, 2), Batch(16, micro)
     seconds, sent = [], []
     for layers in (2, 3):
-        model = replace(GPT, layers=layers, bias=False)
+        model = replace(network, layers=layers)  # type: ignore[type-var]
         links = dict.fromkeys(Axis, Link(1.0))
         seconds.append(Costs(Training(model, batch, "bf16", checkpoint_activations=again)).as_run(grid, links, micro))
         sent.append(closed_form(model, batch, grid, precision="bf16", checkpoint=again).num_bytes)
@@ -84,6 +88,15 @@ def test_as_run_a_block_moves_what_the_engine_sends(micro: int, again: bool) -> 
     for axis, other in ((Axis.X, 0), (Axis.Y, statistics)):
         sums = of_block["all_reduce_y", axis] + of_block["all_reduce_x", axis]
         assert sums == pytest.approx(moved(Kind.ALL_REDUCE, axis, other))
+
+
+def test_features_that_change_axes_are_gathered_once_a_micro_batch_each_way() -> None:
+    grid, batch, links = Grid(2, 2, 2, 2), Batch(16, 1), dict.fromkeys(Axis, Link(1.0))
+    sent = closed_form(BERT, batch, grid, precision="bf16", checkpoint=True).num_bytes
+    seconds = Costs(Training(BERT, batch, "bf16", checkpoint_activations=True)).as_run(grid, links, 1)
+    assert seconds[MOVED, Axis.X] == pytest.approx(sent["all_gather", "x"])
+    assert seconds[MOVED, Axis.Y] == pytest.approx(seconds[MOVED, Axis.X])
+    assert not any(key == MOVED for key, _ in Costs(Training(GPT, batch)).as_run(grid, links, 1))
 
 
 def test_a_layers_communication_is_the_sum_of_its_equations_and_latency_comes_on_top() -> None:
