@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from engine.errors import UsageError
-from engine.planning import document, validation
+from engine.planning.document import SCHEMA as PLAN
 from engine.planning.document import GridPlan
-from engine.planning.validation import Validation
 from engine.result import gpu_check, peers
 from engine.result.schema import SCHEMA, Result, ResultError, checked, parse
+from engine.validation.document import SCHEMA as VALIDATION
+from engine.validation.document import Validation
 from reports import run_reports
 from reports.nights.gathered import histories, joined
 from reports.nights.history import History
@@ -29,7 +30,7 @@ from reports.text import clean
 MOST_RANKS = 2**31
 NEVER = datetime.min.replace(tzinfo=UTC)
 T = TypeVar("T")
-PREDICTIONS = (document.SCHEMA, validation.SCHEMA)
+PREDICTIONS = (PLAN, VALIDATION)
 
 
 @dataclass(frozen=True)
@@ -215,8 +216,8 @@ READERS: dict[str, Callable[[dict[str, Any], str], Any]] = {
     SCHEMA: _parse,
     peers.SCHEMA: peers.parse,
     gpu_check.SCHEMA: gpu_check.parse,
-    document.SCHEMA: _plan,
-    validation.SCHEMA: _validation,
+    PLAN: _plan,
+    VALIDATION: _validation,
 }
 """A record's schema says how it is read; one without any is a result."""
 

@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from engine.planning.validation import TOP, JobRows
 from engine.result import metrics
+from engine.validation.document import TOP, JobRows
 from reports import text
 from reports.columns import columns_of
 from reports.jobs import fields

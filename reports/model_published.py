@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from engine.planning.validation import Effect, Validation
 from engine.result import metrics
+from engine.validation.document import Effect, Validation
 from reports import text
 from reports.columns import columns_of
 from reports.page import Block, Figure, Figures, Paragraph, Table

@@ -8,8 +8,8 @@ import pandas as pd
 
 from engine.grid import Axis
 from engine.planning.document import GridPlan, Row
-from engine.planning.validation import JobRows, PublishedRow, Validation
 from engine.result import metrics
+from engine.validation.document import JobRows, PublishedRow, Validation
 from reports.derived import by_row
 from reports.jobs import fields
 from reports.load import Planned, Validated

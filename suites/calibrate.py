@@ -16,13 +16,13 @@ from typing import TypeVar, cast
 import systems
 from engine.errors import RunError, UsageError
 from engine.loading import loading
-from engine.planning.calibrate import rounded
-from engine.planning.machine import Fitted, Machine
-from engine.planning.measured import measured_in, row_of
 from engine.result import metrics
 from engine.result.device import GemmPoint
 from engine.result.provenance import processor, processor_name
 from engine.result.schema import Result, read
+from engine.simulator.machine import Fitted, Machine
+from engine.validation.calibrate import rounded
+from engine.validation.measured import measured_in, row_of
 from suites.base.kept import links_of, short
 from suites.base.running import run_reframe
 from suites.base.series import CALIBRATION
@@ -81,7 +81,7 @@ def calibration(system: System, folder: Path) -> Measured:
     gemm = the("bench gemm", [r for r in at_once if r.gemm and r.dtype == axes.precision])
     links = links_of(the("bench collectives", [r for r in alike if r.links]))
     with loading():
-        from engine.tracing.calibration import fitted, kernel_s
+        from engine.validation.calibration import fitted, kernel_s
 
     own_processor = processor() if links.source.device == processor_name() else None
     source = links.source.model_copy(update={"processor": own_processor})

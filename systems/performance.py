@@ -32,7 +32,7 @@ class Cores(Record):
 
 
 class Performance(Record):
-    """What the performance model takes besides (engine/planning/machine.py says what each number is).
+    """What the performance model takes besides (engine/simulator/machine.py says what each number is).
 
     products, link, fading, slowdown: were fitted to the measured times that fitted_to names. spread: how far the errors
     that are left lie apart. modes: the part of the empirical peak, which is that of mode NN, that products reach in a

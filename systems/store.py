@@ -43,7 +43,7 @@ Kinds = dict[Name, Rate]
 
 
 class OfProcessor(Record):
-    """The processor time that a collective takes of each rank (engine/planning/collectives.py), by step and by byte."""
+    """The processor time that a collective takes of a rank (engine/simulator/collectives.py), by step and by byte."""
 
     step_s: NotNegative
     byte_s: NotNegative
@@ -54,8 +54,8 @@ class Between(Record):
 
     bytes_per_s: the rate of one rank a node with nothing beside it, over the three collectives; kinds: that of each.
     shared: each ring's rate while all ranks of all nodes communicate. link_bytes_per_s, step_s, half_bytes: the Link
-    (engine/planning/collectives.py) that fits small messages too. processor: the processor time of each kind; empty for
-    accelerators, and where it wasn't measured.
+    (engine/simulator/collectives.py) that fits small messages too. processor: the processor time of each kind; empty
+    for accelerators, and where it wasn't measured.
     """
 
     bytes_per_s: Rate

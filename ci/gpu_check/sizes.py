@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, replace
 
 from engine import training_record as record
 from engine.batch import Batch
+from engine.footprint.memory import Footprint, Needs
 from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL
 from engine.peers.comparison import Case
 from engine.peers.memory import Room, both
 from engine.peers.registry import COMPARISONS
-from engine.planning.memory import Footprint, Needs
 from engine.training_record import BYTES, PrecisionName
 
 

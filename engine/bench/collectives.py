@@ -26,11 +26,11 @@ from engine.comm.launch import Launch
 from engine.errors import UsageError
 from engine.grid import REPLICATING, Grid
 from engine.measure.clock import HostClock
-from engine.planning.collectives import moved_bytes
-from engine.planning.link import Timed, fit_link
 from engine.result.links import CollectiveTime, FittedLink, Links, Rings
 from engine.result.metrics import ring_bandwidth
 from engine.result.schema import Result
+from engine.simulator.collectives import moved_bytes
+from engine.simulator.link import Timed, fit_link
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from engine.comm.launch import Launch
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.architecture import Architecture
-from engine.planning.record import recorded
 from engine.result import metrics
 from engine.result.schema import Result
+from engine.training.model_record import recorded
 from engine.training_record import PrecisionName, Training
 from engine.tuning.shapes import products
 from engine.tuning.tune import time_again, tune

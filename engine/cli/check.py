@@ -8,9 +8,9 @@ from cyclopts import Parameter
 
 from engine.cli.told import Json, facts, size, tell
 from engine.cli.train import PaceOptions
+from engine.footprint.fit import parameters_per_rank
+from engine.footprint.memory import Footprint
 from engine.overlap.flags import Pace
-from engine.planning.fit import parameters_per_rank
-from engine.planning.memory import Footprint
 from engine.training.config import RUN, TrainConfig
 from engine.training.plan import checked, notices
 

@@ -25,7 +25,7 @@ from engine.training.config import (
 from engine.training.plan import checked
 
 if TYPE_CHECKING:
-    from engine.planning.events import Trace
+    from engine.simulator.events import Trace
     from engine.tracing.dry import DryRun
 
 
@@ -65,7 +65,7 @@ def dry(
     )
     plan = checked(config, grid.size)
     with loading():
-        from engine.planning import events
+        from engine.simulator import events
         from engine.tracing.agree import corners, disagreements, some_groups
         from engine.tracing.dry import dry_run
 

@@ -28,10 +28,10 @@ from engine.training.plan import check_cache
 from engine.training_record import PrecisionName, Training
 
 if TYPE_CHECKING:
-    from engine.planning.bandwidth import Bandwidths
     from engine.planning.document import GridPlan
-    from engine.planning.machine import Machine
     from engine.planning.rank import Candidate, Job, Ranking
+    from engine.simulator.bandwidth import Bandwidths
+    from engine.simulator.machine import Machine
 
 SCALES = {"": 1, "k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 

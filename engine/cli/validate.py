@@ -9,12 +9,12 @@ from engine.loading import loading
 
 def validated(measured: Path | None, *, refit: bool, json: bool, out: Path | None) -> int:
     """Print the comparison, and what was fitted anew as the files of systems/ have it."""
-    from engine.planning.measured import as_yaml, rows_in, with_numbers
-    from engine.planning.validation import measured_rows
+    from engine.validation.document import measured_rows
+    from engine.validation.measured import as_yaml, rows_in, with_numbers
 
     with loading():
-        from engine.planning.validation_table import told
-        from engine.tracing.validation_run import run
+        from engine.validation.run import run
+        from engine.validation.table import told
 
     rows = measured_rows() if measured is None else rows_in(measured, refit=refit)
     found, fits = run(rows, refit=refit)
@@ -28,5 +28,5 @@ def validated(measured: Path | None, *, refit: bool, json: bool, out: Path | Non
         else:
             told_too.write(f"\n# systems/{fit.system}.yaml\n{fit.as_yaml()}")
     if measured is not None or any(fit.system in rows.machines for fit in fits):
-        told_too.write(f"\n# engine/planning/rows/measured.yaml\n{as_yaml(rows)}")
+        told_too.write(f"\n# engine/validation/rows/measured.yaml\n{as_yaml(rows)}")
     return 0

@@ -17,6 +17,7 @@ from typing import Literal
 from engine.batch import Batch
 from engine.comm.launch import Launch, choose_device
 from engine.errors import UsageError, nearest
+from engine.footprint.fit import check_grid
 from engine.grid import Grid
 from engine.peers import environments
 from engine.peers.apart import order_in_a_job, put_together
@@ -27,7 +28,6 @@ from engine.peers.memory import Both, Room, both
 from engine.peers.ranks import Job, run_ranks, take_part
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON
 from engine.peers.result_writer import ResultWriter, asked_fields
-from engine.planning.fit import check_grid
 from engine.result.metrics import paired_ratio, ratio_of_medians
 from engine.result.peers import (
     FEWEST_JOBS,

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engine.batch import Batch
+from engine.footprint.fit import check_grid
 from engine.grid import INNER, Axis, Grid
 from engine.peers.comparison import Case, Comparison
 from engine.peers.layout import Layout, PeerLayout, accepted, every
 from engine.peers.memory import Room, host, peer
-from engine.planning.fit import check_grid
 from engine.planning.grids import divisors, factorisations
 
 FEW = 16

@@ -1,4 +1,4 @@
-"""What both sides of a contest need of a device, by the formulas of engine/planning. No torch in it.
+"""What both sides of a contest need of a device, by the formulas of engine/footprint. No torch in it.
 
 Ours is Footprint's. A peer's is put together of the same parts: what the network's blocks keep of a token (Kept), the
 activation of a rank's rows, and the states of a parameter. What differs from peer to peer is data: MEMORY below says of
@@ -16,13 +16,13 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from engine.batch import Batch
+from engine.footprint.memory import Footprint, usable
 from engine.grid import INNER, Grid
 from engine.optimizer_state import ADAMW
 from engine.peers import environments
 from engine.peers.comparison import Case, Comparison
 from engine.peers.layout import Layout
 from engine.peers.settings import chosen
-from engine.planning.memory import Footprint, usable
 from engine.training_record import BYTES
 
 Divided = Literal["nothing", "optimizer", "gradients", "weights"]

@@ -1,12 +1,12 @@
 """The grid to take when none is asked for. No torch in it."""
 
 from engine.errors import UsageError
+from engine.footprint.fit import check_grid, fits_nodes
+from engine.footprint.memory import Footprint, usable
 from engine.grid import INNER, STREAM, Grid
-from engine.planning.bandwidth import Bandwidths, agnostic
-from engine.planning.fit import check_grid, fits_nodes
 from engine.planning.grids import Task, factorisations
-from engine.planning.memory import Footprint, usable
 from engine.planning.rank import Job, rank
+from engine.simulator.bandwidth import Bandwidths, agnostic
 from engine.training_record import Training
 
 

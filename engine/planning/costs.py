@@ -7,50 +7,26 @@ from dataclasses import dataclass, replace
 from engine.comm.collective import Kind
 from engine.grid import INNER, STREAM, Axis, Grid
 from engine.models.operations import Linear, Redistribute
-from engine.overlap.bucket import HOP_S
 from engine.placement import NORMAL
-from engine.planning.bandwidth import Bandwidths
-from engine.planning.collectives import (
+from engine.planning.equations import (
     EQUATIONS,
-    WITHIN_NODE,
     Layer,
-    Link,
-    Links,
     all_gather_z,
     all_reduce_data,
     all_reduce_x,
     all_reduce_y,
     axis_of,
     reduce_scatter_z,
-    ring_s,
 )
+from engine.simulator.collectives import Links, ring_s
 from engine.training_record import Training
 
 Seconds = Mapping[tuple[str, Axis], float]
 """Of a step, by an equation's name and the axis that it runs along."""
-LinksOn = Callable[[Grid], Links]
 MOVED = "moved"
 """What the papers have no equation for: features that are moved between x and y."""
 OF_GRADIENTS = (reduce_scatter_z, all_reduce_data)
 """Equations of weight gradients, whose format on their way may be a wider one."""
-
-
-def papers_links(bandwidths: Bandwidths) -> LinksOn:
-    """The papers' links: a bandwidth and nothing else, as the placement of a grid gives it (axonn-sc24 Eq. 7)."""
-    return lambda grid: {axis: Link(bandwidths.along(grid, axis)) for axis in Axis}
-
-
-def run_links(bandwidths: Bandwidths) -> LinksOn:
-    """Links with what the papers leave out: each step of a ring has a latency, and see Bandwidths.in_a_run."""
-
-    def links(grid: Grid) -> Links:
-        found: dict[Axis, Link] = {}
-        for axis in Axis:
-            latency_s = HOP_S * (1 if bandwidths.leaves_node(grid, axis) else WITHIN_NODE)
-            found[axis] = Link(bandwidths.in_a_run(grid, axis), latency_s)
-        return found
-
-    return links
 
 
 @dataclass(frozen=True, slots=True)

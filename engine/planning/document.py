@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from engine.footprint.memory import RESERVE
 from engine.grid import Axis
-from engine.planning.memory import RESERVE
 from engine.planning.origin import Origin
 from engine.planning.rank import Candidate
 from engine.result import metrics

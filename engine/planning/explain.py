@@ -3,18 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from engine.grid import Axis, Grid
-from engine.planning.bandwidth import Bandwidths
-from engine.planning.collectives import (
-    all_gather_z,
-    all_reduce_data,
-    all_reduce_x,
-    all_reduce_y,
-    reduce_scatter_z,
-)
 from engine.planning.costs import MOVED
 from engine.planning.document import GridPlan, Memory, Row
+from engine.planning.equations import all_gather_z, all_reduce_data, all_reduce_x, all_reduce_y, reduce_scatter_z
 from engine.planning.origin import told
 from engine.planning.rank import CLEARLY, TOLERANCE, WIDEST, tied
+from engine.simulator.bandwidth import Bandwidths
 
 EQUATIONS = {
     all_gather_z.__name__: "Eq. 1: weights gathered",

@@ -5,9 +5,9 @@ from dataclasses import replace
 from math import gcd
 
 from engine.errors import UsageError
+from engine.footprint.memory import USABLE, Needs
 from engine.grid import Grid
 from engine.planning.grids import Task
-from engine.planning.memory import USABLE, Needs
 from engine.planning.rank import Job
 
 

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 import systems
 from engine.grid import Axis
 from engine.models.flops import hardware_flops, model_flops
-from engine.planning.bandwidth import Bandwidths, agnostic, bandwidths
 from engine.planning.document import GridPlan, row
 from engine.planning.fewest import refusal
 from engine.planning.grids import Task
-from engine.planning.machine import Machine
 from engine.planning.origin import origin
 from engine.planning.rank import Candidate, Job, Ranking, rank
+from engine.simulator.bandwidth import Bandwidths, agnostic, bandwidths
+from engine.simulator.machine import Machine
 from engine.training_record import Training
 from systems import System
 

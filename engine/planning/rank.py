@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from engine.footprint.fit import fits_nodes
+from engine.footprint.memory import Footprint, Needs, usable
 from engine.grid import INNER, REPLICATING, STREAM, Grid
-from engine.planning.bandwidth import Bandwidths
-from engine.planning.costs import Costs, LinksOn, Seconds, papers_links, run_links
-from engine.planning.fit import fits_nodes
+from engine.planning.costs import Costs, Seconds
 from engine.planning.grids import divisors
-from engine.planning.memory import Footprint, Needs, usable
+from engine.simulator.bandwidth import Bandwidths, LinksOn, papers_links, run_links
 from engine.training_record import Training
 
 if TYPE_CHECKING:
-    from engine.planning.simulate import Forecast
+    from engine.simulator.simulate import Forecast
 
 TOLERANCE = 1e-9
 """Relative; sums of the same terms in another order differ by less."""

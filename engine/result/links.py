@@ -43,7 +43,7 @@ class Rings(Record):
 
 
 class FittedLink(Record):
-    """The link between nodes that comes closest to all that one rank a node measured (engine/planning/link.py)."""
+    """The link between nodes that comes closest to all that one rank a node measured (engine/simulator/link.py)."""
 
     bytes_per_s: float
     step_s: float

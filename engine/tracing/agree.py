@@ -7,7 +7,7 @@ from itertools import product
 
 from engine.comm.collective import AXIS_OF_LANE
 from engine.grid import Axis, Grid
-from engine.planning.events import Issue, Trace
+from engine.simulator.events import Issue, Trace
 
 Sequence = tuple[tuple[str, int], ...]
 """(kind, bytes) of each collective on a lane."""

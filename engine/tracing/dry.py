@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from engine.footprint.fit import parameters_per_rank
 from engine.grid import Grid
 from engine.measure.memory import peak_bytes
-from engine.planning.events import Trace
-from engine.planning.fit import parameters_per_rank
+from engine.simulator.events import Trace
 from engine.tracing.step import trace
 from engine.training_record import Training
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from engine.planning.machine import Machine
 from engine.planning.rank import Candidate, Job, Ranking, ordered
-from engine.planning.simulate import Forecast, Simulated
+from engine.simulator.machine import Machine
+from engine.simulator.simulate import Forecast, Simulated
 from engine.tracing.predict import Traced
 from engine.tracing.survey import survey
 from engine.training_record import Training

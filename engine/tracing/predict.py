@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from math import prod
 
+from engine.footprint.memory import Footprint, cached_blocks
 from engine.grid import Grid
-from engine.models.architecture import Architecture
 from engine.overlap.flags import AUTO
-from engine.planning.events import Trace
-from engine.planning.machine import Machine
-from engine.planning.memory import Footprint, cached_blocks
-from engine.planning.simulate import Simulated, in_turns, simulate
+from engine.simulator.events import Trace
+from engine.simulator.machine import Machine
+from engine.simulator.simulate import Simulated, in_turns, simulate
 from engine.tracing.step import trace
 from engine.training_record import Training
 
@@ -66,7 +65,7 @@ class Traced:
 def traced(training: Training, grid: Grid, *, device_memory: float | None = None, exact: bool = False) -> Traced:
     """Trace rank 0 of a grid. device_memory: sizes cache=auto, as a real run would."""
     layers, overlap = training.model.layers, training.overlap
-    few = _few(training.model)
+    few = _few(training)
     more = few + STEP
     if exact or layers <= more:
         whole = trace(training, grid, device_memory=device_memory)
@@ -85,8 +84,8 @@ def traced(training: Training, grid: Grid, *, device_memory: float | None = None
     )
 
 
-def _few(model: Architecture) -> int:
-    network = model.network()
+def _few(training: Training) -> int:
+    network = training.model.network()
     of_block, rest = (
         [prod(p.shape) for p in some if p.sharded] for some in (network.blocks.placements(), network.rest)
     )
@@ -103,7 +102,7 @@ def _fitting(training: Training, grid: Grid, device_memory: float | None) -> int
 
 def _of(training: Training, layers: int, cached: int) -> Training:
     """The same training with so many layers, of which so many are cached."""
-    model: Architecture = replace(training.model, layers=layers)  # type: ignore[type-var]
+    model = replace(training.model, layers=layers)  # type: ignore[type-var]
     return replace(training, model=model, overlap=replace(training.overlap, cache=cached))
 
 

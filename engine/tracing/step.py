@@ -15,11 +15,11 @@ import torch.distributed as dist
 from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.errors import UsageError
+from engine.footprint.memory import cached_blocks
 from engine.grid import Grid
 from engine.layers.compiled import traced
 from engine.overlap.flags import AUTO
-from engine.planning.events import Mark, Segment, Trace
-from engine.planning.memory import cached_blocks
+from engine.simulator.events import Mark, Segment, Trace
 from engine.tracing.watch import Collectives, Log, Operators, fused_attention
 from engine.training.trainer import Trainer
 from engine.training_record import Training

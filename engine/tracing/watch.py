@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from engine.layers.attention import computed_by
 from engine.measure.pending import Pending
 from engine.measure.recorder import Recorder
-from engine.planning.events import Attention, Event, Issue, Mark, Product, Segment, Sweep, Wait
+from engine.simulator.events import Attention, Event, Issue, Mark, Product, Segment, Sweep, Wait
 
 aten = torch.ops.aten
 ROWS_ONLY = {aten.index_select.default: 2, aten.embedding.default: 2, aten.gather.default: 2}

@@ -21,9 +21,9 @@ from engine.comm.launch import Launch, NotMet
 from engine.comm.roster import Roster
 from engine.errors import OUT_OF_MEMORY, ContactError, EngineError, UsageError, is_out_of_memory, sentence
 from engine.files import locked
-from engine.planning.record import recorded
 from engine.result import provenance
 from engine.result.schema import Iteration, Result, ResultError, read, write
+from engine.training.model_record import recorded
 from engine.training.plan import Plan
 
 log = logging.getLogger(__name__)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from engine.data.dataset import Dataset, open_dataset
 from engine.errors import UsageError
+from engine.footprint.fit import check_grid, check_memory, fits_nodes
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.options import check_file, check_folder
 from engine.overlap.flags import ALL, AUTO, Overlap, Pace
-from engine.planning.bandwidth import Bandwidths
 from engine.planning.choose import choose_grid
-from engine.planning.fit import check_grid, check_memory, fits_nodes
+from engine.simulator.bandwidth import Bandwidths
 from engine.training.config import TrainConfig
 from engine.training_record import Training
 

@@ -5,9 +5,9 @@ from datetime import datetime
 from typing import get_args
 
 from engine.comm.collective import Kind
-from engine.planning.link import Timed, fit_link, fit_taken
 from engine.result.links import Rings
 from engine.result.schema import Result
+from engine.simulator.link import Timed, fit_link, fit_taken
 from systems import store
 
 

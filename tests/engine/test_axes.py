@@ -17,7 +17,7 @@ ALLOWED = {
     "engine/layers/embedding.py": "Algorithm 1",
     "engine/layers/loss.py": "Algorithm 1",
     "engine/layers/norm.py": "Algorithm 1",
-    "engine/planning/collectives.py": "Algorithm 1's equations",
+    "engine/planning/equations.py": "Algorithm 1's equations",
     "engine/planning/grids.py": "which grids are planned with: those that the equations know",
     "engine/planning/fewest.py": "the same",
     "engine/peers/known/": "which grid a known system is",

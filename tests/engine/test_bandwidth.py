@@ -8,7 +8,7 @@ import pytest
 import systems
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
-from engine.planning.bandwidth import Bandwidths, agnostic, bandwidths
+from engine.simulator.bandwidth import Bandwidths, agnostic, bandwidths
 from systems import Between, Measured, Source, store
 
 SOURCE = Source(command="bench collectives", device="a device", hosts=4, ranks=8)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import reports
-from engine.planning import calibrate
-from engine.planning.calibrate import CHARGED, ON_CORES, USUAL, Timed, fit
-from engine.planning.machine import Fitted
-from engine.planning.validation import published
+from engine.simulator.machine import Fitted
+from engine.validation import calibrate
+from engine.validation.calibrate import CHARGED, ON_CORES, USUAL, Timed, fit
+from engine.validation.document import published
 
 TRUE = Fitted(products=0.6, link=0.5, fading=0.1, slowdown=0.2)
 

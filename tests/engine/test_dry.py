@@ -17,7 +17,7 @@ from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
 from engine.models.flops import hardware_flops, repeated_flops
 from engine.overlap.flags import ALL, Overlap
-from engine.planning import events
+from engine.simulator import events
 from engine.tracing.dry import dry_run
 
 NOTHING = Overlap()

@@ -7,17 +7,17 @@ import pytest
 import systems
 from engine.batch import Batch
 from engine.errors import UsageError
+from engine.footprint.fit import check_grid, check_memory, fits_nodes
+from engine.footprint.memory import usable
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.overlap.flags import ALL
-from engine.planning.bandwidth import Bandwidths
 from engine.planning.choose import choose_grid
-from engine.planning.costs import Costs, run_links
-from engine.planning.fit import check_grid, check_memory, fits_nodes
+from engine.planning.costs import Costs
 from engine.planning.grids import factorisations
-from engine.planning.memory import usable
+from engine.simulator.bandwidth import Bandwidths, run_links
 from engine.training_record import Training
 from suites.base.series import AUTO, points
 

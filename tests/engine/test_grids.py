@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from engine.batch import Batch
 from engine.errors import UsageError
+from engine.footprint.fit import check_grid
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
-from engine.planning.fit import check_grid
 from engine.planning.grids import FAR, NEAR, Task, divisors, factorisations
 
 GPT = GPTConfig("m", layers=3, hidden=96, heads=12, vocabulary=120, sequence=16)

@@ -16,7 +16,7 @@ from engine.batch import Batch
 from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
-from engine.planning.events import Attention, Mark, Product, Sweep
+from engine.simulator.events import Attention, Mark, Product, Sweep
 from engine.tracing.step import trace
 
 HIDDEN, SEQUENCES, SEQUENCE, VOCABULARY = 256, 64, 512, 512

@@ -3,8 +3,8 @@
 import pytest
 
 from engine.comm.collective import Kind
-from engine.planning.collectives import Link, Taken, ring_s
-from engine.planning.link import Timed, fit_link, fit_taken
+from engine.simulator.collectives import Link, Taken, ring_s
+from engine.simulator.link import Timed, fit_link, fit_taken
 
 KINDS = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
 SIZES = [4096 * 8**power for power in range(6)]

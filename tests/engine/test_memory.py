@@ -8,11 +8,11 @@ from allocations import peak_of_steps
 
 from engine.batch import Batch
 from engine.cli.main import main
+from engine.footprint.fit import parameters_per_rank
+from engine.footprint.memory import SPARE, Footprint, Needs, usable
 from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import Overlap
-from engine.planning.fit import parameters_per_rank
-from engine.planning.memory import SPARE, Footprint, Needs, usable
 from engine.tracing.step import trace
 from engine.training.config import TrainConfig
 from engine.training.plan import checked

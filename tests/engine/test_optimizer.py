@@ -15,12 +15,12 @@ from engine.checkpoint import store
 from engine.checkpoint.manifest import Saved, read_manifest
 from engine.comm.funnel import Comm
 from engine.errors import RunError
+from engine.footprint.memory import Footprint
 from engine.grid import Grid
 from engine.optimizer_state import OptimizerState
 from engine.overlap.flags import ALL
 from engine.parallel.model import ParallelModel
 from engine.parallel.serial_state import full_state_dict
-from engine.planning.memory import Footprint
 from engine.training.config import OptimConfig
 from engine.training.optim import AdamW
 from engine.training.optimizer import MakeOptimizer, Optimizer

@@ -16,6 +16,7 @@ from real_ranks import run_processes, take_part_again
 from engine.cli.main import main
 from engine.comm.funnel import Comm
 from engine.errors import RunError
+from engine.footprint.memory import USABLE
 from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
 from engine.peers import alternate, compare
@@ -25,7 +26,6 @@ from engine.peers.fit import settled
 from engine.peers.memory import Room, both
 from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS
-from engine.planning.memory import USABLE
 from engine.result.peers import NOTHING, Measured, PeersResult, Side, SideName, parse
 
 SHAPE = {"--layers": 1, "--hidden": 16, "--heads": 2, "--vocab": 32, "--seq": 8, "--batch-size": 2, "--device": "cpu"}

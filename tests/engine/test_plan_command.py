@@ -15,16 +15,16 @@ from engine.batch import Batch
 from engine.cli.main import main
 from engine.cli.plan import tokens
 from engine.errors import UsageError
+from engine.footprint.fit import check_grid, check_memory
+from engine.footprint.memory import usable
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.overlap.flags import ALL
-from engine.planning import collectives
+from engine.planning import equations
 from engine.planning.document import GridPlan
-from engine.planning.fit import check_grid, check_memory
-from engine.planning.memory import usable
 from engine.training_record import Training
 
-EQUATIONS = [equation.__name__ for equation in collectives.EQUATIONS]
+EQUATIONS = [equation.__name__ for equation in equations.EQUATIONS]
 OF_FRONTIER = ["plan", "--system", "frontier", "--equations"]
 SMALL = "--model gpt-5b --gpus 8 --batch-size 8"
 

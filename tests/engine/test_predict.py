@@ -8,8 +8,8 @@ from dry_plans import dry_plan, few_layers
 from engine.batch import Batch
 from engine.grid import Grid
 from engine.overlap.flags import Overlap
-from engine.planning.bandwidth import Bandwidths
-from engine.planning.machine import Fitted, Machine
+from engine.simulator.bandwidth import Bandwidths
+from engine.simulator.machine import Fitted, Machine
 from engine.tracing.predict import traced
 
 MACHINE = Machine(

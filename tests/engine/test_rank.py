@@ -11,19 +11,20 @@ from hypothesis import strategies as st
 from engine.batch import Batch
 from engine.comm.collective import Kind
 from engine.errors import UsageError
+from engine.footprint.fit import fits_nodes
+from engine.footprint.memory import USABLE, Needs
 from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
 from engine.models.bert.config import BertConfig
 from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
-from engine.planning.bandwidth import Bandwidths, agnostic
-from engine.planning.collectives import EQUATIONS, Layer, Link, layer_s, moved_bytes
-from engine.planning.costs import MOVED, Costs, papers_links, run_links
+from engine.planning.costs import MOVED, Costs
+from engine.planning.equations import EQUATIONS, Layer, layer_s
 from engine.planning.fewest import fewest, refusal
-from engine.planning.fit import fits_nodes
 from engine.planning.grids import Task
-from engine.planning.memory import USABLE, Needs
 from engine.planning.rank import Candidate, Job, Ranking, ordered, rank
+from engine.simulator.bandwidth import Bandwidths, agnostic, papers_links, run_links
+from engine.simulator.collectives import Link, moved_bytes
 from engine.training_record import Training
 
 GPT = GPTConfig("m", layers=2, hidden=8, heads=4, vocabulary=16, sequence=4)

@@ -9,16 +9,16 @@ from virtual_ranks import run_ranks
 
 from engine.batch import Batch
 from engine.comm.funnel import Comm
+from engine.footprint.memory import Footprint
 from engine.grid import Axis, Grid
 from engine.models.catalogue import lookup
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import Overlap
 from engine.overlap.schedule import WeightSchedule
-from engine.planning.bandwidth import agnostic
-from engine.planning.costs import Costs, papers_links
-from engine.planning.memory import Footprint
+from engine.planning.costs import Costs
 from engine.precision import Precision
 from engine.reduce_dtype import FROM_RANKS, reduce_dtype
+from engine.simulator.bandwidth import agnostic, papers_links
 from engine.training.config import TrainConfig
 from engine.training.plan import checked
 from engine.training_record import Training

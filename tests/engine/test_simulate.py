@@ -13,11 +13,11 @@ from engine.comm.collective import Kind
 from engine.grid import Axis, Grid
 from engine.models.catalogue import lookup
 from engine.overlap.flags import ALL, Overlap
-from engine.planning.bandwidth import Bandwidths
-from engine.planning.collectives import Taken, ring_s
-from engine.planning.events import Attention, Event, Issue, Mark, Product, Segment, Sweep, Trace, Wait
-from engine.planning.machine import Fitted, Machine
-from engine.planning.simulate import in_turns, share_of, simulate
+from engine.simulator.bandwidth import Bandwidths
+from engine.simulator.collectives import Taken, ring_s
+from engine.simulator.events import Attention, Event, Issue, Mark, Product, Segment, Sweep, Trace, Wait
+from engine.simulator.machine import Fitted, Machine
+from engine.simulator.simulate import in_turns, share_of, simulate
 from engine.tracing.step import trace
 
 EXACT = Fitted(products=1.0, link=1.0, fading=0.0, slowdown=0.0)

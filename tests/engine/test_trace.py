@@ -15,8 +15,8 @@ from engine.grid import Grid
 from engine.layers.embedding import TokenEmbedding
 from engine.models.catalogue import lookup
 from engine.overlap.flags import ALL, Overlap
-from engine.planning import events
-from engine.planning.events import Attention, Event, Issue, Mark, Product, Trace, Wait
+from engine.simulator import events
+from engine.simulator.events import Attention, Event, Issue, Mark, Product, Trace, Wait
 from engine.tracing import step, watch
 from engine.tracing.agree import corners, disagreements, some_groups
 from engine.tracing.step import trace

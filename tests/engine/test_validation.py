@@ -10,10 +10,9 @@ import systems
 from engine.cli.main import main
 from engine.errors import UsageError
 from engine.grid import Grid
-from engine.planning import validation
 from engine.planning.grids import factorisations
-from engine.planning.measured import as_yaml, measured_in, one_axis, with_numbers
-from engine.planning.validation import (
+from engine.validation import document, effects, run
+from engine.validation.document import (
     MeasuredJob,
     MeasuredRows,
     PublishedSeries,
@@ -23,7 +22,7 @@ from engine.planning.validation import (
     places,
     published,
 )
-from engine.tracing import effects, validation_run
+from engine.validation.measured import as_yaml, measured_in, one_axis, with_numbers
 
 GRIDS = ("2x1x1x1", "1x2x1x1", "1x1x2x1", "1x1x1x2")
 
@@ -59,8 +58,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Validation:
         batch_s={"gpt-local-1": {4: 2e-3, 8: 1e-3}},
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(validation_run, "published", lambda: [series])
-        patch.setattr(validation, "measured_rows", lambda *_: MeasuredRows(machines={}, jobs=(job(),)))
+        patch.setattr(run, "published", lambda: [series])
+        patch.setattr(document, "measured_rows", lambda *_: MeasuredRows(machines={}, jobs=(job(),)))
         assert main(["plan", "--validate", "--refit", "--out", str(out)]) == 0
     return Validation.model_validate_json(out.read_text())
 

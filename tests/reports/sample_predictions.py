@@ -11,7 +11,7 @@ from sample_steps import simulate
 
 from engine.grid import Axis
 from engine.planning.document import Cost, GridPlan, Memory, Row
-from engine.planning.validation import Effect, GridRow, JobRows, Orders, PublishedRow, Validation, order, places
+from engine.validation.document import Effect, GridRow, JobRows, Orders, PublishedRow, Validation, order, places
 
 GRIDS = ("1x1x128x64", "2x1x128x32", "2x1x64x64", "4x2x32x32", "8x4x32x8")
 SOURCE = "axonn-sc24 Table III: flops over the sustained flop/s"

@@ -9,8 +9,8 @@ from sample_results import save, train
 from test_report_planning import words
 
 from engine.planning.document import GridPlan
-from engine.planning.validation import Validation
 from engine.result.schema import Result
+from engine.validation.document import Validation
 from reports.model_published import winner
 from reports.predictions import grid_rows, published_rows
 from reports.site import build

@@ -8,10 +8,10 @@ import yaml
 from running import Run, figures, option, project, reframe, tells_a_hang_in_time
 
 from engine.comm.collective import Kind
-from engine.planning.collectives import Taken, moved_bytes
-from engine.planning.link import Timed
 from engine.result.links import CollectiveTime, FittedLink, Rings
 from engine.result.schema import parse
+from engine.simulator.collectives import Taken, moved_bytes
+from engine.simulator.link import Timed
 from suites.base.kept import links_of, superseded
 from systems import Between, Measured, Performance, Source
 from systems.store import Name

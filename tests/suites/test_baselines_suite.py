@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from running import figures, option, project, reframe
 
+from engine.footprint.memory import USABLE
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.peers.comparison import Case
@@ -12,7 +13,6 @@ from engine.peers.layout import Layout
 from engine.peers.layout_choice import LayoutChoice, layout_choices
 from engine.peers.memory import Room
 from engine.peers.registry import COMPARISONS
-from engine.planning.memory import USABLE
 from reports.load import load
 
 LOCAL = ["-c", "suites/baselines.py", "--system", "local", "-S", "model=gpt-test"]

@@ -10,8 +10,8 @@ from running import Run, reframe
 
 import systems
 from engine.errors import RunError, UsageError
-from engine.planning.machine import Machine
 from engine.result.provenance import processor_name
+from engine.simulator.machine import Machine
 from reports.par4d import main
 from suites import calibrate
 from suites.base.series import CALIBRATION, points

@@ -9,6 +9,7 @@ import pytest
 
 import systems
 from engine.batch import Batch
+from engine.footprint.fit import check_grid
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.models.flops import hardware_flops
@@ -17,9 +18,8 @@ from engine.peers.comparison import Case, Unavailable
 from engine.peers.fit import settled
 from engine.peers.layout import Layout
 from engine.peers.registry import ALONE, COMPARISONS
-from engine.planning.bandwidth import Bandwidths
 from engine.planning.choose import choose_grid
-from engine.planning.fit import check_grid
+from engine.simulator.bandwidth import Bandwidths
 from suites.base.matches import Match, case_of, matches, our_micro_batch, room
 from suites.base.series import AUTO, Point, points
 

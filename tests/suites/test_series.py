@@ -13,10 +13,10 @@ import yaml
 import systems
 from engine.batch import Batch
 from engine.errors import UsageError
+from engine.footprint.fit import check_grid
 from engine.models.catalogue import lookup, published
-from engine.planning.bandwidth import Bandwidths
 from engine.planning.choose import choose_grid
-from engine.planning.fit import check_grid
+from engine.simulator.bandwidth import Bandwidths
 from engine.training.config import TrainConfig
 from engine.training_record import Training
 from suites.base import series, targets

@@ -1,16 +1,19 @@
-"""Which bandwidth the ranks of an axis find (axonn-sc24 V-B, par4d V-B). No torch in it."""
+"""Which bandwidth the ranks of an axis find, and which links with it (axonn-sc24 V-B, par4d V-B). No torch in it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
 
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
+from engine.overlap.bucket import HOP_S
+from engine.simulator.collectives import WITHIN_NODE, Link, Links
 
 if TYPE_CHECKING:
     from systems import Count, Fact, Measured, System
 
+LinksOn = Callable[[Grid], Links]
 ANY_NUMBER = 1 << 62
 """Of ranks on a node that holds every job."""
 
@@ -67,6 +70,24 @@ class Bandwidths:
 def agnostic(bandwidth: float = 1.0) -> Bandwidths:
     """The same everywhere, whatever the placement (par4d V-A). Its node is larger than any job."""
     return Bandwidths(devices_per_node=ANY_NUMBER, inter=bandwidth, within=bandwidth)
+
+
+def papers_links(bandwidths: Bandwidths) -> LinksOn:
+    """The papers' links: a bandwidth and nothing else, as the placement of a grid gives it (axonn-sc24 Eq. 7)."""
+    return lambda grid: {axis: Link(bandwidths.along(grid, axis)) for axis in Axis}
+
+
+def run_links(bandwidths: Bandwidths) -> LinksOn:
+    """Links with what the papers leave out: each step of a ring has a latency, and see Bandwidths.in_a_run."""
+
+    def links(grid: Grid) -> Links:
+        found: dict[Axis, Link] = {}
+        for axis in Axis:
+            latency_s = HOP_S * (1 if bandwidths.leaves_node(grid, axis) else WITHIN_NODE)
+            found[axis] = Link(bandwidths.in_a_run(grid, axis), latency_s)
+        return found
+
+    return links
 
 
 def bandwidths(system: "System", measured: "Measured | None") -> Bandwidths:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from engine.planning.validation import TOP, Effect, JobRows, PublishedRow, Validation
 from engine.result import metrics
+from engine.validation.document import TOP, Effect, JobRows, PublishedRow, Validation
 
 _Row = TypeVar("_Row")
 Column = tuple[str, Callable[[_Row], str]]

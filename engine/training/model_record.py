@@ -1,9 +1,9 @@
 """A network on a grid, as results tell of it."""
 
+from engine.footprint.fit import parameters_per_rank
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.models.operations import VOCABULARY
-from engine.planning.fit import parameters_per_rank
 from engine.result.schema import Model
 
 

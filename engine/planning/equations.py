@@ -1,74 +1,15 @@
-"""What collectives cost: the equations of axonn-sc24 V-B (par4d V), and what they leave out. No torch in it.
+"""What the collectives of linear layers cost by the equations of axonn-sc24 V-B (par4d V). No torch in it.
 
 The papers' form is a Link that has a bandwidth and nothing else: Eq. 1 to 6 are computed by the same code with a real
-one. Bytes are those of a rank's input buffer, as the recorder counts them.
+one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import log2
 
 from engine.comm.collective import Kind
 from engine.grid import Axis, Grid
-
-WITHIN_NODE = 0.25
-"""Of a step's latency between nodes, that of one within."""
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """What the messages of a ring travel over.
-
-    bytes_per_s: the peer-to-peer bandwidth (beta) of a ring of two. step_s: latency of each step of a ring (alpha).
-    half_bytes: a buffer of this size reaches half of the bandwidth, one of n bytes n / (n + half_bytes) of it. fading:
-    how much of the bandwidth each doubling of the ring costs: over G ranks it is divided by 1 + fading log2(G / 2).
-    """
-
-    bytes_per_s: float
-    step_s: float = 0.0
-    half_bytes: float = 0.0
-    fading: float = 0.0
-
-    def over(self, ranks: int) -> float:
-        """Bandwidth in a ring of so many, bytes/s."""
-        return self.bytes_per_s / (1 + self.fading * log2(max(ranks, 2) / 2))
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What a collective takes of a rank's processor, whose threads send, receive and add up: seconds for each step of a
-    ring, and for each byte that the rank sends in it.
-    """
-
-    step_s: float
-    byte_s: float
-
-    def of(self, kind: Kind, num_bytes: float, ranks: int) -> float:
-        """Seconds of a collective of this input buffer among so many ranks."""
-        return steps(kind, ranks) * self.step_s + moved_bytes(kind, num_bytes, ranks) * self.byte_s
-
-
-def steps(kind: Kind, ranks: int) -> int:
-    """Steps of a ring (Thakur et al. 2003; Rabenseifner 2004)."""
-    if kind in (Kind.SEND, Kind.RECV):
-        return 1
-    return (2 if kind in (Kind.ALL_REDUCE, Kind.MAX_REDUCE) else 1) * (ranks - 1)
-
-
-def moved_bytes(kind: Kind, num_bytes: float, ranks: int) -> float:
-    """What each rank of a ring sends, and receives, for an input buffer of so many bytes."""
-    piece = num_bytes if kind in (Kind.ALL_GATHER, Kind.SEND, Kind.RECV) else num_bytes / ranks
-    return steps(kind, ranks) * piece
-
-
-def ring_s(kind: Kind, num_bytes: float, ranks: int, link: Link) -> float:
-    """Seconds of a collective of this input buffer among so many ranks; 0 for one alone."""
-    if ranks == 1:
-        return 0.0
-    moved = moved_bytes(kind, num_bytes, ranks)
-    buffer = num_bytes * (ranks if kind is Kind.ALL_GATHER else 1)  # the larger of what goes in and what comes out
-    short_of_bandwidth = 1 + link.half_bytes / buffer
-    return steps(kind, ranks) * link.step_s + moved / link.over(ranks) * short_of_bandwidth
+from engine.simulator.collectives import Links, ring_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +38,6 @@ class Layer:
     def shard(self, grid: Grid) -> float:
         """Bytes of a rank's shard of W."""
         return self.k * self.n / (grid.x * grid.y * grid.z) * self.element
-
-
-Links = Mapping[Axis, Link]
 
 
 def all_gather_z(layer: Layer, grid: Grid, links: Links) -> float:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from math import log, sqrt
 from typing import NamedTuple
 
-from engine.planning.machine import Fitted
+from engine.simulator.machine import Fitted
 
 NOISE = 0.02
 """Of a measured time, relative."""

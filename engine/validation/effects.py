@@ -9,13 +9,13 @@ from engine.grid import INNER, STREAM
 from engine.models.catalogue import lookup
 from engine.overlap.flags import Overlap
 from engine.planning.grids import Task
-from engine.planning.machine import Machine
 from engine.planning.rank import Candidate, Job, rank
-from engine.planning.simulate import Simulated
-from engine.planning.validation import Effect
+from engine.simulator.machine import Machine
+from engine.simulator.simulate import Simulated
 from engine.tracing.forecast import fastest, traces
 from engine.tracing.predict import Traced
-from engine.tracing.validate import job_of, tried
+from engine.validation.document import Effect
+from engine.validation.validate import job_of, tried
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from engine.comm.collective import Kind
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.overlap.bucket import HOP_S
-from engine.planning.bandwidth import Bandwidths, bandwidths, lacking
-from engine.planning.collectives import WITHIN_NODE, Link, Links, Taken, ring_s
-from engine.planning.events import Attention, Product, Sweep
+from engine.simulator.bandwidth import Bandwidths, bandwidths, lacking
+from engine.simulator.collectives import WITHIN_NODE, Link, Links, Taken, ring_s
+from engine.simulator.events import Attention, Product, Sweep
 from systems import Dtype, Measured, OfProcessor, System
 from systems.store import Name
 

@@ -2,9 +2,9 @@
 
 from engine.batch import Batch
 from engine.errors import UsageError
+from engine.footprint.memory import Footprint
 from engine.grid import Grid
 from engine.models.architecture import Architecture
-from engine.planning.memory import Footprint
 from engine.training_record import Training
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import yaml
 
 import systems
-from engine.planning.calibrate import Timed, rounded
-from engine.planning.machine import Machine
-from engine.planning.measured import row_of
-from engine.planning.validation import MeasuredRows, Validation, published
-from engine.tracing.effects import OF_EFFECTS, effects
-from engine.tracing.validate import (
+from engine.simulator.machine import Machine
+from engine.validation.calibrate import Timed, rounded
+from engine.validation.document import MeasuredRows, Validation, published
+from engine.validation.effects import OF_EFFECTS, effects
+from engine.validation.measured import row_of
+from engine.validation.validate import (
     PublishedJob,
     TracedJob,
     job_rows,

@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 
 from engine.comm.collective import Kind
-from engine.planning.collectives import Link, Taken, moved_bytes, ring_s, steps
+from engine.simulator.collectives import Link, Taken, moved_bytes, ring_s, steps
 
 TIE = 1e-6
 """Of the times, what more parameters have to gain."""

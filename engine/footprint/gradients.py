@@ -8,9 +8,9 @@ made in the master dtype (overlap/data_sum.py).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.footprint.weights import Turn, Weights
 from engine.grid import Grid
 from engine.overlap.flags import Overlap
-from engine.planning.weights import Turn, Weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """A machine's own numbers from trainings on it: what kernels cost, and the four that are fitted."""
 
-from engine.planning.events import Attention, Product, Sweep
-from engine.planning.machine import Fitted, Machine
-from engine.planning.simulate import share_of
-from engine.planning.validation import MeasuredJob
-from engine.tracing.validate import refitted, traced_job
+from engine.simulator.events import Attention, Product, Sweep
+from engine.simulator.machine import Fitted, Machine
+from engine.simulator.simulate import share_of
+from engine.validation.document import MeasuredJob
+from engine.validation.validate import refitted, traced_job
 
 
 def kernel_s(machine: Machine, job: MeasuredJob) -> float:

@@ -12,24 +12,24 @@ from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
 from engine.models.flops import hardware_flops
 from engine.overlap.flags import Overlap
-from engine.planning import calibrate, validation
-from engine.planning.bandwidth import Bandwidths, agnostic
-from engine.planning.calibrate import Timed
-from engine.planning.costs import Costs, papers_links
+from engine.planning.costs import Costs
 from engine.planning.grids import Task
-from engine.planning.machine import Fitted, Machine
 from engine.planning.rank import Candidate, Job, rank
-from engine.planning.simulate import Simulated
-from engine.planning.validation import (
+from engine.simulator.bandwidth import Bandwidths, agnostic, papers_links
+from engine.simulator.machine import Fitted, Machine
+from engine.simulator.simulate import Simulated
+from engine.tracing.forecast import FINAL, chosen, fastest, traces
+from engine.tracing.predict import Traced
+from engine.training_record import Training
+from engine.validation import calibrate, document
+from engine.validation.calibrate import Timed
+from engine.validation.document import (
     GridRow,
     JobRows,
     MeasuredJob,
     PublishedRow,
     PublishedSeries,
 )
-from engine.tracing.forecast import FINAL, chosen, fastest, traces
-from engine.tracing.predict import Traced
-from engine.training_record import Training
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ def job_rows(found: TracedJob, machine: Machine) -> JobRows:
         return {str(candidate.grid): place for place, candidate in enumerate(order, 1)}
 
     by = {
-        "simulated": validation.places({grid: step.time_s for grid, step in steps.items()}),
+        "simulated": document.places({grid: step.time_s for grid, step in steps.items()}),
         "equations": ranked(machine.bandwidths),
         "agnostic": ranked(agnostic(machine.bandwidths.inter)),
     }
@@ -194,7 +194,7 @@ def job_rows(found: TracedJob, machine: Machine) -> JobRows:
         )
         for grid in fastest
     ]
-    orders = [validation.order(name, sorted(places, key=lambda g: places[g]), fastest) for name, places in by.items()]  # type: ignore[arg-type]
+    orders = [document.order(name, sorted(places, key=lambda g: places[g]), fastest) for name, places in by.items()]  # type: ignore[arg-type]
     return JobRows(
         name=job.name,
         system=job.system,

@@ -8,8 +8,8 @@ import yaml
 
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
-from engine.planning.validation import MeasuredJob, MeasuredRows
 from engine.result.schema import Result, read
+from engine.validation.document import MeasuredJob, MeasuredRows
 from systems import Measured, measured
 from systems.store import as_data
 

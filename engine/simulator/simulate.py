@@ -17,9 +17,9 @@ from itertools import pairwise
 
 from engine.comm.collective import AXIS_OF_LANE
 from engine.grid import Axis, Grid
-from engine.planning.events import Issue, Mark, Trace, Wait
-from engine.planning.machine import Machine
 from engine.result.step import Span, Timeline
+from engine.simulator.events import Issue, Mark, Trace, Wait
+from engine.simulator.machine import Machine
 
 END_S = 1e-12
 """What is left of a flight that is over."""

@@ -21,12 +21,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 
+from engine.footprint.activations import Activations, Block
+from engine.footprint.gradients import Gradients
+from engine.footprint.weights import Turn, Weights, turns
 from engine.grid import REPLICATING, SHARDING, Grid
 from engine.optimizer_state import ADAMW, OptimizerState
 from engine.overlap.flags import Overlap
-from engine.planning.activations import Activations, Block
-from engine.planning.gradients import Gradients
-from engine.planning.weights import Turn, Weights, turns
 from engine.training_record import Training
 
 SPARE = {"formulas": 0.05, "fragments": 0.1, "libraries": 0.15}
