@@ -16,6 +16,7 @@ from engine.overlap.flags import Overlap
 from engine.reduce_dtype import reduce_dtype
 
 PrecisionName = Literal["fp32", "fp64", "bf16"]
+ReduceDtype = PrecisionName | Literal["compute"]
 BYTES = {"bf16": 2, "fp32": 4, "fp64": 8}
 NO_OVERLAP = Overlap()
 
@@ -42,14 +43,14 @@ class OptimConfig:
 
 @dataclass(frozen=True)
 class Training:
-    """The names of the number formats are those of --precision and --reduce-dtype. seed: of initial values, dropout and
-    the order of the data.
+    """The names of the number formats are those of --precision and --reduce-dtype, but "compute", which is that of the
+    computation on however many ranks. seed: of initial values, dropout and the order of the data.
     """
 
     model: Architecture
     batch: Batch
     precision: PrecisionName = "fp32"
-    reduce_dtype: PrecisionName | None = None
+    reduce_dtype: ReduceDtype | None = None
     checkpoint_activations: bool = False
     overlap: Overlap = NO_OVERLAP
     optim: OptimConfig = OptimConfig()

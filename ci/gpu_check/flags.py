@@ -4,6 +4,7 @@ import time
 
 import torch
 
+from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.measure.recorder import Recorder
@@ -24,10 +25,7 @@ TURNS = {"cpu": Turns(rounds=3, steps=1, warmup=1), "cuda": Turns(rounds=6, step
 def cost(device: torch.device) -> Finding:
     """The paired ratio of their step times. Nothing is clipped, so that the optimizer steps by bucket."""
     chosen = ONE_RANK[device.type]
-    case = Case(
-        model=chosen.choice.resolve(), sequences=chosen.sequences, precision=chosen.precision,
-        optim=OptimConfig(clip=0.0),
-    )  # fmt: skip
+    case = Case(chosen.choice.resolve(), Batch(chosen.sequences), chosen.precision, optim=OptimConfig(clip=0.0))
     comm = Comm(Grid(), device=device, recorder=Recorder.on(device, breakdown=False, alone=True))
     variants = (Overlap(), ALL)
     none, full = take_turns(

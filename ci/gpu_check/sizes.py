@@ -61,9 +61,8 @@ class Training:
     def fits(self, memory_bytes: float) -> bool:
         """Whether both sides of a contest fit at once, so that they take turns."""
         case = Case(
-            self.choice.resolve(), sequences=self.sequences, precision=self.precision,
-            micro_batch=self.micro, peer_micro_batch=self.micro,
-        )  # fmt: skip
+            self.choice.resolve(), Batch(self.sequences, self.micro), self.precision, peer_micro_batch=self.micro
+        )
         return both(COMPARISONS["plain"], case, "cuda").together(Room("cuda", memory_bytes))
 
     def fits_alone(self, memory_bytes: float) -> bool:

@@ -8,6 +8,7 @@ change of a weight is held to plain PyTorch's on the same device, as on one rank
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from engine.batch import Batch
 from engine.grid import Axis, Grid
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL
@@ -28,7 +29,7 @@ STEPS = 3
 BOUND = 1e-10
 CASE = Case(
     model=GPTConfig("two-ranks", layers=3, hidden=128, heads=4, vocabulary=256, sequence=64, tied=True),
-    sequences=4,
+    batch=Batch(4),
     precision="fp64",
     checkpoint_activations=True,
     # Little ahead, few in flight and small buckets, so that every limit is met.

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.measure.recorder import Recorder
@@ -44,7 +45,7 @@ MODELS: tuple[Architecture, ...] = (
     GPTConfig("GPT", layers=2, hidden=128, heads=2, vocabulary=512, sequence=64),
     LlamaConfig("Llama", layers=2, hidden=128, heads=4, kv_heads=2, ffn=256, vocabulary=512, sequence=64),
 )
-CASE = Case(model=MODELS[0], sequences=4, precision="fp64", optim=OPTIM)
+CASE = Case(MODELS[0], Batch(4), "fp64", optim=OPTIM)
 
 
 class SerialTraining:
@@ -58,7 +59,7 @@ class SerialTraining:
 
     def steps(self, case: Case) -> Callable[[], StepMetrics]:
         """A function that takes a step at each call, on a whole batch."""
-        return on_batches(self.step, case, range(case.sequences), self._device)
+        return on_batches(self.step, case, range(case.batch.sequences), self._device)
 
     def step(self, batch: Tensors) -> StepMetrics:
         """See peer.Peer. Nothing is clipped."""

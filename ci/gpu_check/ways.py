@@ -32,8 +32,8 @@ class Way:
     def trainer(self, case: Case, comm: Comm) -> Trainer:
         """A trainer of the case that steps in this way."""
         recompute = case.checkpoint_activations or self.recompute
-        usual = replace(case, micro_batch=self.micro_batch, checkpoint_activations=recompute).training
-        own = replace(usual, reduce_dtype=self.sums or case.precision)
+        usual = replace(case, batch=replace(case.batch, micro=self.micro_batch), checkpoint_activations=recompute)
+        own = replace(usual, reduce_dtype=self.sums or case.reduce_dtype)
         data, recorder = case.model.task.data.synthetic(), comm.recorder or Recorder()
         return Trainer(own, data, comm, recorder, self._kernels(usual, comm))
 

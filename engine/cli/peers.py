@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from engine.batch import Batch
 from engine.cli.place import take_place
 from engine.cli.told import Json, tell
 from engine.errors import UsageError
@@ -72,8 +73,7 @@ def peers(
     launch = take_place(out)
     case = Case(
         model=model.resolve(),
-        sequences=batch_size,
-        micro_batch=micro_batch,
+        batch=Batch(batch_size, micro_batch),
         peer_micro_batch=peer_micro_batch or micro_batch,
         precision=precision,
         autocast=autocast,

@@ -58,7 +58,7 @@ def looked_on(comm: Comm, comparison: Comparison, case: Case, fail: Fail) -> Ite
 
 def peer_side(case: Case, comm: Comm, peer: Peer) -> Callable[[], StepMetrics]:
     """Give the peer the rows that the engine's ranks have of each batch."""
-    return on_batches(peer.step, case, Batch(case.sequences).rows(comm.grid, comm.coords), comm.device)
+    return on_batches(peer.step, case, Batch(case.batch.sequences).rows(comm.grid, comm.coords), comm.device)
 
 
 def measure(
@@ -71,7 +71,7 @@ def measure(
     names: of the sides; of one that is left out nothing is measured. launch: this rank's. at: told of turns. Raises
     RunError if losses or gradient norms of the warm-up steps differ, Unavailable for a peer that can't be held here.
     """
-    kernels, tuning = tuned(case.training, comm) if comparison.tunes and "ours" in names else ({}, None)
+    kernels, tuning = tuned(case, comm) if comparison.tunes and "ours" in names else ({}, None)
     with ExitStack() as processes:
 
         def theirs() -> TimedSide:

@@ -14,7 +14,6 @@ from statistics import median
 from types import MappingProxyType
 from typing import Literal
 
-from engine.batch import Batch
 from engine.comm.launch import Launch, choose_device
 from engine.errors import UsageError, nearest
 from engine.footprint.fit import check_grid
@@ -104,7 +103,7 @@ def check_devices(comparisons: Sequence[Comparison], device: DeviceKind, ranks: 
 def check_comparisons(case: Case, comparisons: Sequence[Comparison], ranks: int) -> None:
     """Raises UsageError for whatever can't be run, before anything is. ranks: of the launcher, 1 without one."""
     for name in ("jobs", "rounds", "steps", "threads", "micro_batch", "peer_micro_batch", "devices_per_node"):
-        number = getattr(case, name)
+        number = case.batch.micro if name == "micro_batch" else getattr(case, name)
         if number is not None and number < 1:
             raise UsageError(f"{_option(name)} is at least 1, but {number} was given.")
     units = {"peak_flops": "flop/s", "empirical_peak_flops": "flop/s", "device_memory": "bytes", "node_memory": "bytes"}
@@ -115,11 +114,10 @@ def check_comparisons(case: Case, comparisons: Sequence[Comparison], ranks: int)
     for comparison in comparisons:
         comparison.check(case.model)
         if isinstance(comparison.layout, Grid):
-            check_grid(case.model, comparison.layout, Batch(case.sequences, case.peer_micro_batch))
+            check_grid(case.model, comparison.layout, case.peer_batch)
         elif comparison.layout is not None:
-            layout = comparison.layout.for_batch(case.sequences, case.peer_micro_batch)
-            layout.check(case.model, case.sequences)
-        check_grid(case.model, comparison.grid, Batch(case.sequences, case.micro_batch))
+            comparison.layout.for_batch(case.peer_batch).check(case.model, case.batch.sequences)
+        check_grid(case.model, comparison.grid, case.batch)
         if ranks > 1 and comparison.grid.size != ranks:
             raise UsageError(
                 f"{ranks} ranks were started, but the comparison with {comparison.name} is on grid {comparison.grid} "

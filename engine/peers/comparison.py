@@ -4,7 +4,7 @@ What is known of each peer, with what its library is set to, is a file in known/
 (registry.py). It names the class that satisfies peer.Peer, which only ranks load: no torch in this file and in those.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib import import_module
 from typing import Annotated, Any, Literal, NamedTuple
@@ -20,7 +20,7 @@ from engine.options import Seconds
 from engine.overlap.flags import ALL, Overlap
 from engine.peers.layout import SPLITS, Layout, PeerLayout, Split, usual
 from engine.timeouts import Timeouts
-from engine.training_record import OptimConfig, PrecisionName, Training
+from engine.training_record import PrecisionName, ReduceDtype, Training
 
 Road = Literal["equal", "own", "gloo"]
 """Which way the collectives of both sides go between ranks of a host."""
@@ -230,40 +230,32 @@ steps is not. What changes so little is found in fp32 and fp64, in which tests t
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Case(Sampling):
-    """What both sides train, and how often. sequences: of the global batch. overlap: the engine's.
+@dataclass(frozen=True)
+class Case(Sampling, Training):
+    """What both sides train, and how often. overlap: the engine's.
 
-    precision: as engine/precision.py has it. device: auto, cpu or cuda. warmup: untimed steps of each side, whose
-    losses are compared. autocast: whether peers that leave it to their users compute in bf16 by autocast, with fp32
-    parameters, gradients and residual stream, instead of in bf16 throughout beside fp32 masters, as the engine does.
-    micro_batch, peer_micro_batch: sequences that a rank of ours and of the peer's takes at once,
-    adding up gradients; None for its whole share, of a pipeline for what its stages take in turn. device_memory,
-    node_memory: bytes; None is as GPUs have it, and everything elsewhere. devices_per_node: None is all of them.
+    device: auto, cpu or cuda. warmup: untimed steps of each side, whose losses are compared. autocast: whether peers
+    that leave it to their users compute in bf16 by autocast, with fp32 parameters, gradients and residual stream,
+    instead of in bf16 throughout beside fp32 masters, as the engine does. peer_micro_batch: sequences that a rank of
+    the peer's takes at once, adding up gradients; None for its whole share, of a pipeline for what its stages take in
+    turn. device_memory, node_memory: bytes; None is as GPUs have it, and everything elsewhere. devices_per_node: None
+    is all of them.
     """
 
-    model: Architecture
-    sequences: int
-    micro_batch: int | None = None
+    reduce_dtype: ReduceDtype | None = "compute"
+    overlap: Overlap = ALL
     peer_micro_batch: int | None = None
-    precision: PrecisionName = "fp32"
     autocast: bool = False
     device: str = "auto"
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    seed: int = 0
-    checkpoint_activations: bool = False
-    overlap: Overlap = ALL
     warmup: int = 3
     device_memory: float | None = None
     node_memory: float | None = None
     devices_per_node: int | None = None
 
     @property
-    def training(self) -> Training:
-        """What is trained. Gradients are summed in the precision of the computation."""
-        batch, precision = Batch(self.sequences, self.micro_batch), self.precision
-        again = self.checkpoint_activations
-        return Training(self.model, batch, precision, precision, again, self.overlap, self.optim, self.seed)
+    def peer_batch(self) -> Batch:
+        """The same batch as a rank of the peer takes it."""
+        return Batch(self.batch.sequences, self.peer_micro_batch)
 
     @property
     def collective_timeout(self) -> timedelta:

@@ -30,7 +30,7 @@ class DDP(TrainingStep):
     def __init__(self, case: Case, comm: Comm) -> None:
         super().__init__(case, serial_model(case, comm.device), comm.device)
         options = chosen("ddp", "DistributedDataParallel", comm.device.type)
-        options["static_graph"] &= case.peer_micro_batch in (None, case.sequences // comm.grid.batch_split)
+        options["static_graph"] &= case.peer_micro_batch in (None, case.batch.sequences // comm.grid.batch_split)
         self._parallel = DistributedDataParallel(self._model, **options)
         if case.precision == "bf16" and case.autocast:
             self._parallel.register_comm_hook(dist.group.WORLD, sum_in_bf16)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import Literal, get_args
 
+from engine.batch import Batch
 from engine.errors import UsageError, divisors
 from engine.grid import Grid
 from engine.models.architecture import Architecture
@@ -65,23 +66,23 @@ class Layout:
                     f"{divisors(whole)} do."
                 )
 
-    def for_batch(self, sequences: int, at_once: int | None = None) -> "Layout":
-        """The same with micro-batches where none were named: of so many sequences; of a pipeline that isn't told, as
-        many as divide a data rank's share, up to PER_STAGE a stage. Raises UsageError where a share has no such parts.
+    def for_batch(self, batch: Batch) -> "Layout":
+        """The same with micro-batches where none were named: of the batch's size; of a pipeline without one, as many as
+        divide a data rank's share, up to PER_STAGE a stage. Raises UsageError where a share has no such parts.
         """
-        if self.micro_batches > 1 or sequences % self.data:
+        if self.micro_batches > 1 or batch.sequences % self.data:
             return self
-        if at_once is not None:
-            share = sequences // self.data
-            if share % at_once:
+        share = batch.sequences // self.data
+        if batch.micro is not None:
+            if share % batch.micro:
                 raise UsageError(
-                    f"A data rank of the layout {self} has {share} of the {sequences} sequences, which micro-batches "
-                    f"of {at_once} don't divide: use --peer-micro-batch one of {divisors(share)}."
+                    f"A data rank of the layout {self} has {share} of the {batch.sequences} sequences, which "
+                    f"micro-batches of {batch.micro} don't divide: use --peer-micro-batch one of {divisors(share)}."
                 )
-            return replace(self, micro_batches=share // at_once)
+            return replace(self, micro_batches=share // batch.micro)
         if self.pipeline == 1:
             return self
-        fitting = [count for count in grids.divisors(sequences // self.data) if count <= PER_STAGE * self.pipeline]
+        fitting = [count for count in grids.divisors(share) if count <= PER_STAGE * self.pipeline]
         return replace(self, micro_batches=fitting[-1])
 
     def rows(self, index: int, sequences: int) -> range:

@@ -43,7 +43,7 @@ def layout_choices(comparison: Comparison, case: Case, ranks: int, per_node: int
     layouts: Sequence[PeerLayout]
     usual: Sequence[PeerLayout]  # the likeliest first
     if comparison.splits:
-        fitting = every(ranks, comparison.splits, case.model, case.sequences)
+        fitting = every(ranks, comparison.splits, case.model, case.batch.sequences)
         split = [one for one in fitting if one.tensor <= per_node and _is_about(comparison, one)]
         most = max((one.tensor for one in split), default=1)
         full = sorted((one for one in split if one.tensor == most), key=lambda one: one.pipeline)
@@ -54,7 +54,7 @@ def layout_choices(comparison: Comparison, case: Case, ranks: int, per_node: int
             for grid in factorisations(ranks)
             if _uses(comparison, grid)
             and grid[INNER] <= per_node
-            and accepted(check_grid, case.model, grid, Batch(case.sequences))
+            and accepted(check_grid, case.model, grid, Batch(case.batch.sequences))
         ]
         ordered = sorted(grids, key=lambda grid: (grid.shards < per_node, grid.shards))
         layouts, usual = grids, ordered
@@ -72,7 +72,7 @@ def settled(comparison: Comparison, case: Case, layout: PeerLayout, per_node: in
     """Take the largest micro-batches that fit, or the smallest that there are."""
     laid_out = comparison.laid_out(layout, Grid.replicated(layout.size))
     least: tuple[float, int] | None = None
-    for micro_batch in _micro_batches(layout, case.sequences, idle=comparison.name not in HARDLY_IDLE):
+    for micro_batch in _micro_batches(layout, case.batch.sequences, idle=comparison.name not in HARDLY_IDLE):
         needs = peer(laid_out, replace(case, peer_micro_batch=micro_batch), room.device)
         if least is None or needs < least[0]:
             least = needs, micro_batch
@@ -94,7 +94,7 @@ def _micro_batches(layout: PeerLayout, sequences: int, *, idle: bool) -> list[in
         share = unasked = sequences // layout.batch_split
     else:
         share = sequences // layout.data
-        unasked = share // layout.for_batch(sequences).micro_batches
+        unasked = share // layout.for_batch(Batch(sequences)).micro_batches
     sizes = [size for size in reversed(divisors(share)) if size <= unasked]
     if isinstance(layout, Grid) or layout.pipeline == 1 or not idle:
         return sizes

@@ -15,7 +15,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from engine.batch import Batch
 from engine.footprint.memory import Footprint, usable
 from engine.grid import INNER, Grid
 from engine.optimizer_state import ADAMW
@@ -176,7 +175,7 @@ def both(contest: Comparison, case: Case, device: str) -> Both:
 
 def ours(case: Case, grid: Grid, device: str) -> float:
     """Bytes of a rank of the engine."""
-    return Footprint(case.training, device).on(grid).total
+    return Footprint(case, device).on(grid).total
 
 
 def peer(contest: Comparison, case: Case, device: str) -> float:
@@ -200,19 +199,17 @@ def _ranks(contest: Comparison, case: Case) -> Ranks:
     """Count the ranks of its layout or its grid."""
     layout = contest.layout if contest.layout is not None else contest.grid
     if isinstance(layout, Layout):
-        settled = layout.for_batch(case.sequences, case.peer_micro_batch)
-        share = case.sequences / layout.data
+        settled = layout.for_batch(case.peer_batch)
+        share = case.batch.sequences / layout.data
         return Ranks(layout.tensor, layout.pipeline, layout.data, share / settled.micro_batches, settled.micro_batches)
-    batch = Batch(case.sequences, case.peer_micro_batch)
-    at_once = batch.at_once(layout)
-    return Ranks(layout[INNER], 1, layout.shards, at_once, batch.per_rank(layout) / at_once)
+    at_once = case.peer_batch.at_once(layout)
+    return Ranks(layout[INNER], 1, layout.shards, at_once, case.peer_batch.per_rank(layout) / at_once)
 
 
 def _states(habits: Habits, case: Case) -> tuple[float, float, float]:
     """Bytes of a parameter: what is computed with, its gradient, and master and moments."""
-    narrow = case.precision == "bf16"
-    master = max(BYTES[case.precision], BYTES["fp32"])
-    if not narrow:
+    master = case.master
+    if case.precision != "bf16":
         return master, master, MOMENTS * master
     if habits.autocast and case.autocast:
         return master + BYTES["bf16"], master, MOMENTS * master  # and autocast's copy
@@ -227,7 +224,7 @@ def _widened(habits: Habits, case: Case) -> float:
 
 def _trained(habits: Habits, ranks: Ranks, case: Case) -> float:
     """At the fullest moment: states, weights gathered, activations of what is in flight, logits."""
-    model, compute = case.model, BYTES[case.precision]
+    model = case.model
     mine = model.parameters / (ranks.tensor * ranks.pipeline)
     divided = {"nothing": 0, "optimizer": 1, "gradients": 2, "weights": 3}[habits.data]
     if habits.data == "weights" and ranks.shards == 1:
@@ -240,8 +237,8 @@ def _trained(habits: Habits, ranks: Ranks, case: Case) -> float:
         a_block = (model.parameters - ends) / model.layers
         some, every = max(2 * a_block, ends) / ranks.tensor, mine
         keeps = _keeps(habits.keeps, ranks, case)
-        held += (every if keeps else some) * compute  # weights, and gradients on their way or until the last
-        held += (every if keeps and habits.sums and ranks.parts > 1 else some) * compute
+        held += (every if keeps else some) * case.compute  # weights, and gradients on their way or until the last
+        held += (every if keeps and habits.sums and ranks.parts > 1 else some) * case.compute
     widened = mine * _widened(habits, case) / over[1]
     return held - widened + max(_activations(habits, ranks, case), widened)
 
@@ -254,8 +251,7 @@ def _keeps(keeps: Keeps, ranks: Ranks, case: Case) -> bool:
 
 def _activations(habits: Habits, ranks: Ranks, case: Case) -> float:
     """Of the micro-batches in flight, with the fullest moment of one: a block recomputed, or the loss."""
-    model, compute = case.model, BYTES[case.precision]
-    master = max(compute, BYTES["fp32"])
+    model, compute, master = case.model, case.compute, case.master
     tokens, kept_of_block = ranks.at_once * model.sequence, model.network().blocks.kept
     wide = master if habits.autocast and case.autocast else compute
     stream = tokens * model.hidden * wide / (ranks.tensor if habits.stream else 1)
@@ -278,9 +274,8 @@ def _built(habits: Habits, ranks: Ranks, case: Case) -> float:
     """
     if habits.built != "device":
         return 0.0
-    master = max(BYTES[case.precision], BYTES["fp32"])
     cut = ranks.tensor * ranks.pipeline * (ranks.shards if habits.data == "weights" else 1)
-    return case.model.parameters * master * (1 + (1 / cut if cut > 1 else 0))
+    return case.model.parameters * case.master * (1 + (1 / cut if cut > 1 else 0))
 
 
 def host(contest: Comparison, case: Case, ranks_of_a_node: int) -> float:

@@ -17,7 +17,7 @@ def trainer(
 ) -> Trainer:
     """What runs it. kernels: of layers, by name. overlaps: between which it will switch."""
     data, recorder = case.model.task.data.synthetic(), comm.recorder or Recorder()
-    return Trainer(case.training, data, comm, recorder, kernels, overlaps=overlaps)
+    return Trainer(case, data, comm, recorder, kernels, overlaps=overlaps)
 
 
 class Ours:

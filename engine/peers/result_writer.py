@@ -118,15 +118,17 @@ class ResultWriter:
 
     def _options(self) -> dict[str, Any]:
         """Every option as it came out. Weight gradients are reduced in the precision that is computed in."""
-        case = self._case
-        return asdict(case) | {"device": self._device, "reduce_dtype": case.precision, "family": case.model.family}
+        case, options = self._case, asdict(self._case)
+        del options["batch"]
+        options |= {"sequences": case.batch.sequences, "micro_batch": case.batch.micro, "family": case.model.family}
+        return options | {"device": self._device, "reduce_dtype": case.precision}
 
     def _work(self) -> Work:
-        model, sequences, recompute = self._case.model, self._case.sequences, self._case.checkpoint_activations
+        case, model, sequences = self._case, self._case.model, self._case.batch.sequences
         return Work(
             tokens=sequences * model.sequence,
             model_flops=model_flops(model, sequences),
-            hardware_flops=hardware_flops(model, sequences, recompute=recompute),
+            hardware_flops=hardware_flops(model, sequences, recompute=case.checkpoint_activations),
         )
 
     def _peaks(self) -> Peaks:

@@ -26,7 +26,7 @@ def on_batches(
 
     def next_step() -> StepMetrics:
         nonlocal done
-        read = batch(dataset, task.batch, seed=case.seed, step=done, batch_size=case.sequences, rows=rows)
+        read = batch(dataset, task.batch, seed=case.seed, step=done, batch_size=case.batch.sequences, rows=rows)
         done += 1
         return step(to_device(device, read))
 

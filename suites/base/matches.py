@@ -50,8 +50,7 @@ def case_of(point: Point, system: System) -> Case:
     """What both sides train; GPUs compute activations again, as published runs do."""
     return Case(
         model=lookup(point.model),
-        sequences=point.sequences,
-        micro_batch=point.micro_batch,
+        batch=Batch(point.sequences, point.micro_batch),
         precision=point.series.precision,
         device=system.device.kind,
         checkpoint_activations=system.device.kind == "cuda",
@@ -67,6 +66,6 @@ def room(system: System) -> Room:
 
 def our_micro_batch(case: Case, grid: Grid, room: Room) -> int | None:
     """How many sequences a rank of ours takes at once on a grid: the most that fits, or 1; None for its share."""
-    training = replace(case.training, batch=Batch(case.sequences))
-    micro, _ = Job(training, room.device_memory, room.device).settled(grid)
-    return None if micro == case.sequences // grid.batch_split else micro
+    whole = Batch(case.batch.sequences)
+    micro, _ = Job(replace(case, batch=whole), room.device_memory, room.device).settled(grid)
+    return None if micro == whole.per_rank(grid) else micro

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
 from engine.errors import RunError
@@ -15,7 +16,7 @@ from engine.training_record import OptimConfig
 
 GPT = GPTConfig("tiny", layers=4, hidden=32, heads=4, vocabulary=64, sequence=16)
 LLAMA = LlamaConfig("tiny", layers=4, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
-CASE = Case(GPT, sequences=8, optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=2, steps=2, timeout_s=120)
+CASE = Case(GPT, Batch(8), optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=2, steps=2, timeout_s=120)
 PYTHON_OF = external_side.python_of
 
 

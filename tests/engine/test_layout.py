@@ -2,6 +2,7 @@
 
 import pytest
 
+from engine.batch import Batch
 from engine.errors import UsageError
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
@@ -33,11 +34,11 @@ def test_the_usual_layout_gives_prime_factors_in_turn() -> None:
 
 
 def test_a_pipeline_takes_as_many_micro_batches_as_its_stages_need() -> None:
-    assert Layout(pipeline=2).for_batch(64).micro_batches == 8
-    assert Layout(pipeline=2).for_batch(6).micro_batches == 6
-    assert Layout(pipeline=2, data=2).for_batch(6).micro_batches == 3
-    assert Layout(pipeline=2, micro_batches=2).for_batch(64).micro_batches == 2
-    assert Layout(tensor=2).for_batch(64).micro_batches == 1
+    assert Layout(pipeline=2).for_batch(Batch(64)).micro_batches == 8
+    assert Layout(pipeline=2).for_batch(Batch(6)).micro_batches == 6
+    assert Layout(pipeline=2, data=2).for_batch(Batch(6)).micro_batches == 3
+    assert Layout(pipeline=2, micro_batches=2).for_batch(Batch(64)).micro_batches == 2
+    assert Layout(tensor=2).for_batch(Batch(64)).micro_batches == 1
 
 
 def test_every_layout_of_some_ranks_that_fits() -> None:

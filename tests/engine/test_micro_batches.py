@@ -8,6 +8,7 @@ from external_cases import fork_externals
 from forked_python import forked_python
 from real_ranks import run_processes
 
+from engine.batch import Batch
 from engine.cli.main import main
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
@@ -23,7 +24,7 @@ from engine.training_record import OptimConfig
 
 GPT = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
 LLAMA = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
-CASE = Case(GPT, sequences=8, optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=1, steps=1, timeout_s=120)
+CASE = Case(GPT, Batch(8), optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=1, steps=1, timeout_s=120)
 OURS, PEERS = 2, 1
 """Sequences that a rank of either side takes at once, which may differ."""
 
@@ -33,7 +34,8 @@ def losses(comm: Comm, contest: Comparison, case: Case, python: Path) -> tuple[M
     fork_externals(python)
     launch = Launch(comm.rank, comm.grid.size, comm.rank, "test", "127.0.0.1", 0)
     whole = measure(comm, contest, case, ("ours",), launch)
-    return whole, measure(comm, contest, replace(case, micro_batch=OURS, peer_micro_batch=PEERS), launch=launch)
+    parts = replace(case, batch=replace(case.batch, micro=OURS), peer_micro_batch=PEERS)
+    return whole, measure(comm, contest, parts, launch=launch)
 
 
 def check(contest: Comparison, case: Case, within: float) -> None:

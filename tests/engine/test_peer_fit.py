@@ -13,6 +13,7 @@ import pytest
 from forked_python import forked_python
 from real_ranks import run_processes, take_part_again
 
+from engine.batch import Batch
 from engine.cli.main import main
 from engine.comm.funnel import Comm
 from engine.errors import RunError
@@ -30,7 +31,7 @@ from engine.result.peers import NOTHING, Measured, PeersResult, Side, SideName, 
 
 SHAPE = {"--layers": 1, "--hidden": 16, "--heads": 2, "--vocab": 32, "--seq": 8, "--batch-size": 2, "--device": "cpu"}
 TINY = [str(word) for pair in (SHAPE | {"--rounds": 3, "--steps-per-round": 1}).items() for word in pair]
-CASE = Case(GPTConfig("tiny", layers=1, hidden=16, heads=2, vocabulary=32, sequence=8), sequences=2, rounds=3, steps=1)
+CASE = Case(GPTConfig("tiny", layers=1, hidden=16, heads=2, vocabulary=32, sequence=8), Batch(2), rounds=3, steps=1)
 
 
 def for_one(contest: Comparison) -> float:

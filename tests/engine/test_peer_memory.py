@@ -9,6 +9,7 @@ from external_cases import fork_externals
 from forked_python import forked_python
 from real_ranks import run_processes
 
+from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
 from engine.grid import Grid
@@ -23,12 +24,12 @@ from engine.result.peers import Measured
 
 WIDE = GPTConfig("wide", layers=4, hidden=256, heads=4, vocabulary=1024, sequence=64)
 DEEP = GPTConfig("deep", layers=8, hidden=64, heads=4, vocabulary=256, sequence=128)
-CASE = Case(WIDE, sequences=8, warmup=3, rounds=1, steps=1, timeout_s=120)
+CASE = Case(WIDE, Batch(8), warmup=3, rounds=1, steps=1, timeout_s=120)
 CASES = {
     "weights": CASE,
-    "activations": replace(CASE, model=DEEP, sequences=16),
-    "micro-batches": replace(CASE, model=DEEP, sequences=8, peer_micro_batch=2),
-    "recomputed": replace(CASE, model=DEEP, sequences=16, checkpoint_activations=True),
+    "activations": replace(CASE, model=DEEP, batch=Batch(16)),
+    "micro-batches": replace(CASE, model=DEEP, batch=Batch(8), peer_micro_batch=2),
+    "recomputed": replace(CASE, model=DEEP, batch=Batch(16), checkpoint_activations=True),
 }
 WITHIN = 0.25
 
@@ -73,7 +74,7 @@ def test_what_is_divided_among_ranks_is_what_their_papers_say() -> None:
     which are 18 where gradients are summed in fp32, as here.
     """
     model = lookup("gpt-5b")
-    case = Case(model, sequences=64, precision="bf16", checkpoint_activations=True)
+    case = Case(model, Batch(64), precision="bf16", checkpoint_activations=True)
 
     def a_parameter(stage: str) -> float:
         ranks = memory.Ranks(1, 1, 64, 1, 1)
@@ -88,7 +89,7 @@ def test_what_is_divided_among_ranks_is_what_their_papers_say() -> None:
 
 def test_fully_shard_holds_no_copy_of_its_shares() -> None:
     model = lookup("gpt-5b")
-    case = Case(model, sequences=64, precision="bf16", checkpoint_activations=True)
+    case = Case(model, Batch(64), precision="bf16", checkpoint_activations=True)
     ranks = memory.Ranks(1, 1, 64, 1, 1)
     states, others = (
         memory._trained(memory.MEMORY[name], ranks, case) / model.parameters
@@ -98,7 +99,7 @@ def test_fully_shard_holds_no_copy_of_its_shares() -> None:
 
 
 def test_a_schedule_of_all_forwards_keeps_all_micro_batches_and_the_other_one_a_stage() -> None:
-    case = Case(DEEP, sequences=64)
+    case = Case(DEEP, Batch(64))
 
     def needs(name: str, parts: int) -> float:
         return memory.peer(COMPARISONS[name].laid_out(Layout(pipeline=2, micro_batches=parts), Grid(z=2)), case, "cpu")
@@ -108,7 +109,7 @@ def test_a_schedule_of_all_forwards_keeps_all_micro_batches_and_the_other_one_a_
 
 
 def test_attention_keeps_no_scores_where_the_settings_make_it_one_kernel() -> None:
-    case = Case(lookup("gpt-5b"), sequences=8)
+    case = Case(lookup("gpt-5b"), Batch(8))
     contest = COMPARISONS["colossalai"].laid_out(Layout(tensor=2), Grid(x=2))
     scores = 8 * case.model.sequence**2 * case.model.heads / 2 * 3 * 4 * case.model.layers
     assert memory.peer(contest, case, "cpu") - memory.peer(contest, case, "cuda") == pytest.approx(scores)
@@ -127,6 +128,6 @@ def test_what_does_not_fit_is_told_with_its_numbers() -> None:
 
 
 def test_megatron_core_divides_its_optimizer_where_its_settings_say_so() -> None:
-    case = Case(lookup("gpt-5b"), sequences=64, precision="bf16", checkpoint_activations=True)
+    case = Case(lookup("gpt-5b"), Batch(64), precision="bf16", checkpoint_activations=True)
     contest = COMPARISONS["megatron-core"].laid_out(Layout(tensor=2, data=8), Grid(data=16))
     assert memory.peer(contest, case, "cuda") < 0.6 * memory.peer(contest, case, "cpu")

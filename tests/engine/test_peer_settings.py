@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from real_ranks import run_processes
 
+from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
@@ -15,7 +16,7 @@ from engine.peers.comparison import Case
 from engine.peers.registry import COMPARISONS, OPTIONS
 from engine.peers.settings import chosen, recorded
 
-CASE = Case(GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16), sequences=4)
+CASE = Case(GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16), Batch(4))
 
 
 def test_every_setting_has_a_source() -> None:

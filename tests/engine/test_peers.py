@@ -14,6 +14,7 @@ from test_task import MODEL as MASKED
 from torch import Tensor
 from torch.futures import Future
 
+from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.errors import RunError
 from engine.grid import Grid
@@ -37,7 +38,7 @@ from engine.result.peers import road as road_of
 from engine.training_record import OptimConfig, PrecisionName
 
 MODEL = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
-CASE = Case(MODEL, sequences=4, optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=1, steps=1)
+CASE = Case(MODEL, Batch(4), optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=1, steps=1)
 LLAMA = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
 
 ALWAYS_HERE = [name for name, one in COMPARISONS.items() if name not in ("compile", "transformers") and not one.splits]
@@ -141,7 +142,7 @@ def test_what_a_peer_has_nothing_like_is_a_row_and_starts_no_rank() -> None:
 @pytest.mark.parametrize("name", ["plain", "ddp", "fsdp2", "hsdp", "tensor-parallel"])
 def test_a_peer_is_trained_on_the_networks_own_task(name: str) -> None:
     """Over how many masked tokens the loss is a mean differs from rank to rank, and in micro-batches too."""
-    case = replace(CASE, model=MASKED, sequences=8, precision="fp64", peer_micro_batch=2)
+    case = replace(CASE, model=MASKED, batch=Batch(8), precision="fp64", peer_micro_batch=2)
     for found in run_processes(COMPARISONS[name].grid, measure, COMPARISONS[name], case):
         assert found.peer.losses == pytest.approx(found.ours.losses, rel=1e-12)
         assert found.peer.gradient_norms == pytest.approx(found.ours.gradient_norms, rel=1e-12)

@@ -13,6 +13,7 @@ import torch
 from engine_command import TIMEOUT_S, finish, start
 from forked_python import forked_python
 
+from engine.batch import Batch
 from engine.cli.main import main
 from engine.comm.launch import Launch
 from engine.errors import RunError, UsageError
@@ -30,7 +31,7 @@ from engine.result.schema import Memory, ResultError
 
 SHAPE = {"--layers": 1, "--hidden": 16, "--heads": 2, "--vocab": 32, "--seq": 8, "--batch-size": 2}
 TINY = [str(word) for pair in (SHAPE | {"--jobs": 2, "--rounds": 3, "--steps-per-round": 2}).items() for word in pair]
-CASE = Case(GPTConfig("tiny", layers=1, hidden=16, heads=2, vocabulary=32, sequence=8), sequences=2, precision="bf16")
+CASE = Case(GPTConfig("tiny", layers=1, hidden=16, heads=2, vocabulary=32, sequence=8), Batch(2), precision="bf16")
 
 
 def side(scale: float = 1.0, *rounds: tuple[float, ...], losses: tuple[float, ...] = (2.0, 1.0)) -> Side:

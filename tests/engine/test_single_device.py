@@ -15,6 +15,7 @@ import torch
 from real_ranks import run_processes, take_part_again
 from torch._inductor.exc import InductorError
 
+from engine.batch import Batch
 from engine.cli.main import main
 from engine.comm.funnel import Comm
 from engine.errors import RunError, UsageError
@@ -34,7 +35,7 @@ from engine.result.peers import Measured, Peaks, PeersResult, Side, Work, parse,
 from engine.training_record import OptimConfig
 
 GPT = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
-CASE = Case(GPT, sequences=4, optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=2, steps=1)
+CASE = Case(GPT, Batch(4), optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=2, steps=1)
 LLAMA = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
 TINY = ["--layers", "1", "--hidden", "16", "--heads", "2", "--vocab", "32", "--seq", "8", "--batch-size", "2"]
 TINY += ["--rounds", "2", "--steps-per-round", "1", "--device", "cpu"]

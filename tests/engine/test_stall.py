@@ -140,7 +140,7 @@ def test_in_a_contest_the_engine_stands_still_only_at_a_turn_of_its_own_and_by_i
     ears, mouth = ears_and_mouth
     finish = nothing if device == "cuda" else lambda: bool(os.read(ears, 1)) or None
     comm, told = Comm(GRID, device=device, backend=Channel(finish)), list[ContactError]()
-    contest, case = COMPARISONS["megatron-core"], Case(GPT, sequences=2, timeout_s=5, meeting_timeout_s=600)
+    contest, case = COMPARISONS["megatron-core"], Case(GPT, Batch(2), timeout_s=5, meeting_timeout_s=600)
 
     def wait_for_another_rank() -> None:
         comm.run(Kind.ALL_REDUCE, Axis.X, ONE)

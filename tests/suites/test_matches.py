@@ -48,7 +48,7 @@ def our_grid(point: Point, system: systems.System) -> Grid:
     if point.grid != AUTO:
         return Grid.parse(point.grid)
     device, node, case = system.device, system.node, case_of(point, system)
-    training = replace(case.training, reduce_dtype=None)
+    training = replace(case, reduce_dtype=None)
     inter, within = node.nic_bytes_per_s, node.intra_node_bytes_per_s
     per_node = node.devices.value if node.devices else 1
     nics = node.nics.value if node.nics else 1
@@ -66,10 +66,11 @@ def test_our_side_of_every_baseline_divides_the_network_and_fits(name: str) -> N
     for point in points("baselines", name):
         case, grid = case_of(point, system), our_grid(point, system)
         micro = our_micro_batch(case, grid, room(system))
-        needs = memory.ours(replace(case, micro_batch=micro), grid, system.device.kind)
+        case = replace(case, batch=Batch(point.sequences, micro))
+        needs = memory.ours(case, grid, system.device.kind)
         assert room(system).fits(needs), f"{point} on {grid} needs {needs / 1e9:.1f} GB"
         assert grid.size == point.devices
-        check_grid(case.model, grid, Batch(case.sequences, micro))
+        check_grid(case.model, grid, case.batch)
 
 
 @pytest.mark.parametrize("name", systems.names())
@@ -77,15 +78,15 @@ def test_every_peer_of_a_baseline_divides_the_network_and_fits(name: str) -> Non
     system = systems.load(name)
     assert held(name)
     for match in held(name):
-        case, layout = case_of(match.point, system), match.layout
+        case, layout = replace(case_of(match.point, system), peer_micro_batch=match.micro_batch), match.layout
         assert layout.size == match.point.devices
         contest = COMPARISONS[match.peer].laid_out(layout, Grid(data=layout.size))
         contest.check(case.model)
         if isinstance(layout, Layout):
-            layout.for_batch(case.sequences, match.micro_batch).check(case.model, case.sequences)
+            layout.for_batch(case.peer_batch).check(case.model, case.batch.sequences)
         else:
-            check_grid(case.model, layout, Batch(case.sequences, match.micro_batch))
-        needs = memory.peer(contest, replace(case, peer_micro_batch=match.micro_batch), system.device.kind)
+            check_grid(case.model, layout, case.peer_batch)
+        needs = memory.peer(contest, case, system.device.kind)
         assert room(system).fits(needs), f"{match} needs {needs / 1e9:.1f} GB"
 
 
@@ -97,7 +98,7 @@ def test_the_command_holds_every_baseline_that_fits_and_says_why_it_holds_no_oth
         grid = grids[str(point)] = grids.get(str(point)) or our_grid(point, system)
         case = replace(
             case_of(point, system),
-            micro_batch=our_micro_batch(case_of(point, system), grid, room(system)),
+            batch=Batch(point.sequences, our_micro_batch(case_of(point, system), grid, room(system))),
             peer_micro_batch=match.micro_batch,
             devices_per_node=system.node.devices.value if system.node.devices else None,
         )
@@ -137,7 +138,7 @@ def test_the_steps_of_both_sides_end_well_within_the_time_limit(name: str) -> No
         point = match.point
         flops = hardware_flops(lookup(point.model), point.sequences, recompute=True)
         step_s = flops / (point.devices * OF_PEAK * device.peak_flops["bf16"].value)
-        steps = WARM_UPS * Case(lookup(point.model), 1).warmup + 2 * STEPS_A_ROUND * point.series.rounds
+        steps = WARM_UPS * Case(lookup(point.model), Batch(1)).warmup + 2 * STEPS_A_ROUND * point.series.rounds
         limit = point.series.time_limit
         assert limit is not None
         assert steps * step_s <= OF_THE_LIMIT * systems.seconds(limit), f"{match}: {steps} of {step_s:.0f} s"
@@ -172,8 +173,9 @@ def test_contests_of_peers_on_our_grids_fit_on_both_sides(name: str) -> None:
             beyond = [axis for axis in "xyz" if getattr(grid, axis) > 1 and axis not in contest.axes]
             if contest.splits or contest.name in ALONE or beyond or (grid.data > 1 and "data" not in contest.axes):
                 continue
-            check_grid(case.model, grid, Batch(case.sequences))
-            whole = Case(case.model, case.sequences, precision=case.precision)  # that study keeps activations
+            batch = Batch(point.sequences)
+            check_grid(case.model, grid, batch)
+            whole = Case(case.model, batch, case.precision)  # that study keeps activations
             found = memory.both(contest.on(grid), whole, system.device.kind)
             assert found.lacking(contest.name, room(system)) is None, f"{point} with {contest.name}"
 
@@ -185,7 +187,7 @@ def test_contests_on_one_device_fit_on_both_sides(name: str) -> None:
         model = lookup(point.model)
         if point.series.sequence:
             model = replace(model, sequence=point.series.sequence)  # type: ignore[type-var]
-        case = Case(model, point.sequences, precision=point.series.precision)
+        case = Case(model, Batch(point.sequences), point.series.precision)
         for peer in ALONE:
             found = memory.both(COMPARISONS[peer], case, system.device.kind)
             assert found.lacking(peer, room(system)) is None, f"{point} with {peer}"

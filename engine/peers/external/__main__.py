@@ -98,10 +98,11 @@ def _life(comparison: Comparison, case: Case, launch: Launch, told: "SimpleQueue
 def external_step(comparison: Comparison, case: Case, device: torch.device) -> Callable[[], StepMetrics]:
     """The peer's next step on this rank's rows, after its ranks have met."""
     assert isinstance(comparison.layout, Layout)
-    layout = comparison.layout.for_batch(case.sequences, case.peer_micro_batch)
-    case = replace(case, peer_micro_batch=case.sequences // layout.data // layout.micro_batches)
+    layout = comparison.layout.for_batch(case.peer_batch)
+    sequences = case.batch.sequences
+    case = replace(case, peer_micro_batch=sequences // layout.data // layout.micro_batches)
     peer: ExternalPeer = comparison.implementation()(case, layout, device)
-    return on_batches(peer.step, case, layout.rows(peer.data_rank, case.sequences), device)
+    return on_batches(peer.step, case, layout.rows(peer.data_rank, sequences), device)
 
 
 def of_all(values: Sequence[StepMetrics]) -> list[StepMetrics]:

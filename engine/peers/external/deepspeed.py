@@ -134,7 +134,7 @@ def split_layers(model: SerialModel, case: Case, tensor: int) -> None:
 def _config(case: Case, layout: Layout, device: torch.device, stage: int) -> dict[str, Any]:
     optim = case.optim
     return {
-        "train_micro_batch_size_per_gpu": case.sequences // layout.data // layout.micro_batches,
+        "train_micro_batch_size_per_gpu": case.batch.sequences // layout.data // layout.micro_batches,
         "gradient_accumulation_steps": layout.micro_batches,
         "gradient_clipping": optim.clip,
         "zero_optimization": {"stage": stage} | chosen("deepspeed", "zero_optimization", device.type),

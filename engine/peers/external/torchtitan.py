@@ -52,7 +52,7 @@ class TorchTitan(TrainingStep):
         from torchtitan.models.llama3.sharding import set_llama3_sharding_config
 
         self._pipeline, self._count = layout.pipeline > 1, layout.micro_batches
-        share = case.sequences // layout.data
+        share = case.batch.sequences // layout.data
         parallelism = ParallelismConfig(
             data_parallel_shard_degree=layout.data, tensor_parallel_degree=layout.tensor,
             pipeline_parallel_degree=layout.pipeline, enable_sequence_parallel=self.sequence_parallel,
@@ -89,7 +89,7 @@ class TorchTitan(TrainingStep):
         for part in parts:
             _load(part, values, device)
         self._inputs, self._clip_all = parallelize_inputs, utils.clip_grad_norm_
-        self._tokens = torch.tensor(case.sequences * case.model.sequence, device=device)
+        self._tokens = torch.tensor(case.batch.sequences * case.model.sequence, device=device)
         super().__init__(case, nn.ModuleList(parts), device, Masters(p for part in parts for p in part.parameters()))
 
     def _backward(self, batch: Tensors) -> Tensor:
