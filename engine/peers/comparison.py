@@ -93,10 +93,10 @@ class Comparison:
         return None
 
     def check(self, model: Architecture) -> None:
-        """Raises UsageError if the peer can't train that network as the engine does."""
+        """Raises UsageError if the peer has that network, but can't train it as the engine does."""
         if getattr(model, "dropout", 0):
             raise UsageError("Peers draw other dropout masks than the engine: compare without --dropout.")
-        if model.ties and not self.ties:
+        if model.ties and not self.ties and self.lacking(model, recompute=False) is None:
             raise UsageError(f"{self.name} makes two tables of a tied one: compare a network that isn't tied.")
 
     def on(self, grid: Grid) -> "Comparison":

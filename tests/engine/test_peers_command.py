@@ -17,8 +17,9 @@ from engine.batch import Batch
 from engine.cli.main import main
 from engine.comm.launch import Launch
 from engine.errors import RunError, UsageError
+from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
-from engine.peers.compare import ONE_JOB, check_devices, compared, table
+from engine.peers.compare import ONE_JOB, check_comparisons, check_devices, chosen, compared, table
 from engine.peers.comparison import TOLERANCES, Case
 from engine.peers.ddp import DDP
 from engine.peers.peer import StepMetrics
@@ -279,6 +280,15 @@ def test_ranks_started_here_need_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> 
         check_devices([COMPARISONS["ddp"]], "cuda", ranks=1)
     check_devices([COMPARISONS["ddp"]], "cuda", ranks=2)
     check_devices([COMPARISONS["ddp"]], "cpu", ranks=1)
+
+
+def test_a_peer_that_has_no_such_family_is_a_row_of_its_own_where_the_network_is_tied(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_comparisons(Case(lookup("bert-test"), Batch(8)), chosen(["all"], [], []), ranks=1)
+    words = ["--peer", "tensor-parallel", "--model", "bert-test", "--device", "cpu"]
+    assert main(["bench", "peers", *words, "--out", str(tmp_path / "peers.json")]) == 0
+    assert "tensor-parallel has no bert: compare a gpt or a llama." in capsys.readouterr().out
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
