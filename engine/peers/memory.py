@@ -252,7 +252,8 @@ def _keeps(keeps: Keeps, ranks: Ranks, case: Case) -> bool:
 def _activations(habits: Habits, ranks: Ranks, case: Case) -> float:
     """Of the micro-batches in flight, with the fullest moment of one: a block recomputed, or the loss."""
     model, compute, master = case.model, case.compute, case.master
-    tokens, kept_of_block = ranks.at_once * model.sequence, model.network().blocks.kept
+    network, tokens = model.network(), ranks.at_once * model.sequence
+    head_tokens, kept_of_block = ranks.at_once * (network.stages[-1].tokens or model.sequence), network.blocks.kept
     wide = master if habits.autocast and case.autocast else compute
     stream = tokens * model.hidden * wide / (ranks.tensor if habits.stream else 1)
     split = tokens * compute * kept_of_block.over_x / ranks.tensor
@@ -263,7 +264,7 @@ def _activations(habits: Habits, ranks: Ranks, case: Case) -> float:
     kept = layers * (stream if case.checkpoint_activations else of_block)
     flights = ranks.parts if habits.flights == "all" else min(ranks.pipeline, ranks.parts)
     again = of_block * (layers if habits.again == "stage" else 1) if case.checkpoint_activations else 0.0
-    logits = tokens * model.outputs / (ranks.tensor if habits.vocabulary else 1)
+    logits = head_tokens * model.outputs / (ranks.tensor if habits.vocabulary else 1)
     loss = logits * (compute + 2 * master if compute != master else 3 * master)  # those, in fp32, their gradient
     return flights * kept + max(again + stream, loss)
 

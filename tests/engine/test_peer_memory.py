@@ -115,6 +115,15 @@ def test_attention_keeps_no_scores_where_the_settings_make_it_one_kernel() -> No
     assert memory.peer(contest, case, "cpu") - memory.peer(contest, case, "cuda") == pytest.approx(scores)
 
 
+def test_a_head_that_reads_one_token_makes_logits_of_it_alone() -> None:
+    vit, ranks = lookup("vit-test"), memory.Ranks(1, 1, 1, 8, 1)
+    few, more = (
+        memory._activations(memory.MEMORY["plain"], ranks, Case(replace(vit, classes=classes), Batch(8)))  # type: ignore[type-var]
+        for classes in (1000, 2000)
+    )
+    assert more - few == pytest.approx(8 * 1000 * 3 * 4)
+
+
 def test_what_does_not_fit_is_told_with_its_numbers() -> None:
     found, room = memory.Both(88e9, 20e9), memory.Room("cuda", 40e9, 256e9)
     assert found.lacking("ddp", room) == (
