@@ -83,14 +83,14 @@ def _converted(hint: Any, tokens: Sequence[Token]) -> Any:
     return convert(hint, tokens)
 
 
-def _told(default: Any) -> str | None:
+def _written(default: Any) -> str | None:
     """A default as it would be written; None for what --help doesn't tell."""
     if default is None or default is False or default == ():
         return None
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-DEFAULTS = Parameter(negative=(), allow_repeating=True, converter=_converted, show_default=_told)
+DEFAULTS = Parameter(negative=(), allow_repeating=True, converter=_converted, show_default=_written)
 """Of every option: a flag has no --no-flag beside it, and of an option given twice the last one counts."""
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from engine.cli.main import commands, run
-from engine.cli.told import Json, facts, tell
+from engine.cli.written import Json, facts, write
 from engine.progress import log_to_stderr
 from reports.nights.commands import reference, verdict
 from systems.store import as_data
@@ -49,7 +49,7 @@ def calibrate(
         raise UsageError(f"--timeout is a positive number, but {timeout:g} was given.")
     log_to_stderr(0)
     file, found = calibrated(system, timeout_s=timeout, results=results)
-    tell(f"{facts(numbers(found))}\n{file}", as_data(found), as_json=json)
+    write(f"{facts(numbers(found))}\n{file}", as_data(found), as_json=json)
     return 0
 
 

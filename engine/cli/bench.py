@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from engine.cli.place import take_place
-from engine.cli.told import Json, columns, tell
+from engine.cli.written import Json, columns, write
 from engine.errors import RunError
 from engine.grid import Grid
 from engine.loading import loading
@@ -140,5 +140,5 @@ def _measure(benchmark: "Benchmark", common: Common, out: Path) -> int:
     if launch.rank == 0:
         at_once = result.ranks > 1 and not benchmark.between_ranks
         each = f", on each of {result.ranks} ranks at once" if at_once else ""
-        tell(f"{columns(*benchmark.table(result))}\n{out}{each}", out, as_json=common.json)
+        write(f"{columns(*benchmark.table(result))}\n{out}{each}", out, as_json=common.json)
     return 0

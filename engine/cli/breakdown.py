@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from engine.cli.told import Json
+from engine.cli.written import Json
 from engine.options import File
 
 if TYPE_CHECKING:
@@ -109,16 +109,16 @@ def agreement(found: "TraceBreakdown") -> str:
     others = [d for d in found.differences if d not in agreeing]
     figures = f"{len(agreeing)} of {len(found.differences)} figures" if others else "All figures"
     end = ", and not:" if others else "."
-    told = [f"{figures} of this step are those of the run's own record within {largest:.1%}{end}"]
-    told += [f"  {d.figure}: {d.traced_s:.4f} s, in the record {d.recorded_s:.4f} s" for d in others]
-    told += dict.fromkeys(d.reason for d in others if d.reason is not None)
-    told.append(VERDICTS[found.outcome].format(steps=_steps(found.steps)))
+    lines = [f"{figures} of this step are those of the run's own record within {largest:.1%}{end}"]
+    lines += [f"  {d.figure}: {d.traced_s:.4f} s, in the record {d.recorded_s:.4f} s" for d in others]
+    lines += dict.fromkeys(d.reason for d in others if d.reason is not None)
+    lines.append(VERDICTS[found.outcome].format(steps=_steps(found.steps)))
     for d in found.differences:
         if d.outcome != "pass" and d.low is not None and d.high is not None:
-            told.append(f"  {d.figure}: {d.low:.3f} to {d.high:.3f} of the record")
+            lines.append(f"  {d.figure}: {d.low:.3f} to {d.high:.3f} of the record")
     if found.outcome == "undecided" and found.steps < 6:
-        told.append("It takes six steps or more: train --profile-iterations 4..15, for instance.")
-    return "\n".join(told)
+        lines.append("It takes six steps or more: train --profile-iterations 4..15, for instance.")
+    return "\n".join(lines)
 
 
 def _steps(number: int) -> str:

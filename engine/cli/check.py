@@ -6,8 +6,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from engine.cli.told import Json, facts, size, tell
 from engine.cli.train import PaceOptions
+from engine.cli.written import Json, facts, size, write
 from engine.footprint.fit import parameters_per_rank
 from engine.footprint.memory import Footprint
 from engine.overlap.flags import Pace
@@ -33,7 +33,7 @@ def check(
     for notice in notices(plan):
         sys.stderr.write(f"{notice}\n")
     needs = Footprint(training, "cpu" if config.device == "cpu" else "cuda").on(plan.grid)
-    told = {
+    figures = {
         "grid": str(plan.grid),
         "ranks": plan.grid.size,
         "model": training.model.name,
@@ -46,10 +46,10 @@ def check(
     words = {
         "model": f"{training.model.name}, {training.model.parameters:,} parameters",
         "grid": f"{plan.grid} of {plan.grid.size:,} ranks",
-        "parameters of a rank": f"{told['parameters_per_rank']:,}",
-        "sequences of a rank": f"{told['sequences_per_rank']:,}",
+        "parameters of a rank": f"{figures['parameters_per_rank']:,}",
+        "sequences of a rank": f"{figures['sequences_per_rank']:,}",
         **memory,
         "memory of a rank, in all": size(needs.total),
     }
-    tell(facts(words), told, as_json=json)
+    write(facts(words), figures, as_json=json)
     return 0

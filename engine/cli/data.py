@@ -4,7 +4,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from engine.cli.told import Json, tell
+from engine.cli.written import Json, write
 from engine.options import Folder
 from engine.progress import log_to_stderr
 
@@ -23,7 +23,7 @@ def prepare(
 
     log_to_stderr(0)
     header = prepare_corpus(source, out, vocab_size, max_bytes=max_bytes)
-    tell(f"{out}: {header.tokens:,} tokens, vocabulary {header.vocabulary}", out / HEADER, as_json=json)
+    write(f"{out}: {header.tokens:,} tokens, vocabulary {header.vocabulary}", out / HEADER, as_json=json)
     return 0
 
 
@@ -40,5 +40,5 @@ def prepare_images(
 
     log_to_stderr(0)
     header = prepare_pictures(source, out, size)
-    tell(f"{out}: {header.images:,} images of {len(header.classes)} classes", out / HEADER, as_json=json)
+    write(f"{out}: {header.images:,} images of {len(header.classes)} classes", out / HEADER, as_json=json)
     return 0

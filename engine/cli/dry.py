@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from engine.cli.told import Json, columns, facts, size, tell
 from engine.cli.train import PaceOptions
+from engine.cli.written import Json, columns, facts, size, write
 from engine.errors import RunError
 from engine.grid import Grid
 from engine.loading import loading
@@ -75,7 +75,7 @@ def dry(
     run, traced = of(rank)
     if trace is not None:
         events.write(traced, trace)
-    tell(_words(run), run.as_json(), as_json=json)
+    write(_words(run), run.as_json(), as_json=json)
     if agree:
         ranks = corners(grid) | some_groups(grid, agree)
         found = disagreements(grid, ranks, lambda other: of(other)[1])

@@ -5,8 +5,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from engine.cli.place import take_place
-from engine.cli.told import Json
 from engine.cli.train import PaceOptions, carry_out
+from engine.cli.written import Json
 from engine.options import words
 from engine.overlap.flags import ALL, Overlap, Pace
 from engine.training.ablation import TURNS, Turns, ablation_notices, checked_ablation

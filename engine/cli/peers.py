@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from engine.batch import Batch
 from engine.cli.place import take_place
-from engine.cli.told import Json, tell
+from engine.cli.written import Json, write
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.loading import loading
@@ -95,5 +95,5 @@ def peers(
         logging.shutdown()
         os._exit(1)  # at once, as a failed rank of train: its tidying up would wait for the others
     if report is not None:
-        tell(f"{table(report)}{out}", out, as_json=json)
+        write(f"{table(report)}{out}", out, as_json=json)
     return 0

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from engine.batch import Batch
-from engine.cli.told import Json
 from engine.cli.train import PaceOptions
 from engine.cli.validate import validated
+from engine.cli.written import Json
 from engine.errors import UsageError
 from engine.files import write_text
 from engine.loading import loading

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from engine.cli.told import Json, tell
+from engine.cli.written import Json, write
 from engine.grid import Grid
 from engine.loading import loading
 from engine.models.choice import ModelChoice
@@ -31,5 +31,5 @@ def startup(
         for more in (plan_checkpoint(network, grid), draw_largest(network, grid)):
             words += f"\n{network.name}, {more}"
             record |= asdict(more)
-    tell(words, record, as_json=json)
+    write(words, record, as_json=json)
     return 0

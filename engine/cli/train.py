@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from engine.cli.place import take_place
-from engine.cli.told import Json, tell
+from engine.cli.written import Json, write
 from engine.comm.launch import Launch
 from engine.errors import UsageError
 from engine.loading import loading
@@ -58,7 +58,7 @@ def carry_out(plan: Plan, launch: Launch, notices: Sequence[str], *, as_json: bo
 
         train(plan, launch, account)
     except Exception as error:
-        account.tell(error)
+        account.report(error)
         if isinstance(error, UsageError):
             raise
         # Leave at once: while a failed rank tidies up its groups, the others wait for it.
@@ -69,5 +69,5 @@ def carry_out(plan: Plan, launch: Launch, notices: Sequence[str], *, as_json: bo
         from engine.result.schema import read
 
         out = plan.config.out
-        tell(f"{trained(read(out))}\n{out}", out, as_json=as_json)
+        write(f"{trained(read(out))}\n{out}", out, as_json=as_json)
     return 0

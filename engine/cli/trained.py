@@ -1,6 +1,6 @@
 """What a person reads of a training, and of an ablation. No torch."""
 
-from engine.cli.told import columns, facts, size
+from engine.cli.written import columns, facts, size
 from engine.result.schema import Result
 
 

@@ -21,12 +21,12 @@ def validated(measured: Path | None, *, refit: bool, json: bool, out: Path | Non
     if out is not None:
         write_text(out, found.as_json())
     sys.stdout.write(found.as_json() if json else told(found))
-    told_too = sys.stderr if json else sys.stdout
+    others_out = sys.stderr if json else sys.stdout
     for fit in fits:
         if fit.system in rows.machines:
             rows = with_numbers(rows, fit.system, fit.rows, fit.numbers())
         else:
-            told_too.write(f"\n# systems/{fit.system}.yaml\n{fit.as_yaml()}")
+            others_out.write(f"\n# systems/{fit.system}.yaml\n{fit.as_yaml()}")
     if measured is not None or any(fit.system in rows.machines for fit in fits):
-        told_too.write(f"\n# engine/validation/rows/measured.yaml\n{as_yaml(rows)}")
+        others_out.write(f"\n# engine/planning/rows/measured.yaml\n{as_yaml(rows)}")
     return 0

@@ -67,10 +67,10 @@ class Exchange:
             raise last.error
 
     def _carry_out(self, one: "Exchanged") -> None:
-        told = [neighbour.wait_for(one.number) for neighbour in self._neighbours]
-        if any(sort != one.sort for _, sort in told):
+        announced = [neighbour.wait_for(one.number) for neighbour in self._neighbours]
+        if any(sort != one.sort for _, sort in announced):
             raise ValueError("A collective met another one of its group: all ranks call the same, with equal sizes.")
-        places = [place for place, _ in told]
+        places = [place for place, _ in announced]
         places.insert(self.own, one.place)
         memories: list[Any] = [neighbour.memory for neighbour in self._neighbours]
         memories.insert(self.own, self._memory)

@@ -86,7 +86,7 @@ class Neighbour:
         self._heard.register(listening, select.POLLIN)
         self._room.register(speaking, select.POLLOUT)
         self.done_with = 0
-        self._told: dict[int, tuple[int, int]] = {}
+        self._announced: dict[int, tuple[int, int]] = {}
         self._lost = ""
 
     def tell(self, message: bytes) -> None:
@@ -111,11 +111,11 @@ class Neighbour:
         takes too long.
         """
         deadline = time.monotonic() + self._timeout_s
-        while key not in self._told:
+        while key not in self._announced:
             self._await(self._heard, deadline)
             if not self._read():
                 raise self._gone("the other end is closed")
-        return self._told.pop(key)
+        return self._announced.pop(key)
 
     def _await(self, something: select.poll, deadline: float) -> None:
         if self._lost or not something.poll(max(0.0, deadline - time.monotonic()) * 1e3):
@@ -129,7 +129,7 @@ class Neighbour:
         """Read what has come; returns False at the end of the pipe. Messages are written, and so read, as a whole."""
         said = os.read(self._listening, 1024 * MESSAGE.size)
         for key, done_with, place, sort in MESSAGE.iter_unpack(said):
-            self._told[key] = place, sort
+            self._announced[key] = place, sort
             self.done_with = max(self.done_with, done_with)
         return bool(said)
 

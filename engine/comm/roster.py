@@ -98,8 +98,8 @@ class Roster:
     def describe(self, lost: dict[int, Loss]) -> str:
         """Word a clause about them."""
         host = socket.gethostname()
-        told = [f"rank {rank} (process {self._others[rank][0]} on {host}) {loss}" for rank, loss in lost.items()]
-        return " and ".join(told)
+        clauses = [f"rank {rank} (process {self._others[rank][0]} on {host}) {loss}" for rank, loss in lost.items()]
+        return " and ".join(clauses)
 
     def _loss(self, process: int, started: int) -> Loss | None:
         if not self._visible:

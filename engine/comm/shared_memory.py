@@ -151,10 +151,10 @@ class SharedMemoryChannel:
         """Give what each rank has written, in their order, once all have. Raises ValueError if one is at something
         else.
         """
-        told = [neighbour.wait_for(2 * number + stage) for neighbour in self._neighbours]
-        if any(sort != _sort(kind, like) for _, sort in told):
+        announced = [neighbour.wait_for(2 * number + stage) for neighbour in self._neighbours]
+        if any(sort != _sort(kind, like) for _, sort in announced):
             raise ValueError(f"{kind} of {like.numel()} {like.dtype} met another collective of its group.")
-        views = [one.memory.view(where, like) for one, (where, _) in zip(self._neighbours, told, strict=True)]
+        views = [one.memory.view(where, like) for one, (where, _) in zip(self._neighbours, announced, strict=True)]
         views.insert(self._own, self._memory.view(place, like))
         return views
 

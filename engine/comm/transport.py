@@ -61,9 +61,9 @@ class Heard:
 
     def to_text(self) -> str:
         """Write it so that from_text can read it, in less than 600 bytes: a longer field is cut."""
-        told = {key: value for key, value in asdict(self).items() if value is not None}
+        known = {key: value for key, value in asdict(self).items() if value is not None}
         short = {
-            key: UNSAFE.sub("?", text)[:FIELD_BYTES] if isinstance(text, str) else text for key, text in told.items()
+            key: UNSAFE.sub("?", text)[:FIELD_BYTES] if isinstance(text, str) else text for key, text in known.items()
         }
         return json.dumps(short)
 

@@ -38,13 +38,13 @@ def _counter(index: int, uuid: str) -> Counter:
         library = "NVML" if type(gpus).__name__.startswith("NVIDIA") else "AMD SMI"
         counts = gpus.supports_get_total_energy_consumption(place)
     except Exception as error:  # of the drivers' libraries below zeus, too
-        raise Unreadable(f"zeus can't read it: {_told(error)}") from None
+        raise Unreadable(f"zeus can't read it: {_in_words(error)}") from None
 
     def reading(call: str) -> float:
         try:
             return float(getattr(gpus, call)(place)) * _MILLI
         except Exception as error:
-            raise Unreadable(f"{library} doesn't tell it: {_told(error)}") from None
+            raise Unreadable(f"{library} doesn't tell it: {_in_words(error)}") from None
 
     if counts:
         reading(energy := "get_total_energy_consumption")
@@ -84,6 +84,6 @@ def _place(gpus: Any, index: int, uuid: str) -> int:
     return next((place for place, name in enumerate(names) if uuid and uuid in name), index)
 
 
-def _told(error: Exception) -> str:
+def _in_words(error: Exception) -> str:
     """Give the error's first sentence."""
     return re.split(r"\.\s|\n", str(error) or type(error).__name__)[0][:160].rstrip(".")

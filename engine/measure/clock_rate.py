@@ -38,9 +38,9 @@ def clock_hz(device: "torch.device") -> float | None:
 
 def core_hz(core: int, root: Path, information: Path) -> float | None:
     """Read the clock of the processor of this number, below a sysfs root or else in the text of /proc/cpuinfo."""
-    told = read_or_nothing(root / f"devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq").strip()
-    if told.isdecimal():
-        return _KILO * int(told) or None
+    khz = read_or_nothing(root / f"devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq").strip()
+    if khz.isdecimal():
+        return _KILO * int(khz) or None
     text = read_or_nothing(information)
     match = re.search(rf"^processor\s*: {core}\n(?:.+\n)*?cpu MHz\s*: (\d+(?:\.\d+)?)$", text, re.MULTILINE)
     return _MEGA * float(match[1]) or None if match else None

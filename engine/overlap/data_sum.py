@@ -21,7 +21,7 @@ class DataSum:
         self.bucket = torch.inf
         self._open: tuple[int, int] | None = None
         """The bucket that is being filled."""
-        self._flights: deque[tuple[int, int, Handle]] = deque()
+        self._pending: deque[tuple[int, int, Handle]] = deque()
 
     def add(self, start: int, stop: int) -> None:
         """These elements are final on this rank. Neighbours travel together until they fill a bucket."""
@@ -38,8 +38,8 @@ class DataSum:
     def collect(self) -> Iterator[tuple[int, int]]:
         """Every piece, as soon as it is summed, in the order in which they were issued."""
         self._issue()
-        while self._flights:
-            start, stop, handle = self._flights.popleft()
+        while self._pending:
+            start, stop, handle = self._pending.popleft()
             summed = self._comm.sum(handle.wait(), REPLICATING[1:])
             self._buffer[start:stop].copy_(summed)  # costs nothing where the piece was summed in place
             yield start, stop
@@ -47,7 +47,7 @@ class DataSum:
     def abort(self) -> None:
         """Forget all pieces, once Comm.abandon() has waited for those in flight."""
         self._open = None
-        self._flights.clear()
+        self._pending.clear()
 
     def _issue(self) -> None:
         if self._open is None:
@@ -55,4 +55,4 @@ class DataSum:
         (start, stop), self._open = self._open, None
         piece = self._buffer[start:stop]
         sent = piece.to(self._dtype) if self._comm.grid.model_replicas > 1 else piece
-        self._flights.append((start, stop, self._comm.issue(Kind.ALL_REDUCE, REPLICATING[0], sent)))
+        self._pending.append((start, stop, self._comm.issue(Kind.ALL_REDUCE, REPLICATING[0], sent)))

@@ -90,7 +90,7 @@ class Reduction:
             tile = weight.tile(elements) if comm.grid.shards == 1 else None
             self._gradients[weight] = _Gradient(start, elements, tile)
         self._replicated = self.flat[sharded:]
-        self._flights: deque[tuple[_Gradient, Handle]] = deque()
+        self._pending: deque[tuple[_Gradient, Handle]] = deque()
         """Reduce-scatters, in the order in which they were issued."""
         self._late: list[tuple[_Gradient, Tensor]] = []
         self._early = False
@@ -120,7 +120,7 @@ class Reduction:
 
     def abort(self) -> None:
         """Leave a step as it is, once Comm.abandon() has waited for what is in flight."""
-        self._flights.clear()
+        self._pending.clear()
         self._data_sum.abort()
 
     def accumulate(self, weight: ShardedWeight, fill: Fill, dtype: torch.dtype) -> None:
@@ -145,7 +145,7 @@ class Reduction:
             out, gradient.state = gradient.elements, GradientState.PARTIAL
         window = self._overlap.reduce_window if self._overlap.ors and self._comm.grid.shards > 1 else 0
         handle = self._comm.issue(Kind.REDUCE_SCATTER, SHARDING, flat, out=out, at_once=window == 0)
-        self._flights.append((gradient, handle))
+        self._pending.append((gradient, handle))
         self._land(window)
 
     def finish(self, on_summed: OnSummed | None = None) -> None:
@@ -173,8 +173,8 @@ class Reduction:
 
     def _land(self, window: int) -> None:
         """Take in the oldest reduce-scatters until only so many are in flight (ORS, axonn-sc24 V-D)."""
-        while len(self._flights) > window:
-            gradient, handle = self._flights.popleft()
+        while len(self._pending) > window:
+            gradient, handle = self._pending.popleft()
             shard = handle.wait()
             if gradient.state is GradientState.HANDED_OVER:
                 self._late.append((gradient, shard.to(gradient.elements.dtype)))
@@ -190,7 +190,7 @@ class Reduction:
     def _hand_over_if_whole(self, gradient: _Gradient) -> None:
         """In the last backward, begin the sum over replicas once all has landed that a backward usually gives."""
         given = 0 < gradient.usual <= gradient.given
-        if given and all(flying is not gradient for flying, _ in self._flights):
+        if given and all(other is not gradient for other, _ in self._pending):
             self._hand_over(gradient)
 
     def _hand_over(self, gradient: _Gradient) -> None:

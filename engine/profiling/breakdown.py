@@ -1,4 +1,4 @@
-"""Where the time of a profiled step went, by its trace, and whether the run's own record says the same. No torch.
+"""Break down a profiled step by its trace, and compare that with the run's own record. No torch.
 
 A trace agrees with the record if every figure does: the whole interval of the traced by the recorded, over the steps of
 the trace, lies within AGREEMENT of 1. It disagrees if one lies outside, or events are missing. Of fewer than six steps
@@ -26,8 +26,8 @@ NOTED_LATE = (
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """A figure of one step. ratio: metrics.trace_by_record. noted_s, as_noted: the figure and that ratio with the ends
-    of collectives that the run noted, where the trace has them.
+    """This compares a figure of one step. ratio: metrics.trace_by_record. noted_s, as_noted: the figure and that ratio
+    with the ends of collectives that the run noted, where the trace has them.
     """
 
     traced_s: float
@@ -38,17 +38,17 @@ class _Compared:
 
     @property
     def agrees(self) -> bool:
-        """In this step."""
+        """Say whether the trace agrees with the record in this step."""
         return abs(self.ratio - 1) <= AGREEMENT
 
     @property
     def noted(self) -> float:
-        """The ratio with the noted ends; without them the ratio."""
+        """Give the ratio with the noted ends, or where there are none the ratio."""
         return self.ratio if self.as_noted is None else self.as_noted
 
 
 def break_down(path: Path, iteration: int | None = None) -> TraceBreakdown:
-    """One step of a trace, the last unless an iteration is named. Raises TraceError."""
+    """Break down one step of a trace, the last unless an iteration is named. Raises TraceError."""
     steps = trace.read(path)
     place = trace.place_of(path, steps, iteration)
     try:
@@ -89,7 +89,7 @@ def break_down(path: Path, iteration: int | None = None) -> TraceBreakdown:
 
 
 def _difference(figure: str, of: _Compared, steps: Sequence[_Compared], late_s: float) -> Difference:
-    """Of one step, judged with the figure in all steps."""
+    """Give the difference in one step, judged with the figure in all steps."""
     between = over_rounds([one.ratio for one in steps])
     outcome = _within(between)
     if outcome == "fail" and _within(over_rounds([one.noted for one in steps])) != "fail":
@@ -108,12 +108,14 @@ def _within(between: Interval) -> Outcome:
 
 
 def _late_s(ran: Ran) -> float:
-    """How much later than gloo the run noted the end of a collective at most."""
-    return max((late.done - f.done for late, f in zip(ran.flights_as_noted, ran.flights, strict=False)), default=0.0)
+    """Give how much later than gloo, at most, the run noted the end of a collective."""
+    return max(
+        (late.done - f.done for late, f in zip(ran.collectives_as_noted, ran.collectives, strict=False)), default=0.0
+    )
 
 
 def _compared(ran: Ran, recorded: RecordedStep) -> dict[str, _Compared]:
-    """Every figure of a step that the trace tells, by what it is called."""
+    """Compare every figure of a step that the trace has, by name."""
     traced, own, noted = _figures(_recorded(ran, recorded.iteration)), _figures(recorded), dict[str, float]()
     if (as_noted := ran.as_noted()) is not None:
         noted = _figures(_recorded(as_noted, recorded.iteration))
@@ -136,14 +138,14 @@ def _compared(ran: Ran, recorded: RecordedStep) -> dict[str, _Compared]:
 
 
 def _recorded(ran: Ran, iteration: int) -> RecordedStep:
-    """What the trace has of what the run records."""
+    """Give those figures of the trace that the run records too."""
     return RecordedStep(
         iteration=iteration, step_s=ran.step_s, exposed_s=ran.exposed_s, hidden_s=ran.hidden_s, axes=ran.axes()
     )
 
 
 def _figures(step: RecordedStep) -> dict[str, float]:
-    """By what they are called; seconds."""
+    """Name the figures, which are seconds."""
     found = {
         "step": step.step_s,
         "compute": step.step_s - step.exposed_s,

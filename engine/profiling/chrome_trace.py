@@ -1,4 +1,4 @@
-"""One step as a Chrome trace: open the file in chrome://tracing or ui.perfetto.dev."""
+"""A step is written as a Chrome trace here: open the file in chrome://tracing or ui.perfetto.dev."""
 
 import json
 from pathlib import Path
@@ -9,13 +9,13 @@ from engine.measure.recording import COMPUTE, TraceEvent
 
 
 def write(path: Path, traced: list[TraceEvent], *, rank: int, about: dict[str, object]) -> None:
-    """One row a lane: compute on top, then the lanes of each axis. about: facts kept in the file."""
+    """Write one row a lane: compute on top, then the lanes of each axis. about: facts kept in the file."""
     trace = {"traceEvents": rows(traced, process=rank), "displayTimeUnit": "ms", "otherData": about}
     write_text(path, json.dumps(trace) + "\n")
 
 
 def rows(traced: list[TraceEvent], *, process: int | str, origin_us: float = 0.0) -> list[dict[str, Any]]:
-    """The events as the format has them, in rows of one process; the step begins at origin_us."""
+    """Give the events as the format has them, in rows of one process; the step begins at origin_us."""
     lanes = sorted({event.lane for event in traced}, key=lambda lane: (lane != COMPUTE, lane))
     named = [
         {"ph": "M", "name": name, "pid": process, "tid": row, "args": args}

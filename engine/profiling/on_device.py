@@ -1,4 +1,4 @@
-"""A step on a GPU: kernels and copies by stream, and what the computing stream waited for. No torch.
+"""Read a step on a GPU: kernels and copies by stream, and what the computing stream waited for. No torch.
 
 The recorder's events on the computing stream are told again from kernels: a wait begins when the stream has done all
 that it was given before, and not before the host asks for it; it ends with the collective's last kernel. No GPU has run
@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import Any
 
 from engine.profiling.names import Region
-from engine.profiling.ran import Flown, Ran, Sums
+from engine.profiling.ran import Ran, RanCollective, Sums
 from engine.profiling.trace import Event, Piece, Step, TraceError, at, innermost
 
 KERNEL = "kernel"
@@ -19,7 +19,7 @@ LOST = "The trace has no kernels of {} of {} collectives: they count as taking n
 
 
 def ran(step: Step) -> Ran:
-    """What ran in it. Raises TraceError for a trace without kernels."""
+    """Find what ran in the step. Raises TraceError for a trace without kernels."""
     given = _given(step)
     if not given:
         raise TraceError(
@@ -46,14 +46,14 @@ def ran(step: Step) -> Ran:
     copies = [(event.start, event.end) for _, event in own if event.category in COPIES]
     computing = _busiest(own)
     on_it = [(launch, event) for launch, event in given if event.row == computing]
-    flights, lost = _flights(step, carried, on_it)
-    notes = [LOST.format(lost, len(flights))] * bool(lost)
-    ends = [event.end for _, event in on_it] + [flight.resumed for flight in flights]
-    return Ran(step.region.start, max(ends), flights, work, copies, operations, layers, notes, lost=lost)
+    collectives, lost = _collectives(step, carried, on_it)
+    notes = [LOST.format(lost, len(collectives))] * bool(lost)
+    ends = [event.end for _, event in on_it] + [flight.resumed for flight in collectives]
+    return Ran(step.region.start, max(ends), collectives, work, copies, operations, layers, notes, lost=lost)
 
 
 def _given(step: Step) -> list[tuple[Event, Event]]:
-    """What the host gave the device, in that order: the call that launched it, and what then ran, by stream."""
+    """Give what the host launched, in that order: the call that launched it, and what then ran, by stream."""
     launches = {event.args.get("correlation"): event for event in step.of(*LAUNCHES)}
     found = []
     for event in step.of(KERNEL, *COPIES):
@@ -71,17 +71,21 @@ def _innermost_by_row(step: Step, *kinds: Region) -> dict[tuple[Any, Any], list[
 
 
 def _busiest(own: list[tuple[Event, Event]]) -> tuple[Any, Any] | None:
-    """The stream that computes: the one whose kernels take longest."""
+    """Find the stream that computes: the one whose kernels take longest."""
     seconds: dict[tuple[Any, Any], float] = defaultdict(float)
     for _, event in own:
         seconds[event.row] += event.end - event.start
     return max(seconds, key=lambda row: seconds[row], default=None)
 
 
-def _flights(step: Step, carried: dict[str, list[Event]], on_it: list[tuple[Event, Event]]) -> tuple[list[Flown], int]:
-    """Of each collective its kernels, and the wait of the computing stream, on which on_it ran; how many have none."""
+def _collectives(
+    step: Step, carried: dict[str, list[Event]], on_it: list[tuple[Event, Event]]
+) -> tuple[list[RanCollective], int]:
+    """Find each collective by its kernels, with the wait of the computing stream, on which on_it ran; count those
+    without.
+    """
     waits = sorted(step.regions(Region.WAIT), key=lambda wait: wait[1].start)
-    flights = []
+    collectives = []
     free, left, lost = step.region.start, 0, 0
     for what, wait in waits:
         while left < len(on_it) and on_it[left][0].start < wait.start:
@@ -93,5 +97,5 @@ def _flights(step: Step, carried: dict[str, list[Event]], on_it: list[tuple[Even
         begun = min((event.start for event in kernels), default=waited)
         done = max((event.end for event in kernels), default=waited)
         free = max(waited, done)
-        flights.append(Flown(what, begun, done, waited, free))
-    return flights, lost
+        collectives.append(RanCollective(what, begun, done, waited, free))
+    return collectives, lost

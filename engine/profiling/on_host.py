@@ -1,11 +1,13 @@
-"""A step on CPUs: operators of the rank's thread, gloo's events on its own threads, and waits for them. No torch."""
+"""Read a step on CPUs: operators of the rank's thread, gloo's events on its own threads, and waits for them. No
+torch.
+"""
 
 from collections import defaultdict, deque
 from dataclasses import replace
 
 from engine.measure.intervals import Interval, covered, union
 from engine.profiling.names import Region, kind_and_lane
-from engine.profiling.ran import Flown, Ran, Sums
+from engine.profiling.ran import Ran, RanCollective, Sums
 from engine.profiling.trace import Event, Step, innermost
 
 GLOO = {
@@ -14,7 +16,7 @@ GLOO = {
     "max_reduce": "gloo:all_reduce",
     "reduce_scatter": "gloo:all_to_all",
 }
-"""What carries out a kind of collective (engine/comm/gloo.py). The others don't say when they end."""
+"""gloo carries out these kinds of collectives so (engine/comm/gloo.py). The others don't say when they end."""
 COPIES = ("aten::copy_", "aten::_foreach_copy_")
 NO_IDLE = (
     "A trace of CPUs can't tell idle from Python: what is outside operators is the interpreter's own time, autograd's "
@@ -28,7 +30,7 @@ LOST = "The trace lacks events of {} collectives, though it has {}: it is not wh
 
 
 def ran(step: Step) -> Ran:
-    """What ran in it."""
+    """Find what ran in the step."""
     region = step.region
     operators = [event for event in step.of("cpu_op") if event.row == region.row]
     waits = dict(step.regions(Region.WAIT))
@@ -43,36 +45,37 @@ def ran(step: Step) -> Ran:
         operations.seconds[event.name] += end - start - covered(start, end, standing)
     for start, end, event in innermost([event for _, event in step.regions(Region.LAYER, Region.BACKWARD)]):
         layers.seconds[event.name] += end - start - covered(start, end, standing)
-    flights, by_run = _flights(step, waits)
+    collectives, by_run = _collectives(step, waits)
     in_memory = step.about.lanes_in_memory
     if in_memory is None:  # as in older files: those that gloo tells nothing of
-        in_memory = tuple({flight.lane for flight in by_run} - {f.lane for f in flights if f not in by_run})
-    untraced = {flight for flight in by_run if flight.lane in in_memory}
+        in_memory = tuple({one.lane for one in by_run} - {f.lane for f in collectives if f not in by_run})
+    untraced = {one for one in by_run if one.lane in in_memory}
     noted = _noted(step)
-    unlike = abs(len(noted) - len(flights)) if noted else 0
+    unlike = abs(len(noted) - len(collectives)) if noted else 0
     lost = max(unlike, len(by_run) - len(untraced))
-    notes = [NO_IDLE, *[LOST.format(lost, len(flights))] * bool(lost), *[BY_RUN] * bool(untraced)]
+    notes = [NO_IDLE, *[LOST.format(lost, len(collectives))] * bool(lost), *[BY_RUN] * bool(untraced)]
     return Ran(
-        region.start, region.end, flights, work, copies, operations, layers, notes, _as_noted(step, flights), lost,
-        frozenset(flight.axis for flight in untraced),
+        region.start, region.end, collectives, work, copies, operations, layers, notes, _as_noted(step, collectives),
+        lost, frozenset(one.axis for one in untraced),
     )  # fmt: skip
 
 
-def _as_noted(step: Step, flights: list[Flown]) -> list[Flown]:
-    """The same with the ends that the run noted itself, which are in the trace too."""
+def _as_noted(step: Step, collectives: list[RanCollective]) -> list[RanCollective]:
+    """Give the collectives with the ends that the run noted itself, which are in the trace too."""
     own = _noted(step)
-    if len(own) != len(flights):
+    if len(own) != len(collectives):
         return []
-    return [replace(f, done=min(max(noted.end, f.done), f.resumed)) for f, noted in zip(flights, own, strict=True)]
+    return [replace(f, done=min(max(noted.end, f.done), f.resumed)) for f, noted in zip(collectives, own, strict=True)]
 
 
 def _noted(step: Step) -> list[Event]:
-    """The collectives as the run noted them itself, in the order of their issue."""
+    """Give the collectives as the run noted them itself, in the order of their issue."""
     return sorted(step.of("collective"), key=lambda event: float(event.args["issued_us"]))
 
 
-def _flights(step: Step, waits: dict[str, Event]) -> tuple[list[Flown], list[Flown]]:
-    """As the recorder has them: from when each was issued, or the one before it on its lane ended, to gloo's end of it.
+def _collectives(step: Step, waits: dict[str, Event]) -> tuple[list[RanCollective], list[RanCollective]]:
+    """Find the collectives as the recorder has them: from when each was issued, or the one before it on its lane ended,
+    to gloo's end of it.
 
     gloo's events don't say whose they are: of each sort the first that begins after an issue is taken to be its. One
     that gloo has no event of began and ended when the run noted it: of those that gloo would tell of, also which these
@@ -81,7 +84,7 @@ def _flights(step: Step, waits: dict[str, Event]) -> tuple[list[Flown], list[Flo
     carried: dict[str, deque[Event]] = defaultdict(deque)
     for event in step.of("user_annotation"):
         carried[event.name].append(event)
-    flights, by_run, lane_free = list[Flown](), list[Flown](), dict[str, float]()
+    collectives, by_run, lane_free = list[RanCollective](), list[RanCollective](), dict[str, float]()
     issues, noted = list(step.regions(Region.ISSUE)), _noted(step)
     own = noted if len(noted) == len(issues) else [step.region] * len(issues)
     for (what, issue), of_run in zip(issues, own, strict=True):
@@ -91,12 +94,12 @@ def _flights(step: Step, waits: dict[str, Event]) -> tuple[list[Flown], list[Flo
             left.popleft()
         wait = waits.get(what)
         waited, resumed = (wait.start, wait.end) if wait is not None else (step.region.end, step.region.end)
-        told = bool(left) and left[0].start <= resumed and lane not in (step.about.lanes_in_memory or ())
-        gloos = left.popleft() if told else None
+        traced = bool(left) and left[0].start <= resumed and lane not in (step.about.lanes_in_memory or ())
+        gloos = left.popleft() if traced else None
         done = min((gloos or of_run).end, resumed)
         start = min(done, max(issue.start if gloos else of_run.start, lane_free.get(lane, issue.start)))
         lane_free[lane] = done
-        flights.append(Flown(what, start, done, waited, resumed))
+        collectives.append(RanCollective(what, start, done, waited, resumed))
         if kind in GLOO and gloos is None:
-            by_run.append(flights[-1])
-    return flights, by_run
+            by_run.append(collectives[-1])
+    return collectives, by_run

@@ -1,4 +1,4 @@
-"""Names for what runs in a profiled step, seen by torch.profiler: phases, collectives and layers.
+"""Name what runs in a profiled step, for torch.profiler to see: phases, collectives and layers.
 
 They are put in before the first such step and taken out after the last one: no other step has anything of them.
 """
@@ -30,7 +30,7 @@ def _end(region: record_function) -> None:
 
 @dataclass(slots=True)
 class NamedPending(Pending):
-    """A collective whose launch, where the host sees it end (CUDA), and wait are regions."""
+    """It is a collective whose launch, where the host sees it end (CUDA), and wait are regions."""
 
     what: str = ""
     regions: dict[Region, record_function] = field(default_factory=dict)
@@ -42,31 +42,29 @@ class NamedPending(Pending):
         if region in self.regions:
             _end(self.regions.pop(region))
 
-    def tell(self, number: int) -> None:
-        """It is being issued, as which of the step's collectives."""
+    def issue(self, number: int) -> None:
+        """Take note that it is being issued, and as which of the step's collectives."""
         self.what = collective(self.kind, self.lane, number)
         if self.at_once:
             self._begin_region(Region.WAIT)
         _end(_begun(Region.ISSUE.of(self.what)))
 
     def begin(self, *, in_line: bool = False) -> None:
-        """See Pending.begin."""
         self._begin_region(Region.LAUNCH)
         Pending.begin(self, in_line=in_line)
 
     def end(self) -> None:
-        """See Pending.end; of gloo a thread of its own calls it, for which there is no region."""
+        """End it. gloo calls this from a thread of its own, for which there is no region."""
         Pending.end(self)
         self._end_region(Region.LAUNCH)
 
     def wait(self, *, unavoidable: bool) -> None:
-        """See Pending.wait."""
         if not self.at_once:
             self._begin_region(Region.WAIT)
         Pending.wait(self, unavoidable=unavoidable)
 
     def resume(self) -> None:
-        """See Pending.resume. A region that began before its stamp ends before its stamp too, and one that began after
+        """Go on. A region that began before its stamp ends before its stamp too, and one that began after
         it, as that of a wait at once, ends after it: both last as long.
         """
         if self.at_once:
@@ -78,7 +76,7 @@ class NamedPending(Pending):
 
 
 class NamingRecorder(Recorder):
-    """A recorder that names regions of its steps while `naming`. iteration: the next step's."""
+    """It names regions of its steps while `naming` is set. iteration: the next step's."""
 
     naming = False
     iteration = 0
@@ -88,14 +86,13 @@ class NamingRecorder(Recorder):
     def issued(
         self, kind: str, axis: str, lane: str, num_bytes: int, *, blocking: bool, at_once: bool = False
     ) -> Pending | None:
-        """See Recorder.issued."""
         pending = super().issued(kind, axis, lane, num_bytes, blocking=blocking, at_once=at_once)
         if isinstance(pending, NamedPending):
-            pending.tell(len(self._collectives))
+            pending.issue(len(self._collectives))
         return pending
 
     def mark(self, phase: str) -> None:
-        """See Recorder.mark; the first of a step begins it."""
+        """Begin a phase; the first one of a step begins the step, too."""
         self.phase = phase
         if not self.naming:
             super().mark(phase)
@@ -118,7 +115,7 @@ class NamingRecorder(Recorder):
 
 @contextmanager
 def layers_named(model: nn.Module, recorder: NamingRecorder) -> Iterator[None]:
-    """The forward of each layer is a region by its serial name, and so is each operation of its backward.
+    """Make the forward of each layer a region by its serial name, and each operation of its backward too.
 
     A layer that holds others has what none of them does. What a checkpoint runs again in the backward is of LAYER.
     """

@@ -1,4 +1,4 @@
-"""A profile of some iterations of a run: a trace of torch.profiler from each chosen rank, with the recorder's figures.
+"""Profile some iterations of a run: each chosen rank writes a trace of torch.profiler with the recorder's figures.
 
 On CUDA no GPU has run this yet.
 """
@@ -30,16 +30,16 @@ from engine.result.step import AxisTime
 log = logging.getLogger(__name__)
 
 LARGE_BYTES = 16 << 20
-"""From here on a trace is compressed."""
+"""A trace of so many bytes or more is compressed."""
 QUICKLY = 1
-"""gzip's level: its highest takes ten times as long, for a file that is a quarter smaller."""
+"""This is gzip's level: its highest takes ten times as long, for a file that is a quarter smaller."""
 LANES = "as the run itself recorded it"
-"""The process of a trace under which the recorder's lanes are drawn."""
+"""The recorder's lanes are drawn under this process of a trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be profiled: one stretch of iterations, on these ranks, into this folder."""
+    """It asks for a profile of one stretch of iterations, on these ranks, into this folder."""
 
     folder: Path
     iterations: Sequence[int]
@@ -47,7 +47,7 @@ class Request:
 
 
 class Profiling:
-    """The profile of a run as seen by one of its ranks, which may be none of the chosen ones.
+    """It is the profile of a run as one of its ranks has it, which need not be a chosen one.
 
     unwritten: why this rank has no file though it was chosen, one sentence; the run goes on.
     """
@@ -133,7 +133,7 @@ class Profiling:
             self._give_up(error.strerror or str(error))
 
     def _completed(self, trace: dict[str, Any], overlap: str) -> dict[str, Any]:
-        """The trace with the recorder's figures in it, and its lanes as rows of their own."""
+        """Give the trace with the recorder's figures in it, and its lanes as rows of their own."""
         events = trace["traceEvents"]
         begins = {event["name"]: event["ts"] for event in events if event.get("cat") == "user_annotation"}
         for iteration, recording in self._steps:
@@ -152,7 +152,7 @@ class Profiling:
 
 
 def recorded(iteration: int, recording: Recording) -> RecordedStep:
-    """The recorder's figures of one step."""
+    """Give the recorder's figures of one step."""
     return RecordedStep(
         iteration=iteration,
         step_s=recording.time_s,

@@ -1,4 +1,4 @@
-"""A profile's trace file, read back: what ran on which thread and stream, and what the run recorded. No torch."""
+"""Read a profile's trace file: what ran on which thread and stream, and what the run recorded. No torch."""
 
 import gzip
 import json
@@ -19,12 +19,12 @@ HOW = "par4d train --profile DIR writes one"
 
 
 class TraceError(UsageError):
-    """A file that is no profile of this program's, or not all of it; the message names it."""
+    """The file, which the message names, is no profile of this program's, or not all of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that ran, in seconds of the trace's clock. row: its thread, or device and stream."""
+    """An event is something that ran, in seconds of the trace's clock. row: its thread, or device and stream."""
 
     name: str
     category: str
@@ -36,7 +36,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What began in one profiled iteration, in that order. region: from its begin to its end on the host."""
+    """A step has what began in one profiled iteration, in that order. region: from its begin to its end on the host."""
 
     about: Profiled
     recorded: RecordedStep
@@ -44,11 +44,11 @@ class Step:
     events: tuple[Event, ...]
 
     def of(self, *categories: str) -> list[Event]:
-        """Those of these categories."""
+        """Give the events of these categories."""
         return [event for event in self.events if event.category in categories]
 
     def regions(self, *kinds: Region) -> Iterator[tuple[str, Event]]:
-        """The regions of these kinds on any thread, and what each is of."""
+        """Give the regions of these kinds on any thread, and what each is of."""
         for event in self.of("user_annotation"):
             found = parsed(event.name)
             if found is not None and found[0] in kinds:
@@ -56,7 +56,7 @@ class Step:
 
 
 def read(path: Path) -> tuple[Step, ...]:
-    """The profiled steps of the trace, in their order; there is at least one. Raises TraceError."""
+    """Read the profiled steps of the trace, in their order; there is at least one. Raises TraceError."""
     document = _document(path)
     if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
         raise TraceError(f"{path} is not a Chrome trace: {HOW}.")
@@ -95,21 +95,23 @@ def _document(path: Path) -> object:
 
 
 def _events(raw: list[dict[str, Any]]) -> tuple[Event, ...]:
-    """Those that last, in the order in which they begin. Times are from the first: a float holds no year in ns."""
+    """Give the events that last, in the order in which they begin. Times are from the first: a float holds no year
+    in ns.
+    """
     lasting = sorted((event for event in raw if event["ph"] == "X" and "cat" in event), key=lambda e: float(e["ts"]))
     origin = float(lasting[0]["ts"]) if lasting else 0.0
 
-    def told(event: dict[str, Any]) -> Event:
+    def lasted(event: dict[str, Any]) -> Event:
         start = float(event["ts"]) - origin
         end, row = start + float(event.get("dur", 0.0)), (event["pid"], event["tid"])
         args: dict[str, Any] = dict(event.get("args") or {})
         return Event(str(event["name"]), str(event["cat"]), row, start * MICRO, end * MICRO, args)
 
-    return tuple(told(event) for event in lasting)
+    return tuple(lasted(event) for event in lasting)
 
 
 def place_of(path: Path, steps: Sequence[Step], iteration: int | None) -> int:
-    """Where an iteration is among these, the last unless one is named. Raises TraceError."""
+    """Find the place of an iteration among these, the last unless one is named. Raises TraceError."""
     known = [step.recorded.iteration for step in steps]
     if iteration is None:
         return len(known) - 1
@@ -121,7 +123,7 @@ def place_of(path: Path, steps: Sequence[Step], iteration: int | None) -> int:
 
 
 class Piece(NamedTuple):
-    """A stretch of a row's time, and the event that is innermost in it."""
+    """A piece is a stretch of a row's time with the event that is innermost in it."""
 
     start: float
     end: float
@@ -129,7 +131,7 @@ class Piece(NamedTuple):
 
 
 def innermost(events: Collection[Event]) -> list[Piece]:
-    """What runs at each time of one row, whose events lie in one another."""
+    """Find what runs at each time of one row, whose events lie in one another."""
     pieces: list[Piece] = []
     stack: list[Event] = []
     now = 0.0
@@ -153,6 +155,6 @@ def innermost(events: Collection[Event]) -> list[Piece]:
 
 
 def at(pieces: list[Piece], moment: float) -> Event | None:
-    """The event that is innermost at a moment; pieces ascend."""
+    """Find the event that is innermost at a moment; pieces ascend."""
     place = bisect_right(pieces, moment, key=lambda piece: piece.start) - 1
     return pieces[place].event if place >= 0 and moment < pieces[place].end else None

@@ -158,8 +158,8 @@ def processor_name() -> str:
 def processor() -> str:
     """This machine's processor by all that tells it from others: many call themselves alike."""
     keys = ("cpu family", "model", "stepping", "cache size")
-    told = [f"{key} {said}" for key in keys if (said := _processor_says(key))]
-    return ", ".join([processor_name(), *told, f"{os.cpu_count() or 1} cores"])
+    facts = [f"{key} {said}" for key in keys if (said := _processor_says(key))]
+    return ", ".join([processor_name(), *facts, f"{os.cpu_count() or 1} cores"])
 
 
 def _processor_says(key: str) -> str | None:

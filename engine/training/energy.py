@@ -66,8 +66,8 @@ class JobMeter:
         seconds = self._comm.everyone(torch.tensor([self.meter.seconds], dtype=torch.float64)).max().item()
         parts = []
         for component in COMPONENTS:
-            told = texts(self._comm, _to_text(own.get(component)), READING_BYTES)
-            readings = {rank: Reading(**json.loads(text)) for rank, text in enumerate(told) if text}
+            written = texts(self._comm, _to_text(own.get(component)), READING_BYTES)
+            readings = {rank: Reading(**json.loads(text)) for rank, text in enumerate(written) if text}
             if readings:
                 parts.append(self._summed(component, readings, iterations, tokens))
         return Energy(seconds=seconds, iterations=iterations, components=tuple(parts))

@@ -31,30 +31,30 @@ log = logging.getLogger(__name__)
 UNFINISHED = "The run ended before it could write its result: it was killed, or its time limit passed."
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOCK_S = 5.0
-TELL_S = 30.0
+REPORT_S = 30.0
 """To write a result on a slow file system, within the minute that NCCL's watchdog leaves."""
 ONE_LAUNCH = timedelta(minutes=1)
 """By how much ranks may start apart, their clocks' difference included."""
 FOLLOWS = ", which may follow from the loss of another one"
 """Said of a rank that can't know: without a roster none sees another one's end."""
 
-Told = Literal["nothing", "symptom", "cause"]
-WEIGHT: dict[Told | None, int] = {None: 0, "nothing": 0, "symptom": 1, "cause": 2}
+Reported = Literal["nothing", "symptom", "cause"]
+WEIGHT: dict[Reported | None, int] = {None: 0, "nothing": 0, "symptom": 1, "cause": 2}
 
 
 class Terminated(ContactError):
     """This rank was asked to end: because another one failed, because time is up, or by a person."""
 
 
-def end_after(tell: Callable[[], object]) -> NoReturn:
+def end_after(report: Callable[[], object]) -> NoReturn:
     """Tell, and end this process, whatever its main thread is at.
 
     That may hold what telling needs, such as a log that nobody reads: then it ends after a while all the same.
     """
-    late = threading.Timer(TELL_S, os._exit, [1])
+    late = threading.Timer(REPORT_S, os._exit, [1])
     late.daemon = True
     late.start()
-    tell()
+    report()
     logging.shutdown()
     os._exit(1)
 
@@ -114,7 +114,7 @@ class Account:
 
     def fail(self, error: Exception) -> NoReturn:
         """Tell, and end this process, whatever its main thread is at."""
-        end_after(lambda: self.tell(error))
+        end_after(lambda: self.report(error))
 
     def succeed(self, result: Result) -> None:
         """Write the result of a run that has ended well: nothing that a rank tells takes its place."""
@@ -128,25 +128,25 @@ class Account:
         if self.roster is not None:
             self.roster.close()
 
-    def tell(self, error: Exception) -> None:
+    def report(self, error: Exception) -> None:
         """Log why this rank fails, and write it if nobody has told as much."""
         with self._turn:
             if self._over:
                 return
             self._over = True
-            reason, told = self._judge(error)
+            reason, reported = self._judge(error)
             if not isinstance(error, EngineError):
                 log.error("", exc_info=error)
             if not isinstance(error, UsageError):  # which the command says at its end
                 log.error("%s", reason)
             with suppress(EngineError, OSError):
-                if not self._told_already(told):
+                if not self._reported_already(reported):
                     with locked(self._plan.config.out.parent, LOCK_S):
-                        self._write(reason, told)
+                        self._write(reason, reported)
             if self.roster is not None:
                 self.roster.goodbye()
 
-    def _judge(self, error: Exception) -> tuple[str, Told]:
+    def _judge(self, error: Exception) -> tuple[str, Reported]:
         """The reason as one sentence, and how much it tells."""
         lines = str(error).strip().splitlines()
         words = next(
@@ -180,19 +180,19 @@ class Account:
         done = len(self.iterations)
         return f"in iteration {done}" if done < self._plan.config.iterations else "after the last iteration"
 
-    def _told_already(self, told: Told) -> bool:
+    def _reported_already(self, reported: Reported) -> bool:
         """Whether the result says so much that this adds nothing."""
         present = self._present()
-        return present is not None and (present.status == "ok" or WEIGHT[present.told] >= WEIGHT[told])
+        return present is not None and (present.status == "ok" or WEIGHT[present.told] >= WEIGHT[reported])
 
-    def _write(self, reason: str, told: Told) -> None:
-        if self._told_already(told):
+    def _write(self, reason: str, reported: Reported) -> None:
+        if self._reported_already(reported):
             return
-        result = self._present() or self.result("failed", reason, told)
+        result = self._present() or self.result("failed", reason, reported)
         ended = result.provenance.model_copy(update={"end": provenance.now()})
         update = {
             "reason": reason,
-            "told": told,
+            "told": reported,
             "config": result.config | self.resolved,
             "iterations": tuple(self.iterations),
             "provenance": ended,
@@ -214,7 +214,7 @@ class Account:
         self,
         status: Literal["ok", "failed"],
         reason: str | None,
-        told: Told | None,
+        reported: Reported | None,
         *,
         hosts: Sequence[str] = (),
         devices: Sequence[str] = (),
@@ -228,7 +228,7 @@ class Account:
             kind=plan.kind,
             status=status,
             reason=reason,
-            told=told,
+            told=reported,
             labels=dict(config.labels),
             config=plan.as_options() | self.resolved,
             ranks=self._launch.world_size,

@@ -102,11 +102,11 @@ class Trainer:
     def step(self) -> Step:
         """One optimizer step on the next global batch. The host waits for the device once, at the end."""
         self.recorder.start_step("forward")
-        told = torch.stack(self.launch_step())
+        both = torch.stack(self.launch_step())
         if self.reads_ahead:
             self._ahead = self.done, self.training, self._micro_batches()
         time_s = self.recorder.end_step()
-        loss, norm = told.tolist()
+        loss, norm = both.tolist()
         self.comm.outstanding.settle()
         if self._unsized:
             self._size_cache()

@@ -80,8 +80,8 @@ def take_turns(
             recorder.record_into(side.recording)
             times = _take(trainer, side, turns.steps, measurements, warmup=False)
             side.rounds_s.append(times)
-            told = (number, turns.rounds, side.overlap, mean(times))
-            log.info("round %d/%d  %s  %.3f s a step", *told, extra=RENEWED)
+            facts = (number, turns.rounds, side.overlap, mean(times))
+            log.info("round %d/%d  %s  %.3f s a step", *facts, extra=RENEWED)
         longest_s = max(longest_s, time.monotonic() - begins)
     found = _compared(trainer, sides, link_bytes_per_s)
     for variant in found:
@@ -141,12 +141,12 @@ def _share(ratio: float, none_s: float, own: Breakdown | None, of_none: Breakdow
 
 def describe(variant: Variant) -> str:
     """One line for a person who waits."""
-    told = f"{variant.overlap:<28} {variant.time_per_iteration_s:8.3f} s a step"
+    line = f"{variant.overlap:<28} {variant.time_per_iteration_s:8.3f} s a step"
     if variant.over_none is not None:
-        told += f"  {variant.over_none} of none"
+        line += f"  {variant.over_none} of none"
     where = variant.breakdown
     if where is not None and where.share_hidden is not None:
-        told += f"  {where.share_hidden:.0%} hidden"
+        line += f"  {where.share_hidden:.0%} hidden"
     if where is not None and where.bound is not None:
-        told += f"  {where.bound.step_by_bound:.2f} x its bound ({where.bound.by})"
-    return told
+        line += f"  {where.bound.step_by_bound:.2f} x its bound ({where.bound.by})"
+    return line

@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 import systems
-from engine.cli.told import Json, tell
+from engine.cli.written import Json, write
 from engine.errors import EngineError, RunError, UsageError
 from reports import text
 from reports.nights.history import DATABASE
@@ -62,7 +62,7 @@ def make(
     names = named([*(one.key for one in made.series), *made.short])
     words = [head, *(_night(names[one.key], one) for one in made.series), *_few(names, made.short), str(made.path)]
     written = systems.references.read(made.path, name)
-    tell("\n".join(words), written.model_dump(mode="json", by_alias=True), as_json=json)
+    write("\n".join(words), written.model_dump(mode="json", by_alias=True), as_json=json)
     return 0
 
 

@@ -97,19 +97,19 @@ def test_a_result_is_there_before_anything_is_told_and_without_torch(plan: Plan,
 
 def test_a_cause_takes_the_place_of_a_symptom_and_not_the_other_way_round(plan: Plan) -> None:
     begun(plan)
-    account(plan, 1, Seen({})).tell(lost_contact(1, 0))
+    account(plan, 1, Seen({})).report(lost_contact(1, 0))
     assert told(plan) == ("symptom", SYMPTOM)
-    account(plan, 3, Seen({})).tell(lost_contact(3, 1))
+    account(plan, 3, Seen({})).report(lost_contact(3, 1))
     assert told(plan)[1] == SYMPTOM, "the later one may be its consequence"
-    account(plan, 2, Seen({})).tell(RunError("The disk is full."))
+    account(plan, 2, Seen({})).report(RunError("The disk is full."))
     assert told(plan) == ("cause", "The disk is full.")
-    account(plan, 1, Seen({3: Loss.GONE})).tell(lost_contact(1, 3))
+    account(plan, 1, Seen({3: Loss.GONE})).report(lost_contact(1, 3))
     assert told(plan) == ("cause", "The disk is full.")
 
 
 def test_who_is_known_to_be_lost_comes_first_and_the_messenger_behind(plan: Plan) -> None:
     begun(plan)
-    account(plan, 3, Seen({2: Loss.STOPPED})).tell(Terminated("rank 3 was told to end by SIGTERM"))
+    account(plan, 3, Seen({2: Loss.STOPPED})).report(Terminated("rank 3 was told to end by SIGTERM"))
     weight, reason = told(plan)
     assert weight == "cause"
     assert reason is not None
@@ -130,54 +130,54 @@ def test_who_is_known_to_be_lost_comes_first_and_the_messenger_behind(plan: Plan
 )
 def test_a_rank_that_is_told_to_end_first_says_so(plan: Plan, seen: Roster | None, expected: tuple[str, str]) -> None:
     begun(plan)
-    account(plan, 2, seen).tell(Terminated("rank 2 was told to end by SIGINT"))
+    account(plan, 2, seen).report(Terminated("rank 2 was told to end by SIGINT"))
     assert told(plan) == (expected[0], f"Rank 2 was told to end by SIGINT{expected[1]}")
 
 
 def test_memory_that_has_run_out_is_a_cause_in_nccls_words_too(plan: Plan) -> None:
     begun(plan)
-    account(plan, 1, Seen({})).tell(lost_contact(1, 2))
+    account(plan, 1, Seen({})).report(lost_contact(1, 2))
     words = "NCCL error in: /c10d/NCCLUtils.cpp:94, unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'"
-    account(plan, 2, Seen({1: Loss.GONE})).tell(dist.DistBackendError(words))
+    account(plan, 2, Seen({1: Loss.GONE})).report(dist.DistBackendError(words))
     assert told(plan) == ("cause", "Rank 2 failed in iteration 0: Cuda failure 2 'out of memory'")
 
 
 def test_a_rank_alone_follows_nobody(plan: Plan) -> None:
     only = Account(plan, Launch(0, 1, 0, "test", "", 0))
-    only.tell(Terminated("rank 0 was told to end by SIGTERM"))
+    only.report(Terminated("rank 0 was told to end by SIGTERM"))
     assert told(plan) == ("symptom", "Rank 0 was told to end by SIGTERM before the ranks had met.")
 
 
 def test_a_rank_tells_once(plan: Plan) -> None:
     begun(plan)
     rank = account(plan, 1, Seen({}))
-    rank.tell(lost_contact(1, 0))
-    rank.tell(RunError("A second thought."))
+    rank.report(lost_contact(1, 0))
+    rank.report(RunError("A second thought."))
     assert told(plan) == ("symptom", SYMPTOM)
 
 
 def test_where_no_result_was_begun_or_only_an_earlier_runs_is_there_any_rank_writes_one(plan: Plan) -> None:
-    account(plan, 2).tell(NotMet("rank 2 met nobody", "why"))
+    account(plan, 2).report(NotMet("rank 2 met nobody", "why"))
     assert told(plan) == ("symptom", "Rank 2 met nobody (why).")
     earlier = json.loads(plan.config.out.read_text())
     earlier |= {"told": "cause", "reason": "Something else."}
     plan.config.out.write_text(json.dumps(earlier))
-    account(plan, 1).tell(NotMet("rank 1 met nobody"))
+    account(plan, 1).report(NotMet("rank 1 met nobody"))
     assert told(plan) == ("cause", "Something else."), "written in this launch"
     earlier["provenance"]["end"] = "2020-01-01T00:00:00+00:00"
     plan.config.out.write_text(json.dumps(earlier))
-    account(plan, 1).tell(NotMet("rank 1 met nobody"))
+    account(plan, 1).report(NotMet("rank 1 met nobody"))
     assert told(plan) == ("symptom", "Rank 1 met nobody.")
     plan.config.out.write_text(json.dumps(earlier | {"status": "ok"}))
-    account(plan, 3).tell(NotMet("rank 3 met nobody"))
+    account(plan, 3).report(NotMet("rank 3 met nobody"))
     assert told(plan) == ("symptom", "Rank 3 met nobody.")
 
 
 def test_memory_that_runs_out_is_a_cause_and_torchs_other_errors_may_be_symptoms(plan: Plan) -> None:
     begun(plan)
-    account(plan, 1, Seen({})).tell(RuntimeError("NCCL is unwell"))
+    account(plan, 1, Seen({})).report(RuntimeError("NCCL is unwell"))
     assert told(plan) == ("symptom", "Rank 1 failed in iteration 0 (NCCL is unwell).")
-    account(plan, 2, Seen({})).tell(torch.OutOfMemoryError("all 80 GB are taken"))
+    account(plan, 2, Seen({})).report(torch.OutOfMemoryError("all 80 GB are taken"))
     assert told(plan) == ("cause", "Rank 2 failed in iteration 0: all 80 GB are taken")
     with pytest.raises(torch.OutOfMemoryError), Line(0, "on axis x", [1], "gloo").held():
         raise torch.OutOfMemoryError
@@ -191,7 +191,7 @@ def test_of_many_ranks_that_tell_at_once_a_cause_stays(plan: Plan) -> None:
     def tell(rank: int) -> None:
         own = account(plan, rank, Seen({}))
         start.wait(60)
-        own.tell(RunError("The cause.") if rank == 7 else lost_contact(rank, 0))
+        own.report(RunError("The cause.") if rank == 7 else lost_contact(rank, 0))
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(tell, range(16)))

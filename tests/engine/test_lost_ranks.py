@@ -86,7 +86,7 @@ def test_a_late_failure_does_not_spoil_a_good_result(tmp_path: Path) -> None:
     config = TrainConfig(model=ModelChoice(model="gpt-test"), batch=Batch(8), data="synthetic", out=out)
     late = Account(checked(config, 1), Launch(0, 1, 0, "none", "", 0))
     late.met = True
-    late.tell(RunError("Too late."))
+    late.report(RunError("Too late."))
     assert read(out).status == "ok"
 
 

@@ -272,9 +272,9 @@ def test_a_rank_of_several_groups_waits_for_those_of_its_own(monkeypatch: pytest
 
 
 def _fail_without_end() -> None:
-    failure.TELL_S = 0.1
+    failure.REPORT_S = 0.1
     account = Account(None, Launch(0, 1, 0, "test", "", 0))  # type: ignore[arg-type]
-    account.tell = lambda _: time.sleep(10 * TIMEOUT_S)  # type: ignore[method-assign, assignment, return-value]
+    account.report = lambda _: time.sleep(10 * TIMEOUT_S)  # type: ignore[method-assign, assignment, return-value]
     account.fail(RunError("It can't be told."))
 
 

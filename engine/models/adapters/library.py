@@ -78,15 +78,15 @@ def _check_modules(model: nn.Module, adapter: Adapter) -> None:
     """Raises UsageError for a module that the adapter doesn't know, or that isn't as the configuration builds it."""
     own = {adapter.network, adapter.attention, *adapter.modules}
     with torch.device("meta"):
-        built = {name: _told(module) for name, module in type(model)(model.config).named_modules()}
+        built = {name: _described(module) for name, module in type(model)(model.config).named_modules()}
     for name, module in model.named_modules():
         kind, title = type(module), f"{name or 'The network'} of {adapter.title}"
         if kind not in PLAIN and (_package(kind) != adapter.package or kind.__name__ not in own):
             raise UsageError(f"{title} is a {kind.__name__}, which the adapter doesn't know: build it without.")
-        if built.get(name) != _told(module):
+        if built.get(name) != _described(module):
             raise UsageError(
-                f"{title} is a {_told(module)}, but the configuration says {built.get(name, 'nothing of it')}: change "
-                "that instead."
+                f"{title} is a {_described(module)}, but the configuration says "
+                f"{built.get(name, 'nothing of it')}: change that instead."
             )
         if "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks:
             raise UsageError(f"{title} has a forward or hooks of its own, which would not run: remove them.")
@@ -107,7 +107,7 @@ def _check_parameters(model: nn.Module, found: Understood) -> None:
             )
 
 
-def _told(module: nn.Module) -> str:
+def _described(module: nn.Module) -> str:
     """Its class and what it says of itself, such as sizes, eps and dropout."""
     return f"{type(module).__name__}({module.extra_repr()})"
 

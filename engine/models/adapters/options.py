@@ -57,9 +57,11 @@ class Options:
         """Its value, of the type of like, or None where it isn't given."""
         return self.take(name, like) if name in self._left else None
 
-    def same(self, told: Mapping[str, T | None], default: T) -> T:
-        """What is told in several places, by name: None by those that don't. Raises UsageError where they differ."""
-        found = {place: value for place, value in told.items() if value is not None}
+    def same(self, values: Mapping[str, T | None], default: T) -> T:
+        """Give the one value that several places have, by name; None in those that don't. Raises UsageError where
+        they differ.
+        """
+        found = {place: value for place, value in values.items() if value is not None}
         if len(set(found.values())) > 1:
             both = " and ".join(f"{place}={value!r}" for place, value in found.items())
             raise UsageError(f"{self._of} has {both}, which contradict each other: keep the one that is meant.")
@@ -114,9 +116,9 @@ class Options:
         within = {name: rate for name, rate in rates.items() if name in inside and rate}
         others = {rates[name] for name in names}
         if within or len(others) > 1:
-            told = ", ".join(f"{name}={rate:g}" for name, rate in rates.items())
+            listed = ", ".join(f"{name}={rate:g}" for name, rate in rates.items())
             raise UsageError(
-                f"{self._of} has {told}, but dropout here is the same everywhere and never inside attention: set "
+                f"{self._of} has {listed}, but dropout here is the same everywhere and never inside attention: set "
                 "them so, train what is in eval mode, or give --dropout."
             )
         return others.pop() if others else 0.0

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 Json = Annotated[bool, Parameter(help="print a document for programs instead of words", negative=())]
 
 
-def tell(words: str, document: object, *, as_json: bool) -> None:
+def write(words: str, document: object, *, as_json: bool) -> None:
     """Write one of both to stdout. document: in JSON's types, or the path of a file that holds it."""
     if not as_json:
         sys.stdout.write(f"{words}\n")
