@@ -1,4 +1,5 @@
-"""`engine data prepare`: any folder of text -> byte-level BPE -> token shards (the format is in tokens.py).
+"""`engine data prepare` is carried out here: any folder of text -> byte-level BPE -> token shards (the format is in
+tokens.py).
 
 Files are taken recursively in sorted order, a folder's own before those of its subfolders; hidden ones, and links to
 folders, are left out. A file is text if it is UTF-8 without a zero byte. The vocabulary is learnt on at most
@@ -37,7 +38,7 @@ TOKENIZER = "tokenizer.json"
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """A file of text, of which the first `size` bytes are used."""
+    """It is a file of text, of which the first `size` bytes are used."""
 
     path: Path
     size: int
@@ -101,7 +102,7 @@ def _check(source: Path, out: Path, vocab_size: int, max_bytes: int | None) -> N
 
 
 def _survey(source: Path, out: Path, max_bytes: int | None) -> tuple[list[_Document], int]:
-    """The text files to use, and how many files were skipped."""
+    """Find the text files to use, and count the files that were skipped."""
     documents: list[_Document] = []
     skipped = 0
     left = max_bytes
@@ -118,7 +119,7 @@ def _survey(source: Path, out: Path, max_bytes: int | None) -> tuple[list[_Docum
 
 
 def _pieces(path: Path, limit: int | None) -> Iterator[str]:
-    """A file's text in pieces that end at a line where one is near. Raises ValueError if it is not text.
+    """Yield a file's text in pieces that end at a line where one is near. Raises ValueError if it is not text.
 
     limit: stop after so many bytes of text.
     """
@@ -136,7 +137,7 @@ def _pieces(path: Path, limit: int | None) -> Iterator[str]:
 
 
 def _sample(documents: Iterable[_Document], size: int) -> Iterator[str]:
-    """Pieces spread evenly over the corpus, SAMPLE_BYTES of it in all."""
+    """Yield pieces spread evenly over the corpus, SAMPLE_BYTES of it in all."""
     share = min(1.0, SAMPLE_BYTES / size)
     seen = taken = 0
     for document in documents:
@@ -165,7 +166,7 @@ def _train(text: Iterator[str], vocab_size: int) -> "Tokenizer":
 
 
 def _encode(tokenizer: "Tokenizer", documents: Iterable[_Document], end: int) -> Iterator[np.ndarray]:
-    """The tokens of the corpus in order, `end` after each document."""
+    """Yield the tokens of the corpus in order, `end` after each document."""
 
     def units() -> Iterator[str | None]:
         for document in documents:

@@ -1,4 +1,4 @@
-"""Where a training run reads its samples: a folder that `engine data` has prepared, or a formula.
+"""A training run reads its samples from a folder that `engine data` has prepared, or takes them from a formula.
 
 A run is checked before anything starts, and its dataset opened for that: numpy and pydantic, slow to load, are loaded
 by what reads.
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
 
 class Dataset(Protocol):
-    """Anything a training run can read samples from."""
+    """A dataset is anything that a training run can read samples from."""
 
     def read(self, seed: int, positions: "Ints") -> "Arrays":
-        """The samples at these positions, one a row of each array, as the seed orders them."""
+        """Read the samples at these positions, one a row of each array, as the seed orders them."""
 
 
 class DataSpec(Protocol):
-    """What data a network takes: their kind, such as text, and in which sizes."""
+    """It says what data a network takes: their kind, such as text, and in which sizes."""
 
     kind: ClassVar[str]
 
     def synthetic(self) -> Dataset:
-        """Random samples, a pure function of seed and position: nothing to learn and nothing to read."""
+        """Make random samples, a pure function of seed and position: nothing to learn and nothing to read."""
 
     def open(self, folder: Path) -> Dataset:
-        """A prepared folder. Raises UsageError if it can't be read, or doesn't fit the network."""
+        """Open a prepared folder. Raises UsageError if it can't be read, or doesn't fit the network."""
 
 
 def open_dataset(data: str, spec: DataSpec) -> Dataset:
-    """The dataset that `--data` names: "synthetic" or a folder. Raises UsageError as DataSpec.open does."""
+    """Open the dataset that `--data` names: "synthetic" or a folder. Raises UsageError as DataSpec.open does."""
     return spec.synthetic() if data == "synthetic" else spec.open(Path(data))

@@ -1,4 +1,4 @@
-"""Folders of data: which files a source has, and how what is made of them takes its place, whole or not at all."""
+"""List the files of a source folder, and put what is made of them in its place, whole or not at all."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from engine.errors import UsageError
 
 
 def check_folders(source: Path, out: Path, kind: Kind) -> None:
-    """Raises UsageError unless the source is a folder, and `out` is free, or holds prepared data to be replaced."""
+    """Raise UsageError unless the source is a folder, and `out` is free, or holds prepared data to be replaced."""
     if not source.is_dir():
         raise UsageError(
             f"The {kind.folder} folder {source} doesn't exist or is not a folder: give --source a folder of "
@@ -29,7 +29,7 @@ def check_folders(source: Path, out: Path, kind: Kind) -> None:
 
 
 def files(source: Path, leave_out: Path) -> Iterator[Path]:
-    """All files below a folder in sorted order, its own before those of subfolders, but none that is hidden."""
+    """List all files below a folder in sorted order, its own before those of subfolders, but none that is hidden."""
     for folder, folders, names in os.walk(source):
         here = Path(folder)
         folders[:] = sorted(
@@ -42,7 +42,7 @@ def files(source: Path, leave_out: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing(out: Path, kind: Kind) -> Iterator[Path]:
-    """A fresh folder that takes the place of `out` when the block ends well and vanishes when it doesn't."""
+    """Yield a fresh folder that takes the place of `out` when the block ends well and vanishes when it doesn't."""
     suffix = f"{socket.gethostname()}.{os.getpid()}"
     fresh, old = out.parent / f".{out.name}.{suffix}.new", out.parent / f".{out.name}.{suffix}.old"
     try:

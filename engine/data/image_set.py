@@ -1,4 +1,4 @@
-"""Images of classes from a file on disk.
+"""Read images of classes from a file on disk.
 
 An image set is a folder with header.json, pixels.bin and labels.bin: bytes [N, 3, size, size], and the number of each
 image's class in little-endian uint32, nothing else. Opening checks both sizes, so a file that is missing or cut short
@@ -25,7 +25,7 @@ LABEL = np.dtype("<u4")
 
 
 class Origin(Record):
-    """The folder that was prepared: its files that are pictures, and how many were left out."""
+    """It describes the folder that was prepared: its files that are pictures, and how many were left out."""
 
     folder: str
     files: int
@@ -33,7 +33,7 @@ class Origin(Record):
 
 
 class Header(Record):
-    """header.json of a prepared image set. A label is the place of its class among these names."""
+    """This is header.json of a prepared image set. A label is the place of its class among these names."""
 
     format: Literal["par4d.images"] = FORMAT
     version: Literal[1] = 1
@@ -44,12 +44,12 @@ class Header(Record):
 
     @property
     def bytes(self) -> dict[str, int]:
-        """The size of each file."""
+        """Give the size of each file."""
         return {PIXELS: self.images * CHANNELS * self.size**2, LABELS: self.images * LABEL.itemsize}
 
 
 class ImageSet:
-    """Prepared images, memory-mapped, which each epoch shuffles anew."""
+    """It holds prepared images, memory-mapped, which each epoch shuffles anew."""
 
     def __init__(self, path: Path, header: Header) -> None:
         self.path, self.header = path, header
@@ -71,7 +71,7 @@ class ImageSet:
         return cls(path, header)
 
     def read(self, seed: int, positions: Ints) -> Arrays:
-        """pixels: [B, 3, size, size], labels: [B]."""
+        """Read pixels [B, 3, size, size] and labels [B]."""
         numbers = shuffled(seed, positions, self.header.images)
         return {"pixels": self._pixels[numbers], "labels": self._labels[numbers].astype(np.int64)}
 

@@ -1,4 +1,4 @@
-"""Images as networks take them: squares of pixels, each of one class."""
+"""Networks take images as squares of pixels, each of one class."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +15,20 @@ CHANNELS = 3
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """side: pixels of a side. Every label is below classes. A sample is three channels of bytes, and a label."""
+    """It asks for images of so many pixels a side. Every label is below classes. A sample is three channels of
+    bytes, and a label.
+    """
 
     kind: ClassVar[str] = "images"
     side: int
     classes: int
 
     def synthetic(self) -> Dataset:
-        """See DataSpec."""
+        """Do as DataSpec says."""
         return SyntheticImages(self)
 
     def open(self, folder: Path) -> Dataset:
-        """See DataSpec."""
+        """Do as DataSpec says."""
         from engine.data.image_set import ImageSet
 
         images = ImageSet.open(folder)
@@ -45,12 +47,12 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class SyntheticImages:
-    """Uniform random bytes, and labels that have nothing to do with them."""
+    """It makes uniform random bytes, and labels that have nothing to do with them."""
 
     spec: Images
 
     def read(self, seed: int, positions: "Ints") -> "Arrays":
-        """pixels: [B, 3, side, side], labels: [B]."""
+        """Make pixels [B, 3, side, side] and labels [B]."""
         import numpy as np
 
         from engine.data.shuffle import key, mix

@@ -1,4 +1,4 @@
-"""The manifest of a prepared folder, header.json, whose format says of which kind its data are."""
+"""Read the manifest of a prepared folder, header.json, whose format says of which kind its data are."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ Of = TypeVar("Of", bound=Record)
 
 
 class Kind(NamedTuple):
-    """A kind of data. folder: what a prepared one is called. command: what prepares it."""
+    """It describes a kind of data. folder: what a prepared one is called. command: what prepares it."""
 
     data: str
     folder: str
@@ -30,11 +30,11 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "par4d.images": Kind("images", "image set", "data prepare-images"),
     }
 )
-"""By the format of their manifests."""
+"""It gives the kinds by the format of their manifests."""
 
 
 def read_manifest(path: Path, form: str, record: type[Of]) -> Of:
-    """The manifest of a folder, checked. form: the format that it has to be. Raises UsageError."""
+    """Read and check the manifest of a folder. form: the format that it has to be. Raises UsageError."""
     file, kind = path / HEADER, KINDS[form]
     try:
         data = json.loads(file.read_text())

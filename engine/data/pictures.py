@@ -1,4 +1,5 @@
-"""`engine data prepare-images`: any folder of pictures, a subfolder a class -> an image set (format: image_set.py).
+"""`engine data prepare-images` is carried out here: any folder of pictures, a subfolder a class -> an image set
+(format: image_set.py).
 
 Classes are numbered in the order of their names. A picture is cut to its middle square and scaled; it stands as its
 camera was held (EXIF), grey becomes three equal channels, and what is transparent lies on white. Everything is written
@@ -25,7 +26,7 @@ KIND = KINDS[FORMAT]
 LARGEST = 4096
 PROGRESS_EVERY = 100
 UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError)
-"""What Pillow raises for files that are no pictures, or are damaged."""
+"""Pillow raises these for files that are no pictures, or are damaged."""
 
 
 def prepare(source: Path, out: Path, size: int) -> Header:
@@ -70,7 +71,7 @@ def prepare(source: Path, out: Path, size: int) -> Header:
 
 
 def read(path: Path, size: int) -> NDArray[np.uint8]:
-    """A picture's middle square: [3, size, size]. Raises one of UNREADABLE."""
+    """Read a picture's middle square: [3, size, size]. Raises one of UNREADABLE."""
     with Image.open(path) as opened:
         upright = ImageOps.exif_transpose(opened)
         square = ImageOps.fit(_coloured(upright), (size, size), Image.Resampling.BICUBIC)
@@ -78,7 +79,7 @@ def read(path: Path, size: int) -> NDArray[np.uint8]:
 
 
 def _coloured(image: Image.Image) -> Image.Image:
-    """In red, green and blue."""
+    """Convert a picture to red, green and blue."""
     if image.mode.startswith("I;16"):  # Pillow would clip all that is brighter than 255
         deep: NDArray[Any] = np.asarray(image)
         image = Image.fromarray((deep >> 8).astype(np.uint8))
@@ -90,7 +91,7 @@ def _coloured(image: Image.Image) -> Image.Image:
 
 
 def _classes(source: Path, out: Path) -> dict[str, list[Path]]:
-    """The files of each class, by its name. Raises UsageError unless there are two, none of which is empty."""
+    """List the files of each class, by its name. Raises UsageError unless there are two, none of which is empty."""
     folders = sorted(
         path for path in source.iterdir() if path.is_dir() and not path.name.startswith(".") and path.resolve() != out
     )

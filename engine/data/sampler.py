@@ -1,4 +1,4 @@
-"""Which samples a step trains on: a pure function of (seed, step, place in the global batch).
+"""A step trains on samples that are a pure function of (seed, step, place in the global batch).
 
 Nothing here knows the grid, so every grid of the same global batch sees the same samples, and a resumed run goes on
 where it stopped.
@@ -21,7 +21,7 @@ def batch(
     batch_size: int,
     rows: range,
 ) -> Arrays:
-    """The given rows of one step's global batch, as a task makes them of samples, the seed and their positions.
+    """Make the given rows of one step's global batch, as a task makes them of samples, the seed and their positions.
 
     rows: a rank's share of it, or any part of that (a micro-batch).
     """

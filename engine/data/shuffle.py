@@ -1,4 +1,4 @@
-"""Numbers that look random and follow from (seed, position) alone: hashes of 64-bit words, and permutations of them."""
+"""Numbers that look random follow from (seed, position) alone: hashes of 64-bit words, and permutations of them."""
 
 import math
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Arrays = dict[str, NDArray[Any]]
-"""A record of arrays, whose first dim is its rows."""
+"""It is a record of arrays, whose first dim is its rows."""
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
@@ -17,7 +17,7 @@ _MASK = (1 << 64) - 1
 
 
 def mix(words: Words) -> Words:
-    """A bijection of 64-bit words whose output looks random (the finaliser of splitmix64)."""
+    """Map 64-bit words to others one to one, so that they look random (the finaliser of splitmix64)."""
     words = words + np.uint64(_GOLDEN)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -25,12 +25,12 @@ def mix(words: Words) -> Words:
 
 
 def key(seed: int, stream: int) -> Words:
-    """One word, as an array of one, for each (seed, stream); any integers."""
+    """Make one word, as an array of one, for each (seed, stream); any integers."""
     return mix(mix(np.array([seed & _MASK], np.uint64)) ^ np.array([stream & _MASK], np.uint64))
 
 
 def permute(index: Ints, size: int, keys: Words) -> Ints:
-    """Where each index in 0..size-1 goes in the permutation of 0..size-1 that its key selects.
+    """Permute: give the place of each index of 0..size-1 in the permutation that its key selects.
 
     A Feistel network on pairs (left, right) with left < a and right < b, where a * b is the smallest such
     rectangle over `size`; what lands outside 0..size-1 goes round again. Constant memory, whatever the size.
@@ -53,7 +53,7 @@ def _feistel(words: Words, a: int, b: int, keys: Words) -> Words:
 
 
 def shuffled(seed: int, positions: Ints, count: int) -> Ints:
-    """The sequence (0..count-1) that stands at each position of an endless run of shuffled epochs.
+    """Give the sequence (0..count-1) that stands at each position of an endless run of shuffled epochs.
 
     Position p lies in epoch p // count; every epoch holds each sequence once, in an order of its own.
     """

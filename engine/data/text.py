@@ -1,4 +1,4 @@
-"""Text as networks take it: sequences of tokens."""
+"""Networks take text as sequences of tokens."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,18 +13,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Every token is below vocabulary. A sample has one token more than a sequence, which is a target only."""
+    """It is text whose tokens are all below vocabulary. A sample has one token more than a sequence, which is a
+    target only.
+    """
 
     kind: ClassVar[str] = "text"
     vocabulary: int
     sequence: int
 
     def synthetic(self) -> Dataset:
-        """See DataSpec."""
+        """Do as DataSpec says."""
         return SyntheticText(self)
 
     def open(self, folder: Path) -> Dataset:
-        """See DataSpec."""
+        """Do as DataSpec says."""
         from engine.data.tokens import Tokens
 
         tokens = Tokens.open(folder, self.sequence)
@@ -39,12 +41,12 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class SyntheticText:
-    """Uniform random tokens."""
+    """It makes uniform random tokens."""
 
     spec: Text
 
     def read(self, seed: int, positions: "Ints") -> "Arrays":
-        """tokens: [B, sequence + 1]."""
+        """Make tokens [B, sequence + 1]."""
         import numpy as np
 
         from engine.data.shuffle import key, mix

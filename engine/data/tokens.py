@@ -1,4 +1,4 @@
-"""Tokens from shards on disk.
+"""Read tokens from shards on disk.
 
 A corpus is a folder with header.json, tokenizer.json and shards tokens-00000.bin ... that hold little-endian
 unsigned integers and nothing else. Opening checks every shard's size, so a missing or truncated one is found
@@ -24,14 +24,14 @@ FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 
 
 class Shard(Record):
-    """One file of tokens."""
+    """A shard is one file of tokens."""
 
     file: FileName
     tokens: int = Field(gt=0)
 
 
 class Origin(Record):
-    """The text that was prepared: its folder, its files and bytes, and how many files were not text."""
+    """It describes the text that was prepared: its folder, its files and bytes, and how many files were not text."""
 
     folder: str
     files: int
@@ -40,7 +40,7 @@ class Origin(Record):
 
 
 class Header(Record):
-    """header.json of a prepared corpus. Every token is below `vocabulary`; end_of_text ends each document."""
+    """This is header.json of a prepared corpus. Every token is below `vocabulary`; end_of_text ends each document."""
 
     format: Literal["par4d.tokens"] = FORMAT
     version: Literal[1] = 1
@@ -53,28 +53,28 @@ class Header(Record):
 
     @property
     def tokens(self) -> int:
-        """Tokens in all shards together."""
+        """Count the tokens of all shards together."""
         return sum(shard.tokens for shard in self.shards)
 
     @property
     def storage(self) -> np.dtype:
-        """How a token is stored."""
+        """Say how a token is stored."""
         return stored_as(self.dtype)
 
 
 def stored_as(dtype: Literal["uint16", "uint32"]) -> np.dtype:
-    """The little-endian layout of a shard."""
+    """Give the little-endian layout of a shard."""
     return np.dtype(dtype).newbyteorder("<")
 
 
 class Tokens:
-    """A prepared corpus, memory-mapped: it is cut into sequences, which each epoch shuffles anew."""
+    """It holds a prepared corpus, memory-mapped: it is cut into sequences, which each epoch shuffles anew."""
 
     def __init__(self, path: Path, header: Header, sequence: int) -> None:
-        """Raises UsageError if it is too short for a sequence."""
+        """Raise UsageError if it is too short for a sequence."""
         self.path, self.header, self.sequence = path, header, sequence
         self.sequences = (header.tokens - 1) // sequence
-        """How many an epoch has."""
+        """An epoch has so many."""
         if self.sequences < 1:
             raise UsageError(
                 f"The corpus {path} has {header.tokens} tokens, but a sequence length of {sequence} needs at least "
@@ -101,7 +101,7 @@ class Tokens:
         return cls(path, header, sequence)
 
     def read(self, seed: int, positions: Ints) -> Arrays:
-        """tokens: [B, sequence + 1]."""
+        """Read tokens [B, sequence + 1]."""
         window = np.empty((len(positions), self.sequence + 1), np.int64)
         numbers = shuffled(seed, positions, self.sequences)
         for row, start in zip(window, (numbers * self.sequence).tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""What was timed before, kept for the next job: a file for each device with its libraries. No torch.
+"""Keep what was timed for the next job: a file for each device with its libraries. No torch.
 
 Devices that call themselves alike share a file, in which each has a table of its own, told by how fast it multiplies.
 A file that can't be read, or is of another device, is as good as none.
@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 
 LOCK_S = 5.0
 ALIKE = 1.25
-"""The factor up to which two measured rates are one machine's. Look-alikes were seen to differ by 2.8, and classes on a
+"""Two measured rates are one machine's up to this factor. Look-alikes were seen to differ by 2.8, and classes on a
 fixed grid instead would lose a machine near an edge to its noise."""
 
 
 class Table(Record):
-    """Of one machine. machine: what it says of itself that the times depend on besides the shapes. flops_per_s: of a
-    short product, as it was measured when the table was begun.
+    """A table has the times of one machine. machine: what it says of itself that the times depend on besides the
+    shapes. flops_per_s: of a short product, as it was measured when the table was begun.
     """
 
     machine: dict[str, str]
@@ -35,34 +35,36 @@ class Table(Record):
     shapes: tuple[TunedShape, ...] = ()
 
     def off(self, other: "Table") -> float:
-        """The factor between the rates of both, at least 1; infinite if the machines differ in what they say."""
+        """Give the factor between the rates of both, at least 1; infinite if the machines differ in what they say."""
         if self.machine != other.machine:
             return inf
         return max(self.flops_per_s, other.flops_per_s) / min(self.flops_per_s, other.flops_per_s)
 
 
 class Tables(Record):
-    """A file of them. Version 2: before it a file was one table, without a rate."""
+    """This is a file of tables. Version 2: before it a file was one table, without a rate."""
 
     schema_: Literal["par4d.matmul"] = Field(default="par4d.matmul", alias="schema")
     version: Literal[2] = 2
     tables: tuple[Table, ...] = ()
 
     def of(self, like: Table) -> Table | None:
-        """The table of the same machine."""
+        """Find the table of the same machine."""
         nearest = min(self.tables, key=like.off, default=None)
         return nearest if nearest is not None and like.off(nearest) <= ALIKE else None
 
 
 def cache_file(machine: dict[str, str]) -> Path | None:
-    """Where the tables of such machines are; None where nothing can be kept."""
+    """Give the file with the tables of such machines; None where nothing can be kept."""
     name = hashlib.blake2b(json.dumps(machine, sort_keys=True).encode(), digest_size=8).hexdigest()
     folder = cache_folder()
     return None if folder is None else folder / "matmul" / f"{name}.json"
 
 
 def load(file: Path | None, new: Table) -> Table:
-    """The table of the machine that the new one is of, which is taken if there is none; a line says what is lost."""
+    """Load the table of the machine that the new one is of, which is taken if there is none; a line says what is
+    lost.
+    """
     if file is None:
         log.warning("No home folder to keep tuned products in: set XDG_CACHE_HOME, or the next job tunes again.")
         return new
@@ -95,7 +97,7 @@ def save(file: Path | None, table: Table, timed: TunedShape) -> Table:
 
 
 def _read(file: Path, machine: dict[str, str]) -> tuple[Tables, str | None]:
-    """What the file has, and why that is nothing if it should have something."""
+    """Read the file; say why there is nothing in it if there should be something."""
     try:
         found = Tables.model_validate_json(file.read_bytes())
     except FileNotFoundError:
@@ -110,6 +112,6 @@ def _read(file: Path, machine: dict[str, str]) -> tuple[Tables, str | None]:
 
 
 def key(shape: TunedShape) -> tuple[object, ...]:
-    """By which a shape is found again."""
+    """Give what a shape is found again by."""
     size = shape.m, shape.n, shape.k, shape.dtype
     return *size, shape.forwards, shape.movable, shape.bias, shape.accumulates, shape.widened

@@ -1,4 +1,4 @@
-"""Which mode wins: by more than the noise, else everything stays as it is."""
+"""Choose the mode that wins: by more than the noise, else everything stays as it is."""
 
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -8,12 +8,12 @@ from engine.layers.matmul import PLAIN, Kernels, Role
 from engine.tuning.timing import Candidate
 
 MARGIN = 0.02
-"""By how much the median ratio has to be below 1: a choice that gains less isn't worth being another one."""
+"""The median ratio has to be below 1 by so much: a choice that gains less isn't worth being another one."""
 Times = Mapping[Candidate, Sequence[float]]
 
 
 def wins(times_s: Sequence[float], others_s: Sequence[float]) -> bool:
-    """Whether a way is faster than another with which it took turns: at the median by the margin, and in each round
+    """Say whether a way is faster than another with which it took turns: at the median by the margin, and in each round
     but one.
     """
     ratios = [own / other for own, other in zip(times_s, others_s, strict=True)]
@@ -21,7 +21,8 @@ def wins(times_s: Sequence[float], others_s: Sequence[float]) -> bool:
 
 
 def choose(times: Times, forwards: int) -> Kernels:
-    """How to multiply, from the seconds by round of each way. forwards: how often O is computed for each dI and dW.
+    """Choose how to multiply, from the seconds by round of each way. forwards: how often O is computed for each dI and
+    dW.
 
     The weight is stored by columns if the layer's products together are faster then.
     """
@@ -32,7 +33,7 @@ def choose(times: Times, forwards: int) -> Kernels:
 
 
 def _modes(times: Times, *, column_major: bool) -> Kernels | None:
-    """The best mode of each product with the weight stored so; None where the weight can't be."""
+    """Find the best mode of each product with the weight stored so; None where the weight can't be."""
     found = {}
     for role in Role:
         mine = {way: of for way, of in times.items() if (way.role, way.column_major) == (role, column_major)}
@@ -46,7 +47,7 @@ def _modes(times: Times, *, column_major: bool) -> Kernels | None:
 
 
 def fastest(times: Times, forwards: int) -> Kernels | None:
-    """Each product in the way that was fastest, by whatever little; None if nothing was timed."""
+    """Give each product the way that was fastest, by whatever little; None if nothing was timed."""
     found = []
     for stored in (False, True):
         ways = {role: [way for way in times if (way.role, way.column_major) == (role, stored)] for role in Role}
@@ -57,13 +58,13 @@ def fastest(times: Times, forwards: int) -> Kernels | None:
 
 
 def chosen(way: Candidate, kernels: Kernels) -> bool:
-    """Whether a layer with these kernels computes so."""
+    """Say whether a layer with these kernels computes so."""
     mode = kernels.of(way.role)
     return way.column_major == kernels.column_major and (way.own if mode is None else way.mode is mode)
 
 
 def seconds_of(times: Times, kernels: Kernels | None, forwards: int) -> list[float] | None:
-    """By round, of all three products of a layer with these kernels; None without them."""
+    """Give the seconds by round of all three products of a layer with these kernels; None without them."""
     if kernels is None:
         return None
     weights = {Role.FORWARD: forwards}

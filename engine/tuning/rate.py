@@ -1,4 +1,4 @@
-"""How fast a device multiplies, by a short product: it tells devices apart that call themselves alike."""
+"""Measure how fast a device multiplies, by a short product: that tells devices apart that call themselves alike."""
 
 import time
 from collections.abc import Iterator
@@ -9,13 +9,14 @@ import torch
 from engine.measure.sample import sample
 
 SIZE = {"cpu": 256, "cuda": 4096}
-"""Of a square product: on a processor so short that it is over before another process takes its turn."""
+"""This is the size of the square product: on a processor it is over before another process takes its turn."""
 WINDOW_S = 0.3
 FEWEST = 10
 
 
 def rate(device: torch.device) -> float:
-    """Flop/s in fp32 of an accelerator, or of one thread of a processor: those of the shortest run in the window.
+    """Measure flop/s in fp32 of an accelerator, or of one thread of a processor: those of the shortest run in the
+    window.
 
     What disturbs a machine makes runs longer, and several threads seldom run at once on a busy one.
     """

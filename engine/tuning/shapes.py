@@ -1,4 +1,4 @@
-"""Which matrix products one rank of a run computes."""
+"""List the matrix products that one rank of a run computes."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ from engine.training_record import Training
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shape:
-    """Of a linear layer on one rank: O [m, n] = I [m, k] W [k, n]."""
+    """It is the shape of a linear layer on one rank: O [m, n] = I [m, k] W [k, n]."""
 
     m: int
     n: int
@@ -22,7 +22,7 @@ class Shape:
 
 @dataclass(slots=True)
 class Products:
-    """The layers of one shape, by their serial names.
+    """It holds the layers of one shape, by their serial names.
 
     forwards: how often O is computed for each dI and dW: twice where activations are recomputed. movable: whether their
     weights may be stored column by column, which no embedding can look its rows up in. bias: whether O's product adds
@@ -40,7 +40,8 @@ class Products:
 
 
 def products(training: Training, grid: Grid, device: torch.device) -> list[Products]:
-    """Of one micro-batch, largest first. Layers of one shape of which anything else differs are apart.
+    """List the products of one micro-batch, largest first. Layers of one shape of which anything else differs are
+    apart.
 
     With several micro-batches it is one after the first.
     """

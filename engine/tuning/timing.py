@@ -1,4 +1,4 @@
-"""Times the products of a layer's shape in every mode, with the weight stored either way.
+"""Time the products of a layer's shape in every mode, with the weight stored either way.
 
 Whatever has to be copied for a mode is copied within its time. Values are drawn from a normal distribution, as initial
 weights and normalised activations are: zeros, which draw less power, would be faster. Modes take turns, so that what
@@ -27,14 +27,14 @@ from engine.tuning.shapes import Products, Shape
 log = logging.getLogger(__name__)
 
 FEWEST, MOST = 7, 21
-"""Rounds; fewer tell no interval."""
+"""So many rounds are timed; of fewer no interval is known."""
 GAPS, GAP_BYTES = 6, 800_000
-"""Between operands; every other gap is free again when they are placed."""
+"""So many gaps lie between operands; every other one is free again when they are placed."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Candidate:
-    """One way to compute one product."""
+    """It is one way to compute one product."""
 
     column_major: bool
     role: Role
@@ -42,11 +42,11 @@ class Candidate:
 
     @property
     def own(self) -> bool:
-        """Whether it copies nothing."""
+        """Say whether it copies nothing."""
         return self.mode is own_mode(self.role, column_major=self.column_major)
 
     def copied(self, shape: Shape) -> int:
-        """Elements that it copies."""
+        """Count the elements that it copies."""
         own = own_mode(self.role, column_major=self.column_major)
         m, n, k = shape.m, shape.n, shape.k
         weights = (m * n, m * k)[:: -1 if self.column_major else 1]
@@ -55,12 +55,14 @@ class Candidate:
 
 
 def candidates(*, movable: bool) -> list[Candidate]:
-    """Every way, first those of a weight that is stored row by row."""
+    """List every way, first those of a weight that is stored row by row."""
     return [Candidate(*way) for way in product((False, True) if movable else (False,), Role, Mode)]
 
 
 class Operands:
-    """What the products of a shape take, as layers compute them. Raises torch.OutOfMemoryError."""
+    """Operands are what the products of a shape take, as layers compute them. Making them raises
+    torch.OutOfMemoryError.
+    """
 
     def __init__(self, of: Products, precision: Precision, device: torch.device, *, movable: bool) -> None:
         shape, dtype = of.shape, precision.compute
@@ -79,7 +81,7 @@ class Operands:
         self._between: list[Tensor] = []
 
     def move(self, drawing: random.Random) -> None:
-        """Lie elsewhere in memory, with gaps that are drawn."""
+        """Move the operands elsewhere in memory, with gaps that are drawn."""
         self._between = [torch.empty(drawing.randrange(GAP_BYTES), dtype=torch.uint8) for _ in range(GAPS)]
         del self._between[::2]
         self._I_MK = self._I_MK.clone()
@@ -90,14 +92,14 @@ class Operands:
 
     @staticmethod
     def held_bytes(of: Products, precision: Precision, *, movable: bool) -> int:
-        """With the largest result or that operand's second copy while it is moved."""
+        """Count the bytes held, with the largest result or that operand's second copy while it is moved."""
         m, n, k = of.shape.m, of.shape.n, of.shape.k
         size, out = precision.compute.itemsize, (precision.master if of.widened else precision.compute).itemsize
         weights = (2 if movable else 1) * n * k
         return (m * k + m * n + weights) * size + n * k * out + max(m * n * size, m * k * size, n * k * out)
 
     def compute(self, candidate: Candidate) -> None:
-        """One product."""
+        """Compute one product."""
         weight, mode = self._weights[candidate.column_major], None if candidate.own else candidate.mode
         match candidate.role:
             case Role.FORWARD:
@@ -118,7 +120,7 @@ def time_shape(
     budget_s: float,
     rounds: int | None = None,
 ) -> dict[Candidate, list[float]]:
-    """Seconds of each of these ways by round, the mean over ranks. Collective.
+    """Time these ways: seconds of each by round, the mean over ranks. Collective.
 
     A way whose copies don't fit the memory of every rank is left out, and all of them where the operands don't.
     budget_s: rounds are as many as fit it, FEWEST at least, unless their number is given.
@@ -168,13 +170,13 @@ def time_shape(
 
 
 def _of_all(comm: Comm, ways: Sequence[Candidate], can: Sequence[bool]) -> list[Candidate]:
-    """Those that every rank can take. Collective."""
+    """Give the ways that every rank can take. Collective."""
     everyone = comm.everyone(torch.tensor(can)).all(0).tolist()
     return [way for way, all_can in zip(ways, everyone, strict=True) if all_can]
 
 
 def _operands(of: Products, precision: Precision, comm: Comm, *, movable: bool) -> Operands | None:
-    """None where they don't fit the memory of some rank, although they seemed to. Collective."""
+    """Make the operands; None where they don't fit the memory of some rank after all. Collective."""
     try:
         operands = Operands(of, precision, comm.device, movable=movable)
     except torch.OutOfMemoryError:

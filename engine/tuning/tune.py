@@ -1,4 +1,4 @@
-"""The tuner: one choice for all ranks, from the cache or timed now (axonn-sc24 V-C)."""
+"""The tuner makes one choice for all ranks, from the cache or timed now (axonn-sc24 V-C)."""
 
 import logging
 import time
@@ -24,16 +24,17 @@ from engine.tuning.timing import candidates, time_shape
 log = logging.getLogger(__name__)
 
 BUDGET_S = {"cpu": 30.0, "cuda": 6.0}
-"""Of all shapes together, as far as the fewest rounds allow it."""
+"""All shapes together take so long, as far as the fewest rounds allow it."""
 LONGER = 4
-"""Times as many rounds, at most, as a second timing's budget allows, until it tells whether a choice is fast enough."""
+"""A second timing takes so many times its budget's rounds, at most, until it shows whether a choice is fast enough."""
 MODES = (None, *Mode)
 
 
 def tune(
     found: Sequence[Products], dtype: str, comm: Comm, *, force: bool = False
 ) -> tuple[dict[str, Kernels], Tuning]:
-    """How each layer multiplies, by its name, and what that was chosen by. Collective; the same choice on all ranks.
+    """Choose how each layer multiplies, by its name; give what that was chosen by, too. Collective; the same choice on
+    all ranks.
 
     dtype: of the products, by its name. force: time again what is in the cache.
     """
@@ -58,8 +59,8 @@ def tune(
 
 
 def _choose(products: Products, dtype: str, comm: Comm, budget_s: float) -> tuple[Times, Kernels]:
-    """All ways in turns, then once more what won and what it won against: of so many ways one would win by chance, and
-    the best of them looks better than it is. What was timed twice has the second times.
+    """Time all ways in turns, then once more what won and what it won against: of so many ways one would win by chance,
+    and the best of them looks better than it is. What was timed twice has the second times.
     """
     ways = candidates(movable=products.movable)
     times = time_shape(products, Precision.named(dtype), comm, ways, budget_s=budget_s / 2)
@@ -75,7 +76,7 @@ def _choose(products: Products, dtype: str, comm: Comm, budget_s: float) -> tupl
 
 
 def time_again(tuning: Tuning, found: Sequence[Products], dtype: str, comm: Comm) -> Tuning:
-    """The tuning with its choice in a second timing of all ways. Collective.
+    """Judge the choice of a tuning in a second timing of all ways. Collective.
 
     Where that doesn't tell whether the choice is fast enough, it goes on to twice and LONGER times as many rounds.
     """
@@ -108,7 +109,7 @@ def _undecided(shape: TunedShape) -> bool:
 
 
 def describe(shape: TunedShape) -> str:
-    """One line for a person who waits."""
+    """Write one line for a person who waits."""
     layers = shape.layer if shape.layers == 1 else f"{shape.layer} and {shape.layers - 1} more"
     size = f"{shape.m} x {shape.k} by {shape.k} x {shape.n}  {layers}"
     if shape.own_s is None or shape.chosen_s is None:
@@ -122,14 +123,14 @@ def describe(shape: TunedShape) -> str:
 
 
 def _kept(comm: Comm) -> tuple[Path | None, Table]:
-    """Where this rank's machine keeps its table, and the table."""
+    """Give the file in which this rank's machine keeps its table, and the table."""
     machine = _machine(comm)
     file = cache_file(machine)
     return file, load(file, Table(machine=machine, flops_per_s=rate(comm.device)))
 
 
 def _machine(comm: Comm) -> dict[str, str]:
-    """All that it says of itself that times depend on besides the shapes; where ranks share processors, how many there
+    """Describe all that times depend on besides the shapes; where ranks share processors, how many there
     are.
     """
     device = provenance.processor() if comm.device.type == "cpu" else provenance.device_name(comm.device)
@@ -155,7 +156,7 @@ def _untimed(products: Products, dtype: str) -> TunedShape:
 
 
 def _with_layers(shape: TunedShape, new: TunedShape) -> TunedShape:
-    """Of another model's layers it may have been timed for."""
+    """Give the timed shape the layers of this model: it may have been timed for another's."""
     return shape.model_copy(update={"layers": new.layers, "layer": new.layer})
 
 
@@ -165,7 +166,7 @@ def _kernels(shape: TunedShape) -> Kernels:
 
 
 def _fastest(shape: TunedShape) -> Kernels | None:
-    """The ways that were fastest when the shape was first timed, if that was kept."""
+    """Give the ways that were fastest when the shape was first timed, if that was kept."""
     ways = {way.role: way for way in shape.times if way.fastest}
     if not ways:
         return None
@@ -201,7 +202,7 @@ def _timed(shape: TunedShape, times: Times, kernels: Kernels, first_fastest: Ker
 
 
 def _agreed(comm: Comm, known: Sequence[Kernels | None]) -> list[Kernels | None]:
-    """What rank 0 knows, on every rank; None for what it doesn't. Collective."""
+    """Give every rank what rank 0 knows; None for what it doesn't. Collective."""
     rows = [
         [0] * 5 if of is None or comm.rank else [1, of.column_major, *(MODES.index(of.of(role)) for role in Role)]
         for of in known
