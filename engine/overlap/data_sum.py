@@ -1,4 +1,4 @@
-"""The sum of the flat gradient buffer over model replicas, piece by piece as its elements become final within each.
+"""Sum the flat gradient buffer over model replicas, piece by piece as its elements become final within each.
 
 axonn-ipdps22 V-C: while one bucket is summed, the optimizer steps the one before.
 """
@@ -14,17 +14,17 @@ from engine.grid import REPLICATING
 
 
 class DataSum:
-    """Sums pieces [start, stop) of one flat buffer. dtype: in which they travel; bucket: elements that fill one."""
+    """It sums pieces [start, stop) of one flat buffer. dtype: in which they travel; bucket: elements that fill one."""
 
     def __init__(self, comm: Comm, buffer: Tensor, dtype: torch.dtype) -> None:
         self._comm, self._buffer, self._dtype = comm, buffer, dtype
         self.bucket = torch.inf
         self._open: tuple[int, int] | None = None
-        """The bucket that is being filled."""
+        """This bucket is being filled."""
         self._pending: deque[tuple[int, int, Handle]] = deque()
 
     def add(self, start: int, stop: int) -> None:
-        """These elements are final on this rank. Neighbours travel together until they fill a bucket."""
+        """Take in elements that are final on this rank. Neighbours travel together until they fill a bucket."""
         if self._open is not None and start == self._open[1]:
             self._open = (self._open[0], stop)
         elif self._open is not None and stop == self._open[0]:
@@ -36,7 +36,7 @@ class DataSum:
             self._issue()
 
     def collect(self) -> Iterator[tuple[int, int]]:
-        """Every piece, as soon as it is summed, in the order in which they were issued."""
+        """Yield every piece, as soon as it is summed, in the order in which they were issued."""
         self._issue()
         while self._pending:
             start, stop, handle = self._pending.popleft()

@@ -1,4 +1,4 @@
-"""Which communication is hidden behind compute, and how far ahead (axonn-sc24 V-D, par4d IV). No torch.
+"""Flags say which communication is hidden behind compute, and how far ahead (axonn-sc24 V-D, par4d IV). No torch.
 
 A schedule carries them out (schedule.py); `none` is the numeric oracle that waits for everything where it is issued.
 """
@@ -14,7 +14,7 @@ from engine.overlap.bucket import bucket_bytes
 
 AUTO: Literal["auto"] = "auto"
 CACHE_SHARE = 0.5
-"""Of the memory left after the first step, what cache="auto" may take unless a budget is given."""
+"""cache="auto" may take this share of the memory left after the first step, unless a budget is given."""
 WORDS = "none, all, or a comma list of oar, ors, oag, cache=N, cache=auto and data"
 
 
@@ -67,16 +67,18 @@ class Overlap(Pace):
         return ",".join(words) or "none"
 
     def at(self, pace: Pace) -> "Overlap":
-        """The same flags at another pace."""
+        """Give the same flags at another pace."""
         return replace(self, **{number.name: getattr(pace, number.name) for number in fields(Pace)})
 
     def bucket(self, grid: Grid, link_bytes_per_s: float | None = None, devices_per_node: int = 1) -> float:
-        """Bytes of gradients that one all-reduce sums: as they are given, or what suits the grid (bucket.py)."""
+        """Give the bytes of gradients that one all-reduce sums: as they are given, or what suits the grid
+        (bucket.py).
+        """
         sharing = min(devices_per_node, grid.size)
         return self.bucket_bytes or bucket_bytes(grid.model_replicas, link_bytes_per_s, sharing)
 
     def auto_blocks(self, free_bytes: float, block_bytes: float, layers: int) -> int:
-        """What cache="auto" comes out as: blocks that fit cache_bytes or, without it, CACHE_SHARE of what is free."""
+        """Settle cache="auto": give the blocks that fit cache_bytes or, without it, CACHE_SHARE of what is free."""
         budget = CACHE_SHARE * max(0.0, free_bytes) if self.cache_bytes is None else self.cache_bytes
         return min(int(budget / block_bytes), layers)
 

@@ -1,4 +1,4 @@
-"""A rank's parameters one after another in one tensor, in the order in which their gradients and moments lie in others.
+"""A rank's parameters lie one after another in one tensor, and their gradients and moments so in others.
 
 So what treats many of them alike is one operator on a range, not one for each.
 """
@@ -18,8 +18,8 @@ Of = TypeVar("Of")
 
 
 def in_order(placements: Mapping[str, Placement], grid: Grid) -> list[str]:
-    """The names so that few ranges hold all of one kind: what z shards, matrices that it doesn't, and all else, each by
-    how many ranks hold the same.
+    """Order the names so that few ranges hold all of one kind: what z shards, matrices that it doesn't, and all else,
+    each by how many ranks hold the same.
     """
 
     def kind(name: str) -> tuple[bool, bool, int]:
@@ -30,10 +30,12 @@ def in_order(placements: Mapping[str, Placement], grid: Grid) -> list[str]:
 
 
 class Flat:
-    """masters: [elements], of which every parameter is a view. places: where its elements are, [start, stop)."""
+    """Parameters lie one after another in a Flat. masters: [elements], of which every parameter is a view. places:
+    where its elements are, [start, stop).
+    """
 
     def __init__(self, parameters: Sequence[nn.Parameter], masters: Tensor | None = None) -> None:
-        """masters: where they lie already, in this order; without it they are moved into one."""
+        """Place the parameters. masters: where they lie already, in this order; without it they are moved into one."""
         offsets = [0, *accumulate(parameter.numel() for parameter in parameters)]
         self.places: Mapping[nn.Parameter, tuple[int, int]] = MappingProxyType(
             dict(zip(parameters, pairwise(offsets), strict=True))
@@ -45,12 +47,12 @@ class Flat:
         self.masters = masters
 
     def view(self, of: Tensor, parameter: nn.Parameter) -> Tensor:
-        """The parameter's elements of another tensor in this order, in its shape."""
+        """View the parameter's elements of another tensor in this order, in its shape."""
         start, stop = self.places[parameter]
         return of[start:stop].view(parameter.shape)
 
     def ranges(self, kind: Callable[[nn.Parameter], Of]) -> list[tuple[Of, int, int]]:
-        """Neighbours of one kind, together [start, stop)."""
+        """Give neighbours of one kind, together [start, stop)."""
         found = []
         for of, group in groupby(self.places.items(), lambda item: kind(item[0])):
             places = [place for _, place in group]

@@ -1,4 +1,4 @@
-"""When sharded weights are gathered (Algorithm 1, line 2): ahead of their use, in an order that was learnt before.
+"""Sharded weights are gathered (Algorithm 1, line 2) ahead of their use, in an order that was learnt before.
 
 Passes use the same weights in the same order, a forward in its own and a backward, recomputation included, in another.
 The first forward and the first backward note which. From that and from the tasks that a step expects follows what has
@@ -28,20 +28,22 @@ log = logging.getLogger(__name__)
 
 
 class Mode(Enum):
-    """How the present task gathers."""
+    """A mode says how the present task gathers."""
 
     NONE = auto()
     """There is no task: a weight is gathered when it is used."""
     SYNCHRONOUS = auto()
     """A weight is gathered when it is used, and the cache keeps it if it should."""
     LEARNING = auto()
-    """The same, and the order of uses is noted."""
+    """It gathers as SYNCHRONOUS, and the order of uses is noted."""
     FOLLOWING = auto()
     """Weights are gathered in the learnt order, the next ones being in flight."""
 
 
 def gathers(uses: Iterable[ShardedWeight], cached: Collection[ShardedWeight]) -> list[ShardedWeight]:
-    """What these uses in a pass have to gather: every other use of a cached weight takes what the last one kept."""
+    """Find what these uses in a pass have to gather: every other use of a cached weight takes what the last one
+    kept.
+    """
     found: list[ShardedWeight] = []
     kept: set[ShardedWeight] = set()
     for weight in uses:
@@ -55,7 +57,7 @@ def gathers(uses: Iterable[ShardedWeight], cached: Collection[ShardedWeight]) ->
 
 
 class Prefetch:
-    """Gathers one model's weights in the given dtype, but for those that aren't sharded, which casts holds.
+    """It gathers one model's weights in the given dtype, but for those that aren't sharded, which casts holds.
 
     most_ahead_bytes, most_kept_bytes: the most memory that prefetched and cached weights have taken at once since the
     last switch().
@@ -66,34 +68,34 @@ class Prefetch:
         self._mode = Mode.NONE
         self._task: Task | None = None
         self._expected: deque[Task] = deque()
-        """The tasks of the step that come after the present one, as far as they are known."""
+        """These tasks of the step come after the present one, as far as they are known."""
         self._uses: dict[Direction, list[ShardedWeight]] = {}
-        """The weights that a task uses, in their order, once one has been learnt."""
+        """A task of this direction uses these weights, in this order, once one has been learnt."""
         self._seen: list[ShardedWeight] = []
-        """Those that the present task has used, when it is learnt from."""
+        """The present task has used these, when it is learnt from."""
         self._order: list[ShardedWeight] = []
-        """Those that the present task will have used, when it follows an order."""
+        """The present task will have used these, when it follows an order."""
         self._position = 0
-        """The next use's place in that order."""
+        """The next use has this place in that order."""
         self._planned: Iterator[ShardedWeight] | None = None
-        """What is still to be issued, from the present task on up to the first whose order isn't known."""
+        """These are still to be issued, from the present task on up to the first whose order isn't known."""
         self._ahead: deque[tuple[ShardedWeight, Handle]] = deque()
-        """In flight: the next gathers."""
+        """The next gathers are in flight."""
         self._cached: frozenset[ShardedWeight] = frozenset()
         self._kept: dict[int, dict[ShardedWeight, Tensor]] = {}
-        """For each pass that is under way, those of the cached that it has gathered and not used again."""
+        """Each pass that is under way has these cached weights, which it has gathered and not used again."""
         self._kept_now: dict[ShardedWeight, Tensor] = {}
-        """Those of the present task's pass."""
+        """The present task's pass has these."""
         self._warned = False
         self.switch(overlap)
 
     def switch(self, overlap: Overlap) -> None:
-        """Between steps: gather as these flags say. What was learnt stays."""
+        """Gather as these flags say, from the next step on. What was learnt stays."""
         self._overlap = overlap
         self.most_ahead_bytes = self.most_kept_bytes = 0
 
     def cache(self, weights: Collection[ShardedWeight]) -> None:
-        """Between steps: keep each of these from a gather to its next use in the pass, which needs none."""
+        """From the next step on, keep each of these from a gather to its next use in the pass, which needs none."""
         self._cached = frozenset(weights)
 
     def start_step(self, tasks: Sequence[Task]) -> None:
@@ -101,7 +103,7 @@ class Prefetch:
         self._expected = deque(tasks)
 
     def start_task(self, task: Task) -> None:
-        """A task begins, and ends the one before it. Its end already gathers for the beginning of the next one."""
+        """Begin a task, and end the one before it. Its end already gathers for the beginning of the next one."""
         self._end_task()
         if self._expected and self._expected[0] == task:
             self._expected.popleft()
@@ -121,7 +123,9 @@ class Prefetch:
             self._issue_ahead()
 
     def end_step(self) -> None:
-        """The last backward is over. The weights are about to change: nothing that is gathered may be used again."""
+        """End the step after its last backward. The weights are about to change: nothing that is gathered may be
+        used again.
+        """
         self._end_task()
         if self._ahead and self._expected and self._expected[0].direction is Direction.BACKWARD:
             self._depart(self._ahead[0][0])  # a backward that never came: the next step won't gather for it
@@ -140,7 +144,7 @@ class Prefetch:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Gathers in here belong to no pass, even in the middle of one."""
+        """Let gathers in here belong to no pass, even in the middle of one."""
         interrupted, self._mode = self._mode, Mode.NONE
         try:
             yield
@@ -148,7 +152,7 @@ class Prefetch:
             self._mode = interrupted
 
     def gather(self, weight: ShardedWeight) -> Tensor:
-        """The flat elements of the weight's tile in the compute dtype."""
+        """Gather the flat elements of the weight's tile in the compute dtype."""
         if self._comm.grid.shards == 1:
             return self._casts.of(weight.shard)
         if self._mode is Mode.NONE:
@@ -172,7 +176,7 @@ class Prefetch:
             self._position += 1
 
     def _next(self, weight: ShardedWeight) -> Tensor:
-        """The tile; where the order is followed, those that come after it are issued before it is waited for."""
+        """Give the next tile; where the order is followed, those after it are issued before it is waited for."""
         if self._mode is Mode.FOLLOWING and not (self._ahead and self._ahead[0][0] is weight):
             self._depart(weight)  # the forward of this pass has kept other weights than its order says
         if self._mode is not Mode.FOLLOWING:
@@ -198,11 +202,13 @@ class Prefetch:
         return self._comm.issue(Kind.ALL_GATHER, SHARDING, shard, lane=Lane.GATHER, at_once=at_once)
 
     def _knows(self, task: Task) -> bool:
-        """What a backward gathers follows from what the forward has kept, so the order of that has to be known too."""
+        """Say whether the order of a task is known. What a backward gathers follows from what the forward has kept,
+        so the order of that has to be known too.
+        """
         return Direction.FORWARD in self._uses and task.direction in self._uses
 
     def _gathers_of(self, tasks: Iterable[Task]) -> Iterator[ShardedWeight]:
-        """What these tasks have to gather, up to the first whose order isn't known."""
+        """Yield what these tasks have to gather, up to the first whose order isn't known."""
         found: dict[Direction, list[ShardedWeight]] = {}
         for task in tasks:
             if not self._knows(task):
@@ -228,7 +234,7 @@ class Prefetch:
         self._kept_now = {}
 
     def _depart(self, weight: ShardedWeight) -> None:
-        """This task doesn't follow the order any longer: at this weight it went another way, or ended."""
+        """Leave the order, which this task doesn't follow any longer: at this weight it went another way, or ended."""
         self._forget_plan()
         self._uses = {}
         self._mode = Mode.SYNCHRONOUS

@@ -1,4 +1,4 @@
-"""The gradients of a rank, in one flat buffer: sharded weights first, replicated parameters after them.
+"""A rank's gradients lie in one flat buffer: sharded weights first, replicated parameters after them.
 
 Every parameter's gradient is summed over exactly the axes that split rows; layers finish their sums over others before
 they return:
@@ -27,29 +27,32 @@ from engine.overlap.weight import ShardedWeight
 from engine.precision import Precision
 
 OnSummed = Callable[[int, int], None]
-"""Of elements [start, stop) of the buffer."""
+"""It is called for elements [start, stop) of the buffer."""
 
 
 class Fill(Protocol):
-    """Writes a layer's weight gradient into out [n, k], or adds it to what is there."""
+    """It writes a layer's weight gradient into out [n, k], or adds it to what is there."""
 
     def __call__(self, out: Tensor, *, add: bool) -> None: ...
 
 
 class GradientState(Enum):
-    """How far the gradient of a weight is in a step."""
+    """It says how far the gradient of a weight is in a step."""
 
     EMPTY = auto()
     """Nothing has been written: the buffer holds the last step's."""
     PARTIAL = auto()
-    """The sum of the first contributions, landed or on their way into it."""
+    """The buffer holds the sum of the first contributions, landed or on their way into it."""
     HANDED_OVER = auto()
-    """To the sum over replicas. What still comes is late: summed on its own, and added at the end of the step."""
+    """It has gone to the sum over replicas. What still comes is late: summed on its own, and added at the end of
+    the step.
+    """
 
 
 @dataclass(slots=True, eq=False)
 class _Gradient:
-    """Of one weight. elements: [start, stop) of the buffer. tile: them as the tile that they are if not sharded.
+    """This is the gradient of one weight. elements: [start, stop) of the buffer. tile: them as the tile that they are
+    if not sharded.
 
     given: contributions of this backward so far, one for each use of the weight; usual: the most of an earlier one.
     """
@@ -67,7 +70,7 @@ class _Gradient:
 
 
 class Reduction:
-    """Owns the buffer, flat; each parameter's .grad is a view of it, final after finish()."""
+    """It owns the buffer, flat; each parameter's .grad is a view of it, final after finish()."""
 
     def __init__(
         self,
@@ -91,29 +94,31 @@ class Reduction:
             self._gradients[weight] = _Gradient(start, elements, tile)
         self._replicated = self.flat[sharded:]
         self._pending: deque[tuple[_Gradient, Handle]] = deque()
-        """Reduce-scatters, in the order in which they were issued."""
+        """These reduce-scatters are in flight, in the order in which they were issued."""
         self._late: list[tuple[_Gradient, Tensor]] = []
         self._early = False
-        """In a step's last backward: whole gradients are handed over to the sum over replicas at once."""
+        """It is set in a step's last backward: whole gradients are then handed over to the sum over replicas at
+        once.
+        """
         self._data_sum = DataSum(comm, self.flat, self._summed)
         self.switch(overlap)
 
     def switch(self, overlap: Overlap) -> None:
-        """Between steps: reduce as these flags say."""
+        """Reduce as these flags say, from the next step on."""
         self._overlap = overlap
         early = overlap.data and self._comm.grid.model_replicas > 1
         bucket = overlap.bucket(self._comm.grid)
         self._data_sum.bucket = bucket / self._summed.itemsize if early else torch.inf
 
     def start_step(self) -> None:
-        """Sharded gradients are overwritten by their first contribution, so only the rest is zeroed."""
+        """Zero the gradients that aren't sharded: those are overwritten by their first contribution."""
         self._replicated.zero_()
         self._late.clear()
         for gradient in self._gradients.values():
             gradient.state = GradientState.EMPTY
 
     def start_backward(self, *, last: bool) -> None:
-        """A pass's backward begins; after the step's last one a gradient is final within a model replica."""
+        """Begin a pass's backward; after the step's last one a gradient is final within a model replica."""
         self._early = self._overlap.data and last
         for gradient in self._gradients.values():
             gradient.usual, gradient.given = max(gradient.usual, gradient.given), 0

@@ -1,4 +1,4 @@
-"""WeightSchedule: what a layer and a model ask of their weights, and the only way to what this room does with them.
+"""WeightSchedule is what layers and a model ask for their weights, and the only way to what this room does.
 
 A layer has its weight gathered for use, and gives its gradient away to be summed; the model says where steps and
 tasks begin and end. When the collectives run is decided behind it: gathers ahead of their use and kept (prefetch.py),
@@ -25,14 +25,16 @@ from engine.precision import Precision
 
 @dataclass(frozen=True, slots=True)
 class GatheredMemory:
-    """The most memory that gathered weights have taken at once: those ahead of their use, and those in the cache."""
+    """It is the most memory that gathered weights have taken at once: those ahead of their use, and those in the
+    cache.
+    """
 
     prefetch_bytes: int
     cache_bytes: int
 
 
 class WeightSchedule:
-    """Algorithm 1, lines 2 and 14, as early and as late as the overlap says.
+    """It carries out lines 2 and 14 of Algorithm 1, as early and as late as the overlap says.
 
     weights: the sharded ones, each once; replicated: all other parameters. It sets the .grad of both for good.
     A step is start_step(); start_task() before each forward and each backward, of whichever pass; finish_step(). What a
@@ -49,7 +51,9 @@ class WeightSchedule:
         overlap: Overlap,
         masters: Tensor | None = None,
     ) -> None:
-        """masters: the tensor in which all of them lie, in this order; without it they are moved into one."""
+        """Lay the parameters out. masters: the tensor in which all of them lie, in this order; without it they are
+        moved into one.
+        """
         self.overlap = overlap
         self._in_step = False
         self._backwards_left = 0
@@ -63,11 +67,11 @@ class WeightSchedule:
         self._reduction = Reduction(comm, weights, self.flat, precision, overlap)
 
     def gather(self, weight: ShardedWeight) -> Tensor:
-        """The weight's tile [n, k] in the compute dtype."""
+        """Gather the weight's tile [n, k] in the compute dtype."""
         return weight.tile(self._prefetch.gather(weight))
 
     def cast(self, parameter: nn.Parameter) -> Tensor:
-        """A replicated parameter in the compute dtype; what is done with that, its gradient knows nothing of."""
+        """Give a replicated parameter in the compute dtype; its gradient knows nothing of what is done with that."""
         return self._casts.of(parameter)
 
     def accumulate(self, weight: ShardedWeight, fill: Fill, dtype: torch.dtype | None = None) -> None:
@@ -83,14 +87,14 @@ class WeightSchedule:
         self._reduction.start_step()
 
     def start_task(self, task: Task) -> None:
-        """A pass's forward or backward begins, and ends the task before it."""
+        """Begin a pass's forward or backward, and end the task before it."""
         self._prefetch.start_task(task)
         if task.direction is Direction.BACKWARD:
             self._backwards_left -= 1
             self._reduction.start_backward(last=self._backwards_left == 0)
 
     def finish_step(self, on_summed: OnSummed | None = None) -> None:
-        """After the last backward: every gradient is final, and nothing is in flight.
+        """End the step after its last backward: every gradient is final then, and nothing in flight.
 
         on_summed: called with some elements as soon as their gradients are final, until it has had all.
         """
@@ -101,7 +105,7 @@ class WeightSchedule:
         self._in_step = False
 
     def changing(self, start: int, stop: int) -> AbstractContextManager[Tensor | None]:
-        """What changes these elements of the parameters changes the copy that this gives alike; see Casts."""
+        """Give the copy of these elements of the parameters, for their optimizer to change alike; see Casts."""
         return self._casts.changing(start, stop)
 
     def abort_step(self) -> None:
@@ -112,11 +116,13 @@ class WeightSchedule:
         self._in_step = False
 
     def evaluating(self) -> AbstractContextManager[None]:
-        """What is gathered in here belongs to no pass, even in the middle of one."""
+        """Let gathers in here belong to no pass, even in the middle of one."""
         return self._prefetch.evaluating()
 
     def switch(self, overlap: Overlap) -> None:
-        """From the next step on, overlap so; its cache is told by cache(). Raises RuntimeError in the middle of one."""
+        """Use this overlap from the next step on; cache() says what is cached. Raises RuntimeError in the middle of
+        a step.
+        """
         self._refuse_in_step()
         self.overlap = overlap
         self._prefetch.switch(overlap)
@@ -124,7 +130,7 @@ class WeightSchedule:
 
     def cache(self, weights: Collection[ShardedWeight]) -> None:
         """From the next step on, keep each of these, and no others, from a gather to its next use in the pass, which
-        needs none (par4d IV-D). Raises RuntimeError in the middle of one.
+        needs none (par4d IV-D). Raises RuntimeError in the middle of a step.
         """
         self._refuse_in_step()
         self._prefetch.cache(weights)
@@ -134,17 +140,17 @@ class WeightSchedule:
             raise RuntimeError("Overlap changes between steps only: call finish_step() or abort_step() first.")
 
     def gathered_bytes(self, weights: Collection[ShardedWeight]) -> int:
-        """Memory that these weights take while they are gathered."""
+        """Count the bytes that these weights take while they are gathered."""
         return gathered_bytes(weights, self.compute_dtype)
 
     @property
     def gathered_memory(self) -> GatheredMemory:
-        """What overlap has cost since it was last switched."""
+        """Give the memory that overlap has taken since it was last switched."""
         return GatheredMemory(self._prefetch.most_ahead_bytes, self._prefetch.most_kept_bytes)
 
     @property
     def flat_gradients(self) -> Tensor:
-        """All gradients of this rank in the order of flat, each parameter's .grad being a view of some; final after
-        finish_step().
+        """Give all gradients of this rank in the order of flat, each parameter's .grad being a view of some; final
+        after finish_step().
         """
         return self._reduction.flat

@@ -1,4 +1,4 @@
-"""What a step consists of, and in which order. No torch.
+"""A step consists of tasks in an order. No torch.
 
 A pass is one micro-batch's way through the network. Its forward and its backward are tasks, between which tasks of
 other passes may run. Who adds an order of tasks implements StepSchedule; nothing else decides it.
@@ -10,32 +10,32 @@ from typing import NamedTuple, Protocol
 
 
 class Direction(StrEnum):
-    """Which half of a pass a task is. A backward recomputes what its forward did not keep."""
+    """It says which half of a pass a task is. A backward recomputes what its forward did not keep."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
 
 
 class Task(NamedTuple):
-    """One half of a pass. number: the pass, counted in a step from 0."""
+    """A task is one half of a pass. number: the pass, counted in a step from 0."""
 
     direction: Direction
     number: int
 
 
 class StepSchedule(Protocol):
-    """The order of a step's tasks. A pass's forward comes before its backward, and each comes once."""
+    """It orders a step's tasks. A pass's forward comes before its backward, and each comes once."""
 
     def tasks(self, passes: int) -> Sequence[Task]:
-        """The tasks of a step of so many passes, in the order in which a rank carries them out."""
+        """List the tasks of a step of so many passes, in the order in which a rank carries them out."""
         ...
 
 
 class OneByOne:
-    """Each pass is over before the next one begins, so that the activations of one are kept at a time."""
+    """In this order each pass is over before the next one begins, so that the activations of one are kept at a time."""
 
     def tasks(self, passes: int) -> Sequence[Task]:
-        """Forward 0, backward 0, forward 1 and so on."""
+        """List forward 0, backward 0, forward 1 and so on."""
         return [Task(direction, number) for number in range(passes) for direction in Direction]
 
 

@@ -1,4 +1,6 @@
-"""Which overlaps are compared with none: flags one after the other added (par4d Fig. 3), and each alone. No torch."""
+"""Choose the overlaps that are compared with none: flags one after the other added (par4d Fig. 3), and each alone.
+No torch.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,32 +15,34 @@ HIDDEN_ON: dict[str, tuple[Axis, ...]] = {
     "cache": (SHARDING,),
     "data": REPLICATING,
 }
-"""Every flag, in the order in which they are added, with the axes of which one has to have ranks to hide anything."""
+"""It has every flag, in the order in which they are added, with axes of which one needs ranks for it to hide
+anything.
+"""
 
 
 def flags(overlap: Overlap) -> tuple[str, ...]:
-    """Those that are set, in the order of HIDDEN_ON."""
+    """List the flags that are set, in the order of HIDDEN_ON."""
     return tuple(flag for flag in HIDDEN_ON if getattr(overlap, flag))
 
 
 def only(overlap: Overlap, kept: Iterable[str]) -> Overlap:
-    """The same with none but these flags."""
+    """Give the same with none but these flags."""
     return replace(overlap, **{flag: type(getattr(Overlap(), flag))() for flag in HIDDEN_ON if flag not in kept})
 
 
 def ladder(full: Overlap) -> list[Overlap]:
-    """From none to all of these flags, one more each time."""
+    """List overlaps from none to all of these flags, one more each time."""
     added = flags(full)
     return [only(full, added[:count]) for count in range(len(added) + 1)]
 
 
 def alone(full: Overlap) -> list[Overlap]:
-    """Each of these flags without the others."""
+    """Give each of these flags without the others."""
     return [only(full, (flag,)) for flag in flags(full)]
 
 
 def why_useless(flag: str, grid: Grid, *, checkpointed: bool) -> str | None:
-    """Why the flag hides nothing there, as a sentence; None if it does. checkpointed: activations are."""
+    """Say in a sentence why the flag hides nothing there; None if it hides something. checkpointed: activations are."""
     axes = HIDDEN_ON[flag]
     if all(grid[axis] == 1 for axis in axes):
         return f"{flag} is left out: grid {grid} has one rank on {' and '.join(axes)}, so there is nothing to hide."
@@ -48,7 +52,7 @@ def why_useless(flag: str, grid: Grid, *, checkpointed: bool) -> str | None:
 
 
 def effective(asked: Iterable[Overlap], grid: Grid, *, checkpointed: bool) -> tuple[Overlap, ...]:
-    """None and what is left of these without useless flags, each once."""
+    """List none and what is left of these without useless flags, each once."""
     found = [Overlap()]
     for overlap in asked:
         useful = [flag for flag in flags(overlap) if why_useless(flag, grid, checkpointed=checkpointed) is None]

@@ -1,4 +1,4 @@
-"""A weight matrix on this rank."""
+"""It is a weight matrix on this rank."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,7 +14,8 @@ from engine.placement import Placement
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardedWeight:
-    """This rank's part of a weight matrix: a shard of its tile, the part [n, k] that the splits of features cut out.
+    """It is this rank's part of a weight matrix: a shard of its tile, the part [n, k] that the splits of features cut
+    out.
 
     shard: [n * k / Gz] elements of the flat tile, in the master dtype. A tied weight is one object in two layers.
     tile_shape: (n, k), however it is stored.
@@ -25,14 +26,14 @@ class ShardedWeight:
     tile_shape: tuple[int, ...]
 
     def tile(self, elements: Tensor) -> Tensor:
-        """The view [n, k] of a tile's flat elements, as they are stored."""
+        """View a tile's flat elements as [n, k], as they are stored."""
         if self.placement.column_major:
             return elements.view(self.tile_shape[::-1]).t()
         return elements.view(self.tile_shape)
 
 
 class Casts:
-    """Parameters in the compute dtype. A copy of them, if the dtypes differ, is made when a step starts, all at once.
+    """It gives parameters in the compute dtype. If the dtypes differ it copies them when a step starts, all at once.
 
     Whoever changes all parameters and the copy alike, as an optimizer does, spares the next step that. What changes a
     parameter after that is told by the count of changes that PyTorch keeps of a tensor and its views; writes through
@@ -48,12 +49,12 @@ class Casts:
         self._copies: dict[nn.Parameter, Tensor] = {}
         self._in_step = False
         self._changed: list[tuple[int, int]] = []
-        """With the copy, since a step last ended."""
+        """These elements were changed with the copy since a step last ended."""
         self._version = 0
-        """Of the masters, then."""
+        """The masters had this version then."""
 
     def start_step(self) -> None:
-        """The parameters don't change until the step ends."""
+        """Make the copy: the parameters don't change until the step ends."""
         if not self._narrow:
             return
         if self._whole is None:
@@ -64,13 +65,13 @@ class Casts:
         self._in_step = True
 
     def end_step(self) -> None:
-        """They are about to change."""
+        """Take note that the parameters are about to change."""
         if self._in_step:
             self._changed.clear()
         self._in_step = False
 
     def of(self, parameter: nn.Parameter) -> Tensor:
-        """Its elements, of which no gradient is taken."""
+        """Give the parameter's elements, of which no gradient is taken."""
         if self._in_step:
             return self._copies[parameter]
         held = self._held[parameter]
@@ -78,7 +79,7 @@ class Casts:
 
     @contextmanager
     def changing(self, start: int, stop: int) -> Iterator[Tensor | None]:
-        """The copy of these elements of the masters, to be changed as they are; None if there is none of them."""
+        """Give the copy of these elements of the masters, to be changed as they are; None if there is none of them."""
         if self._whole is None or start < self._first:
             yield None
             return
@@ -93,7 +94,7 @@ class Casts:
         return self._whole[start - self._first : stop - self._first]
 
     def _is_fresh(self) -> bool:
-        """Whether all has been changed with the copy, and nothing else since."""
+        """Say whether all has been changed with the copy, and nothing else since."""
         end = self._first
         for start, stop in sorted(self._changed):
             end = max(end, stop) if start <= end else end
@@ -101,5 +102,5 @@ class Casts:
 
 
 def gathered_bytes(weights: Iterable[ShardedWeight], dtype: torch.dtype) -> int:
-    """Memory of these weights' tiles, gathered in that dtype."""
+    """Count the bytes of these weights' tiles, gathered in that dtype."""
     return sum(prod(weight.tile_shape) for weight in weights) * dtype.itemsize

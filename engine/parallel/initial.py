@@ -1,4 +1,4 @@
-"""Initial values, shard by shard: the same global weights for every grid, and a rank draws only what it keeps.
+"""Draw initial values shard by shard: the same global weights for every grid, of which a rank draws what it keeps.
 
 A value follows from the seed, the parameter's name and the element's place in the whole parameter, by a hash. Its 24
 random bits are the same on every device. The normal number made of them may differ in its last bits, as PyTorch's
@@ -27,7 +27,9 @@ LARGEST = 5.42
 
 
 def initial(placement: Placement, grid: Grid, coords: Coords, seed: int, device: torch.device | str = "cpu") -> Tensor:
-    """The elements of a parameter that a rank stores: float32 [local_numel]. On the meta device nothing is drawn."""
+    """Draw the elements of a parameter that a rank stores: float32 [local_numel]. On the meta device nothing is
+    drawn.
+    """
     local = torch.empty(placement.local_numel(grid), dtype=torch.float32, device=device)
     if not local.is_meta:
         for rectangle in placement.rectangles(grid, coords):
@@ -36,7 +38,7 @@ def initial(placement: Placement, grid: Grid, coords: Coords, seed: int, device:
 
 
 def initial_rows(placement: Placement, rows: range, seed: int, device: torch.device | str = "cpu") -> Tensor:
-    """Those rows of a whole parameter, as `initial` draws them: float32 [len(rows), ...]."""
+    """Draw these rows of a whole parameter, as `initial` draws them: float32 [len(rows), ...]."""
     drawn = torch.empty(len(rows), *placement.shape[1:], dtype=torch.float32, device=device)
     return fill(drawn, placement, (rows.start, *(0 for _ in placement.shape[1:])), seed)
 
@@ -78,7 +80,7 @@ def drawn(bits: Tensor, init: Initial, out: Tensor) -> Tensor:
 
 
 def _columns(part: Tensor, placement: Placement, offsets: tuple[int, ...]) -> Tensor:
-    """The places in the parameter's row, flattened, of what a row of the part is made of, in its order."""
+    """Give the places in the parameter's flattened row of what a row of the part is made of, in its order."""
     places = torch.zeros(1, dtype=torch.int64, device=part.device)
     for offset, size, whole in zip(offsets[1:], part.shape[1:], placement.shape[1:], strict=True):
         along = torch.arange(offset, offset + size, device=part.device)
@@ -87,7 +89,7 @@ def _columns(part: Tensor, placement: Placement, offsets: tuple[int, ...]) -> Te
 
 
 def _keys(seed: int, name: str) -> tuple[int, int, int]:
-    """Of 32 bits each."""
+    """Make keys of 32 bits each."""
     first, second, third = struct.unpack("<3I", hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=12).digest())
     return first, second, third
 
@@ -100,7 +102,7 @@ def initialise_serial(
     device: torch.device | str = "cpu",
     checkpoint_activations: bool = False,
 ) -> SerialModel:
-    """The serial model with the same global weights that every grid starts from."""
+    """Give the serial model the global weights that every grid starts from."""
     model = without_values(architecture, checkpoint_activations=checkpoint_activations)
     model.to(dtype)
     materialise(model, architecture, device)

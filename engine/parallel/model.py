@@ -1,4 +1,4 @@
-"""ParallelModel: a 4D-parallel network and the steps that train it."""
+"""ParallelModel is a 4D-parallel network with the steps that train it."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from engine.placement import Placement
 
 
 class ParallelModel(nn.Module):
-    """A 4D-parallel model and the state that it owns: placements, and the schedule of its weights and gradients.
+    """It is a 4D-parallel model with the state that it owns: placements, and the schedule of weights and gradients.
 
     A training step is start_step(); loss(...) and its backward() for each micro-batch; finish_step(). Backwards may
     come in any order and after other losses, as each knows its pass. Without gradients (torch.no_grad) the model
@@ -38,33 +38,37 @@ class ParallelModel(nn.Module):
         self.schedule = schedule
         self.cached_blocks = 0
         self._forwards: deque[Task] = deque()
-        """Those that the step still expects."""
+        """The step still expects these."""
         self._local_parameters = MappingProxyType(dict(module.named_parameters()))
         self._placement_of = {p: placements[name] for name, p in self._local_parameters.items()}
         by_replicas: dict[int, list[Tensor]] = {}
         for replicas, start, stop in self.ranges(lambda placement: placement.replicas(comm.grid)):
             by_replicas.setdefault(replicas, []).append(self.flat_gradients[start:stop])
         self.gradients_by_replicas = MappingProxyType(by_replicas)
-        """Views of the gradients, by how many of the ranks that hold one model together store the same elements."""
+        """It has views of the gradients, by how many of the ranks that hold one model together store the same
+        elements.
+        """
 
     @property
     def flat_gradients(self) -> Tensor:
-        """All gradients of this rank in one tensor, each parameter's .grad being a view of some of it."""
+        """Give all gradients of this rank in one tensor, each parameter's .grad being a view of some of it."""
         return self.schedule.flat_gradients
 
     def ranges(self, kind: Callable[[Placement], Of]) -> list[tuple[Of, int, int]]:
-        """Of the flat parameters, and of their gradients: elements [start, stop) whose parameters are of one kind."""
+        """List ranges of the flat parameters, and of their gradients: elements [start, stop) whose parameters are
+        of one kind.
+        """
         return self.schedule.flat.ranges(lambda parameter: kind(self._placement_of[parameter]))
 
     @property
     def gathered_memory(self) -> GatheredMemory:
-        """The most memory that the overlap has taken since it was last switched."""
+        """Give the most memory that the overlap has taken since it was last switched."""
         return self.schedule.gathered_memory
 
     def loss(
         self, batch: Mapping[str, Tensor], rows: BatchRows | None = None, *, divisor: float | Tensor = 1.0
     ) -> Tensor:
-        """The sum of the task's loss over this rank's rows, divided, the same on all of x and y.
+        """Sum the task's loss over this rank's rows, divided; the same on all of x and y.
 
         divisor: what the task counts in the global batch, for a mean. rows: which of the global batch they are; only a
         network with dropout asks.
@@ -74,7 +78,7 @@ class ParallelModel(nn.Module):
         return self._run(lambda: self.module.loss(batch, rows, divisor=divisor))
 
     def forward(self, *inputs: Tensor, rows: BatchRows | None = None) -> Tensor:
-        """The network's output of this rank's rows; logits [B, S, V / Gx] of tokens."""
+        """Compute the network's output of this rank's rows; logits [B, S, V / Gx] of tokens."""
         return self._run(lambda: self.module(*inputs, rows=rows))
 
     def start_step(self, micro_batches: int = 1, order: StepSchedule = ONE_BY_ONE) -> Sequence[Task]:
@@ -97,21 +101,21 @@ class ParallelModel(nn.Module):
         self.schedule.finish_step(on_summed)
 
     def abort_step(self) -> None:
-        """After an exception in the middle of a step: wait for all that is in flight, so that nothing dangles."""
+        """Leave a step after an exception in its middle: wait for all that is in flight, so that nothing dangles."""
         self._forwards.clear()
         self.comm.abandon()
         self.schedule.abort_step()
 
     def switch(self, overlap: Overlap) -> None:
-        """From the next step on, overlap so, with the same numbers; cache="auto" keeps nothing until cache_blocks()
-        says how much. Raises RuntimeError in the middle of a step.
+        """Use this overlap from the next step on, with the same numbers; cache="auto" keeps nothing until
+        cache_blocks() says how much. Raises RuntimeError in the middle of a step.
         """
         self.schedule.switch(overlap)
         self.cache_blocks(0 if overlap.cache == AUTO else overlap.cache)
 
     @property
     def can_cache(self) -> bool:
-        """Whether weights are gathered twice."""
+        """Say whether weights are gathered twice."""
         return self.module.checkpoint_activations and self.comm.grid.shards > 1
 
     def cache_blocks(self, count: int) -> None:
@@ -125,14 +129,14 @@ class ParallelModel(nn.Module):
         self.cached_blocks = count
 
     def block_bytes(self) -> int:
-        """The gathered weights of one transformer block in the compute dtype."""
+        """Count the bytes of one transformer block's gathered weights in the compute dtype."""
         return self.schedule.gathered_bytes(self._weights_of_blocks()[0])
 
     def _weights_of_blocks(self) -> list[list[ShardedWeight]]:
         return [[m.sharded for m in block.modules() if isinstance(m, Linear)] for block in self.module.blocks]
 
     def _run(self, forward: Callable[[], Tensor]) -> Tensor:
-        """Its output: of the next forward that the step expects, or of one that belongs to no step."""
+        """Run the network: for the next forward that the step expects, or for one that belongs to no step."""
         if not torch.is_grad_enabled() or not self._forwards:
             with self.schedule.evaluating():
                 return forward()
@@ -149,5 +153,5 @@ class ParallelModel(nn.Module):
         return self.comm.sum(value, SPLITTING_ROWS)
 
     def local_parameters(self) -> Mapping[str, nn.Parameter]:
-        """This rank's elements of every parameter under its serial name."""
+        """Give this rank's elements of every parameter under its serial name."""
         return self._local_parameters

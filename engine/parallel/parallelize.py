@@ -1,4 +1,4 @@
-"""parallelize: turns a serial model into the 4D one, layer by layer, by the placements of its parameters.
+"""parallelize() turns a serial model into the 4D one, layer by layer, by the placements of its parameters.
 
 Activations stay split through the whole network. Weights are created shard by shard: no rank ever holds more than its
 own tile (x, y) of one.
@@ -42,7 +42,7 @@ def parallelize(
     kernels: Mapping[str, Kernels] = MappingProxyType({}),
     values: Values | None = None,
 ) -> ParallelModel:
-    """This rank's part of a network on the 4D grid, with its initial weights.
+    """Make this rank's part of a network on the 4D grid, with its initial weights.
 
     network: an architecture, or a network of transformers or litgpt, whose weights are taken unless it is on the meta
     device. The same seed gives the same global weights on every grid, whatever the precision; on the meta device there
@@ -100,5 +100,5 @@ def parallelize(
 
 
 def _of_layer(values: Mapping[str, Value], names: Mapping[str, str]) -> dict[str, Value]:
-    """The values of a layer's parameters by their names in it. names: their names in the network."""
+    """Give the values of a layer's parameters by their names in it. names: their names in the network."""
     return {key: values[name] for key, name in names.items() if name in values}

@@ -1,4 +1,4 @@
-"""The serial tensors of a parallel model, put together on rank 0: one tensor at a time exists on any rank."""
+"""Put the serial tensors of a parallel model together on rank 0: one tensor at a time exists on any rank."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from engine.placement import Placement
 
 
 def full_tensor(placement: Placement, local: Tensor, comm: Comm) -> Tensor | None:
-    """The serial tensor of which every rank holds its local elements, on rank 0 alone. Collective."""
+    """Put together, on rank 0 alone, the serial tensor of which every rank holds its local elements. Collective."""
     pieces = local.detach().reshape(-1).contiguous()
     axes = placement.axes[::-1]
     for axis in axes:
@@ -42,12 +42,12 @@ def _full(model: ParallelModel, local: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def full_state_dict(model: ParallelModel) -> dict[str, Tensor]:
-    """Every parameter under its serial name and in its serial shape, on rank 0 (empty elsewhere). Collective."""
+    """Give every parameter under its serial name and in its serial shape, on rank 0 (empty elsewhere). Collective."""
     return _full(model, dict(model.local_parameters()))
 
 
 def full_gradients(model: ParallelModel) -> dict[str, Tensor]:
-    """Every gradient, after finish_step(), as full_state_dict gives the parameters. Collective."""
+    """Give every gradient, after finish_step(), as full_state_dict gives the parameters. Collective."""
     gradients: dict[str, Tensor] = {}
     for name, parameter in model.local_parameters().items():
         assert parameter.grad is not None
