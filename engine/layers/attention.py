@@ -1,4 +1,4 @@
-"""Attention of heads, and which of PyTorch's kernels computes it.
+"""Compute attention of heads, and find which of PyTorch's kernels does so.
 
 PyTorch chooses a kernel by shape, format and device, and falls back silently.
 """
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 
 class Attention(nn.Module):
-    """Each position's mean of values, weighted by the softmax of its query by all keys (Vaswani et al. 2017, Eq. 1).
+    """It gives each position the mean of values, weighted by the softmax of its query by all keys (Vaswani et al. 2017,
+    Eq. 1).
 
     Queries, keys and values [B, N, S, D] -> [B, S, N D]. Fewer heads of keys and values each serve a group of query
     heads. causal: whether a position takes none that come after it.
@@ -24,7 +25,7 @@ class Attention(nn.Module):
         self.causal = causal
 
     def forward(self, q_BNSD: Tensor, k_BNSD: Tensor, v_BNSD: Tensor) -> Tensor:
-        """The heads of each position lie side by side."""
+        """Attend; the heads of each position then lie side by side."""
         grouped = q_BNSD.shape[1] != k_BNSD.shape[1]
         o_BNSD = _kernel(q_BNSD, k_BNSD, v_BNSD, is_causal=self.causal, enable_gqa=grouped)
         return o_BNSD.transpose(1, 2).flatten(2)
@@ -35,7 +36,7 @@ _kernel: Callable[..., Tensor] = F.scaled_dot_product_attention
 
 @contextmanager
 def computed_by(kernel: Callable[..., Tensor]) -> Iterator[None]:
-    """Meanwhile each attention calls this kernel, with the arguments of F.scaled_dot_product_attention."""
+    """Have each attention call this kernel meanwhile, with the arguments of F.scaled_dot_product_attention."""
     global _kernel
     before, _kernel = _kernel, kernel
     try:
@@ -45,21 +46,23 @@ def computed_by(kernel: Callable[..., Tensor]) -> Iterator[None]:
 
 
 class Backend(StrEnum):
-    """By the numbers that PyTorch gives them."""
+    """Kernels have the numbers that PyTorch gives them."""
 
     MATH = "math"
-    """Products and a softmax: the scores of all pairs of positions lie in memory."""
+    """This kernel is products and a softmax: the scores of all pairs of positions lie in memory."""
     FLASH = "flash"
     EFFICIENT = "efficient"
     CUDNN = "cudnn"
     OTHER = "other"
-    """Of a device that brings its own."""
+    """This kernel is one that a device brings itself."""
 
 
 def backend(
     heads: int, kv_heads: int, head_size: int, sequence: int, dtype: torch.dtype, device: torch.device
 ) -> Backend | None:
-    """What causal attention of so many heads with gradients takes; None where PyTorch can't compute it at all."""
+    """Name the kernel of causal attention of so many heads with gradients; None where PyTorch can't compute it at
+    all.
+    """
     q, k = (
         torch.zeros(1, n, sequence, head_size, dtype=dtype, device=device, requires_grad=True)
         for n in (heads, kv_heads)

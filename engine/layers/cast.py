@@ -1,4 +1,4 @@
-"""A replicated parameter as kernels want it: in the compute dtype."""
+"""Kernels take a replicated parameter in the compute dtype."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from engine.overlap.schedule import WeightSchedule
 
 
 def cast(parameter: nn.Parameter, schedule: WeightSchedule) -> Tensor:
-    """The copy that the schedule makes once a step; its gradient is added to the parameter's."""
+    """Give the copy that the schedule makes once a step; its gradient is added to the parameter's."""
     if parameter.dtype == schedule.compute_dtype:
         return parameter
     return _Cast.apply(parameter, schedule)

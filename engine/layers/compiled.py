@@ -1,4 +1,4 @@
-"""Pure functions of tensors that Inductor compiles for GPUs: a pass over memory where PyTorch makes one an operator.
+"""Inductor compiles pure functions of tensors for GPUs: to one pass over memory, where PyTorch makes one an operator.
 
 What processors run stays the reference. TORCH_COMPILE_DISABLE=1 has everything run uncompiled, and so does a GPU for
 which nothing can be compiled. What is compiled is kept for other runs, in the user's cache folder unless
@@ -30,11 +30,13 @@ REMEDY = (
     "TORCH_COMPILE_DISABLE=1 to hide this."
 )
 FORMS = 64
-"""Of one function, by number formats, what is None and which sizes have been met: PyTorch would give up after eight."""
+"""A function may have so many forms, by number formats, what is None and sizes met: PyTorch would give up after
+eight.
+"""
 
 
 class Compiled(Generic[Given, Found]):
-    """A function in two forms. plain: what processors run; source: what is compiled, the same unless it is given.
+    """It is a function in two forms. plain: what processors run; source: what is compiled, the same unless it is given.
 
     Its first argument, a tensor, says where it runs. tried: whether Inductor may try several block sizes, for which it
     copies all that is written to.
@@ -46,7 +48,7 @@ class Compiled(Generic[Given, Found]):
         self.plain, self.source, self._tried = plain, source or plain, tried
 
     def __call__(self, *given: Given.args, **named: Given.kwargs) -> Found:
-        """Compiled for the tensors of a GPU, where there is a compiler for it."""
+        """Call the compiled function for tensors of a GPU, where there is a compiler for it."""
         first = given[0]
         assert isinstance(first, Tensor)
         if not fuses(first):
@@ -60,7 +62,7 @@ class Compiled(Generic[Given, Found]):
 
     @cached_property
     def fused(self) -> Callable[Given, Found]:
-        """The source, compiled when it is first called with such tensors."""
+        """Give the source, compiled when it is first called with such tensors."""
         return _compiled(self.source, {} if self._tried else {"triton.autotune_pointwise": False})
 
 
@@ -84,7 +86,9 @@ _threads = threading.local()
 
 
 def _allow_forms() -> None:
-    """In this thread: PyTorch 2.13 keeps its settings by threads, and a GPU's backward runs in one of its own."""
+    """Allow so many forms in this thread: PyTorch 2.13 keeps its settings by threads, and a GPU's backward runs in
+    one of its own.
+    """
     if not hasattr(_threads, "allowed"):
         from torch._dynamo import config
 
@@ -92,13 +96,13 @@ def _allow_forms() -> None:
 
 
 _traced: Callable[..., Any] | None = None
-"""What runs them on the meta device in the place of a GPU."""
+"""It runs them on the meta device in the place of a GPU."""
 
 
 @contextmanager
 def traced(run: Callable[..., Any]) -> Iterator[None]:
-    """Meanwhile networks on the meta device go the way that they go on a GPU: each function that is compiled there is
-    given to run, with its arguments.
+    """Let networks on the meta device go the way that they go on a GPU meanwhile: each function that is compiled there
+    is given to run, with its arguments.
     """
     global _traced
     before, _traced = _traced, run
@@ -109,23 +113,25 @@ def traced(run: Callable[..., Any]) -> Iterator[None]:
 
 
 def fuses(tensor: Tensor) -> bool:
-    """Whether functions of this tensor run compiled."""
+    """Say whether functions of this tensor run compiled."""
     return compiles(tensor.device) if tensor.is_cuda else tensor.is_meta and _traced is not None
 
 
 def compiles(device: torch.device) -> bool:
-    """Whether functions of this device's tensors run compiled: it is a GPU, Inductor may compile for it, and can."""
+    """Say whether functions of this device's tensors run compiled: it is a GPU, Inductor may compile for it, and
+    can.
+    """
     return device.type == "cuda" and not disabled() and why_not(device) is None
 
 
 def disabled() -> bool:
-    """Whether the environment has everything run uncompiled."""
+    """Say whether the environment has everything run uncompiled."""
     return os.environ.get("TORCH_COMPILE_DISABLE") == "1"
 
 
 @cache
 def why_not(device: torch.device) -> str | None:
-    """Why Inductor can compile nothing for a device here, which a warning says too; None where it can."""
+    """Say why Inductor can compile nothing for a device here, also in a warning; None where it can."""
     why = _fault(device)
     if why is not None:
         log.warning(
@@ -138,7 +144,7 @@ def why_not(device: torch.device) -> str | None:
 
 
 def _fault(device: torch.device) -> str | None:
-    """Of the least of functions, compiled anew."""
+    """Compile the least of functions anew; say what is wrong."""
     from torch.utils._triton import has_triton
 
     if device.type == "cuda" and not has_triton():
@@ -153,8 +159,8 @@ def _fault(device: torch.device) -> str | None:
 
 @contextmanager
 def _nothing_kept() -> Iterator[None]:
-    """Meanwhile all is compiled, in this process: in a shared home another machine, with a compiler, may have left what
-    is asked for. Inductor's workers would outlive the folder.
+    """Compile everything meanwhile, in this process: in a shared home another machine, with a compiler, may have left
+    what is asked for. Inductor's workers would outlive the folder.
     """
     from torch._inductor import config
     from torch._inductor.utils import fresh_inductor_cache

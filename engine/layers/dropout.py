@@ -1,4 +1,4 @@
-"""Dropout whose mask is a hash, so that it is the same on every grid, on one device, and in a recomputation.
+"""Dropout's mask is a hash, so that it is the same on every grid, on one device, and in a recomputation.
 
 An element's fate depends on (seed, step, site, global row, global column) alone. A random generator can't do that: its
 numbers depend on the shape that a rank happens to hold.
@@ -14,7 +14,7 @@ from engine.layers.hash import MASK, mix, mix_bits, words_of
 
 @dataclass(frozen=True, slots=True)
 class BatchRows:
-    """Which rows of which global batch a rank is working on. sequences: [B], their numbers in the batch."""
+    """It says which rows of which global batch a rank is working on. sequences: [B], their numbers in the batch."""
 
     seed: int
     step: int
@@ -25,7 +25,7 @@ _TOP = 1 << 31
 
 
 def keep_mask(rows: BatchRows, site: int, length: int, columns: range, p: float) -> Tensor:
-    """Bool [B, length, len(columns)]: which elements of a [sequence, token, feature] tensor are kept."""
+    """Make a bool [B, length, len(columns)]: which elements of a [sequence, token, feature] tensor are kept."""
     device = rows.sequences.device
     key = rows.seed & MASK
     for word in (rows.seed >> 32, rows.step, site):
@@ -37,7 +37,7 @@ def keep_mask(rows: BatchRows, site: int, length: int, columns: range, p: float)
 
 
 class Dropout(nn.Module):
-    """Drops features of [B, S, H] with probability p in training. site: which dropout of the network this is.
+    """It drops features of [B, S, H] with probability p in training. site: which dropout of the network this is.
 
     part: which part of all features this rank holds, of parts that are H wide.
     """

@@ -1,4 +1,4 @@
-"""Token and position tables.
+"""Tokens and positions are looked up in tables.
 
 The token table [V, h] has the normal placement of a linear layer, V over x and h over y, so that one shard also
 serves a tied head. The position table [S, h] is split over y and replicated over x and z.
@@ -30,7 +30,7 @@ def add_rows(out_VH: Tensor, rows_M: Tensor, values_MH: Tensor) -> None:
 
 
 class _Lookup(torch.autograd.Function):
-    """Rows of the gathered tile for the tokens that it holds, zeros for the others."""
+    """It gives rows of the gathered tile for the tokens that it holds, zeros for the others."""
 
     @staticmethod
     def forward(ctx, tokens: Tensor, shard: Tensor, layer: "TokenEmbedding") -> Tensor:  # type: ignore[no-untyped-def]
@@ -66,7 +66,7 @@ class _Lookup(torch.autograd.Function):
 
 
 class TokenEmbedding(nn.Module):
-    """Tokens [B, S] -> features [B, S, h / Gy], the same on all of x."""
+    """It maps tokens [B, S] to features [B, S, h / Gy], the same on all of x."""
 
     def __init__(self, comm: Comm, schedule: WeightSchedule, sharded: ShardedWeight) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class TokenEmbedding(nn.Module):
 
 
 class PositionEmbedding(nn.Module):
-    """Positions [S] -> features [S, h / Gy], in the compute dtype."""
+    """It maps positions [S] to features [S, h / Gy], in the compute dtype."""
 
     def __init__(self, table: nn.Parameter, dtype: torch.dtype) -> None:
         super().__init__()
@@ -90,5 +90,5 @@ class PositionEmbedding(nn.Module):
         self.dtype = dtype
 
     def forward(self, positions: Tensor) -> Tensor:
-        """The table's rows at the positions."""
+        """Look up the table's rows at the positions."""
         return self.weight[positions].to(self.dtype)

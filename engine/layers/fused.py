@@ -1,4 +1,4 @@
-"""Parts of networks without parameters in fewer passes over memory than the plain ones of elementwise.py.
+"""These parts of networks have no parameters, and take fewer passes over memory than the plain ones (elementwise.py).
 
 On GPUs they are compiled (compiled.py). Shape suffixes as there, and M rows, F features.
 """
@@ -13,7 +13,7 @@ from engine.layers.linear import Linear
 
 
 class FusedAddNorm(AddNorm):
-    """As the norms of the grid do it."""
+    """It adds and normalises as the norms of the grid do."""
 
     def forward(self, x: Tensor, added: Tensor | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
         """Add, then normalise."""
@@ -21,10 +21,10 @@ class FusedAddNorm(AddNorm):
 
 
 class FusedGELU(GELU):
-    """Where it is compiled it adds the bias, too, if ranks have to sum a layer's product first; else that adds it."""
+    """It is GELU; compiled, it adds the bias too, if ranks have to sum a layer's product first; else that adds it."""
 
     def forward(self, x: Tensor, linear: nn.Module) -> Tensor:
-        """[..., K] -> [..., N]."""
+        """Map [..., K] to [..., N]."""
         assert isinstance(linear, Linear)
         if linear.bias is None or linear.in_ranks == 1 or not fuses(x):
             return super().forward(x, linear)
@@ -32,7 +32,7 @@ class FusedGELU(GELU):
 
 
 class _BiasGELU(torch.autograd.Function):
-    """x [..., F], bias [F] -> gelu(x + bias). The bias and its gradient are in the master dtype."""
+    """It maps x [..., F] and bias [F] to gelu(x + bias). The bias and its gradient are in the master dtype."""
 
     @staticmethod
     def forward(ctx, x: Tensor, bias_F: Tensor, cast_F: Tensor, approximate: str) -> Tensor:  # type: ignore[no-untyped-def]
@@ -59,10 +59,10 @@ bias_gelu, bias_gelu_gradient = Compiled(_bias_gelu), Compiled(_bias_gelu_gradie
 
 
 class FusedRotate(Rotate):
-    """The same as one product of complex numbers, forward and backward."""
+    """It turns by one product of complex numbers, forward and backward."""
 
     def turn(self, x_BNSD: Tensor, rotation_2SP: Tensor) -> Tensor:
-        """Of all features: D = 2 P."""
+        """Turn all features: D = 2 P."""
         if fuses(x_BNSD):
             return _Turn.apply(x_BNSD, rotation_2SP)
         wide_BNSP2 = x_BNSD.to(rotation_2SP.dtype).unflatten(3, (-1, 2))
@@ -87,7 +87,7 @@ def _turn(x_BNSD: Tensor, rotation_2SP: Tensor, *, back: bool = False) -> Tensor
 
 
 def _turn_in_one_pass(x_BNSD: Tensor, rotation_2SP: Tensor, *, back: bool = False) -> Tensor:
-    """The same without two halves that have to be put together."""
+    """Turn without two halves that have to be put together."""
     cos_SP1, sin_SP1 = rotation_2SP.unsqueeze(3)
     signs_2 = 2 * torch.arange(2, device=x_BNSD.device) - 1
     pairs_BNSP2 = x_BNSD.unflatten(3, (-1, 2))
@@ -99,7 +99,7 @@ turn = Compiled(_turn, _turn_in_one_pass)
 
 
 class FusedSwiGLU(SwiGLU):
-    """The same, whose backward writes both halves of the gradient where they belong."""
+    """It is SwiGLU, whose backward writes both halves of the gradient where they belong."""
 
     def forward(self, gate_up: Tensor) -> Tensor:
         """Gate."""
@@ -120,7 +120,7 @@ class _SwiGLU(torch.autograd.Function):
 
 
 def _swiglu(gate_up: Tensor) -> tuple[Tensor, Tensor]:
-    """silu(gate), and its product with up."""
+    """Compute silu(gate), and its product with up."""
     gate, up = gate_up.chunk(2, dim=-1)
     opened = F.silu(gate)
     return opened, opened * up
@@ -136,7 +136,7 @@ def _swiglu_gradient(g: Tensor, gate_up: Tensor, opened: Tensor) -> Tensor:
 
 
 def _swiglu_gradient_in_one_pass(g: Tensor, gate_up: Tensor, opened: Tensor) -> Tensor:
-    """The same of one expression."""
+    """Compute SwiGLU's gradient as one expression."""
     gate, up = gate_up.chunk(2, dim=-1)
     return torch.cat([torch.ops.aten.silu_backward(g * up, gate), g * opened], dim=-1)
 

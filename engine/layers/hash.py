@@ -1,4 +1,4 @@
-"""A hash of places in a tensor: bits that look random, and are the same whichever part of it a rank holds, and where.
+"""Hash places in a tensor: the bits look random, and are the same whichever part of it a rank holds, and where.
 
 All is 32-bit integer arithmetic, so that every device finds the same.
 """
@@ -16,14 +16,14 @@ Word = TypeVar("Word", int, Tensor)
 
 
 def mix(value: Word) -> Word:
-    """A bijective scrambling of 32-bit numbers (multiply and xor-shift, as integer hashes do); int64 in tensors."""
+    """Scramble 32-bit numbers one to one (multiply and xor-shift, as integer hashes do); int64 in tensors."""
     value = (value ^ (value >> 16)) * _FACTOR & MASK
     value = (value ^ (value >> 16)) * _FACTOR & MASK
     return value ^ (value >> 16)
 
 
 def mix_bits(words: Tensor, spare: Tensor | None = None) -> Tensor:
-    """The same of the bits of int32, in place: half the memory. Products wrap; a shift carries the sign along.
+    """Mix the bits of int32 alike, in place: half the memory. Products wrap; a shift carries the sign along.
 
     spare: as large, for what comes between; on a processor, new memory would cost as much as the arithmetic.
     """
@@ -37,5 +37,5 @@ def _upper_half(words: Tensor, spare: Tensor | None) -> Tensor:
 
 
 def words_of(numbers: Tensor, key: int) -> Tensor:
-    """An int32 word for each int64 number, by a key of 32 bits. Two numbers below 2^32 never have the same."""
+    """Make an int32 word of each int64 number, by a key of 32 bits. Two numbers below 2^32 never have the same."""
     return (mix(key ^ (numbers & MASK)) ^ mix(numbers >> 32)).to(torch.int32)

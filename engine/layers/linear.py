@@ -1,4 +1,4 @@
-"""Linear: Algorithm 1 of axonn-sc24.
+"""Linear is Algorithm 1 of axonn-sc24.
 
 O = I W with I [m, k] and W [k, n]; nn.Linear stores W as weight [n, k]. In a normal layer the axis x splits n and y
 splits k, in a transposed layer they change places; rows of I are split over z and data. Line numbers are the paper's.
@@ -16,9 +16,9 @@ from engine.overlap.weight import ShardedWeight
 
 
 class Matmul3D(torch.autograd.Function):
-    """Lines 2-3 and 9-15: everything of Algorithm 1 but the all-reduce of O (see AllReduce).
+    """It carries out lines 2-3 and 9-15: everything of Algorithm 1 but the all-reduce of O (AllReduce).
 
-    [..., K] -> [..., N]: rows are put in line in here, as autograd would take note of it outside.
+    It maps [..., K] to [..., N]: rows are put in line in here, as autograd would take note of it outside.
     """
 
     @staticmethod
@@ -58,7 +58,7 @@ class Matmul3D(torch.autograd.Function):
 
 
 class AllReduce(torch.autograd.Function):
-    """Line 4: sum O over the axis that splits k; its gradient is already the same on all of that axis.
+    """It carries out line 4: sum O over the axis that splits k; its gradient is already the same on all of that axis.
 
     A function of its own, so that a checkpoint's early stop skips the block's last one in the recomputation.
     """
@@ -74,7 +74,9 @@ class AllReduce(torch.autograd.Function):
 
 
 class AddBias(torch.autograd.Function):
-    """O + bias in place. The bias and its gradient are in the master dtype, which nothing is rounded for."""
+    """It adds the bias to O in place. The bias and its gradient are in the master dtype, which nothing is rounded
+    for.
+    """
 
     @staticmethod
     def forward(ctx, output: Tensor, bias: Tensor, cast_N: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
@@ -95,7 +97,7 @@ def all_reduce(partial: Tensor, comm: Comm, axis: Axis) -> Tensor:
 
 
 class Linear(nn.Module):
-    """A linear layer on the grid. In: [..., k / G(in axis)], out: [..., n / G(out axis)], rows over z and data.
+    """It is a linear layer on the grid. In: [..., k / G(in axis)], out: [..., n / G(out axis)], rows over z and data.
 
     weight's placement says which axis splits n and which k: NORMAL or TRANSPOSED. A bias [n / G(out axis)] is added
     once, after the reduction. kernels: how it multiplies; as its weight is stored.
@@ -125,12 +127,12 @@ class Linear(nn.Module):
         self.bias = bias
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[..., K] -> [..., N]."""
+        """Map [..., K] to [..., N]."""
         if self.in_ranks == 1:
             return Matmul3D.apply(inputs, self.weight, self.bias, self)
         output = self.product(inputs)
         return output if self.bias is None else AddBias.apply(output, self.bias, self.schedule.cast(self.bias))
 
     def product(self, inputs: Tensor) -> Tensor:
-        """The same without its bias."""
+        """Compute it without its bias."""
         return all_reduce(Matmul3D.apply(inputs, self.weight, None, self), self.comm, self.in_axis)

@@ -1,4 +1,4 @@
-"""The three products of a linear layer, each in the mode that is fastest (axonn-sc24 V-C).
+"""Multiply for a linear layer: three products, each in the mode that is fastest (axonn-sc24 V-C).
 
 O = I W, dI = dO W^T, dW = I^T dO with I [m, k] and W [k, n], which nn.Linear stores as weight [n, k]. A product A B
 runs in mode NN, NT or TN by how A and B lie in memory: N row by row, T column by column. Which kernel a library takes,
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class Mode(StrEnum):
-    """How both operands of a product lie."""
+    """A mode says how both operands of a product lie."""
 
     NN = "NN"
     NT = "NT"
@@ -23,7 +23,7 @@ class Mode(StrEnum):
 
 
 class Role(StrEnum):
-    """A product of a linear layer."""
+    """Its role says which product of a linear layer one is."""
 
     FORWARD = "forward"
     INPUT_GRADIENT = "input_gradient"
@@ -31,17 +31,17 @@ class Role(StrEnum):
 
 
 class Widening(StrEnum):
-    """What of PyTorch sums products of one format in a wider one."""
+    """It names what of PyTorch sums products of one format in a wider one."""
 
     ADDMM = "addmm"
-    """The product itself adds."""
+    """The product itself adds so."""
     MM = "mm"
-    """The product is made in the wider format and added then, which takes a copy and a sweep of it."""
+    """The product is made in the wider format and added then, which takes a copy and another pass over it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """How a linear layer multiplies. None: as the operands lie, without a copy.
+    """Kernels say how a linear layer multiplies. None: as the operands lie, without a copy.
 
     column_major: whether its weight [n, k] is stored column by column, which is W [k, n] row by row.
     """
@@ -52,7 +52,7 @@ class Kernels:
     weight_gradient: Mode | None = None
 
     def of(self, role: Role) -> Mode | None:
-        """The mode of one product."""
+        """Give the mode of one product."""
         return {
             Role.FORWARD: self.forward,
             Role.INPUT_GRADIENT: self.input_gradient,
@@ -61,18 +61,18 @@ class Kernels:
 
 
 PLAIN = Kernels()
-"""As PyTorch does it."""
+"""PyTorch multiplies so itself."""
 
 
 def own_mode(role: Role, *, column_major: bool) -> Mode:
-    """The mode in which no operand is copied."""
+    """Give the mode in which no operand is copied."""
     if role is Role.WEIGHT_GRADIENT:
         return Mode.TN
     return Mode.NN if (role is Role.FORWARD) == column_major else Mode.NT
 
 
 def forward(I_MK: Tensor, W_NK: Tensor, bias_N: Tensor | None, mode: Mode | None = None) -> Tensor:
-    """O [m, n] of a weight [n, k] that lies either way, with the bias."""
+    """Compute O [m, n] of a weight [n, k] that lies either way, with the bias."""
     if mode is None:
         return F.linear(I_MK, W_NK, bias_N)
     a, b = _laid(I_MK, W_NK.t(), mode)
@@ -80,7 +80,7 @@ def forward(I_MK: Tensor, W_NK: Tensor, bias_N: Tensor | None, mode: Mode | None
 
 
 def input_gradient(dO_MN: Tensor, W_NK: Tensor, mode: Mode | None = None) -> Tensor:
-    """dI [m, k]."""
+    """Compute dI [m, k]."""
     a, b = _laid(dO_MN, W_NK, mode)
     return a @ b
 
@@ -105,25 +105,25 @@ def weight_gradient(out_NK: Tensor, dO_MN: Tensor, I_MK: Tensor, *, add: bool, m
 
 
 def gradient_dtype(compute: torch.dtype, master: torch.dtype, device: torch.device, *, shards: int) -> torch.dtype:
-    """In which weight gradients come out of their product: the masters' where they aren't scattered over shards."""
+    """Give the format of weight gradients from their product: the masters' where they aren't scattered over shards."""
     return compute if widened_by(compute, master, device, shards=shards) is None else master
 
 
 def widened_by(compute: torch.dtype, master: torch.dtype, device: torch.device, *, shards: int) -> Widening | None:
-    """What makes weight gradients in the masters' format, unrounded; None where they come out in the compute format."""
+    """Find what makes weight gradients in the masters' format, unrounded; None where they have the compute format."""
     return widening(compute, master, device) if shards == 1 else None
 
 
 @cache
 def widening(narrow: torch.dtype, wide: torch.dtype, device: torch.device) -> Widening | None:
-    """How products of one format can be summed in a wider one, unrounded; None where that takes other than CUDA, or a
-    library that doesn't know the pair.
+    """Find how products of one format can be summed in a wider one, unrounded; None where that takes other than CUDA,
+    or a library that doesn't know the pair.
     """
     return None if narrow == wide or device.type != "cuda" else first_that_widens(narrow, wide, device)
 
 
 def first_that_widens(narrow: torch.dtype, wide: torch.dtype, device: torch.device) -> Widening | None:
-    """The first way that works, tried on the device itself. What it makes is checked, not trusted.
+    """Find the first way that works, tried on the device itself. What it makes is checked, not trusted.
 
     PyTorch 2.8 took no wide sum in addmm, only a narrow one; later ones take either.
     """
@@ -152,7 +152,7 @@ def _add_widened(out: Tensor, a: Tensor, b: Tensor, beta: int, way: Widening) ->
 
 
 def _laid(a: Tensor, b: Tensor, mode: Mode | None) -> tuple[Tensor, Tensor]:
-    """Both operands as the mode wants them: themselves, or copies."""
+    """Lay both operands as the mode wants them: give themselves, or copies."""
     if mode is None:
         return a, b
     return _lying(a, mode[0]), _lying(b, mode[1])

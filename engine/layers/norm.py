@@ -1,4 +1,4 @@
-"""LayerNorm and RMSNorm on a feature dim that the axis y splits, also of a sum that they make first.
+"""LayerNorm and RMSNorm work on a feature dim that the axis y splits, also of a sum that they make first.
 
 Where y has size 1 and nothing is compiled they are PyTorch's own kernels, if it has any; else one collective forward
 and one backward over y. Statistics are never below float32, in which [sum, sum of squares] would lose digits: ranks
@@ -20,7 +20,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 class _AddLayerNorm(torch.autograd.Function):
-    """x [M, H], added [M, H] or None -> x + added, and (that - mean) / std over all features * weight [H] + bias [H].
+    """It gives x + added, and (that - mean) / std over all features * weight [H] + bias [H]. x, added: [M, H] or None.
 
     What comes back to the sum itself is added where the norm's own gradient is made.
     """
@@ -60,7 +60,7 @@ class _AddLayerNorm(torch.autograd.Function):
 
 
 class _AddRMSNorm(torch.autograd.Function):
-    """x [M, H], added [M, H] or None -> x + added, and that / rms over all features * weight [H].
+    """It gives x + added, and that / rms over all features * weight [H]. x: [M, H]; added: [M, H] or None.
 
     axis: y where it splits the features; x where it splits rows, each rank having all features of its own heads.
     """
@@ -104,7 +104,7 @@ class _AddRMSNorm(torch.autograd.Function):
 
 
 class _RMSNorm(torch.autograd.Function):
-    """The same of x alone, whose second result would cost the host time."""
+    """It gives the norm of x alone: a second result would cost the host time."""
 
     @staticmethod
     def forward(ctx, x_MH: Tensor, weight_H: Tensor, comm: Comm, axis: Axis, eps: float) -> Tensor:  # type: ignore[no-untyped-def]
@@ -117,14 +117,14 @@ class _RMSNorm(torch.autograd.Function):
 
 
 class _Norm(nn.Module):
-    """What both norms of a residual stream [..., h / Gy] have in common."""
+    """Both norms of a residual stream [..., h / Gy] have this in common."""
 
     def __init__(self, comm: Comm, schedule: WeightSchedule, weight: nn.Parameter, eps: float) -> None:
         super().__init__()
         self.comm, self.schedule, self.weight, self.eps = comm, schedule, weight, eps
 
     def after(self, x: Tensor, added: Tensor | None) -> Pair:
-        """x + added, and the norm of that."""
+        """Give x + added, and the norm of that."""
         if self.comm.grid.y == 1 and not fuses(x):
             x = x if added is None else x + added
             return x, self(x)
@@ -136,7 +136,7 @@ class _Norm(nn.Module):
 
 
 class LayerNorm(_Norm):
-    """[..., h / Gy] -> the same shape and dtype, normalised over all h features."""
+    """It normalises [..., h / Gy] over all h features; shape and dtype stay."""
 
     def __init__(
         self, comm: Comm, schedule: WeightSchedule, weight: nn.Parameter, bias: nn.Parameter | None, eps: float
@@ -157,7 +157,7 @@ class LayerNorm(_Norm):
 
 
 class RMSNorm(_Norm):
-    """[..., h / Gy] -> the same shape and dtype, divided by the root of the mean square of all h features."""
+    """It divides [..., h / Gy] by the root of the mean square of all h features; shape and dtype stay."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise and scale."""
@@ -171,7 +171,7 @@ class RMSNorm(_Norm):
 
 
 class HeadNorm(nn.Module):
-    """Heads [..., heads / Gx, S, D] -> the same, each divided by the root of the mean square of its own features.
+    """It divides each of heads [..., heads / Gx, S, D] by the root of the mean square of its own features.
 
     weight [D] is that of all heads, so its gradient is summed over x.
     """

@@ -1,4 +1,4 @@
-"""What norms compute between their collectives, as pure functions that are compiled for GPUs.
+"""Norms compute this between their collectives, in pure functions that are compiled for GPUs.
 
 Those of all features of a row are one function forward and one backward; of a part of them they are cut where ranks
 speak. Each can first add a second tensor of the same shape to its input, and to its result the gradient that has come
@@ -22,14 +22,14 @@ def _rounded(sum_MH: Tensor, x_MH: Tensor, added_MH: Tensor | None) -> Tensor | 
 
 
 def _moments(x_MH: Tensor, added_MH: Tensor | None = None) -> tuple[Tensor | None, Tensor]:
-    """The sum, and mean and mean square deviation of each of its rows, [2, M]."""
+    """Compute the sum, and mean and mean square deviation of each of its rows, [2, M]."""
     wide_MH = _sum(at_least_fp32(x_MH), added_MH)
     variance_M, mean_M = torch.var_mean(wide_MH, dim=1, correction=0)
     return _rounded(wide_MH, x_MH, added_MH), torch.stack([mean_M, variance_M])
 
 
 def _combined(moments_R2M: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Mean and 1 / std of each row, [M, 1], of what ranks found of as many features each."""
+    """Combine what ranks found of as many features each: mean and 1 / std of each row, [M, 1]."""
     means_RM, variances_RM = moments_R2M.unbind(1)
     mean_M = means_RM.mean(0)
     variance_M = variances_RM.mean(0) + (means_RM - mean_M).square().mean(0)
@@ -44,7 +44,9 @@ def _normalised(x_MH: Tensor, mean_M1: Tensor, rstd_M1: Tensor, weight_H: Tensor
 def _layer_norm(
     x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, bias_H: Tensor | None, eps: float
 ) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
-    """The sum, its norm, and mean and 1 / std of each row, [M, 1]. Statistics are those of the unrounded sum."""
+    """Compute the sum, its norm, and mean and 1 / std of each row, [M, 1]. Statistics are those of the unrounded
+    sum.
+    """
     wide_MH = _sum(at_least_fp32(x_MH), added_MH)
     variance_M1, mean_M1 = torch.var_mean(wide_MH, dim=1, correction=0, keepdim=True)
     rstd_M1 = (variance_M1 + eps).rsqrt()
@@ -56,7 +58,7 @@ def _layer_norm(
 def _norm_shares(
     g_MH: Tensor, x_MH: Tensor, mean_M1: Tensor, rstd_M1: Tensor, weight_H: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What this rank's features add to the gradients of all: [2, M]; and those of weight and bias."""
+    """Compute what this rank's features add to the gradients of all, [2, M], and those of weight and bias."""
     wide_MH = at_least_fp32(g_MH)
     both_MH = (x_MH - mean_M1).mul_(rstd_M1).mul_(wide_MH)
     return torch.stack([both_MH @ weight_H, wide_MH @ weight_H]), both_MH.sum(0), wide_MH.sum(0)
@@ -81,7 +83,7 @@ def _norm_gradient(
 def _layer_norm_gradients(
     g_MH: Tensor, x_MH: Tensor, mean_M1: Tensor, rstd_M1: Tensor, weight_H: Tensor, dsum_MH: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the sum, of weight and of bias."""
+    """Compute the gradients of the sum, of weight and of bias."""
     wide_MH = at_least_fp32(g_MH)
     normal_MH, weighted_MH = (x_MH - mean_M1) * rstd_M1, wide_MH * weight_H
     with_normal_M1 = (weighted_MH * normal_MH).mean(1, keepdim=True)
@@ -90,7 +92,7 @@ def _layer_norm_gradients(
 
 
 def _squares(x_MH: Tensor, added_MH: Tensor | None = None) -> tuple[Tensor | None, Tensor]:
-    """The sum, and the sum of squares of each of its rows, [M]."""
+    """Compute the sum, and the sum of squares of each of its rows, [M]."""
     sum_MH = _sum(x_MH, added_MH)
     return _rounded(sum_MH, x_MH, added_MH), torch.linalg.vector_norm(at_least_fp32(sum_MH), dim=1).square_()
 
@@ -102,7 +104,7 @@ def _scaled(x_MH: Tensor, rstd_M1: Tensor, weight_H: Tensor) -> Tensor:
 def _rms_norm(
     x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, eps: float
 ) -> tuple[Tensor | None, Tensor, Tensor]:
-    """The sum, its norm, and 1 / rms of each row, [M, 1]."""
+    """Compute the sum, its norm, and 1 / rms of each row, [M, 1]."""
     sum_MH, squares_M = _squares(x_MH, added_MH)
     rstd_M1 = (squares_M / x_MH.shape[1] + eps).rsqrt_().unsqueeze(1)
     return sum_MH, _scaled(x_MH if sum_MH is None else sum_MH, rstd_M1, weight_H), rstd_M1
@@ -111,7 +113,7 @@ def _rms_norm(
 def _rms_norm_in_one_pass(
     x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, eps: float
 ) -> tuple[Tensor | None, Tensor, Tensor]:
-    """The same of the unrounded sum."""
+    """Compute what _rms_norm does, of the unrounded sum."""
     wide_MH = _sum(at_least_fp32(x_MH), added_MH)
     rstd_M1 = (wide_MH.square().mean(1, keepdim=True) + eps).rsqrt()
     return _rounded(wide_MH, x_MH, added_MH), (wide_MH * rstd_M1 * weight_H).to(x_MH.dtype), rstd_M1
@@ -120,8 +122,8 @@ def _rms_norm_in_one_pass(
 def _head_norm(
     x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, eps: float
 ) -> tuple[Tensor | None, Tensor, Tensor]:
-    """As _rms_norm, of H features of a head: PyTorch compiles a function of one size for that, and of a second one for
-    any, of which rows don't stay in registers. So each of the two has functions of its own.
+    """Do as _rms_norm, of H features of a head: PyTorch compiles a function of one size for that, and of a second one
+    for any, of which rows don't stay in registers. So each of the two has functions of its own.
     """
     return _rms_norm(x_MH, added_MH, weight_H, eps)
 
@@ -133,7 +135,7 @@ def _head_norm_in_one_pass(
 
 
 def _rms_shares(g_MH: Tensor, x_MH: Tensor, rstd_M1: Tensor, weight_H: Tensor) -> tuple[Tensor, Tensor]:
-    """What this rank's features add to the gradients of all: [M]; and that of the weight."""
+    """Compute what this rank's features add to the gradients of all, [M], and that of the weight."""
     both_MH = (x_MH * rstd_M1).mul_(g_MH)
     return both_MH @ weight_H, both_MH.sum(0)
 
@@ -155,7 +157,7 @@ def _rms_gradient(
 def _rms_norm_gradients(
     g_MH: Tensor, x_MH: Tensor, rstd_M1: Tensor, weight_H: Tensor, dsum_MH: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Of the sum and of the weight."""
+    """Compute the gradients of the sum and of the weight."""
     shares_M, dweight_H = _rms_shares(g_MH, x_MH, rstd_M1, weight_H)
     return _rms_gradient(g_MH, x_MH, rstd_M1, weight_H, shares_M, x_MH.shape[1], dsum_MH), dweight_H
 

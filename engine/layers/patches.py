@@ -1,4 +1,4 @@
-"""Patches: squares of an image, each projected to features of the residual stream.
+"""Patches are squares of an image, each projected to features of the residual stream.
 
 On the grid it is a transposed linear layer, k = C p p: all ranks of a plane read the same images, so each takes its own
 part of a patch's pixels, and nothing has to move.
@@ -17,7 +17,7 @@ def patches(pixels_BCHW: Tensor, side: int) -> Tensor:
 
 
 class Patches(nn.Linear):
-    """Pixels [B, C, H, W] of any precision -> [B, N, h]. side: of a square."""
+    """It maps pixels [B, C, H, W] of any precision to [B, N, h]. side: of a square."""
 
     def __init__(self, channels: int, side: int, features: int) -> None:
         super().__init__(channels * side**2, features)
@@ -29,10 +29,10 @@ class Patches(nn.Linear):
 
 
 class PatchesOnGrid(Linear):
-    """The same on the grid: [B, C, H, W] -> [B, N, h / Gy]."""
+    """It maps [B, C, H, W] to [B, N, h / Gy] on the grid."""
 
     side: int
-    """Of a square."""
+    """It is the side of a square, in pixels."""
 
     def forward(self, pixels_BCHW: Tensor) -> Tensor:
         """Take this rank's part of each square, then project."""

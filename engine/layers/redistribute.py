@@ -1,4 +1,4 @@
-"""Redistribute: features that x splits become features that y splits, as the residual stream has them.
+"""Redistribute makes features that x splits features that y splits, as the residual stream has them.
 
 A projection ends split over x, and the next norm or projection asks for y: ranks gather over x and keep y's part.
 """
@@ -11,15 +11,15 @@ from engine.grid import INNER, STREAM, Axis
 
 
 class Redistribute(nn.Module):
-    """Serial features [..., F] stay as they are."""
+    """It leaves serial features [..., F] as they are."""
 
     def forward(self, features: Tensor) -> Tensor:
-        """[..., F] -> [..., F]."""
+        """Map [..., F] to [..., F]."""
         return features
 
 
 class _GatherAndCut(torch.autograd.Function):
-    """[..., F / Gx] -> [..., F / Gy]. All of y hold the same input, and all of x the same gradient."""
+    """It maps [..., F / Gx] to [..., F / Gy]. All of y hold the same input, and all of x the same gradient."""
 
     @staticmethod
     def forward(ctx, features: Tensor, comm: Comm) -> Tensor:  # type: ignore[no-untyped-def]
@@ -42,14 +42,14 @@ def _redistributed(part: Tensor, comm: Comm, split: Axis, cut: Axis) -> Tensor:
 
 
 class RedistributeOverGrid(nn.Module):
-    """The same on the grid. Where neither axis splits anything it is nothing."""
+    """It redistributes over the grid. Where neither axis splits anything it does nothing."""
 
     def __init__(self, comm: Comm) -> None:
         super().__init__()
         self.comm = comm
 
     def forward(self, features: Tensor) -> Tensor:
-        """[..., F / Gx] -> [..., F / Gy]."""
+        """Map [..., F / Gx] to [..., F / Gy]."""
         if self.comm.grid[INNER] == self.comm.grid[STREAM] == 1:
             return features
         return _GatherAndCut.apply(features, self.comm)

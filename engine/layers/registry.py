@@ -1,4 +1,6 @@
-"""Which layer of the grid takes the place of a serial one. Who adds a layer adds it to the table, from any room."""
+"""The table says which layer of the grid takes the place of a serial one. Who adds a layer adds it to the table,
+from any room.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +27,7 @@ from engine.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """This rank's part of a layer. Placements and parameters go by their names in it, such as "weight".
+    """It is this rank's part of a layer. Placements and parameters go by their names in it, such as "weight".
 
     sharded: those parameters that are sharded over z. kernels: how the layer multiplies.
     """
@@ -88,10 +90,12 @@ LAYERS: dict[type[nn.Module], Callable[[Any, Local], nn.Module]] = {
     AddNorm: lambda _, __: FusedAddNorm(),
     Redistribute: lambda _, local: RedistributeOverGrid(local.comm),
 }
-"""Each makes the grid's layer of a serial one of its type. Other types work on a part of their features as they are."""
+"""Each entry makes the grid's layer of a serial one of its type. Other types work on a part of their features as
+they are.
+"""
 
 
 def layer_of_grid(serial: nn.Module, local: Local) -> nn.Module | None:
-    """What takes a serial layer's place; None if it stays."""
+    """Make what takes a serial layer's place; None if it stays."""
     make = next((LAYERS[kind] for kind in type(serial).__mro__ if kind in LAYERS), None)
     return None if make is None else make(serial, local)
