@@ -1,4 +1,4 @@
-"""The global batch, and which of its sequences each rank of a grid takes. No torch in it."""
+"""Split the global batch: which of its sequences each rank of a grid takes. No torch in it."""
 
 from dataclasses import dataclass
 
@@ -16,15 +16,15 @@ class Batch:
     """sequences a rank takes at once (default: its share)"""
 
     def per_rank(self, grid: Grid) -> int:
-        """Sequences of one rank in a step."""
+        """Count the sequences of one rank in a step."""
         return self.sequences // grid.batch_split
 
     def at_once(self, grid: Grid) -> int:
-        """Sequences of one rank in a micro-batch."""
+        """Count the sequences of one rank in a micro-batch."""
         return self.micro or self.per_rank(grid)
 
     def check(self, grid: Grid) -> None:
-        """Raises UsageError unless the grid splits the batch evenly, and micro-batches a rank's share."""
+        """Raise UsageError unless the grid splits the batch evenly, and micro-batches a rank's share."""
         if self.sequences < 1 or self.sequences % grid.batch_split:
             fitting = max(1, -(-self.sequences // grid.batch_split)) * grid.batch_split
             raise UsageError(
@@ -39,7 +39,7 @@ class Batch:
             )
 
     def rows(self, grid: Grid, coords: Coords) -> range:
-        """The sequences (0 .. sequences - 1) of the rank at coords.
+        """Give the sequences (0 .. sequences - 1) of the rank at coords.
 
         Shares are contiguous, in the order of the ranks. Raises UsageError if the batch can't be split evenly.
         """
@@ -49,7 +49,7 @@ class Batch:
         return range(first, first + share)
 
     def micro_batches(self, grid: Grid, coords: Coords) -> list[range]:
-        """The same sequences, cut into those of each micro-batch."""
+        """Cut the rank's sequences into those of each micro-batch."""
         rows = self.rows(grid, coords)
         size = self.micro or len(rows)
         return [range(start, start + size) for start in range(rows.start, rows.stop, size)]

@@ -1,4 +1,4 @@
-"""What the engine says to a person: one sentence that names what was given, what is allowed and what to do."""
+"""The engine tells a person of an error in one sentence that names what was given, what is allowed and what to do."""
 
 import difflib
 import sys
@@ -8,7 +8,7 @@ OUT_OF_MEMORY = "out of memory"
 
 
 class EngineError(Exception):
-    """Base of every error whose message is meant for the user."""
+    """This is the base of every error whose message is meant for the user."""
 
 
 class UsageError(EngineError):
@@ -20,7 +20,7 @@ class RunError(EngineError):
 
 
 class ContactError(RunError):
-    """What a rank sees of a failure that is not its own: others are out of its reach, or it is told to end.
+    """A rank sees a failure that is not its own: others are out of its reach, or it is asked to end.
 
     clause: who saw what, without a full stop, beginning with a small letter. detail: what the software below us says.
     """
@@ -30,12 +30,12 @@ class ContactError(RunError):
         super().__init__(sentence(clause, detail))
 
     def story(self, lost: Collection[int] = ()) -> str:
-        """The clause, where it can, in terms of the ranks that are known to be lost."""
+        """Give the clause, where it can, in terms of the ranks that are known to be lost."""
         return self._clause
 
 
 def sentence(clause: str, detail: str = "") -> str:
-    """A clause as a sentence, the words of the software below us in brackets at its end.
+    """Make a clause a sentence, with the words of the software below us in brackets at its end.
 
     >>> sentence("rank 0 lost contact with rank 1 on axis x", "gloo: Connection closed by peer")
     'Rank 0 lost contact with rank 1 on axis x (gloo: Connection closed by peer).'
@@ -44,7 +44,7 @@ def sentence(clause: str, detail: str = "") -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a rank's own memory, host or device, has run out. torch is asked only if it is loaded already.
+    """Say whether a rank's own memory, host or device, has run out. torch is asked only if it is loaded already.
 
     NCCL, which takes memory of its own, says so only in the text of a RuntimeError.
     """
@@ -54,7 +54,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an "unknown name" sentence: the closest known names, or all of them if none is close.
+    """End an "unknown name" sentence: with the closest known names, or all of them if none is close.
 
     >>> nearest("gpt-80", ["gpt-80b", "gpt-5b"])
     'did you mean gpt-80b?'
@@ -65,7 +65,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def divisors(number: int) -> str:
-    """The numbers that divide this one, for a sentence; of many, the first.
+    """List the numbers that divide this one, for a sentence; of many, the first.
 
     >>> divisors(12)
     '1, 2, 3, 4, 6, 12'

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their name, then renamed over it."""
+"""Write files that are whole or not there: beside their name, then renamed over it."""
 
 import fcntl
 import os
@@ -11,7 +11,9 @@ PAUSE_S = 0.01
 
 
 def cache_folder() -> Path | None:
-    """Where what is made once is kept for other runs: $XDG_CACHE_HOME, or ~/.cache; None for a user without a home."""
+    """Give the folder that keeps what is made once for other runs: $XDG_CACHE_HOME, or ~/.cache; None for a user
+    without a home.
+    """
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "par4d"
     except RuntimeError:
@@ -58,7 +60,7 @@ def locked(folder: Path, limit_s: float) -> Iterator[None]:
 
 
 def _lock(descriptor: int) -> bool:
-    """Whether there is nothing more to wait for."""
+    """Try to lock; say whether there is nothing more to wait for."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

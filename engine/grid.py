@@ -1,4 +1,4 @@
-"""The 4D grid of ranks: pure arithmetic of named axes, and what each axis is for. No torch in it.
+"""The 4D grid of ranks is pure arithmetic of named axes, each of which has its roles. No torch in it.
 
 Source: axonn-sc24 section V-A. Axis x is innermost, data outermost:
 
@@ -20,7 +20,7 @@ from engine.errors import UsageError
 
 
 class Axis(StrEnum):
-    """An axis of the grid, innermost first. "axis" always means one of these, "dim" a tensor dimension."""
+    """It is an axis of the grid, innermost first. "axis" always means one of these, "dim" a tensor dimension."""
 
     X = "x"
     Y = "y"
@@ -29,23 +29,23 @@ class Axis(StrEnum):
 
 
 INNER = Axis.X
-"""Splits the features between two products of a block, such as heads, and the vocabulary."""
+"""It splits the features between two products of a block, such as heads, and the vocabulary."""
 STREAM = Axis.Y
-"""Splits the features of the residual stream."""
+"""It splits the features of the residual stream."""
 SPLITTING_FEATURES = (INNER, STREAM)
 SHARDING = Axis.Z
-"""Shards weights, and splits rows."""
+"""It shards weights, and splits rows."""
 SPLITTING_ROWS = (SHARDING, Axis.DATA)
-"""Split the rows of a batch, so that every gradient is summed over exactly these: over SHARDING first."""
+"""They split the rows of a batch, so that every gradient is summed over exactly these: over SHARDING first."""
 REPLICATING = tuple(axis for axis in SPLITTING_ROWS if axis is not SHARDING)
-"""Do nothing but that: their ranks hold the same parameters, and once they are summed the same gradients."""
+"""They do nothing but that: their ranks hold the same parameters, and once they are summed the same gradients."""
 HOLDING = tuple(axis for axis in Axis if axis not in REPLICATING)
 """Ranks along these hold one model together, so that its norms are summed over them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coords:
-    """Where a rank stands on each axis of the grid."""
+    """They say where a rank stands on each axis of the grid."""
 
     x: int = 0
     y: int = 0
@@ -58,7 +58,7 @@ class Coords:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """How many ranks stand along each axis.
+    """It says how many ranks stand along each axis.
 
     >>> grid = Grid.parse("2x1x2x4")
     >>> grid.size, grid.coords(5), grid.members(Axis.Z, 5)
@@ -85,7 +85,7 @@ class Grid:
 
     @classmethod
     def replicated(cls, ranks: int) -> "Grid":
-        """So many ranks in a line, each of which holds all parameters."""
+        """Line up so many ranks, each of which holds all parameters."""
         return cls(**{REPLICATING[0]: ranks})
 
     def __str__(self) -> str:
@@ -96,41 +96,43 @@ class Grid:
 
     @property
     def size(self) -> int:
-        """Ranks in all."""
+        """Count all ranks."""
         return self._over(Axis)
 
     @property
     def plane(self) -> int:
-        """Ranks that share the features of the same rows."""
+        """Count the ranks that share the features of the same rows."""
         return self._over(SPLITTING_FEATURES)
 
     @property
     def shards(self) -> int:
-        """Into how many shards a weight is cut, after the splits of its features."""
+        """Count the shards into which a weight is cut, after the splits of its features."""
         return self[SHARDING]
 
     @property
     def batch_split(self) -> int:
-        """Into how many parts the rows of a batch are split."""
+        """Count the parts into which the rows of a batch are split."""
         return self._over(SPLITTING_ROWS)
 
     @property
     def model_replicas(self) -> int:
-        """How many times the ranks hold all parameters."""
+        """Count how many times the ranks hold all parameters."""
         return self._over(REPLICATING)
 
     def stride(self, axis: Axis) -> int:
-        """Distance in rank numbers between neighbours on an axis."""
+        """Give the distance in rank numbers between neighbours on an axis."""
         return self._over(list(Axis)[: list(Axis).index(axis)])
 
     def coords(self, rank: int) -> Coords:
-        """The coordinates of a rank. Raises UsageError if the grid has no such rank."""
+        """Give the coordinates of a rank. Raises UsageError if the grid has no such rank."""
         if not 0 <= rank < self.size:
             raise UsageError(f"Rank {rank} is not on the grid {self}, which has ranks 0 to {self.size - 1}.")
         return Coords(*((rank // self.stride(axis)) % self[axis] for axis in Axis))
 
     def rank(self, **coords: int) -> int:
-        """The rank at the given coordinates, by axis, the others being 0. Raises UsageError if one lies outside."""
+        """Give the rank at the given coordinates, by axis, the others being 0. Raises UsageError if one lies
+        outside.
+        """
         at = Coords(**coords)
         for axis in Axis:
             if not 0 <= at[axis] < self[axis]:
@@ -141,14 +143,16 @@ class Grid:
         return self.position(at, Axis)
 
     def position(self, coords: Coords, axes: Iterable[Axis]) -> int:
-        """The number of a rank among those that differ along these axes alone, the first of which counts fastest."""
+        """Give the number of a rank among those that differ along these axes alone, the first of which counts
+        fastest.
+        """
         number, stride = 0, 1
         for axis in axes:
             number, stride = number + coords[axis] * stride, stride * self[axis]
         return number
 
     def members(self, axis: Axis, rank: int) -> tuple[int, ...]:
-        """The ranks that differ from this one along one axis only, itself included, in order."""
+        """List the ranks that differ from this one along one axis only, itself included, in order."""
         stride = self.stride(axis)
         first = rank - self.coords(rank)[axis] * stride
         return tuple(range(first, first + stride * self[axis], stride))

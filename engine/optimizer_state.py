@@ -1,28 +1,30 @@
-"""What an optimizer keeps of every parameter, beside it and its gradient. No torch."""
+"""An optimizer keeps this of every parameter, beside it and its gradient. No torch."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerState:
-    """Names of tensors that are as large as the parameter, in the master dtype: those on the device and on the host."""
+    """It names the tensors that are as large as the parameter, in the master dtype: those on the device and on the
+    host.
+    """
 
     device: tuple[str, ...] = ()
     host: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them, as checkpoints have them."""
+        """Give all names, as checkpoints have them."""
         return self.device + self.host
 
     def device_bytes(self, parameters: float) -> float:
-        """What the device holds for parameters of so many bytes in the master dtype."""
+        """Count the bytes that the device holds for parameters of so many bytes in the master dtype."""
         return len(self.device) * parameters
 
     def host_bytes(self, parameters: float) -> float:
-        """What the host holds for them."""
+        """Count the bytes that the host holds for them."""
         return len(self.host) * parameters
 
 
 ADAMW = OptimizerState(device=("exp_avg", "exp_avg_sq"))
-"""Its moments, under the names that torch.optim.AdamW gives them."""
+"""AdamW keeps its moments, under the names that torch.optim.AdamW gives them."""

@@ -1,4 +1,4 @@
-"""How a word of the command line becomes a value, and how a value is told in --help.
+"""A word of the command line becomes a value here, and a value a word of --help.
 
 An option is declared once, as a field of a frozen dataclass or a parameter of a command: its name, type and default are
 the option's, and the text under a field is its help. cyclopts makes the command line from that; what a type alone
@@ -18,7 +18,9 @@ from engine.grid import Grid
 
 
 def word(parse: Callable[[str], Any], metavar: str) -> Parameter:
-    """An option whose value is the one word that `parse` reads. A UsageError of parse reaches the user as it is."""
+    """Declare an option whose value is the one word that `parse` reads. A UsageError of parse reaches the user as
+    it is.
+    """
 
     def converted(_: object, tokens: Sequence[Token]) -> Any:
         return parse(tokens[0].value)
@@ -27,7 +29,7 @@ def word(parse: Callable[[str], Any], metavar: str) -> Parameter:
 
 
 def words(parse: Callable[[str], Any], metavar: str) -> Parameter:
-    """An option that is given once for each of its values."""
+    """Declare an option that is given once for each of its values."""
 
     def converted(_: object, tokens: Sequence[Token]) -> tuple[Any, ...]:
         return tuple(parse(token.value) for token in tokens)
@@ -76,7 +78,7 @@ NO_OPTION = Parameter(parse=False)
 
 
 def _converted(hint: Any, tokens: Sequence[Token]) -> Any:
-    """As cyclopts does it, but a whole number is whole: cyclopts would round 2.5."""
+    """Convert as cyclopts does, but a whole number is whole: cyclopts would round 2.5."""
     for token in tokens:
         if hint in (int, int | None) and not re.fullmatch(r"[+-]?\d+", token.value):
             raise UsageError(f"{token.keyword} is a whole number, but {token.value!r} was given.")
@@ -84,25 +86,25 @@ def _converted(hint: Any, tokens: Sequence[Token]) -> Any:
 
 
 def _written(default: Any) -> str | None:
-    """A default as it would be written; None for what --help doesn't tell."""
+    """Write a default as one would give it; None for what --help doesn't show."""
     if default is None or default is False or default == ():
         return None
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 DEFAULTS = Parameter(negative=(), allow_repeating=True, converter=_converted, show_default=_written)
-"""Of every option: a flag has no --no-flag beside it, and of an option given twice the last one counts."""
+"""Every option has these: a flag has no --no-flag beside it, and of an option given twice the last one counts."""
 
 
 def check_file(option: str, file: Path) -> None:
-    """Raises UsageError unless a file can be written where the option says."""
+    """Raise UsageError unless a file can be written where the option says."""
     if file.is_dir():
         raise UsageError(f"{option} {file} is a folder: give the name of a file.")
     check_folder(option, file.absolute().parent)
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """Raises UsageError unless files can be written into the folder, which is made if need be."""
+    """Raise UsageError unless files can be written into the folder, which is made if need be."""
     existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise UsageError(f"{option} can't be written: {existing} is not a folder that may be written to.")

@@ -1,4 +1,4 @@
-"""Placement: the one typed record of where a parameter lives on the grid, and how it starts.
+"""A placement is the one typed record of where a parameter lives on the grid, and how it starts.
 
 From it follow the local shapes, the initial values, the checkpoint's rectangles and how often a parameter is
 counted in the gradient norm. Pure arithmetic: no torch in it.
@@ -26,7 +26,7 @@ TRANSPOSED = (NORMAL[1], NORMAL[0])
 
 @dataclass(frozen=True, slots=True)
 class Gaussian:
-    """Initial values from a normal distribution of mean 0."""
+    """Initial values are from a normal distribution of mean 0."""
 
     std: float
 
@@ -40,7 +40,7 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The same initial value everywhere."""
+    """The initial value is the same everywhere."""
 
     value: float
 
@@ -50,7 +50,7 @@ Initial = Gaussian | Uniform | Constant
 
 @dataclass(frozen=True, slots=True)
 class Rectangle:
-    """A part of the serial tensor. Among a rank's local elements it begins at start and goes on by strides."""
+    """It is a part of the serial tensor. Among a rank's local elements it begins at start and goes on by strides."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -59,22 +59,22 @@ class Rectangle:
 
     @property
     def numel(self) -> int:
-        """Elements in it."""
+        """Count the elements in it."""
         return prod(self.sizes)
 
     @property
     def region(self) -> tuple[slice, ...]:
-        """Where it stands in the serial tensor."""
+        """Give its place in the serial tensor."""
         return tuple(slice(offset, offset + size) for offset, size in zip(self.offsets, self.sizes, strict=True))
 
     def of(self, local: "Tensor") -> "Tensor":
-        """Its view of a rank's local elements, in the serial tensor's dims."""
+        """View it in a rank's local elements, in the serial tensor's dims."""
         return local.view(-1)[self.start :].as_strided(self.sizes, self.strides)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How a parameter of serial shape `shape` is laid over the grid.
+    """It says how a parameter of serial shape `shape` is laid over the grid.
 
     split: the axis that splits each dim, or None. parts: sizes of the parts of a dim, each of which is split on its own
     (query, key and value heads of a fused projection); a dim that isn't named is one part. sharded: a rank's tile,
@@ -99,7 +99,7 @@ class Placement:
                 raise ValueError(f"The parts {sizes} of {self.name} don't make up dim {dim} of size {self.shape[dim]}.")
 
     def tile_shape(self, grid: Grid) -> tuple[int, ...]:
-        """Shape of a rank's tile. Raises UsageError unless the grid divides every part of every dim."""
+        """Give the shape of a rank's tile. Raises UsageError unless the grid divides every part of every dim."""
         for dim, axis in enumerate(self.split):
             for size in self._parts(dim):
                 if axis is not None and size % grid[axis]:
@@ -110,7 +110,7 @@ class Placement:
         return tuple(size // (grid[axis] if axis else 1) for size, axis in zip(self.shape, self.split, strict=True))
 
     def local_numel(self, grid: Grid) -> int:
-        """Elements that one rank stores. Raises UsageError unless the grid divides what it splits."""
+        """Count the elements that one rank stores. Raises UsageError unless the grid divides what it splits."""
         tile = prod(self.tile_shape(grid))
         if not self.sharded:
             return tile
@@ -123,15 +123,15 @@ class Placement:
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """Those along which ranks store different elements, the inner ones first."""
+        """List the axes along which ranks store different elements, the inner ones first."""
         return tuple(axis for axis in Axis if axis in self.split or (axis is SHARDING and self.sharded))
 
     def replicas(self, grid: Grid) -> int:
-        """How many of the ranks that hold one model together store each element."""
+        """Count how many of the ranks that hold one model together store each element."""
         return prod(grid[axis] for axis in HOLDING if axis not in self.axes)
 
     def rectangles(self, grid: Grid, coords: Coords) -> list[Rectangle]:
-        """The parts of the serial tensor that a rank stores, in the order in which it stores their first elements.
+        """List the parts of the serial tensor that a rank stores, in the order in which it stores their first elements.
 
         A shard of a matrix is one rectangle where their number divides the tile's rows, else up to three: the end of a
         row, whole rows, the start of a row. Each of a dim's parts cuts them further. Of a tile that is stored column by
@@ -155,7 +155,7 @@ class Placement:
         return self.parts.get(dim, (self.shape[dim],))
 
     def _runs(self, dim: int, grid: Grid, coords: Coords, first: int, count: int) -> list["_Run"]:
-        """Where the tile's elements first .. first + count - 1 along a dim stand in the serial tensor."""
+        """Find where the tile's elements first .. first + count - 1 along a dim stand in the serial tensor."""
         axis, parts = self.split[dim], self._parts(dim)
         ranks, coord = (grid[axis], coords[axis]) if axis else (1, 0)
         if ranks == 1:
@@ -171,7 +171,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Neighbours along a dim: where they begin in the tile and in the serial tensor."""
+    """A run is neighbours along a dim: it says where they begin in the tile and in the serial tensor."""
 
     local: int
     serial: int
@@ -179,7 +179,7 @@ class _Run:
 
 
 def _boxes(shape: tuple[int, ...], low: int, high: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The elements low .. high - 1 of a flattened tensor as (offsets, sizes) of boxes, in order."""
+    """Give the elements low .. high - 1 of a flattened tensor as (offsets, sizes) of boxes, in order."""
     if low >= high:
         return
     if not shape:

@@ -1,4 +1,4 @@
-"""In which number formats a network is stored, computed and reduced."""
+"""A network is stored, computed and reduced in these number formats."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """master: the stored shards, their gradients and the optimizer. compute: gathered weights and activations. given:
-    the name of the format in which gradients are summed, if it is not for reduce() to choose. Norm statistics and
-    losses are never below fp32.
+    """It names the number formats. master: the stored shards, their gradients and the optimizer. compute: gathered
+    weights and activations. given: the name of the format in which gradients are summed, if it is not for reduce() to
+    choose. Norm statistics and losses are never below fp32.
     """
 
     master: torch.dtype
@@ -23,16 +23,16 @@ class Precision:
 
     @classmethod
     def named(cls, name: str, reduce: str | None = None) -> "Precision":
-        """fp32 and fp64 throughout, or bf16 compute over fp32 masters; reduce: for all sums of gradients."""
+        """Make fp32 or fp64 throughout, or bf16 compute over fp32 masters; reduce: for all sums of gradients."""
         compute = DTYPES[name]
         master = torch.float32 if compute is torch.bfloat16 else compute
         return cls(master, compute, reduce)
 
     def reduce(self, ranks: int) -> torch.dtype:
-        """Of weight gradients while they are summed over so many ranks, of one axis."""
+        """Give the format of weight gradients while they are summed over so many ranks, of one axis."""
         return DTYPES[reduce_dtype(NAMES[self.compute], ranks, self.given)]
 
 
 def at_least_fp32(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in float32, or as it is in float64: for statistics and losses."""
+    """Give the tensor in float32, or as it is in float64: for statistics and losses."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()

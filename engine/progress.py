@@ -1,4 +1,4 @@
-"""Progress for a person who waits: one line that renews itself on a terminal, plain lines in a log."""
+"""A person who waits sees progress: one line that renews itself on a terminal, plain lines in a log."""
 
 import logging
 import sys
@@ -8,7 +8,7 @@ RENEWED = {"renewed": True}
 
 
 class _Terminal(logging.StreamHandler):
-    """Writes renewed records over each other; any other record starts on a line of its own."""
+    """It writes renewed records over each other; any other record starts on a line of its own."""
 
     _open = False
 
@@ -26,7 +26,7 @@ class _Terminal(logging.StreamHandler):
 
 
 def log_to_stderr(rank: int) -> None:
-    """Information from rank 0, problems from every rank."""
+    """Log information from rank 0, problems from every rank."""
     handler = _Terminal(sys.stderr) if sys.stderr.isatty() else logging.StreamHandler(sys.stderr)
     level = logging.INFO if rank == 0 else logging.ERROR
     logging.basicConfig(level=level, format="%(message)s", handlers=[handler])

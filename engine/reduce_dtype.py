@@ -1,4 +1,4 @@
-"""In which format gradients are summed along an axis of the grid, where that isn't asked for. No torch.
+"""Choose the format in which gradients are summed along an axis of the grid, where none is asked for. No torch.
 
 A ring adds one rank's part after the other and rounds each sum to the format in which it travels. Relative errors, in
 the norm of 4,096 sums, against float64 (tests/engine/test_reduce_dtype.py makes the table): of parts that are
@@ -16,13 +16,12 @@ all-reduces between nodes, errs less; which one it takes is not known beforehand
 """
 
 FROM_RANKS = 64
-"""Ranks of an axis from which on a sum in bf16 errs by more than a hundredth, six times what one rounding does."""
+"""From so many ranks of an axis on a sum in bf16 errs by more than a hundredth, six times what one rounding does."""
 
 
 def reduce_dtype(precision: str, ranks: int, given: str | None = None) -> str:
-    """The format's name for an axis of so many ranks: the one given, or else that of the computation, or fp32 in place
-    of bf16 from FROM_RANKS on. "compute" is that of the computation, too, on however many ranks. The same rule holds
-    along z and along data, each by its own ranks.
+    """Name the format for an axis of so many ranks: the one given, or else that of the computation, or fp32 in place
+    of bf16 from FROM_RANKS on. The same rule holds along z and along data, each by its own ranks.
     """
     if given is not None:
         return precision if given == "compute" else given

@@ -1,16 +1,16 @@
-"""The base of every file format: typed, frozen, no unknown keys, and errors that name the key."""
+"""This is the base of every file format: typed, frozen, no unknown keys, and errors that name the key."""
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class Record(BaseModel):
-    """A part of a file."""
+    """A record is a part of a file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first finding of a pydantic error as one sentence: the key, what is expected there, what was given."""
+    """Give the first finding of a pydantic error as one sentence: the key, what is expected there, what was given."""
     problem = error.errors()[0]
     key = ".".join(str(part) for part in problem["loc"]) or "the document"
     more = f" ({error.error_count() - 1} more)" if error.error_count() > 1 else ""

@@ -1,4 +1,4 @@
-"""How long ranks wait for each other, asked of every command that may have several. No torch."""
+"""Time-outs say how long ranks wait for each other, in every command that may have several. No torch."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""One record of a training: which network is trained, and how. No torch in it.
+"""One record describes a training: which network is trained, and how. No torch in it.
 
 The command line makes it; the planner, the tracer, the tuner, the trainer and contests with peers take it.
 """
@@ -43,8 +43,8 @@ class OptimConfig:
 
 @dataclass(frozen=True)
 class Training:
-    """The names of the number formats are those of --precision and --reduce-dtype, but "compute", which is that of the
-    computation on however many ranks. seed: of initial values, dropout and the order of the data.
+    """It describes a training. The names of number formats are those of --precision and --reduce-dtype. seed: of
+    initial values, dropout and the order of the data.
     """
 
     model: Architecture
@@ -57,24 +57,24 @@ class Training:
     seed: int = 0
 
     def with_bucket(self, grid: Grid, link_bytes_per_s: float | None, devices_per_node: int) -> "Training":
-        """The same with the bucket of all-reduces over data that suits the grid and a node's network."""
+        """Give the same with the bucket of all-reduces over data that suits the grid and a node's network."""
         bucket = self.overlap.bucket(grid, link_bytes_per_s, devices_per_node)
         return replace(self, overlap=replace(self.overlap, bucket_bytes=bucket))
 
     @property
     def compute(self) -> int:
-        """Bytes of an element of gathered weights and activations."""
+        """Count the bytes of an element of gathered weights and activations."""
         return BYTES[self.precision]
 
     @property
     def master(self) -> int:
-        """Bytes of an element of the state; of statistics and losses too."""
+        """Count the bytes of an element of the state; of statistics and losses too."""
         return max(self.compute, BYTES["fp32"])
 
     def reduce_dtypes(self, grid: Grid) -> dict[Axis, str]:
-        """In which gradients are summed along each axis that sums them."""
+        """Name the formats in which gradients are summed along each axis that sums them."""
         return {axis: reduce_dtype(self.precision, grid[axis], self.reduce_dtype) for axis in SPLITTING_ROWS}
 
     def reduce(self, grid: Grid, axis: Axis) -> int:
-        """Bytes of an element of gradients on their way along an axis."""
+        """Count the bytes of an element of gradients on their way along an axis."""
         return BYTES[self.reduce_dtypes(grid)[axis]]
