@@ -1,4 +1,4 @@
-"""Architecture: one network's shape as data, and all that the engine asks of a network. No torch in it.
+"""An architecture is one network's shape as data, and all that the engine asks of a network. No torch in it.
 
 A family of networks is a folder beside this file: config.py (the shape, which is the Architecture, and the network as a
 table of operations), model.py (the same in plain PyTorch), sizes.yaml. Nothing outside a folder names its family.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Architecture(Protocol):
-    """What a network says of itself. Who inherits from it is a frozen dataclass.
+    """It says what a network is. Who inherits from it is a frozen dataclass.
 
     hidden: features of the residual stream, which y splits. sequence: tokens of a sample in it. layers: blocks, each of
     which activation checkpointing runs again as a whole. nominal: parameters as its publication gives them.
@@ -39,59 +39,59 @@ class Architecture(Protocol):
     source: str
 
     def network(self) -> Network:
-        """Its operations, from which placements, flops and memory follow."""
+        """Give its operations, from which placements, flops and memory follow."""
 
     @property
     def task(self) -> Task:
-        """What it is trained on."""
+        """Give the task that it is trained on."""
 
     def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
-        """The serial network on torch's default device. Its blocks are what is checkpointed."""
+        """Make the serial network on torch's default device. Its blocks are what is checkpointed."""
 
     def check(self, grid: Grid) -> None:
-        """Raises UsageError, naming what would fit, unless the grid divides all that it has to."""
+        """Raise UsageError, naming what would fit, unless the grid divides all that it has to."""
         _check_splits(self, grid)
 
     def placements(self) -> dict[str, Placement]:
-        """Placements of all parameters by name, in the model's order; a tied one under its first name."""
+        """Give the placements of all parameters by name, in the model's order; a tied one under its first name."""
         return self.network().placements()
 
     @property
     def ties(self) -> Mapping[str, str]:
-        """Second names of parameters, and the first: "head.weight" -> "tokens.weight"."""
+        """Give second names of parameters, and the first: "head.weight" -> "tokens.weight"."""
         return self.network().ties
 
     @property
     def parameters(self) -> int:
-        """Every parameter counted once."""
+        """Count every parameter once."""
         return self.network().parameters
 
     @property
     def outputs(self) -> int:
-        """Logits that it gives of a token: as many as its vocabulary has tokens, or as there are classes."""
+        """Count the logits that it gives of a token: as many as its vocabulary has tokens, or as there are classes."""
         return self.network().head.n
 
     @property
     def options(self) -> dict[str, Any]:
-        """Every field, for the record."""
+        """Give every field, for the record."""
         return asdict(self)  # type: ignore[call-overload]
 
     @property
     def shape(self) -> dict[str, Any]:
-        """What has to be the same for a checkpoint to fit: not what it is called, and not its dropout."""
+        """Give what has to be the same for a checkpoint to fit: not what it is called, and not its dropout."""
         other = ("name", "nominal", "source", "dropout")
         return {key: value for key, value in self.options.items() if key not in other}
 
 
 def check_positive(shape: "DataclassInstance") -> None:
-    """Raises UsageError for a size below 1."""
+    """Raise UsageError for a size below 1."""
     for key, size in asdict(shape).items():
         if type(size) is int and size < 1:
             raise UsageError(f"A model's {key} must be at least 1, but {size} was given.")
 
 
 def check_multiple_of_heads(hidden: int, heads: int) -> None:
-    """Raises UsageError unless heads divides the hidden size."""
+    """Raise UsageError unless heads divides the hidden size."""
     if hidden % heads:
         raise UsageError(
             f"A model's hidden size must be a multiple of its heads, but {hidden} is not a multiple of {heads}; "
@@ -100,13 +100,13 @@ def check_multiple_of_heads(hidden: int, heads: int) -> None:
 
 
 def check_dropout(dropout: float) -> None:
-    """Raises UsageError for what is no probability."""
+    """Raise UsageError for what is no probability."""
     if not 0 <= dropout < 1:
         raise UsageError(f"Dropout is a probability from 0 to below 1, but {dropout} was given.")
 
 
 def _check_splits(model: Architecture, grid: Grid) -> None:
-    """Raises UsageError unless the grid divides all features that it splits, and every tile that it shards."""
+    """Raise UsageError unless the grid divides all features that it splits, and every tile that it shards."""
     network, inner, stream = model.network(), grid[INNER], grid[STREAM]
     over_x = network.over_x
     fitting = divisors(gcd(*over_x.values()))

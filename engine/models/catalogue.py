@@ -1,4 +1,4 @@
-"""Every family of networks, and every named size of them. No torch in it."""
+"""It lists every family of networks, and every named size of them. No torch in it."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -20,7 +20,7 @@ FAMILIES: Mapping[str, Callable[..., Architecture]] = MappingProxyType(
 
 @cache
 def published() -> Mapping[str, Architecture]:
-    """Every named size, by name; a family's are in its sizes.yaml."""
+    """Give every named size, by name; a family's are in its sizes.yaml."""
     found: dict[str, Architecture] = {}
     for family, of_shape in FAMILIES.items():
         for group in yaml_text.parse((Path(__file__).parent / family / "sizes.yaml").read_text()):
@@ -30,7 +30,7 @@ def published() -> Mapping[str, Architecture]:
 
 
 def lookup(name: str) -> Architecture:
-    """The size of that name, whatever its case. Raises UsageError with the nearest names."""
+    """Find the size of that name, whatever its case. Raises UsageError with the nearest names."""
     sizes = published()
     if name.lower() not in sizes:
         raise UsageError(f"No model is called {name!r}: {nearest(name, sizes)}")

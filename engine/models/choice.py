@@ -1,4 +1,4 @@
-"""Which network a command line asks for: a published size by its name, or a shape. No torch in it."""
+"""A command line asks for a network by the name of a published size, or by a shape. No torch in it."""
 
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 VOCABULARY, SEQUENCE = 51200, 2048  # axonn-ipdps22 VI-C, axonn-sc24 VI-A
 FIELDS = {"vocab": "vocabulary", "seq": "sequence"}
-"""Options whose name is not the field's."""
+"""These options have other names than their fields."""
 
 FOLDER = "hf:"
-"""What comes before the folder of a network."""
+"""It comes before the folder of a network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class ModelChoice:
     """probability of dropping an activation (not llama; default 0)"""
 
     def pretrained(self) -> "Pretrained | None":
-        """The folder that hf:DIR names, if one is named. Raises UsageError for one that can't be trained."""
+        """Find the folder that hf:DIR names, if one is named. Raises UsageError for one that can't be trained."""
         if self.model is None or not self.model.startswith(FOLDER):
             return None
         given = self._given()
@@ -69,7 +69,9 @@ class ModelChoice:
         return open_pretrained(folder, sequence=given.get("sequence"), dropout=given.get("dropout"))
 
     def resolve(self) -> Architecture:
-        """The network. Raises UsageError for a name that isn't known, and for a shape that is not whole or can't be."""
+        """Make the network. Raises UsageError for a name that isn't known, and for a shape that is not whole or
+        can't be.
+        """
         if (pretrained := self.pretrained()) is not None:
             return pretrained.architecture
         if self.architecture is not None and self.architecture not in FAMILIES:
@@ -95,7 +97,7 @@ class ModelChoice:
         return FAMILIES[family](name=name, **shape)
 
     def _given(self) -> dict[str, Any]:
-        """What the user asks for, by the architectures' field names."""
+        """Give what the user asks for, by the architectures' field names."""
         found = {
             FIELDS.get(field.name, field.name): value
             for field in fields(self)
@@ -107,7 +109,7 @@ class ModelChoice:
 
 
 def _fitting(family: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The same, if the family has all these fields. Raises UsageError."""
+    """Give the same, if the family has all these fields. Raises UsageError."""
     known = {field.name for field in fields(FAMILIES[family])}  # type: ignore[arg-type]
     if strange := sorted(given.keys() - known):
         options = [_option(name) for name in strange]
@@ -116,13 +118,13 @@ def _fitting(family: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_text(family: str) -> dict[str, Any]:
-    """What a family that reads text takes where nothing is given."""
+    """Give what a family that reads text takes where nothing is given."""
     known = {field.name for field in fields(FAMILIES[family])}  # type: ignore[arg-type]
     return {name: size for name, size in (("vocabulary", VOCABULARY), ("sequence", SEQUENCE)) if name in known}
 
 
 def _required(family: str) -> set[str]:
-    """The fields without which a shape is not whole."""
+    """List the fields without which a shape is not whole."""
     shape = {field.name for field in fields(FAMILIES[family]) if field.default is MISSING}  # type: ignore[arg-type]
     return shape - {"name", "vocabulary", "sequence"}
 
@@ -134,6 +136,6 @@ def _options(names: set[str]) -> str:
 
 
 def _option(field: str) -> str:
-    """The option that sets an architecture's field."""
+    """Name the option that sets an architecture's field."""
     named = {field: option for option, field in FIELDS.items()} | {"bias": "no-bias"}
     return f"--{named.get(field, field).replace('_', '-')}"

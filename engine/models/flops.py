@@ -1,4 +1,4 @@
-"""Floating-point operations, counted as Narayanan et al. do (axonn-sc24 VI-C, axonn-ipdps22 Eq. 3): products only.
+"""Count floating-point operations as Narayanan et al. do (axonn-sc24 VI-C, axonn-ipdps22 Eq. 3): products only.
 
 A product of m x k by k x n counts 2 m k n. For B sequences of s tokens, l layers, hidden size h, query width a (h,
 unless a head's features are given), key and value width k = a kv_heads / heads, feed-forward width f and vocabulary V,
@@ -31,7 +31,7 @@ from engine.models.operations import Attention, Linear
 
 @dataclass(frozen=True, slots=True)
 class ForwardFlops:
-    """Flops of one forward pass of the whole job.
+    """These are the flops of one forward pass of the whole job.
 
     blocks: of what activation checkpointing runs once more. rest: of everything else. of_data: the part of rest whose
     inputs are data, which have no gradient. repeated_over_y: the part of blocks that all Gy ranks run alike, because
@@ -45,7 +45,7 @@ class ForwardFlops:
 
 
 def forward_flops(model: Architecture, sequences: int) -> ForwardFlops:
-    """The equations above for so many sequences."""
+    """Count by the equations above for so many sequences."""
     blocks = rest = of_data = repeated = 0
     for stage in model.network().stages:
         times = sequences * stage.repeat
@@ -61,7 +61,7 @@ def forward_flops(model: Architecture, sequences: int) -> ForwardFlops:
 
 
 def hardware_flops(model: Architecture, sequences: int, *, recompute: bool) -> int:
-    """Flops of one step of the whole job. recompute: with the second forward of checkpointed blocks.
+    """Count the flops of one step of the whole job. recompute: with the second forward of checkpointed blocks.
 
     The backward of a product is two products of its size, and one where its input is data.
     """
@@ -70,12 +70,13 @@ def hardware_flops(model: Architecture, sequences: int, *, recompute: bool) -> i
 
 
 def model_flops(model: Architecture, sequences: int) -> int:
-    """Flops of one step of the whole job that the mathematics asks for: nothing recomputed."""
+    """Count the flops of one step of the whole job that the mathematics asks for: nothing recomputed."""
     return hardware_flops(model, sequences, recompute=False)
 
 
 def repeated_flops(model: Architecture, sequences: int, grid: Grid, *, recompute: bool) -> int:
-    """Flops of one step of the whole job that Algorithm 1 runs on top of `hardware_flops`, and no utilisation counts.
+    """Count the flops of one step of the whole job that Algorithm 1 runs on top of `hardware_flops`, and no utilisation
+    counts.
 
     Between the sum over y that ends a projection and the next product all Gy ranks hold the same activations, so
     attention runs Gy times over.

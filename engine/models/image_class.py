@@ -1,4 +1,4 @@
-"""The task of a network that classifies images: which of some classes is each of."""
+"""A network that classifies images finds which of some classes each is of."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ImageClass:
-    """pixels: bytes [B, C, Y, X], labels: [B]. See Task."""
+    """Its batch has pixels, bytes [B, C, Y, X], and labels [B]."""
 
     data: Images
 
     def batch(self, samples: "Arrays", seed: int, positions: "Ints") -> "Arrays":
-        """Samples as they are."""
+        """Take samples as they are."""
         return samples
 
     def criterion(self) -> "nn.Module":
-        """Cross-entropy in nats."""
+        """Make cross-entropy in nats."""
         from engine.layers.loss import SerialCrossEntropy  # loads torch
 
         return SerialCrossEntropy()
 
     def inputs(self, batch: "Mapping[str, Tensor]") -> "tuple[Tensor, ...]":
-        """The pixels from -1 to 1, in float32: what is sent to a device are bytes."""
+        """Scale the pixels to -1 .. 1, in float32: what is sent to a device are bytes."""
         return (batch["pixels"].float().div_(127.5).sub_(1),)
 
     def valid(self, batch: "Mapping[str, Tensor]") -> int:
-        """Every image."""
+        """Count every image."""
         return batch["labels"].numel()
 
     def loss(
         self, criterion: "nn.Module", output: "Tensor", batch: "Mapping[str, Tensor]", divisor: "float | Tensor"
     ) -> "Tensor":
-        """Of the classes' scores."""
+        """Compute the loss of the classes' scores."""
         return criterion(output, batch["labels"], divisor)

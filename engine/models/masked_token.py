@@ -1,4 +1,4 @@
-"""The task of BERT's pre-training: some tokens are masked, and the network finds them (Devlin et al. 2018, 3.1)."""
+"""BERT's pre-training masks some tokens, and the network finds them (Devlin et al. 2018, 3.1)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 SEGMENTS = 2
 CHOSEN, MASKED, RANDOM = 0.15, 0.8, 0.1
-"""Of all tokens so many are to be found; of these so many are masked, and so many are another token instead."""
+"""So many of all tokens are to be found; of these so many are masked, and so many are another token instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaskedToken:
-    """tokens, segments, targets: [B, S]. See Task.
+    """Its batch has tokens, segments and targets, each [B, S].
 
     The vocabulary's last token is the mask. The first half of a row is the first segment, and the rest the second.
     """
@@ -28,8 +28,8 @@ class MaskedToken:
     data: Text
 
     def batch(self, samples: "Arrays", seed: int, positions: "Ints") -> "Arrays":
-        """What happens to a token is a hash of the seed, its row's position in the training, and its place in the
-        row.
+        """Mask tokens. What happens to a token is a hash of the seed, its row's position in the training, and its place
+        in the row.
         """
         import numpy as np
 
@@ -52,7 +52,7 @@ class MaskedToken:
         }
 
     def criterion(self) -> "nn.Module":
-        """It ignores tokens that were not chosen."""
+        """Make cross-entropy in nats, which ignores tokens that were not chosen."""
         from engine.layers.loss import SerialCrossEntropy  # loads torch
 
         return SerialCrossEntropy(ignores=True)
@@ -61,7 +61,7 @@ class MaskedToken:
         return batch["tokens"], batch["segments"]
 
     def valid(self, batch: "Mapping[str, Tensor]") -> "Tensor":
-        """The loss is a mean over chosen tokens, of which rows have more or fewer."""
+        """Count the chosen tokens, over which the loss is a mean; rows have more or fewer."""
         return (batch["targets"] >= 0).sum()
 
     def loss(

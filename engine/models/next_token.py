@@ -1,4 +1,4 @@
-"""The task of a causal language model: each token follows from those before it."""
+"""A causal language model finds each token from those before it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,31 +14,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NextToken:
-    """tokens: [B, S], targets: [B, S]. See Task."""
+    """Its batch has tokens and targets, each [B, S]."""
 
     data: Text
 
     def batch(self, samples: "Arrays", seed: int, positions: "Ints") -> "Arrays":
-        """Targets are the next tokens."""
+        """Take the next tokens as targets."""
         tokens = samples["tokens"]
         return {"tokens": tokens[:, :-1].copy(), "targets": tokens[:, 1:].copy()}
 
     def criterion(self) -> "nn.Module":
-        """Cross-entropy in nats."""
+        """Make cross-entropy in nats."""
         from engine.layers.loss import SerialCrossEntropy  # loads torch
 
         return SerialCrossEntropy()
 
     def inputs(self, batch: "Mapping[str, Tensor]") -> "tuple[Tensor, ...]":
-        """The tokens."""
         return (batch["tokens"],)
 
     def valid(self, batch: "Mapping[str, Tensor]") -> int:
-        """Every target."""
+        """Count every target."""
         return batch["targets"].numel()
 
     def loss(
         self, criterion: "nn.Module", output: "Tensor", batch: "Mapping[str, Tensor]", divisor: "float | Tensor"
     ) -> "Tensor":
-        """Of the logits at every position."""
+        """Compute the loss of the logits at every position."""
         return criterion(output.flatten(0, 1), batch["targets"].flatten(), divisor)

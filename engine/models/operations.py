@@ -1,4 +1,5 @@
-"""What a network does with each token, as data: sizes, from which parameters, flops and memory follow. No torch in it.
+"""Operations are what a network does with each token, as data: sizes, from which parameters, flops and memory follow.
+No torch in it.
 
 The residual stream is split over y (features) and over z and data (rows), and is the same on all of x. In between,
 features are split over x and are the same on all of y:
@@ -16,13 +17,13 @@ from engine.grid import STREAM, Axis
 from engine.placement import NORMAL, Constant, Gaussian, Initial, Placement
 
 INITIAL_STD = 0.02
-"""Standard deviation of GPT-2's initial values. Its biases start at 0, its norms at 1."""
+"""GPT-2's initial values have this standard deviation. Its biases start at 0, its norms at 1."""
 SMALL, ZERO = Gaussian(INITIAL_STD), Constant(0.0)
 VOCABULARY = "vocabulary"
 
 
 class Kept(NamedTuple):
-    """What is kept of each token for the backward: features in the compute dtype.
+    """It counts what is kept of each token for the backward: features in the compute dtype.
 
     over_x, over_y: which axis splits them. streams: how often the whole residual stream is kept, as the input of a
     norm. angles: numbers in the dtype of statistics, of each position, but not of each sequence of a batch.
@@ -35,7 +36,7 @@ class Kept(NamedTuple):
 
 
 class Operation:
-    """Base of all operations, each of which overrides what it has.
+    """It is the base of all operations, each of which overrides what it has.
 
     It keeps its input and what it makes on the way. Its output counts as the input of the next, so that a
     tensor between two of them counts once.
@@ -44,27 +45,27 @@ class Operation:
     __slots__ = ()
 
     def placements(self, prefix: str) -> Iterator[Placement]:
-        """Placements of its own parameters, in the model's order. prefix: what their names begin with."""
+        """Give the placements of its own parameters, in the model's order. prefix: what their names begin with."""
         yield from ()
 
     def flops(self, tokens: int) -> int:
-        """Floating-point operations of the forward pass of so many tokens of one sample (flops.py)."""
+        """Count the floating-point operations of the forward pass of so many tokens of one sample (flops.py)."""
         return 0
 
     @property
     def kept(self) -> Kept:
-        """What the engine's layer keeps for the backward."""
+        """Count what the engine's layer keeps for the backward."""
         return Kept()
 
     @property
     def over_x(self) -> Mapping[str, int]:
-        """How many of what x has to divide, by what it is called."""
+        """Count what x has to divide, by what it is called."""
         return {}
 
 
 @dataclass(frozen=True, slots=True)
 class Table(Operation):
-    """Rows of features of the residual stream, looked up by number.
+    """It is rows of features of the residual stream, looked up by number.
 
     sharded: of tokens, split over x and sharded over z; otherwise x and z replicate it.
     """
@@ -82,13 +83,13 @@ class Table(Operation):
 
     @property
     def over_x(self) -> Mapping[str, int]:
-        """A table of tokens is split by its rows."""
+        """Count the rows, by which a table of tokens is split."""
         return {VOCABULARY: self.rows} if self.sharded else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Linear(Operation):
-    """The product of k features and a weight of n x k.
+    """It is the product of k features and a weight of n x k.
 
     split: NORMAL from the residual stream, TRANSPOSED onto it. parts: of n, each of which is split on its own, such as
     query, key and value heads. tied: the table whose weight it has. outputs: what its n are called where they are what
@@ -135,7 +136,7 @@ class Redistribute(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Norm(Operation):
-    """A norm of the residual stream; or of each of some heads, which all have the same weight.
+    """It is a norm of the residual stream; or of each of some heads, which all have the same weight.
 
     kind: layernorm or rmsnorm. shares_input: whether another norm of the block reads the stream at the same place.
     """
@@ -155,7 +156,7 @@ class Norm(Operation):
 
     @property
     def kept(self) -> Kept:
-        """The engine copies the heads that it norms."""
+        """Count the copy that the engine makes of heads that it norms."""
         if self.heads is not None:
             return Kept(over_x=self.heads * self.features)
         return Kept() if self.shares_input else Kept(streams=1)
@@ -163,7 +164,7 @@ class Norm(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Rotation(Operation):
-    """Rotary positions of queries and keys. turned: how many features of each head they turn."""
+    """It turns queries and keys by their positions. turned: how many features of each head they turn."""
 
     heads: int
     kv_heads: int
@@ -172,13 +173,15 @@ class Rotation(Operation):
 
     @property
     def kept(self) -> Kept:
-        """The input stays, as it lies beside the values that attention keeps; queries and keys keep angles each."""
+        """Count the input, which stays, as it lies beside the values that attention keeps; queries and keys keep
+        angles each.
+        """
         return Kept(over_x=(self.heads + self.kv_heads) * self.head_size, angles=2 * self.turned)
 
 
 @dataclass(frozen=True, slots=True)
 class Attention(Operation):
-    """Attention in which each key and value head serves as many query heads as any other.
+    """It is attention in which each key and value head serves as many query heads as any other.
 
     causal: whether a token takes none that come after it. by_heads: whether queries come head by head, not token by
     token as a projection gives them. So does the result, of which the next projection then keeps a copy.
@@ -191,7 +194,7 @@ class Attention(Operation):
     causal: bool = True
 
     def flops(self, tokens: int) -> int:
-        """The causal half that kernels skip is counted, too."""
+        """Count the causal half that kernels skip, too."""
         return 4 * tokens**2 * self.heads * self.head_size
 
     @property
@@ -201,19 +204,23 @@ class Attention(Operation):
 
     @property
     def over_x(self) -> Mapping[str, int]:
-        """Query heads are a multiple of key and value heads."""
+        """Count key and value heads, of which query heads are a multiple."""
         return {"attention heads" if self.kv_heads == self.heads else "key and value heads": self.kv_heads}
 
 
 _KEPT = {"gelu": 1, "swiglu": 3}
-"""By activation function, what it keeps, in outputs: its input, and of SwiGLU the gate that it opened."""
+"""An activation function keeps so many times its outputs: its input, and of SwiGLU the gate that it opened."""
 _IN_BACKWARD = {"gelu": 1 + 2, "swiglu": 3 + 4}
-"""What is there in its backward: that, the gradients of output and input, and of SwiGLU a product on the way."""
+"""So many times its outputs are there in its backward: that, the gradients of output and input, and of SwiGLU a
+product on the way.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Activation(Operation):
-    """An activation function that gives so many features: GELU of as many, SwiGLU of a gate and as much to gate."""
+    """It is an activation function that gives so many features: GELU of as many, SwiGLU of a gate and as much to
+    gate.
+    """
 
     kind: Literal["gelu", "swiglu"]
     features: int
@@ -224,7 +231,7 @@ class Activation(Operation):
 
     @property
     def in_backward(self) -> int:
-        """Features that are there in the backward, kept or not."""
+        """Count the features that are there in the backward, kept or not."""
         return _IN_BACKWARD[self.kind] * self.features
 
     @property

@@ -1,4 +1,4 @@
-"""Rotary positions (Su et al. 2021): by which angle each position turns each pair of a head's features."""
+"""Each position turns each pair of a head's features by an angle (Su et al. 2021)."""
 
 import math
 from typing import Protocol
@@ -10,7 +10,9 @@ from engine.models.llama.config import KEPT_BELOW, SLOWED_ABOVE, UNSCALED_SEQUEN
 
 
 class Rotary(Protocol):
-    """rotary_features: the first ones of each head, which are turned; rope_theta, rope_scaling: see LlamaConfig."""
+    """Rotary positions need these. rotary_features: the first ones of each head, which are turned; rope_theta,
+    rope_scaling: see LlamaConfig.
+    """
 
     @property
     def rotary_features(self) -> int: ...
@@ -23,7 +25,7 @@ class Rotary(Protocol):
 
 
 def rotary_frequencies(shape: Rotary, device: torch.device) -> Tensor:
-    """Radians a position for each pair of features of a head: [P] in float64."""
+    """Give radians a position for each pair of features of a head: [P] in float64."""
     turned = shape.rotary_features
     exponents_P = torch.arange(0, turned, 2, dtype=torch.float64, device=device) / turned
     frequencies_P = shape.rope_theta**-exponents_P
@@ -35,7 +37,7 @@ def rotary_frequencies(shape: Rotary, device: torch.device) -> Tensor:
 
 
 def rotation(shape: Rotary, length: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Cosine and sine of the angle by which each position turns each pair: [2, S, P], in float32 at least."""
+    """Give cosine and sine of the angle by which each position turns each pair: [2, S, P], in float32 at least."""
     positions_S = torch.arange(length, dtype=torch.float64, device=device)
     angles_SP = positions_S.unsqueeze(1) * rotary_frequencies(shape, device)
     return torch.stack([angles_SP.cos(), angles_SP.sin()]).to(torch.promote_types(dtype, torch.float32))

@@ -1,4 +1,4 @@
-"""What all serial networks have in common. They are plain PyTorch and know nothing of grids."""
+"""All serial networks have this in common. They are plain PyTorch and know nothing of grids."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from engine.models.task import Task
 
 
 class SerialModel(nn.Module):
-    """A network with blocks, and the task that it is trained on.
+    """It is a network with blocks, and the task that it is trained on.
 
     With checkpoint_activations each block keeps only its inputs and is run again in the backward.
     """
@@ -30,11 +30,13 @@ class SerialModel(nn.Module):
     def loss(
         self, batch: Mapping[str, Tensor], rows: BatchRows | None = None, *, divisor: float | Tensor = 1.0
     ) -> Tensor:
-        """The task's, of a network that takes its inputs. rows: which of the global batch, for dropout in training."""
+        """Compute the task's loss, of a network that takes its inputs. rows: which of the global batch, for dropout
+        in training.
+        """
         return self.task.loss(self.criterion, self(*self.task.inputs(batch), rows=rows), batch, divisor)
 
     def run_block(self, block: nn.Module, x_BSH: Tensor, *others: object) -> Tensor:
-        """One block's output, checkpointed where it is asked for."""
+        """Compute one block's output, checkpointed where that is asked for."""
         if self.checkpoint_activations and torch.is_grad_enabled():
             output = checkpoint(block, x_BSH, *others, use_reentrant=False, preserve_rng_state=False)
             assert isinstance(output, Tensor)
@@ -43,13 +45,13 @@ class SerialModel(nn.Module):
 
 
 def without_values(architecture: Architecture, *, checkpoint_activations: bool) -> SerialModel:
-    """The serial model on the meta device: modules and shapes."""
+    """Make the serial model on the meta device: modules and shapes."""
     with torch.device("meta"), _Undrawn():
         return architecture.serial(checkpoint_activations=checkpoint_activations)
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leaves out PyTorch's own initial values, which on the meta device would load its compiler to draw nothing."""
+    """It leaves out PyTorch's own initial values, which on the meta device would load its compiler to draw nothing."""
 
     def __torch_function__(
         self,

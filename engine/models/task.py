@@ -1,4 +1,4 @@
-"""Task: what a network is trained to do. A task is a file beside this one, which names no network. No torch in it."""
+"""A task is what a network is trained to do. It is a file beside this one, which names no network. No torch in it."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
@@ -12,25 +12,29 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """What a batch is made of, and what its loss is. A batch is a record of arrays, whose first dim is its rows."""
+    """It says what a batch is made of, and what its loss is. A batch is a record of arrays, whose first dim is its
+    rows.
+    """
 
     @property
     def data(self) -> DataSpec:
-        """What it is trained on."""
+        """Say which data it is trained on."""
 
     def batch(self, samples: "Arrays", seed: int, positions: "Ints") -> "Arrays":
-        """Contiguous arrays of the caller's own. Random choices are pure functions of the seed and positions."""
+        """Make a batch: contiguous arrays of the caller's own. Random choices are pure functions of the seed and
+        positions.
+        """
 
     def criterion(self) -> "nn.Module":
-        """The serial layer that computes the loss."""
+        """Make the serial layer that computes the loss."""
 
     def inputs(self, batch: "Mapping[str, Tensor]") -> "tuple[Tensor, ...]":
-        """What the network takes of a batch."""
+        """Give what the network takes of a batch."""
 
     def valid(self, batch: "Mapping[str, Tensor]") -> "int | Tensor":
-        """Over how many things of a batch the loss is a mean; a tensor where it differs from row to row."""
+        """Count the things of a batch over which the loss is a mean; a tensor where it differs from row to row."""
 
     def loss(
         self, criterion: "nn.Module", output: "Tensor", batch: "Mapping[str, Tensor]", divisor: "float | Tensor"
     ) -> "Tensor":
-        """Sum over those things, divided: a scalar. divisor: how many of them the global batch has."""
+        """Sum the loss over those things, divided: a scalar. divisor: how many of them the global batch has."""

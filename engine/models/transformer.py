@@ -1,4 +1,4 @@
-"""Parts that transformers of several families share, in plain PyTorch."""
+"""Transformers of several families share these parts, in plain PyTorch."""
 
 from torch import Tensor, nn
 
@@ -7,7 +7,7 @@ from engine.layers.elementwise import GELU, Rotate
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention [B, S, h] -> [B, S, h]; the fused projection's rows are (3, heads, head size).
+    """It is multi-head attention [B, S, h] -> [B, S, h]; the fused projection's rows are (3, heads, head size).
 
     causal: whether a position takes none that come after it.
     """
@@ -30,7 +30,7 @@ class SelfAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """[B, S, h] -> wide -> [B, S, h] with GELU between. activation: gelu, or gelu_tanh, its approximation."""
+    """It maps [B, S, h] -> wide -> [B, S, h] with GELU between. activation: gelu, or gelu_tanh, its approximation."""
 
     def __init__(self, hidden: int, wide: int, activation: str, *, bias: bool = True) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Adapter: how a library's network becomes one of the engine's. No torch, and not the library either.
+"""An adapter makes a library's network one of the engine's. No torch, and not the library either.
 
 A library's configuration becomes an Architecture, and Stored says where the library keeps its parameters. What an
 adapter doesn't know, an option, a module, a tensor, is refused by name: nothing is run wrong.
@@ -12,12 +12,15 @@ from engine.models.adapters.stored import Stored
 from engine.models.architecture import Architecture
 
 Read = Callable[[Options, str, int | None, float | None], Architecture]
-"""(options, name, sequence, dropout) -> the network; sequence and dropout are as configured where they are None."""
+"""It takes (options, name, sequence, dropout) and gives the network; sequence and dropout are as configured where
+they are None.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """package, network: the class that is adapted. model_type: what a config.json calls it.
+    """An adapter knows these of a library. package, network: the class that is adapted. model_type: what a config.json
+    calls it.
 
     attention: its class, whose place the engine's own takes. modules: classes of all others beside torch's own. prefix:
     of names, which files of a network without its head leave out. in_files: names of tensors that are others in files,
@@ -39,5 +42,5 @@ class Adapter:
 
     @property
     def title(self) -> str:
-        """As sentences call it."""
+        """Name it as sentences do."""
         return f"{self.package}' {self.network}" if self.package.endswith("s") else f"{self.package}'s {self.network}"

@@ -21,12 +21,12 @@ from engine.placement import Placement
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 BESIDE = ("*.json", "tokenizer*", "vocab*", "merges.txt", "*.model", "*.jinja", "*.md", "LICENSE*")
-"""Of the folder, what is copied as it is."""
+"""These files of the folder are copied as they are."""
 
 
 @contextmanager
 def weights_of(pretrained: Pretrained) -> Iterator[Values]:
-    """What a rank stores, read from the folder's files while they are open."""
+    """Read what a rank stores from the folder's files while they are open."""
     from safetensors import safe_open  # an extra: Plan has looked for it
 
     with ExitStack() as stack:
@@ -72,7 +72,7 @@ def export(pretrained: Pretrained, comm: Comm, parameters: Mapping[str, Tensor],
 
 
 class _Files:
-    """The files of a folder, each opened when it is first written."""
+    """It writes the files of a folder, each opened when it is first written."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -87,7 +87,7 @@ class _Files:
             os.close(descriptor)
 
     def put(self, tensor: StoredTensor, region: tuple[slice, ...], values: Tensor) -> None:
-        """Whole rows at once; of a part of their columns row by row."""
+        """Write whole rows at once, or of a part of their columns row by row."""
         item = BYTES[tensor.dtype]
         raw = values.to(DTYPES[tensor.dtype]).contiguous().view(torch.uint8).numpy()
         width = prod(tensor.shape[1:]) * item
@@ -116,12 +116,12 @@ def _write(pretrained: Pretrained, placement: Placement, local: Tensor, comm: Co
 
 
 def _holds_first(placement: Placement, comm: Comm) -> bool:
-    """Whether no rank before this one stores the same elements."""
+    """Say whether no rank before this one stores the same elements."""
     return all(axis in placement.axes or comm.coords[axis] == 0 for axis in Axis)
 
 
 def _prepare(pretrained: Pretrained, folder: Path) -> None:
-    """All files, with their headers and what isn't trained; weights are holes."""
+    """Prepare all files, with their headers and what isn't trained; weights are holes."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for file in (file for pattern in BESIDE for file in pretrained.folder.glob(pattern) if file.is_file()):

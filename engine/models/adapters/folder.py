@@ -1,4 +1,6 @@
-"""A network in a folder as transformers saves it: config.json and safetensors. No torch, and no transformers either."""
+"""Open a network's folder as transformers saves it: config.json and safetensors. No torch, and no transformers
+either.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +17,7 @@ from engine.models.architecture import Architecture
 
 @dataclass(frozen=True, slots=True)
 class Pretrained:
-    """A folder that has passed every check. tensors: by the library's names; others are kept as they are."""
+    """It is a folder that has passed every check. tensors: by the library's names; others are kept as they are."""
 
     folder: Path
     architecture: Architecture
@@ -24,13 +26,13 @@ class Pretrained:
     others: tuple[StoredTensor, ...]
 
     def copies(self, tensor: str) -> list[StoredTensor]:
-        """Where it is in the files: twice where a tied tensor was written under both of its names."""
+        """Find a tensor's places in the files: two where a tied tensor was written under both of its names."""
         names = [tensor, *(second for second, first in self.stored.aliases.items() if first == tensor)]
         return [self.tensors[name] for name in names if name in self.tensors]
 
 
 def open_pretrained(folder: Path, *, sequence: int | None = None, dropout: float | None = None) -> Pretrained:
-    """Raises UsageError, naming it, for whatever of the folder no adapter knows, is missing or of another shape.
+    """Open a folder. Raises UsageError, naming it, for whatever no adapter knows, is missing or of another shape.
 
     sequence, dropout: other than configured.
     """

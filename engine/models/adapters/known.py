@@ -1,4 +1,4 @@
-"""Every adapter. A new one is a file beside this one and a line here. No torch in it."""
+"""Every adapter is listed here. A new one is a file beside this one and a line here. No torch in it."""
 
 from engine.models.adapters.litgpt import LITGPT
 from engine.models.adapters.transformers_bert import BERT
@@ -8,5 +8,5 @@ from engine.models.adapters.transformers_neox import NEOX
 from engine.models.adapters.transformers_vit import VIT
 
 IN_FILES = (GPT2, LLAMA, QWEN2, QWEN3, NEOX, BERT, VIT)
-"""Those whose networks can be read from a folder."""
+"""Networks of these can be read from a folder."""
 ADAPTERS = (*IN_FILES, LITGPT)

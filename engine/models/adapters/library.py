@@ -1,4 +1,4 @@
-"""A library's network, as it was built: what the engine trains instead of it, and with which weights."""
+"""The engine trains a network of its own, with the same weights, instead of a library's as it was built."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ WHOLE = {
     torch.float32: torch.int32,
     torch.float64: torch.int64,
 }
-"""Numbers with as many bits."""
+"""Whole numbers of these types have as many bits."""
 PLAIN = (nn.Linear, nn.Conv2d, nn.Embedding, nn.Dropout, nn.LayerNorm, nn.ModuleList, nn.ModuleDict, nn.Identity)
 
 
 @dataclass(frozen=True, slots=True)
 class Understood:
-    """What a library's network is."""
+    """It says what a library's network is."""
 
     adapter: Adapter
     architecture: Architecture
@@ -35,7 +35,9 @@ class Understood:
 
 
 def understand(model: nn.Module) -> Understood:
-    """Raises UsageError, naming it, for whatever of the network no adapter knows. In eval mode it has no dropout."""
+    """Understand a library's network. Raises UsageError, naming it, for whatever no adapter knows. In eval mode it
+    has no dropout.
+    """
     adapter, config = _adapter(model), model.config
     given = config.to_dict() if hasattr(config, "to_dict") else vars(config)  # type: ignore[operator]
     options = Options(adapter.title, given)
@@ -49,7 +51,7 @@ def understand(model: nn.Module) -> Understood:
 
 
 def adapt(model: nn.Module, comm: Comm) -> tuple[Architecture, Values | None]:
-    """The network that equals a library's, and its weights; None where it is on the meta device. Collective.
+    """Give the network that equals a library's, and its weights; None where it is on the meta device. Collective.
 
     Raises UsageError as understand() does, and if ranks hold different weights.
     """
@@ -75,7 +77,7 @@ def _adapter(model: nn.Module) -> Adapter:
 
 
 def _check_modules(model: nn.Module, adapter: Adapter) -> None:
-    """Raises UsageError for a module that the adapter doesn't know, or that isn't as the configuration builds it."""
+    """Raise UsageError for a module that the adapter doesn't know, or that isn't as the configuration builds it."""
     own = {adapter.network, adapter.attention, *adapter.modules}
     with torch.device("meta"):
         built = {name: _described(module) for name, module in type(model)(model.config).named_modules()}
@@ -93,7 +95,7 @@ def _check_modules(model: nn.Module, adapter: Adapter) -> None:
 
 
 def _check_parameters(model: nn.Module, found: Understood) -> None:
-    """Raises UsageError for a parameter that isn't trained, or shared otherwise than the configuration says."""
+    """Raise UsageError for a parameter that isn't trained, or shared otherwise than the configuration says."""
     title, first_names = found.adapter.title, {parameter: name for name, parameter in model.named_parameters()}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if not parameter.requires_grad:
@@ -108,12 +110,12 @@ def _check_parameters(model: nn.Module, found: Understood) -> None:
 
 
 def _described(module: nn.Module) -> str:
-    """Its class and what it says of itself, such as sizes, eps and dropout."""
+    """Name its class and what it says of itself, such as sizes, eps and dropout."""
     return f"{type(module).__name__}({module.extra_repr()})"
 
 
 def _check_alike(tensors: Iterable[Tensor], comm: Comm) -> None:
-    """Raises UsageError unless all ranks hold the same weights: their bits as whole numbers have the same sum."""
+    """Raise UsageError unless all ranks hold the same weights: their bits as whole numbers have the same sum."""
     total = torch.zeros(1, dtype=torch.int64)
     for number, tensor in enumerate(tensors, start=1):
         bits = tensor.contiguous().view(WHOLE[tensor.dtype])

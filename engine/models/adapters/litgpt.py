@@ -1,4 +1,4 @@
-"""litgpt's GPT, which is many networks: here those like Llama and Qwen, and those like GPT-NeoX (Pythia)."""
+"""litgpt's GPT is many networks: those like Llama and Qwen, and those like GPT-NeoX (Pythia), are read here."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 
 NO_MATTER = ("hf_config", "vocab_size", "padding_multiple", "rotary_percentage", "sliding_window_indices")
-"""Of rotary_percentage rope_n_elem is made, of vocab_size padded_vocab_size."""
+"""These don't matter: of rotary_percentage rope_n_elem is made, of vocab_size padded_vocab_size."""
 FIXED: dict[str, object] = dict.fromkeys(
     [
         *("post_attention_norm", "post_mlp_norm", "shared_attention_norm", "rope_interleave", "scale_embeddings"),
@@ -23,12 +23,12 @@ FIXED: dict[str, object] = dict.fromkeys(
 ) | {"norm_1": True, "norm_2": True, "rope_condense_ratio": 1, "norm_qk_type": "default"}
 FIXED |= {"n_expert": 0, "n_expert_per_token": 0, "routed_scaling_factor": 1.0}
 OTHER_NORMS = ("Gemma", "OLMo")
-"""In a configuration's name these words make norms others."""
+"""These words in a configuration's name make norms others."""
 ACTIVATIONS = {"none": "gelu", "tanh": "gelu_tanh"}
 
 
 def litgpt(options: Options, name: str, sequence: int | None, dropout: float | None) -> Architecture:
-    """The network of a Config, which has no dropout."""
+    """Read a Config, which has no dropout."""
     for option, value in FIXED.items():
         options.require(option, value, default=value)
     options.forget(*NO_MATTER)
@@ -103,7 +103,7 @@ def _scaling(options: Options) -> float:
 
 
 def litgpt_stored(architecture: Architecture) -> Stored:
-    """Where a GPT keeps its parameters."""
+    """Say where a GPT keeps its parameters."""
     names: dict[str, str | Sequence[tuple[str, Index]]] = {
         "tokens": "transformer.wte", "blocks": "transformer.h", "norm1": "norm_1", "attention.out": "attn.proj",
         "norm2": "norm_2", "norm": "transformer.ln_f", "head": "lm_head",
@@ -122,7 +122,7 @@ def litgpt_stored(architecture: Architecture) -> Stored:
 
 
 def _fused(heads: int, keys: int, size: int, turned: int) -> Index:
-    """Rows of all queries, then keys, then values."""
+    """Order the rows: all queries, then keys, then values."""
     first = heads * size
     key = first + halves(keys, size, turned)
     return np.concatenate([halves(heads, size, turned), key, first + keys * size + np.arange(keys * size)])

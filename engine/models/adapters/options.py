@@ -1,4 +1,4 @@
-"""A library's configuration, read option by option: what no adapter asks for is refused by name. No torch."""
+"""Read a library's configuration option by option: what no adapter asks for is refused by name. No torch."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
@@ -17,22 +17,22 @@ NO_MATTER = frozenset(
         *("is_llama_config", "transformers.js_config"),
     }
 )
-"""Options of transformers that change nothing of a training step's numbers."""
+"""These options of transformers change nothing of a training step's numbers."""
 
 
 class Options:
-    """of: whose they are, for sentences. given: by name; None is as good as not given."""
+    """They are read once each. of: whose they are, for sentences. given: by name; None is as good as not given."""
 
     def __init__(self, of: str, given: Mapping[str, Any], *, no_matter: Collection[str] = NO_MATTER) -> None:
         self._of, self._given = of, given
         self._left = {name: value for name, value in given.items() if value is not None and name not in no_matter}
 
     def __bool__(self) -> bool:
-        """Whether there are options that nobody has asked for yet."""
+        """Say whether there are options that nobody has asked for yet."""
         return bool(self._left)
 
     def take(self, name: str, default: T | None = None) -> T:
-        """Its value. Raises UsageError if it isn't given and has no default, or is of another type."""
+        """Take an option's value. Raises UsageError if it isn't given and has no default, or is of another type."""
         value: Any = self._left.pop(name, default)
         if value is None:
             raise UsageError(f"{self._of} says nothing of {name}: complete its configuration.")
@@ -44,17 +44,17 @@ class Options:
         return value
 
     def count(self, name: str, default: int) -> int:
-        """How many entries a mapping has, whether or not it matters otherwise."""
+        """Count a mapping's entries, whether or not it matters otherwise."""
         value = self._given.get(name)
         return len(value) if isinstance(value, Mapping) else default
 
     def one_of(self, name: str, known: Mapping[str, str], default: str) -> str:
-        """What a word means. Raises UsageError for one that isn't known."""
+        """Take what a word means. Raises UsageError for one that isn't known."""
         self.require(name, *known, default=default, keep=True)
         return known[self.take(name, default)]
 
     def given(self, name: str, like: T) -> T | None:
-        """Its value, of the type of like, or None where it isn't given."""
+        """Take a value, of the type of like, or None where it isn't given."""
         return self.take(name, like) if name in self._left else None
 
     def same(self, values: Mapping[str, T | None], default: T) -> T:
@@ -68,7 +68,7 @@ class Options:
         return next(iter(found.values()), default)
 
     def within(self, *names: str) -> "tuple[str, Options]":
-        """Options that are told together, under one of these names or under several alike, and that name."""
+        """Take options that are given together, under one of these names or under several alike, and that name."""
         found: dict[str, Mapping[str, Any]] = {}
         for name in names:
             if value := self._left.pop(name, {}):
@@ -83,22 +83,22 @@ class Options:
         return place, Options(f"{place} of {self._of}", found.get(place, {}), no_matter=())
 
     def require(self, name: str, *allowed: object, default: object, keep: bool = False) -> None:
-        """Raises UsageError unless it has one of these values."""
+        """Raise UsageError unless it has one of these values."""
         value = self._left.get(name, default) if keep else self._left.pop(name, default)
         if value not in allowed:
             raise self.refusal(f"{name}={value!r}", " or ".join(f"{one!r}" for one in allowed))
 
     def forget(self, *names: str) -> None:
-        """These change nothing, whatever they are."""
+        """Forget options that change nothing, whatever they are."""
         for name in names:
             self._left.pop(name, None)
 
     def refusal(self, what: str, known: str) -> UsageError:
-        """The error of an option whose value isn't known."""
+        """Make the error of an option whose value isn't known."""
         return UsageError(f"{self._of} has {what}, which can't be trained here: only {known} can.")
 
     def finish(self) -> None:
-        """Raises UsageError if there are options that nobody has asked for."""
+        """Raise UsageError if there are options that nobody has asked for."""
         for name, value in self._left.items():
             raise UsageError(
                 f"{self._of} has {name}={value!r}, an option that no adapter knows and that might change the network: "
@@ -106,7 +106,7 @@ class Options:
             )
 
     def dropout(self, names: Collection[str], inside: Collection[str], default: float, override: float | None) -> float:
-        """Dropout of embedding and projections, which must be alike, and none inside (of attention).
+        """Take dropout of embedding and projections, which must be alike; none may be inside (of attention).
 
         override: what to take instead, whatever is configured.
         """
@@ -125,5 +125,5 @@ class Options:
 
 
 def _is(value: object, kind: type) -> bool:
-    """Of this very type: True is no number here."""
+    """Say whether it is of this very type: True is no number here."""
     return type(value) is kind

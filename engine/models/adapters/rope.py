@@ -1,4 +1,4 @@
-"""Rotary positions as transformers configures them: in rope_parameters since version 5, in options of their own before.
+"""transformers configures rotary positions in rope_parameters since version 5, in options of their own before.
 
 What is said twice has to be the same.
 """
@@ -20,7 +20,9 @@ DEFAULT_THETA = 1e4
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """theta: base of the frequencies. scaling: see LlamaConfig. share: of a head's features that are turned."""
+    """Rotary positions have these. theta: base of the frequencies. scaling: see LlamaConfig. share: of a head's
+    features that are turned.
+    """
 
     theta: float
     scaling: float
@@ -28,7 +30,7 @@ class Rope:
 
 
 def rope(options: Options, *, theta: str = THETA, share: str = "", default_share: float = 1.0) -> Rope:
-    """What a configuration says of its rotary positions.
+    """Read what a configuration says of its rotary positions.
 
     theta, share: what these are called outside of rope_parameters. default_share: if nothing is said of it. Raises
     UsageError for a kind of positions that isn't known, and where two places contradict each other.
@@ -51,7 +53,7 @@ def _scaling(options: Options) -> float:
 
 
 def llama3(options: Options, known: Mapping[str, float]) -> float:
-    """Llama 3.1's scaling, whose factor may be any. known: what the others have to be, by their names."""
+    """Read Llama 3.1's scaling, whose factor may be any. known: what the others have to be, by their names."""
     for name, value in known.items():
         options.require(name, value, default=None)
     factor = options.given("factor", 1.0)

@@ -1,4 +1,4 @@
-"""What a folder of safetensors holds: names, shapes, and where in which file. No torch: known before anything starts.
+"""Read what a folder of safetensors holds: names, shapes, and where in which file. No torch, so it can be done first.
 
 A file is eight bytes with the length of a header, the header, which is JSON, and the tensors' bytes, row by row
 (https://huggingface.co/docs/safetensors). Of several files model.safetensors.index.json says which tensor is where.
@@ -21,7 +21,9 @@ BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """dtype: as the format names it. start, stop: its first byte in the file, and the one after its last."""
+    """A tensor lies in a file. dtype: as the format names it. start, stop: its first byte in the file, and the one
+    after its last.
+    """
 
     name: str
     file: Path
@@ -32,7 +34,9 @@ class StoredTensor:
 
 
 def read_folder(folder: Path) -> dict[str, StoredTensor]:
-    """Every tensor of a folder by name. Raises UsageError, naming the file, if one is missing, cut short or no such."""
+    """Find every tensor of a folder by name. Raises UsageError, naming the file, if one is missing, cut short or no
+    such.
+    """
     if (folder / SINGLE).is_file():
         return read_header(folder / SINGLE)
     if not (folder / INDEX).is_file():
@@ -51,7 +55,9 @@ def read_folder(folder: Path) -> dict[str, StoredTensor]:
 
 
 def read_header(file: Path) -> dict[str, StoredTensor]:
-    """Every tensor of one file by name. Raises UsageError if the file is cut short, or holds what isn't trained."""
+    """Find every tensor of one file by name. Raises UsageError if the file is cut short, or holds what isn't
+    trained.
+    """
     size = file.stat().st_size
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
@@ -79,7 +85,7 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """An object. Raises UsageError if the file isn't one."""
+    """Read a JSON object. Raises UsageError if the file isn't one."""
     try:
         found = json.loads(file.read_text())
     except FileNotFoundError:

@@ -1,4 +1,5 @@
-"""Where a library stores the engine's parameters: index maps, read one way to load and the other way to save. No torch.
+"""Index maps say where a library stores the engine's parameters; loading reads them one way, saving the other. No
+torch.
 
 A serial parameter's rows lie in one tensor of the library or in several (query, key and value on their own), in an
 order of their own (the halves of rotary pairs), and sometimes as columns.
@@ -16,12 +17,14 @@ from engine.models.architecture import Architecture
 
 Index = npt.NDArray[np.int64]
 Names = Mapping[str, str | Sequence[tuple[str, Index]]]
-"""By the serial name of a layer, the library's; or several with the rows of theirs that the serial one's rows are."""
+"""A serial layer's name has the library's beside it; or several, with the rows of theirs that the serial one's are."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Neighbouring rows of a serial parameter: rows `index` of a library's tensor, columns where it is transposed."""
+    """A part is neighbouring rows of a serial parameter: rows `index` of a library's tensor, columns where it is
+    transposed.
+    """
 
     tensor: str
     index: Index
@@ -30,7 +33,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """A region of a library's tensor, and which rows of a rectangle its rows (columns, if transposed) are."""
+    """A run is a region of a library's tensor; it says which rows of a rectangle its rows (or columns) are."""
 
     tensor: str
     region: tuple[slice, ...]
@@ -40,7 +43,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A network's parameters as a library stores them. shapes: of its tensors, as parts index them.
+    """It holds a network's parameters as a library stores them. shapes: of its tensors, as parts index them.
 
     aliases: second names of tied ones, and the first. views: shapes that the library gives to tensors of other dims.
     """
@@ -51,7 +54,7 @@ class Stored:
     views: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        """The shape that the library gives to a tensor."""
+        """Give the shape that the library gives to a tensor."""
         return self.views.get(tensor, self.shapes[tensor])
 
     def kept_as(self, parameter: str, tensor: str, shape: tuple[int, ...] | None = None) -> "Stored":
@@ -68,7 +71,7 @@ class Stored:
         )
 
     def runs(self, parameter: str, region: tuple[slice, ...]) -> Iterator[Run]:
-        """What a rectangle of a serial parameter is made of, in as few regions as can be."""
+        """List what a rectangle of a serial parameter is made of, in as few regions as can be."""
         rows, *others = region
         parts = self.parts[parameter]
         for part, end in zip(parts, accumulate(len(part.index) for part in parts), strict=True):
@@ -88,7 +91,7 @@ class Stored:
         return replace(self, aliases={**self.aliases, second: first})
 
     def check(self, given: Mapping[str, tuple[int, ...]], of: str) -> None:
-        """Raises UsageError unless these are the tensors, by shape. of: whose they are."""
+        """Raise UsageError unless these are the tensors, by shape. of: whose they are."""
         for name in self.shapes:
             shape = self.shape(name)
             if name not in given:
@@ -104,7 +107,7 @@ class Stored:
 
 
 def stored(architecture: Architecture, names: Names, *, transposed_blocks: bool = False) -> Stored:
-    """By the names of layers. transposed_blocks: matrices of blocks are stored [k, n]."""
+    """Map parameters by the names of layers. transposed_blocks: matrices of blocks are stored [k, n]."""
     parts: dict[str, tuple[Part, ...]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     network = architecture.network()
@@ -129,7 +132,8 @@ def stored(architecture: Architecture, names: Names, *, transposed_blocks: bool 
 
 
 def halves(heads: int, size: int, turned: int | None = None, *, apart: int | None = None) -> Index:
-    """Rows of heads whose rotary pairs are neighbours, where the library has all first halves before the second ones.
+    """Order the rows of heads whose rotary pairs are neighbours, where the library has all first halves before the
+    second ones.
 
     turned: features of a head that have pairs (default all). apart: rows from head to head (default size).
 

@@ -1,4 +1,4 @@
-"""BERT of transformers, with the head that finds masked tokens. Padding is a token here like any other."""
+"""Adapt BERT of transformers, with the head that finds masked tokens. Padding is a token here like any other."""
 
 import numpy as np
 

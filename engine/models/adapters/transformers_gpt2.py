@@ -1,4 +1,4 @@
-"""GPT-2 of transformers: biases everywhere, learnt positions, matrices of blocks stored as [k, n]."""
+"""GPT-2 of transformers has biases everywhere, learnt positions, matrices of blocks stored as [k, n]."""
 
 from engine.models.adapters.adapter import Adapter
 from engine.models.adapters.options import Options
@@ -16,7 +16,7 @@ NAMES = {
 
 
 def gpt2(options: Options, name: str, sequence: int | None, dropout: float | None) -> GPTConfig:
-    """The network of a GPT2Config."""
+    """Read a GPT2Config."""
     options.require("scale_attn_weights", True, default=True)
     for off in ("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"):
         options.require(off, False, default=False)
@@ -43,7 +43,7 @@ def gpt2(options: Options, name: str, sequence: int | None, dropout: float | Non
 
 
 def gpt2_stored(architecture: Architecture) -> Stored:
-    """Where a GPT2LMHeadModel keeps its parameters."""
+    """Say where a GPT2LMHeadModel keeps its parameters."""
     return stored(architecture, NAMES, transposed_blocks=True)
 
 

@@ -1,4 +1,4 @@
-"""Llama, Qwen2 and Qwen3 of transformers: query, key and value apart, rotary pairs by halves of a head."""
+"""Llama, Qwen2 and Qwen3 of transformers keep query, key and value apart, and rotary pairs by halves of a head."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ FULL = "full_attention"
 def llama(
     options: Options, name: str, sequence: int | None, dropout: float | None, *, model_type: str = "llama"
 ) -> LlamaConfig:
-    """The network of a LlamaConfig, Qwen2Config or Qwen3Config."""
+    """Read a LlamaConfig, Qwen2Config or Qwen3Config."""
     layers: int = options.take("num_hidden_layers")
     heads: int = options.take("num_attention_heads")
     options.require("hidden_act", "silu", default="silu")
@@ -57,7 +57,7 @@ def llama(
 
 
 def llama_names(shape: LlamaConfig) -> Names:
-    """Of the layers of a LlamaForCausalLM and of its kin."""
+    """Name the layers of a LlamaForCausalLM and of its kin."""
     size, ffn = shape.head_size, np.arange(shape.ffn)
     return {
         "tokens": "model.embed_tokens", "blocks": "model.layers", "norm1": "input_layernorm",
@@ -75,7 +75,7 @@ def llama_names(shape: LlamaConfig) -> Names:
 
 
 def llama_stored(architecture: Architecture) -> Stored:
-    """Where a LlamaForCausalLM and its kin keep their parameters."""
+    """Say where a LlamaForCausalLM and its kin keep their parameters."""
     assert isinstance(architecture, LlamaConfig)
     return stored(architecture, llama_names(architecture))
 

@@ -1,4 +1,4 @@
-"""GPT-NeoX of transformers: query, key and value of a head together, positions that turn part of it, by halves."""
+"""GPT-NeoX of transformers keeps a head's query, key and value together; positions turn part of it, by halves."""
 
 from engine.models.adapters.adapter import Adapter
 from engine.models.adapters.options import Options
@@ -10,7 +10,7 @@ from engine.models.gpt.config import GPTConfig
 
 
 def neox(options: Options, name: str, sequence: int | None, dropout: float | None) -> GPTConfig:
-    """The network of a GPTNeoXConfig."""
+    """Read a GPTNeoXConfig."""
     options.require("attention_bias", True, default=True)
     options.require("is_encoder_decoder", False, default=False)
     hidden: int = options.take("hidden_size")
@@ -42,7 +42,7 @@ def neox(options: Options, name: str, sequence: int | None, dropout: float | Non
 
 
 def neox_names(shape: GPTConfig) -> Names:
-    """Of the layers of a GPTNeoXForCausalLM."""
+    """Name the layers of a GPTNeoXForCausalLM."""
     size, path = shape.head_size, "attention.query_key_value"
     turned = halves(shape.heads, size, shape.rotary, apart=3 * size)
     straight = halves(shape.heads, size, 0, apart=3 * size)
@@ -56,7 +56,7 @@ def neox_names(shape: GPTConfig) -> Names:
 
 
 def neox_stored(architecture: Architecture) -> Stored:
-    """Where a GPTNeoXForCausalLM keeps its parameters."""
+    """Say where a GPTNeoXForCausalLM keeps its parameters."""
     assert isinstance(architecture, GPTConfig)
     return stored(architecture, neox_names(architecture))
 

@@ -1,4 +1,4 @@
-"""The vision transformer of transformers, with the head that finds an image's class."""
+"""Adapt the vision transformer of transformers, with the head that finds an image's class."""
 
 import numpy as np
 

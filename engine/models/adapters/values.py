@@ -1,4 +1,4 @@
-"""A library's tensors as a rank's elements of the engine's parameters, and serial parameters as a library's tensors."""
+"""Make a library's tensors a rank's elements of the engine's parameters, and serial parameters a library's tensors."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,13 +10,13 @@ from engine.models.adapters.stored import Stored
 from engine.placement import Placement
 
 Fetch = Callable[[str, tuple[slice, ...]], Tensor]
-"""A region of a library's tensor."""
+"""It reads a region of a library's tensor."""
 Values = Callable[[Placement, Grid, Coords, torch.dtype], Tensor]
-"""The elements of a parameter that a rank stores: [local_numel]."""
+"""It gives the elements of a parameter that a rank stores: [local_numel]."""
 
 
 def values_of(stored: Stored, fetch: Fetch) -> Values:
-    """What a rank stores of each parameter, read region by region: never more than it keeps."""
+    """Read what a rank stores of each parameter, region by region: never more than it keeps."""
 
     def values(placement: Placement, grid: Grid, coords: Coords, dtype: torch.dtype) -> Tensor:
         local = torch.empty(placement.local_numel(grid), dtype=dtype)
@@ -31,7 +31,7 @@ def values_of(stored: Stored, fetch: Fetch) -> Values:
 
 
 def library_state(stored: Stored, serial: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Whole serial tensors, by name, as the library's; what it calls by two names is there once."""
+    """Make whole serial tensors, by name, the library's; what it calls by two names is there once."""
     found: dict[str, Tensor] = {}
     for name, value in serial.items():
         for run in stored.runs(name, tuple(slice(0, size) for size in value.shape)):

@@ -1,4 +1,4 @@
-"""BERT as an Architecture."""
+"""Describe BERT as an Architecture."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BertConfig(Architecture):
-    """Splits attention heads, the feed-forward's width and the vocabulary over x.
+    """It splits attention heads, the feed-forward's width and the vocabulary over x.
 
     hidden must be a multiple of heads. ffn: the width of the feed-forward (default 4 * hidden). positions: rows of the
     table of positions, where there are more than a sequence has.
@@ -50,22 +50,22 @@ class BertConfig(Architecture):
 
     @property
     def head_size(self) -> int:
-        """Features of a head."""
+        """Count the features of a head."""
         return self.hidden // self.heads
 
     @property
     def wide(self) -> int:
-        """The width of the feed-forward."""
+        """Give the width of the feed-forward."""
         return self.ffn or 4 * self.hidden
 
     @property
     def rows_of_positions(self) -> int:
-        """Rows of the table of positions."""
+        """Count the rows of the table of positions."""
         return self.positions or self.sequence
 
     def network(self) -> Network:
-        """Norms come after the residual sums. Before the logits a product whose result x splits goes back to the
-        stream.
+        """List the operations. Norms come after the residual sums. Before the logits a product whose result x splits
+        goes back to the stream.
 
         Initial values are of a normal distribution of standard deviation 0.02 (Devlin et al. cut it off at two).
         """

@@ -1,5 +1,5 @@
-"""A serial BERT in plain PyTorch (Devlin et al. 2018): post-norm blocks of attention in both directions, and a head
-that finds masked tokens. It knows nothing of grids. Attention itself has no dropout.
+"""This is a serial BERT in plain PyTorch (Devlin et al. 2018): post-norm blocks of attention in both directions, and a
+head that finds masked tokens. It knows nothing of grids. Attention itself has no dropout.
 """
 
 import torch
@@ -15,7 +15,7 @@ from engine.models.transformer import FeedForward, SelfAttention, gelu
 
 
 class Block(nn.Module):
-    """x = norm(x + attention(x)), then norm(x + feed_forward(x))."""
+    """It computes x = norm(x + attention(x)), then norm(x + feed_forward(x))."""
 
     def __init__(self, shape: BertConfig, layer: int) -> None:
         super().__init__()
@@ -28,14 +28,14 @@ class Block(nn.Module):
         self.add_norm = AddNorm()
 
     def forward(self, x: Tensor, rows: BatchRows | None) -> Tensor:
-        """[B, S, h] -> [B, S, h]."""
+        """Map [B, S, h] to [B, S, h]."""
         _, x = self.add_norm(x, self.dropout1(self.attention(x), rows), self.norm1)
         _, x = self.add_norm(x, self.dropout2(self.feed_forward(x), rows), self.norm2)
         return x
 
 
 class Bert(SerialModel):
-    """Tokens and segments [B, S] -> logits [B, S, V]."""
+    """It maps tokens and segments [B, S] to logits [B, S, V]."""
 
     def __init__(self, shape: BertConfig, *, checkpoint_activations: bool = False) -> None:
         super().__init__(shape.task, checkpoint_activations=checkpoint_activations)
@@ -53,7 +53,7 @@ class Bert(SerialModel):
         self.head.weight = self.tokens.weight
 
     def forward(self, tokens_BS: Tensor, segments_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
-        """Logits of the token at every position."""
+        """Compute logits of the token at every position."""
         x = self.tokens(tokens_BS) + self.segments(segments_BS)
         x = self.dropout(self.norm(x + self.positions(torch.arange(tokens_BS.shape[1], device=x.device))), rows)
         for block in self.blocks:

@@ -1,4 +1,4 @@
-"""GPT as an Architecture."""
+"""Describe GPT as an Architecture."""
 
 from dataclasses import dataclass
 from math import sqrt
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GPTConfig(Architecture):
-    """Splits attention heads, the feed-forward's width and the vocabulary over x.
+    """It splits attention heads, the feed-forward's width and the vocabulary over x.
 
     hidden must be a multiple of heads. activation: gelu, or gelu_tanh, its approximation. ffn: the width of the
     feed-forward (default 4 * hidden). positions: rows of the table of positions, where there are more than a sequence
@@ -68,31 +68,31 @@ class GPTConfig(Architecture):
 
     @property
     def head_size(self) -> int:
-        """Features of a head."""
+        """Count the features of a head."""
         return self.hidden // self.heads
 
     @property
     def wide(self) -> int:
-        """The width of the feed-forward."""
+        """Give the width of the feed-forward."""
         return self.ffn or 4 * self.hidden
 
     @property
     def rows_of_positions(self) -> int:
-        """Of the table of positions."""
+        """Count the rows of the table of positions."""
         return self.positions or self.sequence
 
     @property
     def rotary_features(self) -> int:
-        """Those of a head that positions turn."""
+        """Count the features of a head that positions turn."""
         return self.rotary or 0
 
     @property
     def rope_scaling(self) -> float:
-        """No frequency is slowed."""
+        """Give the factor of the frequencies, none of which is slowed."""
         return 1.0
 
     def network(self) -> Network:
-        """Initial values are GPT-2's, whose projections onto the residual stream start smaller."""
+        """List the operations. Initial values are GPT-2's, whose projections onto the residual stream start smaller."""
         h, heads, size, bias = self.hidden, self.heads, self.head_size, self.bias
         onto = Gaussian(INITIAL_STD / sqrt(2 * self.layers))
         kind, centred = self.norm, self.norm == "layernorm"

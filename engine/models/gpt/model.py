@@ -1,4 +1,4 @@
-"""A serial GPT in plain PyTorch: pre-norm blocks of causal attention and a feed-forward, learnt positions.
+"""This is a serial GPT in plain PyTorch: pre-norm blocks of causal attention and a feed-forward, learnt positions.
 
 GPT-NeoX (Black et al. 2022) has rotary positions instead, and attention beside the feed-forward. It knows nothing of
 grids. Only its dropout comes from the engine, because a mask that can be reproduced on every grid must be a hash.
@@ -21,7 +21,7 @@ def _norm(shape: GPTConfig) -> nn.Module:
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + feed_forward(norm(x)); or both of the same x."""
+    """It computes x + attention(norm(x)), then x + feed_forward(norm(x)); or both of the same x."""
 
     def __init__(self, shape: GPTConfig, layer: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Block(nn.Module):
         self.parallel_residual = shape.parallel_residual
 
     def forward(self, x: Tensor, rows: BatchRows | None, rotation: Tensor | None) -> Tensor:
-        """[B, S, h] -> [B, S, h]."""
+        """Map [B, S, h] to [B, S, h]."""
         x, normed = self.add_norm(x, None, self.norm1)
         attended = self.dropout1(self.attention(normed, rotation), rows)
         if self.parallel_residual:
@@ -45,7 +45,7 @@ class Block(nn.Module):
 
 
 class GPT(SerialModel):
-    """Tokens [B, S] -> logits [B, S, V]."""
+    """It maps tokens [B, S] to logits [B, S, V]."""
 
     def __init__(self, shape: GPTConfig, *, checkpoint_activations: bool = False) -> None:
         super().__init__(shape.task, checkpoint_activations=checkpoint_activations)
@@ -60,7 +60,7 @@ class GPT(SerialModel):
             self.head.weight = self.tokens.weight
 
     def forward(self, tokens_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
-        """Logits of the next token at every position."""
+        """Compute logits of the next token at every position."""
         x, turn = self.tokens(tokens_BS), None
         if self.positions is not None:
             x = x + self.positions(torch.arange(tokens_BS.shape[1], device=tokens_BS.device))

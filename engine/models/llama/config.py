@@ -1,4 +1,4 @@
-"""Llama as an Architecture."""
+"""Describe Llama as an Architecture."""
 
 from dataclasses import dataclass
 from math import sqrt
@@ -22,7 +22,7 @@ KEPT_BELOW, SLOWED_ABOVE = UNSCALED_SEQUENCE / 4, float(UNSCALED_SEQUENCE)
 
 @dataclass(frozen=True, slots=True)
 class LlamaConfig(Architecture):
-    """Splits query heads, key and value heads, the feed-forward's width and the vocabulary over x.
+    """It splits query heads, key and value heads, the feed-forward's width and the vocabulary over x.
 
     Each key and value head serves heads / kv_heads query heads. ffn: the width of the feed-forward. rope_theta: base of
     the rotary frequencies. rope_scaling: by how much the low ones are slowed for sequences beyond 8192 tokens; 1 leaves
@@ -66,27 +66,27 @@ class LlamaConfig(Architecture):
 
     @property
     def head_size(self) -> int:
-        """Features of a head."""
+        """Count the features of a head."""
         return self.head_features or self.hidden // self.heads
 
     @property
     def rotary_features(self) -> int:
-        """Of a head: all of them."""
+        """Count the features of a head that positions turn: all of them."""
         return self.head_size
 
     @property
     def attended(self) -> int:
-        """Features of all query heads."""
+        """Count the features of all query heads."""
         return self.heads * self.head_size
 
     @property
     def keys(self) -> int:
-        """Features of all key heads, and of all value heads."""
+        """Count the features of all key heads, as many as those of all value heads."""
         return self.kv_heads * self.head_size
 
     def network(self) -> Network:
-        """Query, key and value heads are split on their own, and so are the gate and what it gates: each rank
-        multiplies its own. Initial values are GPT-2's.
+        """List the operations. Query, key and value heads are split on their own, and so are the gate and what it
+        gates: each rank multiplies its own. Initial values are GPT-2's.
         """
         h, heads, kv_heads, size, ffn = self.hidden, self.heads, self.kv_heads, self.head_size, self.ffn
         a, k = self.attended, self.keys

@@ -1,4 +1,4 @@
-"""A serial Llama in plain PyTorch (Touvron et al. 2023; Llama 3: Grattafiori et al. 2024).
+"""This is a serial Llama in plain PyTorch (Touvron et al. 2023; Llama 3: Grattafiori et al. 2024).
 
 Pre-norm blocks of causal attention, whose key and value heads each serve a group of query heads, and a SwiGLU
 feed-forward; RMSNorm, rotary positions, no biases. Qwen2 (Yang et al. 2024) adds biases of queries, keys and values,
@@ -18,7 +18,9 @@ from engine.models.serial import SerialModel
 
 
 class SelfAttention(nn.Module):
-    """Causal attention [B, S, H] -> [B, S, H]; the fused projection's rows are query, key and value heads."""
+    """It computes causal attention [B, S, H] -> [B, S, H]; the fused projection's rows are query, key and value
+    heads.
+    """
 
     def __init__(self, shape: LlamaConfig) -> None:
         super().__init__()
@@ -43,7 +45,7 @@ class SelfAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU: [B, S, H] -> silu(gate) * up -> [B, S, H]; the fused projection's rows are gate and up."""
+    """It is SwiGLU: [B, S, H] -> silu(gate) * up -> [B, S, H]; the fused projection's rows are gate and up."""
 
     def __init__(self, shape: LlamaConfig) -> None:
         super().__init__()
@@ -57,7 +59,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + feed_forward(norm(x))."""
+    """It computes x + attention(norm(x)), then x + feed_forward(norm(x))."""
 
     def __init__(self, shape: LlamaConfig) -> None:
         super().__init__()
@@ -68,14 +70,14 @@ class Block(nn.Module):
         self.add_norm = AddNorm()
 
     def forward(self, x_BSH: Tensor, rotation_2SP: Tensor) -> Tensor:
-        """[B, S, H] -> [B, S, H]."""
+        """Map [B, S, H] to [B, S, H]."""
         x_BSH, normed_BSH = self.add_norm(x_BSH, None, self.norm1)
         x_BSH, normed_BSH = self.add_norm(x_BSH, self.attention(normed_BSH, rotation_2SP), self.norm2)
         return x_BSH + self.feed_forward(normed_BSH)
 
 
 class Llama(SerialModel):
-    """Tokens [B, S] -> logits [B, S, V]. It has no dropout, and so doesn't ask for the rows of the batch."""
+    """It maps tokens [B, S] to logits [B, S, V]. It has no dropout, and so doesn't ask for the rows of the batch."""
 
     def __init__(self, shape: LlamaConfig, *, checkpoint_activations: bool = False) -> None:
         super().__init__(shape.task, checkpoint_activations=checkpoint_activations)
@@ -88,7 +90,7 @@ class Llama(SerialModel):
             self.head.weight = self.tokens.weight
 
     def forward(self, tokens_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
-        """Logits of the next token at every position."""
+        """Compute logits of the next token at every position."""
         x_BSH = self.tokens(tokens_BS)
         rotation_2SP = rotation(self.shape, tokens_BS.shape[1], x_BSH.device, x_BSH.dtype)
         for block in self.blocks:

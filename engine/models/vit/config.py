@@ -1,4 +1,4 @@
-"""The vision transformer as an Architecture."""
+"""Describe the vision transformer as an Architecture."""
 
 from dataclasses import dataclass
 from math import sqrt
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ViTConfig(Architecture):
-    """Splits attention heads, the feed-forward's width, a patch's pixels and the classes over x.
+    """It splits attention heads, the feed-forward's width, a patch's pixels and the classes over x.
 
     hidden must be a multiple of heads, and image of patch: both are pixels along a side. ffn: the width of the
     feed-forward (default 4 * hidden). head_std: standard deviation of the head's initial weights.
@@ -52,26 +52,26 @@ class ViTConfig(Architecture):
 
     @property
     def head_size(self) -> int:
-        """Features of a head."""
+        """Count the features of a head."""
         return self.hidden // self.heads
 
     @property
     def wide(self) -> int:
-        """The width of the feed-forward."""
+        """Give the width of the feed-forward."""
         return self.ffn or 4 * self.hidden
 
     @property
     def patches(self) -> int:
-        """Patches of an image."""
+        """Count the patches of an image."""
         return (self.image // self.patch) ** 2
 
     @property
     def sequence(self) -> int:  # type: ignore[override]
-        """Tokens of an image: that of its class, and its patches."""
+        """Count the tokens of an image: that of its class, and its patches."""
         return 1 + self.patches
 
     def network(self) -> Network:
-        """The head reads the class's token alone.
+        """List the operations. The head reads the class's token alone.
 
         Initial values are those of Dosovitskiy et al.'s JAX: Glorot's uniform ones for products of blocks, LeCun's
         normal ones for patches (here not cut off at two standard deviations), and zeros for the head.
@@ -117,5 +117,5 @@ class ViTConfig(Architecture):
 
 
 def _glorot(n: int, k: int) -> Uniform:
-    """Initial values of a matrix by its two sizes (Glorot and Bengio 2010, Eq. 16)."""
+    """Give the initial values of a matrix by its two sizes (Glorot and Bengio 2010, Eq. 16)."""
     return Uniform(sqrt(6 / (n + k)))

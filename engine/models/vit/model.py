@@ -1,5 +1,5 @@
-"""A serial vision transformer in plain PyTorch (Dosovitskiy et al. 2020): patches of an image and a token for its class
-go through pre-norm blocks of attention in all directions. It knows nothing of grids.
+"""This is a serial vision transformer in plain PyTorch (Dosovitskiy et al. 2020): patches of an image and a token for
+its class go through pre-norm blocks of attention in all directions. It knows nothing of grids.
 """
 
 import torch
@@ -15,7 +15,7 @@ from engine.models.vit.config import ViTConfig
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + feed_forward(norm(x))."""
+    """It computes x + attention(norm(x)), then x + feed_forward(norm(x))."""
 
     def __init__(self, shape: ViTConfig, layer: int) -> None:
         super().__init__()
@@ -28,14 +28,14 @@ class Block(nn.Module):
         self.add_norm = AddNorm()
 
     def forward(self, x: Tensor, rows: BatchRows | None) -> Tensor:
-        """[B, S, h] -> [B, S, h]."""
+        """Map [B, S, h] to [B, S, h]."""
         x, normed = self.add_norm(x, None, self.norm1)
         x, normed = self.add_norm(x, self.dropout1(self.attention(normed), rows), self.norm2)
         return x + self.dropout2(self.feed_forward(normed), rows)
 
 
 class ViT(SerialModel):
-    """Pixels [B, 3, image, image] -> logits [B, classes]."""
+    """It maps pixels [B, 3, image, image] to logits [B, classes]."""
 
     def __init__(self, shape: ViTConfig, *, checkpoint_activations: bool = False) -> None:
         super().__init__(shape.task, checkpoint_activations=checkpoint_activations)
@@ -48,7 +48,7 @@ class ViT(SerialModel):
         self.head = nn.Linear(shape.hidden, shape.classes)
 
     def forward(self, pixels_BCHW: Tensor, rows: BatchRows | None = None) -> Tensor:
-        """Logits of an image's class."""
+        """Compute logits of an image's class."""
         x = self.patches(pixels_BCHW)
         numbers = torch.arange(x.shape[1] + 1, device=x.device)
         class_token = self.class_token(numbers[:1]).expand(len(x), -1, -1)
