@@ -1,4 +1,4 @@
-"""What an ablation of overlap is asked to do, checked as far as it can be before anything starts. No torch."""
+"""Check what an ablation of overlap is asked to do, as far as that can be before anything starts. No torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -40,13 +40,15 @@ class Turns:
             raise UsageError(f"--end-within is a number of seconds above 0, but {self.end_within_s:g} was given.")
 
     def ends_in_time(self, so_far_s: float, round_s: float) -> bool:
-        """Whether another round ends in time, if it takes a fifth more than round_s, the longest so far."""
+        """Say whether another round ends in time, if it takes a fifth more than round_s, the longest so far."""
         return self.end_within_s is None or so_far_s + 1.2 * round_s <= self.end_within_s
 
 
 @dataclass(frozen=True, slots=True)
 class AblationPlan(Plan):
-    """An ablation that has passed every check that needs no process. variants: none and, in their order, the others."""
+    """It is an ablation that has passed every check that needs no process. variants: none and, in their order, the
+    others.
+    """
 
     kind: ClassVar[Literal["train", "ablation"]] = "ablation"
     turns: Turns = Turns()
@@ -54,11 +56,11 @@ class AblationPlan(Plan):
 
     @property
     def overlaps(self) -> tuple[Overlap, ...]:
-        """See Plan.overlaps."""
+        """List the overlaps that the run takes."""
         return self.variants
 
     def as_options(self) -> dict[str, Any]:
-        """See Plan.as_options."""
+        """Give every option as it came out (Plan.as_options)."""
         options = {key: value for key, value in Plan.as_options(self).items() if key not in OF_TRAIN_ALONE}
         return options | {
             "overlap": str(self.training.overlap),
@@ -71,12 +73,12 @@ class AblationPlan(Plan):
 
 
 def candidates(full: Overlap, asked: Sequence[Overlap]) -> list[Overlap]:
-    """What is compared with none, as far as it has anything to hide: see checked_ablation."""
+    """List what is compared with none, as far as it has anything to hide (checked_ablation)."""
     return [variant.at(full) for variant in asked] or [*ladder(full), *alone(full)]
 
 
 def comparable(wanted: Sequence[Overlap], grid: Grid, *, checkpointed: bool) -> tuple[Overlap, ...]:
-    """None and, of these, what has something to hide on the grid. Raises UsageError if nothing has."""
+    """List none and, of these, what has something to hide on the grid. Raises UsageError if nothing has."""
     variants = effective(wanted, grid, checkpointed=checkpointed)
     if len(variants) == 1:
         raise UsageError(
@@ -88,7 +90,7 @@ def comparable(wanted: Sequence[Overlap], grid: Grid, *, checkpointed: bool) -> 
 
 
 def checked_ablation(run: RunConfig, full: Overlap, asked: Sequence[Overlap], turns: Turns, ranks: int) -> AblationPlan:
-    """The ablation of these variants, or else of the ladder up to full and of each of its flags alone.
+    """Check the ablation of these variants, or else of the ladder up to full and of each of its flags alone.
 
     All have full's pace. Raises UsageError.
     """
@@ -106,7 +108,7 @@ def checked_ablation(run: RunConfig, full: Overlap, asked: Sequence[Overlap], tu
 
 
 def ablation_notices(plan: AblationPlan, asked: Sequence[Overlap]) -> list[str]:
-    """What is left out or does less than its name says, a sentence each."""
+    """Say what is left out or does less than its name says, a sentence each."""
     training = plan.training
     wanted = {flag for overlap in asked or [training.overlap] for flag in flags(overlap)}
     reasons = [why_useless(flag, plan.grid, checkpointed=training.checkpoint_activations) for flag in sorted(wanted)]

@@ -1,4 +1,4 @@
-"""What a training run is asked to do. No torch.
+"""A training run is asked to do this. No torch.
 
 Every option of `train` is a field here, or of a dataclass that is a field here; the text under it is its help.
 """
@@ -58,7 +58,7 @@ OVERLAP_HELP = (
 OverlapFlags = Annotated[
     Overlap, Parameter(name="--overlap", help=OVERLAP_HELP, show_default="all"), word(Overlap.parse, "FLAGS")
 ]
-"""Everything of Overlap but its pace."""
+"""These options are everything of Overlap but its pace."""
 
 
 @Parameter(name="*", group=RUN)
@@ -133,11 +133,11 @@ class TrainConfig(RunConfig):
 
     @property
     def profiled_iterations(self) -> tuple[int, ...]:
-        """Those that a profile is taken of."""
+        """List the iterations that a profile is taken of."""
         return () if self.profile is None else self.profile_iterations or (self.iterations - 1,)
 
     def training(self, model: Architecture) -> Training:
-        """The record of it, of that network."""
+        """Make the record of this training, of that network."""
         return Training(
             model,
             self.batch,

@@ -1,4 +1,4 @@
-"""The energy of a job: which rank reads which counter, so that each counts once, and the sum over all of them."""
+"""Measure the energy of a job: choose which rank reads which counter, so that each counts once, and sum over all."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ _NAMES = {"device": "devices", "processor": "processors", "memory": "memory", "n
 
 
 class JobMeter:
-    """This rank's part in measuring the job's energy. Made collectively.
+    """It is this rank's part in measuring the job's energy. Making it is collective.
 
     The first rank of a machine reads what the machine counts, the first rank of a device what the device does.
     """
@@ -58,7 +58,7 @@ class JobMeter:
         )
 
     def result(self, iterations: int, tokens: int) -> Energy:
-        """Of the job, over so many counted iterations of so many tokens each. Collective."""
+        """Sum the energy of the job, over so many counted iterations of so many tokens each. Collective."""
         self.meter.close()
         if not self._on:
             return Energy(unmeasured=OFF)
@@ -75,7 +75,7 @@ class JobMeter:
     def _summed(
         self, component: Component, readings: dict[int, Reading], iterations: int, tokens: int
     ) -> ComponentEnergy:
-        """Of one component, by the rank that read it."""
+        """Sum one component, by the rank that read it."""
         known = [reading.joules for reading in readings.values() if reading.joules is not None]
         missing = [reading.unmeasured for reading in readings.values() if reading.joules is None]
         if missing:
@@ -96,7 +96,7 @@ class JobMeter:
 
 
 def _to_text(reading: Reading | None) -> str:
-    """Short enough to be exchanged; empty for none."""
+    """Write a reading as text, short enough to be exchanged; empty for none."""
     if reading is None:
         return ""
     fields = asdict(reading) | {"unmeasured": reading.unmeasured[:REASON_LETTERS]}

@@ -1,9 +1,9 @@
-"""Why a run failed: what its ranks tell, and which of that is the result's reason. No torch, which takes long to load.
+"""Ranks report why a run failed, and one report is the result's reason. No torch, which takes long to load.
 
-Rank 0 writes a failed result before anything else, so that even a run that is killed has said so. What a rank tells
-later takes the place of what tells less: the cause (a failure of its own, or a rank that it knows to be lost) that of
-a symptom (it lost contact and sees nobody lost), a symptom that of nothing. Of two that tell as much the first stays:
-the later one may be its consequence.
+Rank 0 writes a failed result before anything else, so that even a run that is killed has said so. A later report
+takes the place of one that explains less: the cause (a failure of the rank's own, or a rank that it knows to be lost)
+that of a symptom (it lost contact and sees nobody lost), a symptom that of nothing. Of two that explain as much the
+first stays: the later one may be its consequence.
 """
 
 import logging
@@ -32,11 +32,11 @@ UNFINISHED = "The run ended before it could write its result: it was killed, or 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOCK_S = 5.0
 REPORT_S = 30.0
-"""To write a result on a slow file system, within the minute that NCCL's watchdog leaves."""
+"""A report may take so long on a slow file system, within the minute that NCCL's watchdog leaves."""
 ONE_LAUNCH = timedelta(minutes=1)
-"""By how much ranks may start apart, their clocks' difference included."""
+"""Ranks may start so far apart, their clocks' difference included."""
 FOLLOWS = ", which may follow from the loss of another one"
-"""Said of a rank that can't know: without a roster none sees another one's end."""
+"""It is said of a rank that can't know: without a roster none sees another one's end."""
 
 Reported = Literal["nothing", "symptom", "cause"]
 WEIGHT: dict[Reported | None, int] = {None: 0, "nothing": 0, "symptom": 1, "cause": 2}
@@ -47,9 +47,9 @@ class Terminated(ContactError):
 
 
 def end_after(report: Callable[[], object]) -> NoReturn:
-    """Tell, and end this process, whatever its main thread is at.
+    """Report, and end this process, whatever its main thread is at.
 
-    That may hold what telling needs, such as a log that nobody reads: then it ends after a while all the same.
+    That may hold what reporting needs, such as a log that nobody reads: then it ends after a while all the same.
     """
     late = threading.Timer(REPORT_S, os._exit, [1])
     late.daemon = True
@@ -60,7 +60,7 @@ def end_after(report: Callable[[], object]) -> NoReturn:
 
 
 class Account:
-    """What one rank tells of its run; it tells once.
+    """It reports once what became of one rank's run.
 
     began: when it started, on time.monotonic()'s clock. iterations: those so far. devices, resolved: of this rank, and
     the options that only torch settles, once known. met: whether the ranks have found each other, after which the
@@ -113,11 +113,11 @@ class Account:
             timer.cancel()
 
     def fail(self, error: Exception) -> NoReturn:
-        """Tell, and end this process, whatever its main thread is at."""
+        """Report, and end this process, whatever its main thread is at."""
         end_after(lambda: self.report(error))
 
     def succeed(self, result: Result) -> None:
-        """Write the result of a run that has ended well: nothing that a rank tells takes its place."""
+        """Write the result of a run that has ended well: nothing that a rank reports takes its place."""
         with self._turn, locked(self._plan.config.out.parent, LOCK_S):
             write(result, self._plan.config.out)
 
@@ -129,7 +129,7 @@ class Account:
             self.roster.close()
 
     def report(self, error: Exception) -> None:
-        """Log why this rank fails, and write it if nobody has told as much."""
+        """Log why this rank fails, and write it if nobody has reported as much."""
         with self._turn:
             if self._over:
                 return
@@ -147,7 +147,7 @@ class Account:
                 self.roster.goodbye()
 
     def _judge(self, error: Exception) -> tuple[str, Reported]:
-        """The reason as one sentence, and how much it tells."""
+        """Give the reason as one sentence, and how much it explains."""
         lines = str(error).strip().splitlines()
         words = next(
             (line for line in lines if OUT_OF_MEMORY in line.lower()), lines[0] if lines else type(error).__name__
@@ -181,7 +181,7 @@ class Account:
         return f"in iteration {done}" if done < self._plan.config.iterations else "after the last iteration"
 
     def _reported_already(self, reported: Reported) -> bool:
-        """Whether the result says so much that this adds nothing."""
+        """Say whether the result says so much that this adds nothing."""
         present = self._present()
         return present is not None and (present.status == "ok" or WEIGHT[present.told] >= WEIGHT[reported])
 
@@ -200,7 +200,7 @@ class Account:
         write(result.model_copy(update=update), self._plan.config.out)
 
     def _present(self) -> Result | None:
-        """This run's result as it stands. Before the ranks have met a file may be an earlier run's."""
+        """Read this run's result as it stands. Before the ranks have met a file may be an earlier run's."""
         try:
             present = read(self._plan.config.out)
         except ResultError:
@@ -220,8 +220,8 @@ class Account:
         devices: Sequence[str] = (),
         clocks: Sequence[tuple[str, float]] = (),
     ) -> Result:
-        """What every result of this run holds. hosts, devices, clocks: of all ranks; without them the first two are
-        this rank's.
+        """Make what every result of this run holds. hosts, devices, clocks: of all ranks; without them the first two
+        are this rank's.
         """
         plan, config = self._plan, self._plan.config
         return Result(

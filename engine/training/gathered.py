@@ -1,4 +1,4 @@
-"""What every rank says of itself at the end, and the figures that take all of them."""
+"""Gather what every rank says of itself at the end, and the figures that take all of them."""
 
 import socket
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ NETWORK_BYTES = 600
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """What every rank says of itself, in rank order. clocks: of those that can tell, in Hz with the host."""
+    """It holds what every rank says of itself, in rank order. clocks: of those that know it, in Hz with the host."""
 
     memory: Memory
     hosts: list[str]
@@ -71,14 +71,16 @@ def everyones(comm: Comm, heard: Callable[[], Heard] | None = None) -> Ranks:
 
 
 def joint_peak(comm: Comm, dtype: torch.dtype) -> float:
-    """Flop/s that square matrix products reach on a rank while all ranks multiply, the best size. Collective."""
+    """Measure the flop/s that square matrix products reach on a rank while all ranks multiply, the best size.
+    Collective.
+    """
     sizes = JOINT_SIZES[comm.device.type]
     rates = [metrics.gemm_rate(size, *joint(size, dtype, comm.device, comm.barrier)) for size in sizes]
     return float(comm.everyone(torch.tensor(rates, dtype=torch.float64)).mean(0).max().item())
 
 
 def collectives(recording: Recording) -> tuple[Collective, ...]:
-    """Of one iteration, on average."""
+    """Give the collectives of one iteration, on average."""
     return tuple(
         Collective(
             kind=kind,
@@ -92,13 +94,13 @@ def collectives(recording: Recording) -> tuple[Collective, ...]:
 
 
 def timeline(last: Iteration, recording: Recording) -> Timeline:
-    """What ran when in the last iteration of a recording."""
+    """Give what ran when in the last iteration of a recording."""
     spans = tuple(Span(**asdict(event)) for event in recording.events)
     return Timeline(iteration=last.index, step_s=last.time_s, spans=spans)
 
 
 def breakdown(comm: Comm, recording: Recording, link_bytes_per_s: float | None) -> Breakdown | None:
-    """Of one iteration, on average; None where it wasn't timed. Collective.
+    """Break down one iteration, on average; None where it wasn't timed. Collective.
 
     link_bytes_per_s: of a node's network, one way, where it is known.
     """
@@ -136,7 +138,7 @@ def breakdown(comm: Comm, recording: Recording, link_bytes_per_s: float | None) 
 
 
 def _by_host(hosts: Sequence[str], compute_s: Sequence[float]) -> tuple[HostTime, ...]:
-    """The mean of the ranks of each host. hosts, compute_s: of every rank."""
+    """Take the mean of the ranks of each host. hosts, compute_s: of every rank."""
     found: dict[str, list[float]] = {}
     for host, seconds in zip(hosts, compute_s, strict=True):
         found.setdefault(host, []).append(seconds)
@@ -144,7 +146,7 @@ def _by_host(hosts: Sequence[str], compute_s: Sequence[float]) -> tuple[HostTime
 
 
 def _busiest(grid: Grid, seconds: Tensor) -> tuple[LaneTime, ...]:
-    """The lanes that are used. seconds: [ranks, lanes], in flight.
+    """Give the busiest time of each lane that is used. seconds: [ranks, lanes], in flight.
 
     Of the ranks of a group, which wait for the last of them to join, the least counts; of the groups the most.
     """
@@ -158,7 +160,7 @@ def _busiest(grid: Grid, seconds: Tensor) -> tuple[LaneTime, ...]:
 
 
 def _bound(step_s: float, compute_s: float, lanes: tuple[LaneTime, ...], machine: Machine | None) -> Bound:
-    """Of a step, by what its ranks share."""
+    """Bound a step by what its ranks share."""
     if machine is not None and machine.shared:
         link_s = link_seconds(machine)
         bound_s = metrics.bound_on_shared_cores(machine.processor_s, machine.cores, link_s)
@@ -171,15 +173,15 @@ def _bound(step_s: float, compute_s: float, lanes: tuple[LaneTime, ...], machine
 
 
 def link_seconds(machine: Machine) -> float:
-    """What the busiest node's bytes take on its link at least; 0 where no rate is known."""
+    """Give the seconds that the busiest node's bytes take on its link at least; 0 where no rate is known."""
     return machine.link_bytes / machine.link_bytes_per_s if machine.link_bytes_per_s else 0.0
 
 
 def _machine(
     comm: Comm, names: Sequence[str], taken: list[list[float]], link_bytes_per_s: float | None
 ) -> Machine | None:
-    """The machine with the longest bound; None for a job on accelerators. names: the machine of each rank; taken: what
-    it took in a step.
+    """Find the machine with the longest bound; None for a job on accelerators. names: the machine of each rank; taken:
+    what it took in a step.
 
     The ranks of one host name read the same counters of its network, so the most that one has read is what it carried.
     """
@@ -206,7 +208,7 @@ def _machine(
 
 
 def profile(comm: Comm, profiling: Profiling) -> Profile:
-    """What the chosen ranks have written, and where. Collective."""
+    """Gather what the chosen ranks have written, and where. Collective."""
     files, problems = (texts(comm, text, NETWORK_BYTES) for text in (profiling.file, profiling.unwritten))
     return Profile(
         iterations=tuple(profiling.request.iterations),

@@ -1,4 +1,4 @@
-"""Iterations of a training: steps that are checked, timed and noted, with energy and profiles of some."""
+"""An iteration is a step that is checked, timed and noted; of some, energy and profiles are taken."""
 
 import logging
 import math
@@ -25,8 +25,8 @@ class Diverged(RunError):
 
 @dataclass(slots=True)
 class Measurements:
-    """What a run has measured so far. recording: of the counted iterations, on this rank. peak_flops_per_s: what matrix
-    products reached on each rank, all at once, where that was asked for.
+    """They are what a run has measured so far. recording: of the counted iterations, on this rank. peak_flops_per_s:
+    what matrix products reached on each rank, all at once, where that was asked for.
 
     prefetch_bytes, cache_bytes: the most that gathered weights took; cached_blocks: as Overlap.cache came out.
     """
@@ -41,7 +41,7 @@ class Measurements:
 
 
 def take_iteration(trainer: Trainer, index: int, *, warmup: bool, profiled: bool = False) -> Iteration:
-    """One step, checked. Raises Diverged, naming the step, when the loss is no longer a number."""
+    """Take one step and check it. Raises Diverged, naming the step, when the loss is no longer a number."""
     loss, norm, rate, time_s = trainer.step()
     if not math.isfinite(loss) or not math.isfinite(norm):
         raise Diverged(
@@ -93,7 +93,7 @@ def run_iterations(
 
 
 def describe(iteration: Iteration, iterations: int, flops: float) -> str:
-    """One line for a person who waits. iterations: of the run; flops: of each."""
+    """Write one line for a person who waits. iterations: of the run; flops: of each."""
     apart = " (profiled)" if iteration.profiled else " (warm-up)" if iteration.warmup else ""
     return (
         f"iteration {iteration.index + 1}/{iterations}{apart}"

@@ -1,4 +1,4 @@
-"""What the ranks say of the network between them, alike ones together."""
+"""Group what the ranks say of the network between them, alike ones together."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,14 +10,14 @@ SHARED_MEMORY = "shared memory"
 
 
 def with_memory(heard: Heard, through_memory: Sequence[bool]) -> Heard:
-    """What carried collectives, where ranks of a host share memory for some channels, or for all."""
+    """Give what carried collectives, where ranks of a host share memory for some channels, or for all."""
     if through_memory and all(through_memory):
         return replace(heard, network=SHARED_MEMORY, interfaces=None)
     return replace(heard, network=f"{heard.network} and {SHARED_MEMORY}") if any(through_memory) else heard
 
 
 def grouped(backend: Backend, said: Sequence[Heard], hosts: Sequence[str]) -> Transport:
-    """Of every rank, in rank order, with the host of each."""
+    """Group what every rank says, in rank order, with the host of each."""
     groups: dict[tuple[str | None, ...], list[int]] = {}
     for rank, one in enumerate(said):
         groups.setdefault((one.network, one.interfaces, one.provider, one.unread), []).append(rank)
@@ -41,6 +41,6 @@ def grouped(backend: Backend, said: Sequence[Heard], hosts: Sequence[str]) -> Tr
 
 
 def _count(answers: Sequence[bool | None]) -> int | None:
-    """How many say yes; None if nobody says anything."""
+    """Count how many say yes; None if nobody says anything."""
     known = [answer for answer in answers if answer is not None]
     return sum(known) if known else None

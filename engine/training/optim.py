@@ -1,4 +1,4 @@
-"""AdamW on the local shards, clipping by the true global norm, and the learning rate's course."""
+"""Step local shards by AdamW, clip by the true global norm, and follow the learning rate's course."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -14,13 +14,14 @@ from engine.parallel.model import ParallelModel
 from engine.training_record import OptimConfig
 
 LONG, ROW_OF_NORM = 65536, 512
-"""Of elements, where a norm is taken by rows."""
+"""A norm is taken by rows of this length, of more elements than this."""
 ROW = 16
-"""Elements in which 16 bytes begin anew, whatever the dtype."""
+"""After so many elements 16 bytes begin anew, whatever the dtype."""
 
 
 def learning_rate(config: OptimConfig, step: int) -> float:
-    """Linear warm-up from the first step, then a cosine down to final_fraction of the rate at decay_steps.
+    """Give the rate of a step: a linear warm-up from the first, then a cosine down to final_fraction of the rate at
+    decay_steps.
 
     With decay_steps 0 the rate stays constant after the warm-up.
     """
@@ -34,7 +35,7 @@ def learning_rate(config: OptimConfig, step: int) -> float:
 
 
 class AdamW:
-    """AdamW, the Optimizer of a training.
+    """It is the Optimizer of a training.
 
     Whether a parameter is a matrix, which decays, is read from its serial shape. torch.optim.AdamW itself would load
     torch's compiler, a third of the processor time in which a rank starts.
@@ -92,7 +93,7 @@ class AdamW:
 
 
 class Rule(NamedTuple):
-    """What AdamW does to a parameter in a step. number: of the step, the first being 1."""
+    """It is what AdamW does to a parameter in a step. number: of the step, the first being 1."""
 
     number: int
     learning_rate: float
@@ -102,7 +103,9 @@ class Rule(NamedTuple):
     eps: float
 
     def factors(self) -> tuple[float, ...]:
-        """What is compiled takes them from a tensor, as they change from step to step."""
+        """Give the step's factors in a tensor, from which compiled code takes them, as they change from step to
+        step.
+        """
         unbiased = 1 - self.beta1**self.number, 1 - self.beta2**self.number
         lost = (
             self.learning_rate * self.decay
@@ -120,7 +123,7 @@ def _in_one_pass(
     factors: Tensor,
     rule: Rule,
 ) -> None:
-    """Reads 16 bytes a parameter of fp32 and writes 12, and 2 of a copy in bf16."""
+    """Step elements: read 16 bytes a parameter of fp32, and write 12, and 2 of a copy in bf16."""
     to_first, to_second, lost, rate, root, eps = factors.unbind()
     g = gradients * scale
     first.add_((g - first) * to_first)
@@ -140,7 +143,7 @@ def _by_pytorch(
     factors: Tensor,
     rule: Rule,
 ) -> None:
-    """Writes the scaled gradients too, and the copy in a pass of its own."""
+    """Step elements, also writing the scaled gradients, and the copy in a pass of its own."""
     divisor = None
     if not scale.is_cpu or scale != 1:  # a host knows its own, and needn't write gradients for nothing
         if masters.dtype == torch.float32:
@@ -158,13 +161,14 @@ def _by_pytorch(
 
 
 adamw = Compiled(_by_pytorch, _in_one_pass, tried=False)
-"""A step of these elements, gradients being taken times a scale: all state and the copy are changed in place. Nothing
+"""It steps these elements, gradients being taken times a scale: all state and the copy are changed in place. Nothing
 is as large, so it makes no copies of them.
 """
 
 
 def sum_of_squares(tensors: Iterable[Tensor]) -> Tensor:
-    """Of all their elements, a scalar. In fp32 by norms, which are safer than the sum of the squares of many elements.
+    """Sum the squares of all their elements to a scalar. In fp32 take norms, which are safer than the sum of the
+    squares of many elements.
 
     On processors torch adds up a whole tensor in a few numbers, and loses 2e-4 of the norm of 4 million elements whose
     sizes differ: so a long one is taken by rows.
@@ -182,7 +186,7 @@ def _norm(flat: Tensor) -> Tensor:
 
 @torch.no_grad()
 def gradient_norm(model: ParallelModel) -> Tensor:
-    """The 2-norm of the whole gradient, after finish_step(): a scalar, the same on every rank.
+    """Give the 2-norm of the whole gradient, after finish_step(): a scalar, the same on every rank.
 
     Each element counts once: a rank's sum of squares is divided by the number of ranks that hold the same elements.
     """
@@ -193,5 +197,5 @@ def gradient_norm(model: ParallelModel) -> Tensor:
 
 @torch.no_grad()
 def clip_scale(norm: Tensor, limit: float) -> Tensor:
-    """By what gradients are multiplied so that a norm above the limit becomes the limit; no host synchronisation."""
+    """Give the factor of gradients by which a norm above the limit becomes the limit; no host synchronisation."""
     return (limit / (norm + 1e-6)).clamp(max=1.0)

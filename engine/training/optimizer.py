@@ -1,4 +1,4 @@
-"""What training asks of an optimizer. Who adds one implements this, and the trainer, checkpoints and plans take it."""
+"""Training asks this of an optimizer. Who adds one implements this, and the trainer, checkpoints and plans take it."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -11,14 +11,16 @@ from engine.training.config import OptimConfig
 
 
 class Optimizer(Protocol):
-    """An optimizer of the flat tensor in which a rank's parameters lie, any part of which can be stepped alone."""
+    """It is an optimizer of the flat tensor in which a rank's parameters lie, any part of which can be stepped
+    alone.
+    """
 
     keeps: OptimizerState
-    """What it keeps of each parameter and where, which plans count."""
+    """It says what is kept of each parameter and where, which plans count."""
     state: Mapping[nn.Parameter, Mapping[str, Tensor]]
-    """The tensors themselves by parameter and name, each in the parameter's shape; checkpoints write and fill them."""
+    """These are the tensors by parameter and name, each in the parameter's shape; checkpoints write and fill them."""
     learning_rate: float
-    """The rate of the step that was started last."""
+    """It is the rate of the step that was started last."""
 
     def start_step(self, done: int) -> None:
         """Prepare the next step, so many steps being done."""

@@ -1,4 +1,4 @@
-"""What a run's outcome says: its result. Why one failed is told in failure.py."""
+"""A run's outcome is its result. Why one failed, failure.py reports."""
 
 from statistics import median
 
@@ -16,14 +16,14 @@ from engine.training.plan import Plan
 
 
 class Outcome:
-    """Turns what a run measured into its result."""
+    """It makes a result of what a run measured."""
 
     def __init__(self, plan: Plan, launch: Launch, account: Account) -> None:
         self._plan, self._launch, self._account = plan, launch, account
         self.measurements = Measurements(account.iterations)
 
     def succeeded(self, ranks: Ranks, breakdown: Breakdown | None, profile: Profile | None) -> Result:
-        """The result of a whole run."""
+        """Make the result of a whole run."""
         measurements = self.measurements
         memory = ranks.memory.model_copy(
             update={
@@ -46,17 +46,17 @@ class Outcome:
         )
 
     def compared(self, ranks: Ranks, variants: tuple[Variant, ...]) -> Result:
-        """The result of a whole ablation."""
+        """Make the result of a whole ablation."""
         update = {"memory": ranks.memory, "transport": ranks.transport, "variants": variants}
         return self._well(ranks).model_copy(update=update)
 
     def _well(self, ranks: Ranks) -> Result:
-        """What every result of a whole run holds."""
+        """Make what every result of a whole run holds."""
         hosts, devices, clocks = ranks.hosts, ranks.devices, ranks.clocks
         return self._account.result("ok", None, None, hosts=hosts, devices=devices, clocks=clocks)
 
     def _timeline(self) -> Timeline:
-        """The last counted iteration; written as a Chrome trace too."""
+        """Give the last counted iteration, and write it as a Chrome trace."""
         last = next(iteration for iteration in reversed(self.measurements.iterations) if iteration.counted)
         events = self.measurements.recording.events
         path = self._plan.config.timeline

@@ -1,4 +1,4 @@
-"""What a training run comes to, checked as far as it can be before anything starts. No torch."""
+"""Check what a training run comes to, as far as that can be before anything starts. No torch."""
 
 import math
 from dataclasses import asdict, dataclass, fields
@@ -30,7 +30,8 @@ CLIPPED = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run that has passed every check that needs no process: what was asked for, and the training that it came to.
+    """A plan is a run that has passed every check that needs no process: what was asked for, and the training that it
+    came to.
 
     saved: the checkpoint that it resumes. pretrained: the folder of --model hf:DIR.
     """
@@ -45,11 +46,11 @@ class Plan:
 
     @property
     def overlaps(self) -> tuple[Overlap, ...]:
-        """Those that the run takes."""
+        """List the overlaps that the run takes."""
         return (self.training.overlap,)
 
     def as_options(self) -> dict[str, Any]:
-        """For the record: every option as it came out, in JSON's types: a later default changes nothing of it."""
+        """Give, for the record, every option as it came out, in JSON's types: a later default changes nothing of it."""
         training, overlap = self.training, self.training.overlap
         options = asdict(self.config)
         del options["labels"]
@@ -65,7 +66,7 @@ class Plan:
 
 
 def checked(config: TrainConfig, ranks: int) -> Plan:
-    """What the run comes to on so many ranks, after every check that needs no process. Raises UsageError."""
+    """Check what the run comes to on so many ranks, as far as that needs no process. Raises UsageError."""
     if config.iterations < 1 or not 0 <= config.warmup < config.iterations:
         raise UsageError(
             f"A run needs at least one iteration after its warm-up, but {config.iterations} iterations with a warm-up "
@@ -104,13 +105,13 @@ def checked(config: TrainConfig, ranks: int) -> Plan:
 
 
 def _bandwidths(config: TrainConfig) -> Bandwidths | None:
-    """Those of the machine, if they are known."""
+    """Give the bandwidths of the machine, if they are known."""
     inter, within = config.link_bytes_per_s, config.intra_node_bytes_per_s
     return None if inter is None or within is None else Bandwidths(config.devices_per_node, inter, within)
 
 
 def check_cache(overlap: Overlap, model: Architecture) -> None:
-    """Raises UsageError for a cache of more blocks than there are."""
+    """Raise UsageError for a cache of more blocks than there are."""
     if overlap.cache != AUTO and overlap.cache > model.layers:
         raise UsageError(
             f"--overlap cache={overlap.cache} keeps the weights of {overlap.cache} blocks, but {model.name} has "
@@ -119,7 +120,7 @@ def check_cache(overlap: Overlap, model: Architecture) -> None:
 
 
 def _saved(config: TrainConfig, model: Architecture) -> "Saved | None":
-    """The checkpoint to resume. Raises UsageError if it is not of this run."""
+    """Find the checkpoint to resume. Raises UsageError if it is not of this run."""
     if config.resume is None:
         return None
     from engine.checkpoint.manifest import Saved, find, read_manifest
@@ -135,8 +136,8 @@ def _saved(config: TrainConfig, model: Architecture) -> "Saved | None":
 
 
 def notices(plan: Plan) -> list[str]:
-    """What of the run is likely not meant, a sentence each: a grid that ill suits the nodes, an overlap that was asked
-    for by name and does nothing.
+    """Say what of the run is likely not meant, a sentence each: a grid that ill suits the nodes, an overlap that was
+    asked for by name and does nothing.
     """
     config, overlap, grid = plan.config, plan.training.overlap, plan.grid
     found: list[str] = []
@@ -158,7 +159,7 @@ def notices(plan: Plan) -> list[str]:
 
 
 def _check_numbers(config: TrainConfig) -> None:
-    """Raises UsageError for an option that is out of its range."""
+    """Raise UsageError for an option that is out of its range."""
     optim = config.optim
     positive: dict[str, float | None] = {
         "--learning-rate": optim.learning_rate,
@@ -192,7 +193,7 @@ def _check_numbers(config: TrainConfig) -> None:
 
 
 def _check_profile(config: TrainConfig, ranks: int) -> None:
-    """Raises UsageError for a profile of what isn't there, or one that leaves nothing to count."""
+    """Raise UsageError for a profile of what isn't there, or one that leaves nothing to count."""
     if config.profile is None:
         if config.profile_iterations or config.profile_ranks != (0,):
             raise UsageError("--profile-iterations and --profile-ranks say what of a run --profile DIR takes: add it.")
@@ -213,7 +214,7 @@ def _check_profile(config: TrainConfig, ranks: int) -> None:
 
 
 def _check_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> None:
-    """Raises UsageError unless what reads weights is there, a format to write them in, and a folder that is empty."""
+    """Raise UsageError unless what reads weights is there, a format to write them in, and a folder that is empty."""
     if pretrained is not None and find_spec("safetensors") is None:
         raise UsageError(
             "The weights of --model hf:DIR are read by safetensors, which isn't installed: pip install it."
@@ -228,7 +229,7 @@ def _check_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> N
 
 
 def _check_places(config: TrainConfig) -> None:
-    """Raises UsageError unless the result, and checkpoints if any, can be written where they should go."""
+    """Raise UsageError unless the result, and checkpoints if any, can be written where they should go."""
     check_file("--out", config.out)
     if config.timeline is not None:
         check_file("--timeline", config.timeline)

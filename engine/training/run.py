@@ -1,4 +1,4 @@
-"""A run of `engine train` or `engine bench overlap` once torch is loaded: connect, train, write what was measured.
+"""Carry out `engine train` or `engine bench overlap` once torch is loaded: connect, train, write what was measured.
 
 Whatever goes wrong here flies to the command, whose account of it becomes the result (failure.py).
 """
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 def train(plan: Plan, launch: Launch, account: Account) -> None:
-    """Carry out a plan on this rank. account: is told how far the run is."""
+    """Carry out a plan on this rank. account: takes note of how far the run is."""
     config = plan.config
     device = choose_device(config.device, launch.local_rank)
     account.devices = (provenance.device_name(device),)
@@ -72,7 +72,7 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
 def _train(
     plan: Plan, launch: Launch, account: Account, comm: Comm, recorder: Recorder, heard: Callable[[], Heard] | None
 ) -> None:
-    """The same, once the ranks have met. heard: what the back end said of its network."""
+    """Train, once the ranks have met. heard: what the back end said of its network."""
     config, training, device = plan.config, plan.training, comm.device
     outcome = Outcome(plan, launch, account)
     if config.measure_peak:
@@ -121,7 +121,9 @@ def _train(
 
 
 def tuned(training: Training, comm: Comm, *, force: bool = False) -> tuple[Mapping[str, Kernels], Tuning]:
-    """How the layers multiply, by name, and what that was chosen by. Collective. force: time again what is known."""
+    """Choose how the layers multiply, by name, and give what that was chosen by. Collective. force: time again what
+    is known.
+    """
     try:
         return tune(products(training, comm.grid, comm.device), training.precision, comm, force=force)
     finally:
@@ -129,7 +131,7 @@ def tuned(training: Training, comm: Comm, *, force: bool = False) -> tuple[Mappi
 
 
 def _attention(training: Training, grid: Grid, device: torch.device) -> str | None:
-    """The kernel that a rank's heads take; a warning where it is none."""
+    """Name the kernel that a rank's heads take; warn where it is none."""
     (of_block,), ranks = training.model.network().blocks.of_kind(Attention), grid[INNER]
     taken = attention.backend(
         of_block.heads // ranks, of_block.kv_heads // ranks, of_block.head_size, training.model.sequence,

@@ -1,4 +1,4 @@
-"""A rank that stands still: it waits for a collective, and none begins or ends any more.
+"""A rank stands still when it waits for a collective, and none begins or ends any more.
 
 Over gloo and shared memory such a wait raises in the rank's own thread once --timeout is over, and what it says is as
 good, so that this is only for what doesn't. On CUDA the host waits for its device, for ever; NCCL ends the process
@@ -17,9 +17,11 @@ from engine.comm.funnel import Comm
 from engine.errors import ContactError
 
 BEFORE_NCCL = 0.9
-"""Of the time-out of collectives, which NCCL counts from when one was issued."""
+"""It is a share of the time-out of collectives, which NCCL counts from when one was issued."""
 AFTER_RAISING = 2.0
-"""Of the same: a collective may have two parts (shared_memory.py), each of which may be waited for so long."""
+"""So many time-outs pass where the wait itself raises: a collective may have two parts (shared_memory.py), each of
+which may be waited for so long.
+"""
 LOOKS = 20
 LONGEST_PAUSE_S = 1.0
 
@@ -32,7 +34,7 @@ class Stalled(ContactError):
         super().__init__(self.story(), detail)
 
     def story(self, lost: Collection[int] = ()) -> str:
-        """See ContactError.story: whom it waits for, of several those that are known to be lost."""
+        """Name whom it waits for, of several those that are known to be lost (ContactError.story)."""
         line = self._line
         return f"rank {line.rank} made no step for {self._seconds:.3g} s, waiting for {line.whom(lost)} {line.where}"
 
@@ -67,7 +69,7 @@ def _look_on(watch: "Watch", end: Callable[[Stalled], object], over: threading.E
 
 
 class Watch:
-    """Tells, from one look to the next, of a rank that waits for one collective for limit_s or longer."""
+    """It finds, from one look to the next, whether a rank waits for one collective for limit_s or longer."""
 
     def __init__(self, comm: Comm, timeout_s: float) -> None:
         self._comm, self._host_waits = comm, comm.device.type != "cuda"
@@ -79,7 +81,7 @@ class Watch:
         self.limit_s = timeout_s * (AFTER_RAISING if self._host_waits else BEFORE_NCCL)
 
     def look(self, now: float) -> Stalled | None:
-        """What to tell at that time, in seconds of any clock; None while all is well."""
+        """Look at that time, in seconds of any clock, and give what to report; None while all is well."""
         outstanding = self._comm.outstanding
         call = outstanding.awaited or (None if self._host_waits else outstanding.unconfirmed)
         if call is None or outstanding.moves != self._moves:

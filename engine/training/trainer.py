@@ -1,4 +1,4 @@
-"""Training: a 4D model, its data and its optimizer, stepped for a fixed number of iterations."""
+"""A trainer steps a 4D model with its data and its optimizer."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MicroBatch = tuple[BatchRows, dict[str, Tensor]]
-"""Its rows of the global batch, and what the task makes of them."""
+"""It is rows of the global batch, and what the task makes of them."""
 
 
 class Step(NamedTuple):
-    """What one step tells. loss: mean over the batch in nats; gradient_norm: before clipping."""
+    """It says what came of a step. loss: mean over the batch in nats; gradient_norm: before clipping."""
 
     loss: float
     gradient_norm: float
@@ -49,7 +49,7 @@ class Step(NamedTuple):
 
 
 class Trainer:
-    """A model on its grid with its data and optimizer; step() is one iteration.
+    """It has a model on its grid with its data and optimizer; step() is one iteration.
 
     kernels: how layers multiply, by their names. overlaps: between which the run will switch. pretrained: whose weights
     it begins with; saved: the checkpoint that it resumes instead. order: in which a step's forwards and backwards are
@@ -86,12 +86,12 @@ class Trainer:
             )
         self.optimizer: Optimizer = optimizer(self.model, training.optim)
         self._auto_blocks: int | None = None
-        """What cache="auto" comes out as, once a step has shown how much memory training takes."""
+        """cache="auto" comes out as so many blocks, once a step has shown how much memory training takes."""
         self._unsized = self.model.can_cache and any(o.cache == AUTO for o in (training.overlap, *overlaps))
         self.done = 0
-        """Optimizer steps done, those before a resume included."""
+        """So many optimizer steps are done, those before a resume included."""
         self.reads_ahead = comm.device.type == "cuda"
-        """Whether the next batch is read while the device is still busy with this one, as a processor never is."""
+        """If set, the next batch is read while the device is still busy with this one, as a processor never is."""
         self._ahead: tuple[int, Training, list[MicroBatch]] | None = None
         if saved is not None:
             from engine.checkpoint import store  # takes long to load, and few runs need it
@@ -100,7 +100,7 @@ class Trainer:
             store.load(saved, self.model, self.optimizer.state)
 
     def step(self) -> Step:
-        """One optimizer step on the next global batch. The host waits for the device once, at the end."""
+        """Take one optimizer step on the next global batch. The host waits for the device once, at the end."""
         self.recorder.start_step("forward")
         both = torch.stack(self.launch_step())
         if self.reads_ahead:
@@ -113,7 +113,7 @@ class Trainer:
         return Step(loss, norm, self.optimizer.learning_rate, time_s)
 
     def switch(self, overlap: Overlap) -> None:
-        """From the next step on, overlap so."""
+        """Use this overlap from the next step on."""
         self.model.switch(overlap)
         self._keep_auto()
 
@@ -122,7 +122,7 @@ class Trainer:
             self.model.cache_blocks(self._auto_blocks)
 
     def launch_step(self) -> tuple[Tensor, Tensor]:
-        """One optimizer step, for which the host never waits: mean loss and gradient norm, float64 scalars."""
+        """Launch one optimizer step, for which the host never waits: mean loss and gradient norm, float64 scalars."""
         clip, model, recorder = self.training.optim.clip, self.model, self.recorder
         micro_batches = self._next_batch()
         divisor = self._valid(micro_batches)
@@ -163,21 +163,21 @@ class Trainer:
         self._keep_auto()
 
     def _valid(self, micro_batches: list[MicroBatch]) -> float | Tensor:
-        """Over how many things of the global batch the loss is a mean."""
+        """Count the things of the global batch over which the loss is a mean."""
         own = sum(self.training.model.task.valid(batch) for _, batch in micro_batches)
         if isinstance(own, Tensor):
             return self.model.sum_over_batch(own.double())
         return own * self.comm.grid.batch_split
 
     def _next_batch(self) -> list[MicroBatch]:
-        """What was read ahead, if it is of this step."""
+        """Give what was read ahead, if it is of this step; else read it."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead[0] == self.done and ahead[1] is self.training:
             return ahead[2]
         return self._micro_batches()
 
     def _micro_batches(self) -> list[MicroBatch]:
-        """This rank's share of the step's batch."""
+        """Make this rank's share of the step's batch."""
         training, comm = self.training, self.comm
         found: list[MicroBatch] = []
         for part in training.batch.micro_batches(comm.grid, comm.coords):

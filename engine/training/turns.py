@@ -1,4 +1,4 @@
-"""An ablation of overlap: its variants take turns in the same processes, with the same model and optimizer.
+"""Variants of an ablation of overlap take turns in the same processes, with the same model and optimizer.
 
 So a machine that gets slower with time, or a network that is shared with other jobs, disturbs all variants alike. The
 flags change between steps, and numbers don't: it is one training. Every variant has had its warm-up, in which the order
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Side:
-    """A variant's turns so far. last: its latest step."""
+    """It holds a variant's turns so far. last: its latest step."""
 
     overlap: Overlap
     recording: Recording
@@ -42,12 +42,12 @@ class _Side:
 
     @property
     def medians_s(self) -> list[float]:
-        """Of its steps, by round."""
+        """Give the median seconds of its steps, by round."""
         return [median(times) for times in self.rounds_s]
 
     @property
     def time_s(self) -> float:
-        """Per iteration."""
+        """Give the seconds per iteration."""
         return metrics.time_per_iteration([time_s for times in self.rounds_s for time_s in times])
 
 
@@ -90,7 +90,7 @@ def take_turns(
 
 
 def _take(trainer: Trainer, side: _Side, steps: int, measurements: Measurements, *, warmup: bool) -> tuple[float, ...]:
-    """Its next steps; seconds of each."""
+    """Take its next steps; give the seconds of each."""
     trainer.switch(side.overlap)
     taken = []
     for _ in range(steps):
@@ -102,7 +102,7 @@ def _take(trainer: Trainer, side: _Side, steps: int, measurements: Measurements,
 
 
 def _compared(trainer: Trainer, sides: list[_Side], link: float | None) -> tuple[Variant, ...]:
-    """What the sides' turns come to."""
+    """Give what the sides' turns come to."""
     where = [breakdown(trainer.comm, side.recording, link) for side in sides]
     none, of_none = sides[0], where[0]
     fullest = max((side.overlap for side in sides), key=lambda overlap: len(flags(overlap)))
@@ -140,7 +140,7 @@ def _share(ratio: float, none_s: float, own: Breakdown | None, of_none: Breakdow
 
 
 def describe(variant: Variant) -> str:
-    """One line for a person who waits."""
+    """Write one line for a person who waits."""
     line = f"{variant.overlap:<28} {variant.time_per_iteration_s:8.3f} s a step"
     if variant.over_none is not None:
         line += f"  {variant.over_none} of none"
