@@ -1,4 +1,4 @@
-"""The most memory that a piece of work holds at once, as the allocator of its device counts it.
+"""Measure the most memory that a piece of work holds at once, as the allocator of its device counts it.
 
 Unlike what a process has resident it has in it neither the libraries nor what was allocated before, so that two sides
 of one process can be told apart.
@@ -17,7 +17,7 @@ from torch.autograd.profiler import profile
 
 
 class Allocated:
-    """Watches allocations while it is entered; peak_bytes is set when it is left without an error.
+    """It watches allocations while it is entered; peak_bytes is set when it is left without an error.
 
     Counted is what the work allocates beyond what was there when it began. On processors torch's profiler tells every
     allocation of a tensor; what libraries take for themselves while they multiply is not among them.

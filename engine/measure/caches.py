@@ -1,4 +1,4 @@
-"""How large the last caches before a device's memory are: arrays that fit in them say nothing of the memory."""
+"""Find how large the last caches before a device's memory are: arrays that fit in them say nothing of the memory."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The clock of what a rank computes on, in Hz. It is kept busy meanwhile: what is idle slows down on purpose.
+"""Read the clock of what a rank computes on, in Hz. It is kept busy meanwhile: what is idle slows down on purpose.
 
 NVML and AMD SMI are asked through torch, where they are installed; processors by the kernel's files. No torch here.
 """
@@ -20,7 +20,7 @@ SIZE, PRODUCTS = 4096, 8
 """A device is busy with square products of this size, and has so many of them ahead of it when it is asked."""
 _KILO, _MEGA = 1e3, 1e6
 _CORE_FIELD = 36
-"""The processor's place behind the name in /proc/PID/stat (proc_pid_stat(5), "processor")."""
+"""The processor stands in this place behind the name in /proc/PID/stat (proc_pid_stat(5), "processor")."""
 
 
 def clock_hz(device: "torch.device") -> float | None:
@@ -53,7 +53,9 @@ def _core() -> int:
 
 
 def _device_hz(device: "torch.device") -> float | None:
-    """Raises whatever torch or a driver's library does, and UserWarning where another card might be read."""
+    """Read a device's clock. Raises whatever torch or a driver's library does, and UserWarning where another card
+    might be read.
+    """
     import torch
 
     drawing = torch.Generator(device).manual_seed(0)

@@ -1,4 +1,4 @@
-"""How fast matrix products are: on one device alone, or on all ranks of a job at once.
+"""Measure how fast matrix products are: on one device alone, or on all ranks of a job at once.
 
 A multiplication of n x n matrices counts 2 n^3. fp32 means fp32: TF32 is a format of its own, asked for by name.
 """
@@ -30,7 +30,7 @@ def full_precision(*, tf32: bool = False) -> Iterator[None]:
 
 
 class Product:
-    """Multiplies two n x n matrices of random numbers: zeros are faster. Raises torch.OutOfMemoryError.
+    """It multiplies two n x n matrices of random numbers: zeros are faster. Raises torch.OutOfMemoryError.
 
     mode: how both factors lie in memory, N row by row and T column by column.
     """

@@ -1,4 +1,4 @@
-"""Stretches of time, and where they meet. No torch."""
+"""Intervals are stretches of time that may meet. No torch."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence

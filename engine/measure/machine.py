@@ -1,4 +1,4 @@
-"""What a rank takes of the machine that it runs on: processor seconds, and what its node's network carried.
+"""Read what a rank takes of the machine that it runs on: processor seconds, and what its node's network carried.
 
 Several host names can be one machine (containers, network namespaces): a machine is one running kernel. No torch.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 LOOPBACK = "lo"
 SYSFS = "PAR4D_SYSFS"
-"""The variable that says where sysfs is, if not at /sys: in a container, and in tests."""
+"""This variable says where sysfs is, if not at /sys: in a container, and in tests."""
 
 
 def machine_name() -> str:
@@ -43,7 +43,7 @@ def _quota() -> tuple[int, float] | None:
 
 
 def control_groups() -> tuple[Path, ...]:
-    """Return those of this process, from its own to the root."""
+    """Return the control groups of this process, from its own to the root."""
     own = read_or_nothing(Path("/proc/self/cgroup")).partition("::")[2].strip().lstrip("/")
     group = Path("/sys/fs/cgroup", own)
     return group, *group.parents

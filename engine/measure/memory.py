@@ -1,4 +1,4 @@
-"""The host's memory: how much a rank has used at most, and what becomes of what it frees."""
+"""Measure how much memory a rank has used at most, and choose what becomes of what it frees."""
 
 import ctypes
 import gc

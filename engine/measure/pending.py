@@ -1,4 +1,4 @@
-"""A collective between its issue and the end of the wait for it: its moments, as stamps and in seconds of a step."""
+"""A collective is pending between its issue and the end of the wait for it: its moments are stamps, then seconds."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from engine.measure.clock import Clock, Stamp
 
 @dataclass(slots=True)
 class Pending:
-    """A pending collective, whose moments are stamped as they come.
+    """It is a pending collective, whose moments are stamped as they come.
 
     blocking: nothing is left to do without its result when it is waited for. at_once: the wait for it begins when it is
     issued. began: when its lane came to it, where that is stamped. in_line: it is on a stream, so that two moments
@@ -30,29 +30,31 @@ class Pending:
     in_line: bool = False
 
     def begin(self, *, in_line: bool = False) -> None:
-        """Its lane comes to it, or will in its turn."""
+        """Take note that its lane comes to it, or will in its turn."""
         self.in_line = in_line
         if not in_line:
             self.began = self.clock.stamp()
 
     def end(self) -> None:
-        """Its result is there."""
+        """Take note that its result is there."""
         self.done = self.clock.stamp()
 
     def wait(self, *, unavoidable: bool) -> None:
-        """The rank stands still for it from now on, or from the beginning if nothing was to be done meanwhile."""
+        """Take note that the rank stands still for it from now on, or from the beginning if nothing was to do
+        meanwhile.
+        """
         self.waited = self.issued if self.at_once else self.clock.stamp()
         self.blocking |= unavoidable
 
     def resume(self) -> None:
-        """The rank goes on; only the first time counts."""
+        """Take note that the rank goes on; only the first time counts."""
         if self.resumed is None and not self.in_line:
             self.resumed = self.clock.stamp()
 
 
 @dataclass(frozen=True, slots=True)
 class TimedCollective:
-    """A collective in seconds from the start of the step."""
+    """It is a collective in seconds from the start of the step."""
 
     pending: Pending
     issued: float
@@ -63,7 +65,7 @@ class TimedCollective:
 
 
 def seconds(collectives: Iterable[Pending], origin: Stamp, end_s: float) -> list[TimedCollective]:
-    """The collectives in seconds from the origin. One that was never waited for lasts until the end.
+    """Return the collectives in seconds from the origin. One that was never waited for lasts until the end.
 
     Where nobody says when a lane came to a collective, it began when it was issued, or when the one before it on its
     lane ended: as on a stream, and as far as is known of gloo.

@@ -1,4 +1,4 @@
-"""What the funnel sends and when: calls and bytes of each collective, and where the time of a step goes.
+"""Record what the funnel sends and when: calls and bytes of each collective, and where the time of a step goes.
 
 A step is a row of phases (mark()). While collectives are in flight the rank computes, or waits for one of them: waits
 are exposed communication, what is left of the step is compute, and compute with a collective in flight hides it.
@@ -18,7 +18,7 @@ from engine.measure.recording import Recording, Tally
 
 
 class Recorder:
-    """Records every collective, which the funnel reports, and steps and phases, which the trainer does.
+    """It records every collective, which the funnel reports, and steps and phases, which the trainer does.
 
     What lies between two steps, such as saving a checkpoint, is not recorded. timing=False: nothing but calls, bytes
     and the length of each step, for which a HostClock is enough. alone: one rank, for which no network is asked.
@@ -32,10 +32,10 @@ class Recorder:
 
     @classmethod
     def on(cls, device: torch.device, *, breakdown: bool, alone: bool = False) -> "Recorder":
-        """Return the recorder for a device. breakdown: whether it is to tell where the time of a step goes.
+        """Return the recorder for a device. breakdown: whether it is to record where the time of a step goes.
 
         On CUDA that takes events, two for a collective that is waited for at once and three for another; on CPUs it
-        costs nothing and is told in any case.
+        costs nothing and is recorded in any case.
         """
         if device.type != "cuda":
             return cls(alone=alone)

@@ -1,4 +1,4 @@
-"""What is known of recorded steps: sums of their calls, bytes and seconds, and what happened in the last of them."""
+"""A recording holds sums of steps' calls, bytes and seconds, and what happened in the last of them."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from engine.measure.pending import TimedCollective
 
 @dataclass(slots=True)
 class Tally:
-    """Sums up one kind of collective along one axis. num_bytes: this rank's input buffers, or what it receives.
+    """It sums up one kind of collective along one axis. num_bytes: this rank's input buffers, or what it receives.
 
     time_s: in flight; 0 if it isn't timed.
     """
@@ -21,7 +21,7 @@ class Tally:
 
 @dataclass(slots=True)
 class PhaseSeconds:
-    """Sums up one phase: compute, waits that nothing could avoid, other waits, and compute that hides something."""
+    """It sums up one phase: compute, waits that nothing could avoid, other waits, and compute that hides something."""
 
     compute_s: float = 0.0
     blocking_s: float = 0.0
@@ -31,7 +31,7 @@ class PhaseSeconds:
 
 @dataclass(slots=True)
 class AxisSeconds:
-    """Sums up how long collectives along one axis were waited for, and were in flight while the rank computed.
+    """It sums up how long collectives along one axis were waited for, and were in flight while the rank computed.
 
     Of collectives in flight together each counts.
     """
@@ -42,7 +42,7 @@ class AxisSeconds:
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """Happened in a step, in seconds from its start. kind: phase, wait or collective, which is issued first."""
+    """It happened in a step, in seconds from its start. kind: phase, wait or collective, which is issued first."""
 
     lane: str
     kind: str
@@ -53,12 +53,13 @@ class TraceEvent:
 
 
 COMPUTE = "compute"
-"""What the rank itself does is on this lane."""
+"""This lane has what the rank itself does."""
 
 
 @dataclass(slots=True)
 class Recording:
-    """Holds what was recorded since the last clear(): sums over `steps` steps, marks and collectives of the last one.
+    """It holds what was recorded since the last clear(): sums over `steps` steps, marks and collectives of the last
+    one.
 
     timed: whether anything but the length of the steps was; if not, phases, axes, lanes and events are empty. lanes:
     seconds with a collective in flight. processor_s: of all threads of this process; received_bytes, sent_bytes: of the

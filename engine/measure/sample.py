@@ -1,4 +1,4 @@
-"""How long a call takes on a device, without the clock and the launch showing."""
+"""Measure how long a call takes on a device, without the clock and the launch showing."""
 
 import time
 from collections.abc import Callable

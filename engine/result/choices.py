@@ -1,4 +1,4 @@
-"""Whether what the tuner chose is as fast as PyTorch's own ways, and as the fastest that there were. No torch.
+"""Judge whether the tuner's choices are as fast as PyTorch's own ways, and as the fastest there were. No torch.
 
 A second timing judges, which the choice knew nothing of. All ways take turns in each of its rounds, so the ratio of two
 is taken round by round, and what disturbs a whole round cancels.
@@ -14,27 +14,28 @@ from engine.result.interval import Interval, over_rounds
 from engine.result.matmul import ModeTime, TunedShape
 
 SLOWEST = 1.03
-"""So many times as long as other ways a choice may take: no two timings are equal."""
+"""A choice may take so many times as long as other ways: no two timings are equal."""
 LOOKS = 3
-"""How often a second timing is looked at, of so many rounds, twice and four times as many (tuning/tune.py)."""
+"""A second timing is looked at so often: of so many rounds, twice and four times as many (tuning/tune.py)."""
 _BY_DEFINITION = 1.0
-"""The ratio of ways to themselves, which noise doesn't change."""
+"""It is the ratio of ways to themselves, which noise doesn't change."""
 
 
 class Contest(NamedTuple):
-    """Of what was chosen with other ways: seconds by seconds, the median over rounds, and its interval."""
+    """It compares what was chosen with other ways: the median over rounds of seconds by seconds, and its interval."""
 
     ratio: float
     interval: Interval
 
     @property
     def outcome(self) -> Outcome:
-        """Whether the choice is fast enough."""
+        """Say whether the choice is fast enough."""
         return at_most(self.interval, SLOWEST)
 
 
 def by_own(*timed: TunedShape, looks: int = LOOKS) -> Contest:
-    """All products of a layer as chosen, by PyTorch's own ways, which copy nothing and store weights row by row.
+    """Compare all products of a layer as chosen with PyTorch's own ways, which copy nothing and store weights row by
+    row.
 
     timed: the layer's shape, as often as it was tuned. Of several times the rounds count together, and tell of these
     times alone. looks: how often they may be looked at in all.
@@ -43,18 +44,20 @@ def by_own(*timed: TunedShape, looks: int = LOOKS) -> Contest:
 
 
 def by_fastest(*timed: TunedShape, looks: int = LOOKS) -> Contest:
-    """The same, by the ways that were fastest in the first timing: who wins one by luck does not win the next."""
+    """Compare them with the ways that were fastest in the first timing: who wins one by luck does not win the next."""
     return _contest(timed, lambda way: way.fastest, looks)
 
 
 def share_that_holds(found: Sequence[Contest]) -> Interval:
-    """Of contests with the fastest, one or more: how many choices are as fast for certain, and how many may be."""
+    """Say of contests with the fastest, one or more: how many choices are as fast for certain, and how many may be."""
     failed = sum(contest.outcome == "fail" for contest in found)
     return Interval(metrics.choices_that_hold([contest.interval for contest in found]), 1 - failed / len(found))
 
 
 def _contest(timed: Sequence[TunedShape], others: Callable[[ModeTime], bool], looks: int) -> Contest:
-    """Of too few rounds, or where not all ways were timed or their rounds weren't kept, nothing is known."""
+    """Make the contest. Of too few rounds, or where not all ways were timed or their rounds weren't kept, nothing
+    is known.
+    """
     sides = [
         ([way for way in shape.times if way.chosen], [way for way in shape.times if others(way)]) for shape in timed
     ]
@@ -69,7 +72,7 @@ def _contest(timed: Sequence[TunedShape], others: Callable[[ModeTime], bool], lo
 
 
 def _by_round(shape: TunedShape, ways: Sequence[ModeTime]) -> list[float]:
-    """Seconds of a layer's three products; nothing if one is missing."""
+    """Sum the seconds of a layer's three products; give nothing if one is missing."""
     if sorted(way.role for way in ways) != ["forward", "input_gradient", "weight_gradient"]:
         return []
     counted = {"forward": shape.forwards}

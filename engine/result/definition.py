@@ -1,4 +1,4 @@
-"""What a derived figure says of itself, beside the function that computes it."""
+"""A derived figure is defined beside the function that computes it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A figure as the methods page has it. formula: in the names of the function's parameters."""
+    """It is a figure as the methods page has it. formula: in the names of the function's parameters."""
 
     name: str
     title: str
@@ -18,7 +18,7 @@ class Definition:
 
 
 def figure(title: str, formula: str) -> Callable[[_Function], _Function]:
-    """Marks a function as the figure of that title, which computes that formula."""
+    """Mark a function as the figure of that title, which computes that formula."""
 
     def define(function: _Function) -> _Function:
         text = " ".join((function.__doc__ or "").split())

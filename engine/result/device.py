@@ -1,4 +1,4 @@
-"""What benchmarks of one device measured: matrix products, memory, launches.
+"""Benchmarks of one device measured these: matrix products, memory, launches.
 
 Where several ranks measured at once, each figure is the mean of what they found.
 """
@@ -11,7 +11,7 @@ Mode = Literal["NN", "NT", "TN"]
 
 
 class GemmPoint(Record):
-    """Square matrices of one size. A size that was not measured says why.
+    """It is the product of square matrices of one size. A size that was not measured says why.
 
     mode: how both lie in memory, N row by row and T column by column.
     """
@@ -25,7 +25,7 @@ class GemmPoint(Record):
 
 
 class StreamKernel(Record):
-    """One kernel of STREAM: the best and the median of its repeats. arrays: how many it reads and writes."""
+    """It is one kernel of STREAM: the best and the median of its repeats. arrays: how many it reads and writes."""
 
     name: Literal["copy", "scale", "add", "triad"]
     arrays: int
@@ -34,7 +34,7 @@ class StreamKernel(Record):
 
 
 class Stream(Record):
-    """Memory bandwidth of a rank. array_bytes: of each of its three arrays; repeats: of each kernel.
+    """It is the memory bandwidth of a rank. array_bytes: of each of its three arrays; repeats: of each kernel.
 
     cache_bytes: the last-level caches that it reaches, absent where that isn't known.
     """
@@ -49,7 +49,7 @@ Launched = Literal["dispatch", "completion", "graph"]
 
 
 class LaunchTime(Record):
-    """Seconds of one tiny operator, the median of samples with the 5th and 95th percentile.
+    """These are seconds of one tiny operator, the median of samples with the 5th and 95th percentile.
 
     dispatch: host time until the call returns. completion: of a launch and the wait for its end. graph: the same of a
     captured graph. operators: of one sample, one after another, over which its time is divided.

@@ -1,4 +1,4 @@
-"""Of the schema of result.json: the energy that the counted iterations took."""
+"""This part of the schema of result.json is the energy that the counted iterations took."""
 
 from typing import Literal, get_args
 
@@ -6,11 +6,11 @@ from engine.schema import Record
 
 Component = Literal["device", "processor", "memory", "node"]
 COMPONENTS: tuple[Component, ...] = get_args(Component)
-"""Device: accelerators. Node: everything in it, the other three included."""
+"""A device is an accelerator; a node is everything in it, the other three included."""
 
 
 class ComponentEnergy(Record):
-    """One component's energy over the whole job; None, and why in words (unmeasured), where it is not known whole.
+    """It is one component's energy over the whole job; None, and why (unmeasured), where it is not known whole.
 
     counters: distinct ones that were summed, each once however many ranks share what it counts; machines: they are on.
     scope: whose energy they count, source: what was read, sample_s: seconds between samples where power was summed;
@@ -30,7 +30,8 @@ class ComponentEnergy(Record):
 
 
 class Energy(Record):
-    """From the first counted iteration to the last, but for checkpoints saved and iterations profiled between them.
+    """It is the energy from the first counted iteration to the last, but for checkpoints saved and iterations profiled
+    between them.
 
     seconds: from the first reading to the last one, of the rank that took longest. No sum over components is given: a
     node holds the others. unmeasured: why nothing was read at all.

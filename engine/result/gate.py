@@ -1,6 +1,6 @@
-"""What a gate says of an interval: whether it keeps a limit, breaks it, or doesn't tell. No torch.
+"""A gate says of an interval whether it keeps a limit, breaks it, or leaves that open. No torch.
 
-The three outcomes are those of every check in the tree. An undecided one is told as such wherever somebody reads a
+The three outcomes are those of every check in the tree. An undecided one is reported as such wherever somebody reads a
 verdict, and never counts as passed: it takes longer or repeated measurements.
 """
 
@@ -27,7 +27,7 @@ def within(interval: Interval, low: float, high: float) -> Outcome:
 
 
 def all_of(*outcomes: Outcome) -> Outcome:
-    """Of several gates together: fail if one fails, else undecided if one is, else pass; undecided of none."""
+    """Judge several gates together: fail if one fails, else undecided if one is, else pass; undecided of none."""
     if "fail" in outcomes:
         return "fail"
     return "pass" if outcomes and "undecided" not in outcomes else "undecided"

@@ -1,4 +1,4 @@
-"""The result of ci/gpu: what was looked at on one machine with a GPU, and how each of it came out.
+"""The result of ci/gpu says what was looked at on one machine with a GPU, and how each of it came out.
 
 Version 1 had no outcome "undecided": what varied was judged by the favourable end of its interval in one process.
 """
@@ -21,7 +21,8 @@ UNJUDGED: tuple[Status, ...] = ("undecided", "not run")
 
 
 class Finding(Record):
-    """One thing that was looked at. undecided: the interval of its figure lies across what is asked of it (gate.py).
+    """It is one thing that was looked at. undecided: the interval of its figure lies across what is asked of it
+    (gate.py).
 
     told: nothing is asked of its figure. figure: in unit; absent where there is none, or none that is finite. want:
     what it should be, in words. sentence: what was seen, why it failed or why it was not run. seconds: of the last
@@ -38,7 +39,7 @@ class Finding(Record):
 
 
 class GpuCheck(Record):
-    """One run of the command. device: "cpu" is the rehearsal. device_name: of the first of so many devices.
+    """It is one run of the command. device: "cpu" is the rehearsal. device_name: of the first of so many devices.
 
     memory_bytes: of one device. minutes: that it might take; seconds: that it has taken so far. What has not been run
     yet, or never was, is among the findings too.
@@ -59,7 +60,7 @@ class GpuCheck(Record):
 
     @property
     def status(self) -> Literal["ok", "failed", "undecided"]:
-        """Of the whole: one that fails is enough; without one, one that is undecided or was not run."""
+        """Judge the whole: one that fails is enough; without one, one that is undecided or was not run."""
         found = {finding.status for finding in self.findings}
         return "failed" if "fail" in found else "undecided" if found.intersection(UNJUDGED) else "ok"
 
@@ -75,7 +76,7 @@ def write(result: GpuCheck, path: Path) -> None:
 
 
 def read_findings(path: Path) -> list[Finding]:
-    """What a part of the check has written so far; nothing where there is no file, or one of another kind."""
+    """Read what a part of the check has written so far; nothing where there is no file, or one of another kind."""
     data = json.loads(path.read_text()) if path.exists() else None
     return [Finding.model_validate(one) for one in data] if isinstance(data, list) else []
 

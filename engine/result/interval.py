@@ -1,4 +1,4 @@
-"""Between which values the middle of what was repeated lies, with confidence 0.95. No torch.
+"""An interval holds the middle of what was repeated with confidence 0.95. No torch.
 
 What is repeated decides what an interval speaks of: jobs, of other jobs on that machine; rounds of one job, of that job
 alone.
@@ -14,23 +14,23 @@ CONFIDENCE = 0.95
 
 
 class Interval(NamedTuple):
-    """From low to high."""
+    """It goes from low to high."""
 
     low: float
     high: float
 
 
 NOTHING_KNOWN = Interval(0.0, math.inf)
-"""Of a ratio that was measured too few times."""
+"""It is the interval of a ratio that was measured too few times."""
 
 
 def over_jobs(ratios: Sequence[float], looks: int = 1, usual: float | None = None) -> Interval:
-    """Of ratios, one a job, by Student's t of their logarithms; of fewer than two jobs nothing is known.
+    """Give the interval of ratios, one a job, by Student's t of their logarithms; of one job nothing is known.
 
     looks: how often an interval may be asked for, each time of more jobs, until it decides. The chance to be wrong is
     shared among them (Bonferroni), so that all of them together have CONFIDENCE. usual: the standard deviation of those
-    logarithms, where it is taken to be known until three jobs tell of their own; two that differ by more than it
-    explains tell of their own, too. Raises ValueError for a ratio that isn't positive.
+    logarithms, where it is taken to be known until three jobs show their own; two that differ by more than it
+    explains show their own, too. Raises ValueError for a ratio that isn't positive.
     """
     logs = [math.log(ratio) for ratio in ratios]
     by_usual = NormalDist().inv_cdf((1 + _confidence(looks)) / 2) * (usual or 0.0)
@@ -45,7 +45,8 @@ def over_jobs(ratios: Sequence[float], looks: int = 1, usual: float | None = Non
 
 
 def over_rounds(ratios: Sequence[float], looks: int = 1) -> Interval:
-    """Of the median of ratios, one a round, by their order: as many are left out at both ends as chance allows.
+    """Give the interval of the median of ratios, one a round, by their order: as many are left out at both ends as
+    chance allows.
 
     It asks nothing of how they are distributed. Of fewer than six rounds nothing is known: the whole range of five
     holds the median with confidence 1 - 2 * 0.5**5 = 0.94. looks: as of over_jobs.
@@ -61,13 +62,15 @@ def over_rounds(ratios: Sequence[float], looks: int = 1) -> Interval:
 
 
 def _confidence(looks: int) -> float:
-    """Of one of so many looks."""
+    """Give the confidence of one of so many looks."""
     return 1 - (1 - CONFIDENCE) / looks
 
 
 @cache
 def _student(freedom: int, confidence: float) -> float:
-    """How far from 0 Student's t is with that confidence at most. A machine that ci/gpu visits needn't have scipy."""
+    """Give how far from 0 Student's t is at most, with that confidence. A machine that ci/gpu visits needn't have
+    scipy.
+    """
     low, high = 0.0, math.pi / 2  # of the angle whose tangent is t by the root of freedom
     while high - low > 1e-14:
         angle = (low + high) / 2
@@ -76,7 +79,7 @@ def _student(freedom: int, confidence: float) -> float:
 
 
 def _chance(freedom: int, angle: float) -> float:
-    """That |t| is smaller (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
+    """Give the chance that |t| is smaller (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
     sine, cosine, odd = math.sin(angle), math.cos(angle), freedom % 2
     total, term = 0.0, cosine if odd else 1.0
     for power in range(odd, freedom - 1, 2):

@@ -1,4 +1,4 @@
-"""What `bench collectives` measured: what rings of ranks send, within a node and between nodes.
+"""`bench collectives` measured what rings of ranks send, within a node and between nodes.
 
 Bandwidths are those of a ring, from rank to rank, in bytes/s and one direction; times are those of the slowest rank.
 """
@@ -9,7 +9,7 @@ from engine.schema import Record
 
 
 class CollectiveTime(Record):
-    """One collective in all groups at once: the median of its samples, with the least and the most.
+    """It is one collective in all groups at once: the median of its samples, with the least and the most.
 
     input_bytes: of a rank's input buffer; moved_bytes: what a rank of a ring sends for it. calls: of one sample, one
     after another, over which its time is divided. processor_s: that it takes of a rank's processor, all threads
@@ -29,7 +29,7 @@ class CollectiveTime(Record):
 
 
 class Rings(Record):
-    """Groups that communicated at once, of so many ranks each, which are so many ranks apart.
+    """These groups communicated at once, of so many ranks each, which are so many ranks apart.
 
     groups: in all; nodes: that one of them spans. bytes_per_s: of the largest message, the three collectives together.
     """
@@ -43,7 +43,9 @@ class Rings(Record):
 
 
 class FittedLink(Record):
-    """The link between nodes that comes closest to all that one rank a node measured (engine/simulator/link.py)."""
+    """It is the link between nodes that comes closest to all that one rank a node measured
+    (engine/planning/link.py).
+    """
 
     bytes_per_s: float
     step_s: float
@@ -51,9 +53,10 @@ class FittedLink(Record):
 
 
 class Links(Record):
-    """message_bytes: the largest buffer, input or output. within: groups within a node, on all nodes at once, those of
-    all its processors in several sizes. alone: one rank a node, of two nodes and of all, in several sizes. shared: all
-    ranks of all nodes, as one ring, and as more and more until each has one rank a node.
+    """They are what was measured of links. message_bytes: the largest buffer, input or output. within: groups within a
+    node, on all nodes at once, those of all its processors in several sizes. alone: one rank a node, of two nodes and
+    of all, in several sizes. shared: all ranks of all nodes, as one ring, and as more and more until each has one rank
+    a node.
     """
 
     nodes: int

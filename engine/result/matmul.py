@@ -1,4 +1,4 @@
-"""What timing a layer's matrix products in every mode gave, as results and the tuner's cache keep it."""
+"""Results and the tuner's cache keep the times of a layer's matrix products in every mode so."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ RoleName = Literal["forward", "input_gradient", "weight_gradient"]
 
 
 class ModeTime(Record):
-    """One way to compute one product: its mode, and whether the weight is stored by columns.
+    """It is one way to compute one product: its mode, and whether the weight is stored by columns.
 
     own: no operand is copied. Seconds are of one product with its copies: the median of the rounds, and their extremes.
     flops_per_s: 2 m n k by the median. chosen: layers compute so. fastest: it is of the ways that were fastest in the
@@ -32,7 +32,7 @@ class ModeTime(Record):
 
 
 class TunedShape(Record):
-    """Of linear layers with O [m, n] = I [m, k] W [k, n] on one rank.
+    """It is the shape of linear layers with O [m, n] = I [m, k] W [k, n] on one rank.
 
     layers: how many, and layer, the first. forwards: how often O is computed for each dI and dW. movable: whether the
     weight may be stored by columns. bias: whether O's product adds the bias. accumulates: whether dW's product adds to
@@ -65,7 +65,8 @@ class TunedShape(Record):
 
 
 class Tuning(Record):
-    """What the tuner did: seconds that it took, how many shapes it timed (others were in its cache), and the choice.
+    """It is what the tuner did: seconds that it took, how many shapes it timed (others were in its cache), and the
+    choice.
 
     again: the same choice in a second timing, independent of the one that it was made by: engine.result.choices judges
     it.

@@ -1,4 +1,4 @@
-"""Names that both results and commands know. No pydantic."""
+"""Both results and commands know these names. No pydantic."""
 
 UNTUNED = "untuned"
-"""The peer that is the engine itself, without its tuner."""
+"""This peer is the engine itself, without its tuner."""

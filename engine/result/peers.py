@@ -1,4 +1,4 @@
-"""The result of `bench peers`: contests of the engine with other people's parallelism, and whatever they measured.
+"""The result of `bench peers` has contests of the engine with other people's parallelism, and what they measured.
 
 Version 1 had one device and number format (processors, fp32), no labels, no status, no paired ratio and no gradient
 norms; version 2 no work, no peaks, no memory of each side and no contest that can't be held; version 3 no peers with a
@@ -33,7 +33,7 @@ Two leave a wide interval, as Student's t of one degree of freedom is 12.7; of t
 
 
 class Side(Record):
-    """What one rank measured of one side. losses, gradient_norms: of the warm-up steps.
+    """It is what one rank measured of one side. losses, gradient_norms: of the warm-up steps.
 
     wall_s, cpu_s: elapsed and processor seconds of each timed step, by round. Processor seconds are those of the whole
     process, threads of the collectives included, without waiting; other work on the machine disturbs them less.
@@ -55,12 +55,12 @@ class Side(Record):
 
 
 NOTHING = Side(losses=(), wall_s=(), cpu_s=())
-"""Of a side that was left out."""
+"""It stands for a side that was left out."""
 
 
 class Measured(Record):
-    """Both sides of a contest on one rank. tuning: of ours, where it was tuned. compiled: whether the functions of our
-    layers ran compiled; None where ours was left out, and in older files.
+    """It has both sides of a contest on one rank. tuning: of ours, where it was tuned. compiled: whether the functions
+    of our layers ran compiled; None where ours was left out, and in older files.
     """
 
     ours: Side
@@ -70,10 +70,10 @@ class Measured(Record):
 
 
 class Equality(Record):
-    """That both sides trained alike before they were timed. steps: compared in each job.
+    """It shows that both sides trained alike before they were timed. steps: compared in each job.
 
     losses, gradient_norms: the largest relative difference in a step of a job. Losses may differ by up to the
-    tolerance, first norms by norm_tolerance; later ones are only told. In older files one tolerance was for both.
+    tolerance, first norms by norm_tolerance; later ones are only reported. In older files one tolerance was for both.
     """
 
     steps: int
@@ -84,7 +84,7 @@ class Equality(Record):
 
 
 class Setting(Record):
-    """What a peer is set to for speed on processors and on GPUs: one of both, by the command's device.
+    """A peer is set to this for speed on processors and on GPUs: to one of both, by the command's device.
 
     needs: a package without which the value is that of processors. source: where the library tells of it.
     """
@@ -97,7 +97,8 @@ class Setting(Record):
 
 
 class Asked(Record):
-    """A contest that was asked for. target: what the paired ratio is to be at most; None where it is only told.
+    """It is a contest that was asked for. target: what the paired ratio is to be at most; None where it is only
+    reported.
 
     layout: how the peer splits ranks, where it does so in its own way. does: what of the work it does how.
     settings: what else the peer is set to; older files don't tell. missing: why it can't be held on this machine, and
@@ -117,7 +118,7 @@ class Asked(Record):
 
 
 class Work(Record):
-    """Of one step, all ranks together: tokens, and flops as metrics.rate counts them."""
+    """It is the work of one step, all ranks together: tokens, and flops as metrics.rate counts them."""
 
     tokens: int
     model_flops: int
@@ -125,7 +126,9 @@ class Work(Record):
 
 
 class Peaks(Record):
-    """Flop/s of one device: the vendor's, and what matrix products reach; measured: by the command's own ranks."""
+    """Peaks are flop/s of one device: the vendor's, and what matrix products reach; measured: by the command's own
+    ranks.
+    """
 
     advertised: float | None = None
     empirical: float | None = None
@@ -133,7 +136,7 @@ class Peaks(Record):
 
 
 class Compared(Asked):
-    """One contest that was held.
+    """It is one contest that was held.
 
     ratio: our median step time by the peer's, the median of the jobs; job_ratios: that of each job. round_ratios: of
     each round, job by job; rounds_by_job: the same, a row a job. paired: metrics.paired of them.
@@ -160,7 +163,7 @@ class Compared(Asked):
 
 
 class PeersResult(Record):
-    """All contests of one command, and what they ran. They are held in the order in which they were asked for.
+    """It has all contests of one command, and what they ran. They were held in the order in which they were asked for.
 
     labels are the caller's own words. case is every option as it came out: what was trained, how often it was timed,
     threads of a rank. A failed one has the contests that were held before the reason.
@@ -184,7 +187,7 @@ class PeersResult(Record):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_by_name=True)
 
     def to_json(self) -> str:
-        """The text of the file."""
+        """Write the text of the file."""
         return self.model_dump_json(by_alias=True, indent=1) + "\n"
 
 
@@ -199,8 +202,8 @@ BETWEEN_HOSTS = "gloo between hosts"
 
 
 def road(measured: Sequence[Measured], ranks: int) -> str:
-    """Which way the calls of both sides went in the timed steps of all jobs: "memory", "gloo", "nccl", BETWEEN_HOSTS,
-    or the latter and another.
+    """Say which way the calls of both sides went in the timed steps of all jobs: "memory", "gloo", "nccl",
+    BETWEEN_HOSTS, or the latter and another.
 
     Between hosts there is one road; within them each side takes a single one, and the sides the same where both have
     calls there. Else it is UNEQUAL. NO_ROAD of one rank, "" where nobody counted.
@@ -213,12 +216,14 @@ def road(measured: Sequence[Measured], ranks: int) -> str:
 
 
 def is_equal(road: str) -> bool:
-    """Whether a ratio over that road is one of equal roads."""
+    """Say whether a ratio over that road is one of equal roads."""
     return road not in (UNEQUAL, "")
 
 
 def rounds(measured: Sequence[Measured]) -> list[list[tuple[float, float]]]:
-    """Seconds of a step of ours and of the peer's, each the median of its steps in the round; a row of rounds a job."""
+    """Give the seconds of a step of ours and of the peer's, each the median of its steps in the round; a row of
+    rounds a job.
+    """
     return [
         [(median(ours), median(peer)) for ours, peer in zip(job.ours.wall_s, job.peer.wall_s, strict=True)]
         for job in measured
@@ -226,12 +231,12 @@ def rounds(measured: Sequence[Measured]) -> list[list[tuple[float, float]]]:
 
 
 def paired(measured: Sequence[Measured]) -> Ratio:
-    """The paired ratio of the jobs."""
+    """Give the paired ratio of the jobs."""
     return Ratio.of(metrics.paired(rounds(measured)))
 
 
 def verdict(interval: Interval, jobs: int) -> Verdict:
-    """Of the engine, by the interval of its paired ratio: won where all of it is below 1, lost where all is above.
+    """Judge the engine by the interval of its paired ratio: won where all of it is below 1, lost where all is above.
 
     Anything else is undecided, and so is whatever fewer than FEWEST_JOBS jobs measured.
     """
@@ -242,7 +247,7 @@ def verdict(interval: Interval, jobs: int) -> Verdict:
 
 
 def standing(interval: Interval, jobs: int, target: float) -> Standing:
-    """Whether the interval of the paired ratio is at or below the target, above it, or across it.
+    """Say whether the interval of the paired ratio is at or below the target, above it, or across it.
 
     Of fewer than FEWEST_JOBS jobs it is undecided.
     """
@@ -251,7 +256,9 @@ def standing(interval: Interval, jobs: int, target: float) -> Standing:
 
 
 class Speed(NamedTuple):
-    """Rates of the whole job; mfu, hfu: of the advertised peak, of_empirical: of the empirical one; None without."""
+    """These are rates of the whole job; mfu, hfu: of the advertised peak, of_empirical: of the empirical one; None
+    without.
+    """
 
     tokens_per_s: float
     model_flops_per_s: float
@@ -261,7 +268,7 @@ class Speed(NamedTuple):
 
 
 def speed(work: Work, peaks: Peaks, ranks: int, step_s: float) -> Speed:
-    """What a side's step time says."""
+    """Give the rates that follow from a side's step time."""
     model, hardware = metrics.rate(work.model_flops, step_s), metrics.rate(work.hardware_flops, step_s)
     advertised, empirical = peaks.advertised, peaks.empirical
     return Speed(
@@ -274,19 +281,19 @@ def speed(work: Work, peaks: Peaks, ranks: int, step_s: float) -> Speed:
 
 
 def peak_bytes(measured: Sequence[Measured]) -> tuple[int | None, int | None]:
-    """What ours and the peer's side took, the most of any job; None where it wasn't measured."""
+    """Give the bytes that ours and the peer's side took, the most of any job; None where it wasn't measured."""
     sides = ([job.ours.peak_bytes for job in measured], [job.peer.peak_bytes for job in measured])
     ours, peer = (max((taken for taken in side if taken is not None), default=None) for side in sides)
     return ours, peer
 
 
 def difference(job: Measured) -> tuple[float, float]:
-    """The largest relative difference of losses, and of gradient norms, in a step before those that were timed."""
+    """Give the largest relative difference of losses, and of gradient norms, in a step before those that were timed."""
     losses, _ = metrics.curve_difference(job.ours.losses, job.peer.losses)
     norms, _ = metrics.curve_difference(job.ours.gradient_norms, job.peer.gradient_norms)
     return losses, norms
 
 
 def steps(side: Side, *, processor: bool = False) -> tuple[float, ...]:
-    """Seconds of every timed step of a job, elapsed or of the processor."""
+    """Give the seconds of every timed step of a job, elapsed or of the processor."""
     return tuple(chain.from_iterable(side.cpu_s if processor else side.wall_s))

@@ -1,4 +1,4 @@
-"""Of the schemas of result.json and of a profile's trace: what was profiled, where it is, and the run's own figures."""
+"""This part of result.json and of a profile's trace says what was profiled, where it is, and the run's own figures."""
 
 from typing import Literal
 
@@ -10,11 +10,11 @@ from engine.schema import Record
 
 PROFILE_SCHEMA: Literal["par4d.profile"] = "par4d.profile"
 KEY = "par4d"
-"""Of the object of a trace file that holds a Profiled."""
+"""The object of a trace file holds a Profiled under this key."""
 
 
 class ProfileTrace(Record):
-    """The profile of one rank: its file, or why it couldn't be written."""
+    """It is the profile of one rank: its file, or why it couldn't be written."""
 
     rank: int
     file: str | None = None
@@ -22,14 +22,14 @@ class ProfileTrace(Record):
 
 
 class Profile(Record):
-    """What a run profiled: iterations, which don't count, on some of its ranks."""
+    """It is what a run profiled: iterations, which don't count, on some of its ranks."""
 
     iterations: tuple[int, ...]
     traces: tuple[ProfileTrace, ...]
 
 
 class RecordedStep(Record):
-    """One profiled iteration as the recorder has it; the figures are those of Breakdown."""
+    """It is one profiled iteration as the recorder has it; the figures are those of Breakdown."""
 
     iteration: int
     step_s: float
@@ -39,7 +39,7 @@ class RecordedStep(Record):
 
 
 class Profiled(Record):
-    """What a trace file of a profile says of the run that wrote it.
+    """A trace file of a profile says this of the run that wrote it.
 
     lanes_in_memory: those whose collectives go through memory that ranks share; older files don't say.
     """
@@ -58,7 +58,7 @@ class Profiled(Record):
 
 
 class OperationTime(Record):
-    """A kernel or an operator by its name; an operator's seconds are without those that it calls."""
+    """It is a kernel or an operator by its name; an operator's seconds are without those that it calls."""
 
     name: str
     calls: int
@@ -66,7 +66,7 @@ class OperationTime(Record):
 
 
 class LayerTime(Record):
-    """Seconds of a layer without those that it holds: forward (with recomputation) and backward."""
+    """These are seconds of a layer without those that it holds: forward (with recomputation) and backward."""
 
     name: str
     forward_s: float
@@ -74,8 +74,8 @@ class LayerTime(Record):
 
 
 class Difference(Record):
-    """A figure of a step as the trace has it and as the run recorded it. difference: how far metrics.trace_by_record is
-    from 1 in this step.
+    """It is a figure of a step as the trace has it and as the run recorded it. difference: how far
+    metrics.trace_by_record is from 1 in this step.
 
     reason: where they don't agree in this step, what was computed to make up for it; None where nothing does. low,
     high: the interval of trace_by_record over all steps of the trace, None of fewer than six; outcome: whether it tells
@@ -93,7 +93,7 @@ class Difference(Record):
 
 
 class TraceBreakdown(Record):
-    """Where the time of a profiled step went, in seconds of one rank, by its trace.
+    """It says where the time of a profiled step went, in seconds of one rank, by its trace.
 
     compute_s + exposed_s is the step, hidden_s what of compute has a collective in flight, as in Breakdown. work_s
     (kernels, or operators on CPUs), copies_s (of memory, with no work beside them) and rest_s are compute; rest_s is

@@ -1,4 +1,4 @@
-"""Where a number comes from: the code, the software, the machine and the environment of a run.
+"""A number comes from the code, the software, the machine and the environment of a run.
 
 One rank collects; hosts and devices of the others are handed in. Environment variables are taken by an
 allow-list, and never one whose name speaks of a secret.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PACKED = "packed.json"
-"""In a copy by ci/pack: what git_state said of the checkout."""
+"""A copy by ci/pack has this file with what git_state said of the checkout."""
 GIT_TIMEOUT_S = 10
 PACKAGES = ("par4d", "torch", "numpy")
 VARIABLES = re.compile(
@@ -34,12 +34,12 @@ VARIABLES = re.compile(
     r"|LSB_JOBID|PBS_JOBID|FLUX_JOB_ID"
 )
 MODULES = "LOADEDMODULES"
-"""The variable in which Environment Modules and Lmod list what is loaded."""
+"""Environment Modules and Lmod list in this variable what is loaded."""
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 
 
 def now() -> str:
-    """The time in UTC, in ISO 8601 with seconds."""
+    """Give the time in UTC, in ISO 8601 with seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -52,7 +52,7 @@ def collect(
     clocks: Iterable[tuple[str, float]] = (),
     environ: Mapping[str, str] = os.environ,
 ) -> Provenance:
-    """What can be known on this rank at the end of a run, which is now.
+    """Collect what can be known on this rank at the end of a run, which is now.
 
     start: as `now` gave it. hosts, devices: of all ranks, in any number; each is kept once, in the order of
     first appearance, and without any this machine's name stands alone. clocks: hosts of any ranks, and
@@ -75,8 +75,8 @@ def collect(
 
 
 def git_state(checkout: Path) -> tuple[str | None, bool | None]:
-    """The commit of `checkout`, or of what it was copied from, and whether tracked files differ from it; (None, None)
-    without git.
+    """Give the commit of `checkout`, or of what it was copied from, and whether tracked files differ from it; (None,
+    None) without git.
     """
     with suppress(OSError):
         commit, dirty = json.loads((checkout / PACKED).read_text())
@@ -100,7 +100,7 @@ def git_state(checkout: Path) -> tuple[str | None, bool | None]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the numbers depend on. torch itself is asked only if it is loaded already."""
+    """Give the versions of what the numbers depend on. torch itself is asked only if it is loaded already."""
     found = {"python": platform.python_version(), "kernel": platform.release()}
     for package in PACKAGES:
         try:
@@ -117,7 +117,7 @@ def versions() -> dict[str, str]:
 
 
 def _driver() -> str | None:
-    """The version of the loaded NVIDIA or AMD kernel driver."""
+    """Give the version of the loaded NVIDIA or AMD kernel driver."""
     for file in ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version"):
         try:
             text = Path(file).read_text()
@@ -129,12 +129,12 @@ def _driver() -> str | None:
 
 
 def relevant(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that can change a measurement, by name in order; never a secret."""
+    """Give the variables that can change a measurement, by name in order; never a secret."""
     return {name: environ[name] for name in sorted(environ) if VARIABLES.fullmatch(name) and not SECRET.search(name)}
 
 
 def least(clocks: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Of the ranks of each host, in the order of first appearance."""
+    """Give the least of the ranks of each host, in the order of first appearance."""
     found: dict[str, float] = {}
     for host, rate in clocks:
         found[host] = min(rate, found.get(host, rate))
@@ -142,7 +142,7 @@ def least(clocks: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def device_name(device: "torch.device") -> str:
-    """What the device calls itself: the GPU's name, or the processor's."""
+    """Give what the device calls itself: the GPU's name, or the processor's."""
     if device.type == "cuda":
         import torch
 
@@ -151,12 +151,12 @@ def device_name(device: "torch.device") -> str:
 
 
 def processor_name() -> str:
-    """What this machine's processor calls itself."""
+    """Give what this machine's processor calls itself."""
     return _processor_says("model name") or platform.processor() or platform.machine()
 
 
 def processor() -> str:
-    """This machine's processor by all that tells it from others: many call themselves alike."""
+    """Describe this machine's processor by all that tells it from others: many call themselves alike."""
     keys = ("cpu family", "model", "stepping", "cache size")
     facts = [f"{key} {said}" for key in keys if (said := _processor_says(key))]
     return ", ".join([processor_name(), *facts, f"{os.cpu_count() or 1} cores"])

@@ -1,4 +1,4 @@
-"""The one schema of result.json: what a run measured, and everything needed to trace and repeat it.
+"""This is the one schema of result.json: what a run measured, and everything needed to trace and repeat it.
 
 Read and written only here. A file is replaced in one step, so a reader never sees half of one. Times are in
 seconds, memory in bytes, rates per second, utilisations as fractions of one.
@@ -39,7 +39,7 @@ GridText = Annotated[str, AfterValidator(_grid)]
 
 
 class Model(Record):
-    """The network that was trained. family: of architectures; absent means gpt. vocabulary: absent of images."""
+    """It is the network that was trained. family: of architectures; absent means gpt. vocabulary: absent of images."""
 
     name: str
     family: str | None = None
@@ -53,8 +53,8 @@ class Model(Record):
 
 
 class Iteration(Record):
-    """One training step. loss: mean cross-entropy in nats per token over the global batch. profiled: a profile was
-    taken of it, so that it took longer.
+    """It is one training step. loss: mean cross-entropy in nats per token over the global batch. profiled: a profile
+    was taken of it, so that it took longer.
     """
 
     index: int
@@ -67,12 +67,13 @@ class Iteration(Record):
 
     @property
     def counted(self) -> bool:
-        """Whether the summary is of it, among others."""
+        """Say whether the summary is of it, among others."""
         return not self.warmup and not self.profiled
 
 
 class Summary(Record):
-    """Figures over the counted iterations (all but the warm-up, axonn-sc24 VI-C, and those that were profiled).
+    """These are figures over the counted iterations (all but the warm-up, axonn-sc24 VI-C, and those that were
+    profiled).
 
     hardware_flops_per_s counts the recomputation of activation checkpointing where it was on, model_flops_per_s
     never does; both are of the whole job. hfu and mfu are those rates over the job's advertised peak, of_empirical the
@@ -98,7 +99,7 @@ class Summary(Record):
 
 
 class Memory(Record):
-    """Peak of each rank in rank order. kind: what was read, "resident" (host) or "allocated" (device).
+    """These are the peaks of ranks, in rank order. kind: what was read, "resident" (host) or "allocated" (device).
 
     Of the peak, on rank 0: prefetch_bytes, the most that weights gathered ahead of their use took, and cache_bytes,
     the gathered weights of cached_blocks blocks kept from the forward to the recomputation.
@@ -112,8 +113,8 @@ class Memory(Record):
 
 
 class Ratio(Record):
-    """A paired ratio of times with its interval of confidence 0.95 (metrics.paired): over jobs, or over the rounds of
-    the only one. low, high: None where nothing is known of it.
+    """It is a paired ratio of times with its interval of confidence 0.95 (metrics.paired): over jobs, or over the
+    rounds of the only one. low, high: None where nothing is known of it.
 
     Results of earlier versions have one that was bootstrapped over jobs and rounds, too narrow of few jobs.
     """
@@ -124,24 +125,24 @@ class Ratio(Record):
 
     @classmethod
     def of(cls, found: Paired) -> "Ratio":
-        """As JSON can hold it, which has no infinity."""
+        """Make the ratio as JSON can hold it, which has no infinity."""
         if found.interval == NOTHING_KNOWN:
             return cls(ratio=found.ratio)
         return cls(ratio=found.ratio, low=found.interval.low, high=found.interval.high)
 
     @property
     def interval(self) -> Interval:
-        """From low to high."""
+        """Give its interval from low to high."""
         return NOTHING_KNOWN if self.low is None or self.high is None else Interval(self.low, self.high)
 
     def __str__(self) -> str:
-        """For a person: 0.871 (0.862 to 0.880)."""
+        """Write it for a person: 0.871 (0.862 to 0.880)."""
         span = "interval not known" if self.low is None or self.high is None else f"{self.low:.3f} to {self.high:.3f}"
         return f"{self.ratio:.3f} ({span})"
 
 
 class Variant(Record):
-    """One overlap of an ablation, which took turns with the others in the same processes.
+    """It is one overlap of an ablation, which took turns with the others in the same processes.
 
     rounds_s: seconds of each counted step, by round. over_none: its time by that without overlap, paired by round;
     share_of_greatest_gain: as metrics.py defines it; both absent for "none" itself. The memory is as in Memory.
@@ -161,7 +162,7 @@ class Variant(Record):
 
 
 class Provenance(Record):
-    """Where a number comes from.
+    """It says where a number comes from.
 
     modules: of the environment, as they were loaded. clocks_hz: by host, of what its ranks compute on, busy at the end
     of the run, the least of them; hosts that can't tell are left out.
@@ -181,8 +182,8 @@ class Provenance(Record):
 
 
 class Result(Record):
-    """A whole result.json. kind "train" carries iterations and summary, "ablation" variants, "gemm" gemm, "matmul"
-    tuning, "memory" stream, "latency" launches, "collectives" links.
+    """It is a whole result.json. kind "train" carries iterations and summary, "ablation" variants, "gemm" gemm,
+    "matmul" tuning, "memory" stream, "latency" launches, "collectives" links.
 
     labels are the caller's own words (a suite writes system, partition and study), config is every option of the
     command after defaults were applied, and what only torch settles: threads; widened_by, the product that makes weight
@@ -231,12 +232,12 @@ class Result(Record):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_by_name=True)
 
     def to_json(self) -> str:
-        """The text of the file."""
+        """Write the text of the file."""
         return self.model_dump_json(by_alias=True, indent=1)
 
 
 class ResultError(UsageError):
-    """A file that is not a result this version can read; the message names the file and the key."""
+    """The file is not a result that this version can read; the message names the file and the key."""
 
 
 def parse(data: object, where: str) -> Result:
@@ -245,7 +246,8 @@ def parse(data: object, where: str) -> Result:
 
 
 def checked(kind: type[_Kind], what: str, data: object, where: str) -> _Kind:
-    """A decoded JSON document as a record of that kind, whose schema_ and version say what is read; what: in words.
+    """Check a decoded JSON document as a record of that kind, whose schema_ and version say what is read; what: in
+    words.
 
     Raises ResultError.
     """

@@ -1,4 +1,4 @@
-"""Of the schema of result.json: what an iteration sends, and where its time goes."""
+"""This part of the schema of result.json says what an iteration sends, and where its time goes."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from engine.schema import Record
 
 
 class Collective(Record):
-    """What rank 0 sent in one counted iteration along one axis: bytes are those of the input buffers.
+    """It is what rank 0 sent in one counted iteration along one axis: bytes are those of the input buffers.
 
     time_s: from the start of each to its end, summed; collectives in flight together count each. Absent where they
     were not timed.
@@ -20,7 +20,7 @@ class Collective(Record):
 
 
 class AxisTime(Record):
-    """Communication along one axis: exposed_s is waited for, hidden_s is in flight while the rank computes."""
+    """It is communication along one axis: exposed_s is waited for, hidden_s is in flight while the rank computes."""
 
     axis: str
     exposed_s: float
@@ -28,7 +28,8 @@ class AxisTime(Record):
 
 
 class Phase(Record):
-    """A part of the step: forward, backward (recomputation included), reduce (what is left of it), optimizer.
+    """A phase is a part of the step: forward, backward (recomputation included), reduce (what is left of it),
+    optimizer.
 
     compute_s + blocking_s + exposed_s is its length. blocking_s: waits for results without which nothing is left to
     do, which no schedule can hide (with oar, for as long as an input gradient takes beyond the weight gradient).
@@ -45,14 +46,14 @@ class Phase(Record):
 
 
 class LaneTime(Record):
-    """How long a lane's collectives are in flight: of a group's ranks the least, of the groups the most."""
+    """It says how long a lane's collectives are in flight: of a group's ranks the least, of the groups the most."""
 
     lane: str
     busy_s: float
 
 
 class Machine(Record):
-    """What the ranks of one machine take of it in a step; of several machines the one with the longest bound.
+    """It is what the ranks of one machine take of it in a step; of several machines the one with the longest bound.
 
     A machine is one running kernel, whatever host names its nodes have, or what a control group with a limit on
     processors leaves of it. cores: those that its ranks may use, a part of one where the limit says so.
@@ -69,12 +70,12 @@ class Machine(Record):
 
     @property
     def shared(self) -> bool:
-        """Whether its ranks take turns on its cores."""
+        """Say whether its ranks take turns on its cores."""
         return self.ranks * self.threads_per_rank > self.cores
 
 
 class Bound(Record):
-    """What no schedule of the same work can beat. by: "compute", the name of a lane, "processors" or "link"."""
+    """No schedule of the same work can beat it. by: "compute", the name of a lane, "processors" or "link"."""
 
     bound_s: float
     by: str
@@ -82,8 +83,8 @@ class Bound(Record):
 
 
 class HostTime(Record):
-    """Seconds of one counted iteration in which the ranks of a host compute, averaged over them: all that isn't exposed
-    communication. Where one host is slow it has more of them than the others, which wait for it.
+    """These are seconds of one counted iteration in which the ranks of a host compute, averaged over them: all that
+    isn't exposed communication. Where one host is slow it has more of them than the others, which wait for it.
     """
 
     host: str
@@ -92,7 +93,7 @@ class HostTime(Record):
 
 
 class Breakdown(Record):
-    """Mean seconds of one counted iteration on rank 0; compute_s + collectives_s is the iteration.
+    """These are mean seconds of one counted iteration on rank 0; compute_s + collectives_s is the iteration.
 
     collectives_s is exposed communication, the time that the rank's compute stands still for a collective, waiting
     for slower ranks included: the sum of exposed_s over axes, and of blocking_s and exposed_s over phases.
@@ -114,7 +115,7 @@ class Breakdown(Record):
 
 
 class Span(Record):
-    """Something of one step on rank 0; seconds from the start of the step.
+    """A span is something of one step on rank 0; seconds are from the start of the step.
 
     lane: "compute" for the phases of the step and the waits in them; for collectives the axis and, where an axis has
     several lanes, which ("z", "z gather"). kind: "phase", "wait" or "collective". A collective begins when
@@ -130,7 +131,7 @@ class Span(Record):
 
 
 class Timeline(Record):
-    """What ran when in one iteration on rank 0."""
+    """It says what ran when in one iteration on rank 0."""
 
     iteration: int
     step_s: float

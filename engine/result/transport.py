@@ -1,4 +1,4 @@
-"""What carried the collectives of a run between its ranks, as a result's file says it."""
+"""A result's file says so what carried the collectives of a run between its ranks."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from engine.schema import Record
 
 
 class Network(Record):
-    """What so many ranks say alike of the network between them; None where it wasn't said.
+    """So many ranks say this alike of the network between them; None is what they don't say.
 
     name: as the library's log calls it, such as Socket, IB or AWS Libfabric; of gloo tcp, shared memory where the ranks
     of a host exchange through theirs, or "tcp and shared memory"; unread says why there is none. interfaces: those of
@@ -24,7 +24,7 @@ class Network(Record):
 
 
 class Transport(Record):
-    """What carried collectives between ranks, as the back end itself said. library, plugin: with their versions."""
+    """It carried collectives between ranks, as the back end itself said. library, plugin: with their versions."""
 
     backend: Literal["gloo", "nccl"]
     library: str | None = None
