@@ -51,7 +51,7 @@ class Begun:
         The ranks have met, so that a file that is there is surely theirs.
         """
 
-        def tell() -> None:
+        def report() -> None:
             log.error("%s", error)
             with suppress(EngineError, OSError), locked(self._out.parent, LOCK_S):
                 present = read(self._out)
@@ -60,7 +60,7 @@ class Begun:
                     update = {"reason": str(error), "told": "symptom", "provenance": ended}
                     write(present.model_copy(update=update), self._out)
 
-        end_after(tell)
+        end_after(report)
 
     def end(self, reason: str | None, ranks: Ranks | None, found: Mapping[str, Any]) -> Result:
         """Write the result on rank 0, and return it.

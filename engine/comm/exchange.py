@@ -45,7 +45,7 @@ class Exchange:
                 offset += piece.nbytes
             message = MESSAGE.pack(number, self._done, place, sort)
             for neighbour in self._neighbours:
-                neighbour.tell(message)
+                neighbour.announce(message)
             begun = Exchanged(self, number, place, sort, read)
             self._waiting.append(begun)
         return begun

@@ -89,7 +89,7 @@ class Neighbour:
         self._announced: dict[int, tuple[int, int]] = {}
         self._lost = ""
 
-    def tell(self, message: bytes) -> None:
+    def announce(self, message: bytes) -> None:
         """Send it a message. Raises RuntimeError if it has ended, or has not listened for too long."""
         deadline = time.monotonic() + self._timeout_s
         while True:

@@ -104,7 +104,7 @@ class SharedMemoryChannel:
             self._memory.free(min(self._done_with(), *(neighbour.done_with for neighbour in self._neighbours)))
             place = self._memory.take(number, source.numel() * source.element_size())
             self._memory.view(place, source).copy_(source)
-            self._tell(number, 0, kind, source, place)
+            self._announce(number, 0, kind, source, place)
 
         def finish() -> None:
             if pending is not None:
@@ -132,16 +132,16 @@ class SharedMemoryChannel:
             mine = [whole.tensor_split(self._ranks)[self._own] for whole in inputs]
             add_up(mine, combine, pieces[self._own])
             mine[self._own].copy_(pieces[self._own])
-            self._tell(number, 1, kind, target, place)
+            self._announce(number, 1, kind, target, place)
             sums = self._written(number, 1, kind, target, place)
             for rank, piece in enumerate(pieces):
                 piece.copy_(sums[rank].tensor_split(self._ranks)[rank])
 
-    def _tell(self, number: int, stage: int, kind: Kind, what: Tensor, place: int) -> None:
+    def _announce(self, number: int, stage: int, kind: Kind, what: Tensor, place: int) -> None:
         """Say that it is written there."""
         message = MESSAGE.pack(2 * number + stage, self._done_with(), place, _sort(kind, what))
         for neighbour in self._neighbours:
-            neighbour.tell(message)
+            neighbour.announce(message)
 
     def _done_with(self) -> int:
         """Count the collectives that this rank has finished, up to the first that it has not."""

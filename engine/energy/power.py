@@ -12,7 +12,7 @@ SAMPLE_S = 0.5
 class PowerSum:
     """It sums power over time since the first sample, by the mean of each two neighbours.
 
-    watts: raises Unreadable; a sample that did is told by the next read(). clock: in seconds.
+    watts: raises Unreadable; a sample that did is reported by the next read(). clock: in seconds.
     """
 
     def __init__(self, watts: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:

@@ -36,7 +36,7 @@ class Casts:
     """It gives parameters in the compute dtype. If the dtypes differ it copies them when a step starts, all at once.
 
     Whoever changes all parameters and the copy alike, as an optimizer does, spares the next step that. What changes a
-    parameter after that is told by the count of changes that PyTorch keeps of a tensor and its views; writes through
+    parameter after that is seen by the count of changes that PyTorch keeps of a tensor and its views; writes through
     parameter.data, and those of fused kernels, are not in it. first: elements before it are never asked for.
     """
 

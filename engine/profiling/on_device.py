@@ -1,6 +1,6 @@
 """Read a step on a GPU: kernels and copies by stream, and what the computing stream waited for. No torch.
 
-The recorder's events on the computing stream are told again from kernels: a wait begins when the stream has done all
+The recorder's events on the computing stream are found again from kernels: a wait begins when the stream has done all
 that it was given before, and not before the host asks for it; it ends with the collective's last kernel. No GPU has run
 this yet.
 """

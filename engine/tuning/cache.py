@@ -1,6 +1,6 @@
 """Keep what was timed for the next job: a file for each device with its libraries. No torch.
 
-Devices that call themselves alike share a file, in which each has a table of its own, told by how fast it multiplies.
+Devices that call themselves alike share a file, in which each has a table of its own, known by how fast it multiplies.
 A file that can't be read, or is of another device, is as good as none.
 """
 
