@@ -8,7 +8,7 @@ from engine.grid import SPLITTING_ROWS, Coords, Grid
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """How many sequences are trained on at once."""
+    """It says how many sequences are trained on at once."""
 
     sequences: int
     """sequences of a step, all ranks together"""

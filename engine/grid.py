@@ -38,7 +38,9 @@ SHARDING = Axis.Z
 SPLITTING_ROWS = (SHARDING, Axis.DATA)
 """They split the rows of a batch, so that every gradient is summed over exactly these: over SHARDING first."""
 REPLICATING = tuple(axis for axis in SPLITTING_ROWS if axis is not SHARDING)
-"""They do nothing but that: their ranks hold the same parameters, and once they are summed the same gradients."""
+"""They split rows and nothing else: their ranks hold the same parameters, and once they are summed the same
+gradients.
+"""
 HOLDING = tuple(axis for axis in Axis if axis not in REPLICATING)
 """Ranks along these hold one model together, so that its norms are summed over them."""
 

@@ -16,7 +16,7 @@ LONGEST_S = 31_536_000  # a year
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Raises UsageError for what is no time to wait."""
+    """They say how long ranks wait. Raises UsageError for what is no time to wait."""
 
     timeout_s: Annotated[Seconds, Parameter(name="--timeout")] = 600.0
     """for any collective"""

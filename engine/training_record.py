@@ -23,7 +23,7 @@ NO_OVERLAP = Overlap()
 
 @dataclass(frozen=True, slots=True)
 class OptimConfig:
-    """AdamW with decoupled weight decay on matrices, none on biases and norms."""
+    """These are options of AdamW with decoupled weight decay on matrices, none on biases and norms."""
 
     learning_rate: Annotated[float, Parameter(metavar="LR")] = 3e-4
     """after its warm-up"""

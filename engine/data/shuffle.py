@@ -30,7 +30,7 @@ def key(seed: int, stream: int) -> Words:
 
 
 def permute(index: Ints, size: int, keys: Words) -> Ints:
-    """Permute: give the place of each index of 0..size-1 in the permutation that its key selects.
+    """Give the place of each index of 0..size-1 in the permutation that its key selects.
 
     A Feistel network on pairs (left, right) with left < a and right < b, where a * b is the smallest such
     rectangle over `size`; what lands outside 0..size-1 goes round again. Constant memory, whatever the size.

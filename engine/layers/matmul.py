@@ -34,7 +34,7 @@ class Widening(StrEnum):
     """It names what of PyTorch sums products of one format in a wider one."""
 
     ADDMM = "addmm"
-    """The product itself adds so."""
+    """The product itself adds, in the wider format."""
     MM = "mm"
     """The product is made in the wider format and added then, which takes a copy and another pass over it."""
 

@@ -21,7 +21,7 @@ FOLDER = "hf:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelChoice:
-    """A published size, or a shape. What isn't given is as the size, or the family, has it."""
+    """It is a published size, or a shape. What isn't given is as the size, or the family, has it."""
 
     model: str | None = None
     """a published size, such as gpt-5b, or hf:DIR, a folder as transformers saves it"""

@@ -1,4 +1,4 @@
-"""A network that classifies images finds which of some classes each is of."""
+"""A network that classifies images finds the class of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

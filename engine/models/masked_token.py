@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SEGMENTS = 2
 CHOSEN, MASKED, RANDOM = 0.15, 0.8, 0.1
-"""So many of all tokens are to be found; of these so many are masked, and so many are another token instead."""
+"""A share of all tokens is to be found; of these one share is masked, and another replaced by a random token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(hidden, hidden, bias=bias)
 
     def forward(self, x: Tensor, rotation: Tensor | None = None) -> Tensor:
-        """The number of heads follows from the width of qkv's output. rotation: see Rotate."""
+        """Attend. The number of heads follows from the width of qkv's output. rotation: see Rotate."""
         parts = self.qkv(x).unflatten(2, (3, -1, self.head_size)).unbind(2)  # so that their gradients lie as qkv's do
         q, k, v = (part.transpose(1, 2) for part in parts)
         if rotation is not None:

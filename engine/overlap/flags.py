@@ -20,7 +20,7 @@ WORDS = "none, all, or a comma list of oar, ors, oag, cache=N, cache=auto and da
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How far ahead, and how much at once. Raises UsageError for numbers below 1."""
+    """It says how far ahead, and how much at once. Raises UsageError for numbers below 1."""
 
     prefetch_depth: int = 4
     """weights gathered ahead of their use, for oag"""
@@ -45,13 +45,13 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Overlap(Pace):
-    """oar: a layer's input gradient is all-reduced while its weight gradient is computed.
-    ors: a weight gradient's reduce-scatter is waited for late, `reduce_window` of them in flight at most.
+    """These flags hide communication. oar: a layer's input gradient is all-reduced while its weight gradient is
+    computed. ors: a weight gradient's reduce-scatter is waited for late, `reduce_window` of them in flight at most.
     oag: the next weights are gathered during compute, `prefetch_depth` of them ahead, in the order of the first step.
     cache: with activation checkpointing, the gathered weights of the last N blocks are kept from the forward to the
     recomputation; "auto": of as many blocks as fit cache_bytes (None: in half of the memory that the first step left).
-    data: gradients are summed over data in buckets of about bucket_bytes during the last backward, and without
-    clipping the optimizer steps a bucket as soon as it is summed (axonn-ipdps22 V-C, whose chunks these are).
+    data: gradients are summed over data in buckets of about bucket_bytes during the last backward, and without clipping
+    the optimizer steps a bucket as soon as it is summed (axonn-ipdps22 V-C, whose chunks these are).
     """
 
     oar: bool = False

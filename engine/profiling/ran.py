@@ -46,7 +46,7 @@ class Ran:
 
     operations: kernels or operators by their names. layers: by the names of their regions. collectives_as_noted: the
     same collectives with the ends that the run noted, where these come late. lost: collectives of which there are no
-    events. untraced: axes along which some began and ended when the run noted it, as no trace tells of them.
+    events. untraced: axes along which some began and ended when the run noted it, as no trace has events of them.
     """
 
     start: float

@@ -1,4 +1,4 @@
-"""Results and the tuner's cache keep the times of a layer's matrix products in every mode so."""
+"""Results and the tuner's cache keep times of a layer's matrix products in every mode in this form."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""A result's file says so what carried the collectives of a run between its ranks."""
+"""This part of a result's file says what carried the collectives of a run between its ranks."""
 
 from typing import Literal
 

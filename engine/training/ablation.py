@@ -20,7 +20,7 @@ OF_TRAIN_ALONE = {field.name for field in fields(TrainConfig)} - {field.name for
 @Parameter(name="*", group=TURNS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """How often each variant is timed. Raises UsageError for numbers below 1."""
+    """They say how often each variant is timed. Raises UsageError for numbers below 1."""
 
     rounds: int = 6
     """in each, every variant has a turn, in another order"""

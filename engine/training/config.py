@@ -1,4 +1,4 @@
-"""A training run is asked to do this. No torch.
+"""These are the options of a training run. No torch.
 
 Every option of `train` is a field here, or of a dataclass that is a field here; the text under it is its help.
 """
@@ -64,7 +64,7 @@ OverlapFlags = Annotated[
 @Parameter(name="*", group=RUN)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig(Timeouts):
-    """What every command that trains is asked for. grid: None for "auto"."""
+    """These are the options of every command that trains. grid: None for "auto"."""
 
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice()
     grid: Annotated[GridOrAuto, Parameter(show_default="auto")] = None
@@ -99,7 +99,7 @@ class RunConfig(Timeouts):
 @Parameter(name="*", group=RUN)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig(RunConfig):
-    """What `train` is asked for. The learning rate has a warm-up of its own, in optim."""
+    """These are the options of `train`. The learning rate has a warm-up of its own, in optim."""
 
     iterations: int = 10
     """steps to take"""

@@ -14,7 +14,7 @@ from engine.parallel.model import ParallelModel
 from engine.training_record import OptimConfig
 
 LONG, ROW_OF_NORM = 65536, 512
-"""A norm is taken by rows of this length, of more elements than this."""
+"""A norm is taken by rows of ROW_OF_NORM elements where there are more than LONG."""
 ROW = 16
 """After so many elements 16 bytes begin anew, whatever the dtype."""
 

@@ -1,4 +1,4 @@
-"""A run's outcome is its result. Why one failed, failure.py reports."""
+"""Make the result of a run that ended well; failure.py reports why another failed."""
 
 from statistics import median
 

@@ -21,7 +21,9 @@ NO_MATTER = frozenset(
 
 
 class Options:
-    """They are read once each. of: whose they are, for sentences. given: by name; None is as good as not given."""
+    """These are a library's options. of: whose they are, for sentences. given: by name; None is as good as not
+    given.
+    """
 
     def __init__(self, of: str, given: Mapping[str, Any], *, no_matter: Collection[str] = NO_MATTER) -> None:
         self._of, self._given = of, given

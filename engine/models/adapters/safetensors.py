@@ -21,8 +21,8 @@ BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor lies in a file. dtype: as the format names it. start, stop: its first byte in the file, and the one
-    after its last.
+    """It says where a tensor lies in a file. dtype: as the format names it. start, stop: its first byte in the file,
+    and the one after its last.
     """
 
     name: str

@@ -34,7 +34,7 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(shape.attended, shape.hidden, bias=False)
 
     def forward(self, x_BSH: Tensor, rotation_2SP: Tensor) -> Tensor:
-        """The number of heads follows from the width of qkv's output."""
+        """Attend. The number of heads follows from the width of qkv's output."""
         heads_BSND = self.qkv(x_BSH).unflatten(2, (-1, self.head_size))
         keys = heads_BSND.shape[2] // (self.queries_per_key + 2)
         parts = heads_BSND.split([keys * self.queries_per_key, keys, keys], dim=2)  # their gradients lie as qkv's do
