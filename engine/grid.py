@@ -38,9 +38,7 @@ SHARDING = Axis.Z
 SPLITTING_ROWS = (SHARDING, Axis.DATA)
 """They split the rows of a batch, so that every gradient is summed over exactly these: over SHARDING first."""
 REPLICATING = tuple(axis for axis in SPLITTING_ROWS if axis is not SHARDING)
-"""They split rows and nothing else: their ranks hold the same parameters, and once they are summed the same
-gradients.
-"""
+"""They split rows and nothing else: their ranks hold the same parameters, and once summed the same gradients."""
 HOLDING = tuple(axis for axis in Axis if axis not in REPLICATING)
 """Ranks along these hold one model together, so that its norms are summed over them."""
 
@@ -132,9 +130,7 @@ class Grid:
         return Coords(*((rank // self.stride(axis)) % self[axis] for axis in Axis))
 
     def rank(self, **coords: int) -> int:
-        """Give the rank at the given coordinates, by axis, the others being 0. Raises UsageError if one lies
-        outside.
-        """
+        """Give the rank at these coordinates, by axis, the others being 0. Raises UsageError if one lies outside."""
         at = Coords(**coords)
         for axis in Axis:
             if not 0 <= at[axis] < self[axis]:
@@ -145,9 +141,7 @@ class Grid:
         return self.position(at, Axis)
 
     def position(self, coords: Coords, axes: Iterable[Axis]) -> int:
-        """Give the number of a rank among those that differ along these axes alone, the first of which counts
-        fastest.
-        """
+        """Give a rank's number among those that differ along these axes alone, the first of which counts fastest."""
         number, stride = 0, 1
         for axis in axes:
             number, stride = number + coords[axis] * stride, stride * self[axis]

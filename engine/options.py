@@ -18,9 +18,7 @@ from engine.grid import Grid
 
 
 def word(parse: Callable[[str], Any], metavar: str) -> Parameter:
-    """Declare an option whose value is the one word that `parse` reads. A UsageError of parse reaches the user as
-    it is.
-    """
+    """Declare an option whose value is one word that `parse` reads. A UsageError of parse reaches the user as is."""
 
     def converted(_: object, tokens: Sequence[Token]) -> Any:
         return parse(tokens[0].value)

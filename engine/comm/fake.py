@@ -22,7 +22,6 @@ class FakeChannel:
     def start(
         self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
     ) -> Callable[[], None]:
-        """See Channel.start."""
         launch(kind, self._group, source, target, peer, async_op=True)
         if pending is not None:
             pending.end()

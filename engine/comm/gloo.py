@@ -22,7 +22,6 @@ class GlooChannel:
     def start(
         self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
     ) -> Callable[[], None]:
-        """See Channel.start."""
         if kind is Kind.REDUCE_SCATTER:
             # gloo's own sends as much as an all-reduce; an exchange and a local sum send half.
             parts = torch.empty_like(source)

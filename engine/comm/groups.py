@@ -49,7 +49,7 @@ class ProcessGroups:
         self.rank = self._ranks.index(dist.get_rank())
 
     def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> Channel:
-        """See Backend.channel. A new group takes its back end's default time-out, not the parent's: it is passed."""
+        """Make the channel. A new group takes its back end's default time-out, not the parent's: it is passed."""
         name: str = dist.get_backend()
         if name == MEMORY:
             name = "gloo"  # the engine has a channel of its own through memory

@@ -11,8 +11,8 @@ from engine.measure.pending import Pending
 class Handle:
     """A handle keeps the buffers of a collective that was issued until wait(), which is called exactly once.
 
-    sent: the input buffer. finish: waits for the result; None if it is there already. call: what it is, of which
-    outstanding is told. pending: the moments of this collective that a recorder wants.
+    sent: the input buffer. finish: waits for the result; None if it is there already. call: what it is, as
+    outstanding notes it. pending: the moments of this collective that a recorder wants.
     """
 
     __slots__ = ("_finish", "_outstanding", "_pending", "_result", "_sent")

@@ -71,7 +71,6 @@ class NcclChannel:
     def start(
         self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
     ) -> Callable[[], None]:
-        """See Channel.start."""
         if kind in POINT_TO_POINT:
             return self._join_exchange(kind, target, peer, pending)
         self._launch_exchange()

@@ -93,7 +93,6 @@ class SharedMemoryChannel:
     def start(
         self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
     ) -> Callable[[], None]:
-        """See Channel.start."""
         if kind in POINT_TO_POINT:
             return self._gloo.start(kind, source, target, peer, pending, blocking=blocking)
         number, self._begun = self._begun, self._begun + 1

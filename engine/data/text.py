@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """It is text whose tokens are all below vocabulary. A sample has one token more than a sequence, which is a
-    target only.
-    """
+    """It is text of tokens below vocabulary. A sample has one token more than a sequence, which is a target only."""
 
     kind: ClassVar[str] = "text"
     vocabulary: int

@@ -60,9 +60,7 @@ class Backend(StrEnum):
 def backend(
     heads: int, kv_heads: int, head_size: int, sequence: int, dtype: torch.dtype, device: torch.device
 ) -> Backend | None:
-    """Name the kernel of causal attention of so many heads with gradients; None where PyTorch can't compute it at
-    all.
-    """
+    """Name the kernel of causal attention of so many heads with gradients; None where PyTorch can't compute it."""
     q, k = (
         torch.zeros(1, n, sequence, head_size, dtype=dtype, device=device, requires_grad=True)
         for n in (heads, kv_heads)

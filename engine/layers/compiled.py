@@ -30,9 +30,7 @@ REMEDY = (
     "TORCH_COMPILE_DISABLE=1 to hide this."
 )
 FORMS = 64
-"""A function may have so many forms, by number formats, what is None and sizes met: PyTorch would give up after
-eight.
-"""
+"""A function may have so many forms, by formats, what is None and sizes: PyTorch would give up after eight."""
 
 
 class Compiled(Generic[Given, Found]):
@@ -118,9 +116,7 @@ def fuses(tensor: Tensor) -> bool:
 
 
 def compiles(device: torch.device) -> bool:
-    """Say whether functions of this device's tensors run compiled: it is a GPU, Inductor may compile for it, and
-    can.
-    """
+    """Say whether functions of this device's tensors run compiled: it is a GPU, and Inductor may and can compile."""
     return device.type == "cuda" and not disabled() and why_not(device) is None
 
 

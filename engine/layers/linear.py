@@ -74,9 +74,7 @@ class AllReduce(torch.autograd.Function):
 
 
 class AddBias(torch.autograd.Function):
-    """It adds the bias to O in place. The bias and its gradient are in the master dtype, which nothing is rounded
-    for.
-    """
+    """It adds the bias to O in place. The bias and its gradient are in the master dtype, and nothing is rounded."""
 
     @staticmethod
     def forward(ctx, output: Tensor, bias: Tensor, cast_N: Tensor) -> Tensor:  # type: ignore[no-untyped-def]

@@ -44,9 +44,7 @@ def _normalised(x_MH: Tensor, mean_M1: Tensor, rstd_M1: Tensor, weight_H: Tensor
 def _layer_norm(
     x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, bias_H: Tensor | None, eps: float
 ) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
-    """Compute the sum, its norm, and mean and 1 / std of each row, [M, 1]. Statistics are those of the unrounded
-    sum.
-    """
+    """Compute the sum, its norm, and mean and 1 / std of each row, [M, 1]; these are of the unrounded sum."""
     wide_MH = _sum(at_least_fp32(x_MH), added_MH)
     variance_M1, mean_M1 = torch.var_mean(wide_MH, dim=1, correction=0, keepdim=True)
     rstd_M1 = (variance_M1 + eps).rsqrt()

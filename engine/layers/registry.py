@@ -90,9 +90,7 @@ LAYERS: dict[type[nn.Module], Callable[[Any, Local], nn.Module]] = {
     AddNorm: lambda _, __: FusedAddNorm(),
     Redistribute: lambda _, local: RedistributeOverGrid(local.comm),
 }
-"""Each entry makes the grid's layer of a serial one of its type. Other types work on a part of their features as
-they are.
-"""
+"""Each entry makes the grid's layer of a serial one of its type. Other types work on part of their features."""
 
 
 def layer_of_grid(serial: nn.Module, local: Local) -> nn.Module | None:

@@ -40,9 +40,7 @@ class Pending:
         self.done = self.clock.stamp()
 
     def wait(self, *, unavoidable: bool) -> None:
-        """Take note that the rank stands still for it from now on, or from the beginning if nothing was to do
-        meanwhile.
-        """
+        """Take note that the rank waits from now on, or from the beginning if nothing was to be done meanwhile."""
         self.waited = self.issued if self.at_once else self.clock.stamp()
         self.blocking |= unavoidable
 

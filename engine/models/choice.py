@@ -69,9 +69,7 @@ class ModelChoice:
         return open_pretrained(folder, sequence=given.get("sequence"), dropout=given.get("dropout"))
 
     def resolve(self) -> Architecture:
-        """Make the network. Raises UsageError for a name that isn't known, and for a shape that is not whole or
-        can't be.
-        """
+        """Make the network. Raises UsageError for an unknown name, and for a shape that is not whole or can't be."""
         if (pretrained := self.pretrained()) is not None:
             return pretrained.architecture
         if self.architecture is not None and self.architecture not in FAMILIES:

@@ -173,9 +173,7 @@ class Rotation(Operation):
 
     @property
     def kept(self) -> Kept:
-        """Count the input, which stays, as it lies beside the values that attention keeps; queries and keys keep
-        angles each.
-        """
+        """Count the input, which stays beside the values that attention keeps; queries and keys keep angles each."""
         return Kept(over_x=(self.heads + self.kv_heads) * self.head_size, angles=2 * self.turned)
 
 
@@ -218,9 +216,7 @@ product on the way.
 
 @dataclass(frozen=True, slots=True)
 class Activation(Operation):
-    """It is an activation function that gives so many features: GELU of as many, SwiGLU of a gate and as much to
-    gate.
-    """
+    """It is an activation function with so many features: GELU of as many, SwiGLU of a gate and as many more."""
 
     kind: Literal["gelu", "swiglu"]
     features: int

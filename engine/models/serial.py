@@ -30,9 +30,7 @@ class SerialModel(nn.Module):
     def loss(
         self, batch: Mapping[str, Tensor], rows: BatchRows | None = None, *, divisor: float | Tensor = 1.0
     ) -> Tensor:
-        """Compute the task's loss, of a network that takes its inputs. rows: which of the global batch, for dropout
-        in training.
-        """
+        """Compute the task's loss, of a network that takes its inputs. rows: of the global batch, for dropout."""
         return self.task.loss(self.criterion, self(*self.task.inputs(batch), rows=rows), batch, divisor)
 
     def run_block(self, block: nn.Module, x_BSH: Tensor, *others: object) -> Tensor:

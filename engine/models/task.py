@@ -12,18 +12,14 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """It says what a batch is made of, and what its loss is. A batch is a record of arrays, whose first dim is its
-    rows.
-    """
+    """It says what a batch and its loss are. A batch is a record of arrays, whose first dim is its rows."""
 
     @property
     def data(self) -> DataSpec:
         """Say which data it is trained on."""
 
     def batch(self, samples: "Arrays", seed: int, positions: "Ints") -> "Arrays":
-        """Make a batch: contiguous arrays of the caller's own. Random choices are pure functions of the seed and
-        positions.
-        """
+        """Make a batch: contiguous arrays of the caller's own. Random choices follow from seed and positions alone."""
 
     def criterion(self) -> "nn.Module":
         """Make the serial layer that computes the loss."""

@@ -45,13 +45,15 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Overlap(Pace):
-    """These flags hide communication. oar: a layer's input gradient is all-reduced while its weight gradient is
-    computed. ors: a weight gradient's reduce-scatter is waited for late, `reduce_window` of them in flight at most.
+    """These flags hide communication.
+
+    oar: a layer's input gradient is all-reduced while its weight gradient is computed.
+    ors: a weight gradient's reduce-scatter is waited for late, `reduce_window` of them in flight at most.
     oag: the next weights are gathered during compute, `prefetch_depth` of them ahead, in the order of the first step.
     cache: with activation checkpointing, the gathered weights of the last N blocks are kept from the forward to the
     recomputation; "auto": of as many blocks as fit cache_bytes (None: in half of the memory that the first step left).
-    data: gradients are summed over data in buckets of about bucket_bytes during the last backward, and without clipping
-    the optimizer steps a bucket as soon as it is summed (axonn-ipdps22 V-C, whose chunks these are).
+    data: gradients are summed over data in buckets of about bucket_bytes during the last backward, and without
+    clipping the optimizer steps a bucket as soon as it is summed (axonn-ipdps22 V-C, whose chunks these are).
     """
 
     oar: bool = False
@@ -71,9 +73,7 @@ class Overlap(Pace):
         return replace(self, **{number.name: getattr(pace, number.name) for number in fields(Pace)})
 
     def bucket(self, grid: Grid, link_bytes_per_s: float | None = None, devices_per_node: int = 1) -> float:
-        """Give the bytes of gradients that one all-reduce sums: as they are given, or what suits the grid
-        (bucket.py).
-        """
+        """Give the bytes of gradients that one all-reduce sums: as given, or what suits the grid (bucket.py)."""
         sharing = min(devices_per_node, grid.size)
         return self.bucket_bytes or bucket_bytes(grid.model_replicas, link_bytes_per_s, sharing)
 

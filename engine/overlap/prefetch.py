@@ -41,9 +41,7 @@ class Mode(Enum):
 
 
 def gathers(uses: Iterable[ShardedWeight], cached: Collection[ShardedWeight]) -> list[ShardedWeight]:
-    """Find what these uses in a pass have to gather: every other use of a cached weight takes what the last one
-    kept.
-    """
+    """Find what these uses in a pass have to gather: every other use of a cached weight takes what the last kept."""
     found: list[ShardedWeight] = []
     kept: set[ShardedWeight] = set()
     for weight in uses:
@@ -123,9 +121,7 @@ class Prefetch:
             self._issue_ahead()
 
     def end_step(self) -> None:
-        """End the step after its last backward. The weights are about to change: nothing that is gathered may be
-        used again.
-        """
+        """End the step after its last backward. The weights will change: gathered ones may not be used again."""
         self._end_task()
         if self._ahead and self._expected and self._expected[0].direction is Direction.BACKWARD:
             self._depart(self._ahead[0][0])  # a backward that never came: the next step won't gather for it

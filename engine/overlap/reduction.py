@@ -44,9 +44,7 @@ class GradientState(Enum):
     PARTIAL = auto()
     """The buffer holds the sum of the first contributions, landed or on their way into it."""
     HANDED_OVER = auto()
-    """It has gone to the sum over replicas. What still comes is late: summed on its own, and added at the end of
-    the step.
-    """
+    """It has gone to the sum over replicas. What still comes is late: summed on its own, and added at the end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -97,9 +95,7 @@ class Reduction:
         """These reduce-scatters are in flight, in the order in which they were issued."""
         self._late: list[tuple[_Gradient, Tensor]] = []
         self._early = False
-        """It is set in a step's last backward: whole gradients are then handed over to the sum over replicas at
-        once.
-        """
+        """It is set in a step's last backward: whole gradients are then handed over to the sum over replicas."""
         self._data_sum = DataSum(comm, self.flat, self._summed)
         self.switch(overlap)
 

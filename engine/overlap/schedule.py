@@ -25,9 +25,7 @@ from engine.precision import Precision
 
 @dataclass(frozen=True, slots=True)
 class GatheredMemory:
-    """It is the most memory that gathered weights have taken at once: those ahead of their use, and those in the
-    cache.
-    """
+    """It is the most memory that gathered weights have taken at once: those ahead of their use, and cached ones."""
 
     prefetch_bytes: int
     cache_bytes: int
@@ -120,9 +118,7 @@ class WeightSchedule:
         return self._prefetch.evaluating()
 
     def switch(self, overlap: Overlap) -> None:
-        """Use this overlap from the next step on; cache() says what is cached. Raises RuntimeError in the middle of
-        a step.
-        """
+        """Use this overlap from the next step on; cache() says what is cached. Raises RuntimeError during a step."""
         self._refuse_in_step()
         self.overlap = overlap
         self._prefetch.switch(overlap)
@@ -150,7 +146,5 @@ class WeightSchedule:
 
     @property
     def flat_gradients(self) -> Tensor:
-        """Give all gradients of this rank in the order of flat, each parameter's .grad being a view of some; final
-        after finish_step().
-        """
+        """Give all gradients in the order of flat, each parameter's .grad being a view; final after finish_step()."""
         return self._reduction.flat

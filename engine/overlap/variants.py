@@ -1,6 +1,4 @@
-"""Choose the overlaps that are compared with none: flags one after the other added (par4d Fig. 3), and each alone.
-No torch.
-"""
+"""Choose the overlaps that are compared with none: flags added one by one (par4d Fig. 3), and each alone. No torch."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,9 +13,7 @@ HIDDEN_ON: dict[str, tuple[Axis, ...]] = {
     "cache": (SHARDING,),
     "data": REPLICATING,
 }
-"""It has every flag, in the order in which they are added, with axes of which one needs ranks for it to hide
-anything.
-"""
+"""It has every flag, in the order in which they are added, with the axes of which one needs ranks to hide anything."""
 
 
 def flags(overlap: Overlap) -> tuple[str, ...]:

@@ -45,9 +45,7 @@ class ParallelModel(nn.Module):
         for replicas, start, stop in self.ranges(lambda placement: placement.replicas(comm.grid)):
             by_replicas.setdefault(replicas, []).append(self.flat_gradients[start:stop])
         self.gradients_by_replicas = MappingProxyType(by_replicas)
-        """It has views of the gradients, by how many of the ranks that hold one model together store the same
-        elements.
-        """
+        """It has views of the gradients, by how many ranks of those that hold one model store the same elements."""
 
     @property
     def flat_gradients(self) -> Tensor:

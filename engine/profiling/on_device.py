@@ -48,7 +48,7 @@ def ran(step: Step) -> Ran:
     on_it = [(launch, event) for launch, event in given if event.row == computing]
     collectives, lost = _collectives(step, carried, on_it)
     notes = [LOST.format(lost, len(collectives))] * bool(lost)
-    ends = [event.end for _, event in on_it] + [flight.resumed for flight in collectives]
+    ends = [event.end for _, event in on_it] + [one.resumed for one in collectives]
     return Ran(step.region.start, max(ends), collectives, work, copies, operations, layers, notes, lost=lost)
 
 
@@ -81,9 +81,7 @@ def _busiest(own: list[tuple[Event, Event]]) -> tuple[Any, Any] | None:
 def _collectives(
     step: Step, carried: dict[str, list[Event]], on_it: list[tuple[Event, Event]]
 ) -> tuple[list[RanCollective], int]:
-    """Find each collective by its kernels, with the wait of the computing stream, on which on_it ran; count those
-    without.
-    """
+    """Find collectives by their kernels, and waits of the computing stream, on which on_it ran; count those without."""
     waits = sorted(step.regions(Region.WAIT), key=lambda wait: wait[1].start)
     collectives = []
     free, left, lost = step.region.start, 0, 0

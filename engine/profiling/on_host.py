@@ -1,6 +1,4 @@
-"""Read a step on CPUs: operators of the rank's thread, gloo's events on its own threads, and waits for them. No
-torch.
-"""
+"""Read a step on CPUs: operators of the rank's thread, gloo's events on its threads, and waits for them. No torch."""
 
 from collections import defaultdict, deque
 from dataclasses import replace

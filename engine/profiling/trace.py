@@ -95,9 +95,7 @@ def _document(path: Path) -> object:
 
 
 def _events(raw: list[dict[str, Any]]) -> tuple[Event, ...]:
-    """Give the events that last, in the order in which they begin. Times are from the first: a float holds no year
-    in ns.
-    """
+    """Give the events that last, as they begin. Times are from the first: a float holds no year in ns."""
     lasting = sorted((event for event in raw if event["ph"] == "X" and "cat" in event), key=lambda e: float(e["ts"]))
     origin = float(lasting[0]["ts"]) if lasting else 0.0
 

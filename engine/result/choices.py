@@ -55,9 +55,7 @@ def share_that_holds(found: Sequence[Contest]) -> Interval:
 
 
 def _contest(timed: Sequence[TunedShape], others: Callable[[ModeTime], bool], looks: int) -> Contest:
-    """Make the contest. Of too few rounds, or where not all ways were timed or their rounds weren't kept, nothing
-    is known.
-    """
+    """Make the contest. Of too few rounds, or where some ways have no times, or no rounds, nothing is known."""
     sides = [
         ([way for way in shape.times if way.chosen], [way for way in shape.times if others(way)]) for shape in timed
     ]

@@ -68,9 +68,7 @@ def _confidence(looks: int) -> float:
 
 @cache
 def _student(freedom: int, confidence: float) -> float:
-    """Give how far from 0 Student's t is at most, with that confidence. A machine that ci/gpu visits needn't have
-    scipy.
-    """
+    """Give how far from 0 Student's t is at most, with that confidence. ci/gpu's machine needn't have scipy."""
     low, high = 0.0, math.pi / 2  # of the angle whose tangent is t by the root of freedom
     while high - low > 1e-14:
         angle = (low + high) / 2

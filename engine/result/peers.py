@@ -126,9 +126,7 @@ class Work(Record):
 
 
 class Peaks(Record):
-    """Peaks are flop/s of one device: the vendor's, and what matrix products reach; measured: by the command's own
-    ranks.
-    """
+    """Peaks are flop/s of one device: the vendor's, and what products reach; measured: by the command's own ranks."""
 
     advertised: float | None = None
     empirical: float | None = None
@@ -256,9 +254,7 @@ def standing(interval: Interval, jobs: int, target: float) -> Standing:
 
 
 class Speed(NamedTuple):
-    """These are rates of the whole job; mfu, hfu: of the advertised peak, of_empirical: of the empirical one; None
-    without.
-    """
+    """These are rates of the job; mfu, hfu: of the advertised peak, of_empirical: of the empirical; None without."""
 
     tokens_per_s: float
     model_flops_per_s: float

@@ -46,9 +46,7 @@ class Turns:
 
 @dataclass(frozen=True, slots=True)
 class AblationPlan(Plan):
-    """It is an ablation that has passed every check that needs no process. variants: none and, in their order, the
-    others.
-    """
+    """It is an ablation that has passed every check that needs no process. variants: none first, then the others."""
 
     kind: ClassVar[Literal["train", "ablation"]] = "ablation"
     turns: Turns = Turns()

@@ -71,9 +71,7 @@ def everyones(comm: Comm, heard: Callable[[], Heard] | None = None) -> Ranks:
 
 
 def joint_peak(comm: Comm, dtype: torch.dtype) -> float:
-    """Measure the flop/s that square matrix products reach on a rank while all ranks multiply, the best size.
-    Collective.
-    """
+    """Measure the flop/s of square matrix products on a rank while all ranks multiply, of the best size. Collective."""
     sizes = JOINT_SIZES[comm.device.type]
     rates = [metrics.gemm_rate(size, *joint(size, dtype, comm.device, comm.barrier)) for size in sizes]
     return float(comm.everyone(torch.tensor(rates, dtype=torch.float64)).mean(0).max().item())

@@ -103,9 +103,7 @@ class Rule(NamedTuple):
     eps: float
 
     def factors(self) -> tuple[float, ...]:
-        """Give the step's factors in a tensor, from which compiled code takes them, as they change from step to
-        step.
-        """
+        """Give the step's factors in a tensor, as compiled code takes what changes from step to step."""
         unbiased = 1 - self.beta1**self.number, 1 - self.beta2**self.number
         lost = (
             self.learning_rate * self.decay

@@ -11,9 +11,7 @@ from engine.training.config import OptimConfig
 
 
 class Optimizer(Protocol):
-    """It is an optimizer of the flat tensor in which a rank's parameters lie, any part of which can be stepped
-    alone.
-    """
+    """It is an optimizer of the flat tensor of a rank's parameters, any part of which can be stepped alone."""
 
     keeps: OptimizerState
     """It says what is kept of each parameter and where, which plans count."""

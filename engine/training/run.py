@@ -121,9 +121,7 @@ def _train(
 
 
 def tuned(training: Training, comm: Comm, *, force: bool = False) -> tuple[Mapping[str, Kernels], Tuning]:
-    """Choose how the layers multiply, by name, and give what that was chosen by. Collective. force: time again what
-    is known.
-    """
+    """Choose how the layers multiply, by name, and say by what. Collective. force: time again what is known."""
     try:
         return tune(products(training, comm.grid, comm.device), training.precision, comm, force=force)
     finally:

@@ -62,9 +62,7 @@ def cache_file(machine: dict[str, str]) -> Path | None:
 
 
 def load(file: Path | None, new: Table) -> Table:
-    """Load the table of the machine that the new one is of, which is taken if there is none; a line says what is
-    lost.
-    """
+    """Load the table of the new one's machine, or else take the new one; a line says what is lost."""
     if file is None:
         log.warning("No home folder to keep tuned products in: set XDG_CACHE_HOME, or the next job tunes again.")
         return new

@@ -13,9 +13,7 @@ Times = Mapping[Candidate, Sequence[float]]
 
 
 def wins(times_s: Sequence[float], others_s: Sequence[float]) -> bool:
-    """Say whether a way is faster than another with which it took turns: at the median by the margin, and in each round
-    but one.
-    """
+    """Say whether a way is faster than another in turns: at the median by the margin, and in all rounds but one."""
     ratios = [own / other for own, other in zip(times_s, others_s, strict=True)]
     return median(ratios) < 1 - MARGIN and sum(ratio >= 1 for ratio in ratios) <= 1
 

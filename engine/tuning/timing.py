@@ -60,9 +60,7 @@ def candidates(*, movable: bool) -> list[Candidate]:
 
 
 class Operands:
-    """Operands are what the products of a shape take, as layers compute them. Making them raises
-    torch.OutOfMemoryError.
-    """
+    """Operands are what the products of a shape take in layers. Making them raises torch.OutOfMemoryError."""
 
     def __init__(self, of: Products, precision: Precision, device: torch.device, *, movable: bool) -> None:
         shape, dtype = of.shape, precision.compute

@@ -130,9 +130,7 @@ def _kept(comm: Comm) -> tuple[Path | None, Table]:
 
 
 def _machine(comm: Comm) -> dict[str, str]:
-    """Describe all that times depend on besides the shapes; where ranks share processors, how many there
-    are.
-    """
+    """Describe what times depend on besides shapes; where ranks share processors, how many there are."""
     device = provenance.processor() if comm.device.type == "cpu" else provenance.device_name(comm.device)
     found = {"device": device, "torch": torch.__version__}
     found |= {name: str(version) for name in ("cuda", "hip") if (version := getattr(torch.version, name, None))}

@@ -1,6 +1,4 @@
-"""Open a network's folder as transformers saves it: config.json and safetensors. No torch, and no transformers
-either.
-"""
+"""Open a network's folder as transformers saves it: config.json and safetensors. No torch, and no transformers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

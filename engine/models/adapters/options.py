@@ -21,9 +21,7 @@ NO_MATTER = frozenset(
 
 
 class Options:
-    """These are a library's options. of: whose they are, for sentences. given: by name; None is as good as not
-    given.
-    """
+    """These are a library's options. of: whose they are, for sentences. given: by name; None is not given."""
 
     def __init__(self, of: str, given: Mapping[str, Any], *, no_matter: Collection[str] = NO_MATTER) -> None:
         self._of, self._given = of, given
@@ -60,9 +58,7 @@ class Options:
         return self.take(name, like) if name in self._left else None
 
     def same(self, values: Mapping[str, T | None], default: T) -> T:
-        """Give the one value that several places have, by name; None in those that don't. Raises UsageError where
-        they differ.
-        """
+        """Give the one value that places have, by name; None where they have none. Raises UsageError if they differ."""
         found = {place: value for place, value in values.items() if value is not None}
         if len(set(found.values())) > 1:
             both = " and ".join(f"{place}={value!r}" for place, value in found.items())

@@ -34,9 +34,7 @@ class StoredTensor:
 
 
 def read_folder(folder: Path) -> dict[str, StoredTensor]:
-    """Find every tensor of a folder by name. Raises UsageError, naming the file, if one is missing, cut short or no
-    such.
-    """
+    """Find every tensor of a folder by name. Raises UsageError, naming the file, if one is missing or cut short."""
     if (folder / SINGLE).is_file():
         return read_header(folder / SINGLE)
     if not (folder / INDEX).is_file():
@@ -55,9 +53,7 @@ def read_folder(folder: Path) -> dict[str, StoredTensor]:
 
 
 def read_header(file: Path) -> dict[str, StoredTensor]:
-    """Find every tensor of one file by name. Raises UsageError if the file is cut short, or holds what isn't
-    trained.
-    """
+    """Find every tensor of one file by name. Raises UsageError if it is cut short, or holds what isn't trained."""
     size = file.stat().st_size
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(LENGTH_BYTES), "little")

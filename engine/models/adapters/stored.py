@@ -22,9 +22,7 @@ Names = Mapping[str, str | Sequence[tuple[str, Index]]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A part is neighbouring rows of a serial parameter: rows `index` of a library's tensor, columns where it is
-    transposed.
-    """
+    """A part is adjacent rows of a serial parameter: rows `index` (or columns, transposed) of a library's tensor."""
 
     tensor: str
     index: Index

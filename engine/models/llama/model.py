@@ -18,9 +18,7 @@ from engine.models.serial import SerialModel
 
 
 class SelfAttention(nn.Module):
-    """It computes causal attention [B, S, H] -> [B, S, H]; the fused projection's rows are query, key and value
-    heads.
-    """
+    """It computes causal attention [B, S, H] -> [B, S, H]; the fused rows are query, key and value heads."""
 
     def __init__(self, shape: LlamaConfig) -> None:
         super().__init__()
