@@ -21,7 +21,8 @@ FROM_RANKS = 64
 
 def reduce_dtype(precision: str, ranks: int, given: str | None = None) -> str:
     """Name the format for an axis of so many ranks: the one given, or else that of the computation, or fp32 in place
-    of bf16 from FROM_RANKS on. The same rule holds along z and along data, each by its own ranks.
+    of bf16 from FROM_RANKS on. "compute" is that of the computation, too, on however many ranks. The same rule holds
+    along z and along data, each by its own ranks.
     """
     if given is not None:
         return precision if given == "compute" else given

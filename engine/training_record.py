@@ -43,8 +43,9 @@ class OptimConfig:
 
 @dataclass(frozen=True)
 class Training:
-    """It describes a training. The names of number formats are those of --precision and --reduce-dtype. seed: of
-    initial values, dropout and the order of the data.
+    """It describes a training. The names of number formats are those of --precision and --reduce-dtype, but
+    "compute", which is that of the computation on however many ranks. seed: of initial values, dropout and the order of
+    the data.
     """
 
     model: Architecture

@@ -28,5 +28,5 @@ def validated(measured: Path | None, *, refit: bool, json: bool, out: Path | Non
         else:
             others_out.write(f"\n# systems/{fit.system}.yaml\n{fit.as_yaml()}")
     if measured is not None or any(fit.system in rows.machines for fit in fits):
-        others_out.write(f"\n# engine/planning/rows/measured.yaml\n{as_yaml(rows)}")
+        others_out.write(f"\n# engine/validation/rows/measured.yaml\n{as_yaml(rows)}")
     return 0

@@ -43,7 +43,7 @@ class Rings(Record):
 
 
 class FittedLink(Record):
-    """It is the link between nodes that fits all that one rank a node measured (engine/planning/link.py)."""
+    """It is the link between nodes that fits all that one rank a node measured (engine/simulator/link.py)."""
 
     bytes_per_s: float
     step_s: float
