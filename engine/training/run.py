@@ -133,7 +133,7 @@ def _attention(training: Training, grid: Grid, device: torch.device) -> str | No
     (of_block,), ranks = training.model.network().blocks.of_kind(Attention), grid[INNER]
     taken = attention.backend(
         of_block.heads // ranks, of_block.kv_heads // ranks, of_block.head_size, training.model.sequence,
-        Precision.named(training.precision).compute, device,
+        Precision.named(training.precision).compute, device, causal=of_block.causal,
     )  # fmt: skip
     if taken is attention.Backend.MATH and device.type == "cuda":
         log.warning(

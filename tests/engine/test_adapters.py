@@ -172,6 +172,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "dropout": (lambda: build("gpt2-narrow").train(), "embd_pdrop=0.1, .* but dropout here is the same everywhere"),
     "option": (lambda: build("llama", mlp_bias=True), "mlp_bias=True, which can't be trained here: only False can"),
     "window": (lambda: build("qwen2", use_sliding_window=True), "use_sliding_window=True, which can't be trained"),
+    "causal": (lambda: build("bert", is_decoder=True), "is_decoder=True, which can't be trained here: only False"),
     "new option": (lambda: build("llama", logit_scale=2.0), "logit_scale=2.0, an option that no adapter knows"),
 }
 

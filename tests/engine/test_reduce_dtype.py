@@ -85,6 +85,7 @@ def test_each_axis_goes_by_its_own_ranks_and_what_is_given_holds_everywhere() ->
             Axis.DATA: "fp32" if data == 64 else "bf16",
         }
     assert reduce_dtype("bf16", 1024, "bf16") == "bf16"
+    assert reduce_dtype("bf16", 1024, "compute") == "bf16"
     assert reduce_dtype("bf16", 1, "fp32") == "fp32"
     assert reduce_dtype("fp64", 1024) == "fp64"
 

@@ -13,7 +13,7 @@ NO_MATTER = frozenset(
         *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "tokenizer_class"),
         *("id2label", "label2id", "num_labels", "problem_type", "classifier_dropout", "task_specific_params"),
         *("use_cache", "return_dict", "output_attentions", "output_hidden_states", "torchscript", "pretraining_tp"),
-        *("initializer_range", "chunk_size_feed_forward", "is_decoder", "pruned_heads", "use_bfloat16"),
+        *("initializer_range", "chunk_size_feed_forward", "pruned_heads", "use_bfloat16"),
         *("is_llama_config", "transformers.js_config"),
     }
 )

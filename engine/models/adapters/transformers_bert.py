@@ -17,6 +17,7 @@ def bert(options: Options, name: str, sequence: int | None, dropout: float | Non
     options.require("tie_word_embeddings", True, default=True)
     options.require("add_cross_attention", False, default=False)
     options.require("is_encoder_decoder", False, default=False)
+    options.require("is_decoder", False, default=False)  # it would be causal
     options.require("type_vocab_size", SEGMENTS, default=SEGMENTS)
     options.forget("gradient_checkpointing")
     positions: int = options.take("max_position_embeddings", 512)

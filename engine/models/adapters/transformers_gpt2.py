@@ -22,7 +22,7 @@ def gpt2(options: Options, name: str, sequence: int | None, dropout: float | Non
         options.require(off, False, default=False)
     options.require("is_encoder_decoder", False, default=False)
     options.forget("n_ctx", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels")
-    options.forget("summary_first_dropout", "gradient_checkpointing")
+    options.forget("summary_first_dropout", "gradient_checkpointing", "is_decoder")
     positions: int = options.take("n_positions")
     network = GPTConfig(
         name,

@@ -28,7 +28,7 @@ def llama(
     options.require("layer_types", [FULL] * layers, default=[FULL] * layers)
     options.require("rope_interleaved", False, default=False)
     options.require("use_mrope", False, default=False)
-    options.forget("sliding_window", "max_window_layers")
+    options.forget("is_decoder", "sliding_window", "max_window_layers")
     if options.dropout([], ["attention_dropout"], 0.0, dropout):
         raise options.refusal(f"dropout {dropout}", "none")
     longest: int = options.take("max_position_embeddings", 2048)

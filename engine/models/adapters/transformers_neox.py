@@ -13,6 +13,7 @@ def neox(options: Options, name: str, sequence: int | None, dropout: float | Non
     """Read a GPTNeoXConfig."""
     options.require("attention_bias", True, default=True)
     options.require("is_encoder_decoder", False, default=False)
+    options.forget("is_decoder")
     hidden: int = options.take("hidden_size")
     heads: int = options.take("num_attention_heads")
     longest: int = options.take("max_position_embeddings", 2048)

@@ -18,6 +18,7 @@ def vit(options: Options, name: str, sequence: int | None, dropout: float | None
         raise UsageError(f"{name} takes images, whose patches are its sequence: leave --seq out.")
     options.require("qkv_bias", True, default=True)
     options.require("is_encoder_decoder", False, default=False)
+    options.forget("is_decoder")
     options.require("num_channels", CHANNELS, default=CHANNELS)
     options.forget("encoder_stride", "pooler_output_size", "pooler_act", "gradient_checkpointing")
     network = ViTConfig(
