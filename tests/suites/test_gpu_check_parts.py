@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -37,8 +38,8 @@ def test_a_compiled_function_that_is_a_hundredth_off_fails(monkeypatch: pytest.M
 def test_attention_without_a_kernel_fails(monkeypatch: pytest.MonkeyPatch, taken: attention.Backend | None) -> None:
     plain = attention.backend
 
-    def without(heads: int, kv_heads: int, head_size: int, *others: object) -> attention.Backend | None:
-        return taken if head_size == 80 and kv_heads < heads else plain(heads, kv_heads, head_size, *others)  # type: ignore[arg-type]
+    def without(heads: int, kv_heads: int, head_size: int, *others: Any, **causal: bool) -> attention.Backend | None:
+        return taken if head_size == 80 and kv_heads < heads else plain(heads, kv_heads, head_size, *others, **causal)
 
     monkeypatch.setattr(attention, "backend", without)
     assert failed(kernels(CPU)) == ["attention of heads of 80, grouped"]
@@ -63,7 +64,7 @@ def test_where_a_gpu_has_no_compiler_that_fails_and_no_function_is_compared_with
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", switch)
     for module in (compiler, compiled):
         monkeypatch.setattr(module, "why_not", lambda device: why)
-    monkeypatch.setattr(attention, "backend", lambda *_: attention.Backend.FLASH)
+    monkeypatch.setattr(attention, "backend", lambda *_, causal: attention.Backend.FLASH)
     monkeypatch.setattr(kernels_part, "cases", lambda _: {"SwiGLU": cases(CPU)["SwiGLU"]})
     monkeypatch.setattr(kernels_part, "rate", told)
     monkeypatch.setattr(kernels_part, "sets", lambda *_: 1)
