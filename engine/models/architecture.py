@@ -83,6 +83,22 @@ class Architecture(Protocol):
         return {key: value for key, value in self.options.items() if key not in other}
 
 
+class EvenHeads(Architecture, Protocol):
+    """Its heads share the hidden size equally. ffn: the width of the feed-forward, where it isn't 4 * hidden."""
+
+    ffn: int | None
+
+    @property
+    def head_size(self) -> int:
+        """Count the features of a head."""
+        return self.hidden // self.heads
+
+    @property
+    def wide(self) -> int:
+        """Give the width of the feed-forward."""
+        return self.ffn or 4 * self.hidden
+
+
 def check_positive(shape: "DataclassInstance") -> None:
     """Raise UsageError for a size below 1."""
     for key, size in asdict(shape).items():
@@ -96,6 +112,15 @@ def check_multiple_of_heads(hidden: int, heads: int) -> None:
         raise UsageError(
             f"A model's hidden size must be a multiple of its heads, but {hidden} is not a multiple of {heads}; "
             f"{heads * (hidden // heads + 1)} would be."
+        )
+
+
+def check_positions(sequence: int, positions: int | None) -> None:
+    """Raises UsageError for a sequence that is longer than a table of so many positions, if that is given."""
+    if positions is not None and positions < sequence:
+        raise UsageError(
+            f"A sequence of {sequence} tokens is longer than the table of {positions} positions: use sequences of "
+            f"{positions} or fewer."
         )
 
 

@@ -4,8 +4,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from engine.data.text import Text
-from engine.errors import UsageError
-from engine.models.architecture import Architecture, check_dropout, check_multiple_of_heads, check_positive
+from engine.models.architecture import (
+    EvenHeads,
+    check_dropout,
+    check_multiple_of_heads,
+    check_positions,
+    check_positive,
+)
 from engine.models.masked_token import SEGMENTS, MaskedToken
 from engine.models.network import Network, Stage
 from engine.models.operations import VOCABULARY, Activation, Attention, Linear, Norm, Redistribute, Table
@@ -16,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class BertConfig(Architecture):
+class BertConfig(EvenHeads):
     """It splits attention heads, the feed-forward's width and the vocabulary over x.
 
     hidden must be a multiple of heads. ffn: the width of the feed-forward (default 4 * hidden). positions: rows of the
@@ -42,21 +47,7 @@ class BertConfig(Architecture):
         check_positive(self)
         check_multiple_of_heads(self.hidden, self.heads)
         check_dropout(self.dropout)
-        if self.rows_of_positions < self.sequence:
-            raise UsageError(
-                f"A sequence of {self.sequence} tokens is longer than the table of {self.positions} positions: use "
-                f"sequences of {self.positions} or fewer."
-            )
-
-    @property
-    def head_size(self) -> int:
-        """Count the features of a head."""
-        return self.hidden // self.heads
-
-    @property
-    def wide(self) -> int:
-        """Give the width of the feed-forward."""
-        return self.ffn or 4 * self.hidden
+        check_positions(self.sequence, self.positions)
 
     @property
     def rows_of_positions(self) -> int:

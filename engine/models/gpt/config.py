@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from engine.data.text import Text
 from engine.errors import UsageError
-from engine.models.architecture import Architecture, check_dropout, check_multiple_of_heads, check_positive
+from engine.models.architecture import (
+    EvenHeads,
+    check_dropout,
+    check_multiple_of_heads,
+    check_positions,
+    check_positive,
+)
 from engine.models.network import Network, Stage
 from engine.models.next_token import NextToken
 from engine.models.operations import INITIAL_STD, VOCABULARY, Activation, Attention, Linear, Norm, Rotation, Table
@@ -17,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class GPTConfig(Architecture):
+class GPTConfig(EvenHeads):
     """It splits attention heads, the feed-forward's width and the vocabulary over x.
 
     hidden must be a multiple of heads. activation: gelu, or gelu_tanh, its approximation. ffn: the width of the
@@ -60,21 +66,7 @@ class GPTConfig(Architecture):
                 f"Rotary positions turn pairs of features, but {self.rotary} of a head's {self.head_size} were given: "
                 "an even number up to that is possible."
             )
-        if self.rows_of_positions < self.sequence:
-            raise UsageError(
-                f"A sequence of {self.sequence} tokens is longer than the table of {self.positions} positions: use "
-                f"sequences of {self.positions} or fewer."
-            )
-
-    @property
-    def head_size(self) -> int:
-        """Count the features of a head."""
-        return self.hidden // self.heads
-
-    @property
-    def wide(self) -> int:
-        """Give the width of the feed-forward."""
-        return self.ffn or 4 * self.hidden
+        check_positions(self.sequence, self.positions)
 
     @property
     def rows_of_positions(self) -> int:

@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from engine.data.images import CHANNELS, Images
 from engine.errors import UsageError
-from engine.models.architecture import Architecture, check_dropout, check_multiple_of_heads, check_positive
+from engine.models.architecture import (
+    EvenHeads,
+    check_dropout,
+    check_multiple_of_heads,
+    check_positive,
+)
 from engine.models.image_class import ImageClass
 from engine.models.network import Network, Stage
 from engine.models.operations import SMALL, ZERO, Activation, Attention, Linear, Norm, Table
@@ -17,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ViTConfig(Architecture):
+class ViTConfig(EvenHeads):
     """It splits attention heads, the feed-forward's width, a patch's pixels and the classes over x.
 
     hidden must be a multiple of heads, and image of patch: both are pixels along a side. ffn: the width of the
@@ -49,16 +54,6 @@ class ViTConfig(Architecture):
                 f"An image's side must be a multiple of a patch's, but {self.image} is not a multiple of {self.patch}: "
                 f"{self.patch * (self.image // self.patch + 1)} would be."
             )
-
-    @property
-    def head_size(self) -> int:
-        """Count the features of a head."""
-        return self.hidden // self.heads
-
-    @property
-    def wide(self) -> int:
-        """Give the width of the feed-forward."""
-        return self.ffn or 4 * self.hidden
 
     @property
     def patches(self) -> int:
