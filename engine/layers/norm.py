@@ -19,6 +19,11 @@ from engine.overlap.schedule import WeightSchedule
 Pair = tuple[Tensor, Tensor]
 
 
+def _sum_of(x_MH: Tensor, added_up: Tensor | None) -> Tensor:
+    """Give the sum that a part has made, or its input where nothing was to be added."""
+    return x_MH if added_up is None else added_up
+
+
 class _AddLayerNorm(torch.autograd.Function):
     """It gives x + added, and (that - mean) / std over all features * weight [H] + bias [H]. x, added: [M, H] or None.
 
@@ -31,10 +36,10 @@ class _AddLayerNorm(torch.autograd.Function):
     ) -> Pair:
         if comm.grid.y == 1:
             added_up, normal_MH, mean_M1, rstd_M1 = parts.layer_norm(x_MH, added_MH, weight_H, bias_H, eps)
-            sum_MH = x_MH if added_up is None else added_up
+            sum_MH = _sum_of(x_MH, added_up)
         else:
             added_up, moments_2M = parts.moments(x_MH, added_MH)
-            sum_MH = x_MH if added_up is None else added_up
+            sum_MH = _sum_of(x_MH, added_up)
             moments_R2M = comm.run(Kind.ALL_GATHER, Axis.Y, moments_2M).view(comm.grid.y, 2, -1)
             mean_M1, rstd_M1 = parts.combined(moments_R2M, eps)
             normal_MH = parts.normalised(sum_MH, mean_M1, rstd_M1, weight_H, bias_H)
@@ -73,10 +78,10 @@ class _AddRMSNorm(torch.autograd.Function):
         if features == x_MH.shape[1]:
             norm = parts.rms_norm if axis is Axis.Y else parts.head_norm
             added_up, normal_MH, rstd_M1 = norm(x_MH, added_MH, weight_H, eps)
-            sum_MH = x_MH if added_up is None else added_up
+            sum_MH = _sum_of(x_MH, added_up)
         else:
             added_up, squares_M = parts.squares(x_MH, added_MH)
-            sum_MH = x_MH if added_up is None else added_up
+            sum_MH = _sum_of(x_MH, added_up)
             squares_M = comm.run(Kind.ALL_REDUCE, Axis.Y, squares_M)
             rstd_M1 = (squares_M / features + eps).rsqrt_().unsqueeze(1)
             normal_MH = parts.scaled(sum_MH, rstd_M1, weight_H)
