@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from engine.data.images import CHANNELS
-from engine.data.manifest import read_manifest
+from engine.data.manifest import check_sizes, read_manifest
 from engine.data.shuffle import Arrays, Ints, shuffled
-from engine.errors import UsageError
 from engine.schema import Record
 
 FORMAT: Final = "par4d.images"
@@ -42,11 +41,6 @@ class Header(Record):
     classes: tuple[str, ...] = Field(min_length=2)
     source: Origin
 
-    @property
-    def bytes(self) -> dict[str, int]:
-        """Give the size of each file."""
-        return {PIXELS: self.images * CHANNELS * self.size**2, LABELS: self.images * LABEL.itemsize}
-
 
 class ImageSet:
     """It holds prepared images, memory-mapped, which each epoch shuffles anew."""
@@ -58,16 +52,8 @@ class ImageSet:
     def open(cls, path: Path) -> "ImageSet":
         """Check the header and the size of both files. Raises UsageError for what is missing or cut short."""
         header = read_manifest(path, FORMAT, Header)
-        for name, expected in header.bytes.items():
-            file = path / name
-            try:
-                size = file.stat().st_size
-            except OSError as error:
-                raise UsageError(f"{file} can't be read ({error.strerror}): prepare the image set again.") from None
-            if size != expected:
-                raise UsageError(
-                    f"{file} has {size} bytes, but its header says {expected}: prepare the image set again."
-                )
+        pixels = header.images * CHANNELS * header.size**2
+        check_sizes(path, FORMAT, {PIXELS: pixels, LABELS: header.images * LABEL.itemsize})
         return cls(path, header)
 
     def read(self, seed: int, positions: Ints) -> Arrays:

@@ -1,4 +1,6 @@
-"""Read the manifest of a prepared folder, header.json, whose format says of which kind its data are."""
+"""Read the manifest of a prepared folder, header.json, whose format says of which kind its data are, and check that
+the files that it names are whole.
+"""
 
 import json
 from collections.abc import Mapping
@@ -61,3 +63,15 @@ def read_manifest(path: Path, form: str, record: type[Of]) -> Of:
         return record.model_validate(data)
     except ValidationError as error:
         raise UsageError(f"{file} is not a valid header: {first_problem(error)}") from None
+
+
+def check_sizes(path: Path, form: str, sizes: Mapping[str, int]) -> None:
+    """Raise UsageError for a file of a prepared folder that is missing or cut short. sizes: in bytes, by name."""
+    for name, expected in sizes.items():
+        file, again = path / name, f"prepare the {KINDS[form].folder} again."
+        try:
+            size = file.stat().st_size
+        except OSError as error:
+            raise UsageError(f"{file} can't be read ({error.strerror}): {again}") from None
+        if size != expected:
+            raise UsageError(f"{file} has {size} bytes, but its header says {expected}: {again}")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from engine.data.manifest import read_manifest
+from engine.data.manifest import check_sizes, read_manifest
 from engine.data.shuffle import Arrays, Ints, shuffled
 from engine.errors import UsageError
 from engine.schema import Record
@@ -85,19 +85,7 @@ class Tokens:
     def open(cls, path: Path, sequence: int) -> "Tokens":
         """Check the header and every shard's size. Raises UsageError for what is missing, cut short or too short."""
         header = read_header(path)
-        for shard in header.shards:
-            file, expected = path / shard.file, shard.tokens * header.storage.itemsize
-            try:
-                size = file.stat().st_size
-            except OSError as error:
-                raise UsageError(
-                    f"The token shard {file} can't be read ({error.strerror}): prepare the corpus again."
-                ) from None
-            if size != expected:
-                raise UsageError(
-                    f"The token shard {file} has {size} bytes, but its header says {expected}: prepare the "
-                    "corpus again."
-                )
+        check_sizes(path, FORMAT, {shard.file: shard.tokens * header.storage.itemsize for shard in header.shards})
         return cls(path, header, sequence)
 
     def read(self, seed: int, positions: Ints) -> Arrays:
