@@ -14,14 +14,14 @@ from engine.models.llama.config import LlamaConfig
 
 NO_MATTER = ("hf_config", "vocab_size", "padding_multiple", "rotary_percentage", "sliding_window_indices")
 """These don't matter: of rotary_percentage rope_n_elem is made, of vocab_size padded_vocab_size."""
-FIXED: dict[str, object] = dict.fromkeys(
-    [
-        *("post_attention_norm", "post_mlp_norm", "shared_attention_norm", "rope_interleave", "scale_embeddings"),
-        *("lm_head_bias", "norm_topk_prob"),
-    ],
-    False,
-) | {"norm_1": True, "norm_2": True, "rope_condense_ratio": 1, "norm_qk_type": "default"}
-FIXED |= {"n_expert": 0, "n_expert_per_token": 0, "routed_scaling_factor": 1.0}
+OFF = (
+    *("post_attention_norm", "post_mlp_norm", "shared_attention_norm", "rope_interleave", "scale_embeddings"),
+    *("lm_head_bias", "norm_topk_prob"),
+)
+FIXED: dict[str, object] = {
+    "norm_1": True, "norm_2": True, "rope_condense_ratio": 1, "norm_qk_type": "default", "n_expert": 0,
+    "n_expert_per_token": 0, "routed_scaling_factor": 1.0,
+}  # fmt: skip
 OTHER_NORMS = ("Gemma", "OLMo")
 """These words in a configuration's name make norms others."""
 ACTIVATIONS = {"none": "gelu", "tanh": "gelu_tanh"}
@@ -29,6 +29,7 @@ ACTIVATIONS = {"none": "gelu", "tanh": "gelu_tanh"}
 
 def litgpt(options: Options, name: str, sequence: int | None, dropout: float | None) -> Architecture:
     """Read a Config, which has no dropout."""
+    options.require_off(*OFF)
     for option, value in FIXED.items():
         options.require(option, value, default=value)
     options.forget(*NO_MATTER)
@@ -70,8 +71,7 @@ def _llama(options: Options, name: str, sequence: int | None) -> LlamaConfig:
 def _neox(options: Options, name: str, sequence: int | None) -> GPTConfig:
     options.require("mlp_class_name", "GptNeoxMLP", default="GptNeoxMLP")
     options.require("bias", True, default=True)
-    options.require("attn_bias", False, default=False)
-    options.require("norm_qk", False, default=False)
+    options.require_off("attn_bias", "norm_qk")
     options.require("rope_adjustments", None, default=None)
     heads: int = options.take("n_head")
     hidden: int = options.take("n_embd")

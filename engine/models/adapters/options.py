@@ -86,6 +86,11 @@ class Options:
         if value not in allowed:
             raise self.refusal(f"{name}={value!r}", " or ".join(f"{one!r}" for one in allowed))
 
+    def require_off(self, *names: str) -> None:
+        """Raise UsageError for one of these that is on; they are off where nothing is said of them."""
+        for name in names:
+            self.require(name, False, default=False)
+
     def forget(self, *names: str) -> None:
         """Forget options that change nothing, whatever they are."""
         for name in names:

@@ -5,7 +5,7 @@ import numpy as np
 from engine.models.adapters.adapter import Adapter
 from engine.models.adapters.options import Options
 from engine.models.adapters.stored import Names, Stored, stored
-from engine.models.adapters.transformers_gpt2 import ACTIVATION_MODULES, ACTIVATIONS
+from engine.models.adapters.transformers_options import ACTIVATION_MODULES, encoder
 from engine.models.architecture import Architecture
 from engine.models.bert.config import BertConfig
 from engine.models.masked_token import SEGMENTS
@@ -15,24 +15,15 @@ def bert(options: Options, name: str, sequence: int | None, dropout: float | Non
     """Read a BertConfig."""
     options.require("position_embedding_type", "absolute", default="absolute")
     options.require("tie_word_embeddings", True, default=True)
-    options.require("add_cross_attention", False, default=False)
-    options.require("is_encoder_decoder", False, default=False)
-    options.require("is_decoder", False, default=False)  # it would be causal
+    options.require_off("add_cross_attention", "is_decoder")  # a decoder would be causal
     options.require("type_vocab_size", SEGMENTS, default=SEGMENTS)
-    options.forget("gradient_checkpointing")
     positions: int = options.take("max_position_embeddings", 512)
     network = BertConfig(
         name,
-        layers=options.take("num_hidden_layers"),
-        hidden=options.take("hidden_size"),
-        heads=options.take("num_attention_heads"),
         vocabulary=options.take("vocab_size"),
         sequence=sequence or positions,
         positions=positions,
-        ffn=options.take("intermediate_size"),
-        norm_eps=options.take("layer_norm_eps", 1e-12),
-        activation=options.one_of("hidden_act", ACTIVATIONS, "gelu"),
-        dropout=options.dropout(["hidden_dropout_prob"], ["attention_probs_dropout_prob"], 0.1, dropout),
+        **encoder(options, dropout, default_dropout=0.1),
     )
     options.finish()
     return network

@@ -3,11 +3,10 @@
 from engine.models.adapters.adapter import Adapter
 from engine.models.adapters.options import Options
 from engine.models.adapters.stored import Stored, stored
+from engine.models.adapters.transformers_options import ACTIVATION_MODULES, ACTIVATIONS
 from engine.models.architecture import Architecture
 from engine.models.gpt.config import GPTConfig
 
-ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
-ACTIVATION_MODULES = {"GELUActivation", "NewGELUActivation", "PytorchGELUTanh", "GELUTanh"}
 NAMES = {
     "tokens": "transformer.wte", "positions": "transformer.wpe", "blocks": "transformer.h", "norm1": "ln_1",
     "attention.qkv": "attn.c_attn", "attention.out": "attn.c_proj", "norm2": "ln_2", "feed_forward.fc1": "mlp.c_fc",
@@ -18,9 +17,8 @@ NAMES = {
 def gpt2(options: Options, name: str, sequence: int | None, dropout: float | None) -> GPTConfig:
     """Read a GPT2Config."""
     options.require("scale_attn_weights", True, default=True)
-    for off in ("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"):
-        options.require(off, False, default=False)
-    options.require("is_encoder_decoder", False, default=False)
+    options.require_off("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn")
+    options.require_off("add_cross_attention", "is_encoder_decoder")
     options.forget("n_ctx", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels")
     options.forget("summary_first_dropout", "gradient_checkpointing", "is_decoder")
     positions: int = options.take("n_positions")

@@ -8,26 +8,20 @@ from engine.models.adapters.adapter import Adapter
 from engine.models.adapters.options import Options
 from engine.models.adapters.rope import rope
 from engine.models.adapters.stored import Names, Stored, halves, stored
+from engine.models.adapters.transformers_options import sizes
 from engine.models.architecture import Architecture
 from engine.models.llama.config import LlamaConfig
-
-FULL = "full_attention"
 
 
 def llama(
     options: Options, name: str, sequence: int | None, dropout: float | None, *, model_type: str = "llama"
 ) -> LlamaConfig:
     """Read a LlamaConfig, Qwen2Config or Qwen3Config."""
-    layers: int = options.take("num_hidden_layers")
-    heads: int = options.take("num_attention_heads")
+    blocks = sizes(options)
+    full = ["full_attention"] * blocks["layers"]
     options.require("hidden_act", "silu", default="silu")
-    options.require("attention_bias", False, default=False)
-    options.require("mlp_bias", False, default=False)
-    options.require("is_encoder_decoder", False, default=False)
-    options.require("use_sliding_window", False, default=False)
-    options.require("layer_types", [FULL] * layers, default=[FULL] * layers)
-    options.require("rope_interleaved", False, default=False)
-    options.require("use_mrope", False, default=False)
+    options.require_off("attention_bias", "mlp_bias", "use_sliding_window", "rope_interleaved", "use_mrope")
+    options.require("layer_types", full, default=full)
     options.forget("is_decoder", "sliding_window", "max_window_layers")
     if options.dropout([], ["attention_dropout"], 0.0, dropout):
         raise options.refusal(f"dropout {dropout}", "none")
@@ -35,11 +29,8 @@ def llama(
     angles = rope(options)
     network = LlamaConfig(
         name,
-        layers=layers,
-        hidden=options.take("hidden_size"),
-        heads=heads,
-        kv_heads=options.take("num_key_value_heads", heads),
-        ffn=options.take("intermediate_size"),
+        **blocks,
+        kv_heads=options.take("num_key_value_heads", blocks["heads"]),
         vocabulary=options.take("vocab_size"),
         sequence=sequence or longest,
         tied=options.take("tie_word_embeddings", False),

@@ -4,7 +4,7 @@ from engine.models.adapters.adapter import Adapter
 from engine.models.adapters.options import Options
 from engine.models.adapters.rope import rope
 from engine.models.adapters.stored import Names, Stored, halves, stored
-from engine.models.adapters.transformers_gpt2 import ACTIVATION_MODULES, ACTIVATIONS
+from engine.models.adapters.transformers_options import ACTIVATION_MODULES, ACTIVATIONS, sizes
 from engine.models.architecture import Architecture
 from engine.models.gpt.config import GPTConfig
 
@@ -12,10 +12,8 @@ from engine.models.gpt.config import GPTConfig
 def neox(options: Options, name: str, sequence: int | None, dropout: float | None) -> GPTConfig:
     """Read a GPTNeoXConfig."""
     options.require("attention_bias", True, default=True)
-    options.require("is_encoder_decoder", False, default=False)
     options.forget("is_decoder")
-    hidden: int = options.take("hidden_size")
-    heads: int = options.take("num_attention_heads")
+    blocks = sizes(options)
     longest: int = options.take("max_position_embeddings", 2048)
     angles = rope(options, theta="rotary_emb_base", share="rotary_pct", default_share=0.25)
     options.require("rope_theta", angles.theta, default=angles.theta)  # late version 4 wrote these two once more
@@ -24,16 +22,13 @@ def neox(options: Options, name: str, sequence: int | None, dropout: float | Non
         raise options.refusal("rotary positions of rope_type llama3", "the default kind")
     network = GPTConfig(
         name,
-        layers=options.take("num_hidden_layers"),
-        hidden=hidden,
-        heads=heads,
+        **blocks,
         vocabulary=options.take("vocab_size"),
         sequence=sequence or longest,
-        ffn=options.take("intermediate_size"),
         tied=options.take("tie_word_embeddings", False),
         norm_eps=options.take("layer_norm_eps", 1e-5),
         activation=options.one_of("hidden_act", ACTIVATIONS, "gelu"),
-        rotary=int(hidden // heads * angles.share),
+        rotary=int(blocks["hidden"] // blocks["heads"] * angles.share),
         rope_theta=angles.theta,
         parallel_residual=options.take("use_parallel_residual", True),
         dropout=options.dropout(["hidden_dropout"], ["attention_dropout"], 0.0, dropout),

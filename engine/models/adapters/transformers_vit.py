@@ -7,7 +7,7 @@ from engine.errors import UsageError
 from engine.models.adapters.adapter import Adapter
 from engine.models.adapters.options import Options
 from engine.models.adapters.stored import Names, Stored, stored
-from engine.models.adapters.transformers_gpt2 import ACTIVATION_MODULES, ACTIVATIONS
+from engine.models.adapters.transformers_options import ACTIVATION_MODULES, encoder
 from engine.models.architecture import Architecture
 from engine.models.vit.config import ViTConfig
 
@@ -17,22 +17,14 @@ def vit(options: Options, name: str, sequence: int | None, dropout: float | None
     if sequence is not None:
         raise UsageError(f"{name} takes images, whose patches are its sequence: leave --seq out.")
     options.require("qkv_bias", True, default=True)
-    options.require("is_encoder_decoder", False, default=False)
-    options.forget("is_decoder")
     options.require("num_channels", CHANNELS, default=CHANNELS)
-    options.forget("encoder_stride", "pooler_output_size", "pooler_act", "gradient_checkpointing")
+    options.forget("is_decoder", "encoder_stride", "pooler_output_size", "pooler_act")
     network = ViTConfig(
         name,
-        layers=options.take("num_hidden_layers"),
-        hidden=options.take("hidden_size"),
-        heads=options.take("num_attention_heads"),
         image=options.take("image_size", 224),
         patch=options.take("patch_size", 16),
         classes=options.count("id2label", 2),
-        ffn=options.take("intermediate_size"),
-        norm_eps=options.take("layer_norm_eps", 1e-12),
-        activation=options.one_of("hidden_act", ACTIVATIONS, "gelu"),
-        dropout=options.dropout(["hidden_dropout_prob"], ["attention_probs_dropout_prob"], 0.0, dropout),
+        **encoder(options, dropout, default_dropout=0.0),
     )
     options.finish()
     return network

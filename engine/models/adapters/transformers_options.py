@@ -1,0 +1,31 @@
+"""Configurations of transformers have these options in common."""
+
+from typing import Any
+
+from engine.models.adapters.options import Options
+
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATION_MODULES = {"GELUActivation", "NewGELUActivation", "PytorchGELUTanh", "GELUTanh"}
+SIZES = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "ffn": "intermediate_size",
+}
+
+
+def sizes(options: Options) -> dict[str, Any]:
+    """Read a network's sizes, by the engine's names of them. All but GPT-2 name them so."""
+    options.require_off("is_encoder_decoder")
+    found: dict[str, int] = {own: options.take(name) for own, name in SIZES.items()}
+    return found
+
+
+def encoder(options: Options, dropout: float | None, *, default_dropout: float) -> dict[str, Any]:
+    """Read what BERT and ViT say of their blocks, by the engine's names. dropout: what to take instead of theirs."""
+    options.forget("gradient_checkpointing")
+    return sizes(options) | {
+        "norm_eps": options.take("layer_norm_eps", 1e-12),
+        "activation": options.one_of("hidden_act", ACTIVATIONS, "gelu"),
+        "dropout": options.dropout(["hidden_dropout_prob"], ["attention_probs_dropout_prob"], default_dropout, dropout),
+    }
