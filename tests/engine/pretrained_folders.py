@@ -24,10 +24,15 @@ NEOX: dict[str, Any] = {
     "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 24, "max_position_embeddings": 16,
     "rotary_pct": 0.5, "rotary_emb_base": 10000, "use_parallel_residual": True,
 }  # fmt: skip
+BERT: dict[str, Any] = {
+    "model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 32, "intermediate_size": 24,
+    "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 24, "max_position_embeddings": 16,
+    "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+}  # fmt: skip
 
 
 def write(folder: Path, config: dict[str, Any], *, dtype: torch.dtype = torch.float32, files: int = 1) -> Path:
-    """Constants and a second copy of a tied table are there too, as in files of old."""
+    """Write a folder as files of old are: with constants, a second copy of a tied table and old names of norms."""
     adapter = next(one for one in IN_FILES if one.model_type == config["model_type"])
     stored = adapter.stored(adapter.read(Options("a test", config), "test", None, 0.0))
     generator = torch.Generator().manual_seed(1)
@@ -40,6 +45,11 @@ def write(folder: Path, config: dict[str, Any], *, dtype: torch.dtype = torch.fl
     if config["model_type"] == "gpt2":
         tensors = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
         tensors["h.0.attn.bias"] = torch.ones(1, 1, 16, 16, dtype=torch.bool).tril()
+    if config["model_type"] == "bert":
+        norms = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+        for new, old in norms.items():
+            tensors = {name.replace(new, old): tensor for name, tensor in tensors.items()}
+        tensors["bert.embeddings.position_ids"] = torch.arange(16)
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text("{}")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from engine_command import train
-from pretrained_folders import GPT2, LLAMA, NEOX, contents, write
+from pretrained_folders import BERT, GPT2, LLAMA, NEOX, contents, write
 from safetensors.torch import load_file, save_file
 from training import grid_id
 from virtual_ranks import run_ranks
@@ -19,6 +19,7 @@ from engine.errors import RunError, UsageError
 from engine.grid import Grid
 from engine.models.adapters.files import export, weights_of
 from engine.models.adapters.folder import Pretrained, open_pretrained
+from engine.models.adapters.safetensors import SINGLE
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import Overlap
 from engine.parallel.model import ParallelModel
@@ -29,6 +30,7 @@ KINDS = {
     "llama-bf16": (LLAMA, torch.bfloat16, 1),
     "gpt2-masks": (GPT2, torch.float32, 1),
     "neox-files": (NEOX, torch.float32, 3),
+    "bert-norms": (BERT, torch.float32, 1),
 }
 ONE = ("--batch-size", "4", "--data", "synthetic", "--iterations", "1", "--warmup", "0")
 
@@ -47,6 +49,14 @@ def test_what_is_read_on_a_grid_is_written_back_bit_for_bit(kind: str, grid: Gri
     pretrained = open_pretrained(write(tmp_path / "in", config, dtype=dtype, files=files))
     run_ranks(grid, lambda comm: export(pretrained, comm, read(pretrained, comm).local_parameters(), tmp_path / "out"))
     assert contents(tmp_path / "out") == contents(tmp_path / "in")
+
+
+def test_norms_under_the_names_of_old_files_are_read_as_weight_and_bias(tmp_path: Path) -> None:
+    folder = write(tmp_path / "in", BERT)
+    read_in, in_file = read(open_pretrained(folder), Comm(Grid())).local_parameters(), load_file(folder / SINGLE)
+    for norm, old in {"norm": "bert.embeddings", "blocks.0.norm2": "bert.encoder.layer.0.output"}.items():
+        assert torch.equal(read_in[f"{norm}.weight"], in_file[f"{old}.LayerNorm.gamma"])
+        assert torch.equal(read_in[f"{norm}.bias"], in_file[f"{old}.LayerNorm.beta"])
 
 
 def test_weights_that_can_not_be_written_say_where(tmp_path: Path) -> None:
