@@ -16,7 +16,7 @@ from engine.comm.funnel import Comm
 from engine.layers.matmul import PLAIN, Kernels
 from engine.layers.registry import Local, layer_of_grid
 from engine.models.adapters.library import adapt
-from engine.models.adapters.values import Values
+from engine.models.adapters.weights import WeightLoader
 from engine.models.architecture import Architecture
 from engine.models.serial import without_values
 from engine.overlap.flags import ALL, Overlap
@@ -40,18 +40,18 @@ def parallelize(
     checkpoint_activations: bool = False,
     device: torch.device | str = "cpu",
     kernels: Mapping[str, Kernels] = MappingProxyType({}),
-    values: Values | None = None,
+    loader: WeightLoader | None = None,
 ) -> ParallelModel:
     """Make this rank's part of a network on the 4D grid, with its initial weights.
 
     network: an architecture, or a network of transformers or litgpt, whose weights are taken unless it is on the meta
     device. The same seed gives the same global weights on every grid, whatever the precision; on the meta device there
-    are none. values: weights to take instead. kernels: how linear layers multiply, by the name of the layer. Of the
+    are none. loader: gives the weights instead. kernels: how linear layers multiply, by the name of the layer. Of the
     overlap, cache="auto" is left to whoever knows the memory (ParallelModel.cache_blocks). Raises UsageError if the
     grid doesn't divide the network or no adapter knows it, ValueError for a layer that there is none of on the grid.
     """
     grid, coords = comm.grid, comm.coords
-    architecture, values = adapt(network, comm) if isinstance(network, nn.Module) else (network, values)
+    architecture, loader = adapt(network, comm) if isinstance(network, nn.Module) else (network, loader)
     architecture.check(grid)
     model = without_values(architecture, checkpoint_activations=checkpoint_activations)
     ties = architecture.ties
@@ -66,10 +66,10 @@ def parallelize(
     masters, start = torch.empty(sum(numels.values()), dtype=precision.master, device=device), 0
     for name, numel in numels.items():
         placement, elements = placements[name], masters[start : start + numel]
-        if values is None:
+        if loader is None:
             elements.copy_(initial(placement, grid, coords, seed, device))
         else:
-            elements.copy_(values(placement, grid, coords, precision.master))
+            elements.copy_(loader(placement, grid, coords, precision.master))
         tile, start = placement.tile_shape(grid), start + numel
         parameters[name] = nn.Parameter(elements if placement.sharded else elements.view(tile))
         if placement.sharded:

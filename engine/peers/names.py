@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from engine.models.adapters.stored import Index, Stored, halves
-from engine.models.adapters.values import library_state
+from engine.models.adapters.weights import library_state
 from engine.peers.comparison import Case
 from engine.peers.peer import serial_model
 

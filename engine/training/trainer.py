@@ -72,7 +72,7 @@ class Trainer:
     ) -> None:
         self.training, self.dataset, self.comm, self.recorder, self.order = training, dataset, comm, recorder, order
         fresh = pretrained if saved is None else None
-        with weights_of(fresh) if fresh is not None else nullcontext() as values:
+        with weights_of(fresh) if fresh is not None else nullcontext() as loader:
             self.model: ParallelModel = parallelize(
                 training.model,
                 comm,
@@ -82,7 +82,7 @@ class Trainer:
                 checkpoint_activations=training.checkpoint_activations,
                 device=comm.device,
                 kernels=kernels,
-                values=values,
+                loader=loader,
             )
         self.optimizer: Optimizer = optimizer(self.model, training.optim)
         self._auto_blocks: int | None = None

@@ -26,7 +26,7 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.adapters.library import adapt, understand
 from engine.models.adapters.stored import Stored
-from engine.models.adapters.values import Values, values_of
+from engine.models.adapters.weights import WeightLoader, weight_loader
 from engine.models.architecture import Architecture
 from engine.parallel.parallelize import parallelize
 from engine.precision import Precision
@@ -49,7 +49,7 @@ class Reference:
     model: nn.Module
     architecture: Architecture
     stored: Stored
-    values: Values | None
+    loader: WeightLoader | None
     loss: float
     gradients: dict[str, Tensor]
 
@@ -57,9 +57,9 @@ class Reference:
 @cache
 def reference(name: str) -> Reference:
     model = build(name)
-    architecture, values = adapt(model, Comm(Grid()))
+    architecture, loader = adapt(model, Comm(Grid()))
     return Reference(
-        model, architecture, understand(model).stored, values, *loss_and_gradients(model, architecture.task)
+        model, architecture, understand(model).stored, loader, *loss_and_gradients(model, architecture.task)
     )
 
 
@@ -68,7 +68,7 @@ def errors(known: Reference, comm: Comm) -> dict[str, float]:
     if comm.grid.size <= 4:
         parallel = parallelize(known.model, comm, precision=FP64, seed=0)
     else:  # what that comes to, which takes half of the time
-        parallel = parallelize(known.architecture, comm, precision=FP64, seed=0, values=known.values)
+        parallel = parallelize(known.architecture, comm, precision=FP64, seed=0, loader=known.loader)
     share = SEQUENCES // comm.grid.batch_split
     first = (comm.coords.data * comm.grid.z + comm.coords.z) * share
     task = known.architecture.task
@@ -80,7 +80,7 @@ def errors(known: Reference, comm: Comm) -> dict[str, float]:
     parallel.finish_step()
     total = parallel.sum_over_batch(loss.detach().clone()).item()
     found = {"loss": abs(total - known.loss) / known.loss}
-    gradient_of = values_of(
+    gradient_of = weight_loader(
         known.stored, lambda name, region: known.gradients[name].view(known.stored.shapes[name])[region]
     )
     for name, parameter in parallel.local_parameters().items():

@@ -175,10 +175,10 @@ def ours(folder: Path) -> nn.Module:
     """The engine's serial network with the weights of a folder."""
     pretrained = open_pretrained(folder, sequence=LENGTH, dropout=0.0)
     model = pretrained.architecture.serial().double().eval()
-    with weights_of(pretrained) as values, torch.no_grad():
+    with weights_of(pretrained) as loader, torch.no_grad():
         for name, placement in pretrained.architecture.placements().items():
             parameter = model.get_parameter(name)
-            parameter.copy_(values(placement, Grid(), Coords(0, 0, 0, 0), torch.float64).view_as(parameter))
+            parameter.copy_(loader(placement, Grid(), Coords(0, 0, 0, 0), torch.float64).view_as(parameter))
     return model
 
 

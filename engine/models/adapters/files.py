@@ -16,7 +16,7 @@ from engine.errors import RunError
 from engine.grid import Axis
 from engine.models.adapters.folder import Pretrained
 from engine.models.adapters.safetensors import BYTES, LENGTH_BYTES, StoredTensor
-from engine.models.adapters.values import Values, values_of
+from engine.models.adapters.weights import WeightLoader, weight_loader
 from engine.placement import Placement
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -25,7 +25,7 @@ BESIDE = ("*.json", "tokenizer*", "vocab*", "merges.txt", "*.model", "*.jinja", 
 
 
 @contextmanager
-def weights_of(pretrained: Pretrained) -> Iterator[Values]:
+def weights_of(pretrained: Pretrained) -> Iterator[WeightLoader]:
     """Read what a rank stores from the folder's files while they are open."""
     from safetensors import safe_open  # an extra: Plan has looked for it
 
@@ -43,7 +43,7 @@ def weights_of(pretrained: Pretrained) -> Iterator[Values]:
                 part = opened[tensor.file].get_slice(tensor.name)[region]
             return part
 
-        yield values_of(pretrained.stored, fetch)
+        yield weight_loader(pretrained.stored, fetch)
 
 
 def export(pretrained: Pretrained, comm: Comm, parameters: Mapping[str, Tensor], folder: Path) -> None:

@@ -12,7 +12,7 @@ from engine.models.adapters.adapter import Adapter
 from engine.models.adapters.known import ADAPTERS
 from engine.models.adapters.options import Options
 from engine.models.adapters.stored import Stored
-from engine.models.adapters.values import Values, values_of
+from engine.models.adapters.weights import WeightLoader, weight_loader
 from engine.models.architecture import Architecture
 
 WHOLE = {
@@ -50,7 +50,7 @@ def understand(model: nn.Module) -> Understood:
     return found
 
 
-def adapt(model: nn.Module, comm: Comm) -> tuple[Architecture, Values | None]:
+def adapt(model: nn.Module, comm: Comm) -> tuple[Architecture, WeightLoader | None]:
     """Give the network that equals a library's, and its weights; None where it is on the meta device. Collective.
 
     Raises UsageError as understand() does, and if ranks hold different weights.
@@ -62,7 +62,7 @@ def adapt(model: nn.Module, comm: Comm) -> tuple[Architecture, Values | None]:
             raise UsageError(f"{unmade[0]} is on the meta device and others aren't: load all weights, or none.")
         return found.architecture, None
     _check_alike(state.values(), comm)
-    return found.architecture, values_of(
+    return found.architecture, weight_loader(
         found.stored, lambda name, region: state[name].view(found.stored.shapes[name])[region]
     )
 

@@ -11,14 +11,14 @@ from engine.placement import Placement
 
 Fetch = Callable[[str, tuple[slice, ...]], Tensor]
 """It reads a region of a library's tensor."""
-Values = Callable[[Placement, Grid, Coords, torch.dtype], Tensor]
+WeightLoader = Callable[[Placement, Grid, Coords, torch.dtype], Tensor]
 """It gives the elements of a parameter that a rank stores: [local_numel]."""
 
 
-def values_of(stored: Stored, fetch: Fetch) -> Values:
-    """Read what a rank stores of each parameter, region by region: never more than it keeps."""
+def weight_loader(stored: Stored, fetch: Fetch) -> WeightLoader:
+    """Make what reads a rank's part of a parameter region by region: never more than it keeps."""
 
-    def values(placement: Placement, grid: Grid, coords: Coords, dtype: torch.dtype) -> Tensor:
+    def load(placement: Placement, grid: Grid, coords: Coords, dtype: torch.dtype) -> Tensor:
         local = torch.empty(placement.local_numel(grid), dtype=dtype)
         for rectangle in placement.rectangles(grid, coords):
             target = rectangle.of(local)
@@ -27,7 +27,7 @@ def values_of(stored: Stored, fetch: Fetch) -> Values:
                 target[torch.from_numpy(run.rows)] = (source.t() if run.transposed else source).to(local)
         return local
 
-    return values
+    return load
 
 
 def library_state(stored: Stored, serial: Mapping[str, Tensor]) -> dict[str, Tensor]:
