@@ -56,14 +56,14 @@ class World:
             raise Unmeasurable(why)
         return made
 
-    def free_bytes(self) -> int:
+    def allocatable_bytes(self) -> int:
         """Return the memory that this rank can allocate now: its device's, or its share of the host's."""
         forget_peak(self.device)
         return free_bytes(self.device) // (self.on_machine if self.device.type == "cpu" else 1)
 
     def lack(self, needed_bytes: float) -> str | None:
         """Say what this rank would need and has, as the end of a sentence, if it hasn't so much memory."""
-        free = self.free_bytes()
+        free = self.allocatable_bytes()
         if needed_bytes <= free:
             return None
         return f"{needed_bytes / 1e9:.3g} GB of memory and {free / 1e9:.3g} GB are free"
@@ -73,7 +73,7 @@ class World:
         more than half the memory. Raises Unmeasurable, with these words around the size, where they don't fit.
         """
         if asked is None:
-            own = max(smallest, min(usual, self.free_bytes() // 2 // count))
+            own = max(smallest, min(usual, self.allocatable_bytes() // 2 // count))
             asked = float(self.everyone([own]).min())
         lack = self.lack(count * int(asked))
         if why := self.obstacle(lack and f"{words.format(asked / 1e9)} {lack}"):
