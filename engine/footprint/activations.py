@@ -40,7 +40,7 @@ class Block:
     @property
     def kept_inside(self) -> int:
         """Features over x that are kept from the first product's result on."""
-        return self.activation.kept.over_x + self.last.kept.over_x
+        return self.activation.kept.over_inner + self.last.kept.over_inner
 
 
 class Activations:
@@ -87,7 +87,7 @@ class Activations:
         return self._bytes(self._head.kept) * self.head_share
 
     def _bytes(self, kept: Kept) -> float:
-        products = kept.over_x * self.over_x + kept.over_y * self.stream / self._model.hidden
+        products = kept.over_inner * self.over_x + kept.over_stream * self.stream / self._model.hidden
         return products + kept.streams * self.stream + kept.angles * self._model.sequence * self._master
 
     def recomputed_of_block(self) -> float:

@@ -133,15 +133,15 @@ def check_dropout(dropout: float) -> None:
 def _check_splits(model: Architecture, grid: Grid) -> None:
     """Raise UsageError unless the grid divides all features that it splits, and every tile that it shards."""
     network, inner, stream = model.network(), grid[INNER], grid[STREAM]
-    over_x = network.over_x
-    fitting = divisors(gcd(*over_x.values()))
-    for what, number in over_x.items():
+    divided = network.divided_by_inner
+    fitting = divisors(gcd(*divided.values()))
+    for what, number in divided.items():
         if number % inner and what != VOCABULARY:
             raise UsageError(
                 f"Grid {grid} splits the {what} over {INNER}={inner}, but {number} {what.split()[-1]} are not a "
                 f"multiple of {inner}: {INNER} may be one of {fitting}."
             )
-    if (vocabulary := over_x.get(VOCABULARY, 0)) % inner:
+    if (vocabulary := divided.get(VOCABULARY, 0)) % inner:
         raise UsageError(
             f"Grid {grid} splits the vocabulary over {INNER}={inner}, but {vocabulary} is not a multiple of "
             f"{inner}: use a vocabulary of {-(-vocabulary // inner) * inner}, or {INNER} one of {fitting}."

@@ -34,14 +34,14 @@ class ForwardFlops:
     """These are the flops of one forward pass of the whole job.
 
     blocks: of what activation checkpointing runs once more. rest: of everything else. of_data: the part of rest whose
-    inputs are data, which have no gradient. repeated_over_y: the part of blocks that all Gy ranks run alike, because
-    Algorithm 1 leaves them the same activations.
+    inputs are data, which have no gradient. repeated: the part of blocks that all Gy ranks along STREAM run alike,
+    because Algorithm 1 leaves them the same activations.
     """
 
     blocks: int
     rest: int
     of_data: int
-    repeated_over_y: int
+    repeated: int
 
 
 def forward_flops(model: Architecture, sequences: int) -> ForwardFlops:
@@ -81,4 +81,4 @@ def repeated_flops(model: Architecture, sequences: int, grid: Grid, *, recompute
     Between the sum over y that ends a projection and the next product all Gy ranks hold the same activations, so
     attention runs Gy times over.
     """
-    return (grid[STREAM] - 1) * (4 if recompute else 3) * forward_flops(model, sequences).repeated_over_y
+    return (grid[STREAM] - 1) * (4 if recompute else 3) * forward_flops(model, sequences).repeated

@@ -85,9 +85,9 @@ class Network:
         return next(placed for placed in self.rest if placed.name == self.ties.get(name, name))
 
     @property
-    def over_x(self) -> Mapping[str, int]:
-        """Count what x has to divide, by what it is called."""
-        return {what: n for stage in self.stages for op in stage.operations for what, n in op.over_x.items()}
+    def divided_by_inner(self) -> Mapping[str, int]:
+        """Count what the axis INNER has to divide, by what it is called."""
+        return {what: n for stage in self.stages for op in stage.operations for what, n in op.divided_by_inner.items()}
 
     @property
     def rest(self) -> list[Placement]:

@@ -25,12 +25,13 @@ VOCABULARY = "vocabulary"
 class Kept(NamedTuple):
     """It counts what is kept of each token for the backward: features in the compute dtype.
 
-    over_x, over_y: which axis splits them. streams: how often the whole residual stream is kept, as the input of a
-    norm. angles: numbers in the dtype of statistics, of each position, but not of each sequence of a batch.
+    over_inner, over_stream: those that the axis INNER or STREAM splits. streams: how often the whole residual stream is
+    kept, as the input of a norm. angles: numbers in the dtype of statistics, of each position, but not of each sequence
+    of a batch.
     """
 
-    over_x: int = 0
-    over_y: int = 0
+    over_inner: int = 0
+    over_stream: int = 0
     streams: int = 0
     angles: int = 0
 
@@ -58,8 +59,8 @@ class Operation:
         return Kept()
 
     @property
-    def over_x(self) -> Mapping[str, int]:
-        """Count what x has to divide, by what it is called."""
+    def divided_by_inner(self) -> Mapping[str, int]:
+        """Count what the axis INNER has to divide, by what it is called."""
         return {}
 
 
@@ -82,7 +83,7 @@ class Table(Operation):
         yield Placement(f"{prefix}{self.name}.weight", shape, split, self.sharded, self.init)
 
     @property
-    def over_x(self) -> Mapping[str, int]:
+    def divided_by_inner(self) -> Mapping[str, int]:
         """Count the rows, by which a table of tokens is split."""
         return {VOCABULARY: self.rows} if self.sharded else {}
 
@@ -120,10 +121,10 @@ class Linear(Operation):
 
     @property
     def kept(self) -> Kept:
-        return Kept(over_y=self.k) if self.split == NORMAL else Kept(over_x=self.k)
+        return Kept(over_stream=self.k) if self.split == NORMAL else Kept(over_inner=self.k)
 
     @property
-    def over_x(self) -> Mapping[str, int]:
+    def divided_by_inner(self) -> Mapping[str, int]:
         return {self.outputs: self.n} if self.outputs else {}
 
 
@@ -158,7 +159,7 @@ class Norm(Operation):
     def kept(self) -> Kept:
         """Count the copy that the engine makes of heads that it norms."""
         if self.heads is not None:
-            return Kept(over_x=self.heads * self.features)
+            return Kept(over_inner=self.heads * self.features)
         return Kept() if self.shares_input else Kept(streams=1)
 
 
@@ -174,7 +175,7 @@ class Rotation(Operation):
     @property
     def kept(self) -> Kept:
         """Count the input, which stays beside the values that attention keeps; queries and keys keep angles each."""
-        return Kept(over_x=(self.heads + self.kv_heads) * self.head_size, angles=2 * self.turned)
+        return Kept(over_inner=(self.heads + self.kv_heads) * self.head_size, angles=2 * self.turned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +199,10 @@ class Attention(Operation):
     @property
     def kept(self) -> Kept:
         kept = self.heads * (2 if self.by_heads else 1) + 2 * self.kv_heads
-        return Kept(over_x=kept * self.head_size)
+        return Kept(over_inner=kept * self.head_size)
 
     @property
-    def over_x(self) -> Mapping[str, int]:
+    def divided_by_inner(self) -> Mapping[str, int]:
         """Count key and value heads, of which query heads are a multiple."""
         return {"attention heads" if self.kv_heads == self.heads else "key and value heads": self.kv_heads}
 
@@ -223,7 +224,7 @@ class Activation(Operation):
 
     @property
     def kept(self) -> Kept:
-        return Kept(over_x=_KEPT[self.kind] * self.features)
+        return Kept(over_inner=_KEPT[self.kind] * self.features)
 
     @property
     def in_backward(self) -> int:
@@ -231,5 +232,5 @@ class Activation(Operation):
         return _IN_BACKWARD[self.kind] * self.features
 
     @property
-    def over_x(self) -> Mapping[str, int]:
+    def divided_by_inner(self) -> Mapping[str, int]:
         return {"feed-forward's features": self.features}

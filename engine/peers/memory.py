@@ -256,8 +256,8 @@ def _activations(habits: Habits, ranks: Ranks, case: Case) -> float:
     head_tokens, kept_of_block = ranks.at_once * (network.stages[-1].tokens or model.sequence), network.blocks.kept
     wide = master if habits.autocast and case.autocast else compute
     stream = tokens * model.hidden * wide / (ranks.tensor if habits.stream else 1)
-    split = tokens * compute * kept_of_block.over_x / ranks.tensor
-    whole = tokens * kept_of_block.over_y * compute / (ranks.tensor if habits.gathers else 1)
+    split = tokens * compute * kept_of_block.over_inner / ranks.tensor
+    whole = tokens * kept_of_block.over_stream * compute / (ranks.tensor if habits.gathers else 1)
     scores = tokens * model.sequence * model.heads / ranks.tensor * (2 * compute + master) if habits.scores else 0.0
     of_block = split + whole + kept_of_block.streams * stream + scores
     layers = model.layers / ranks.pipeline

@@ -39,7 +39,7 @@ class Splits:
     @cached_property
     def planes(self) -> list[tuple[int, int]]:
         """Every (x, y) that divides what they split, the smallest product first."""
-        xs = [x for x in divisors(gcd(*self.model.network().over_x.values())) if self.allow(Grid(x=x))]
+        xs = [x for x in divisors(gcd(*self.model.network().divided_by_inner.values())) if self.allow(Grid(x=x))]
         ys = [y for y in divisors(self.model.hidden) if self.allow(Grid(y=y))]
         return sorted(((x, y) for x in xs for y in ys), key=lambda plane: (prod(plane), plane))
 

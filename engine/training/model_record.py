@@ -15,7 +15,7 @@ def recorded(model: Architecture, grid: Grid) -> Model:
         layers=model.layers,
         hidden=model.hidden,
         heads=model.heads,
-        vocabulary=model.network().over_x.get(VOCABULARY),
+        vocabulary=model.network().divided_by_inner.get(VOCABULARY),
         sequence=model.sequence,
         parameters=model.parameters,
         parameters_per_rank=parameters_per_rank(model, grid),

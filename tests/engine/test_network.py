@@ -170,7 +170,8 @@ def statistics(model: Architecture, grid: Grid) -> int:
 def kept_tensors_agree(model: Architecture, grid: Grid) -> None:
     one, two = (saved_numbers(replace(model, layers=layers), grid) for layers in (1, 2))  # type: ignore[type-var]
     kept = model.network().blocks.kept
-    a_token = kept.over_x // grid.x + (kept.over_y + kept.streams * model.hidden) // grid.y + statistics(model, grid)
+    features = kept.over_inner // grid.x + (kept.over_stream + kept.streams * model.hidden) // grid.y
+    a_token = features + statistics(model, grid)
     assert two - one == BATCH * model.sequence * a_token + kept.angles * model.sequence
 
 
