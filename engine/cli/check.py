@@ -11,8 +11,8 @@ from engine.cli.written import Json, facts, size, write
 from engine.footprint.fit import parameters_per_rank
 from engine.footprint.memory import Footprint
 from engine.overlap.flags import Pace
+from engine.training.checks import checked, notices
 from engine.training.config import RUN, TrainConfig
-from engine.training.plan import checked, notices
 
 
 def check(
@@ -28,24 +28,24 @@ def check(
     what the allocator hands out at the fullest moment of a step, by what it is for (on a GPU, unless
     --device cpu); its fragments, NCCL's buffers and the device's context come on top.
     """
-    plan = checked(replace(config, overlap=config.overlap.at(pace)), ranks)
-    training = plan.training
-    for notice in notices(plan):
+    run = checked(replace(config, overlap=config.overlap.at(pace)), ranks)
+    training = run.training
+    for notice in notices(run):
         sys.stderr.write(f"{notice}\n")
-    needs = Footprint(training, "cpu" if config.device == "cpu" else "cuda").on(plan.grid)
+    needs = Footprint(training, "cpu" if config.device == "cpu" else "cuda").on(run.grid)
     figures = {
-        "grid": str(plan.grid),
-        "ranks": plan.grid.size,
+        "grid": str(run.grid),
+        "ranks": run.grid.size,
         "model": training.model.name,
         "parameters": training.model.parameters,
-        "parameters_per_rank": parameters_per_rank(training.model, plan.grid),
+        "parameters_per_rank": parameters_per_rank(training.model, run.grid),
         "memory_bytes_per_rank": {name: round(value) for name, value in asdict(needs).items()},
-        "sequences_per_rank": training.batch.per_rank(plan.grid),
+        "sequences_per_rank": training.batch.per_rank(run.grid),
     }
     memory = {f"memory of a rank, {name}": size(value) for name, value in asdict(needs).items() if value}
     words = {
         "model": f"{training.model.name}, {training.model.parameters:,} parameters",
-        "grid": f"{plan.grid} of {plan.grid.size:,} ranks",
+        "grid": f"{run.grid} of {run.grid.size:,} ranks",
         "parameters of a rank": f"{figures['parameters_per_rank']:,}",
         "sequences of a rank": f"{figures['sequences_per_rank']:,}",
         **memory,

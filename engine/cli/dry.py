@@ -13,6 +13,7 @@ from engine.loading import loading
 from engine.models.choice import ModelChoice
 from engine.options import GRID, Bytes, File, check_file, word
 from engine.overlap.flags import ALL, Pace
+from engine.training.checks import checked
 from engine.training.config import (
     MODEL,
     OVERLAP,
@@ -22,7 +23,6 @@ from engine.training.config import (
     PrecisionOption,
     TrainConfig,
 )
-from engine.training.plan import checked
 
 if TYPE_CHECKING:
     from engine.simulator.events import Trace
@@ -63,14 +63,14 @@ def dry(
         checkpoint_activations=checkpoint_activations,
         overlap=overlap.at(pace),
     )
-    plan = checked(config, grid.size)
+    training = checked(config, grid.size).training
     with loading():
         from engine.simulator import events
         from engine.tracing.agree import corners, disagreements, some_groups
         from engine.tracing.dry import dry_run
 
     def of(rank: int) -> "tuple[DryRun, Trace]":
-        return dry_run(plan.training, grid, rank, device_memory=device_memory)
+        return dry_run(training, grid, rank, device_memory=device_memory)
 
     run, traced = of(rank)
     if trace is not None:

@@ -37,5 +37,5 @@ def overlap(
     Without --clip 0 the optimizer waits for all gradients, and data gains less.
     """
     launch = take_place()
-    plan = checked_ablation(run, overlap.at(pace), variant, turns, launch.world_size)
-    return carry_out(plan, launch, ablation_notices(plan, variant), as_json=json)
+    ablation = checked_ablation(run, overlap.at(pace), variant, turns, launch.world_size)
+    return carry_out(ablation, launch, ablation_notices(ablation, variant), as_json=json)

@@ -23,8 +23,8 @@ from engine.options import Bytes, File, check_file, word
 from engine.overlap.flags import ALL, Pace
 from engine.planning.grids import Task
 from engine.progress import log_to_stderr
+from engine.training.checks import check_cache
 from engine.training.config import MODEL, OVERLAP, OverlapFlags
-from engine.training.plan import check_cache
 from engine.training_record import PrecisionName, Training
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from engine.comm.launch import Launch
 from engine.errors import UsageError
 from engine.loading import loading
 from engine.overlap.flags import Pace
+from engine.training.checks import CheckedRun, checked, notices
 from engine.training.config import OVERLAP, TrainConfig
-from engine.training.plan import Plan, checked, notices
 
 log = logging.getLogger(__name__)
 
@@ -40,23 +40,23 @@ def train(*, config: TrainConfig, pace: PaceOptions = Pace(), json: Json = False
     Exit codes: 0 trained; 1 the run failed, and its result says why; 2 it can't work as asked, and nothing was run.
     """
     launch = take_place()
-    plan = checked(replace(config, overlap=config.overlap.at(pace)), launch.world_size)
-    return carry_out(plan, launch, notices(plan), as_json=json)
+    run = checked(replace(config, overlap=config.overlap.at(pace)), launch.world_size)
+    return carry_out(run, launch, notices(run), as_json=json)
 
 
-def carry_out(plan: Plan, launch: Launch, notices: Sequence[str], *, as_json: bool) -> int:
-    """Run the plan on this rank, after these sentences of what to expect of it; return the exit code."""
+def carry_out(run: CheckedRun, launch: Launch, notices: Sequence[str], *, as_json: bool) -> int:
+    """Train on this rank, after these sentences of what to expect of the run; return the exit code."""
     for notice in notices:
         log.warning("%s", notice)
     from engine.training.failure import Account
 
-    account = Account(plan, launch)
+    account = Account(run, launch)
     try:
         account.begin()
         with loading():
             from engine.training.run import train
 
-        train(plan, launch, account)
+        train(run, launch, account)
     except Exception as error:
         account.report(error)
         if isinstance(error, UsageError):
@@ -68,6 +68,6 @@ def carry_out(plan: Plan, launch: Launch, notices: Sequence[str], *, as_json: bo
         from engine.cli.trained import trained
         from engine.result.schema import read
 
-        out = plan.config.out
+        out = run.config.out
         write(f"{trained(read(out))}\n{out}", out, as_json=as_json)
     return 0

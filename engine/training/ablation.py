@@ -10,8 +10,8 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.overlap.flags import Overlap
 from engine.overlap.variants import alone, effective, flags, ladder, why_useless
+from engine.training.checks import CLIPPED, CheckedRun, check_cache, checked
 from engine.training.config import RunConfig, TrainConfig
-from engine.training.plan import CLIPPED, Plan, check_cache, checked
 
 TURNS = Group("turns: each variant takes its steps in every round", sort_key=2)
 OF_TRAIN_ALONE = {field.name for field in fields(TrainConfig)} - {field.name for field in fields(RunConfig)}
@@ -45,7 +45,7 @@ class Turns:
 
 
 @dataclass(frozen=True, slots=True)
-class AblationPlan(Plan):
+class CheckedAblation(CheckedRun):
     """It is an ablation that has passed every check that needs no process. variants: none first, then the others."""
 
     kind: ClassVar[Literal["train", "ablation"]] = "ablation"
@@ -58,8 +58,8 @@ class AblationPlan(Plan):
         return self.variants
 
     def as_options(self) -> dict[str, Any]:
-        """Give every option as it came out (Plan.as_options)."""
-        options = {key: value for key, value in Plan.as_options(self).items() if key not in OF_TRAIN_ALONE}
+        """Give every option as it came out (CheckedRun.as_options)."""
+        options = {key: value for key, value in CheckedRun.as_options(self).items() if key not in OF_TRAIN_ALONE}
         return options | {
             "overlap": str(self.training.overlap),
             "variants": [str(variant) for variant in self.variants],
@@ -87,30 +87,32 @@ def comparable(wanted: Sequence[Overlap], grid: Grid, *, checkpointed: bool) -> 
     return variants
 
 
-def checked_ablation(run: RunConfig, full: Overlap, asked: Sequence[Overlap], turns: Turns, ranks: int) -> AblationPlan:
+def checked_ablation(
+    config: RunConfig, full: Overlap, asked: Sequence[Overlap], turns: Turns, ranks: int
+) -> CheckedAblation:
     """Check the ablation of these variants, or else of the ladder up to full and of each of its flags alone.
 
     All have full's pace. Raises UsageError.
     """
-    common = {field.name: getattr(run, field.name) for field in fields(RunConfig)}
-    plan = checked(TrainConfig(**common, overlap=full), ranks)
-    wanted = candidates(plan.training.overlap, asked)
+    common = {field.name: getattr(config, field.name) for field in fields(RunConfig)}
+    run = checked(TrainConfig(**common, overlap=full), ranks)
+    wanted = candidates(run.training.overlap, asked)
     for variant in wanted:
-        check_cache(variant, plan.training.model)
-    variants = comparable(wanted, plan.grid, checkpointed=run.checkpoint_activations)
+        check_cache(variant, run.training.model)
+    variants = comparable(wanted, run.grid, checkpointed=config.checkpoint_activations)
     warmup = len(variants) * turns.warmup
-    config = replace(plan.config, warmup=warmup, iterations=warmup + len(variants) * turns.rounds * turns.steps)
-    return AblationPlan(
-        config, plan.training, plan.grid, plan.dataset, pretrained=plan.pretrained, turns=turns, variants=variants
+    whole = replace(run.config, warmup=warmup, iterations=warmup + len(variants) * turns.rounds * turns.steps)
+    return CheckedAblation(
+        whole, run.training, run.grid, run.dataset, pretrained=run.pretrained, turns=turns, variants=variants
     )
 
 
-def ablation_notices(plan: AblationPlan, asked: Sequence[Overlap]) -> list[str]:
+def ablation_notices(ablation: CheckedAblation, asked: Sequence[Overlap]) -> list[str]:
     """Say what is left out or does less than its name says, a sentence each."""
-    training = plan.training
+    training, grid = ablation.training, ablation.grid
     wanted = {flag for overlap in asked or [training.overlap] for flag in flags(overlap)}
-    reasons = [why_useless(flag, plan.grid, checkpointed=training.checkpoint_activations) for flag in sorted(wanted)]
+    reasons = [why_useless(flag, grid, checkpointed=training.checkpoint_activations) for flag in sorted(wanted)]
     found = [reason for reason in reasons if reason is not None]
-    if training.optim.clip and any(variant.data for variant in plan.variants):
+    if training.optim.clip and any(variant.data for variant in ablation.variants):
         found.append(CLIPPED)
     return found

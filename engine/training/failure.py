@@ -23,8 +23,8 @@ from engine.errors import OUT_OF_MEMORY, ContactError, EngineError, UsageError, 
 from engine.files import locked
 from engine.result import provenance
 from engine.result.schema import Iteration, Result, ResultError, read, write
+from engine.training.checks import CheckedRun
 from engine.training.model_record import recorded
-from engine.training.plan import Plan
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +67,8 @@ class Account:
     result is surely this run's. training: whether iterations have begun. roster: None before the ranks have met.
     """
 
-    def __init__(self, plan: Plan, launch: Launch) -> None:
-        self._plan, self._launch = plan, launch
+    def __init__(self, run: CheckedRun, launch: Launch) -> None:
+        self._run, self._launch = run, launch
         self._start, self.began = provenance.now(), time.monotonic()
         self.iterations: list[Iteration] = []
         self.devices: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class Account:
     def begin(self) -> None:
         """Write that the run has not ended yet, and listen to signals from now on."""
         if self._launch.rank == 0:
-            write(self.result("failed", UNFINISHED, "nothing"), self._plan.config.out)
+            write(self.result("failed", UNFINISHED, "nothing"), self._run.config.out)
         ears, mouth = os.pipe()
         os.set_blocking(mouth, False)
         signal.set_wakeup_fd(mouth)
@@ -118,8 +118,8 @@ class Account:
 
     def succeed(self, result: Result) -> None:
         """Write the result of a run that has ended well: nothing that a rank reports takes its place."""
-        with self._turn, locked(self._plan.config.out.parent, LOCK_S):
-            write(result, self._plan.config.out)
+        with self._turn, locked(self._run.config.out.parent, LOCK_S):
+            write(result, self._run.config.out)
 
     def end(self) -> None:
         """Let signals do what they do to any process, and another run of this one be heard."""
@@ -141,7 +141,7 @@ class Account:
                 log.error("%s", reason)
             with suppress(EngineError, OSError):
                 if not self._reported_already(reported):
-                    with locked(self._plan.config.out.parent, LOCK_S):
+                    with locked(self._run.config.out.parent, LOCK_S):
                         self._write(reason, reported)
             if self.roster is not None:
                 self.roster.goodbye()
@@ -178,7 +178,7 @@ class Account:
         if not self.training:
             return "before iteration 0"
         done = len(self.iterations)
-        return f"in iteration {done}" if done < self._plan.config.iterations else "after the last iteration"
+        return f"in iteration {done}" if done < self._run.config.iterations else "after the last iteration"
 
     def _reported_already(self, reported: Reported) -> bool:
         """Say whether the result says so much that this adds nothing."""
@@ -197,12 +197,12 @@ class Account:
             "iterations": tuple(self.iterations),
             "provenance": ended,
         }
-        write(result.model_copy(update=update), self._plan.config.out)
+        write(result.model_copy(update=update), self._run.config.out)
 
     def _present(self) -> Result | None:
         """Read this run's result as it stands. Before the ranks have met a file may be an earlier run's."""
         try:
-            present = read(self._plan.config.out)
+            present = read(self._run.config.out)
         except ResultError:
             return None
         if self.met or self._launch.rank == 0:
@@ -223,17 +223,17 @@ class Account:
         """Make what every result of this run holds. hosts, devices, clocks: of all ranks; without them the first two
         are this rank's.
         """
-        plan, config = self._plan, self._plan.config
+        run, config = self._run, self._run.config
         return Result(
-            kind=plan.kind,
+            kind=run.kind,
             status=status,
             reason=reason,
             told=reported,
             labels=dict(config.labels),
-            config=plan.as_options() | self.resolved,
+            config=run.as_options() | self.resolved,
             ranks=self._launch.world_size,
-            grid=str(plan.grid),
-            model=recorded(plan.training.model, plan.grid),
+            grid=str(run.grid),
+            model=recorded(run.training.model, run.grid),
             iterations=tuple(self.iterations),
             dtype=config.precision,
             provenance=provenance.collect(

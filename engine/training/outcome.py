@@ -9,17 +9,17 @@ from engine.result import metrics
 from engine.result.profile import Profile
 from engine.result.schema import Result, Summary, Variant
 from engine.result.step import Breakdown, Timeline
+from engine.training.checks import CheckedRun
 from engine.training.failure import Account
 from engine.training.gathered import Ranks, collectives, timeline
 from engine.training.iterations import Measurements
-from engine.training.plan import Plan
 
 
 class Outcome:
     """It makes a result of what a run measured."""
 
-    def __init__(self, plan: Plan, launch: Launch, account: Account) -> None:
-        self._plan, self._launch, self._account = plan, launch, account
+    def __init__(self, run: CheckedRun, launch: Launch, account: Account) -> None:
+        self._run, self._launch, self._account = run, launch, account
         self.measurements = Measurements(account.iterations)
 
     def succeeded(self, ranks: Ranks, breakdown: Breakdown | None, profile: Profile | None) -> Result:
@@ -40,7 +40,7 @@ class Outcome:
                 "collectives": collectives(measurements.recording),
                 "breakdown": breakdown,
                 "energy": measurements.energy,
-                "timeline": self._timeline() if self._plan.config.timeline is not None else None,
+                "timeline": self._timeline() if self._run.config.timeline is not None else None,
                 "profile": profile,
             }
         )
@@ -59,20 +59,20 @@ class Outcome:
         """Give the last counted iteration, and write it as a Chrome trace."""
         last = next(iteration for iteration in reversed(self.measurements.iterations) if iteration.counted)
         events = self.measurements.recording.events
-        path = self._plan.config.timeline
+        path = self._run.config.timeline
         assert path is not None
-        about = {"grid": str(self._plan.grid), "overlap": str(self._plan.training.overlap), "iteration": last.index}
+        about = {"grid": str(self._run.grid), "overlap": str(self._run.training.overlap), "iteration": last.index}
         chrome_trace.write(path, events, rank=self._launch.rank, about=about)
         return timeline(last, self.measurements.recording)
 
     def _summary(self) -> Summary:
-        training, config, ranks = self._plan.training, self._plan.config, self._launch.world_size
+        training, config, ranks = self._run.training, self._run.config, self._launch.world_size
         times = [i.time_s for i in self.measurements.iterations if i.counted]
         time_s = metrics.time_per_iteration(times)
         network, sequences, recompute = training.model, training.batch.sequences, training.checkpoint_activations
         hardware = metrics.rate(hardware_flops(network, sequences, recompute=recompute), time_s)
         model = metrics.rate(model_flops(network, sequences), time_s)
-        repeated = metrics.rate(repeated_flops(network, sequences, self._plan.grid, recompute=recompute), time_s)
+        repeated = metrics.rate(repeated_flops(network, sequences, self._run.grid, recompute=recompute), time_s)
         measured = self.measurements.peak_flops_per_s
         advertised, empirical = config.peak_flops, measured or config.empirical_peak_flops
         return Summary(

@@ -28,13 +28,13 @@ from engine.profiling.regions import NamingRecorder
 from engine.profiling.session import Profiling, Request
 from engine.result import provenance
 from engine.result.matmul import Tuning
-from engine.training.ablation import AblationPlan
+from engine.training.ablation import CheckedAblation
+from engine.training.checks import CheckedRun
 from engine.training.energy import JobMeter
 from engine.training.failure import Account
 from engine.training.gathered import breakdown, everyones, joint_peak, profile, roster
 from engine.training.iterations import run_iterations
 from engine.training.outcome import Outcome
-from engine.training.plan import Plan
 from engine.training.stall import watched
 from engine.training.trainer import Trainer
 from engine.training.turns import take_turns
@@ -45,9 +45,9 @@ from engine.tuning.tune import tune
 log = logging.getLogger(__name__)
 
 
-def train(plan: Plan, launch: Launch, account: Account) -> None:
-    """Carry out a plan on this rank. account: takes note of how far the run is."""
-    config = plan.config
+def train(run: CheckedRun, launch: Launch, account: Account) -> None:
+    """Carry out a run on this rank. account: takes note of how far the run is."""
+    config = run.config
     device = choose_device(config.device, launch.local_rank)
     account.devices = (provenance.device_name(device),)
     account.resolved = {"device": device.type, "threads": torch.get_num_threads()}
@@ -62,19 +62,19 @@ def train(plan: Plan, launch: Launch, account: Account) -> None:
     with account.meeting(config.meeting_timeout_s + config.timeout_s):
         init_process_group(launch, device, timeout, meeting_s=config.meeting_timeout_s)
         account.met = True
-        comm = Comm(plan.grid, timeout=timeout, recorder=recorder, device=device)
+        comm = Comm(run.grid, timeout=timeout, recorder=recorder, device=device)
         account.roster = roster(comm)
     with watched(comm, config.timeout_s, account.fail):
-        _train(plan, launch, account, comm, recorder, heard)
+        _train(run, launch, account, comm, recorder, heard)
     dist.destroy_process_group()
 
 
 def _train(
-    plan: Plan, launch: Launch, account: Account, comm: Comm, recorder: Recorder, heard: Callable[[], Heard] | None
+    run: CheckedRun, launch: Launch, account: Account, comm: Comm, recorder: Recorder, heard: Callable[[], Heard] | None
 ) -> None:
     """Train, once the ranks have met. heard: what the back end said of its network."""
-    config, training, device = plan.config, plan.training, comm.device
-    outcome = Outcome(plan, launch, account)
+    config, training, device = run.config, run.training, comm.device
+    outcome = Outcome(run, launch, account)
     if config.measure_peak:
         outcome.measurements.peak_flops_per_s = joint_peak(comm, DTYPES[training.precision])
         forget_peak(device)
@@ -83,18 +83,18 @@ def _train(
     if config.tune_matmul:
         kernels, tuning = tuned(training, comm, force=config.tune_matmul == "force")
     trainer = Trainer(
-        training, plan.dataset, comm, recorder, kernels,
-        overlaps=plan.overlaps, pretrained=plan.pretrained, saved=plan.saved,
+        training, run.dataset, comm, recorder, kernels,
+        overlaps=run.overlaps, pretrained=run.pretrained, saved=run.saved,
     )  # fmt: skip
     precision = Precision.named(training.precision)
-    account.resolved["widened_by"] = widened_by(precision.compute, precision.master, device, shards=plan.grid.shards)
-    account.resolved["attention"] = _attention(training, plan.grid, device)
+    account.resolved["widened_by"] = widened_by(precision.compute, precision.master, device, shards=run.grid.shards)
+    account.resolved["attention"] = _attention(training, run.grid, device)
     account.resolved["compiled"] = compiles(device)
     account.training = True
     variants, times, profiled = None, None, None
-    if isinstance(plan, AblationPlan):
+    if isinstance(run, CheckedAblation):
         variants = take_turns(
-            trainer, plan.variants, plan.turns, outcome.measurements,
+            trainer, run.variants, run.turns, outcome.measurements,
             began=account.began, link_bytes_per_s=config.link_bytes_per_s,
         )  # fmt: skip
     else:
@@ -103,8 +103,8 @@ def _train(
             request = Request(config.profile, config.profiled_iterations, config.profile_ranks)
             profiling = Profiling(request, comm, trainer.model, recorder)
         run_iterations(trainer, config, outcome.measurements, energy.meter, profiling)
-        if config.export is not None and plan.pretrained is not None:
-            export(plan.pretrained, comm, trainer.model.local_parameters(), config.export)
+        if config.export is not None and run.pretrained is not None:
+            export(run.pretrained, comm, trainer.model.local_parameters(), config.export)
             log.info("wrote %s", config.export)
         if profiling is not None:
             profiling.write(overlap=str(training.overlap))

@@ -7,8 +7,8 @@ from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.overlap.bucket import HOP_S, LEAST_BYTES, bucket_bytes
 from engine.overlap.flags import ALL, Overlap
+from engine.training.checks import checked
 from engine.training.config import TrainConfig
-from engine.training.plan import checked
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])

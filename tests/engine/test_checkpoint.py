@@ -29,8 +29,8 @@ from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
 from engine.parallel.serial_state import full_state_dict
 from engine.placement import Constant, Placement
+from engine.training.checks import checked
 from engine.training.config import TrainConfig
-from engine.training.plan import checked
 from engine.training_record import OptimConfig
 
 MODEL = ModelChoice(layers=2, hidden=48, heads=24, vocab=96, seq=8, tied=True, dropout=0.1)

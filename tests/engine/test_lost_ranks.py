@@ -15,9 +15,9 @@ from engine.comm.launch import Launch
 from engine.errors import RunError
 from engine.models.choice import ModelChoice
 from engine.result.schema import Result, read
+from engine.training.checks import checked
 from engine.training.config import TrainConfig
 from engine.training.failure import Account
-from engine.training.plan import checked
 
 
 def _fault(out: Path, victim: int, number: signal.Signals, *options: str, anew: bool = False) -> Result:

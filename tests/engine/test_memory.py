@@ -14,8 +14,8 @@ from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import Overlap
 from engine.tracing.step import trace
+from engine.training.checks import checked
 from engine.training.config import TrainConfig
-from engine.training.plan import checked
 
 WIDE_VOCABULARY = ModelChoice(layers=3, hidden=128, heads=4, vocab=2048, seq=64)
 DEEP = ModelChoice(layers=5, hidden=160, heads=4, vocab=256, seq=64)
@@ -95,17 +95,17 @@ EXTENDED = {
 @pytest.mark.parametrize("name", EXTENDED)
 def test_a_step_of_an_adapted_network_allocates_what_is_counted(name: str, checkpoint: bool) -> None:
     config = _config(LLAMA if name == "qwen3" else DEEP, "2x2x1x1", Batch(8, 4), "fp32", checkpoint, "oar")
-    plan = checked(config, 4)
-    training = replace(plan.training, model=EXTENDED[name])
-    peak = peak_of_steps(training, plan.grid)
-    assert Footprint(training, "cpu").on(plan.grid).total == pytest.approx(peak, rel=0.05)
+    run = checked(config, 4)
+    training = replace(run.training, model=EXTENDED[name])
+    peak = peak_of_steps(training, run.grid)
+    assert Footprint(training, "cpu").on(run.grid).total == pytest.approx(peak, rel=0.05)
 
 
 def test_sums_over_data_travel_in_copies_while_blocks_are_still_in_the_backward() -> None:
     config = _config(DEEP, "1x1x1x4", Batch(32), "bf16", True, "data")
     config = replace(config, overlap=replace(config.overlap, bucket_bytes=1e5))
-    plan = checked(config, 4)
-    real = peak_of_steps(plan.training, plan.grid)
+    run = checked(config, 4)
+    real = peak_of_steps(run.training, run.grid)
     assert needs(config).total == pytest.approx(real, rel=0.02)
 
 
@@ -123,8 +123,8 @@ def test_at_full_size_it_is_what_the_engine_holds_without_numbers(
 ) -> None:
     """On the meta device layers work as on a GPU, but for kernels, and nothing exchanges as gloo does."""
     config = replace(_config(model, grid, batch, "bf16", checkpoint, "oar,ors,oag,data"), device="auto")
-    plan = checked(config, Grid.parse(grid).size)
-    assert needs(config).total == pytest.approx(trace(plan.training, plan.grid).peak_bytes, rel=0.01)
+    run = checked(config, Grid.parse(grid).size)
+    assert needs(config).total == pytest.approx(trace(run.training, run.grid).peak_bytes, rel=0.01)
 
 
 def test_each_part_is_what_it_is_for() -> None:

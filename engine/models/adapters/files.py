@@ -27,7 +27,7 @@ BESIDE = ("*.json", "tokenizer*", "vocab*", "merges.txt", "*.model", "*.jinja", 
 @contextmanager
 def weights_of(pretrained: Pretrained) -> Iterator[WeightLoader]:
     """Read what a rank stores from the folder's files while they are open."""
-    from safetensors import safe_open  # an extra: Plan has looked for it
+    from safetensors import safe_open  # an extra: training/checks.py has looked for it
 
     with ExitStack() as stack:
         opened: dict[Path, Any] = {}

@@ -29,9 +29,9 @@ CLIPPED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A plan is a run that has passed every check that needs no process: what was asked for, and the training that it
-    came to.
+class CheckedRun:
+    """It is a run that has passed every check that needs no process: what was asked for, and the training that it came
+    to.
 
     saved: the checkpoint that it resumes. pretrained: the folder of --model hf:DIR.
     """
@@ -65,7 +65,7 @@ class Plan:
         return {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
 
 
-def checked(config: TrainConfig, ranks: int) -> Plan:
+def checked(config: TrainConfig, ranks: int) -> CheckedRun:
     """Check what the run comes to on so many ranks, as far as that needs no process. Raises UsageError."""
     if config.iterations < 1 or not 0 <= config.warmup < config.iterations:
         raise UsageError(
@@ -101,7 +101,7 @@ def checked(config: TrainConfig, ranks: int) -> Plan:
     dataset = open_dataset(config.data, model.task.data)
     saved = _saved(config, model)
     training = training.with_bucket(grid, config.link_bytes_per_s, config.devices_per_node)
-    return Plan(config, training, grid, dataset, saved, pretrained)
+    return CheckedRun(config, training, grid, dataset, saved, pretrained)
 
 
 def _bandwidths(config: TrainConfig) -> Bandwidths | None:
@@ -135,11 +135,11 @@ def _saved(config: TrainConfig, model: Architecture) -> "Saved | None":
     return Saved(folder, manifest)
 
 
-def notices(plan: Plan) -> list[str]:
+def notices(run: CheckedRun) -> list[str]:
     """Say what of the run is likely not meant, a sentence each: a grid that ill suits the nodes, an overlap that was
     asked for by name and does nothing.
     """
-    config, overlap, grid = plan.config, plan.training.overlap, plan.grid
+    config, overlap, grid = run.config, run.training.overlap, run.grid
     found: list[str] = []
     if config.devices_per_node > 1 and not fits_nodes(grid, config.devices_per_node):
         found.append(
@@ -153,7 +153,7 @@ def notices(plan: Plan) -> list[str]:
             f"--overlap cache={overlap.cache} does nothing here: without --checkpoint-activations each weight is "
             "gathered only once."
         )
-    if overlap.data and config.optim.clip and plan.grid.model_replicas > 1:
+    if overlap.data and config.optim.clip and run.grid.model_replicas > 1:
         found.append(CLIPPED)
     return found
 
