@@ -1,9 +1,9 @@
-"""What rings of ranks send within a node and between nodes: the bandwidths of axonn-sc24 V-B, measured.
+"""Measure what rings of ranks send within a node and between nodes, the bandwidths of axonn-sc24 V-B.
 
 Within a node all groups of a hierarchy (G0, G1) communicate at once, as the paper's database wants it. Between nodes
 one rank a node does, with nothing beside it, in small messages too; then all ranks of the nodes in one ring, and in
-more and more until each rank of a node is in one of its own, which tells how they share its way out (Eq. 7). Of
-processors it is also told what a collective takes of them, and a whole node sends small messages, too.
+more and more until each rank of a node is in one of its own, which tells how they share its way out (Eq. 7). On
+processors a whole node sends small messages, too, and the result says how long a collective keeps them busy.
 """
 
 import logging
@@ -46,7 +46,7 @@ BUFFERS = 6
 
 @dataclass(frozen=True, slots=True)
 class Collectives(Benchmark):
-    """Measures rings. message_bytes: of the largest; None takes the usual size, less on small memory."""
+    """It measures rings. message_bytes: of the largest; None takes USUAL_BYTES, or less where memory is small."""
 
     message_bytes: float | None
     repeats: int
@@ -76,33 +76,20 @@ class Collectives(Benchmark):
     def links(self, world: World) -> Links:
         """Measure all that these ranks can tell. Collective. Raises Unmeasurable where the buffers don't fit."""
         nodes = nodes_of(world.everyone([zlib.crc32(socket.gethostname().encode())]).flatten().tolist())
-        devices = len(nodes[0])
         buffers = self._buffers(world)
         message_bytes = buffers[0].numel() * DTYPE.itemsize
-        small = sizes(message_bytes)
-        of_all = [rank for node in nodes for rank in node]
-        within, alone, shared = list[Plan](), list[Plan](), list[Plan]()
-        for g0, g1 in pairs(devices):
-            lengths = small if world.device.type == "cpu" and g1 == devices else small[:1]
-            within.append(Plan(g0, [group for node in nodes for group in outer_groups(node, g0, g1)], 1, lengths))
-        if len(nodes) > 1:
-            for count in sorted({2, len(nodes)}):
-                alone.append(Plan(devices, [tuple(node[0] for node in nodes[:count])], count, small))
-            for g0 in range(1, devices + 1):
-                if devices % g0 == 0 and devices > 1:
-                    groups = outer_groups(of_all, g0, len(of_all) // g0)
-                    shared.append(Plan(g0, groups, len(nodes), small[:1]))
-        measurements = len(NAMES) * sum(len(plan.lengths) for plan in (*within, *alone, *shared))
+        patterns = _patterns(nodes, sizes(message_bytes), on_processors=world.device.type == "cpu")
+        measurements = len(NAMES) * sum(len(one.lengths) for of in patterns for one in of)
         sampler = Sampler(world, self.repeats, self.time_budget_s, measurements)
-        found = [tuple(_measured(plan, world.comm, buffers, sampler) for plan in of) for of in (within, alone, shared)]
+        within, alone, shared = (tuple(_measured(one, world.comm, buffers, sampler) for one in of) for of in patterns)
         return Links(
             nodes=len(nodes),
-            devices_per_node=devices,
+            devices_per_node=len(nodes[0]),
             message_bytes=message_bytes,
-            within=found[0],
-            alone=found[1],
-            shared=found[2],
-            fitted=_fitted(found[1]),
+            within=within,
+            alone=alone,
+            shared=shared,
+            fitted=_fitted(alone),
         )
 
     @staticmethod
@@ -113,7 +100,7 @@ class Collectives(Benchmark):
         return ("ring", "GB/s"), [(words, f"{rings.bytes_per_s / 1e9:.3g}") for words, rings in measured]
 
     def _buffers(self, world: World) -> tuple[torch.Tensor, torch.Tensor]:
-        """Allocate a buffer for a whole message, and one for a rank's piece; of the same size on all ranks."""
+        """Allocate buffers for a whole message and for a rank's piece of one, of the same sizes on all ranks."""
         usual = USUAL_BYTES[world.device.type]
         size = world.size_of_buffers(self.message_bytes, usual, SMALLEST, BUFFERS, "messages of {:.3g} GB take")
         elements = size // DTYPE.itemsize
@@ -125,13 +112,33 @@ class Collectives(Benchmark):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Says what is measured together: groups that communicate at once, of ranks that are so many apart."""
+class Pattern:
+    """It says which groups communicate at once. apart: how far the ranks of a group are from each other. nodes: over
+    how many a group spans. lengths: of messages in bytes, the largest first.
+    """
 
     apart: int
     groups: list[tuple[int, ...]]
     nodes: int
     lengths: list[int]
+
+
+def _patterns(
+    nodes: Sequence[Sequence[int]], lengths: list[int], *, on_processors: bool
+) -> tuple[list[Pattern], list[Pattern], list[Pattern]]:
+    """List the patterns within nodes, of one rank a node, and of all ranks of all nodes. nodes: their ranks."""
+    devices, ranks = len(nodes[0]), [rank for node in nodes for rank in node]
+    within, alone, shared = list[Pattern](), list[Pattern](), list[Pattern]()
+    for g0, g1 in pairs(devices):
+        groups = [group for node in nodes for group in outer_groups(node, g0, g1)]
+        within.append(Pattern(g0, groups, 1, lengths if on_processors and g1 == devices else lengths[:1]))
+    if len(nodes) > 1:
+        for count in sorted({2, len(nodes)}):
+            alone.append(Pattern(devices, [tuple(node[0] for node in nodes[:count])], count, lengths))
+        for g0 in range(1, devices + 1):
+            if devices % g0 == 0 and devices > 1:
+                shared.append(Pattern(g0, outer_groups(ranks, g0, len(ranks) // g0), len(nodes), lengths[:1]))
+    return within, alone, shared
 
 
 def sizes(largest: int) -> list[int]:
@@ -147,7 +154,9 @@ def sizes(largest: int) -> list[int]:
 
 
 class Party:
-    """Communicates in one of several groups; a rank that is in none sends nothing. All ranks make it at once."""
+    """It communicates in that one of several groups that this rank is in; a rank that is in none sends nothing. All
+    ranks make it at once.
+    """
 
     def __init__(self, groups: Sequence[tuple[int, ...]], ranks: Comm, buffers: tuple[torch.Tensor, torch.Tensor]):
         self.size = len(groups[0])
@@ -163,7 +172,7 @@ class Party:
             backend.channel(REPLICATING[0], Lane.MAIN, (0,))
 
     def seconds(self, kind: Kind, elements: int, calls: int) -> float:
-        """Time so many calls. elements: of the whole buffer, a multiple of the group's size."""
+        """Time so many calls. elements: how many of the whole buffer are sent, a multiple of the group's size."""
         if self._comm.grid.size == 1:
             return 0.0
         whole, piece = self._whole[:elements], self._piece[: elements // self.size]
@@ -178,22 +187,22 @@ class Party:
         return seconds
 
 
-def _measured(plan: Plan, comm: Comm, buffers: tuple[torch.Tensor, torch.Tensor], sampler: Sampler) -> Rings:
+def _measured(of: Pattern, comm: Comm, buffers: tuple[torch.Tensor, torch.Tensor], sampler: Sampler) -> Rings:
     """Time all collectives in groups that communicate at once, with messages of each length."""
-    party, groups = Party(plan.groups, comm, buffers), len(plan.groups)
+    party, groups = Party(of.groups, comm, buffers), len(of.groups)
     ranks = groups * party.size
-    times = tuple(_timed(party, name, length, sampler, ranks) for length in plan.lengths for name in NAMES)
+    times = tuple(_timed(party, name, length, sampler, ranks) for length in of.lengths for name in NAMES)
     together = times[: len(NAMES)]  # of the largest message
     rate = ring_bandwidth(sum(one.moved_bytes for one in together), sum(one.median_s for one in together))
     log.info(
         "%d rings of %d ranks, %d apart, over %d nodes: %.4g GB/s",
-        groups, party.size, plan.apart, plan.nodes, rate / 1e9,
+        groups, party.size, of.apart, of.nodes, rate / 1e9,
     )  # fmt: skip
-    return Rings(apart=plan.apart, ranks=party.size, groups=groups, nodes=plan.nodes, times=times, bytes_per_s=rate)
+    return Rings(apart=of.apart, ranks=party.size, groups=groups, nodes=of.nodes, times=times, bytes_per_s=rate)
 
 
 def _timed(party: Party, name: Name, length: int, sampler: Sampler, ranks: int) -> CollectiveTime:
-    """Time one collective; ranks: how many communicate."""
+    """Time one collective. ranks: how many communicate in all groups together."""
     kind = Kind(name)
     elements = max(1, length // DTYPE.itemsize // party.size) * party.size
     input_bytes = elements * DTYPE.itemsize // (party.size if kind is Kind.ALL_GATHER else 1)

@@ -1,4 +1,6 @@
-"""What a rank of a very large job pays before it trains, and for a checkpoint beside its data: it needs no peers."""
+"""Measure what a rank of a very large job pays before it trains, and for a checkpoint beside its data. No other rank is
+needed.
+"""
 
 import tempfile
 import time
@@ -21,12 +23,14 @@ from engine.placement import Placement
 
 CPU = torch.device("cpu")
 CONNECTIONS, DRAWINGS = 7, 5
-"""How often each is repeated."""
+"""Each is repeated so many times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """times_s: of each repetition. grown_bytes: by how much the process's peak memory grew over all of them."""
+    """It says what connecting takes. times_s: of each repetition. grown_bytes: by how much the process's peak memory
+    grew over all of them.
+    """
 
     times_s: tuple[float, ...]
     grown_bytes: int
@@ -37,9 +41,10 @@ class Startup:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointPlan:
-    """own_s: until the middle rank of the grid knows what it writes. table_s: until rank 0 knows so of every rank and
-    has written it, into table_bytes. Both come with the bytes by which the process's peak memory grew.
+class CheckpointListing:
+    """It says what it takes to list a checkpoint's contents. own_s: until the middle rank of the grid knows what it
+    writes. table_s: until rank 0 knows so of every rank and has written it, into table_bytes. Both come with the bytes
+    by which the process's peak memory grew.
     """
 
     own_s: float
@@ -58,7 +63,7 @@ class CheckpointPlan:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """drawn_s: of each repetition, for as many elements."""
+    """It says how long initial values take. drawn_s: of each repetition, for as many elements."""
 
     elements: int
     drawn_s: tuple[float, ...]
@@ -80,8 +85,8 @@ def connect(grid: Grid) -> Startup:
     return Startup(tuple(times), peak_bytes(CPU)[1] - before)
 
 
-def plan_checkpoint(model: Architecture, grid: Grid) -> CheckpointPlan:
-    """Plan the checkpoint of a network in fp32. Raises UsageError unless the grid divides it."""
+def list_checkpoint(model: Architecture, grid: Grid) -> CheckpointListing:
+    """List the contents of a network's checkpoint in fp32. Raises UsageError unless the grid divides it."""
     model.check(grid)
     entries = [
         Entry(stored_as, placement, torch.float32)
@@ -96,7 +101,7 @@ def plan_checkpoint(model: Architecture, grid: Grid) -> CheckpointPlan:
         Contents(entries, grid).write_table(Path(folder))
         table_s = time.perf_counter() - start
         table_bytes = sum(file.stat().st_size for file in Path(folder).iterdir())
-    return CheckpointPlan(own_s, own - before, table_s, peak_bytes(CPU)[1] - own, table_bytes)
+    return CheckpointListing(own_s, own - before, table_s, peak_bytes(CPU)[1] - own, table_bytes)
 
 
 def draw_largest(model: Architecture, grid: Grid) -> Drawing:

@@ -22,13 +22,13 @@ def startup(
 ) -> int:
     """Measure what Grid and Comm, and a model's initial values and plan of a checkpoint, cost a rank of a large job."""
     with loading():
-        from engine.bench.startup import connect, draw_largest, plan_checkpoint
+        from engine.bench.startup import connect, draw_largest, list_checkpoint
 
     network = ModelChoice(model=model).resolve() if model else None
     found = connect(grid)
     words, record = f"{grid.size:,} ranks, {found}", {"ranks": grid.size, **asdict(found)}
     if network is not None:
-        for more in (plan_checkpoint(network, grid), draw_largest(network, grid)):
+        for more in (list_checkpoint(network, grid), draw_largest(network, grid)):
             words += f"\n{network.name}, {more}"
             record |= asdict(more)
     write(words, record, as_json=json)
