@@ -1,4 +1,4 @@
-"""What a micro-benchmark is: options, what they measure, and how that is printed."""
+"""A micro-benchmark has options, measures what they ask for, and prints that as a table."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from engine.result.schema import Result
 
 Kind = Literal["gemm", "matmul", "memory", "latency", "collectives"]
 Table = tuple[Sequence[str], list[tuple[str, ...]]]
-"""A head, and rows."""
+"""It is a head and rows."""
 FEWEST = 3
-"""Repeats of anything, with less of which no spread is known."""
+"""Anything is repeated so many times at least: of fewer no spread is known."""
 SMALLEST, LARGEST = 4096, 2**50
-"""Bytes of a buffer."""
+"""A buffer has so many bytes at least, and fewer than so many."""
 
 
 class Benchmark(ABC):
-    """Measures one thing: a dataclass of its options."""
+    """It measures one thing. Who inherits from it is a dataclass of its options."""
 
     kind: ClassVar[Kind]
     dtype: str
@@ -31,11 +31,11 @@ class Benchmark(ABC):
     lost: ClassVar[str]
     """The reason begins so where the ranks failed."""
     between_ranks: ClassVar[bool] = False
-    """Whether it measures what lies between ranks: then the result says which network that is."""
+    """If set, it measures what lies between ranks, and the result says which network that is."""
 
     @abstractmethod
     def check(self, launch: Launch, device: torch.device) -> None:
-        """Raises UsageError for options that can't work."""
+        """Raise UsageError for options that can't work."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -53,18 +53,18 @@ class Benchmark(ABC):
 
 
 def check_buffer(name: str, num_bytes: float | None) -> None:
-    """Raises UsageError for a size with which nothing can be measured."""
+    """Raise UsageError for a size with which nothing can be measured."""
     if num_bytes is not None and not SMALLEST <= num_bytes < LARGEST:
         raise UsageError(f"{name} has {SMALLEST} bytes or more, but {num_bytes:g} were given.")
 
 
 def check_repeats(name: str, repeats: int) -> None:
-    """Raises UsageError for fewer than tell a spread."""
+    """Raise UsageError for fewer than tell a spread."""
     if repeats < FEWEST:
         raise UsageError(f"{name} is repeated {FEWEST} times or more, but {repeats} was given.")
 
 
 def check_budget(time_budget_s: float) -> None:
-    """Raises UsageError for one in which nothing can be measured."""
+    """Raise UsageError for a time in which nothing can be measured."""
     if not time_budget_s > 0:
         raise UsageError(f"A time budget is a positive number of seconds, but {time_budget_s:g} was given.")

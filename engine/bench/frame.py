@@ -1,4 +1,4 @@
-"""The frame of all micro-benchmarks: who meets on which device, who watches them, and what is written in the end."""
+"""All micro-benchmarks run so: ranks meet on their devices, are watched while they measure, and write a result."""
 
 import os
 from collections.abc import Iterator

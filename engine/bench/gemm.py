@@ -1,4 +1,4 @@
-"""The empirical peak: square matrix multiplications of growing size (axonn-sc24 VI-C).
+"""Measure the empirical peak by square matrix multiplications of growing size (axonn-sc24 VI-C).
 
 The paper's peaks (280 Tflop/s of an A100's 312 and 125 of an MI250X GCD's 191.5) are the best of sizes 1024
 to 65536 in bf16, on one device. Under a launcher all ranks multiply at once, each with as many threads as it would
@@ -37,7 +37,7 @@ FORMATS = {**DTYPES, TF32: torch.float32}
 
 @dataclass(frozen=True, slots=True)
 class Gemm(Benchmark):
-    """Measures products of square matrices. dtype: one of FORMATS; sizes: ascending."""
+    """It measures products of square matrices. dtype: one of FORMATS. sizes: ascending."""
 
     dtype: str
     sizes: tuple[int, ...]
@@ -156,7 +156,7 @@ class Gemm(Benchmark):
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Read "1024..65536" (doubling) or "1000,3000" (those). Ascending, each once. Raises UsageError."""
+    """Read "1024..65536", which doubles, or "1000,3000". Sizes ascend, each once. Raises UsageError."""
     if match := re.fullmatch(r"(\d{1,7})\.\.(\d{1,7})", text):
         first, last = map(int, match.groups())
         sizes = {first << step for step in range(21) if first << step <= last <= LARGEST}

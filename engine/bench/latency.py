@@ -1,6 +1,6 @@
-"""Launch latency: what one tiny operator costs, on all ranks at once.
+"""Measure the launch latency: what one tiny operator, which adds to one number, costs on all ranks at once.
 
-One number is added to. A step of so many operators can't be shorter than that, however fast the device is.
+A step of many operators can't be shorter than that many times as long, however fast the device is.
 """
 
 import time
@@ -20,16 +20,16 @@ from engine.result.metrics import per_operator
 from engine.result.schema import Result
 
 FEWEST, MOST = 20, 10_000_000
-"""Samples: of 20 a 5th percentile can be told."""
+"""Samples are from so many to so many: of 20 a 5th percentile can be told."""
 BURST = 100
-"""Operators of one sample: fewer than a CUDA stream queues before its host has to wait."""
+"""One sample has so many operators: fewer than a CUDA stream queues before its host has to wait."""
 WAYS: dict[str, tuple[Launched, ...]] = {"cpu": ("dispatch",), "cuda": ("dispatch", "completion", "graph")}
-"""What a kind of device has."""
+"""A kind of device launches in these ways."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latency(Benchmark):
-    """Measures launches. samples: of each way to launch."""
+    """It measures launches. samples: of each way to launch."""
 
     samples: int
 

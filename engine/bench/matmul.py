@@ -1,4 +1,4 @@
-"""The matrix products of one rank of any job, in every mode: the tuner's table without the training.
+"""Time the matrix products of one rank of any job in every mode: the tuner's table without the training.
 
 One device stands for one rank of the grid. Under a launcher all ranks time the same products at once, as they would
 train: processors and power are shared.
@@ -26,7 +26,9 @@ from engine.tuning.tune import time_again, tune
 
 @dataclass(frozen=True, slots=True)
 class Matmul(Benchmark):
-    """Times a rank's products, or twice. sequences: of a micro-batch; micro_batches: of a step."""
+    """It times a rank's products. sequences: of a micro-batch. micro_batches: of a step. twice: whether the products
+    are timed once more after the choice.
+    """
 
     model: Architecture
     grid: Grid

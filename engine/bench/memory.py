@@ -1,4 +1,4 @@
-"""Memory bandwidth: STREAM's copy, scale, add and triad with torch's operators, on all ranks at once.
+"""Measure the memory bandwidth by STREAM's copy, scale, add and triad with torch's operators, on all ranks at once.
 
 Bytes are counted as STREAM counts them. Its rule for the arrays is kept: each takes at least four times the last-level
 cache, unless the memory is too small or another size was asked for; the result tells both.
@@ -30,7 +30,9 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Memory(Benchmark):
-    """Measures STREAM. array_bytes: None goes by the cache; repeats: of each kernel, fewer where the budget ends."""
+    """It measures STREAM. array_bytes: of each array; None goes by the cache. repeats: of each kernel, fewer where the
+    budget ends.
+    """
 
     array_bytes: float | None
     repeats: int

@@ -1,4 +1,4 @@
-"""The result of a measurement: it has failed from before its ranks meet until they have measured."""
+"""The result of a measurement says that it has failed, from before its ranks meet until they have measured."""
 
 import logging
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Begun:
-    """Holds the result of a measurement that has begun.
+    """It holds the result of a measurement that has begun.
 
     It is written at once, so that even a measurement that is killed says that it didn't end.
     """

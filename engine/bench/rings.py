@@ -1,4 +1,4 @@
-"""Which ranks communicate with which when bandwidths are measured (axonn-sc24 V-B, case 1). No torch in it."""
+"""Find which ranks communicate with which when bandwidths are measured (axonn-sc24 V-B, case 1). No torch in it."""
 
 from collections.abc import Hashable, Sequence
 

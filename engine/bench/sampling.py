@@ -1,4 +1,4 @@
-"""Samples that all ranks take together, of as many calls as a clock needs, within a time that measurements share."""
+"""All ranks take samples together, of as many calls as a clock needs, within a time that measurements share."""
 
 import time
 from collections.abc import Callable
@@ -17,9 +17,9 @@ MOST_CALLS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Holds seconds of a call, in so many samples of so many calls each.
+    """They hold the seconds of a call, by so many samples of so many calls each.
 
-    processor_s: what it takes of all ranks' processors together, the median.
+    processor_s: the median of what a call takes of all ranks' processors together.
     """
 
     samples: int
@@ -31,7 +31,7 @@ class Samples:
 
 
 class Sampler:
-    """Takes samples of so many measurements, one after another, which share the time. take() is collective."""
+    """It takes samples of so many measurements, one after another, which share the time. take() is collective."""
 
     def __init__(self, world: World, repeats: int, time_budget_s: float, measurements: int = 1) -> None:
         self._world, self._repeats, self._budget_s, self._left = world, repeats, time_budget_s, measurements
@@ -40,7 +40,7 @@ class Sampler:
     def take(self, work: Callable[[int], float]) -> Samples:
         """Sample work(calls), which returns this rank's seconds: the slowest rank's count. A first call warms up.
 
-        Fewer samples than repeats where the measurement's share of the budget ends, but not fewer than FEWEST.
+        There are fewer samples than repeats where the measurement's share of the budget ends, but FEWEST at least.
         """
         end_s = self._spent_s + max(0.0, self._budget_s - self._spent_s) / self._left
         self._left -= 1

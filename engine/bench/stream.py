@@ -1,4 +1,4 @@
-"""The four kernels of STREAM (J. D. McCalpin, Sustainable Memory Bandwidth in High Performance Computers)."""
+"""STREAM has four kernels (J. D. McCalpin, Sustainable Memory Bandwidth in High Performance Computers)."""
 
 import math
 import time
@@ -21,7 +21,7 @@ Name = Literal["copy", "scale", "add", "triad"]
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """arrays: how many are read or written."""
+    """It reads and writes so many arrays in all."""
 
     name: Name
     arrays: int
@@ -31,9 +31,8 @@ KERNELS = (Kernel("copy", 2), Kernel("scale", 2), Kernel("add", 3), Kernel("tria
 
 
 class Arrays:
-    """Holds three arrays of so many bytes. Raises torch.OutOfMemoryError, or RuntimeError on a host without the memory.
-
-    No kernel reads what it writes, so it may be called any number of times.
+    """They are three arrays of so many bytes each. No kernel reads what it writes, so it may be called any number of
+    times. Raises torch.OutOfMemoryError, or RuntimeError on a host without the memory.
     """
 
     def __init__(self, array_bytes: int, device: torch.device) -> None:

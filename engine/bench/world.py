@@ -1,4 +1,4 @@
-"""The ranks of a job that measure together, as cores, caches and power are shared; one rank alone is a job, too."""
+"""The ranks of a job measure together, as they share cores, caches and power; one rank alone is a job, too."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -13,16 +13,16 @@ from engine.measure.machine import machine_name
 from engine.measure.memory import forget_peak, free_bytes
 
 LOST = (RuntimeError, ContactError)
-"""What is raised where another rank doesn't answer any more."""
+"""One of these is raised where another rank doesn't answer any more."""
 Made = TypeVar("Made")
 
 
 class Unmeasurable(Exception):
-    """Says why there is no figure, as the end of a sentence. It is raised on all ranks."""
+    """It says why there is no figure, as the end of a sentence. It is raised on all ranks."""
 
 
 class World:
-    """Compares what ranks find. Its methods are collective, except those about this rank's memory.
+    """It compares what ranks find. Its methods are collective, except those about this rank's memory.
 
     on_machine: how many ranks share this rank's machine.
     """
@@ -82,5 +82,5 @@ class World:
 
 
 def first_line(error: Exception) -> str:
-    """Cut what torch says at length."""
+    """Give the first line of what torch says at length."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
