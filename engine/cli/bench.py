@@ -1,4 +1,4 @@
-"""`bench gemm`, `memory`, `latency`, `matmul` and `collectives`: what devices do, and the links between them."""
+"""`bench gemm`, `memory`, `latency`, `matmul` and `collectives` measure what devices do, and the links between them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ FEWER = "fewer repeats if they would take longer"
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """Holds the options of every benchmark."""
+    """They are the options of every benchmark."""
 
     device: Device = "auto"
     timeouts: Timeouts = Timeouts()
@@ -130,7 +130,7 @@ def collectives(
 
 
 def _measure(benchmark: "Benchmark", common: Common, out: Path) -> int:
-    """Measure and print. Raises RunError for a failed result."""
+    """Measure, and print the result. Raises RunError if it has failed."""
     from engine.bench.frame import run
 
     launch = take_place(out)

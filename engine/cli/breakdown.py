@@ -1,4 +1,4 @@
-"""`breakdown`: where the time of a profiled step went. No torch."""
+"""`breakdown` says where the time of a profiled step went. No torch."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -47,7 +47,7 @@ def breakdown(
 
 
 def described(found: "TraceBreakdown") -> str:
-    """Write it for a person."""
+    """Write the breakdown for a person."""
     blocks = [_step(found), _communication(found), _operations(found), _layers(found), [*found.notes, agreement(found)]]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 

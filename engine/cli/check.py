@@ -1,4 +1,4 @@
-"""`check`: what a training run would come to, without starting it. No torch."""
+"""`check` says what a training run would come to, without starting it. No torch."""
 
 import sys
 from dataclasses import asdict, replace

@@ -1,4 +1,4 @@
-"""`data prepare` and `data prepare-images`: a folder of text to token shards, one of pictures to an image set."""
+"""`data prepare` makes token shards of a folder of text, and `data prepare-images` an image set of one of pictures."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`bench dry`: one rank of a job of any size, alone."""
+"""`bench dry` runs one rank of a job of any size, alone."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -86,7 +86,7 @@ def dry(
 
 
 def _words(run: "DryRun") -> str:
-    """Write it for a person."""
+    """Write the run for a person."""
     place = ", ".join(f"{axis} {coordinate}" for axis, coordinate in run.coords.items())
     head = facts(
         {

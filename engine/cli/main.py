@@ -1,4 +1,4 @@
-"""The engine's command line: its commands, and how an error ends one.
+"""The engine's command line has its commands here, and says how an error ends one.
 
 A command is a function whose parameters are its options; it loads what computes when it runs, so that --help and check
 need no torch.
@@ -97,5 +97,5 @@ def _sentence(error: CycloptsError) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m engine`."""
+    """Run the program `python -m engine`."""
     return run(commands("python -m engine"), argv)

@@ -1,4 +1,4 @@
-"""`bench overlap`: what each way to hide communication gains."""
+"""`bench overlap` measures what each way to hide communication gains."""
 
 from typing import Annotated
 

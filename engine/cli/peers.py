@@ -1,4 +1,4 @@
-"""`bench peers`: the engine against other people's parallelism."""
+"""`bench peers` measures the engine against other people's parallelism."""
 
 import logging
 import os
@@ -26,7 +26,7 @@ from engine.training.config import MODEL, OverlapFlags, PrecisionOption
 log = logging.getLogger(__name__)
 
 SHAPE: dict[str, Any] = {"layers": 6, "hidden": 512, "heads": 8, "vocab": 8192, "seq": 128}
-"""What isn't given of a shape."""
+"""A shape has these sizes where they aren't given."""
 PEER_HELP = f"{', '.join(COMPARISONS)}, all of these, or {UNTUNED} (ourselves, where ours is tuned); repeatable"
 LAYOUT_HELP = "of the peer, where it isn't our grid's: another grid, or such as tensor=2,pipeline=2; repeatable"
 GRID_HELP = "instead of the peer's usual one; repeatable. Under a launcher such as srun, its ranks take part"

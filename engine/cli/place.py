@@ -1,4 +1,4 @@
-"""How every command that measures begins: which process of the launch this is, and where its messages go."""
+"""Every command that measures begins so: it finds which process of the launch it is, and where its messages go."""
 
 import os
 from pathlib import Path

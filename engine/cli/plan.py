@@ -1,4 +1,4 @@
-"""`plan`: which grid to train on, before anything is spent. No torch."""
+"""`plan` says which grid to train on, before anything is spent. No torch."""
 
 import re
 import sys
@@ -54,7 +54,7 @@ Tokens = Annotated[float | None, word(tokens, "TOKENS")]
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanConfig:
-    """What `plan` is asked for."""
+    """It says what `plan` is asked for."""
 
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice()
     system: Annotated[str | None, Parameter(metavar="NAME")] = None
@@ -144,7 +144,7 @@ def plan(
 
 
 def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
-    """The plan that the options ask for. Raises UsageError."""
+    """Make the plan that the options ask for. Raises UsageError."""
     import systems
     from engine.planning.plan import planned
 
@@ -190,7 +190,7 @@ def _task(config: PlanConfig, shape: Architecture) -> Task:
 
 
 def _check(config: PlanConfig) -> int:
-    """The devices. Raises UsageError for an option that is missing or out of its range."""
+    """Give the number of devices. Raises UsageError for an option that is missing or out of its range."""
     if config.exact and (config.equations or config.agnostic or config.as_run):
         raise UsageError("--exact traces what is simulated: leave --equations, --agnostic and --as-run out.")
     if config.gpus is None:

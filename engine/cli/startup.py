@@ -1,4 +1,4 @@
-"""`bench startup`: what a rank of a very large job pays before it trains."""
+"""`bench startup` measures what a rank of a very large job pays before it trains."""
 
 from dataclasses import asdict
 from typing import Annotated

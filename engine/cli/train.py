@@ -1,4 +1,4 @@
-"""`train`: one training run under any launcher."""
+"""`train` is one training run under any launcher."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""What a person reads of a training, and of an ablation. No torch."""
+"""Write what a person reads of a training, and of an ablation. No torch."""
 
 from engine.cli.written import columns, facts, size
 from engine.result.schema import Result

@@ -1,4 +1,4 @@
-"""`plan --validate`: how well the model predicts what was published and measured. No torch until it runs."""
+"""`plan --validate` says how well the model predicts what was published and measured. No torch until it runs."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a command says: a table or sentences for a person, or with --json a document for a program. No torch."""
+"""A command writes a table or sentences for a person, or with --json a document for a program. No torch."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ Json = Annotated[bool, Parameter(help="print a document for programs instead of 
 
 
 def write(words: str, document: object, *, as_json: bool) -> None:
-    """Write one of both to stdout. document: in JSON's types, or the path of a file that holds it."""
+    """Write the words or the document to stdout. document: in JSON's types, or the path of a file that holds it."""
     if not as_json:
         sys.stdout.write(f"{words}\n")
     elif isinstance(document, Path):
@@ -22,13 +22,13 @@ def write(words: str, document: object, *, as_json: bool) -> None:
 
 
 def facts(rows: Mapping[str, str]) -> str:
-    """Write a line each: what it is, and the figure."""
+    """Write a line for each name and its figure."""
     wide = max(map(len, rows))
     return "\n".join(f"{name:<{wide}}  {value}" for name, value in rows.items())
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Write a table: the first column to the left, figures to the right."""
+    """Write a table, whose first column is set to the left and all others to the right."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = [
         "  ".join(word.rjust(width) if place else word.ljust(width) for place, (word, width) in enumerate(pairs))
