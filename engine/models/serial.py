@@ -1,15 +1,12 @@
 """All serial networks have this in common. They are plain PyTorch and know nothing of grids."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from engine.layers.dropout import BatchRows
-from engine.models.architecture import Architecture
 from engine.models.task import Task
 
 
@@ -40,25 +37,3 @@ class SerialModel(nn.Module):
             assert isinstance(output, Tensor)
             return output
         return block(x_BSH, *others)
-
-
-def without_values(architecture: Architecture, *, checkpoint_activations: bool) -> SerialModel:
-    """Make the serial model on the meta device: modules and shapes."""
-    with torch.device("meta"), _Undrawn():
-        return architecture.serial(checkpoint_activations=checkpoint_activations)
-
-
-class _Undrawn(TorchFunctionMode):
-    """It leaves out PyTorch's own initial values, which on the meta device would load its compiler to draw nothing."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        given = kwargs or {}
-        if getattr(func, "__module__", None) == nn.init.__name__:
-            return given["tensor"]
-        return func(*args, **given)

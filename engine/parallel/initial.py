@@ -11,15 +11,18 @@ them takes a tenth of a second, and Inductor takes longer. PyTorch compiles erfi
 import hashlib
 import math
 import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from engine.grid import Coords, Grid
 from engine.layers.chunk import chunks
 from engine.layers.hash import mix_bits, words_of
 from engine.models.architecture import Architecture
-from engine.models.serial import SerialModel, without_values
+from engine.models.serial import SerialModel
 from engine.placement import Constant, Gaussian, Initial, Placement
 
 LARGEST = 5.42
@@ -110,6 +113,28 @@ def initialise_serial(
             values = initial(placements[name], Grid(), Coords(), seed, device)
             parameter.copy_(values.view(parameter.shape))
     return model
+
+
+def without_values(architecture: Architecture, *, checkpoint_activations: bool) -> SerialModel:
+    """Make the serial model on the meta device: modules and shapes."""
+    with torch.device("meta"), _Undrawn():
+        return architecture.serial(checkpoint_activations=checkpoint_activations)
+
+
+class _Undrawn(TorchFunctionMode):
+    """It leaves out PyTorch's own initial values, which on the meta device would load its compiler to draw nothing."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = kwargs or {}
+        if getattr(func, "__module__", None) == nn.init.__name__:
+            return given["tensor"]
+        return func(*args, **given)
 
 
 def materialise(model: SerialModel, architecture: Architecture, device: torch.device | str) -> None:

@@ -18,12 +18,11 @@ from engine.layers.registry import Local, layer_of_grid
 from engine.models.adapters.library import adapt
 from engine.models.adapters.weights import WeightLoader
 from engine.models.architecture import Architecture
-from engine.models.serial import without_values
 from engine.overlap.flags import ALL, Overlap
 from engine.overlap.flat import in_order
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
-from engine.parallel.initial import initial
+from engine.parallel.initial import initial, without_values
 from engine.parallel.model import ParallelModel
 from engine.precision import Precision
 

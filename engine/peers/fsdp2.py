@@ -16,8 +16,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from engine.comm.funnel import Comm
-from engine.models.serial import SerialModel, without_values
-from engine.parallel.initial import initial_rows, materialise
+from engine.models.serial import SerialModel
+from engine.parallel.initial import initial_rows, materialise, without_values
 from engine.peers.comparison import Case
 from engine.peers.masters import Masters
 from engine.peers.settings import chosen

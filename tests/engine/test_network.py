@@ -21,8 +21,8 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.models.network import Network
 from engine.models.operations import Activation, Attention, Linear, Norm, Operation
-from engine.models.serial import without_values
 from engine.models.vit.config import ViTConfig
+from engine.parallel.initial import without_values
 from engine.parallel.parallelize import parallelize
 from engine.precision import Precision
 
