@@ -17,8 +17,6 @@ from engine.models.task import Task
 from engine.placement import Placement
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from engine.models.serial import SerialModel
 
 
@@ -87,6 +85,7 @@ class EvenHeads(Architecture, Protocol):
     """Its heads share the hidden size equally. ffn: the width of the feed-forward, where it isn't 4 * hidden."""
 
     ffn: int | None
+    dropout: float
 
     @property
     def head_size(self) -> int:
@@ -99,9 +98,19 @@ class EvenHeads(Architecture, Protocol):
         return self.ffn or 4 * self.hidden
 
 
-def check_positive(shape: "DataclassInstance") -> None:
+def check_even_heads(shape: EvenHeads) -> None:
+    """Raise UsageError for a size below 1, heads that don't divide the hidden size, or a dropout that is no
+    probability.
+    """
+    check_positive(shape)
+    check_multiple_of_heads(shape.hidden, shape.heads)
+    if not 0 <= shape.dropout < 1:
+        raise UsageError(f"Dropout is a probability from 0 to below 1, but {shape.dropout} was given.")
+
+
+def check_positive(shape: Architecture) -> None:
     """Raise UsageError for a size below 1."""
-    for key, size in asdict(shape).items():
+    for key, size in shape.options.items():
         if type(size) is int and size < 1:
             raise UsageError(f"A model's {key} must be at least 1, but {size} was given.")
 
@@ -116,18 +125,12 @@ def check_multiple_of_heads(hidden: int, heads: int) -> None:
 
 
 def check_positions(sequence: int, positions: int | None) -> None:
-    """Raises UsageError for a sequence that is longer than a table of so many positions, if that is given."""
+    """Raise UsageError for a sequence that is longer than a table of so many positions, if that is given."""
     if positions is not None and positions < sequence:
         raise UsageError(
             f"A sequence of {sequence} tokens is longer than the table of {positions} positions: use sequences of "
             f"{positions} or fewer."
         )
-
-
-def check_dropout(dropout: float) -> None:
-    """Raise UsageError for what is no probability."""
-    if not 0 <= dropout < 1:
-        raise UsageError(f"Dropout is a probability from 0 to below 1, but {dropout} was given.")
 
 
 def _check_splits(model: Architecture, grid: Grid) -> None:

@@ -4,13 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from engine.data.text import Text
-from engine.models.architecture import (
-    EvenHeads,
-    check_dropout,
-    check_multiple_of_heads,
-    check_positions,
-    check_positive,
-)
+from engine.models.architecture import EvenHeads, check_even_heads, check_positions
 from engine.models.masked_token import SEGMENTS, MaskedToken
 from engine.models.network import Network, Stage
 from engine.models.operations import VOCABULARY, Activation, Attention, Linear, Norm, Redistribute, Table
@@ -44,9 +38,7 @@ class BertConfig(EvenHeads):
     source: str = "given by the user"
 
     def __post_init__(self) -> None:
-        check_positive(self)
-        check_multiple_of_heads(self.hidden, self.heads)
-        check_dropout(self.dropout)
+        check_even_heads(self)
         check_positions(self.sequence, self.positions)
 
     @property

@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from engine.data.text import Text
 from engine.errors import UsageError
-from engine.models.architecture import (
-    EvenHeads,
-    check_dropout,
-    check_multiple_of_heads,
-    check_positions,
-    check_positive,
-)
+from engine.models.architecture import EvenHeads, check_even_heads, check_positions
 from engine.models.network import Network, Stage
 from engine.models.next_token import NextToken
 from engine.models.operations import INITIAL_STD, VOCABULARY, Activation, Attention, Linear, Norm, Rotation, Table
@@ -54,13 +48,11 @@ class GPTConfig(EvenHeads):
     source: str = "given by the user"
 
     def __post_init__(self) -> None:
-        check_positive(self)
-        check_multiple_of_heads(self.hidden, self.heads)
+        check_even_heads(self)
         if self.norm not in ("layernorm", "rmsnorm"):
             raise UsageError(f"A model's norm is layernorm or rmsnorm, but {self.norm!r} was given.")
         if self.activation not in ("gelu", "gelu_tanh"):
             raise UsageError(f"A model's activation is gelu or gelu_tanh, but {self.activation!r} was given.")
-        check_dropout(self.dropout)
         if self.rotary is not None and (self.rotary % 2 or self.rotary > self.head_size):
             raise UsageError(
                 f"Rotary positions turn pairs of features, but {self.rotary} of a head's {self.head_size} were given: "

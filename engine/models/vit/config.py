@@ -6,12 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from engine.data.images import CHANNELS, Images
 from engine.errors import UsageError
-from engine.models.architecture import (
-    EvenHeads,
-    check_dropout,
-    check_multiple_of_heads,
-    check_positive,
-)
+from engine.models.architecture import EvenHeads, check_even_heads
 from engine.models.image_class import ImageClass
 from engine.models.network import Network, Stage
 from engine.models.operations import SMALL, ZERO, Activation, Attention, Linear, Norm, Table
@@ -46,9 +41,7 @@ class ViTConfig(EvenHeads):
     source: str = "given by the user"
 
     def __post_init__(self) -> None:
-        check_positive(self)
-        check_multiple_of_heads(self.hidden, self.heads)
-        check_dropout(self.dropout)
+        check_even_heads(self)
         if self.image % self.patch:
             raise UsageError(
                 f"An image's side must be a multiple of a patch's, but {self.image} is not a multiple of {self.patch}: "
