@@ -24,11 +24,9 @@ class Images:
     classes: int
 
     def synthetic(self) -> Dataset:
-        """Do as DataSpec says."""
         return SyntheticImages(self)
 
     def open(self, folder: Path) -> Dataset:
-        """Do as DataSpec says."""
         from engine.data.image_set import ImageSet
 
         images = ImageSet.open(folder)

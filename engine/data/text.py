@@ -20,11 +20,9 @@ class Text:
     sequence: int
 
     def synthetic(self) -> Dataset:
-        """Do as DataSpec says."""
         return SyntheticText(self)
 
     def open(self, folder: Path) -> Dataset:
-        """Do as DataSpec says."""
         from engine.data.tokens import Tokens
 
         tokens = Tokens.open(folder, self.sequence)

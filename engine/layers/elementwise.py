@@ -39,7 +39,6 @@ class SwiGLU(nn.Module):
     """It maps [..., 2 F], gate and up side by side, to silu(gate) * up [..., F] (Shazeer 2020)."""
 
     def forward(self, gate_up: Tensor) -> Tensor:
-        """Gate."""
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate) * up
 
@@ -48,7 +47,6 @@ class AddNorm(nn.Module):
     """A block reads a residual stream so: x, what is added to it or None, and a norm -> the sum and its norm."""
 
     def forward(self, x: Tensor, added: Tensor | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
-        """Add, then normalise."""
         x = x if added is None else x + added
         return x, norm(x)
 

@@ -16,7 +16,6 @@ class FusedAddNorm(AddNorm):
     """It adds and normalises as the norms of the grid do."""
 
     def forward(self, x: Tensor, added: Tensor | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
-        """Add, then normalise."""
         return norm.after(x, added)  # type: ignore[operator]
 
 
@@ -102,7 +101,6 @@ class FusedSwiGLU(SwiGLU):
     """It is SwiGLU, whose backward writes both halves of the gradient where they belong."""
 
     def forward(self, gate_up: Tensor) -> Tensor:
-        """Gate."""
         return _SwiGLU.apply(gate_up)
 
 

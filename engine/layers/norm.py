@@ -150,7 +150,6 @@ class LayerNorm(_Norm):
         self.bias = bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise, scale and shift."""
         if self.comm.grid.y > 1:
             return self._of_rows(x.flatten(0, -2), None)[1].view(x.shape)
         weight = cast(self.weight, self.schedule)
@@ -165,7 +164,6 @@ class RMSNorm(_Norm):
     """It divides [..., h / Gy] by the root of the mean square of all h features; shape and dtype stay."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise and scale."""
         if self.comm.grid.y > 1 or not x.is_cuda:  # elsewhere PyTorch's own is no kernel but many
             return _RMSNorm.apply(x.flatten(0, -2), self.weight, self.comm, Axis.Y, self.eps).view(x.shape)
         weight = cast(self.weight, self.schedule)
@@ -186,5 +184,4 @@ class HeadNorm(nn.Module):
         self.comm, self.weight, self.eps = comm, weight, eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise and scale."""
         return _RMSNorm.apply(x.flatten(0, -2), self.weight, self.comm, Axis.X, self.eps).view(x.shape)

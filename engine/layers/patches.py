@@ -24,7 +24,6 @@ class Patches(nn.Linear):
         self.side = side
 
     def forward(self, pixels_BCHW: Tensor) -> Tensor:
-        """Cut, then project."""
         return F.linear(patches(pixels_BCHW, self.side).to(self.weight.dtype), self.weight, self.bias)
 
 

@@ -14,7 +14,6 @@ class Redistribute(nn.Module):
     """It leaves serial features [..., F] as they are."""
 
     def forward(self, features: Tensor) -> Tensor:
-        """Map [..., F] to [..., F]."""
         return features
 
 

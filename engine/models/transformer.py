@@ -39,7 +39,6 @@ class FeedForward(nn.Module):
         self.fc2 = nn.Linear(wide, hidden, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Widen, activate, narrow."""
         return self.fc2(self.gelu(x, self.fc1))
 
 

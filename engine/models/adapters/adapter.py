@@ -23,9 +23,9 @@ class Adapter:
     calls it.
 
     attention: its class, whose place the engine's own takes. modules: classes of all others beside torch's own. prefix:
-    of names, which files of a network without its head leave out. in_files: names of tensors that are others in files,
-    and theirs in the network; parts_in_files: so parts of names, in turn. constants: ends of the names of stored
-    tensors that are no weights, such as masks.
+    of names, which files of a network without its head leave out. in_files: names that tensors have in files alone, and
+    their names in the network. parts_in_files: the same of parts of names, which are replaced one after another.
+    constants: ends of the names of stored tensors that are no weights, such as masks.
     """
 
     package: str

@@ -52,7 +52,6 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(shape.ffn, shape.hidden, bias=False)
 
     def forward(self, x_BSH: Tensor) -> Tensor:
-        """Widen, gate, narrow."""
         return self.down(self.swiglu(self.gate_up(x_BSH)))
 
 
