@@ -23,7 +23,7 @@ class Mode(StrEnum):
 
 
 class Role(StrEnum):
-    """Its role says which product of a linear layer one is."""
+    """A role says which product of a linear layer one is, and has the name of its field in Kernels."""
 
     FORWARD = "forward"
     INPUT_GRADIENT = "input_gradient"
@@ -53,11 +53,8 @@ class Kernels:
 
     def of(self, role: Role) -> Mode | None:
         """Give the mode of one product."""
-        return {
-            Role.FORWARD: self.forward,
-            Role.INPUT_GRADIENT: self.input_gradient,
-            Role.WEIGHT_GRADIENT: self.weight_gradient,
-        }[role]
+        mode: Mode | None = getattr(self, role)
+        return mode
 
 
 PLAIN = Kernels()
