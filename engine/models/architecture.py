@@ -1,11 +1,13 @@
 """An architecture is one network's shape as data, and all that the engine asks of a network. No torch in it.
 
 A family of networks is a folder beside this file: config.py (the shape, which is the Architecture, and the network as a
-table of operations), model.py (the same in plain PyTorch), sizes.yaml. Nothing outside a folder names its family.
+table of operations), model.py (the same in plain PyTorch, its SERIAL), sizes.yaml. Nothing outside a folder names its
+family.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from importlib import import_module
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -45,6 +47,9 @@ class Architecture(Protocol):
 
     def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
         """Make the serial network on torch's default device. Its blocks are what is checkpointed."""
+        model = import_module(f"{__package__}.{self.family}.model")  # loads torch
+        serial: SerialModel = model.SERIAL(self, checkpoint_activations=checkpoint_activations)
+        return serial
 
     def check(self, grid: Grid) -> None:
         """Raise UsageError, naming what would fit, unless the grid divides all that it has to."""

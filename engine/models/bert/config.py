@@ -1,7 +1,7 @@
 """Describe BERT as an Architecture."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from engine.data.text import Text
 from engine.models.architecture import EvenHeads, check_even_heads, check_positions
@@ -9,9 +9,6 @@ from engine.models.masked_token import SEGMENTS, MaskedToken
 from engine.models.network import Network, Stage
 from engine.models.operations import VOCABULARY, Activation, Attention, Linear, Norm, Redistribute, Table
 from engine.placement import TRANSPOSED
-
-if TYPE_CHECKING:
-    from engine.models.serial import SerialModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +78,3 @@ class BertConfig(EvenHeads):
     @property
     def task(self) -> MaskedToken:
         return MaskedToken(Text(self.vocabulary, self.sequence))
-
-    def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
-        from engine.models.bert.model import Bert  # loads torch
-
-        return Bert(self, checkpoint_activations=checkpoint_activations)

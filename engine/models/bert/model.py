@@ -59,3 +59,6 @@ class Bert(SerialModel):
         for block in self.blocks:
             x = self.run_block(block, x, rows)
         return self.head(self.head_norm(self.redistribute(self.gelu(x, self.transform))))
+
+
+SERIAL = Bert

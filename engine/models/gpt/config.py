@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from engine.data.text import Text
 from engine.errors import UsageError
@@ -11,9 +11,6 @@ from engine.models.network import Network, Stage
 from engine.models.next_token import NextToken
 from engine.models.operations import INITIAL_STD, VOCABULARY, Activation, Attention, Linear, Norm, Rotation, Table
 from engine.placement import TRANSPOSED, Gaussian
-
-if TYPE_CHECKING:
-    from engine.models.serial import SerialModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +101,3 @@ class GPTConfig(EvenHeads):
     @property
     def task(self) -> NextToken:
         return NextToken(Text(self.vocabulary, self.sequence))
-
-    def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
-        from engine.models.gpt.model import GPT  # loads torch
-
-        return GPT(self, checkpoint_activations=checkpoint_activations)

@@ -70,3 +70,6 @@ class GPT(SerialModel):
         for block in self.blocks:
             x = self.run_block(block, x, rows, turn)
         return self.head(self.norm(x))
+
+
+SERIAL = GPT

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from engine.data.text import Text
 from engine.errors import UsageError
@@ -11,9 +11,6 @@ from engine.models.network import Network, Stage
 from engine.models.next_token import NextToken
 from engine.models.operations import INITIAL_STD, VOCABULARY, Activation, Attention, Linear, Norm, Rotation, Table
 from engine.placement import TRANSPOSED, Gaussian
-
-if TYPE_CHECKING:
-    from engine.models.serial import SerialModel
 
 # Llama 3.1's scaling of rotary frequencies: wavelengths below the first are kept, above the second slowed in full.
 UNSCALED_SEQUENCE = 8192
@@ -118,8 +115,3 @@ class LlamaConfig(Architecture):
     @property
     def task(self) -> NextToken:
         return NextToken(Text(self.vocabulary, self.sequence))
-
-    def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
-        from engine.models.llama.model import Llama  # loads torch
-
-        return Llama(self, checkpoint_activations=checkpoint_activations)

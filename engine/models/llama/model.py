@@ -93,3 +93,6 @@ class Llama(SerialModel):
         for block in self.blocks:
             x_BSH = self.run_block(block, x_BSH, rotation_2SP)
         return self.head(self.norm(x_BSH))
+
+
+SERIAL = Llama

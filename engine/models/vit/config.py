@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from engine.data.images import CHANNELS, Images
 from engine.errors import UsageError
@@ -11,9 +11,6 @@ from engine.models.image_class import ImageClass
 from engine.models.network import Network, Stage
 from engine.models.operations import SMALL, ZERO, Activation, Attention, Linear, Norm, Table
 from engine.placement import TRANSPOSED, Gaussian, Uniform
-
-if TYPE_CHECKING:
-    from engine.models.serial import SerialModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +94,6 @@ class ViTConfig(EvenHeads):
     @property
     def task(self) -> ImageClass:
         return ImageClass(Images(self.image, self.classes))
-
-    def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
-        from engine.models.vit.model import ViT  # loads torch
-
-        return ViT(self, checkpoint_activations=checkpoint_activations)
 
 
 def _glorot(n: int, k: int) -> Uniform:

@@ -56,3 +56,6 @@ class ViT(SerialModel):
         for block in self.blocks:
             x = self.run_block(block, x, rows)
         return self.head(self.norm(x[:, 0]))
+
+
+SERIAL = ViT
