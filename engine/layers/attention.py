@@ -46,7 +46,7 @@ def computed_by(kernel: Callable[..., Tensor]) -> Iterator[None]:
 
 
 class Backend(StrEnum):
-    """Kernels have the numbers that PyTorch gives them."""
+    """A backend is a kernel of PyTorch's. They stand in the order of the numbers that it gives them."""
 
     MATH = "math"
     """This kernel is products and a softmax: the scores of all pairs of positions lie in memory."""

@@ -94,7 +94,7 @@ def _allow_forms() -> None:
 
 
 _traced: Callable[..., Any] | None = None
-"""It runs them on the meta device in the place of a GPU."""
+"""While it is set, it runs on the meta device what a GPU would run compiled."""
 
 
 @contextmanager

@@ -31,7 +31,7 @@ class Role(StrEnum):
 
 
 class Widening(StrEnum):
-    """It names what of PyTorch sums products of one format in a wider one."""
+    """A widening is a way in which PyTorch sums products of one format in a wider one."""
 
     ADDMM = "addmm"
     """The product itself adds, in the wider format."""

@@ -68,7 +68,7 @@ class Operation:
 class Table(Operation):
     """It is rows of features of the residual stream, looked up by number.
 
-    sharded: of tokens, split over x and sharded over z; otherwise x and z replicate it.
+    sharded: whether it is split over x and sharded over z, as that of tokens; otherwise x and z replicate it.
     """
 
     name: str

@@ -63,7 +63,6 @@ class Ran:
 
     @property
     def step_s(self) -> float:
-        """Give its length."""
         return self.end - self.start
 
     def _inside(self, intervals: Iterable[Interval]) -> tuple[Interval, ...]:

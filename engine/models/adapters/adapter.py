@@ -42,5 +42,5 @@ class Adapter:
 
     @property
     def title(self) -> str:
-        """Name it as sentences do."""
+        """Name the network as sentences do."""
         return f"{self.package}' {self.network}" if self.package.endswith("s") else f"{self.package}'s {self.network}"

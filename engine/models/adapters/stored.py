@@ -17,7 +17,9 @@ from engine.models.architecture import Architecture
 
 Index = npt.NDArray[np.int64]
 Names = Mapping[str, str | Sequence[tuple[str, Index]]]
-"""A serial layer's name has the library's beside it; or several, with the rows of theirs that the serial one's are."""
+"""They give the library's layer by the serial one's name; or several layers, each with those of its rows that the serial
+one has.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
