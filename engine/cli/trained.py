@@ -26,7 +26,5 @@ def _figures(result: Result) -> dict[str, str]:
 
 
 def _overlaps(result: Result) -> str:
-    rows = [
-        (one.overlap, f"{1e3 * one.time_per_iteration_s:.1f}", str(one.over_none or "")) for one in result.variants
-    ]  # fmt: skip
+    rows = [(one.overlap, f"{1e3 * one.time_per_iteration_s:.1f}", str(one.over_none or "")) for one in result.variants]
     return columns(("overlap", "step, ms", "by that of none"), rows)

@@ -34,8 +34,7 @@ class Allocated:
         gc.collect()  # or what is freed meanwhile would be counted as given back
         if self._device.type == "cuda":
             torch.cuda.current_blas_handle()  # whose workspace is nobody's
-            torch.cuda.synchronize(self._device)
-            torch.cuda.reset_peak_memory_stats(self._device)
+            self.forget_peak()
             self._before = torch.cuda.memory_allocated(self._device)
         else:
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it writes when it starts and stops to standard error

@@ -17,9 +17,7 @@ from engine.models.architecture import Architecture
 
 Index = npt.NDArray[np.int64]
 Names = Mapping[str, str | Sequence[tuple[str, Index]]]
-"""They give the library's layer by the serial one's name; or several layers, each with those of its rows that the serial
-one has.
-"""
+"""They map a serial layer's name to the library's; or to several, each with its rows that the serial one has."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
