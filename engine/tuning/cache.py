@@ -26,8 +26,8 @@ fixed grid instead would lose a machine near an edge to its noise."""
 
 
 class Table(Record):
-    """A table has the times of one machine. machine: what it says of itself that the times depend on besides the
-    shapes. flops_per_s: of a short product, as it was measured when the table was begun.
+    """A table has the times of one machine. machine: all but the shapes that times depend on, as the machine states it.
+    flops_per_s: of a short product, as it was measured when the table was begun.
     """
 
     machine: dict[str, str]
@@ -73,7 +73,7 @@ def load(file: Path | None, new: Table) -> Table:
 
 
 def save(file: Path | None, table: Table, timed: TunedShape) -> Table:
-    """Put this shape in place of the same one, beside what other jobs have kept meanwhile; the table in the file then.
+    """Put this shape in place of the same one, beside what other jobs have kept meanwhile; return the table then.
 
     Where the file can't be written, a line says so.
     """
@@ -110,6 +110,6 @@ def _read(file: Path, machine: dict[str, str]) -> tuple[Tables, str | None]:
 
 
 def key(shape: TunedShape) -> tuple[object, ...]:
-    """Give what a shape is found again by."""
+    """Return the fields by which a shape is found again."""
     size = shape.m, shape.n, shape.k, shape.dtype
     return *size, shape.forwards, shape.movable, shape.bias, shape.accumulates, shape.widened

@@ -5,11 +5,11 @@ from math import inf
 from statistics import median
 
 from engine.layers.matmul import PLAIN, Kernels, Role
-from engine.tuning.timing import Candidate
+from engine.tuning.timing import GemmVariant
 
 MARGIN = 0.02
 """The median ratio has to be below 1 by so much: a choice that gains less isn't worth being another one."""
-Times = Mapping[Candidate, Sequence[float]]
+Times = Mapping[GemmVariant, Sequence[float]]
 
 
 def wins(times_s: Sequence[float], others_s: Sequence[float]) -> bool:
@@ -55,7 +55,7 @@ def fastest(times: Times, forwards: int) -> Kernels | None:
     return min(found, key=lambda of: median(seconds_of(times, of, forwards) or [inf]), default=None)
 
 
-def chosen(way: Candidate, kernels: Kernels) -> bool:
+def chosen(way: GemmVariant, kernels: Kernels) -> bool:
     """Say whether a layer with these kernels computes so."""
     mode = kernels.of(way.role)
     return way.column_major == kernels.column_major and (way.own if mode is None else way.mode is mode)

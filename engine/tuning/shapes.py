@@ -43,7 +43,7 @@ def products(training: Training, grid: Grid, device: torch.device) -> list[Produ
     """List the products of one micro-batch, largest first. Layers of one shape of which anything else differs are
     apart.
 
-    With several micro-batches it is one after the first.
+    Where there are several micro-batches, the products are those of one after the first.
     """
     network, batch = training.model.network(), training.batch
     precision = Precision.named(training.precision)

@@ -33,8 +33,8 @@ GAPS, GAP_BYTES = 6, 800_000
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Candidate:
-    """It is one way to compute one product."""
+class GemmVariant:
+    """A GEMM variant computes one product of a layer in one mode, with the weight stored one way."""
 
     column_major: bool
     role: Role
@@ -54,9 +54,9 @@ class Candidate:
         return sum(size for size, mine, wanted in zip(sizes[self.role], own, self.mode, strict=True) if mine != wanted)
 
 
-def candidates(*, movable: bool) -> list[Candidate]:
-    """List every way, first those of a weight that is stored row by row."""
-    return [Candidate(*way) for way in product((False, True) if movable else (False,), Role, Mode)]
+def gemm_variants(*, movable: bool) -> list[GemmVariant]:
+    """List every variant, first those of a weight that is stored row by row."""
+    return [GemmVariant(*way) for way in product((False, True) if movable else (False,), Role, Mode)]
 
 
 class Operands:
@@ -96,16 +96,16 @@ class Operands:
         weights = (2 if movable else 1) * n * k
         return (m * k + m * n + weights) * size + n * k * out + max(m * n * size, m * k * size, n * k * out)
 
-    def compute(self, candidate: Candidate) -> None:
+    def compute(self, way: GemmVariant) -> None:
         """Compute one product."""
-        weight, mode = self._weights[candidate.column_major], None if candidate.own else candidate.mode
-        match candidate.role:
+        weight, mode = self._weights[way.column_major], None if way.own else way.mode
+        match way.role:
             case Role.FORWARD:
                 matmul.forward(self._I_MK, weight, self._bias, mode)
             case Role.INPUT_GRADIENT:
                 matmul.input_gradient(self._dO_MN, weight, mode)
             case Role.WEIGHT_GRADIENT:
-                out = self._out.view(weight.shape[::-1]).t() if candidate.column_major else self._out
+                out = self._out.view(weight.shape[::-1]).t() if way.column_major else self._out
                 matmul.weight_gradient(out, self._dO_MN, self._I_MK, add=self._add, mode=mode)
 
 
@@ -113,11 +113,11 @@ def time_shape(
     of: Products,
     precision: Precision,
     comm: Comm,
-    all_ways: Sequence[Candidate],
+    all_ways: Sequence[GemmVariant],
     *,
     budget_s: float,
     rounds: int | None = None,
-) -> dict[Candidate, list[float]]:
+) -> dict[GemmVariant, list[float]]:
     """Time these ways: seconds of each by round, the mean over ranks. Collective.
 
     A way whose copies don't fit the memory of every rank is left out, and all of them where the operands don't.
@@ -135,10 +135,10 @@ def time_shape(
         log.warning("%s: no memory to try any way to compute it", shape)
         return {}
 
-    def seconds(way: Candidate, calls: int) -> float:
+    def seconds(way: GemmVariant, calls: int) -> float:
         return sample(lambda: operands.compute(way), calls, device)
 
-    def works(way: Candidate) -> bool:
+    def works(way: GemmVariant) -> bool:
         try:
             seconds(way, 1)
         except torch.OutOfMemoryError:
@@ -156,7 +156,7 @@ def time_shape(
     round_s = sum(calls[way] * once_s for way, once_s in zip(ways, once, strict=True))
     rounds = rounds or min(MOST, max(FEWEST, int(budget_s / round_s)))
     drawing = random.Random(0)  # the same order on all ranks
-    times: dict[Candidate, list[float]] = {way: [] for way in ways}
+    times: dict[GemmVariant, list[float]] = {way: [] for way in ways}
     for _ in range(rounds):
         if device.type == "cpu":
             operands.move(drawing)
@@ -167,7 +167,7 @@ def time_shape(
     return dict(zip(ways, means, strict=True))
 
 
-def _of_all(comm: Comm, ways: Sequence[Candidate], can: Sequence[bool]) -> list[Candidate]:
+def _of_all(comm: Comm, ways: Sequence[GemmVariant], can: Sequence[bool]) -> list[GemmVariant]:
     """Give the ways that every rank can take. Collective."""
     everyone = comm.everyone(torch.tensor(can)).all(0).tolist()
     return [way for way, all_can in zip(ways, everyone, strict=True) if all_can]

@@ -21,7 +21,7 @@ from engine.layers.matmul import Role
 from engine.precision import Precision
 from engine.training_record import PrecisionName, Training
 from engine.tuning.shapes import Products, products
-from engine.tuning.timing import Operands, candidates
+from engine.tuning.timing import Operands, gemm_variants
 
 CPU = torch.device("cpu")
 Op = tuple[object, ...]
@@ -72,7 +72,7 @@ def timed(case: Case, of: list[Products]) -> Counter[Op]:
     ops: Counter[Op] = Counter()
     for each in of:
         operands = Operands(each, Precision.named(case.precision), CPU, movable=False)
-        for way in candidates(movable=False):
+        for way in gemm_variants(movable=False):
             if way.own:
                 with Recording() as recording:
                     operands.compute(way)

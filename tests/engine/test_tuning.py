@@ -27,7 +27,7 @@ from engine.tuning.cache import Table, Tables, cache_file, load, save
 from engine.tuning.choice import choose, chosen, wins
 from engine.tuning.rate import rate
 from engine.tuning.shapes import Products, Shape, products
-from engine.tuning.timing import Candidate, candidates, time_shape
+from engine.tuning.timing import GemmVariant, gemm_variants, time_shape
 
 WAYS = [Kernels(stored, *modes) for stored in (False, True) for modes in itertools.product((None, *Mode), repeat=3)]
 OTHERS = ("rows", "columns", "mixed")
@@ -82,10 +82,10 @@ def test_each_product_is_the_same_in_every_mode(way: Kernels) -> None:
 @pytest.mark.parametrize("stored", [False, True])
 def test_the_own_mode_of_a_product_copies_nothing(stored: bool) -> None:
     shape = Shape(7, 5, 3)
-    for way in candidates(movable=True):
+    for way in gemm_variants(movable=True):
         if way.column_major == stored:
             assert (way.copied(shape) == 0) == way.own == (way.mode is own_mode(way.role, column_major=stored))
-    forward = {way.mode: way.copied(shape) for way in candidates(movable=False) if way.role is Role.FORWARD}
+    forward = {way.mode: way.copied(shape) for way in gemm_variants(movable=False) if way.role is Role.FORWARD}
     assert forward == {Mode.NN: 5 * 3, Mode.NT: 0, Mode.TN: 7 * 3 + 5 * 3}
 
 
@@ -101,11 +101,11 @@ def test_the_products_of_a_rank_are_those_of_its_tiles() -> None:
     assert not head.movable, "an embedding looks rows up in it"
 
 
-def of_times(**faster: float) -> dict[Candidate, list[float]]:
+def of_times(**faster: float) -> dict[GemmVariant, list[float]]:
     """Every way takes 1 s and some noise, except those named, such as forward_rows_NN."""
     drawing = random.Random(3)
     found = {}
-    for way in candidates(movable=True):
+    for way in gemm_variants(movable=True):
         name = f"{way.role}_{'columns' if way.column_major else 'rows'}_{way.mode}"
         found[way] = [faster.get(name, 1.0) * drawing.uniform(0.998, 1.002) for _ in range(7)]
     return found
@@ -132,7 +132,7 @@ def test_the_weight_is_stored_as_its_layers_products_together_are_fastest() -> N
 
 def test_what_is_chosen_is_one_way_of_each_product() -> None:
     for kernels in WAYS:
-        ways = [way for way in candidates(movable=True) if chosen(way, kernels)]
+        ways = [way for way in gemm_variants(movable=True) if chosen(way, kernels)]
         assert [way.role for way in ways] == list(Role)
 
 
@@ -140,7 +140,7 @@ def test_every_way_is_timed_and_those_that_memory_forbids_are_left_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     of = Products(Shape(16, 8, 4), forwards=1, movable=True)
-    comm, ways = Comm(Grid()), candidates(movable=True)
+    comm, ways = Comm(Grid()), gemm_variants(movable=True)
     times = time_shape(of, FP32, comm, ways, budget_s=0)
     assert set(times) == set(ways)
     assert {len(of) for of in times.values()} == {timing.FEWEST}
@@ -266,12 +266,12 @@ def test_a_second_timing_goes_on_until_it_tells_or_has_taken_four_times_the_roun
     """A slow way was chosen and is known to be, or noise hides it for good."""
     (of, *_) = of_rank(CASES["llama-plain"].config, Grid(), 1, recompute=False)
 
-    def planted(*_: object, rounds: int | None = None, **__: object) -> dict[Candidate, list[float]]:
+    def planted(*_: object, rounds: int | None = None, **__: object) -> dict[GemmVariant, list[float]]:
         high_low = itertools.cycle((1 - spread, 1 + spread))
         other = itertools.cycle((1.0,))
         return {
             way: [0.1 * next(high_low if chosen(way, kernels) else other) for _ in range(rounds or 7)]
-            for way in candidates(movable=of.movable)
+            for way in gemm_variants(movable=of.movable)
         }
 
     kernels = Kernels(forward=Mode.NN)

@@ -22,7 +22,7 @@ from engine.training.model_record import recorded
 from engine.training_record import Training
 from engine.tuning.choice import choose, chosen, fastest, seconds_of
 from engine.tuning.shapes import Products, Shape, products
-from engine.tuning.timing import Candidate, candidates
+from engine.tuning.timing import GemmVariant, gemm_variants
 
 MI250X = {"NN": 105e12, "NT": 104e12, "TN": 11.5e12}
 """Flop/s by mode: TN at 6 % of the advertised peak, as axonn-sc24 V-C has it."""
@@ -30,7 +30,7 @@ EVEN = dict.fromkeys(("NN", "NT", "TN"), 50e9)
 COPIED_PER_S = 4e11
 
 
-def timed(shape: Shape, way: Candidate, rates: Mapping[str, float], noise: random.Random) -> list[float]:
+def timed(shape: Shape, way: GemmVariant, rates: Mapping[str, float], noise: random.Random) -> list[float]:
     """Seconds of a way by round."""
     flops = 2 * shape.m * shape.n * shape.k
     return [
@@ -44,7 +44,7 @@ def tuned(one: Products, dtype: str, rates: Mapping[str, float], noise: random.R
     best: Kernels | None = None
     found = []
     for _ in range(2):
-        times = {way: timed(one.shape, way, rates, noise) for way in candidates(movable=one.movable)}
+        times = {way: timed(one.shape, way, rates, noise) for way in gemm_variants(movable=one.movable)}
         kernels = kernels or choose(times, one.forwards)
         best = best or fastest(times, one.forwards)
         assert best is not None
