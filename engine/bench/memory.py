@@ -29,7 +29,7 @@ TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Memory(Benchmark):
+class MemoryBandwidth(Benchmark):
     """It measures STREAM. array_bytes: of each array; None goes by the cache. repeats: of each kernel, fewer where the
     budget ends.
     """

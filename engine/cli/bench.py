@@ -61,9 +61,9 @@ def memory(
 ) -> int:
     """Measure the memory bandwidth: STREAM's copy, scale, add and triad, on all ranks at once."""
     with loading():
-        from engine.bench.memory import Memory
+        from engine.bench.memory import MemoryBandwidth
 
-    return _measure(Memory(array_size, repeats, time_budget), common, out)
+    return _measure(MemoryBandwidth(array_size, repeats, time_budget), common, out)
 
 
 def latency(

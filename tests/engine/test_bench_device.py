@@ -14,7 +14,7 @@ from engine.bench import memory as memory_bench
 from engine.bench import world as world_bench
 from engine.bench.frame import run
 from engine.bench.latency import Latency, launch_time
-from engine.bench.memory import Memory
+from engine.bench.memory import MemoryBandwidth
 from engine.bench.stream import KERNELS, SCALAR, Arrays
 from engine.bench.world import Unmeasurable, World
 from engine.comm.funnel import Comm
@@ -39,7 +39,7 @@ def world() -> World:
 
 def bandwidth(out: Path, device: str = "cpu", **changes: object) -> Result:
     options = {"array_bytes": 1e6, "repeats": 4, "time_budget_s": 60.0} | changes
-    benchmark = Memory(**options)  # type: ignore[arg-type]
+    benchmark = MemoryBandwidth(**options)  # type: ignore[arg-type]
     return run(benchmark, ALONE, device=device, timeouts=Timeouts(), labels={"study": "peak"}, out=out)
 
 
@@ -132,7 +132,7 @@ def test_without_a_size_arrays_are_four_times_the_cache_or_what_the_memory_allow
     for cache, free, expected in ((MB, 10**9, 4 * MB), (1000, 10**9, MB), (None, 10**9, MB), (MB, 6 * MB, MB)):
         monkeypatch.setattr(memory_bench, "last_level_bytes", lambda device, cache=cache: cache)
         monkeypatch.setattr(world_bench, "free_bytes", lambda device, free=free: free)
-        found = Memory(None, 3, 60.0).stream(world())
+        found = MemoryBandwidth(None, 3, 60.0).stream(world())
         assert (found.array_bytes, found.cache_bytes) == (expected, cache)
 
 
@@ -237,14 +237,14 @@ def test_samples_that_make_no_percentile_are_refused(samples: int, tmp_path: Pat
 
 def measured_at_once(comm: Comm) -> tuple[Stream, list[LaunchTime], int]:
     ranks = World(comm)
-    return Memory(MB, 3, 60.0).stream(ranks), list(Latency(20).launches(ranks)), ranks.on_machine
+    return MemoryBandwidth(MB, 3, 60.0).stream(ranks), list(Latency(20).launches(ranks)), ranks.on_machine
 
 
 def too_large_on_one(comm: Comm) -> str:
     ranks = World(comm)
     world_bench.free_bytes = lambda device: (8 if comm.rank else 200) * MB  # type: ignore[assignment]
     try:
-        Memory(10 * MB, 3, 60.0).stream(ranks)
+        MemoryBandwidth(10 * MB, 3, 60.0).stream(ranks)
     except Unmeasurable as error:
         return str(error)
     return ""
