@@ -48,17 +48,17 @@ def carry_out(run: CheckedRun, launch: Launch, notices: Sequence[str], *, as_jso
     """Train on this rank, after these sentences of what to expect of the run; return the exit code."""
     for notice in notices:
         log.warning("%s", notice)
-    from engine.training.failure import Account
+    from engine.training.failure import RunReporter
 
-    account = Account(run, launch)
+    reporter = RunReporter(run, launch)
     try:
-        account.begin()
+        reporter.begin()
         with loading():
             from engine.training.run import train
 
-        train(run, launch, account)
+        train(run, launch, reporter)
     except Exception as error:
-        account.report(error)
+        reporter.report(error)
         if isinstance(error, UsageError):
             raise
         # Leave at once: while a failed rank tidies up its groups, the others wait for it.

@@ -12,10 +12,10 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from engine.comm.launch import Launch, NotMet
 from engine.comm.roster import Roster
@@ -25,6 +25,9 @@ from engine.result import provenance
 from engine.result.schema import Iteration, Result, ResultError, read, write
 from engine.training.checks import CheckedRun
 from engine.training.model_record import recorded
+
+if TYPE_CHECKING:
+    from engine.training.gathered import Ranks
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +52,7 @@ class Terminated(ContactError):
 def end_after(report: Callable[[], object]) -> NoReturn:
     """Report, and end this process, whatever its main thread is at.
 
-    That may hold what reporting needs, such as a log that nobody reads: then it ends after a while all the same.
+    The main thread may hold what reporting needs, such as a log that nobody reads: then it ends after REPORT_S.
     """
     late = threading.Timer(REPORT_S, os._exit, [1])
     late.daemon = True
@@ -59,8 +62,8 @@ def end_after(report: Callable[[], object]) -> NoReturn:
     os._exit(1)
 
 
-class Account:
-    """It reports once what became of one rank's run.
+class RunReporter:
+    """It writes the result of a run, and reports once why it failed on this rank.
 
     began: when it started, on time.monotonic()'s clock. iterations: those so far. devices, resolved: of this rank, and
     the options that only torch settles, once known. met: whether the ranks have found each other, after which the
@@ -81,7 +84,7 @@ class Account:
     def begin(self) -> None:
         """Write that the run has not ended yet, and listen to signals from now on."""
         if self._launch.rank == 0:
-            write(self.result("failed", UNFINISHED, "nothing"), self._run.config.out)
+            write(self._result("failed", UNFINISHED, "nothing"), self._run.config.out)
         ears, mouth = os.pipe()
         os.set_blocking(mouth, False)
         signal.set_wakeup_fd(mouth)
@@ -116,13 +119,18 @@ class Account:
         """Report, and end this process, whatever its main thread is at."""
         end_after(lambda: self.report(error))
 
-    def succeed(self, result: Result) -> None:
-        """Write the result of a run that has ended well: nothing that a rank reports takes its place."""
+    def succeed(self, ranks: "Ranks", fields: Mapping[str, Any]) -> None:
+        """Write the result of a run that has ended well, with these fields, on rank 0.
+
+        Nothing that a rank reports takes its place. ranks: what they say of themselves.
+        """
+        update = {"memory": ranks.memory, "transport": ranks.transport, **fields}
+        result = self._result("ok", None, None, ranks).model_copy(update=update)
         with self._turn, locked(self._run.config.out.parent, LOCK_S):
             write(result, self._run.config.out)
 
     def end(self) -> None:
-        """Let signals do what they do to any process, and another run of this one be heard."""
+        """Restore the default handlers of signals and close the roster, so that this process can begin another run."""
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         if self.roster is not None:
@@ -188,7 +196,7 @@ class Account:
     def _write(self, reason: str, reported: Reported) -> None:
         if self._reported_already(reported):
             return
-        result = self._present() or self.result("failed", reason, reported)
+        result = self._present() or self._result("failed", reason, reported)
         ended = result.provenance.model_copy(update={"end": provenance.now()})
         update = {
             "reason": reason,
@@ -210,19 +218,14 @@ class Account:
         age = datetime.fromisoformat(self._start) - datetime.fromisoformat(present.provenance.end)
         return present if present.status == "failed" and age < ONE_LAUNCH else None
 
-    def result(
+    def _result(
         self,
         status: Literal["ok", "failed"],
         reason: str | None,
         reported: Reported | None,
-        *,
-        hosts: Sequence[str] = (),
-        devices: Sequence[str] = (),
-        clocks: Sequence[tuple[str, float]] = (),
+        ranks: "Ranks | None" = None,
     ) -> Result:
-        """Make what every result of this run holds. hosts, devices, clocks: of all ranks; without them the first two
-        are this rank's.
-        """
+        """Make what every result of this run holds. ranks: without them host and device are this rank's."""
         run, config = self._run, self._run.config
         return Result(
             kind=run.kind,
@@ -239,8 +242,8 @@ class Account:
             provenance=provenance.collect(
                 start=self._start,
                 launcher=self._launch.launcher,
-                hosts=hosts or [socket.gethostname()],
-                devices=devices or self.devices,
-                clocks=clocks,
+                hosts=ranks.hosts if ranks else [socket.gethostname()],
+                devices=ranks.devices if ranks else self.devices,
+                clocks=ranks.clocks if ranks else (),
             ),
         )

@@ -12,7 +12,9 @@ from engine.models.flops import hardware_flops
 from engine.profiling.session import Profiling
 from engine.progress import RENEWED
 from engine.result.energy import Energy
+from engine.result.profile import Profile
 from engine.result.schema import Iteration
+from engine.result.step import Breakdown
 from engine.training.config import TrainConfig
 from engine.training.trainer import Trainer
 
@@ -28,7 +30,7 @@ class Measurements:
     """They are what a run has measured so far. recording: of the counted iterations, on this rank. peak_flops_per_s:
     what matrix products reached on each rank, all at once, where that was asked for.
 
-    prefetch_bytes, cache_bytes: the most that gathered weights took; cached_blocks: as Overlap.cache came out.
+    prefetch_bytes, cache_bytes: the most that gathered weights took; cached_blocks: how many Overlap.cache kept.
     """
 
     iterations: list[Iteration] = field(default_factory=list)
@@ -38,6 +40,8 @@ class Measurements:
     cache_bytes: int = 0
     peak_flops_per_s: float | None = None
     energy: Energy | None = None
+    breakdown: Breakdown | None = None
+    profile: Profile | None = None
 
 
 def take_iteration(trainer: Trainer, index: int, *, warmup: bool, profiled: bool = False) -> Iteration:

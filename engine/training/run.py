@@ -1,12 +1,13 @@
 """Carry out `engine train` or `engine bench overlap` once torch is loaded: connect, train, write what was measured.
 
-Whatever goes wrong here flies to the command, whose account of it becomes the result (failure.py).
+Whatever goes wrong here flies to the command, whose reporter makes it the result (failure.py).
 """
 
 import logging
 import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,11 +32,11 @@ from engine.result.matmul import Tuning
 from engine.training.ablation import CheckedAblation
 from engine.training.checks import CheckedRun
 from engine.training.energy import JobMeter
-from engine.training.failure import Account
+from engine.training.failure import RunReporter
 from engine.training.gathered import breakdown, everyones, joint_peak, profile, roster
-from engine.training.iterations import run_iterations
-from engine.training.outcome import Outcome
+from engine.training.iterations import Measurements, run_iterations
 from engine.training.stall import watched
+from engine.training.summary import run_fields
 from engine.training.trainer import Trainer
 from engine.training.turns import take_turns
 from engine.training_record import Training
@@ -45,12 +46,12 @@ from engine.tuning.tune import tune
 log = logging.getLogger(__name__)
 
 
-def train(run: CheckedRun, launch: Launch, account: Account) -> None:
-    """Carry out a run on this rank. account: takes note of how far the run is."""
+def train(run: CheckedRun, launch: Launch, reporter: RunReporter) -> None:
+    """Carry out a run on this rank. reporter: takes note of how far the run is."""
     config = run.config
     device = choose_device(config.device, launch.local_rank)
-    account.devices = (provenance.device_name(device),)
-    account.resolved = {"device": device.type, "threads": torch.get_num_threads()}
+    reporter.devices = (provenance.device_name(device),)
+    reporter.resolved = {"device": device.type, "threads": torch.get_num_threads()}
     if device.type == "cpu":
         keep_freed_memory()
         stamp_promptly()
@@ -59,24 +60,29 @@ def train(run: CheckedRun, launch: Launch, account: Account) -> None:
     timed = config.breakdown or config.timeline is not None or config.profile is not None
     kind = Recorder if config.profile is None else NamingRecorder
     recorder = kind.on(device, breakdown=timed, alone=launch.world_size == 1)
-    with account.meeting(config.meeting_timeout_s + config.timeout_s):
+    with reporter.meeting(config.meeting_timeout_s + config.timeout_s):
         init_process_group(launch, device, timeout, meeting_s=config.meeting_timeout_s)
-        account.met = True
+        reporter.met = True
         comm = Comm(run.grid, timeout=timeout, recorder=recorder, device=device)
-        account.roster = roster(comm)
-    with watched(comm, config.timeout_s, account.fail):
-        _train(run, launch, account, comm, recorder, heard)
+        reporter.roster = roster(comm)
+    with watched(comm, config.timeout_s, reporter.fail):
+        _train(run, launch, reporter, comm, recorder, heard)
     dist.destroy_process_group()
 
 
 def _train(
-    run: CheckedRun, launch: Launch, account: Account, comm: Comm, recorder: Recorder, heard: Callable[[], Heard] | None
+    run: CheckedRun,
+    launch: Launch,
+    reporter: RunReporter,
+    comm: Comm,
+    recorder: Recorder,
+    heard: Callable[[], Heard] | None,
 ) -> None:
     """Train, once the ranks have met. heard: what the back end said of its network."""
     config, training, device = run.config, run.training, comm.device
-    outcome = Outcome(run, launch, account)
+    measurements = Measurements(reporter.iterations)
     if config.measure_peak:
-        outcome.measurements.peak_flops_per_s = joint_peak(comm, DTYPES[training.precision])
+        measurements.peak_flops_per_s = joint_peak(comm, DTYPES[training.precision])
         forget_peak(device)
     kernels: Mapping[str, Kernels] = {}
     tuning: Tuning | None = None
@@ -87,36 +93,36 @@ def _train(
         overlaps=run.overlaps, pretrained=run.pretrained, saved=run.saved,
     )  # fmt: skip
     precision = Precision.named(training.precision)
-    account.resolved["widened_by"] = widened_by(precision.compute, precision.master, device, shards=run.grid.shards)
-    account.resolved["attention"] = _attention(training, run.grid, device)
-    account.resolved["compiled"] = compiles(device)
-    account.training = True
-    variants, times, profiled = None, None, None
+    reporter.resolved["widened_by"] = widened_by(precision.compute, precision.master, device, shards=run.grid.shards)
+    reporter.resolved["attention"] = _attention(training, run.grid, device)
+    reporter.resolved["compiled"] = compiles(device)
+    reporter.training = True
+    variants = None
     if isinstance(run, CheckedAblation):
         variants = take_turns(
-            trainer, run.variants, run.turns, outcome.measurements,
-            began=account.began, link_bytes_per_s=config.link_bytes_per_s,
+            trainer, run.variants, run.turns, measurements,
+            began=reporter.began, link_bytes_per_s=config.link_bytes_per_s,
         )  # fmt: skip
     else:
         profiling, energy = None, JobMeter(comm, config.energy)
         if config.profile is not None and isinstance(recorder, NamingRecorder):
             request = Request(config.profile, config.profiled_iterations, config.profile_ranks)
             profiling = Profiling(request, comm, trainer.model, recorder)
-        run_iterations(trainer, config, outcome.measurements, energy.meter, profiling)
+        run_iterations(trainer, config, measurements, energy.meter, profiling)
         if config.export is not None and run.pretrained is not None:
             export(run.pretrained, comm, trainer.model.local_parameters(), config.export)
             log.info("wrote %s", config.export)
         if profiling is not None:
             profiling.write(overlap=str(training.overlap))
-            profiled = profile(comm, profiling)
-        counted = sum(iteration.counted for iteration in account.iterations)
-        outcome.measurements.energy = energy.result(counted, training.batch.sequences * training.model.sequence)
-        times = breakdown(comm, outcome.measurements.recording, config.link_bytes_per_s)
+            measurements.profile = profile(comm, profiling)
+        counted = sum(iteration.counted for iteration in reporter.iterations)
+        measurements.energy = energy.result(counted, training.batch.sequences * training.model.sequence)
+        measurements.breakdown = breakdown(comm, measurements.recording, config.link_bytes_per_s)
     ranks = everyones(comm, heard)
     if launch.rank == 0:
-        result = outcome.compared(ranks, variants) if variants else outcome.succeeded(ranks, times, profiled)
-        account.succeed(result.model_copy(update={"tuning": tuning}))
-    account.end()
+        fields: dict[str, Any] = {"variants": variants} if variants else run_fields(run, measurements, ranks.memory)
+        reporter.succeed(ranks, fields | {"tuning": tuning})
+    reporter.end()
     comm.barrier()
 
 

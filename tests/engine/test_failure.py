@@ -26,7 +26,7 @@ from engine.models.choice import ModelChoice
 from engine.result.schema import Result, read
 from engine.training.checks import CheckedRun, checked
 from engine.training.config import TrainConfig
-from engine.training.failure import UNFINISHED, Account, Terminated
+from engine.training.failure import UNFINISHED, RunReporter, Terminated
 from engine.training.gathered import roster
 
 
@@ -55,17 +55,17 @@ def run(tmp_path: Path) -> CheckedRun:
     return checked(config, 4)
 
 
-def account(run: CheckedRun, rank: int, seen: Roster | None = None) -> Account:
+def reporter(run: CheckedRun, rank: int, seen: Roster | None = None) -> RunReporter:
     """Of a rank that has met the others and trains, if it has a roster."""
-    made = Account(run, Launch(rank, 4, rank, "test", "", 0))
+    made = RunReporter(run, Launch(rank, 4, rank, "test", "", 0))
     made.met = made.training = seen is not None
     made.roster = seen
     return made
 
 
-def begun(run: CheckedRun) -> Account:
+def begun(run: CheckedRun) -> RunReporter:
     """Rank 0's, with the result that it writes first; it does not listen to this process's signals."""
-    first = account(run, 0)
+    first = reporter(run, 0)
     first._listen = lambda ears: None  # type: ignore[method-assign]
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     first.begin()
@@ -97,19 +97,19 @@ def test_a_result_is_there_before_anything_is_told_and_without_torch(run: Checke
 
 def test_a_cause_takes_the_place_of_a_symptom_and_not_the_other_way_round(run: CheckedRun) -> None:
     begun(run)
-    account(run, 1, Seen({})).report(lost_contact(1, 0))
+    reporter(run, 1, Seen({})).report(lost_contact(1, 0))
     assert told(run) == ("symptom", SYMPTOM)
-    account(run, 3, Seen({})).report(lost_contact(3, 1))
+    reporter(run, 3, Seen({})).report(lost_contact(3, 1))
     assert told(run)[1] == SYMPTOM, "the later one may be its consequence"
-    account(run, 2, Seen({})).report(RunError("The disk is full."))
+    reporter(run, 2, Seen({})).report(RunError("The disk is full."))
     assert told(run) == ("cause", "The disk is full.")
-    account(run, 1, Seen({3: Loss.GONE})).report(lost_contact(1, 3))
+    reporter(run, 1, Seen({3: Loss.GONE})).report(lost_contact(1, 3))
     assert told(run) == ("cause", "The disk is full.")
 
 
 def test_who_is_known_to_be_lost_comes_first_and_the_messenger_behind(run: CheckedRun) -> None:
     begun(run)
-    account(run, 3, Seen({2: Loss.STOPPED})).report(Terminated("rank 3 was told to end by SIGTERM"))
+    reporter(run, 3, Seen({2: Loss.STOPPED})).report(Terminated("rank 3 was told to end by SIGTERM"))
     weight, reason = told(run)
     assert weight == "cause"
     assert reason is not None
@@ -132,54 +132,54 @@ def test_a_rank_that_is_told_to_end_first_says_so(
     run: CheckedRun, seen: Roster | None, expected: tuple[str, str]
 ) -> None:
     begun(run)
-    account(run, 2, seen).report(Terminated("rank 2 was told to end by SIGINT"))
+    reporter(run, 2, seen).report(Terminated("rank 2 was told to end by SIGINT"))
     assert told(run) == (expected[0], f"Rank 2 was told to end by SIGINT{expected[1]}")
 
 
 def test_memory_that_has_run_out_is_a_cause_in_nccls_words_too(run: CheckedRun) -> None:
     begun(run)
-    account(run, 1, Seen({})).report(lost_contact(1, 2))
+    reporter(run, 1, Seen({})).report(lost_contact(1, 2))
     words = "NCCL error in: /c10d/NCCLUtils.cpp:94, unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'"
-    account(run, 2, Seen({1: Loss.GONE})).report(dist.DistBackendError(words))
+    reporter(run, 2, Seen({1: Loss.GONE})).report(dist.DistBackendError(words))
     assert told(run) == ("cause", "Rank 2 failed in iteration 0: Cuda failure 2 'out of memory'")
 
 
 def test_a_rank_alone_follows_nobody(run: CheckedRun) -> None:
-    only = Account(run, Launch(0, 1, 0, "test", "", 0))
+    only = RunReporter(run, Launch(0, 1, 0, "test", "", 0))
     only.report(Terminated("rank 0 was told to end by SIGTERM"))
     assert told(run) == ("symptom", "Rank 0 was told to end by SIGTERM before the ranks had met.")
 
 
 def test_a_rank_tells_once(run: CheckedRun) -> None:
     begun(run)
-    rank = account(run, 1, Seen({}))
+    rank = reporter(run, 1, Seen({}))
     rank.report(lost_contact(1, 0))
     rank.report(RunError("A second thought."))
     assert told(run) == ("symptom", SYMPTOM)
 
 
 def test_where_no_result_was_begun_or_only_an_earlier_runs_is_there_any_rank_writes_one(run: CheckedRun) -> None:
-    account(run, 2).report(NotMet("rank 2 met nobody", "why"))
+    reporter(run, 2).report(NotMet("rank 2 met nobody", "why"))
     assert told(run) == ("symptom", "Rank 2 met nobody (why).")
     earlier = json.loads(run.config.out.read_text())
     earlier |= {"told": "cause", "reason": "Something else."}
     run.config.out.write_text(json.dumps(earlier))
-    account(run, 1).report(NotMet("rank 1 met nobody"))
+    reporter(run, 1).report(NotMet("rank 1 met nobody"))
     assert told(run) == ("cause", "Something else."), "written in this launch"
     earlier["provenance"]["end"] = "2020-01-01T00:00:00+00:00"
     run.config.out.write_text(json.dumps(earlier))
-    account(run, 1).report(NotMet("rank 1 met nobody"))
+    reporter(run, 1).report(NotMet("rank 1 met nobody"))
     assert told(run) == ("symptom", "Rank 1 met nobody.")
     run.config.out.write_text(json.dumps(earlier | {"status": "ok"}))
-    account(run, 3).report(NotMet("rank 3 met nobody"))
+    reporter(run, 3).report(NotMet("rank 3 met nobody"))
     assert told(run) == ("symptom", "Rank 3 met nobody.")
 
 
 def test_memory_that_runs_out_is_a_cause_and_torchs_other_errors_may_be_symptoms(run: CheckedRun) -> None:
     begun(run)
-    account(run, 1, Seen({})).report(RuntimeError("NCCL is unwell"))
+    reporter(run, 1, Seen({})).report(RuntimeError("NCCL is unwell"))
     assert told(run) == ("symptom", "Rank 1 failed in iteration 0 (NCCL is unwell).")
-    account(run, 2, Seen({})).report(torch.OutOfMemoryError("all 80 GB are taken"))
+    reporter(run, 2, Seen({})).report(torch.OutOfMemoryError("all 80 GB are taken"))
     assert told(run) == ("cause", "Rank 2 failed in iteration 0: all 80 GB are taken")
     with pytest.raises(torch.OutOfMemoryError), Line(0, "on axis x", [1], "gloo").held():
         raise torch.OutOfMemoryError
@@ -191,7 +191,7 @@ def test_of_many_ranks_that_tell_at_once_a_cause_stays(run: CheckedRun) -> None:
     start = threading.Barrier(16)
 
     def tell(rank: int) -> None:
-        own = account(run, rank, Seen({}))
+        own = reporter(run, rank, Seen({}))
         start.wait(60)
         own.report(RunError("The cause.") if rank == 7 else lost_contact(rank, 0))
 

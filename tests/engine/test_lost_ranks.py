@@ -17,7 +17,7 @@ from engine.models.choice import ModelChoice
 from engine.result.schema import Result, read
 from engine.training.checks import checked
 from engine.training.config import TrainConfig
-from engine.training.failure import Account
+from engine.training.failure import RunReporter
 
 
 def _fault(out: Path, victim: int, number: signal.Signals, *options: str, anew: bool = False) -> Result:
@@ -84,7 +84,7 @@ def test_a_late_failure_does_not_spoil_a_good_result(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     assert train(1, *SMALL, "--iterations", "2", "--warmup", "1", "--out", str(out))[0] == [0]
     config = TrainConfig(model=ModelChoice(model="gpt-test"), batch=Batch(8), data="synthetic", out=out)
-    late = Account(checked(config, 1), Launch(0, 1, 0, "none", "", 0))
+    late = RunReporter(checked(config, 1), Launch(0, 1, 0, "none", "", 0))
     late.met = True
     late.report(RunError("Too late."))
     assert read(out).status == "ok"

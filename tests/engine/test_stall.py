@@ -34,7 +34,7 @@ from engine.peers.watchdog import timed, warm_up
 from engine.result.schema import Result, read
 from engine.training import failure, stall
 from engine.training.config import TrainConfig
-from engine.training.failure import Account
+from engine.training.failure import RunReporter
 from engine.training.stall import Stalled, Watch, watched
 from engine.training.trainer import Trainer
 
@@ -273,9 +273,9 @@ def test_a_rank_of_several_groups_waits_for_those_of_its_own(monkeypatch: pytest
 
 def _fail_without_end() -> None:
     failure.REPORT_S = 0.1
-    account = Account(None, Launch(0, 1, 0, "test", "", 0))  # type: ignore[arg-type]
-    account.report = lambda _: time.sleep(10 * TIMEOUT_S)  # type: ignore[method-assign, assignment, return-value]
-    account.fail(RunError("It can't be told."))
+    reporter = RunReporter(None, Launch(0, 1, 0, "test", "", 0))  # type: ignore[arg-type]
+    reporter.report = lambda _: time.sleep(10 * TIMEOUT_S)  # type: ignore[method-assign, assignment, return-value]
+    reporter.fail(RunError("It can't be told."))
 
 
 def test_a_process_that_can_not_even_tell_ends_all_the_same() -> None:
