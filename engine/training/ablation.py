@@ -70,13 +70,13 @@ class CheckedAblation(CheckedRun):
         }
 
 
-def candidates(full: Overlap, asked: Sequence[Overlap]) -> list[Overlap]:
-    """List what is compared with none, as far as it has anything to hide (checked_ablation)."""
+def wanted_variants(full: Overlap, asked: Sequence[Overlap]) -> list[Overlap]:
+    """List the variants to compare with none: those asked for, or else the ladder up to full and each flag alone."""
     return [variant.at(full) for variant in asked] or [*ladder(full), *alone(full)]
 
 
 def comparable(wanted: Sequence[Overlap], grid: Grid, *, checkpointed: bool) -> tuple[Overlap, ...]:
-    """List none and, of these, what has something to hide on the grid. Raises UsageError if nothing has."""
+    """List none and those of these that have something to hide on the grid. Raises UsageError if none has."""
     variants = effective(wanted, grid, checkpointed=checkpointed)
     if len(variants) == 1:
         raise UsageError(
@@ -96,7 +96,7 @@ def checked_ablation(
     """
     common = {field.name: getattr(config, field.name) for field in fields(RunConfig)}
     run = checked(TrainConfig(**common, overlap=full), ranks)
-    wanted = candidates(run.training.overlap, asked)
+    wanted = wanted_variants(run.training.overlap, asked)
     for variant in wanted:
         check_cache(variant, run.training.model)
     variants = comparable(wanted, run.grid, checkpointed=config.checkpoint_activations)

@@ -71,7 +71,7 @@ def everyones(comm: Comm, heard: Callable[[], Heard] | None = None) -> Ranks:
 
 
 def joint_peak(comm: Comm, dtype: torch.dtype) -> float:
-    """Measure the flop/s of square matrix products on a rank while all ranks multiply, of the best size. Collective."""
+    """Measure the flop/s of square matrix products of the best size on a rank while all ranks multiply. Collective."""
     sizes = JOINT_SIZES[comm.device.type]
     rates = [metrics.gemm_rate(size, *joint(size, dtype, comm.device, comm.barrier)) for size in sizes]
     return float(comm.everyone(torch.tensor(rates, dtype=torch.float64)).mean(0).max().item())
@@ -146,7 +146,7 @@ def _by_host(hosts: Sequence[str], compute_s: Sequence[float]) -> tuple[HostTime
 def _busiest(grid: Grid, seconds: Tensor) -> tuple[LaneTime, ...]:
     """Give the busiest time of each lane that is used. seconds: [ranks, lanes], in flight.
 
-    Of the ranks of a group, which wait for the last of them to join, the least counts; of the groups the most.
+    In a group the least time counts, as its ranks wait for the last of them to join; of the groups the longest counts.
     """
     by_axis = [grid[axis] for axis in reversed(Axis)]  # the innermost changes fastest from rank to rank
     found = []

@@ -1,4 +1,4 @@
-"""A network on a grid, as results tell of it."""
+"""Describe a network on a grid for a result."""
 
 from engine.footprint.fit import parameters_per_rank
 from engine.grid import Grid
@@ -8,7 +8,6 @@ from engine.result.schema import Model
 
 
 def recorded(model: Architecture, grid: Grid) -> Model:
-    """What results say of a network on a grid."""
     return Model(
         name=model.name,
         family=model.family,

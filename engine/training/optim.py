@@ -16,7 +16,7 @@ from engine.training_record import OptimConfig
 LONG, ROW_OF_NORM = 65536, 512
 """A norm is taken by rows of ROW_OF_NORM elements where there are more than LONG."""
 ROW = 16
-"""After so many elements 16 bytes begin anew, whatever the dtype."""
+"""So many elements take a multiple of 16 bytes, whatever the dtype."""
 
 
 def learning_rate(config: OptimConfig, step: int) -> float:
@@ -35,7 +35,7 @@ def learning_rate(config: OptimConfig, step: int) -> float:
 
 
 class AdamW:
-    """It is the Optimizer of a training.
+    """It steps the flat tensor of a rank's parameters by AdamW (Loshchilov and Hutter 2019, Algorithm 2).
 
     Whether a parameter is a matrix, which decays, is read from its serial shape. torch.optim.AdamW itself would load
     torch's compiler, a third of the processor time in which a rank starts.
@@ -121,7 +121,7 @@ def _in_one_pass(
     factors: Tensor,
     rule: Rule,
 ) -> None:
-    """Step elements: read 16 bytes a parameter of fp32, and write 12, and 2 of a copy in bf16."""
+    """Step elements in one pass that reads 16 bytes a parameter of fp32, and writes 12, and 2 of a copy in bf16."""
     to_first, to_second, lost, rate, root, eps = factors.unbind()
     g = gradients * scale
     first.add_((g - first) * to_first)
@@ -141,7 +141,7 @@ def _by_pytorch(
     factors: Tensor,
     rule: Rule,
 ) -> None:
-    """Step elements, also writing the scaled gradients, and the copy in a pass of its own."""
+    """Step elements by a kernel that also writes the scaled gradients; the copy takes a pass of its own."""
     divisor = None
     if not scale.is_cpu or scale != 1:  # a host knows its own, and needn't write gradients for nothing
         if masters.dtype == torch.float32:
@@ -159,8 +159,8 @@ def _by_pytorch(
 
 
 adamw = Compiled(_by_pytorch, _in_one_pass, tried=False)
-"""It steps these elements, gradients being taken times a scale: all state and the copy are changed in place. Nothing
-is as large, so it makes no copies of them.
+"""It steps these elements in place, state and copy included, with their gradients times a scale. It makes no copies of
+them, as nothing else is as large.
 """
 
 

@@ -1,9 +1,10 @@
 """A rank stands still when it waits for a collective, and none begins or ends any more.
 
-Over gloo and shared memory such a wait raises in the rank's own thread once --timeout is over, and what it says is as
-good, so that this is only for what doesn't. On CUDA the host waits for its device, for ever; NCCL ends the process
-after --timeout and another minute, from a thread of its own and without a result. There a thread of ours comes before.
-It only reads what the main thread has written: nothing here asks the device or a process group, which may not answer.
+Over gloo and shared memory such a wait raises in the rank's own thread once --timeout is over, with as good a message,
+so that the watch is only for waits that don't raise. On CUDA the host waits for its device, for ever; NCCL ends the
+process after --timeout and another minute, from a thread of its own and without a result. There a thread of ours comes
+before. It only reads what the main thread has written: nothing here asks the device or a process group, which may not
+answer.
 """
 
 import threading

@@ -14,7 +14,7 @@ from reframe.core.exceptions import SanityError
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.overlap.flags import Overlap
-from engine.training.ablation import candidates, comparable
+from engine.training.ablation import comparable, wanted_variants
 from suites.base.figures import Figures, percent, speed_up_figures
 from suites.base.point_training import PointTraining
 from suites.base.training import Refused
@@ -50,7 +50,8 @@ class Ablation(PointTraining):
     @run_after("setup")
     def refuse_where_there_is_nothing_to_hide(self) -> None:
         """Apply the engine's own rules before the job waits in a queue. Raises Refused."""
-        wanted = candidates(Overlap.parse(self.overlap), [Overlap.parse(variant) for variant in self.variants()])
+        asked = [Overlap.parse(variant) for variant in self.variants()]
+        wanted = wanted_variants(Overlap.parse(self.overlap), asked)
         try:
             comparable(wanted, Grid.parse(self.grid), checkpointed=self.checkpoint_activations)
         except UsageError as error:
