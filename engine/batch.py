@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from engine.errors import UsageError, divisors
+from engine.errors import UsageError, listed_divisors
 from engine.grid import SPLITTING_ROWS, Coords, Grid
 
 
@@ -35,7 +35,7 @@ class Batch:
         if self.micro is not None and (self.micro < 1 or share % self.micro):
             raise UsageError(
                 f"A rank of grid {grid} has {share} of the {self.sequences} sequences, which micro-batches of "
-                f"{self.micro} don't divide: use --micro-batch one of {divisors(share)}."
+                f"{self.micro} don't divide: use --micro-batch one of {listed_divisors(share)}."
             )
 
     def rows(self, grid: Grid, coords: Coords) -> range:

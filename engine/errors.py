@@ -64,10 +64,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(names)}."
 
 
-def divisors(number: int) -> str:
+def listed_divisors(number: int) -> str:
     """List the numbers that divide this one, for a sentence; of many, the first.
 
-    >>> divisors(12)
+    >>> listed_divisors(12)
     '1, 2, 3, 4, 6, 12'
     """
     found = [str(d) for d in range(1, min(number, 4096) + 1) if number % d == 0]

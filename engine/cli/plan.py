@@ -21,7 +21,7 @@ from engine.models.architecture import Architecture
 from engine.models.choice import ModelChoice
 from engine.options import Bytes, File, check_file, word
 from engine.overlap.flags import ALL, Pace
-from engine.planning.grids import Task
+from engine.planning.grids import SearchSpace
 from engine.progress import log_to_stderr
 from engine.training.checks import check_cache
 from engine.training.config import MODEL, OVERLAP, OverlapFlags
@@ -29,7 +29,7 @@ from engine.training_record import PrecisionName, Training
 
 if TYPE_CHECKING:
     from engine.planning.document import GridPlan
-    from engine.planning.rank import Candidate, Job, Ranking
+    from engine.planning.rank import Candidate, Ranking, Workload
     from engine.simulator.bandwidth import Bandwidths
     from engine.simulator.machine import Machine
 
@@ -152,25 +152,25 @@ def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     model = config.model.resolve()
     check_cache(config.overlap, model)
     system = systems.load(config.system) if config.system else systems.here()
-    task = _task(config, model)
+    space = _search_space(config, model)
     training = Training(
         model,
-        Batch(task.check(devices), config.micro_batch),
+        Batch(space.check(devices), config.micro_batch),
         config.precision or ("fp32" if system.device.kind == "cpu" else "bf16"),
         config.reduce_dtype,
         config.checkpoint_activations,
         config.overlap,
     )
 
-    def simulated(job: "Job", ranking: "Ranking", machine: "Machine") -> Sequence["Candidate"]:
+    def simulated(workload: "Workload", ranking: "Ranking", machine: "Machine") -> Sequence["Candidate"]:
         with loading():
             from engine.tracing.forecast import chosen, forecast
 
-        return forecast(job, chosen(ranking, machine.bandwidths.devices_per_node), machine, exact=config.exact)
+        return forecast(workload, chosen(ranking, machine.bandwidths.devices_per_node), machine, exact=config.exact)
 
     return planned(
         training,
-        task,
+        space,
         devices,
         system,
         shown=shown,
@@ -182,11 +182,11 @@ def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     )
 
 
-def _task(config: PlanConfig, shape: Architecture) -> Task:
+def _search_space(config: PlanConfig, shape: Architecture) -> SearchSpace:
     if config.batch_size is not None:
-        return Task(shape, config.batch_size, exact=True, micro=config.micro_batch)
+        return SearchSpace(shape, config.batch_size, exact=True, micro=config.micro_batch)
     assert config.batch_tokens is not None
-    return Task(shape, config.batch_tokens / shape.sequence, micro=config.micro_batch)
+    return SearchSpace(shape, config.batch_tokens / shape.sequence, micro=config.micro_batch)
 
 
 def _check(config: PlanConfig) -> int:

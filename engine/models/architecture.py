@@ -11,7 +11,7 @@ from importlib import import_module
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from engine.errors import UsageError, divisors
+from engine.errors import UsageError, listed_divisors
 from engine.grid import INNER, SHARDING, STREAM, Grid
 from engine.models.network import Network
 from engine.models.operations import VOCABULARY
@@ -142,7 +142,7 @@ def _check_splits(model: Architecture, grid: Grid) -> None:
     """Raise UsageError unless the grid divides all features that it splits, and every tile that it shards."""
     network, inner, stream = model.network(), grid[INNER], grid[STREAM]
     divided = network.divided_by_inner
-    fitting = divisors(gcd(*divided.values()))
+    fitting = listed_divisors(gcd(*divided.values()))
     for what, number in divided.items():
         if number % inner and what != VOCABULARY:
             raise UsageError(
@@ -157,7 +157,7 @@ def _check_splits(model: Architecture, grid: Grid) -> None:
     if model.hidden % stream:
         raise UsageError(
             f"Grid {grid} splits the hidden size over {STREAM}={stream}, but {model.hidden} is not a multiple of "
-            f"{stream}: {STREAM} may be one of {divisors(model.hidden)}."
+            f"{stream}: {STREAM} may be one of {listed_divisors(model.hidden)}."
         )
     for placement in (placed for stage in network.stages for placed in stage.placements()):
         tile = prod(placement.tile_shape(grid))

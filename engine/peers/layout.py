@@ -8,7 +8,7 @@ from math import prod
 from typing import Literal, get_args
 
 from engine.batch import Batch
-from engine.errors import UsageError, divisors
+from engine.errors import UsageError, listed_divisors
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.planning import grids
@@ -63,7 +63,7 @@ class Layout:
             if whole % number:
                 raise UsageError(
                     f"The layout {self} doesn't fit {model.name}: {what} is {number}, which doesn't divide {of}; "
-                    f"{divisors(whole)} do."
+                    f"{listed_divisors(whole)} do."
                 )
 
     def for_batch(self, batch: Batch) -> "Layout":
@@ -77,7 +77,8 @@ class Layout:
             if share % batch.micro:
                 raise UsageError(
                     f"A data rank of the layout {self} has {share} of the {batch.sequences} sequences, which "
-                    f"micro-batches of {batch.micro} don't divide: use --peer-micro-batch one of {divisors(share)}."
+                    f"micro-batches of {batch.micro} don't divide: use --peer-micro-batch one of "
+                    f"{listed_divisors(share)}."
                 )
             return replace(self, micro_batches=share // batch.micro)
         if self.pipeline == 1:

@@ -4,8 +4,8 @@ from engine.errors import UsageError
 from engine.footprint.fit import check_grid, fits_nodes
 from engine.footprint.memory import Footprint, usable
 from engine.grid import INNER, STREAM, Grid
-from engine.planning.grids import Task, factorisations
-from engine.planning.rank import Job, rank
+from engine.planning.grids import SearchSpace, factorisations
+from engine.planning.rank import Workload, rank
 from engine.simulator.bandwidth import Bandwidths, agnostic
 from engine.training_record import Training
 
@@ -74,10 +74,10 @@ def _cheapest(
 ) -> Grid | None:
     """Of the grids that fit, with no plane across the border of two nodes; None if there is none."""
     batch = training.batch
-    grids = Task(training.model, batch.sequences, exact=True, micro=batch.micro).grids(ranks, batch.sequences)
+    grids = SearchSpace(training.model, batch.sequences, exact=True, micro=batch.micro).grids(ranks, batch.sequences)
     grids = [grid for grid in grids if fits_nodes(grid, bandwidths.devices_per_node)]
-    job = Job(training, device_memory, device, whole_shares=True)
-    found = rank(job, grids, bandwidths, as_run=True).candidates
+    workload = Workload(training, device_memory, device, whole_shares=True)
+    found = rank(workload, grids, bandwidths, as_run=True).candidates
     return found[0].grid if found else None
 
 

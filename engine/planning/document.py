@@ -30,7 +30,7 @@ class Cost(Record):
     as_run_s: float
 
 
-class Memory(Record):
+class PlannedMemory(Record):
     """Bytes of a rank at the fullest moment of a step, by what they are for. of_device: share of a device's memory."""
 
     parts: dict[str, float]
@@ -53,7 +53,7 @@ class Row(Record):
     as_run_s: float
     costs: tuple[Cost, ...]
     bytes_per_s: dict[Axis, float]
-    memory: Memory
+    memory: PlannedMemory
     reduce_dtypes: dict[Axis, str] = {}
     time_s: float | None = None
     interval_s: tuple[float, float] | None = None
@@ -151,7 +151,7 @@ def row(
         as_run_s=candidate.as_run_s,
         costs=costs,
         bytes_per_s=bytes_per_s,
-        memory=Memory(
+        memory=PlannedMemory(
             parts=asdict(needs),
             total=needs.total,
             of_device=metrics.of_device_memory(needs.total, device_memory) if device_memory else None,

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from engine.grid import Axis, Grid
 from engine.planning.costs import MOVED
-from engine.planning.document import GridPlan, Memory, Row
+from engine.planning.document import GridPlan, PlannedMemory, Row
 from engine.planning.equations import all_gather_z, all_reduce_data, all_reduce_x, all_reduce_y, reduce_scatter_z
-from engine.planning.origin import told
+from engine.planning.origin import describe
 from engine.planning.rank import CLEARLY, TOLERANCE, WIDEST, tied
 from engine.simulator.bandwidth import Bandwidths
 
@@ -85,7 +85,7 @@ def head(plan: GridPlan) -> str:
     best = f"{fit}; best first by {order}."
     if plan.ordered_by == "simulated":
         best = f"{fit}; those that communicate least by {order} were simulated, the fastest first."
-    origin = [told(plan.machine)] if plan.machine else []
+    origin = [describe(plan.machine)] if plan.machine else []
     return "\n".join([*lines, best, *origin]) + "\n"
 
 
@@ -150,7 +150,7 @@ def _summed(row: Row, grid: Grid, precision: str) -> list[str]:
     return [f"Gradients are summed {' and '.join(f'over {a} in {dtype}' for a, dtype in found.items())}{wider}."]
 
 
-def _memory(memory: Memory, plan: GridPlan) -> str:
+def _memory(memory: PlannedMemory, plan: GridPlan) -> str:
     parts = ", ".join(f"{bytes_ / 1e9:.3g} GB of {PARTS.get(part, part)}" for part, bytes_ in _largest(memory.parts))
     if plan.device_memory_bytes is None:
         return f"A rank needs {memory.total / 1e9:.3g} GB: {parts}."

@@ -7,21 +7,21 @@ from math import gcd
 from engine.errors import UsageError
 from engine.footprint.memory import USABLE, Needs
 from engine.grid import Grid
-from engine.planning.grids import Task
-from engine.planning.rank import Job
+from engine.planning.grids import SearchSpace
+from engine.planning.rank import Workload
 
 
-def refusal(job: Job, task: Task, grids: Sequence[Grid], devices_per_node: int) -> UsageError:
+def refusal(workload: Workload, space: SearchSpace, grids: Sequence[Grid], devices_per_node: int) -> UsageError:
     """That the job fits on none of these grids, all of as many devices: by how much, and how many devices it needs."""
-    smallest = task.micro or 1
-    least: dict[Grid, Needs] = {grid: job.needs(grid, smallest) for grid in grids}
+    smallest = space.micro or 1
+    least: dict[Grid, Needs] = {grid: workload.needs(grid, smallest) for grid in grids}
     grid = min(least, key=lambda grid: (least[grid].total, grid.data))
-    needs, memory = least[grid], job.device_memory or 0.0
-    fitting = fewest(job, task, devices_per_node)
+    needs, usable, memory = least[grid], workload.usable, workload.device_memory or 0.0
+    fitting = fewest(workload, space, devices_per_node)
     return UsageError(
-        f"{job.training.model.name} fits on no grid of {grid.size} devices: a rank needs {needs.total / 1e9:.4g} GB at "
+        f"{space.model.name} fits on no grid of {grid.size} devices: a rank needs {needs.total / 1e9:.4g} GB at "
         f"least (grid {grid}, --micro-batch {smallest}, {needs.state / 1e9:.4g} GB of it for weights, gradients and "
-        f"optimizer), {(needs.total - job.usable) / 1e9:.3g} GB more than the {job.usable / 1e9:.4g} GB that a plan "
+        f"optimizer), {(needs.total - usable) / 1e9:.3g} GB more than the {usable / 1e9:.4g} GB that a plan "
         f"counts on, {USABLE:.0%} of a device's {memory / 1e9:.4g} GB; "
         + (
             f"the smallest number of devices, in whole nodes, on which it fits is {fitting.size} (grid {fitting})."
@@ -31,32 +31,32 @@ def refusal(job: Job, task: Task, grids: Sequence[Grid], devices_per_node: int) 
     )
 
 
-def fewest(job: Job, task: Task, devices_per_node: int) -> Grid | None:
+def fewest(workload: Workload, space: SearchSpace, devices_per_node: int) -> Grid | None:
     """The smallest grid, in whole nodes or on one, on which the job fits; None if it fits on none."""
     best: Grid | None = None
-    smallest, most = task.micro or 1, int(2 * task.sequences)
-    for x, y in task.splits.planes:
+    smallest, most = space.micro or 1, int(2 * space.sequences)
+    for x, y in space.splits.planes:
         if best is not None and x * y >= best.size:
             break
-        for z in task.splits.shards(x, y):
+        for z in space.splits.shards(x, y):
             if z > most or (best is not None and x * y * z >= best.size):
                 break
-            if job.needs(Grid(x, y, z), smallest).total > job.usable:
+            if workload.needs(Grid(x, y, z), smallest).total > workload.usable:
                 continue
-            wider = _whole_nodes(Grid(x, y, z), task, devices_per_node)
+            wider = _whole_nodes(Grid(x, y, z), space, devices_per_node)
             if wider is not None and (best is None or wider.size < best.size):
                 best = wider
     return best
 
 
-def _whole_nodes(grid: Grid, task: Task, devices_per_node: int) -> Grid | None:
+def _whole_nodes(grid: Grid, space: SearchSpace, devices_per_node: int) -> Grid | None:
     """The grid with so much data that it fills nodes, or has room on one, and the batch can be shared."""
     widest = devices_per_node // gcd(grid.size, devices_per_node)
-    for data in range(1, min(widest, int(2 * task.sequences)) + 1):
+    for data in range(1, min(widest, int(2 * space.sequences)) + 1):
         wider = replace(grid, data=data)
         if wider.size > devices_per_node and wider.size % devices_per_node:
             continue
-        sequences = task.batch(wider.size)
-        if sequences is not None and sequences % (wider.batch_split * (task.micro or 1)) == 0:
+        sequences = space.batch(wider.size)
+        if sequences is not None and sequences % (wider.batch_split * (space.micro or 1)) == 0:
             return wider
     return None

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, gcd, isqrt, prod
 
-from engine.errors import UsageError
-from engine.errors import divisors as told
+from engine.errors import UsageError, listed_divisors
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 
@@ -63,7 +62,7 @@ class Splits:
 
 
 @dataclass(frozen=True)
-class Task:
+class SearchSpace:
     """A network to train on batches that some number of ranks shares.
 
     sequences: of a batch, as asked for. exact: whether it has to be just that; otherwise `batch` says which is taken.
@@ -140,7 +139,7 @@ class Task:
         if self.exact and self.sequences % (self.micro or 1):
             raise UsageError(
                 f"Micro-batches of {self.micro} don't divide a batch of {self.sequences:.0f} sequences: use "
-                f"--micro-batch one of {told(int(self.sequences))}."
+                f"--micro-batch one of {listed_divisors(int(self.sequences))}."
             )
         x, y = self.splits.of(ranks)[-1]
         most = "none" if x * y == 1 else f"at most {x * y} ({x}x{y})"

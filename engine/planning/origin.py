@@ -40,7 +40,7 @@ def origin(system: "System", measured: "Measured | None", *, simulated: bool) ->
     )
 
 
-def told(of: Origin) -> str:
+def describe(of: Origin) -> str:
     """In a sentence or two."""
     command = f"par4d calibrate --system {of.system}"
     if of.device is not None and (of.calibrated or not of.fitted_to):

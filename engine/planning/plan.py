@@ -7,9 +7,9 @@ from engine.grid import Axis
 from engine.models.flops import hardware_flops, model_flops
 from engine.planning.document import GridPlan, row
 from engine.planning.fewest import refusal
-from engine.planning.grids import Task
+from engine.planning.grids import SearchSpace
 from engine.planning.origin import origin
-from engine.planning.rank import Candidate, Job, Ranking, rank
+from engine.planning.rank import Candidate, Ranking, Workload, rank
 from engine.simulator.bandwidth import Bandwidths, agnostic, bandwidths
 from engine.simulator.machine import Machine
 from engine.training_record import Training
@@ -17,13 +17,13 @@ from systems import System
 
 TOKENS_A_PARAMETER = 20
 """Of a training that gets the most of its flops (Hoffmann et al. 2022)."""
-Forecasting = Callable[[Job, Ranking, Machine], Sequence[Candidate]]
+Forecasting = Callable[[Workload, Ranking, Machine], Sequence[Candidate]]
 """The grids of a ranking that are worth it with the times of their steps, the fastest first."""
 
 
 def planned(
     training: Training,
-    task: Task,
+    space: SearchSpace,
     devices: int,
     system: System,
     *,
@@ -42,15 +42,15 @@ def planned(
     model, sequences = training.model, training.batch.sequences
     measured = systems.measured(system.name)
     memory = device_memory or (system.device.memory_bytes.value if system.device.memory_bytes else None)
-    job = Job(training, memory, system.device.kind)
-    grids = task.grids(devices, sequences)
+    workload = Workload(training, memory, system.device.kind)
+    grids = space.grids(devices, sequences)
     machine = Machine.of(system, training.precision, measured, devices) if forecast else None
     links = machine.bandwidths if machine else bandwidths(system, measured)
     taken = links if placement_aware else agnostic(links.inter)
-    ranking = rank(job, grids, taken, links_as_run=machine.links if machine else None, as_run=as_run)
+    ranking = rank(workload, grids, taken, links_as_run=machine.links if machine else None, as_run=as_run)
     if not ranking.candidates:
-        raise refusal(job, task, grids, links.devices_per_node)
-    candidates = forecast(job, ranking, machine) if forecast and machine else ranking.candidates
+        raise refusal(workload, space, grids, links.devices_per_node)
+    candidates = forecast(workload, ranking, machine) if forecast and machine else ranking.candidates
     tokens, parameters = sequences * model.sequence, model.parameters
     budget = token_budget or float(TOKENS_A_PARAMETER * parameters)
     again = training.checkpoint_activations
@@ -63,7 +63,7 @@ def planned(
         model=model.name,
         parameters=parameters,
         devices=devices,
-        asked_sequences=task.sequences,
+        asked_sequences=space.sequences,
         sequences=sequences,
         tokens=tokens,
         precision=training.precision,

@@ -67,7 +67,7 @@ class Ranking:
 
 
 @dataclass(frozen=True)
-class Job:
+class Workload:
     """A training, its batch settled, on devices of a kind and of some memory.
 
     device_memory: bytes of one; None takes it to hold everything. whole_shares: where no micro-batch is asked for, a
@@ -118,7 +118,7 @@ class Job:
 
 
 def rank(
-    job: Job,
+    workload: Workload,
     grids: Sequence[Grid],
     bandwidths: Bandwidths,
     *,
@@ -130,11 +130,11 @@ def rank(
     a run, other than those of costs.py. as_run: ordered by what a run costs, not by the equations.
     """
     links, links_as_run = links or papers_links(bandwidths), links_as_run or run_links(bandwidths)
-    costs = Costs(job.training)
+    costs = Costs(workload.training)
     found: list[Candidate] = []
     for grid in grids:
-        micro, needs = job.settled(grid)
-        if needs.total <= job.usable:
+        micro, needs = workload.settled(grid)
+        if needs.total <= workload.usable:
             equations = costs.equations(grid, links(grid))
             found.append(Candidate(grid, micro, needs, equations, costs.as_run(grid, links_as_run(grid), micro)))
     return Ranking(ordered(found, bandwidths.devices_per_node, as_run=as_run), len(grids))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from engine.planning.rank import Candidate, Job, Ranking, ordered
+from engine.planning.rank import Candidate, Ranking, Workload, ordered
 from engine.simulator.machine import Machine
 from engine.simulator.simulate import Forecast, Simulated
 from engine.tracing.predict import Traced
@@ -29,22 +29,26 @@ def training_of(training: Training, candidate: Candidate, machine: Machine) -> T
     return replace(training, batch=batch).with_bucket(candidate.grid, links.inter, links.devices_per_node)
 
 
-def traces(job: Job, candidates: Sequence[Candidate], machine: Machine, *, exact: bool = False) -> list[Traced]:
+def traces(
+    workload: Workload, candidates: Sequence[Candidate], machine: Machine, *, exact: bool = False
+) -> list[Traced]:
     """What decides the time of each."""
-    trainings = [training_of(job.training, candidate, machine) for candidate in candidates]
+    trainings = [training_of(workload.training, candidate, machine) for candidate in candidates]
     grids = [candidate.grid for candidate in candidates]
-    return survey(trainings, grids, device_memory=job.device_memory, exact=exact)
+    return survey(trainings, grids, device_memory=workload.device_memory, exact=exact)
 
 
-def forecast(job: Job, candidates: Sequence[Candidate], machine: Machine, *, exact: bool = False) -> list[Candidate]:
+def forecast(
+    workload: Workload, candidates: Sequence[Candidate], machine: Machine, *, exact: bool = False
+) -> list[Candidate]:
     """The same with their times, the fastest first, which has a timeline; exact: the first FINAL once more, with the
     whole network's trace, before the others.
     """
-    found = _played(candidates, traces(job, candidates, machine), machine)
+    found = _played(candidates, traces(workload, candidates, machine), machine)
     if not exact:
         return found
     final, rest = found[:FINAL], found[FINAL:]
-    return _played(final, traces(job, final, machine, exact=True), machine) + rest
+    return _played(final, traces(workload, final, machine, exact=True), machine) + rest
 
 
 def fastest(

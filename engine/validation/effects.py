@@ -8,8 +8,8 @@ from engine.errors import UsageError
 from engine.grid import INNER, STREAM
 from engine.models.catalogue import lookup
 from engine.overlap.flags import Overlap
-from engine.planning.grids import Task
-from engine.planning.rank import Candidate, Job, rank
+from engine.planning.grids import SearchSpace
+from engine.planning.rank import Candidate, Workload, rank
 from engine.simulator.machine import Machine
 from engine.simulator.simulate import Simulated
 from engine.tracing.forecast import fastest, traces
@@ -40,22 +40,22 @@ def _saved(before: float, after: float) -> float:
     return 100 * (1 - after / before)
 
 
-def _best(job: Job, candidates: list[Candidate], machine: Machine) -> tuple[Candidate, Traced, Simulated]:
-    return fastest(candidates, traces(job, candidates, machine), machine)
+def _best(workload: Workload, candidates: list[Candidate], machine: Machine) -> tuple[Candidate, Traced, Simulated]:
+    return fastest(candidates, traces(workload, candidates, machine), machine)
 
 
 def _grid_effects(machine: Machine) -> Iterator[Effect]:
     """The best grid against x within a node and, across nodes, as few shards over z as fit, the rest data."""
     for devices, name in SIZES.items():
         log.info("%s on %d devices: the planner's grid against tensor parallelism in the node and HSDP", name, devices)
-        job = job_of(lookup(name), SEQUENCES, NONE, machine)
-        valid = Task(job.training.model, SEQUENCES, exact=True).grids(devices, SEQUENCES)
+        workload = job_of(lookup(name), SEQUENCES, NONE, machine)
+        valid = SearchSpace(workload.training.model, SEQUENCES, exact=True).grids(devices, SEQUENCES)
         in_node = [grid for grid in valid if (grid[INNER], grid[STREAM]) == (IN_NODE, 1)]
-        baselines = rank(job, in_node, machine.bandwidths).candidates
+        baselines = rank(workload, in_node, machine.bandwidths).candidates
         if not baselines:
             raise UsageError(f"No grid of {devices} devices with x={IN_NODE} holds {name}.")
-        baseline, _, before = _best(job, [min(baselines, key=lambda c: c.grid.shards)], machine)
-        best, _, after = _best(job, tried(job, devices, machine), machine)
+        baseline, _, before = _best(workload, [min(baselines, key=lambda c: c.grid.shards)], machine)
+        best, _, after = _best(workload, tried(workload, devices, machine), machine)
         yield Effect(
             name="the model's grid by tensor parallelism in the node and HSDP",
             setting=f"{name} on {devices} GCDs, {best.grid} by {baseline.grid}, no overlap",
@@ -70,9 +70,9 @@ def _grid_effects(machine: Machine) -> Iterator[Effect]:
 def _overlap_effect(machine: Machine) -> Effect:
     devices, name = 8192, "gpt-80b"
     log.info("%s on %d devices: overlap by none", name, devices)
-    job = job_of(lookup(name), SEQUENCES, PAPERS, machine)
-    best, _, after = _best(job, tried(job, devices, machine), machine)
-    none = replace(job, training=replace(job.training, overlap=NONE))
+    workload = job_of(lookup(name), SEQUENCES, PAPERS, machine)
+    best, _, after = _best(workload, tried(workload, devices, machine), machine)
+    none = replace(workload, training=replace(workload.training, overlap=NONE))
     _, _, before = _best(none, [best], machine)
     return Effect(
         name="overlap of all-reduces, reduce-scatters and all-gathers by none",
@@ -89,8 +89,8 @@ def _mode_effects(machine: Machine) -> Iterator[Effect]:
     """Compute of a batch with every product in mode TN as slow as the paper's, and with none."""
     devices, name = 32768, "gpt-320b"
     log.info("%s on %d devices: modes of products", name, devices)
-    job = job_of(lookup(name), SEQUENCES, PAPERS, machine)
-    best, traced, tuned = _best(job, tried(job, devices, machine), machine)
+    workload = job_of(lookup(name), SEQUENCES, PAPERS, machine)
+    best, traced, tuned = _best(workload, tried(workload, devices, machine), machine)
     untuned = traced.on(replace(machine, modes={"TN": SLOW_MODE / OTHER_MODES}))
     for what, step, published in (("as PyTorch multiplies", untuned, 30.1), ("tuned", tuned, 13.19)):
         yield Effect(

@@ -13,8 +13,8 @@ from engine.models.catalogue import lookup
 from engine.models.flops import hardware_flops
 from engine.overlap.flags import Overlap
 from engine.planning.costs import Costs
-from engine.planning.grids import Task
-from engine.planning.rank import Candidate, Job, rank
+from engine.planning.grids import SearchSpace
+from engine.planning.rank import Candidate, Workload, rank
 from engine.simulator.bandwidth import Bandwidths, agnostic, papers_links
 from engine.simulator.machine import Fitted, Machine
 from engine.simulator.simulate import Simulated
@@ -70,15 +70,15 @@ class PublishedJob:
         return Timed(predicted, self.measured_s)
 
 
-def job_of(model: Architecture, sequences: int, overlap: Overlap, machine: Machine) -> Job:
+def job_of(model: Architecture, sequences: int, overlap: Overlap, machine: Machine) -> Workload:
     """As published runs are: bf16, in which gradients are summed too, activations recomputed."""
-    return Job(Training(model, Batch(sequences), "bf16", "bf16", True, overlap), machine.device_memory)
+    return Workload(Training(model, Batch(sequences), "bf16", "bf16", True, overlap), machine.device_memory)
 
 
-def tried(job: Job, devices: int, machine: Machine) -> list[Candidate]:
+def tried(job: Workload, devices: int, machine: Machine) -> list[Candidate]:
     """The ten best grids by the papers' equations, and the ten best by all that a run repeats."""
     model, sequences = job.training.model, job.training.batch.sequences
-    grids = Task(model, sequences, exact=True).grids(devices, sequences)
+    grids = SearchSpace(model, sequences, exact=True).grids(devices, sequences)
     ranking = rank(job, grids, machine.bandwidths, links_as_run=machine.links)
     found = chosen(ranking, machine.bandwidths.devices_per_node, FINAL)
     if not found:
@@ -149,7 +149,7 @@ class TracedJob:
 def traced_job(job: MeasuredJob, machine: Machine) -> TracedJob:
     """Trace every grid."""
     log.info("%s: %s on %d ranks of %s", job.name, job.model, job.ranks, job.system)
-    planned = Job(job.training, machine.device_memory)
+    planned = Workload(job.training, machine.device_memory)
     candidates = [Candidate(grid, *planned.settled(grid), {}, {}) for grid in map(Grid.parse, job.time_s)]
     found = traces(planned, candidates, machine)
     return TracedJob(job, {str(c.grid): traced for c, traced in zip(candidates, found, strict=True)})
@@ -167,7 +167,7 @@ def job_rows(found: TracedJob, machine: Machine) -> JobRows:
     agnostics = {grid: sum(costs.equations(g, flat(g)).values()) for grid in steps for g in [Grid.parse(grid)]}
 
     def ranked(bandwidths: Bandwidths) -> dict[str, int]:
-        order = rank(Job(papers), [Grid.parse(grid) for grid in steps], bandwidths).candidates
+        order = rank(Workload(papers), [Grid.parse(grid) for grid in steps], bandwidths).candidates
         return {str(candidate.grid): place for place, candidate in enumerate(order, 1)}
 
     by = {

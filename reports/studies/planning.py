@@ -3,7 +3,7 @@
 import pandas as pd
 
 from engine.planning.document import GridPlan
-from engine.planning.origin import told
+from engine.planning.origin import describe
 from reports import plan_figures, text
 from reports.columns import columns_of
 from reports.frame import Frames
@@ -78,7 +78,7 @@ def asked(plan: GridPlan) -> str:
     memory = text.number(plan.device_memory_bytes)
     where = f" in {text.percent(1 - plan.reserve)} of the {text.memory(memory)} of a device" if memory > 0 else ""
     aware = "" if plan.placement_aware else ", as if all axes had the same bandwidth"
-    machine = f" {text.clean(told(plan.machine), 400)}" if plan.machine else ""
+    machine = f" {text.clean(describe(plan.machine), 400)}" if plan.machine else ""
     return (
         f"{text.clean(plan.model, 120)} on {text.plural(plan.devices, 'device')} of {text.clean(plan.system, 120)}, "
         f"{plan.devices_per_node:,} on a node, with {text.plural(plan.sequences, 'sequence')} "

@@ -11,7 +11,7 @@ from engine.peers.layout import Layout
 from engine.peers.layout_choice import layout_choices
 from engine.peers.memory import Room
 from engine.peers.registry import ALONE, COMPARISONS
-from engine.planning.rank import Job
+from engine.planning.rank import Workload
 from suites.base.series import Point, points
 from systems import System
 
@@ -67,5 +67,5 @@ def room(system: System) -> Room:
 def our_micro_batch(case: Case, grid: Grid, room: Room) -> int | None:
     """How many sequences a rank of ours takes at once on a grid: the most that fits, or 1; None for its share."""
     whole = Batch(case.batch.sequences)
-    micro, _ = Job(replace(case, batch=whole), room.device_memory, room.device).settled(grid)
+    micro, _ = Workload(replace(case, batch=whole), room.device_memory, room.device).settled(grid)
     return None if micro == whole.per_rank(grid) else micro

@@ -13,8 +13,8 @@ from engine import yaml_text
 from engine.batch import Batch
 from engine.errors import UsageError
 from engine.models.catalogue import lookup
-from engine.planning.grids import Task
-from engine.planning.rank import Job
+from engine.planning.grids import SearchSpace
+from engine.planning.rank import Workload
 from engine.schema import Record, first_problem
 from engine.training_record import Training
 from systems import Partition, System, TimeLimit, load, seconds
@@ -132,10 +132,11 @@ def _grids(point: Point, system: str) -> Iterator[tuple[str, int | None]]:
     network, memory = lookup(point.model), load(system).device.memory_bytes
     batch = Batch(point.sequences, micro_batch)
     training = Training(network, batch, point.series.precision, checkpoint_activations=True)
-    job = Job(training, memory.value if memory else None)
-    for grid in Task(network, point.sequences, exact=True, micro=micro_batch).grids(point.devices, point.sequences):
-        micro, needs = job.settled(grid)
-        if needs.total <= job.usable:
+    workload = Workload(training, memory.value if memory else None)
+    space = SearchSpace(network, point.sequences, exact=True, micro=micro_batch)
+    for grid in space.grids(point.devices, point.sequences):
+        micro, needs = workload.settled(grid)
+        if needs.total <= workload.usable:
             yield str(grid), micro
 
 

@@ -14,7 +14,7 @@ from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
-from engine.planning.grids import FAR, NEAR, Task, divisors, factorisations
+from engine.planning.grids import FAR, NEAR, SearchSpace, divisors, factorisations
 
 GPT = GPTConfig("m", layers=3, hidden=96, heads=12, vocabulary=120, sequence=16)
 LLAMA = LlamaConfig("m", layers=2, hidden=48, heads=6, kv_heads=3, ffn=90, vocabulary=60, sequence=8)
@@ -45,11 +45,11 @@ def test_every_ordered_factorisation_is_there_once(primes: list[int]) -> None:
 @pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
 @pytest.mark.parametrize("batch", [Batch(48), Batch(60, micro=2)], ids=["48", "60 by 2"])
 def test_valid_grids_are_those_that_the_checks_of_a_run_let_pass(model: Architecture, batch: Batch) -> None:
-    task = Task(model, batch.sequences, exact=True, micro=batch.micro)
+    space = SearchSpace(model, batch.sequences, exact=True, micro=batch.micro)
     for ranks in (1, 6, 8, 12, 15, 30, 32):
         passing = {grid for grid in factorisations(ranks) if _is_valid(model, grid, batch)}
-        assert set(task.grids(ranks, batch.sequences)) == passing
-        assert (task.batch(ranks) is not None) == bool(passing)
+        assert set(space.grids(ranks, batch.sequences)) == passing
+        assert (space.batch(ranks) is not None) == bool(passing)
 
 
 @pytest.mark.parametrize(
@@ -63,33 +63,33 @@ def test_valid_grids_are_those_that_the_checks_of_a_run_let_pass(model: Architec
     ],
 )
 def test_a_batch_in_tokens_is_one_that_devices_can_share(ranks: int, tokens: float, sequences: int) -> None:
-    assert Task(lookup("gpt-80b"), tokens / 2048).batch(ranks) == sequences
+    assert SearchSpace(lookup("gpt-80b"), tokens / 2048).batch(ranks) == sequences
 
 
 @settings(max_examples=30)
 @given(st.integers(1, 200), st.floats(1, 1000), st.sampled_from([None, 2, 3]))
 def test_a_batch_that_is_taken_is_near_and_has_a_valid_grid(ranks: int, asked: float, micro: int | None) -> None:
-    task = Task(GPT, asked, micro=micro)
-    taken = task.batch(ranks)
+    space = SearchSpace(GPT, asked, micro=micro)
+    taken = space.batch(ranks)
     near = [n for n in range(1, int(asked * (1 + FAR)) + 1) if abs(n - asked) <= FAR * asked]
-    shared = [n for n in near if any(n % part == 0 for part in task.parts(ranks))]
+    shared = [n for n in near if any(n % part == 0 for part in space.parts(ranks))]
     if taken is None:
         assert not shared
         return
-    assert task.grids(ranks, taken)
+    assert space.grids(ranks, taken)
     assert taken in shared
     assert abs(taken - asked) <= max(NEAR * asked, min(abs(n - asked) for n in shared))
 
 
 def test_no_valid_grid_is_told_with_the_reason_and_the_nearest_numbers_that_have_one() -> None:
-    task = Task(lookup("gpt-80b"), 8192, exact=True)
+    space = SearchSpace(lookup("gpt-80b"), 8192, exact=True)
     with pytest.raises(UsageError, match=r"8191 devices .*can take none of them.* 8191 parts.*8192 seq.*grid: 8192\.$"):
-        task.check(8191)
-    near = Task(lookup("gpt-80b"), 8203)
+        space.check(8191)
+    near = SearchSpace(lookup("gpt-80b"), 8203)
     with pytest.raises(UsageError, match=r"any batch up to 10% smaller or larger.*: 6006 and 6008\.$"):
         near.check(6007)
     with pytest.raises(UsageError, match=r"at most 24 \(8x3\).* 5 parts or more.*1 sequences"):
-        Task(lookup("gpt-60b"), 1, exact=True).check(120)
+        SearchSpace(lookup("gpt-60b"), 1, exact=True).check(120)
 
 
 @pytest.mark.parametrize(("ranks", "sequences"), [(7, 8), (13, 48), (121, 64), (30, 7)])
@@ -99,17 +99,17 @@ def test_the_nearest_number_with_a_valid_grid_is_the_nearest(ranks: int, sequenc
 
     away = min(abs(n - ranks) for n in range(1, 2 * ranks) if valid(n))
     fitting = {n for n in (ranks - away, ranks + away) if n > 0 and valid(n)}
-    assert set(Task(GPT, sequences, exact=True).nearest(ranks)) == fitting - {ranks}
+    assert set(SearchSpace(GPT, sequences, exact=True).nearest(ranks)) == fitting - {ranks}
 
 
 @pytest.mark.parametrize(
-    ("task", "ranks", "said"),
+    ("space", "ranks", "said"),
     [
-        (Task(GPT, 8, exact=True, micro=3), 4, "Micro-batches of 3 don't divide a batch of 8 .* one of 1, 2, 4, 8"),
-        (Task(GPT, 8, exact=True), 0, "at least one device"),
-        (Task(GPT, 0, exact=True), 4, "at least one device and one sequence, but 4 devices and a batch of 0"),
+        (SearchSpace(GPT, 8, exact=True, micro=3), 4, "Micro-batches of 3 don't divide a batch of 8 .* 1, 2, 4, 8"),
+        (SearchSpace(GPT, 8, exact=True), 0, "at least one device"),
+        (SearchSpace(GPT, 0, exact=True), 4, "at least one device and one sequence, but 4 devices and a batch of 0"),
     ],
 )
-def test_what_can_be_no_job_is_told(task: Task, ranks: int, said: str) -> None:
+def test_what_can_be_no_job_is_told(space: SearchSpace, ranks: int, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        task.check(ranks)
+        space.check(ranks)

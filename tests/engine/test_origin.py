@@ -6,7 +6,7 @@ import pytest
 
 import systems
 from engine.planning import origin as module
-from engine.planning.origin import origin, told
+from engine.planning.origin import describe, origin
 from engine.result import provenance
 from systems import Measured, Performance, Source
 
@@ -27,12 +27,12 @@ def this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_calibration_it_is_the_published_times_or_nothing() -> None:
     frontier = systems.load("frontier")
     published = "The machine's numbers are fitted to published times of gpt-5b on 512 and gpt-80b on 8192."
-    assert told(origin(frontier, None, simulated=True)) == published
+    assert describe(origin(frontier, None, simulated=True)) == published
     links = calibrated("AMD Instinct MI250X").model_copy(update={"performance": None})
     unused = " The links measured on 2026-01-02 count in it after par4d calibrate --system frontier."
-    assert told(origin(frontier, links, simulated=True)) == published + unused
-    assert told(origin(frontier, links, simulated=False)) == "Links measured on 2026-01-02: AMD Instinct MI250X."
-    assert "Nobody has calibrated summit" in told(origin(systems.load("summit"), None, simulated=True))
+    assert describe(origin(frontier, links, simulated=True)) == published + unused
+    assert describe(origin(frontier, links, simulated=False)) == "Links measured on 2026-01-02: AMD Instinct MI250X."
+    assert "Nobody has calibrated summit" in describe(origin(systems.load("summit"), None, simulated=True))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_calibration_of_another_machine_is_told(
     found = origin(systems.load(system), measured, simulated=True)
     assert (found.date, found.device, found.other) == ("2026-01-02", device, other)
     assert found.fitted_to == PERFORMANCE.fitted_to
-    said = told(found)
+    said = describe(found)
     assert ("another machine's" in said) == (other is not None)
     assert (f"par4d calibrate --system {system}" in said) == (other is not None)
     assert "2026-01-02" in said

@@ -21,8 +21,8 @@ from engine.models.gpt.config import GPTConfig
 from engine.planning.costs import MOVED, Costs
 from engine.planning.equations import EQUATIONS, Layer, layer_s
 from engine.planning.fewest import fewest, refusal
-from engine.planning.grids import Task
-from engine.planning.rank import Candidate, Job, Ranking, ordered, rank
+from engine.planning.grids import SearchSpace
+from engine.planning.rank import Candidate, Ranking, Workload, ordered, rank
 from engine.simulator.bandwidth import Bandwidths, agnostic, papers_links, run_links
 from engine.simulator.collectives import Link, moved_bytes
 from engine.training_record import Training
@@ -34,14 +34,16 @@ PERLMUTTER = Bandwidths(devices_per_node=4, inter=100e9, within=100e9)
 NOTHING = Needs(0, 0, 0, 0, 0, 0)
 
 
-def _job(model: str, sequences: int, memory: float | None = None, micro: int | None = None, again: bool = True) -> Job:
-    return Job(Training(lookup(model), Batch(sequences, micro), "bf16", "bf16", again), memory)
+def _workload(
+    model: str, sequences: int, memory: float | None = None, micro: int | None = None, again: bool = True
+) -> Workload:
+    return Workload(Training(lookup(model), Batch(sequences, micro), "bf16", "bf16", again), memory)
 
 
-def _ranked(job: Job, ranks: int, bandwidths: Bandwidths) -> Ranking:
-    batch = job.training.batch
-    task = Task(job.training.model, batch.sequences, exact=True, micro=batch.micro)
-    return rank(job, task.grids(ranks, batch.sequences), bandwidths)
+def _ranked(workload: Workload, ranks: int, bandwidths: Bandwidths) -> Ranking:
+    batch = workload.training.batch
+    space = SearchSpace(workload.training.model, batch.sequences, exact=True, micro=batch.micro)
+    return rank(workload, space.grids(ranks, batch.sequences), bandwidths)
 
 
 @pytest.mark.parametrize("grid", [Grid(2, 2, 2, 2), Grid(4, 1, 2, 1), Grid(1, 4, 1, 4), Grid(1, 2, 4, 2)])
@@ -169,7 +171,7 @@ def test_ordered_as_run_what_is_repeated_decides() -> None:
 
 
 def test_grids_that_lay_planes_across_nodes_come_last() -> None:
-    grids = [c.grid for c in _ranked(_job("gpt-60b", 96), 24, FRONTIER).candidates]
+    grids = [c.grid for c in _ranked(_workload("gpt-60b", 96), 24, FRONTIER).candidates]
     across = [not fits_nodes(grid, 8) for grid in grids]
     assert any(across)
     assert across == sorted(across)
@@ -177,24 +179,24 @@ def test_grids_that_lay_planes_across_nodes_come_last() -> None:
 
 def test_placement_changes_the_order() -> None:
     """Of gpt-20b on 32 devices of Perlmutter (par4d V-C): the agnostic order knows no node."""
-    job = _job("gpt-20b", 512, 40e9)
-    aware, blind = (_ranked(job, 32, b).candidates for b in (PERLMUTTER, agnostic(100e9)))
+    workload = _workload("gpt-20b", 512, 40e9)
+    aware, blind = (_ranked(workload, 32, b).candidates for b in (PERLMUTTER, agnostic(100e9)))
     assert {c.grid for c in aware} == {c.grid for c in blind}
     assert [c.grid for c in aware] != [c.grid for c in blind]
 
 
 def test_only_what_fits_is_ranked_in_the_largest_micro_batch_that_fits() -> None:
-    job = _job("gpt-5b", 64, 40e9)
-    ranking = _ranked(job, 8, FRONTIER)
+    workload = _workload("gpt-5b", 64, 40e9)
+    ranking = _ranked(workload, 8, FRONTIER)
     assert 0 < len(ranking.candidates) < ranking.valid
     for c in ranking.candidates:
         assert c.needs.total <= USABLE * 40e9
         share = 64 // c.grid.batch_split
         larger = [m for m in range(c.micro + 1, share + 1) if share % m == 0]
-        assert all(job.needs(c.grid, m).total > job.usable for m in larger)
+        assert all(workload.needs(c.grid, m).total > workload.usable for m in larger)
     assert any(c.micro < 64 // c.grid.batch_split for c in ranking.candidates)
-    assert {c.micro for c in _ranked(_job("gpt-5b", 64, 40e9, micro=2), 8, FRONTIER).candidates} == {2}
-    whole = _ranked(_job("gpt-5b", 64), 8, FRONTIER)
+    assert {c.micro for c in _ranked(_workload("gpt-5b", 64, 40e9, micro=2), 8, FRONTIER).candidates} == {2}
+    whole = _ranked(_workload("gpt-5b", 64), 8, FRONTIER)
     assert len(whole.candidates) == whole.valid
     assert all(c.micro == 64 // c.grid.batch_split for c in whole.candidates)
 
@@ -202,40 +204,40 @@ def test_only_what_fits_is_ranked_in_the_largest_micro_batch_that_fits() -> None
 @pytest.mark.parametrize(("model", "memory"), [("gpt3-1.3b", 3e9), ("gpt3-1.3b", 0.5e9), ("gpt-60b", 64e9)])
 def test_the_fewest_devices_are_the_fewest_on_which_some_grid_fits(model: str, memory: float) -> None:
     """In whole nodes of four, or on one. Eighteen would do for gpt-60b, which are no whole nodes."""
-    job, node = _job(model, 48, memory), 4
-    task = Task(job.training.model, 48, exact=True)
+    workload, node = _workload(model, 48, memory), 4
+    space = SearchSpace(workload.training.model, 48, exact=True)
 
     def fits(ranks: int) -> bool:
-        return any(job.needs(grid, 1).total <= job.usable for grid in task.grids(ranks, 48))
+        return any(workload.needs(grid, 1).total <= workload.usable for grid in space.grids(ranks, 48))
 
     counts = [1, 2, 3, *range(4, 200, 4)]
-    found = fewest(job, task, node)
+    found = fewest(workload, space, node)
     assert found is not None
     assert found.size == next(n for n in counts if fits(n))
-    assert job.needs(found, 1).total <= job.usable
-    assert found in task.grids(found.size, 48)
+    assert workload.needs(found, 1).total <= workload.usable
+    assert found in space.grids(found.size, 48)
 
 
 def test_what_fits_nowhere_is_told_with_what_it_lacks() -> None:
-    job = _job("gpt-5b", 8, 20e9)
-    task = Task(job.training.model, 8, exact=True)
-    said = str(refusal(job, task, task.grids(4, 8), 8))
-    lightest = min(job.needs(grid, 1).total for grid in task.grids(4, 8))
+    workload = _workload("gpt-5b", 8, 20e9)
+    space = SearchSpace(workload.training.model, 8, exact=True)
+    said = str(refusal(workload, space, space.grids(4, 8), 8))
+    lightest = min(workload.needs(grid, 1).total for grid in space.grids(4, 8))
     assert f"a rank needs {lightest / 1e9:.4g} GB at least" in said
     assert f"{lightest / 1e9 - 14:.3g} GB more than the 14 GB" in said
     assert "in whole nodes, on which it fits is 8 (grid " in said
-    tiny = replace(job, device_memory=1e3)
-    assert str(refusal(tiny, task, task.grids(4, 8), 8)).endswith("it fits on no number of devices.")
-    assert isinstance(refusal(tiny, task, task.grids(4, 8), 8), UsageError)
+    tiny = replace(workload, device_memory=1e3)
+    assert str(refusal(tiny, space, space.grids(4, 8), 8)).endswith("it fits on no number of devices.")
+    assert isinstance(refusal(tiny, space, space.grids(4, 8), 8), UsageError)
 
 
 def test_a_run_finds_latency_and_no_faster_ring_between_nodes_than_within() -> None:
     links = run_links(FRONTIER)(Grid(1, 1, 16, 2))
     assert (links[Axis.Z].bytes_per_s, links[Axis.DATA].bytes_per_s) == (50e9, 12.5e9)
     assert 0 < links[Axis.X].step_s < links[Axis.Z].step_s
-    best = _ranked(_job("gpt-80b", 8192, 64e9), 8192, FRONTIER).candidates[0]
-    grids = Task(lookup("gpt-80b"), 8192, exact=True).grids(8192, 8192)
-    as_run = rank(_job("gpt-80b", 8192, 64e9), grids, FRONTIER, as_run=True).candidates[0]
+    best = _ranked(_workload("gpt-80b", 8192, 64e9), 8192, FRONTIER).candidates[0]
+    grids = SearchSpace(lookup("gpt-80b"), 8192, exact=True).grids(8192, 8192)
+    as_run = rank(_workload("gpt-80b", 8192, 64e9), grids, FRONTIER, as_run=True).candidates[0]
     assert as_run.as_run_s < best.as_run_s
     assert best.equations_s < as_run.equations_s
     assert as_run.grid.z < best.grid.z

@@ -10,7 +10,7 @@ from sample_results import START
 from sample_steps import simulate
 
 from engine.grid import Axis
-from engine.planning.document import Cost, GridPlan, Memory, Row
+from engine.planning.document import Cost, GridPlan, PlannedMemory, Row
 from engine.validation.document import Effect, GridRow, JobRows, Orders, PublishedRow, Validation, order, places
 
 GRIDS = ("1x1x128x64", "2x1x128x32", "2x1x64x64", "4x2x32x32", "8x4x32x8")
@@ -54,7 +54,7 @@ def _row(place: int, grid: str, time_s: float, simulated: bool, drawn: bool) -> 
     return Row(
         place=place, grid=grid, micro_batch=2, equations_s=3 * sum(seconds.values()),
         as_run_s=5 * sum(seconds.values()), costs=tuple(costs), bytes_per_s=dict.fromkeys(Axis, 1e11),
-        memory=Memory(parts={"state": 16e9, "activations": 4e9}, total=20e9, of_device=20 / 64), **told,
+        memory=PlannedMemory(parts={"state": 16e9, "activations": 4e9}, total=20e9, of_device=20 / 64), **told,
     )  # fmt: skip
 
 
