@@ -1,4 +1,4 @@
-"""The grid to take when none is asked for. No torch in it."""
+"""Choose the grid of a run for which none is asked. No torch."""
 
 from engine.errors import UsageError
 from engine.footprint.fit import check_grid, fits_nodes
@@ -19,15 +19,16 @@ def choose_grid(
     device_memory: float | None = None,
     bandwidths: Bandwidths | None = None,
 ) -> Grid:
-    """A valid grid for that many ranks. Raises UsageError if there is none.
+    """Choose a valid grid of that many ranks. Raises UsageError if there is none.
 
-    With the machine's bandwidths it is that whose communication costs least as run (rank.py). Processors of one node
-    exchange through their memory, which is the same for all of them: where its bandwidth isn't known, it is the grid
-    that moves least (par4d V-A). Else, or where nothing fits, the rule is the baseline of axonn-sc24 VII-A: tensor
-    parallelism (x) within a node, as far as what a step needs asks for it, of what is usable of device_memory
-    (memory.py); then shards over z until it fits; the rest is data. Without device_memory one device is taken to hold
-    everything. A batch too small for that many parts moves ranks from data to z, then x, then y. No plane of x and y
-    lies across the border of two nodes.
+    Where the machine's bandwidths are known, it is the grid that fits and whose communication, as the engine runs it,
+    costs least (rank.py). The processors of one node exchange through their common memory, which is the same for all
+    axes: where its bandwidth is unknown, it is the grid that moves the fewest bytes (par4d V-A).
+
+    Otherwise, or where nothing fits, the rule is the baseline of axonn-sc24 VII-A: tensor parallelism (x) within a node
+    until a step fits the usable part of device_memory (memory.py), then shards over z until it fits; the rest is data.
+    Without device_memory one device is taken to hold everything. A batch too small for that many parts moves ranks from
+    data to z, then to x, then to y. No plane of x and y lies across the border of two nodes.
     """
     if ranks < 1:
         raise UsageError(f"A job has at least one rank, but {ranks} were asked for.")
@@ -38,7 +39,7 @@ def choose_grid(
     footprint = Footprint(training, device)
 
     def used(grid: Grid) -> float:
-        """What a step needs, by what is usable of a device's memory."""
+        """Divide what a step needs by the usable part of a device's memory."""
         return footprint.on(grid).total / usable(device_memory)
 
     splits = used(Grid.replicated(ranks)) > 1
@@ -72,10 +73,10 @@ def choose_grid(
 def _cheapest(
     training: Training, ranks: int, bandwidths: Bandwidths, device_memory: float | None, device: str
 ) -> Grid | None:
-    """Of the grids that fit, with no plane across the border of two nodes; None if there is none."""
+    """Choose by the cost as run among grids that fit and keep planes of x and y within nodes; None if there is none."""
     batch = training.batch
-    grids = SearchSpace(training.model, batch.sequences, exact=True, micro=batch.micro).grids(ranks, batch.sequences)
-    grids = [grid for grid in grids if fits_nodes(grid, bandwidths.devices_per_node)]
+    space = SearchSpace(training.model, batch.sequences, exact=True, micro=batch.micro)
+    grids = [g for g in space.grids(ranks, batch.sequences) if fits_nodes(g, bandwidths.devices_per_node)]
     workload = Workload(training, device_memory, device, whole_shares=True)
     found = rank(workload, grids, bandwidths, as_run=True).candidates
     return found[0].grid if found else None

@@ -1,4 +1,4 @@
-"""What a network's linear layers spend on communication on any grid, by equation and axis. No torch in it."""
+"""Price the communication of a network's linear layers on any grid, by equation and axis. No torch."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
@@ -22,16 +22,16 @@ from engine.simulator.collectives import Links, ring_s
 from engine.training_record import Training
 
 Seconds = Mapping[tuple[str, Axis], float]
-"""Of a step, by an equation's name and the axis that it runs along."""
+"""These are the seconds of a step, by the name of an equation and the axis that its collective runs along."""
 MOVED = "moved"
-"""What the papers have no equation for: features that are moved between x and y."""
+"""The seconds of features that move between x and y have this name, as the papers have no equation for them."""
 OF_GRADIENTS = (reduce_scatter_z, all_reduce_data)
-"""Equations of weight gradients, whose format on their way may be a wider one."""
+"""These equations send weight gradients, whose elements may have more bytes than those of activations."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A linear layer, and how many times a micro-batch gathers its weight and sums its output."""
+    """A part is a linear layer with the number of times that a micro-batch gathers its weight and sums its output."""
 
     layer: Layer
     gathers: int
@@ -39,33 +39,33 @@ class _Part:
 
 
 class Costs:
-    """Of one training."""
-
     def __init__(self, training: Training) -> None:
         model, self._training, self._sequences = training.model, training, training.batch.sequences
         self._rows = self._sequences * model.sequence
         self._parts: Counter[_Part] = Counter()
         self._moved = 0
-        """Features that are moved from x to y, and their gradients back."""
+        """So many features of a row are moved from x to y, and their gradients back."""
         for stage in model.network().stages:
             again = 2 if training.checkpoint_activations and stage.recomputed else 1
             rows = self._sequences * (stage.tokens or model.sequence)
             for op in stage.operations:
                 if isinstance(op, Linear):
                     layer = Layer(rows, op.k, op.n, training.compute, transposed=op.split != NORMAL)
-                    # Nothing needs the sum that a block ends with where it is computed again: it is left out.
+                    # Recomputation stops before the last sum of a block, which nothing in the backward needs.
                     self._parts[_Part(layer, again, 1 if op is stage.operations[-1] else again)] += stage.repeat
                 elif isinstance(op, Redistribute):
                     self._moved += stage.repeat * op.features
 
     def equations(self, grid: Grid, links: Links) -> Seconds:
-        """As the papers count: each collective of each layer once a step, for all rows at once (Eq. 1 to 6)."""
+        """Price as the papers do: each collective of each layer runs once a step, for all rows at once (Eq. 1 to 6)."""
         return self._spent(grid, links, 1, lambda _: dict.fromkeys(EQUATIONS, 1))
 
     def as_run(self, grid: Grid, links: Links, micro: int) -> Seconds:
-        """As the engine runs them: weights gathered, and their gradients scattered, in each micro-batch of so many
-        sequences; gathered and outputs summed once more where activations are recomputed; over data once a step, each
-        layer for itself (the engine puts small ones into one bucket, which has less latency).
+        """Price as the engine runs, in micro-batches of so many sequences.
+
+        Every micro-batch gathers the weights and scatters their gradients. Recomputation gathers weights and sums
+        outputs once more. The sum over data runs once a step and is priced layer by layer, although the engine puts
+        small layers into one bucket, which has less latency.
         """
         micros = self._sequences // (grid.batch_split * micro)
 

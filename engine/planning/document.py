@@ -1,4 +1,4 @@
-"""A plan as a document: what was asked, what was ranked by which rule, and the best grids. The one schema of it."""
+"""This is the schema of a plan, which says what was asked, by which rule grids were ranked, and which are the best."""
 
 from dataclasses import asdict
 from typing import Any, Literal
@@ -7,8 +7,9 @@ from pydantic import Field
 
 from engine.footprint.memory import RESERVE
 from engine.grid import Axis
+from engine.models.flops import hardware_flops, model_flops
 from engine.planning.origin import Origin
-from engine.planning.rank import Candidate
+from engine.planning.rank import Candidate, Workload
 from engine.result import metrics
 from engine.result.schema import GridText
 from engine.result.step import Timeline
@@ -18,11 +19,9 @@ SCHEMA: Literal["par4d.plan"] = "par4d.plan"
 VERSION: Literal[1] = 1
 SECONDS_A_DAY = 86400
 
-Counting = Literal["equations", "as_run", "simulated"]
-
 
 class Cost(Record):
-    """Seconds of a step that an equation's collectives take along an axis, by the equations and as run."""
+    """The collectives of an equation take these seconds of a step along an axis, by the equations and as run."""
 
     equation: str
     axis: Axis
@@ -31,7 +30,9 @@ class Cost(Record):
 
 
 class PlannedMemory(Record):
-    """Bytes of a rank at the fullest moment of a step, by what they are for. of_device: share of a device's memory."""
+    """A rank needs these bytes at the fullest moment of a step. parts: by what they are for (footprint.memory.Needs).
+    of_device: share of a device's memory.
+    """
 
     parts: dict[str, float]
     total: float
@@ -39,11 +40,11 @@ class PlannedMemory(Record):
 
 
 class Row(Record):
-    """One grid. What only a simulation tells is absent without one; days and device-hours are for the token budget.
+    """A row describes one grid. Without a simulation times are absent; days and device-hours are for the token budget.
 
-    reduce_dtypes: in which gradients are summed along the axes that split rows; older plans don't say. exact: whether
-    the whole network was traced, not few layers. peak_bytes: of that trace. timeline: of the fastest, of a network of
-    timeline_layers.
+    bytes_per_s: the bandwidth that a group of each axis finds. reduce_dtypes: the formats in which gradients are summed
+    along the axes that split rows; older plans lack them. exact: whether all layers were traced and not few.
+    peak_bytes: the trace's peak memory. timeline: only the fastest grid has one, of a network of timeline_layers.
     """
 
     place: int = Field(ge=1)
@@ -72,8 +73,11 @@ class Row(Record):
 
 
 class GridPlan(Record):
-    """What was asked, and the best grids for it. asked_sequences: of a batch, before it was rounded to what devices
-    can share. machine: where the numbers of a simulated plan's machine come from. Bytes and seconds.
+    """A plan states what was asked, and the best grids for it, in bytes and seconds.
+
+    machine: where the machine's numbers come from, if they were used. asked_sequences: of a batch, before it was
+    rounded to what the devices can share. valid: how many grids divide the network and the batch; fit: how many of
+    these fit in memory.
     """
 
     schema_: Literal["par4d.plan"] = Field(default=SCHEMA, alias="schema")
@@ -94,39 +98,36 @@ class GridPlan(Record):
     overlap: str
     token_budget: float
     placement_aware: bool
-    ordered_by: Counting
+    ordered_by: Literal["equations", "as_run", "simulated"]
     valid: int
     fit: int
     rows: tuple[Row, ...]
 
     def as_json(self) -> str:
-        """The document."""
         return self.model_dump_json(by_alias=True, exclude_none=True, indent=1) + "\n"
 
 
 def row(
     place: int,
     candidate: Candidate,
+    workload: Workload,
     bytes_per_s: dict[Axis, float],
     *,
-    reduce_dtypes: dict[Axis, str],
-    device_memory: float | None,
-    tokens: int,
     token_budget: float,
-    flops: tuple[int, int] = (0, 0),
     peak_flops: float | None = None,
 ) -> Row:
-    """Of a candidate. bytes_per_s: what a group of each axis finds. flops: of a step, hardware's and the model's."""
-    needs, grid = candidate.needs, candidate.grid
+    """Make the row of a candidate, with times and utilisations where it has a forecast."""
+    training, needs, grid = workload.training, candidate.needs, candidate.grid
+    model, sequences, device_memory = training.model, training.batch.sequences, workload.device_memory
     costs = tuple(
         Cost(equation=equation, axis=axis, equations_s=seconds, as_run_s=candidate.as_run[equation, axis])
         for (equation, axis), seconds in candidate.equations.items()
     )
-    told: dict[str, Any] = {}
+    times: dict[str, Any] = {}
     if forecast := candidate.forecast:
         step = forecast.step
-        spent_s = metrics.time_to_solution(token_budget, metrics.rate(tokens, step.time_s))
-        told = {
+        spent_s = metrics.time_to_solution(token_budget, metrics.rate(sequences * model.sequence, step.time_s))
+        times = {
             "time_s": step.time_s,
             "interval_s": (step.low_s, step.high_s),
             "compute_s": step.compute_s,
@@ -141,8 +142,9 @@ def row(
             "device_hours": metrics.device_hours(spent_s, grid.size),
         }
         if peak_flops is not None:
-            rates = [metrics.rate(of, step.time_s) for of in flops]
-            told["hfu"], told["mfu"] = (metrics.utilisation(rate, grid.size, peak_flops) for rate in rates)
+            hardware = hardware_flops(model, sequences, recompute=training.checkpoint_activations)
+            for name, flops in (("hfu", hardware), ("mfu", model_flops(model, sequences))):
+                times[name] = metrics.utilisation(metrics.rate(flops, step.time_s), grid.size, peak_flops)
     return Row(
         place=place,
         grid=str(grid),
@@ -156,6 +158,6 @@ def row(
             total=needs.total,
             of_device=metrics.of_device_memory(needs.total, device_memory) if device_memory else None,
         ),
-        reduce_dtypes=reduce_dtypes,
-        **told,
+        reduce_dtypes=training.reduce_dtypes(grid),
+        **times,
     )

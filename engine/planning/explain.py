@@ -1,6 +1,7 @@
-"""A plan for a person: the table of its best grids, and why a grid costs what it does. No torch in it."""
+"""Write a plan for a person: the table of its best grids, and why a grid costs what it does. No torch."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from engine.grid import Axis, Grid
 from engine.planning.costs import MOVED
@@ -18,7 +19,7 @@ EQUATIONS = {
     all_reduce_data.__name__: "Eq. 5: weight gradients summed",
     MOVED: "features moved between x and y",
 }
-"""As axonn-sc24 numbers them."""
+"""The numbers are those of axonn-sc24."""
 PARTS = {
     "state": "weights, gradients and optimizer",
     "activations": "activations",
@@ -29,6 +30,7 @@ PARTS = {
 }
 LAST = {False: "It is the last one that fits.", True: "It is the last one that was simulated."}
 Column = tuple[str, str, Callable[[Row], str | None]]
+_Key = TypeVar("_Key", bound=str)
 
 
 def _seconds(value: float | None) -> str | None:
@@ -62,7 +64,7 @@ COLUMNS: tuple[Column, ...] = (
 
 
 def head(plan: GridPlan) -> str:
-    """What was planned, and how many grids there are."""
+    """Write what was planned, how many grids there are, and by what they are ordered."""
     asked = "" if plan.sequences == plan.asked_sequences else f" (for {plan.asked_sequences:,.1f} asked for)"
     recomputed = "recomputed" if plan.checkpoint_activations else "kept"
     fit = f"{plan.fit} of {plan.valid} valid grids fit"
@@ -90,18 +92,21 @@ def head(plan: GridPlan) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """One line a grid; a column that no row has is left out."""
+    """Write one line a grid; a column of which no row has a value is left out."""
     columns = [(head, [cell(row) for row in rows]) for *head, cell in COLUMNS]
-    shown = [[*head, *(cell or "-" for cell in cells)] for head, cells in columns if any(cells)]
-    widths = [max(map(len, column)) for column in shown]
-    padded = [[word.rjust(width) for word in column] for column, width in zip(shown, widths, strict=True)]
-    lines = zip(*padded, strict=True)
-    return "\n".join("  ".join(line).rstrip() for line in lines) + "\n"
+    return aligned([[*head, *(cell or "-" for cell in cells)] for head, cells in columns if any(cells)])
+
+
+def aligned(columns: Sequence[Sequence[str]]) -> str:
+    """Write columns of words side by side, each aligned to the right."""
+    widths = [max(map(len, column)) for column in columns]
+    padded = [[word.rjust(width) for word in column] for column, width in zip(columns, widths, strict=True)]
+    return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True)) + "\n"
 
 
 def explained(plan: GridPlan, row: Row, after: Row | None, bandwidths: Bandwidths) -> str:
-    """Of one grid: seconds by equation and axis, why each axis has its bandwidth, memory by parts, and how the next
-    grid differs.
+    """Explain one grid: its seconds by equation and axis, why each axis has its bandwidth, its memory by parts, and
+    how the grid after it differs.
     """
     grid = Grid.parse(row.grid)
     lines = [f"Number {row.place}, grid {grid}: {_seconds(row.equations_s)} of communication a batch by the equations."]
@@ -111,13 +116,13 @@ def explained(plan: GridPlan, row: Row, after: Row | None, bandwidths: Bandwidth
         lines.append(f"  {what:<46}{_seconds(cost.equations_s):>8}{_seconds(cost.as_run_s):>10} as run")
     if row.time_s is not None:
         waits = {axis: seconds for axis, seconds in (row.exposed_s or {}).items() if seconds > 0}
-        exposed = ", ".join(f"{_seconds(s)} over {a}" for a, s in sorted(waits.items(), key=lambda w: -w[1])) or "none"
+        exposed = ", ".join(f"{_seconds(s)} over {a}" for a, s in _largest_first(waits)) or "none"
         lines.append(
             f"A batch takes {_seconds(row.time_s)}: {_seconds(row.compute_s)} of compute, which hides "
             f"{_seconds(row.hidden_s)} of communication; exposed: {exposed}."
         )
-    found = [axis for axis in Axis if grid[axis] > 1]
-    lines += [_bandwidth(plan, grid, axis, row.bytes_per_s[axis], bandwidths) for axis in found]
+    used = [axis for axis in Axis if grid[axis] > 1]
+    lines += [_bandwidth(plan, grid, axis, row.bytes_per_s[axis], bandwidths) for axis in used]
     lines += _summed(row, grid, plan.precision)
     lines.append(_memory(row.memory, plan))
     lines += (
@@ -142,7 +147,7 @@ def _bandwidth(plan: GridPlan, grid: Grid, axis: Axis, bytes_per_s: float, bandw
 
 
 def _summed(row: Row, grid: Grid, precision: str) -> list[str]:
-    """In which format gradients travel along each axis that sums them."""
+    """Name the format in which gradients are sent along each axis that sums them."""
     found = {axis: dtype for axis, dtype in row.reduce_dtypes.items() if grid[axis] > 1}
     if not found:
         return []
@@ -151,18 +156,19 @@ def _summed(row: Row, grid: Grid, precision: str) -> list[str]:
 
 
 def _memory(memory: PlannedMemory, plan: GridPlan) -> str:
-    parts = ", ".join(f"{bytes_ / 1e9:.3g} GB of {PARTS.get(part, part)}" for part, bytes_ in _largest(memory.parts))
+    needed = _largest_first({part: number for part, number in memory.parts.items() if number})
+    parts = ", ".join(f"{number / 1e9:.3g} GB of {PARTS.get(part, part)}" for part, number in needed)
     if plan.device_memory_bytes is None:
         return f"A rank needs {memory.total / 1e9:.3g} GB: {parts}."
     return f"A rank needs {memory.total / 1e9:.3g} of its device's {plan.device_memory_bytes / 1e9:.3g} GB: {parts}."
 
 
-def _largest(parts: Mapping[str, float]) -> list[tuple[str, float]]:
-    return sorted(((part, number) for part, number in parts.items() if number), key=lambda item: -item[1])
+def _largest_first(numbers: Mapping[_Key, float]) -> list[tuple[_Key, float]]:
+    return sorted(numbers.items(), key=lambda item: -abs(item[1]))
 
 
 def _compared(row: Row, after: Row, as_run: bool) -> list[str]:
-    """What the next grid has more of, and less."""
+    """Write what the next grid has more of, and less."""
     own, other = (row.as_run_s, after.as_run_s) if as_run else (row.equations_s, after.equations_s)
     name = f"The next, grid {after.grid},"
     if row.time_s is not None and after.time_s is not None:
@@ -174,7 +180,7 @@ def _compared(row: Row, after: Row, as_run: bool) -> list[str]:
     else:
         more = f" ({100 * (other / own - 1):.2g} %)" if own else ""
         by_axis = {axis: _along(after, axis, as_run) - _along(row, axis, as_run) for axis in Axis}
-        changed = [(axis, by) for axis, by in _largest_changes(by_axis) if not tied(own, own + abs(by))]
+        changed = [(axis, by) for axis, by in _largest_first(by_axis) if not tied(own, own + abs(by))]
         parts = [f"{_seconds(abs(by))} {'more' if by > 0 else 'less'} over {axis}" for axis, by in changed]
         lines = [f"{name} costs {_seconds(other - own)} more{more}: {', '.join(parts)}."]
     memory = after.memory.total - row.memory.total
@@ -186,21 +192,16 @@ def _compared(row: Row, after: Row, as_run: bool) -> list[str]:
 
 
 def _split(row: Row, after: Row) -> str:
-    """Where the time of the next grid differs most: in compute, or in what is exposed of an axis."""
-    axes = {*(row.exposed_s or {}), *(after.exposed_s or {})}
-    changes = {f"exposed over {a}": (after.exposed_s or {}).get(a, 0) - (row.exposed_s or {}).get(a, 0) for a in axes}
+    """Write where the time of the next grid differs most: in compute, or in what is exposed of an axis."""
+    own, others = row.exposed_s or {}, after.exposed_s or {}
+    changes = {f"exposed over {axis}": others.get(axis, 0) - own.get(axis, 0) for axis in {*own, *others}}
     changes["compute"] = (after.compute_s or 0.0) - (row.compute_s or 0.0)
-    largest = sorted(changes.items(), key=lambda change: -abs(change[1]))
-    told = [f"{_difference(by)} {what}" for what, by in largest if abs(by) > 0.05 * abs(largest[0][1])]
-    return ", ".join(told)
+    largest = _largest_first(changes)
+    return ", ".join(f"{_difference(by)} {what}" for what, by in largest if abs(by) > 0.05 * abs(largest[0][1]))
 
 
 def _difference(seconds: float) -> str:
     return f"{_seconds(abs(seconds))} {'more' if seconds >= 0 else 'less'}"
-
-
-def _largest_changes(changes: Mapping[Axis, float]) -> list[tuple[Axis, float]]:
-    return sorted(changes.items(), key=lambda item: -abs(item[1]))
 
 
 def _along(row: Row, axis: Axis, as_run: bool) -> float:
@@ -208,7 +209,7 @@ def _along(row: Row, axis: Axis, as_run: bool) -> float:
 
 
 def _tie(row: Row, after: Row) -> str:
-    """By which rule of the order the next one lost."""
+    """Write by which rule of the order the next grid comes later (rank.py)."""
     own, other = Grid.parse(row.grid), Grid.parse(after.grid)
     clearly = after.as_run_s > row.as_run_s * (1 + CLEARLY)
     axis = next(axis for axis in WIDEST if own[axis] != other[axis])

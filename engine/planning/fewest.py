@@ -1,4 +1,4 @@
-"""What a job lacks that fits on no grid, and the fewest devices on which it fits. No torch in it."""
+"""Say how much memory a workload lacks that fits on no grid, and find the fewest devices for it. No torch."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from engine.planning.rank import Workload
 
 
 def refusal(workload: Workload, space: SearchSpace, grids: Sequence[Grid], devices_per_node: int) -> UsageError:
-    """That the job fits on none of these grids, all of as many devices: by how much, and how many devices it needs."""
+    """Make the error of a workload that fits on none of these grids, which all have as many devices."""
     smallest = space.micro or 1
     least: dict[Grid, Needs] = {grid: workload.needs(grid, smallest) for grid in grids}
     grid = min(least, key=lambda grid: (least[grid].total, grid.data))
@@ -32,13 +32,13 @@ def refusal(workload: Workload, space: SearchSpace, grids: Sequence[Grid], devic
 
 
 def fewest(workload: Workload, space: SearchSpace, devices_per_node: int) -> Grid | None:
-    """The smallest grid, in whole nodes or on one, on which the job fits; None if it fits on none."""
+    """Find the smallest grid, in whole nodes or on one, on which the workload fits; None if it fits on none."""
     best: Grid | None = None
     smallest, most = space.micro or 1, int(2 * space.sequences)
-    for x, y in space.splits.planes:
+    for x, y in space.planes:
         if best is not None and x * y >= best.size:
             break
-        for z in space.splits.shards(x, y):
+        for z in space.shards(x, y):
             if z > most or (best is not None and x * y * z >= best.size):
                 break
             if workload.needs(Grid(x, y, z), smallest).total > workload.usable:
@@ -50,7 +50,7 @@ def fewest(workload: Workload, space: SearchSpace, devices_per_node: int) -> Gri
 
 
 def _whole_nodes(grid: Grid, space: SearchSpace, devices_per_node: int) -> Grid | None:
-    """The grid with so much data that it fills nodes, or has room on one, and the batch can be shared."""
+    """Widen the grid over data until it fills nodes, or lies on one, and can share the batch; None if it can't."""
     widest = devices_per_node // gcd(grid.size, devices_per_node)
     for data in range(1, min(widest, int(2 * space.sequences)) + 1):
         wider = replace(grid, data=data)

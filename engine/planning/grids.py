@@ -1,4 +1,4 @@
-"""Every grid of so many ranks, those on which a network can be trained, and the batches they can share. No torch."""
+"""Find the grids on which a network can be trained, and the batches that so many ranks can share. No torch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,63 +10,31 @@ from engine.grid import Grid
 from engine.models.architecture import Architecture
 
 NEAR = 0.05
-"""By how much a batch may differ from what was asked for if more grids can share it then: 4M tokens may be 2^22."""
+"""A batch may differ from what was asked for by this share if more grids can share it then: 4M tokens may be 2^22."""
 FAR = 0.1
-"""By how much it may differ where no grid can share a nearer one."""
+"""A batch may differ by this share where no grid can share a nearer one."""
 
 
 def divisors(number: int) -> list[int]:
-    """All that divide it, ascending."""
+    """List all divisors, ascending."""
     low = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
     return low + [number // d for d in reversed(low) if d * d != number]
 
 
 def factorisations(ranks: int) -> Iterator[Grid]:
-    """Every grid of so many ranks: all ordered factorisations of that into x, y, z and data."""
+    """Yield every grid of so many ranks: all ordered factorisations into x, y, z and data."""
     for x in divisors(ranks):
         for y in divisors(ranks // x):
             for z in divisors(ranks // (x * y)):
                 yield Grid(x, y, z, ranks // (x * y * z))
 
 
-class Splits:
-    """How a network can be split, whatever the batch."""
-
-    def __init__(self, model: Architecture) -> None:
-        self.model = model
-
-    @cached_property
-    def planes(self) -> list[tuple[int, int]]:
-        """Every (x, y) that divides what they split, the smallest product first."""
-        xs = [x for x in divisors(gcd(*self.model.network().divided_by_inner.values())) if self.allow(Grid(x=x))]
-        ys = [y for y in divisors(self.model.hidden) if self.allow(Grid(y=y))]
-        return sorted(((x, y) for x in xs for y in ys), key=lambda plane: (prod(plane), plane))
-
-    def allow(self, grid: Grid) -> bool:
-        """Whether x, y and z divide all that they split."""
-        try:
-            self.model.check(grid)
-        except UsageError:
-            return False
-        return True
-
-    def of(self, ranks: int) -> list[tuple[int, int]]:
-        """The planes with which so many ranks can be filled."""
-        return [(x, y) for x, y in self.planes if ranks % (x * y) == 0]
-
-    def shards(self, x: int, y: int) -> list[int]:
-        """Every z that divides the tiles of this plane, ascending."""
-        network = self.model.network()
-        placements = network.blocks.placements() + network.rest
-        return divisors(gcd(*(prod(p.tile_shape(Grid(x, y))) for p in placements if p.sharded)))
-
-
 @dataclass(frozen=True)
 class SearchSpace:
-    """A network to train on batches that some number of ranks shares.
+    """The search space has the grids on which a network can be trained with a batch of about so many sequences.
 
-    sequences: of a batch, as asked for. exact: whether it has to be just that; otherwise `batch` says which is taken.
-    micro: sequences that a rank takes at once, if that is asked for.
+    exact: whether the batch has to have just that many; `batch` says which is taken otherwise. micro: sequences that a
+    rank takes at once, if that is asked for.
     """
 
     model: Architecture
@@ -75,59 +43,78 @@ class SearchSpace:
     micro: int | None = None
 
     @cached_property
-    def splits(self) -> Splits:
-        """Of its network."""
-        return Splits(self.model)
+    def planes(self) -> list[tuple[int, int]]:
+        """List every (x, y) that divides what they split, the smallest product first."""
+        xs = [x for x in divisors(gcd(*self.model.network().divided_by_inner.values())) if self._allows(Grid(x=x))]
+        ys = [y for y in divisors(self.model.hidden) if self._allows(Grid(y=y))]
+        return sorted(((x, y) for x in xs for y in ys), key=lambda plane: (prod(plane), plane))
+
+    def _allows(self, grid: Grid) -> bool:
+        """Say whether x, y and z divide all that they split."""
+        try:
+            self.model.check(grid)
+        except UsageError:
+            return False
+        return True
+
+    def _planes_in(self, ranks: int) -> list[tuple[int, int]]:
+        return [(x, y) for x, y in self.planes if ranks % (x * y) == 0]
+
+    def shards(self, x: int, y: int) -> list[int]:
+        """List every z that divides the tiles of this plane, ascending."""
+        network = self.model.network()
+        placements = network.blocks.placements() + network.rest
+        return divisors(gcd(*(prod(p.tile_shape(Grid(x, y))) for p in placements if p.sharded)))
 
     def parts(self, ranks: int) -> set[int]:
-        """What the batch has to be a multiple of, for one of the grids of so many ranks at least."""
-        return {ranks // (x * y) * (self.micro or 1) for x, y in self.splits.of(ranks)}
+        """Return the numbers one of which has to divide the batch, so that some grid of so many ranks can share it."""
+        return {ranks // (x * y) * (self.micro or 1) for x, y in self._planes_in(ranks)}
 
     def batch(self, ranks: int) -> int | None:
-        """The sequences of a batch that a grid of so many ranks can share, near those asked for; None if there is none.
+        """Return the sequences of a batch near those asked for that a grid of so many ranks can share, or None.
 
-        Within NEAR of these: the nearest power of two that can be shared; else, of what can be shared, what has the
-        largest factor in common with the ranks, so that most grids can share it; else the nearest up to FAR away.
+        Within NEAR of what was asked for the nearest power of two that can be shared is taken; else the batch that has
+        the largest factor in common with the ranks, so that most grids can share it; else the nearest one up to FAR.
         """
         parts, asked = self.parts(ranks), self.sequences
 
         def shared(sequences: int) -> bool:
             return sequences > 0 and any(sequences % part == 0 for part in parts)
 
-        def nearest(sequences: int) -> float:
+        def distance(sequences: int) -> float:
             return abs(sequences - asked)
 
         if self.exact:
             return int(asked) if shared(int(asked)) else None
         powers = {1 << k for k in range(int(asked).bit_length() + 1)}
-        if near := [p for p in powers if nearest(p) <= NEAR * asked and shared(p)]:
-            return min(near, key=nearest)
+        if near := [p for p in powers if distance(p) <= NEAR * asked and shared(p)]:
+            return min(near, key=distance)
         multiples = {part * whole for part in parts for whole in (int(asked // part), int(asked // part) + 1)}
-        closest = min((m for m in multiples if m > 0), key=lambda m: (nearest(m), m))
+        closest = min((m for m in multiples if m > 0), key=lambda m: (distance(m), m))
         window = range(ceil(asked * (1 - NEAR)), int(asked * (1 + NEAR)) + 1)
         if near := [s for s in window if shared(s)]:
-            return max(near, key=lambda s: (gcd(s, ranks), -nearest(s)))
-        return closest if nearest(closest) <= FAR * asked else None
+            return max(near, key=lambda s: (gcd(s, ranks), -distance(s)))
+        return closest if distance(closest) <= FAR * asked else None
 
     def grids(self, ranks: int, sequences: int) -> list[Grid]:
-        """Every grid of so many ranks that divides the network and a batch of so many sequences."""
+        """List every grid of so many ranks that divides the network and a batch of so many sequences."""
         found = []
-        for x, y in self.splits.of(ranks):
+        for x, y in self._planes_in(ranks):
             rest = ranks // (x * y)
             if sequences % (rest * (self.micro or 1)):
                 continue
-            found += [grid for z in divisors(rest) if self.splits.allow(grid := Grid(x, y, z, rest // z))]
+            found += [grid for z in divisors(rest) if self._allows(grid := Grid(x, y, z, rest // z))]
         return found
 
     def nearest(self, ranks: int) -> list[int]:
-        """The number of ranks closest to this one that has a valid grid; two if both neighbours are as close."""
+        """Find the number of ranks closest to this one that has a valid grid; two if both neighbours are as close."""
         for away in range(1, ranks + 1):
             if found := [n for n in (ranks - away, ranks + away) if n > 0 and self.batch(n) is not None]:
                 return found
         return []
 
     def check(self, ranks: int) -> int:
-        """The sequences of its batch. Raises UsageError, saying why and what would do, if no grid is valid."""
+        """Return the sequences of the batch. Raises UsageError, which says why and what would do, without a grid."""
         if ranks < 1 or self.sequences <= 0:
             raise UsageError(
                 f"A job has at least one device and one sequence, but {ranks} devices and a batch of "
@@ -141,7 +128,7 @@ class SearchSpace:
                 f"Micro-batches of {self.micro} don't divide a batch of {self.sequences:.0f} sequences: use "
                 f"--micro-batch one of {listed_divisors(int(self.sequences))}."
             )
-        x, y = self.splits.of(ranks)[-1]
+        x, y = self._planes_in(ranks)[-1]
         most = "none" if x * y == 1 else f"at most {x * y} ({x}x{y})"
         asked = f"{self.sequences:.0f} sequences" + (f" in micro-batches of {self.micro}" if self.micro else "")
         near = "" if self.exact else f", nor does any batch up to {FAR:.0%} smaller or larger"

@@ -1,4 +1,4 @@
-"""Where a plan's numbers of its machine come from, and whether they are another machine's. No torch in it."""
+"""Record where a plan's numbers of its machine come from, and whether they are another machine's. No torch."""
 
 from typing import TYPE_CHECKING
 
@@ -10,9 +10,11 @@ if TYPE_CHECKING:
 
 
 class Origin(Record):
-    """system: whose numbers they are. date, device: of what was measured there; absent if nothing was. calibrated:
-    whether that is more than its links. fitted_to: the measured times behind the model's four numbers; none where they
-    aren't used. other: what the device is there or here, where another one was measured.
+    """The numbers of a system come from its file, from what was measured on it, or from both.
+
+    date, device: when and on what it was measured, if it was. calibrated: whether more than its links was measured.
+    fitted_to: the measured times behind the four fitted numbers; none where these aren't used. other: the system's own
+    device, where another one was measured.
     """
 
     system: str
@@ -24,24 +26,23 @@ class Origin(Record):
 
 
 def origin(system: "System", measured: "Measured | None", *, simulated: bool) -> Origin:
-    """Of what a plan takes of a system; simulated: whether it tells times."""
+    """Say where a plan's numbers of a system come from. simulated: whether the plan predicts times."""
     own = (measured and measured.performance) or system.performance
-    found = Origin(system=system.name, fitted_to=own.fitted_to if own and simulated else ())
+    fitted_to = own.fitted_to if own and simulated else ()
     if measured is None:
-        return found
-    source = measured.source
-    return found.model_copy(
-        update={
-            "date": measured.date,
-            "device": source.device,
-            "calibrated": measured.performance is not None,
-            "other": _other(system, source.device, source.processor),
-        }
+        return Origin(system=system.name, fitted_to=fitted_to)
+    return Origin(
+        system=system.name,
+        date=measured.date,
+        device=measured.source.device,
+        calibrated=measured.performance is not None,
+        fitted_to=fitted_to,
+        other=_other(system, measured.source.device, measured.source.processor),
     )
 
 
 def describe(of: Origin) -> str:
-    """In a sentence or two."""
+    """Write a sentence or two for a person."""
     command = f"par4d calibrate --system {of.system}"
     if of.device is not None and (of.calibrated or not of.fitted_to):
         what = "calibration" if of.calibrated else "links"
@@ -55,7 +56,7 @@ def describe(of: Origin) -> str:
 
 
 def _other(system: "System", device: str, known: str | None) -> str | None:
-    """What the machine has instead; None where what was measured may be its own."""
+    """Name what the system has instead of the measured device; None where the measured one may be its own."""
     from systems import device_called  # loads pydantic
 
     if system.device.kind == "cuda":

@@ -1,10 +1,9 @@
-"""A plan: the best grids of a training on so many devices of a system, as a document. No torch in it."""
+"""Plan a training on so many devices of a system: the best grids, as a document. No torch."""
 
 from collections.abc import Callable, Sequence
 
 import systems
 from engine.grid import Axis
-from engine.models.flops import hardware_flops, model_flops
 from engine.planning.document import GridPlan, row
 from engine.planning.fewest import refusal
 from engine.planning.grids import SearchSpace
@@ -16,9 +15,9 @@ from engine.training_record import Training
 from systems import System
 
 TOKENS_A_PARAMETER = 20
-"""Of a training that gets the most of its flops (Hoffmann et al. 2022)."""
+"""A training on so many tokens gets the most of its flops (Hoffmann et al. 2022)."""
 Forecasting = Callable[[Workload, Ranking, Machine], Sequence[Candidate]]
-"""The grids of a ranking that are worth it with the times of their steps, the fastest first."""
+"""It simulates the best grids of a ranking, and returns these with the times of their steps, the fastest first."""
 
 
 def planned(
@@ -34,10 +33,10 @@ def planned(
     placement_aware: bool = True,
     as_run: bool = False,
 ) -> tuple[GridPlan, Bandwidths]:
-    """The best grids, so many of them, and what the order took for bandwidths. Raises UsageError.
+    """Plan so many of the best grids; return the plan and the system's bandwidths. Raises UsageError if none fits.
 
-    training: its batch is what the devices can share of the task's. forecast: None where the order is that of the
-    equations or, as_run, of all that a run repeats.
+    training: its batch is the one that the devices can share, of those near the one of the search space. forecast:
+    without it grids are ordered by the papers' equations, or if as_run by what the engine's run costs.
     """
     model, sequences = training.model, training.batch.sequences
     measured = systems.measured(system.name)
@@ -51,23 +50,20 @@ def planned(
     if not ranking.candidates:
         raise refusal(workload, space, grids, links.devices_per_node)
     candidates = forecast(workload, ranking, machine) if forecast and machine else ranking.candidates
-    tokens, parameters = sequences * model.sequence, model.parameters
-    budget = token_budget or float(TOKENS_A_PARAMETER * parameters)
-    again = training.checkpoint_activations
-    flops = hardware_flops(model, sequences, recompute=again), model_flops(model, sequences)
+    budget = token_budget or float(TOKENS_A_PARAMETER * model.parameters)
     return GridPlan(
         system=system.name,
         machine=origin(system, measured, simulated=machine is not None) if machine or measured else None,
         devices_per_node=links.devices_per_node,
         device_memory_bytes=memory,
         model=model.name,
-        parameters=parameters,
+        parameters=model.parameters,
         devices=devices,
         asked_sequences=space.sequences,
         sequences=sequences,
-        tokens=tokens,
+        tokens=sequences * model.sequence,
         precision=training.precision,
-        checkpoint_activations=again,
+        checkpoint_activations=training.checkpoint_activations,
         overlap=str(training.overlap),
         token_budget=budget,
         placement_aware=placement_aware,
@@ -78,12 +74,9 @@ def planned(
             row(
                 place,
                 candidate,
+                workload,
                 {axis: taken.along(candidate.grid, axis) for axis in Axis},
-                reduce_dtypes=training.reduce_dtypes(candidate.grid),
-                device_memory=memory,
-                tokens=tokens,
                 token_budget=budget,
-                flops=flops,
                 peak_flops=machine.peak_flops if machine else None,
             )
             for place, candidate in enumerate(candidates[:shown], 1)

@@ -1,12 +1,13 @@
-"""Every valid grid of a job that fits in memory, the best first (axonn-sc24 V-B, par4d V). No torch in it.
+"""Rank the valid grids of a workload that fit in memory, the best first (axonn-sc24 V-B, par4d V). No torch.
 
-The order is that of the communication time by the papers' equations. With one bandwidth for every axis it is the
-placement-agnostic order of par4d V-A, with Eq. 7's the placement-aware one. Grids whose planes of x and y lie across
-the border of two nodes, which Eq. 7 does not know, come after all others; as run they cost what their links do.
+Grids are ordered by their communication time, by the papers' equations or as the engine runs (costs.py). By the
+equations one bandwidth for every axis gives the placement-agnostic order of par4d V-A, and Eq. 7's bandwidths give the
+placement-aware one. Eq. 7 does not know planes of x and y across the border of two nodes, so grids with such planes
+come after all others; as run they cost what their links do.
 
-Ties: z and data are interchangeable in the equations where they share a bandwidth. Costs that differ by less than
-TOLERANCE are a tie, which goes to the grid that costs clearly less (by CLEARLY) as run: with the latency of rings, and
-all that the engine repeats for recomputation and in every micro-batch; then to that with more data; then larger x, y.
+The equations give many ties, such as between z and data where these share a bandwidth. Costs that differ by less than
+TOLERANCE are a tie. It goes to the grid that is by more than CLEARLY cheaper as run, with the latency of rings and all
+that the engine repeats for recomputation and in every micro-batch; then to the one with more data, then larger x or y.
 """
 
 from collections.abc import Sequence
@@ -26,18 +27,18 @@ if TYPE_CHECKING:
     from engine.simulator.simulate import Forecast
 
 TOLERANCE = 1e-9
-"""Relative; sums of the same terms in another order differ by less."""
+"""The sums of the same terms in different orders differ by a smaller share than this."""
 WIDEST = (*REPLICATING, INNER, STREAM)
-"""Of grids that cost the same that with the most ranks on the first of these comes first."""
+"""Of grids that cost the same, the one with the most ranks on the first of these axes comes first."""
 CLEARLY = 0.01
-"""Relative; less than that an estimate of what a run costs can't tell apart."""
+"""An estimate of what a run costs can't tell grids apart that differ by a smaller share than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One grid of a plan. micro: sequences that a rank takes at once. equations, as_run: seconds of communication.
+    """A candidate is a grid that fits. micro: sequences that a rank takes at once. needs: memory of a rank.
 
-    forecast: of a step, None until there is one.
+    equations, as_run: seconds of communication in a step. forecast: the step's time, None until it is simulated.
     """
 
     grid: Grid
@@ -49,18 +50,18 @@ class Candidate:
 
     @property
     def equations_s(self) -> float:
-        """Seconds of communication by Eq. 1 to 7."""
+        """Sum the seconds of communication by Eq. 1 to 7."""
         return sum(self.equations.values())
 
     @property
     def as_run_s(self) -> float:
-        """Seconds of communication as the engine runs it."""
+        """Sum the seconds of communication as the engine runs it."""
         return sum(self.as_run.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """candidates: those that fit, best first. valid: how many grids divide the network and the batch."""
+    """The grids that fit are ranked, best first. valid: how many grids divide the network and the batch."""
 
     candidates: tuple[Candidate, ...]
     valid: int
@@ -68,7 +69,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Workload:
-    """A training, its batch settled, on devices of a kind and of some memory.
+    """A workload is a training on devices of a kind, "cpu" or "cuda".
 
     device_memory: bytes of one; None takes it to hold everything. whole_shares: where no micro-batch is asked for, a
     rank takes its whole share at once, as a run does; otherwise the micro-batch is chosen.
@@ -81,7 +82,7 @@ class Workload:
 
     @property
     def usable(self) -> float:
-        """Bytes that a rank may need."""
+        """Return the bytes that a rank may need."""
         return usable(self.device_memory)
 
     @cached_property
@@ -89,17 +90,17 @@ class Workload:
         return {}
 
     def needs(self, grid: Grid, micro: int) -> Needs:
-        """Of a rank, in micro-batches of so many sequences."""
+        """Return the memory that a rank needs in micro-batches of so many sequences."""
         if micro not in self._footprints:
             batch = replace(self.training.batch, micro=micro)
             self._footprints[micro] = Footprint(replace(self.training, batch=batch), self.device)
         return self._footprints[micro].on(grid)
 
     def settled(self, grid: Grid) -> tuple[int, Needs]:
-        """The micro-batch, and what a rank needs with it.
+        """Settle the micro-batch; return it and what a rank needs with it.
 
-        It is the one that is asked for; else the largest divisor of a rank's share whose step fits in memory, since
-        fewer micro-batches gather less and multiply larger matrices; 1 if none fits.
+        Unless one is asked for it is the largest divisor of a rank's share whose step fits in memory, since fewer
+        micro-batches gather less and multiply larger matrices; 1 if none fits.
         """
         batch = self.training.batch
         if batch.micro or self.whole_shares:
@@ -122,14 +123,15 @@ def rank(
     grids: Sequence[Grid],
     bandwidths: Bandwidths,
     *,
-    links: LinksOn | None = None,
     links_as_run: LinksOn | None = None,
     as_run: bool = False,
 ) -> Ranking:
-    """Those of the valid grids that fit, best first. links: of the equations, other than the papers'. links_as_run: of
-    a run, other than those of costs.py. as_run: ordered by what a run costs, not by the equations.
+    """Rank those of the valid grids that fit, best first.
+
+    links_as_run: links of a run other than those of simulator.bandwidth.run_links. as_run: order by what a run costs,
+    not by the equations.
     """
-    links, links_as_run = links or papers_links(bandwidths), links_as_run or run_links(bandwidths)
+    links, links_as_run = papers_links(bandwidths), links_as_run or run_links(bandwidths)
     costs = Costs(workload.training)
     found: list[Candidate] = []
     for grid in grids:
@@ -141,7 +143,7 @@ def rank(
 
 
 def ordered(candidates: Sequence[Candidate], devices_per_node: int, *, as_run: bool = False) -> tuple[Candidate, ...]:
-    """Best first, by the rule that this file begins with."""
+    """Order the candidates, best first, by the rule that this file begins with."""
     costs = [candidate.as_run_s if as_run else candidate.equations_s for candidate in candidates]
     first = _levels(costs, TOLERANCE)
     second = _levels([candidate.as_run_s for candidate in candidates], CLEARLY)
@@ -155,12 +157,14 @@ def ordered(candidates: Sequence[Candidate], devices_per_node: int, *, as_run: b
 
 
 def tied(one: float, other: float) -> bool:
-    """Whether two costs are the same but for rounding."""
+    """Say whether two costs are the same but for rounding."""
     return abs(one - other) <= TOLERANCE * max(one, other)
 
 
 def _levels(costs: Sequence[float], tolerance: float) -> list[int]:
-    """The place of each among the different ones, from the lowest; those are the same that exceed one by less."""
+    """Number the different costs from the lowest, and return the number of each. A cost has the number of the lowest
+    one that it exceeds by no more than the tolerance.
+    """
     levels, level, lowest = [0] * len(costs), 0, None
     for at in sorted(range(len(costs)), key=costs.__getitem__):
         if lowest is None:

@@ -19,7 +19,7 @@ from engine.models.bert.config import BertConfig
 from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
 from engine.planning.costs import MOVED, Costs
-from engine.planning.equations import EQUATIONS, Layer, layer_s
+from engine.planning.equations import EQUATIONS, Layer
 from engine.planning.fewest import fewest, refusal
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Candidate, Ranking, Workload, ordered, rank
@@ -102,16 +102,17 @@ def test_features_that_change_axes_are_gathered_once_a_micro_batch_each_way() ->
     assert not any(key == MOVED for key, _ in Costs(Training(GPT, batch)).as_run(grid, links, 1))
 
 
-def test_a_layers_communication_is_the_sum_of_its_equations_and_latency_comes_on_top() -> None:
+def test_a_layer_on_one_rank_sends_nothing_and_latency_comes_on_top_of_its_equations() -> None:
     layer, grid = Layer(4096, 1024, 2048, 2), Grid(2, 2, 4, 2)
-    papers = {axis: Link(1e9) for axis in Axis}
-    assert layer_s(layer, grid, papers) == pytest.approx(sum(equation(layer, grid, papers) for equation in EQUATIONS))
-    assert layer_s(layer, Grid(), papers) == 0
-    real = {axis: Link(1e9, step_s=1e-3) for axis in Axis}
+
+    def seconds(grid: Grid, link: Link) -> float:
+        return sum(equation(layer, grid, dict.fromkeys(Axis, link)) for equation in EQUATIONS)
+
+    papers = Link(1e9)
+    assert seconds(Grid(), papers) == 0
     steps = 3 + 3 + 2 + 2 + 2
-    assert layer_s(layer, grid, real) == pytest.approx(layer_s(layer, grid, papers) + steps * 1e-3)
-    short = {axis: Link(1e9, half_bytes=1e6, fading=0.1) for axis in Axis}
-    assert layer_s(layer, grid, short) > layer_s(layer, grid, papers)
+    assert seconds(grid, Link(1e9, step_s=1e-3)) == pytest.approx(seconds(grid, papers) + steps * 1e-3)
+    assert seconds(grid, Link(1e9, half_bytes=1e6, fading=0.1)) > seconds(grid, papers)
 
 
 def test_as_run_in_one_go_with_nothing_recomputed_is_what_the_equations_say() -> None:
