@@ -22,7 +22,7 @@ from engine.result.provenance import processor, processor_name
 from engine.result.schema import Result, read
 from engine.simulator.machine import Fitted, Machine
 from engine.validation.calibrate import rounded
-from engine.validation.measured import measured_in, row_of
+from engine.validation.measured import measured_in, row_name
 from suites.base.kept import links_of, short
 from suites.base.running import run_reframe
 from suites.base.series import CALIBRATION
@@ -91,7 +91,7 @@ def calibration(system: System, folder: Path) -> Measured:
     )
     known = _with(known, kernel_s=least)
     numbers = rounded(fitted(Machine.of(system, axes.precision, known), axes))
-    rows = tuple(row_of(axes.model, grid) for grid in axes.fitted)
+    rows = tuple(row_name(axes.model, grid) for grid in axes.fitted)
     return _with(known, fitted_to=rows, **numbers)
 
 

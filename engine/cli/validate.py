@@ -14,13 +14,13 @@ def validated(measured: Path | None, *, refit: bool, json: bool, out: Path | Non
 
     with loading():
         from engine.validation.run import run
-        from engine.validation.table import told
+        from engine.validation.table import as_text
 
     rows = measured_rows() if measured is None else rows_in(measured, refit=refit)
     found, fits = run(rows, refit=refit)
     if out is not None:
         write_text(out, found.as_json())
-    sys.stdout.write(found.as_json() if json else told(found))
+    sys.stdout.write(found.as_json() if json else as_text(found))
     others_out = sys.stderr if json else sys.stdout
     for fit in fits:
         if fit.system in rows.machines:

@@ -1,8 +1,8 @@
-"""The four numbers of a machine that no data sheet gives, from measured times of a few jobs. No torch in it.
+"""Fit the four numbers of a machine that no data sheet gives to measured times of a few jobs. No torch.
 
-What is minimised is the sum of squared errors of the times' logarithms, in units of their noise, and of how far each
-number lies from what is usual, in units of its own spread: two rows say little, and where they say nothing a number
-stays.
+The fit minimises the squared errors of the logarithms of times, in units of their noise, plus the squared distances of
+the numbers from their priors, in units of the priors' spreads. So a number on which the rows have no bearing keeps its
+prior value.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,16 +13,16 @@ from typing import NamedTuple
 from engine.simulator.machine import Fitted
 
 NOISE = 0.02
-"""Of a measured time, relative."""
+"""A measured time has this relative error."""
 NOISE_EXPOSED = 0.05
-"""Of a measured time that communication was exposed, relative."""
+"""A measured time of exposed communication has this relative error."""
 Z = 1.645
-"""Within so many standard deviations lie nine values in ten."""
+"""Nine values in ten lie within so many standard deviations."""
 
 
 @dataclass(frozen=True, slots=True)
-class Usual:
-    """Of one number: what it is where nothing is known, its spread, and its bounds."""
+class Prior:
+    """A prior is the value of a number before any measurement, with its standard deviation and its bounds."""
 
     value: float
     spread: float
@@ -31,53 +31,56 @@ class Usual:
 
 
 UNFITTED = Fitted()
-USUAL = {
-    "products": Usual(UNFITTED.products, 0.15, 0.1, 1.0),
-    "link": Usual(UNFITTED.link, 0.2, 0.05, 1.0),
-    "fading": Usual(UNFITTED.fading, 0.05, 0.0, 1.0),
-    "slowdown": Usual(UNFITTED.slowdown, 0.05, 0.0, 1.0),
+PRIORS = {
+    "products": Prior(UNFITTED.products, 0.15, 0.1, 1.0),
+    "link": Prior(UNFITTED.link, 0.2, 0.05, 1.0),
+    "fading": Prior(UNFITTED.fading, 0.05, 0.0, 1.0),
+    "slowdown": Prior(UNFITTED.slowdown, 0.05, 0.0, 1.0),
 }
 LEAST_SPREAD = 0.25
-"""Of the interval, for rows that fit exactly don't make a model exact: 12 of the 14 published times that nothing was
-fitted to (rows/published.yaml) lie within this factor of the predicted ones, after which it was chosen: whether it
-holds in nine of ten other cases is for other machines to say.
+"""The interval of a prediction is at least this wide, as rows that fit exactly don't make a model exact. It was chosen
+so that 12 of the 14 published times to which nothing was fitted (rows/published.yaml) lie within this factor of the
+predicted ones. Only other machines can show whether it holds in nine of ten other cases.
 """
 
-ON_CORES = USUAL | {"slowdown": Usual(UNFITTED.slowdown, 1.0, 0.0, 4.0)}
-"""Where ranks take turns on processor cores, so that collectives compute on them too."""
-CHARGED = USUAL | {"slowdown": Usual(0.0, 1.0, 0.0, 0.0)}
-"""Where it was measured what collectives take of the cores, which is all that they slow compute down by."""
+PRIORS_ON_CORES = PRIORS | {"slowdown": Prior(UNFITTED.slowdown, 1.0, 0.0, 4.0)}
+"""These hold where ranks take turns on processor cores, so that collectives compute on them too."""
+PRIORS_CHARGED = PRIORS | {"slowdown": Prior(0.0, 1.0, 0.0, 0.0)}
+"""These hold where it was measured how much of the cores collectives take, which is all that slows compute down."""
 
 
-class Timed(NamedTuple):
-    """A row. predicted: seconds of its step, and of these the exposed ones, with some numbers; measured_s, exposed_s:
-    the same as measured, the second where that is known.
+class Observation(NamedTuple):
+    """An observation is the measured time of a step, in seconds, with the model's prediction of it.
+
+    predicted: predicts, from the fitted numbers, the seconds of the step and of its exposed communication. exposed_s:
+    the measured seconds of the latter, where they are known. name: what the files of systems call it.
     """
 
     predicted: Callable[[Fitted], tuple[float, float]]
     measured_s: float
     exposed_s: float | None = None
+    name: str = ""
 
 
-def fit(rows: Sequence[Timed], known: Mapping[str, Usual] = USUAL, *, rounds: int = 7) -> Fitted:
-    """The numbers that fit best, and the spread of the times' errors that are left. known: before any row.
+def fit(rows: Sequence[Observation], priors: Mapping[str, Prior] = PRIORS, *, rounds: int = 7) -> Fitted:
+    """Find the numbers that fit best, by a pattern search, and the spread of the times' errors that are left.
 
-    Raises ValueError without rows.
+    rounds: how often the steps of the search are halved. Raises ValueError without rows.
     """
     if not rows:
         raise ValueError("A fit needs at least one row.")
-    best = replace(UNFITTED, **{name: usual.value for name, usual in known.items()})
-    least = _misfit(best, rows, known)
-    steps = {name: usual.spread for name, usual in known.items()}
+    best = replace(UNFITTED, **{name: prior.value for name, prior in priors.items()})
+    least = _misfit(best, rows, priors)
+    steps = {name: prior.spread for name, prior in priors.items()}
     for _ in range(rounds):
         moved = True
         while moved:
             moved = False
-            for name, usual in known.items():
+            for name, prior in priors.items():
                 for by in (steps[name], -steps[name]):
-                    value = min(max(getattr(best, name) + by, usual.low), usual.high)
+                    value = min(max(getattr(best, name) + by, prior.low), prior.high)
                     tried = replace(best, **{name: value})
-                    misfit = _misfit(tried, rows, known)
+                    misfit = _misfit(tried, rows, priors)
                     if misfit < least * (1 - 1e-4):
                         best, least, moved = tried, misfit, True
         steps = {name: step / 2 for name, step in steps.items()}
@@ -86,13 +89,13 @@ def fit(rows: Sequence[Timed], known: Mapping[str, Usual] = USUAL, *, rounds: in
 
 
 def rounded(fitted: Fitted) -> dict[str, float]:
-    """As files have the numbers: in three digits."""
+    """Round the numbers to three digits, as the files of systems have them."""
     return {name: float(f"{number:.3g}") for name, number in asdict(fitted).items()}
 
 
-def _misfit(fitted: Fitted, rows: Sequence[Timed], known: Mapping[str, Usual]) -> float:
+def _misfit(fitted: Fitted, rows: Sequence[Observation], priors: Mapping[str, Prior]) -> float:
     numbers = asdict(fitted)
-    found = sum(((numbers[name] - usual.value) / usual.spread) ** 2 for name, usual in known.items())
+    found = sum(((numbers[name] - prior.value) / prior.spread) ** 2 for name, prior in priors.items())
     for row in rows:
         time_s, exposed_s = row.predicted(fitted)
         found += (log(time_s / row.measured_s) / NOISE) ** 2

@@ -1,4 +1,4 @@
-"""A machine's own numbers from trainings on it: what kernels cost, and the four that are fitted."""
+"""Calibrate a machine by trainings on it: what a kernel costs at least, and the four fitted numbers."""
 
 from engine.simulator.events import Attention, Product, Sweep
 from engine.simulator.machine import Fitted, Machine
@@ -8,9 +8,9 @@ from engine.validation.validate import refitted, traced_job
 
 
 def kernel_s(machine: Machine, job: MeasuredJob) -> float:
-    """The least that a kernel takes: what a rank of a tiny network computes in a step, by the kernels of its trace.
+    """Estimate the least seconds of a kernel: a rank's compute in a step of a tiny network, over its kernels' number.
 
-    Of the grid that was the fastest; a machine whose ranks take turns on cores tells how many do.
+    The fastest grid's step is taken. Where ranks take turns on cores, a rank's share of the step counts.
     """
     grid = min(job.time_s, key=lambda grid: job.time_s[grid])
     time_s = job.time_s[grid]
@@ -26,5 +26,5 @@ def kernel_s(machine: Machine, job: MeasuredJob) -> float:
 
 
 def fitted(machine: Machine, job: MeasuredJob) -> Fitted:
-    """The four numbers and the spread, from those grids of the job that are to tell."""
-    return refitted(machine, traced_job(job, machine).timed(machine))
+    """Fit the four numbers and the spread to the grids of the job that are marked as fitted."""
+    return refitted(machine, traced_job(job, machine).observations(machine))

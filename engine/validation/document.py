@@ -1,6 +1,6 @@
-"""How well the model predicts, as a document: published times, and every grid of small jobs that were measured."""
+"""This is the schema of a validation, which says how well the model predicts, and of the rows that judge it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -22,14 +22,16 @@ SCHEMA: Literal["par4d.validation"] = "par4d.validation"
 VERSION: Literal[1] = 1
 FOLDER = Path(__file__).parent / "rows"
 _Kind = TypeVar("_Kind")
+OrderName = Literal["simulated", "equations", "agnostic"]
 
 TOP = 10
-"""Grids that count as efficient, the fastest measured (axonn-sc24 V-B)."""
+"""So many grids, the fastest measured, count as efficient (axonn-sc24 V-B)."""
 
 
 class PublishedSeries(Record):
-    """Published times of a batch of so many sequences. overlap: what the paper hides. fitted: devices of the rows that
-    the machine is fitted to.
+    """A paper published the times of batches of so many sequences, by model and number of devices.
+
+    overlap: what the paper hides. fitted: the machine is fitted to the rows with these numbers of devices.
     """
 
     source: str
@@ -41,9 +43,9 @@ class PublishedSeries(Record):
 
 
 class MeasuredJob(Record):
-    """Every grid of a job as suites/model_validation.py has measured it, best first.
+    """suites/model_validation.py has measured every grid of a job; the fastest is the first.
 
-    exposed_s: communication that compute waits for, by axis. fitted: the grids that the machine is fitted to.
+    exposed_s: communication that compute waits for, by axis. fitted: the grids to which the machine is fitted.
     """
 
     name: str
@@ -61,7 +63,6 @@ class MeasuredJob(Record):
 
     @property
     def training(self) -> Training:
-        """What was trained."""
         return Training(
             lookup(self.model),
             Batch(self.sequences),
@@ -72,19 +73,19 @@ class MeasuredJob(Record):
 
 
 class MeasuredRows(Record):
-    """Jobs, and the machines that they were measured on, as these had been calibrated."""
+    """These are jobs, and the machines on which they were measured, as these had been calibrated."""
 
     machines: dict[str, Measured]
     jobs: tuple[MeasuredJob, ...]
 
 
 def published(path: Path = FOLDER / "published.yaml") -> list[PublishedSeries]:
-    """The published rows. Raises UsageError for a file that is not such a list."""
+    """Read the published rows. Raises UsageError for a file that is not such a list."""
     return _read(path, list[PublishedSeries])
 
 
 def measured_rows(path: Path = FOLDER / "measured.yaml") -> MeasuredRows:
-    """The measured jobs. Raises UsageError for a file that is not such rows."""
+    """Read the measured jobs. Raises UsageError for a file that is not such rows."""
     return _read(path, MeasuredRows)
 
 
@@ -100,10 +101,9 @@ def _read(path: Path, kind: type[_Kind]) -> _Kind:
 
 
 class PublishedRow(Record):
-    """A published time of a batch beside the predicted one, on the grid that the planner takes.
+    """A published time of a batch stands beside the predicted one, on the grid that the planner takes.
 
-    baseline_s: the same share of the peak as the fitted rows of that machine have on average. fitted: whether the
-    machine was fitted to this row.
+    baseline_s: the time at the mean flop/s of the rows to which that machine is fitted. fitted: whether this is one.
     """
 
     source: str
@@ -124,8 +124,10 @@ class PublishedRow(Record):
 
 
 class GridRow(Record):
-    """A measured grid beside what is predicted of it. equations_s, agnostic_s: communication by Eq. 1 to 7, and by
-    Eq. 1 to 6 with one bandwidth for all. The places are those in the order by each.
+    """A measured grid stands beside what is predicted of it.
+
+    equations_s, agnostic_s: communication by Eq. 1 to 7, and by Eq. 1 to 6 with one bandwidth for all axes. place,
+    place_by_equations, place_agnostic: in the simulated order and in the orders by these two.
     """
 
     grid: GridText
@@ -144,18 +146,20 @@ class GridRow(Record):
 
 
 class Order(Record):
-    """How good an order of a job's grids is. efficient: of its first TOP, those among the TOP fastest measured.
-    place_of_fastest: where it has the fastest. spearman: rank correlation with the measured times.
+    """An order of a job's grids is judged by the measured times.
+
+    efficient: how many of its first TOP grids are among the TOP fastest measured. place_of_fastest: its place of the
+    fastest one. spearman: rank correlation with the measured times.
     """
 
-    name: Literal["simulated", "equations", "agnostic"]
+    name: OrderName
     efficient: int
     place_of_fastest: int
     spearman: float
 
 
 class JobRows(Record):
-    """One job's grids, the fastest first, and how good the orders are."""
+    """These are the grids of one job, the fastest first, and the judged orders."""
 
     name: str
     system: str
@@ -167,7 +171,7 @@ class JobRows(Record):
 
 
 class Effect(Record):
-    """What a change brings, predicted and published: of a time without it, the part that it saves; or seconds."""
+    """The effect of a change is predicted and published: the percentage of the time that it saves, or seconds."""
 
     name: str
     setting: str
@@ -179,8 +183,6 @@ class Effect(Record):
 
 
 class Validation(Record):
-    """Everything."""
-
     schema_: Literal["par4d.validation"] = Field(default=SCHEMA, alias="schema")
     version: Literal[1] = VERSION
     published: tuple[PublishedRow, ...] = ()
@@ -188,20 +190,11 @@ class Validation(Record):
     effects: tuple[Effect, ...] = ()
 
     def as_json(self) -> str:
-        """The document."""
         return self.model_dump_json(by_alias=True, indent=1) + "\n"
 
 
-def places(costs: Mapping[str, float]) -> dict[str, int]:
-    """Where each stands from the lowest cost, from 1; equal ones in their own order."""
-    return {key: place for place, key in enumerate(sorted(costs, key=lambda key: costs[key]), 1)}
-
-
-Orders = Literal["simulated", "equations", "agnostic"]
-
-
-def order(name: Orders, predicted: Sequence[str], fastest: Sequence[str]) -> Order:
-    """Of grids in the predicted order, and from the fastest measured on."""
+def judged(name: OrderName, predicted: Sequence[str], fastest: Sequence[str]) -> Order:
+    """Judge the predicted order of grids by the measured one, which begins with the fastest."""
     place_of = {grid: place for place, grid in enumerate(predicted)}
     return Order(
         name=name,

@@ -1,4 +1,4 @@
-"""What the papers say that a change brings, predicted: overlap, the choice of the grid, the mode of products."""
+"""Predict what the papers say that a change brings: overlap, the choice of the grid, the mode of products."""
 
 import logging
 from collections.abc import Iterator
@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from engine.errors import UsageError
 from engine.grid import INNER, STREAM
-from engine.models.catalogue import lookup
 from engine.overlap.flags import Overlap
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Candidate, Workload, rank
@@ -15,28 +14,29 @@ from engine.simulator.simulate import Simulated
 from engine.tracing.forecast import fastest, traces
 from engine.tracing.predict import Traced
 from engine.validation.document import Effect
-from engine.validation.validate import job_of, tried
+from engine.validation.validate import published_workload, tried
 
 log = logging.getLogger(__name__)
 
 NONE, PAPERS = Overlap(), Overlap.parse("oar,ors,oag")
 SIZES = {512: "gpt-5b", 1024: "gpt-10b", 2048: "gpt-20b", 4096: "gpt-40b", 8192: "gpt-80b"}
-"""Of axonn-sc24 Fig. 7, on GCDs of Frontier; batches are of Table III."""
+"""axonn-sc24 Fig. 7 has these models on so many GCDs of Frontier."""
 SEQUENCES = 8192
-OF_EFFECTS = "frontier"
+"""Table III of axonn-sc24 has this batch size."""
+SYSTEM = "frontier"
 IN_NODE = 8
-"""Ranks of the baseline's tensor parallelism: a node of Frontier."""
+"""The baseline's tensor parallelism takes all GCDs of a node of Frontier."""
 SLOW_MODE, OTHER_MODES = 0.06, 0.55
-"""Of the advertised peak, what products of GPT-320B reach in mode TN and in others (axonn-sc24 V-C)."""
+"""Products of GPT-320B reach these shares of the advertised peak in mode TN and in others (axonn-sc24 V-C)."""
 
 
 def effects(machine: Machine) -> list[Effect]:
-    """All of them, on Frontier."""
+    """Predict all effects on Frontier. Raises UsageError if the baseline's grid doesn't fit."""
     return [*_grid_effects(machine), _overlap_effect(machine), *_mode_effects(machine)]
 
 
 def _saved(before: float, after: float) -> float:
-    """Percent of a time."""
+    """Return the saved time in percent."""
     return 100 * (1 - after / before)
 
 
@@ -45,10 +45,10 @@ def _best(workload: Workload, candidates: list[Candidate], machine: Machine) -> 
 
 
 def _grid_effects(machine: Machine) -> Iterator[Effect]:
-    """The best grid against x within a node and, across nodes, as few shards over z as fit, the rest data."""
+    """Compare the best grid with x within a node and, across nodes, as few shards over z as fit and the rest data."""
     for devices, name in SIZES.items():
         log.info("%s on %d devices: the planner's grid against tensor parallelism in the node and HSDP", name, devices)
-        workload = job_of(lookup(name), SEQUENCES, NONE, machine)
+        workload = published_workload(name, SEQUENCES, NONE, machine)
         valid = SearchSpace(workload.training.model, SEQUENCES, exact=True).grids(devices, SEQUENCES)
         in_node = [grid for grid in valid if (grid[INNER], grid[STREAM]) == (IN_NODE, 1)]
         baselines = rank(workload, in_node, machine.bandwidths).candidates
@@ -70,7 +70,7 @@ def _grid_effects(machine: Machine) -> Iterator[Effect]:
 def _overlap_effect(machine: Machine) -> Effect:
     devices, name = 8192, "gpt-80b"
     log.info("%s on %d devices: overlap by none", name, devices)
-    workload = job_of(lookup(name), SEQUENCES, PAPERS, machine)
+    workload = published_workload(name, SEQUENCES, PAPERS, machine)
     best, _, after = _best(workload, tried(workload, devices, machine), machine)
     none = replace(workload, training=replace(workload.training, overlap=NONE))
     _, _, before = _best(none, [best], machine)
@@ -86,10 +86,10 @@ def _overlap_effect(machine: Machine) -> Effect:
 
 
 def _mode_effects(machine: Machine) -> Iterator[Effect]:
-    """Compute of a batch with every product in mode TN as slow as the paper's, and with none."""
+    """Predict a batch's compute with all products in mode TN as slow as the paper's, and with none so slow."""
     devices, name = 32768, "gpt-320b"
     log.info("%s on %d devices: modes of products", name, devices)
-    workload = job_of(lookup(name), SEQUENCES, PAPERS, machine)
+    workload = published_workload(name, SEQUENCES, PAPERS, machine)
     best, traced, tuned = _best(workload, tried(workload, devices, machine), machine)
     untuned = traced.on(replace(machine, modes={"TN": SLOW_MODE / OTHER_MODES}))
     for what, step, published in (("as PyTorch multiplies", untuned, 30.1), ("tuned", tuned, 13.19)):

@@ -1,4 +1,4 @@
-"""Results of suites/model_validation.py as rows: every grid of a job, with its time and what was exposed."""
+"""Make rows of the results of suites/model_validation.py: every grid of a job, with its time and what was exposed."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,15 @@ FEWEST = 2
 
 
 def one_axis(grid: str) -> bool:
-    """Whether only one axis has more than one rank: the machine is fitted to these grids."""
+    """Say whether only one axis has more than one rank; the machine is fitted to such grids."""
     parsed = Grid.parse(grid)
     return sum(parsed[axis] > 1 for axis in Axis) == 1
 
 
 def measured_in(folder: Path, study: str = STUDY) -> list[MeasuredJob]:
-    """The jobs of a study whose results lie anywhere below a folder, the newest of each grid. Raises UsageError without
-    any, and where of a job to compare grids of there is only one.
+    """Read the jobs of a study from the results anywhere below a folder, the newest of each grid.
+
+    Raises UsageError if there is none, or if a job whose grids are to be compared has fewer than FEWEST.
     """
     found: dict[tuple[str, str], dict[str, Result]] = defaultdict(dict)
     results = [read(path) for path in sorted(folder.rglob("result.json"))]
@@ -72,8 +73,10 @@ def _job(system: str, series: str, grids: dict[str, Result]) -> MeasuredJob:
 
 
 def rows_in(folder: Path, *, refit: bool = False) -> MeasuredRows:
-    """The same with the machines as they are calibrated now, and which grids that was fitted to; or, to fit it anew,
-    those of one axis. Raises UsageError, also for a machine that isn't calibrated.
+    """Read the measured jobs below a folder, and the calibrations of their machines as they are now.
+
+    Marked as fitted are the grids to which the calibration was fitted; with refit those of one axis. Raises UsageError
+    as measured_in does, and for a machine that isn't calibrated.
     """
     jobs = measured_in(folder)
     names = {job.system for job in jobs}
@@ -81,25 +84,24 @@ def rows_in(folder: Path, *, refit: bool = False) -> MeasuredRows:
     for name in names - set(found):
         raise UsageError(f"{name} isn't calibrated: run par4d calibrate --system {name} before its rows are judged.")
     if not refit:
-        jobs = [job.model_copy(update={"fitted": _told(job, found[job.system])}) for job in jobs]
+        jobs = [job.model_copy(update={"fitted": _fitted_grids(job, found[job.system])}) for job in jobs]
     return MeasuredRows(machines=found, jobs=tuple(jobs))
 
 
-def row_of(model: str, grid: str) -> str:
-    """How a calibration calls a training that it is fitted to."""
-    return f"{model} on {grid}"
+def row_name(model: str, where: str | int) -> str:
+    """Name a row as the files of systems do, by its model and its grid or number of devices."""
+    return f"{model} on {where}"
 
 
-def _told(job: MeasuredJob, machine: Measured) -> tuple[str, ...]:
-    """The job's grids that the machine is fitted to."""
+def _fitted_grids(job: MeasuredJob, machine: Measured) -> tuple[str, ...]:
     rows = machine.performance.fitted_to if machine.performance else ()
-    return tuple(grid for grid in job.fitted if row_of(job.model, grid) in rows)
+    return tuple(grid for grid in job.fitted if row_name(job.model, grid) in rows)
 
 
 def with_numbers(
     rows: MeasuredRows, system: str, fitted_to: Sequence[str], numbers: Mapping[str, float]
 ) -> MeasuredRows:
-    """The same with other numbers of a machine."""
+    """Give a machine of the rows other numbers, fitted to the rows of these names."""
     machine = rows.machines[system]
     assert machine.performance is not None
     own = machine.performance.model_copy(update={**numbers, "fitted_to": tuple(fitted_to)})
@@ -108,7 +110,7 @@ def with_numbers(
 
 
 def as_yaml(rows: MeasuredRows) -> str:
-    """What rows/measured.yaml is."""
+    """Write the rows as rows/measured.yaml has them."""
     machines = {name: as_data(machine) for name, machine in rows.machines.items()}
     data = {"machines": machines, "jobs": [job.model_dump(mode="json") for job in rows.jobs]}
     text = yaml.safe_dump(data, sort_keys=False, width=120, allow_unicode=True)

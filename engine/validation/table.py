@@ -1,8 +1,9 @@
-"""A validation for a person: tables and what they come to. No torch in it."""
+"""Write a validation for a person: tables and what they come to. No torch."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from engine.planning.explain import aligned
 from engine.result import metrics
 from engine.validation.document import TOP, Effect, JobRows, PublishedRow, Validation
 
@@ -10,12 +11,11 @@ _Row = TypeVar("_Row")
 Column = tuple[str, Callable[[_Row], str]]
 
 
-def told(found: Validation) -> str:
-    """All of it."""
+def as_text(found: Validation) -> str:
     parts = [_published(found.published)] if found.published else []
     parts += [_job(job) for job in found.jobs]
     if found.effects:
-        parts.append("Effects, predicted and published\n" + _effects(found))
+        parts.append(f"Effects, predicted and published\n{_effects(found.effects)}")
     return "\n".join(parts)
 
 
@@ -37,21 +37,19 @@ def _published(rows: Sequence[PublishedRow]) -> str:
         ("its error", lambda row: _error(row.baseline_s, row.measured_s)),
         ("", lambda row: "fitted" if row.fitted else ""),
     ]
-    lines = [
-        "Published times of a batch; the papers print no grids, so the model's own choice is timed",
-        _table(columns, rows),
-    ]
+    title = "Published times of a batch; the papers print no grids, so the model's own choice is timed"
+    text = f"{title}\n{_table(columns, rows)}"
     systems = list(dict.fromkeys(row.system for row in rows))
     for name, chosen in [*((s, [r for r in rows if r.system == s]) for s in systems), ("all", list(rows))]:
         if others := [row for row in chosen if not row.fitted]:
             ours = metrics.mean_absolute_error([metrics.prediction_error(r.predicted_s, r.measured_s) for r in others])
             flat = metrics.mean_absolute_error([metrics.prediction_error(r.baseline_s, r.measured_s) for r in others])
             within = sum(row.low_s <= row.measured_s <= row.high_s for row in others)
-            lines.append(
+            text += (
                 f"{name}, {len(others)} rows that nothing was fitted to: mean absolute error {ours:.1%}, of the same "
                 f"share of the peak for all {flat:.1%}; {within} of {len(others)} within their intervals.\n"
             )
-    return "\n".join(lines[:2]) + "".join(lines[2:])
+    return text
 
 
 def _job(job: JobRows) -> str:
@@ -86,7 +84,7 @@ def _job(job: JobRows) -> str:
     )
 
 
-def _effects(found: Validation) -> str:
+def _effects(effects: Sequence[Effect]) -> str:
     def published(effect: Effect) -> str:
         low, high = effect.published_low, effect.published_high
         return f"{low:g} {effect.unit}" if low == high else f"{low:g} to {high:g} {effect.unit}"
@@ -97,11 +95,8 @@ def _effects(found: Validation) -> str:
         ("predicted", lambda effect: f"{effect.predicted:.3g} {effect.unit}"),
         ("published", published),
     ]
-    return _table(columns, found.effects)
+    return _table(columns, effects)
 
 
 def _table(columns: Sequence[Column], rows: Sequence) -> str:
-    shown = [[head, *(cell(row) for row in rows)] for head, cell in columns]
-    widths = [max(map(len, column)) for column in shown]
-    padded = [[word.rjust(width) for word in column] for column, width in zip(shown, widths, strict=True)]
-    return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True)) + "\n"
+    return aligned([[head, *(cell(row) for row in rows)] for head, cell in columns])

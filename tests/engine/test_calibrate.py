@@ -8,7 +8,7 @@ import pytest
 import reports
 from engine.simulator.machine import Fitted
 from engine.validation import calibrate
-from engine.validation.calibrate import CHARGED, ON_CORES, USUAL, Timed, fit
+from engine.validation.calibrate import PRIORS, PRIORS_CHARGED, PRIORS_ON_CORES, Observation, fit
 from engine.validation.document import published
 
 TRUE = Fitted(products=0.6, link=0.5, fading=0.1, slowdown=0.2)
@@ -19,8 +19,8 @@ def step_s(compute_s: float, sent_s: float, hops: float):  # type: ignore[no-unt
     return lambda f: compute_s / f.products * (1 + 0.5 * f.slowdown) + 0.5 * sent_s / f.link * (1 + f.fading * hops)
 
 
-def row(job, measured_s: float) -> Timed:  # type: ignore[no-untyped-def]
-    return Timed(lambda fitted: (job(fitted), 0.0), measured_s)
+def row(job, measured_s: float) -> Observation:  # type: ignore[no-untyped-def]
+    return Observation(lambda fitted: (job(fitted), 0.0), measured_s)
 
 
 def test_where_collectives_share_the_cores_the_slowdown_is_what_times_and_waits_say() -> None:
@@ -31,14 +31,14 @@ def test_where_collectives_share_the_cores_the_slowdown_is_what_times_and_waits_
         return 1 / f.products * (1 + f.slowdown) + 1 / f.link, 1 / f.link
 
     true = Fitted(products=0.8, link=0.5, slowdown=1.0)
-    rows = [Timed(job, *job(true)) for job in (alone, beside)]
-    found, usual = fit(rows, ON_CORES), fit(rows, USUAL)
+    rows = [Observation(job, *job(true)) for job in (alone, beside)]
+    found, usual = fit(rows, PRIORS_ON_CORES), fit(rows, PRIORS)
     assert found.slowdown == pytest.approx(1, abs=0.01)
     assert beside(found) == pytest.approx(beside(true), rel=0.01), "the search's own steps are as fine as that"
     assert usual.slowdown < 0.7, "elsewhere a row or two don't make it so much"
-    only_times = fit([Timed(row.predicted, row.measured_s) for row in rows], USUAL)
+    only_times = fit([Observation(row.predicted, row.measured_s) for row in rows], PRIORS)
     assert abs(only_times.link - 0.5) > abs(usual.link - 0.5)
-    assert fit(rows, CHARGED).slowdown == 0, "what collectives take was measured"
+    assert fit(rows, PRIORS_CHARGED).slowdown == 0, "what collectives take was measured"
 
 
 def test_many_rows_give_back_the_numbers_that_made_them() -> None:
@@ -52,7 +52,7 @@ def test_many_rows_give_back_the_numbers_that_made_them() -> None:
 def test_rows_without_communication_leave_the_link_as_usual() -> None:
     job = step_s(1.0, 0.0, 0.0)
     found = fit([row(job, job(TRUE))])
-    assert (found.link, found.fading) == (USUAL["link"].value, USUAL["fading"].value)
+    assert (found.link, found.fading) == (PRIORS["link"].value, PRIORS["fading"].value)
     assert job(found) == pytest.approx(job(TRUE), rel=0.01)
 
 

@@ -17,9 +17,8 @@ from engine.validation.document import (
     MeasuredRows,
     PublishedSeries,
     Validation,
+    judged,
     measured_rows,
-    order,
-    places,
     published,
 )
 from engine.validation.measured import as_yaml, measured_in, one_axis, with_numbers
@@ -28,7 +27,7 @@ GRIDS = ("2x1x1x1", "1x2x1x1", "1x1x2x1", "1x1x1x2")
 
 
 def job(**other: object) -> MeasuredJob:
-    told = {
+    known = {
         "name": "small",
         "system": "perlmutter",
         "source": "made up",
@@ -42,7 +41,7 @@ def job(**other: object) -> MeasuredJob:
         "time_s": {grid: 1e-3 * place for place, grid in enumerate(GRIDS, 1)},
         "exposed_s": {grid: {"x": 1e-4} for grid in GRIDS},
     }
-    return MeasuredJob.model_validate(told | other)
+    return MeasuredJob.model_validate(known | other)
 
 
 @pytest.fixture(scope="module")
@@ -87,13 +86,12 @@ def test_every_measured_grid_has_its_place_in_each_order(found: Validation) -> N
 
 def test_an_order_is_judged_by_the_fastest_it_finds() -> None:
     fastest = [str(grid) for grid in factorisations(8)]
-    perfect, turned = order("simulated", fastest, fastest), order("simulated", fastest[::-1], fastest)
+    perfect, turned = judged("simulated", fastest, fastest), judged("simulated", fastest[::-1], fastest)
     assert (perfect.efficient, perfect.place_of_fastest, perfect.spearman) == (10, 1, pytest.approx(1))
     assert (turned.efficient, turned.place_of_fastest, turned.spearman) == (0, 20, pytest.approx(-1))
     some = list(fastest)
     random.Random(1).shuffle(some)
-    assert -1 < order("simulated", some, fastest).spearman < 1
-    assert places({"b": 1.0, "a": 1.0, "c": 0.5}) == {"c": 1, "b": 2, "a": 3}
+    assert -1 < judged("simulated", some, fastest).spearman < 1
 
 
 def test_the_committed_rows_are_whole() -> None:

@@ -11,7 +11,7 @@ from sample_steps import simulate
 
 from engine.grid import Axis
 from engine.planning.document import Cost, GridPlan, PlannedMemory, Row
-from engine.validation.document import Effect, GridRow, JobRows, Orders, PublishedRow, Validation, order, places
+from engine.validation.document import Effect, GridRow, JobRows, OrderName, PublishedRow, Validation, judged
 
 GRIDS = ("1x1x128x64", "2x1x128x32", "2x1x64x64", "4x2x32x32", "8x4x32x8")
 SOURCE = "axonn-sc24 Table III: flops over the sustained flop/s"
@@ -82,23 +82,22 @@ def measured(name: str = "wide", system: str = "vcluster", grids: Sequence[str] 
     predicted = {grid: took * noise.uniform(0.9, 1.1) for grid, took in seconds.items()}
     equations = {grid: took / 2 * noise.uniform(0.6, 1.4) for grid, took in seconds.items()}
     agnostic = {grid: noise.uniform(0.1, 1.0) for grid in seconds}
-    simulated, by_equations, without = map(places, (predicted, equations, agnostic))
+    costs: dict[OrderName, dict[str, float]] = {"simulated": predicted, "equations": equations, "agnostic": agnostic}
+    orders = {title: sorted(by, key=by.__getitem__) for title, by in costs.items()}
     rows = [
         GridRow(
             grid=grid, measured_s=took, measured_exposed_s=0.3 * took, predicted_s=predicted[grid],
             low_s=predicted[grid] / 1.15, high_s=predicted[grid] * 1.15, exposed_s=0.3 * predicted[grid],
-            equations_s=equations[grid], agnostic_s=agnostic[grid], place=simulated[grid],
-            place_by_equations=by_equations[grid], place_agnostic=without[grid], fitted=place < 2,
+            equations_s=equations[grid], agnostic_s=agnostic[grid], place=orders["simulated"].index(grid) + 1,
+            place_by_equations=orders["equations"].index(grid) + 1,
+            place_agnostic=orders["agnostic"].index(grid) + 1, fitted=place < 2,
         )
         for place, (grid, took) in enumerate(seconds.items())
     ]  # fmt: skip
-    orders: list[tuple[Orders, dict[str, int]]] = [
-        ("simulated", simulated), ("equations", by_equations), ("agnostic", without)
-    ]  # fmt: skip
-    told = tuple(order(title, sorted(by, key=by.__getitem__), list(seconds)) for title, by in orders)
     known: dict[str, Any] = {
         "name": name, "system": system, "source": "measured on 2026-03-02", "model": "gpt-vcluster-small",
-        "sequences": 8, "grids": tuple(rows), "orders": told,
+        "sequences": 8, "grids": tuple(rows),
+        "orders": tuple(judged(title, by, list(seconds)) for title, by in orders.items()),
     }  # fmt: skip
     return JobRows(**(known | changes))
 
