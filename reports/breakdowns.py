@@ -4,7 +4,7 @@ import math
 from typing import Any, TypeGuard
 
 from engine.result import metrics
-from engine.result.step import Breakdown, Machine
+from engine.result.step import Breakdown, MachineUsage
 from reports.text import clean, number, plural, positive
 
 COLUMNS = (
@@ -60,15 +60,15 @@ def no_core_left(words: str) -> str:
     )
 
 
-def _known(machine: Machine | None) -> TypeGuard[Machine]:
+def _known(machine: MachineUsage | None) -> TypeGuard[MachineUsage]:
     return machine is not None and machine.cores > 0
 
 
-def _full(machine: Machine) -> bool:
+def _full(machine: MachineUsage) -> bool:
     return not machine.shared and machine.ranks * machine.threads_per_rank >= machine.cores
 
 
-def _taken(machine: Machine) -> str:
+def _taken(machine: MachineUsage) -> str:
     """8 ranks of 1 thread each on 2 cores."""
     threads = plural(machine.threads_per_rank, "thread")
     return (

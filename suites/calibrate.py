@@ -20,7 +20,7 @@ from engine.result import metrics
 from engine.result.device import GemmPoint
 from engine.result.provenance import processor, processor_name
 from engine.result.schema import Result, read
-from engine.simulator.machine import Fitted, Machine
+from engine.simulator.machine import Fitted, MachineModel
 from engine.validation.calibrate import rounded
 from engine.validation.measured import measured_in, row_name
 from suites.base.kept import links_of, short
@@ -87,10 +87,10 @@ def calibration(system: System, folder: Path) -> Measured:
     source = links.source.model_copy(update={"processor": own_processor})
     known = links.model_copy(update={"performance": _hardware(trained, memory, gemm), "source": source})
     least = Fact(
-        value=short(kernel_s(Machine.of(system, axes.precision, known), kernels)), source=f"train {kernels.model}"
+        value=short(kernel_s(MachineModel.of(system, axes.precision, known), kernels)), source=f"train {kernels.model}"
     )
     known = _with(known, kernel_s=least)
-    numbers = rounded(fitted(Machine.of(system, axes.precision, known), axes))
+    numbers = rounded(fitted(MachineModel.of(system, axes.precision, known), axes))
     rows = tuple(row_name(axes.model, grid) for grid in axes.fitted)
     return _with(known, fitted_to=rows, **numbers)
 

@@ -30,7 +30,7 @@ from engine.result.links import CollectiveTime, FittedLink, Links, Rings
 from engine.result.metrics import ring_bandwidth
 from engine.result.schema import Result
 from engine.simulator.collectives import moved_bytes
-from engine.simulator.link import Timed, fit_link
+from engine.simulator.link import RingTime, fit_link
 
 log = logging.getLogger(__name__)
 
@@ -217,6 +217,6 @@ def _fitted(alone: Sequence[Rings]) -> FittedLink | None:
     if not alone:
         return None
     link = fit_link(
-        [Timed(Kind(one.kind), one.input_bytes, rings.ranks, one.median_s) for rings in alone for one in rings.times]
+        [RingTime(Kind(one.kind), one.input_bytes, rings.ranks, one.median_s) for rings in alone for one in rings.times]
     )
     return FittedLink(bytes_per_s=link.bytes_per_s, step_s=link.step_s, half_bytes=link.half_bytes)

@@ -18,7 +18,7 @@ from engine.bench.benchmark import Benchmark, Table, check_budget
 from engine.bench.world import LOST, Unmeasurable, World, first_line
 from engine.comm.launch import Launch
 from engine.errors import UsageError
-from engine.measure.gemm import FEWEST, WINDOW_S, Product, full_precision
+from engine.measure.gemm import FEWEST, WINDOW_S, GemmTimer, full_precision
 from engine.precision import DTYPES
 from engine.result import provenance
 from engine.result.device import GemmPoint, Mode
@@ -140,15 +140,15 @@ class Gemm(Benchmark):
         """Measure a size; one that a rank can't multiply after all is skipped by all of them."""
         with full_precision(tf32=self.dtype == TF32):
             try:
-                product = world.attempt(lambda: Product(size, FORMATS[self.dtype], world.device, mode), "failed with")
+                timer = world.attempt(lambda: GemmTimer(size, FORMATS[self.dtype], world.device, mode), "failed with")
                 if world.size == 1:
-                    time_s, calls = world.attempt(lambda: product.median_s(left_s), "failed with")
+                    time_s, calls = world.attempt(lambda: timer.median_s(left_s), "failed with")
                     rate = gemm_rate(size, 1, time_s)
                     return GemmPoint(size=size, mode=mode, flops_per_s=rate, median_time_s=time_s, repeats=calls)
             except Unmeasurable as error:
                 return GemmPoint(size=size, mode=mode, skipped=str(error))
             world.comm.barrier()
-            calls, passed_s = product.sustained(WINDOW_S)
+            calls, passed_s = timer.sustained(WINDOW_S)
             rate = world.mean([gemm_rate(size, calls, passed_s)])[0]
             fewest = int(world.everyone([calls]).min())
         time_s = 2 * size**3 / rate

@@ -12,13 +12,12 @@ from engine.batch import Batch
 from engine.cli.place import take_place
 from engine.cli.written import Json, write
 from engine.errors import UsageError
-from engine.grid import Grid
 from engine.loading import loading
 from engine.models.choice import ModelChoice
 from engine.options import Bytes, Device, Grids, Labels, Out, words
 from engine.overlap.flags import ALL
 from engine.peers.comparison import Case, Sampling
-from engine.peers.layout import Layout, parse
+from engine.peers.layout import PeerLayout, parse
 from engine.peers.registry import COMPARISONS
 from engine.result.names import UNTUNED
 from engine.training.config import MODEL, OverlapFlags, PrecisionOption
@@ -42,7 +41,7 @@ def peers(
     *,
     peer: Annotated[tuple[str, ...], Parameter(metavar="NAME", help=PEER_HELP)] = (),
     grid: Annotated[Grids, Parameter(help=GRID_HELP)] = (),
-    layout: Annotated[tuple[Layout | Grid, ...], words(parse, "LAYOUT"), Parameter(help=LAYOUT_HELP)] = (),
+    layout: Annotated[tuple[PeerLayout, ...], words(parse, "LAYOUT"), Parameter(help=LAYOUT_HELP)] = (),
     overlap: Annotated[OverlapFlags, Parameter(help="as in train")] = ALL,
     checkpoint_activations: Annotated[bool, Parameter(help="both sides")] = False,
     batch_size: Annotated[int, Parameter(metavar="SEQS", help="sequences of a step, all ranks together")] = 8,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from engine.planning.document import GridPlan
     from engine.planning.rank import Candidate, Ranking, Workload
     from engine.simulator.bandwidth import Bandwidths
-    from engine.simulator.machine import Machine
+    from engine.simulator.machine import MachineModel
 
 SCALES = {"": 1, "k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
@@ -162,7 +162,7 @@ def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
         config.overlap,
     )
 
-    def simulated(workload: "Workload", ranking: "Ranking", machine: "Machine") -> Sequence["Candidate"]:
+    def simulated(workload: "Workload", ranking: "Ranking", machine: "MachineModel") -> Sequence["Candidate"]:
         with loading():
             from engine.tracing.forecast import chosen, forecast
 

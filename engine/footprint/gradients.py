@@ -8,7 +8,7 @@ made in the master dtype (overlap/data_sum.py).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.footprint.weights import Turn, Weights
+from engine.footprint.weights import Pass, Weights
 from engine.grid import Grid
 from engine.overlap.flags import Overlap
 
@@ -28,35 +28,35 @@ class Gradients:
     master: int
     on_cpu: bool
 
-    def given(self, tile: float, dtype: int, turn: Turn) -> float:
+    def given(self, tile: float, dtype: int, now: Pass) -> float:
         """A contribution that is made in a dtype of so many bytes, and given away.
 
         What isn't sent is made where it belongs, or else added to that, for which a processor casts it first.
         """
         made = tile * dtype if dtype != self.scattered else 0.0
         if self.grid.shards > 1:
-            return made + tile * self._of_flight(turn.number)
+            return made + tile * self._of_flight(now.number)
         if dtype == self.master:
             return 0.0
-        added = tile * self.master if self.on_cpu and turn.number and self.scattered != self.master else 0.0
+        added = tile * self.master if self.on_cpu and now.number and self.scattered != self.master else 0.0
         return made + tile * self.scattered + added
 
-    def in_flight(self, made: Sequence[float], turn: Turn) -> float:
+    def in_flight(self, made: Sequence[float], now: Pass) -> float:
         """After these of this micro-batch, the latest first; those of the one before it come after them."""
         own = made[: self._window]
-        flights = sum(own) * self._of_flight(turn.number)
-        if turn.number and len(own) < self._window:
+        flights = sum(own) * self._of_flight(now.number)
+        if now.number and len(own) < self._window:
             earlier = self.weights.first(self._window - len(own))
-            flights += sum(earlier) * self._of_flight(turn.number - 1)
+            flights += sum(earlier) * self._of_flight(now.number - 1)
         return flights
 
     def made_above(self, blocks: int) -> list[float]:
         """By the head and so many blocks, as far as they can be in flight, the latest first."""
         return [*self.weights.block * min(blocks, self._window), self.weights.head]
 
-    def summing(self, blocks: int, turn: Turn) -> float:
+    def summing(self, blocks: int, now: Pass) -> float:
         """Copies that are summed over model replicas already, of so many blocks: whole buckets."""
-        if not (turn.last and self.overlap.data and self._copied):
+        if not (now.last and self.overlap.data and self._copied):
             return 0.0
         bucket = self.overlap.bucket(self.grid)
         return blocks * self.weights.stored_block * self.summed // bucket * bucket

@@ -23,7 +23,7 @@ from math import inf
 
 from engine.footprint.activations import Activations, Block
 from engine.footprint.gradients import Gradients
-from engine.footprint.weights import Turn, Weights, turns
+from engine.footprint.weights import Pass, Weights, fullest_passes
 from engine.grid import REPLICATING, SHARDING, Grid
 from engine.optimizer_state import ADAMW, OptimizerState
 from engine.overlap.flags import Overlap
@@ -122,41 +122,41 @@ class _Moments:
         """The loss and the head's backward; the backward of the last block, of the one before it, which begins with
         more gradients on their way, and of the first; that of the token table; the sum over model replicas.
         """
-        for turn in turns(micro_batches):
-            yield from self._at_head(turn)
+        for now in fullest_passes(micro_batches):
+            yield from self._at_head(now)
             for index in {self.layers - 1, max(self.layers - 2, 0), 0}:
-                yield from self._in_block(index, turn)
-            yield self._at_table(turn)
+                yield from self._in_block(index, now)
+            yield self._at_table(now)
         yield 0.0, 0.0, 0.0, 0.0, self.gradients.at_end()
 
-    def _at_head(self, turn: Turn) -> Iterator[Held]:
+    def _at_head(self, now: Pass) -> Iterator[Held]:
         """The loss, the backward of the product before it, and that of the norm before that."""
         act, weights, gradients = self.activations, self.weights, self.gradients
         kept = act.kept(self.layers) + act.kept_of_head()
-        held = weights.waiting(self.layers) + weights.ahead(self.layers, turn)
+        held = weights.waiting(self.layers) + weights.ahead(self.layers, now)
         gathered, cache = held + weights.gathered(weights.head), weights.cached(self.layers)
-        loss, before = act.logits() + act.made_by_loss(), gradients.in_flight([], turn)
+        loss, before = act.logits() + act.made_by_loss(), gradients.in_flight([], now)
         yield kept, gathered, cache, loss, before
-        sent = before + gradients.given(weights.head, self.compute, turn)
+        sent = before + gradients.given(weights.head, self.compute, now)
         yield kept + act.stream * act.head_share, gathered, cache, act.logits(), sent
-        after = gradients.in_flight([weights.head], turn)
+        after = gradients.in_flight([weights.head], now)
         yield kept + act.made_by_norm() * act.head_share, held, cache, 0.0, after
 
-    def _in_block(self, index: int, turn: Turn) -> Iterator[Held]:
+    def _in_block(self, index: int, now: Pass) -> Iterator[Held]:
         """The backward of its last product, of the activation function before that, of the product before that, and of
         the norm before that; first that of a norm behind them.
         """
         act, weights, gradients, block = self.activations, self.weights, self.gradients, self.block
         *others, up, down = weights.block
         kept = act.kept(index + 1) + act.recomputed_of_block() + act.stream  # and its output's gradient
-        held = weights.waiting(index) + weights.ahead(index, turn) + weights.gathered(*others)
+        held = weights.waiting(index) + weights.ahead(index, now) + weights.gathered(*others)
         cache, above = weights.cached(index), gradients.made_above(self.layers - 1 - index)
-        summing = gradients.summing(self.layers - 1 - index, turn)
+        summing = gradients.summing(self.layers - 1 - index, now)
         without = kept - block.kept_inside * act.over_x
 
         def then(activations: float, use: list[float], made: list[float], given: float | None) -> Held:
-            sent = 0.0 if given is None else gradients.given(given, self.compute, turn)
-            flights = gradients.in_flight([*made, *above], turn)
+            sent = 0.0 if given is None else gradients.given(given, self.compute, now)
+            flights = gradients.in_flight([*made, *above], now)
             return activations, held + weights.gathered(*use), cache, 0.0, sent + flights + summing
 
         if block.norm_last:
@@ -166,9 +166,9 @@ class _Moments:
         yield then(without + block.first.n * act.over_x + act.stream, [up], [down], up)
         yield then(without + act.made_by_norm(), [], [up, down], None)
 
-    def _at_table(self, turn: Turn) -> Held:
+    def _at_table(self, now: Pass) -> Held:
         """The backward of the token table, whose many rows are summed in the master dtype."""
         weights, gradients = self.weights, self.gradients
-        sent = gradients.given(weights.table, self.master, turn)
-        flights = gradients.in_flight(gradients.made_above(self.layers), turn) + gradients.summing(self.layers, turn)
-        return self.activations.made_by_table(), weights.ahead(0, turn), 0.0, 0.0, sent + flights
+        sent = gradients.given(weights.table, self.master, now)
+        flights = gradients.in_flight(gradients.made_above(self.layers), now) + gradients.summing(self.layers, now)
+        return self.activations.made_by_table(), weights.ahead(0, now), 0.0, 0.0, sent + flights

@@ -10,20 +10,20 @@ from engine.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Pass:
     """A micro-batch of a step: its number, counted from 0 as far as it matters, and whether it is the last."""
 
     number: int
     last: bool
 
 
-def turns(micro_batches: float) -> list[Turn]:
+def fullest_passes(micro_batches: float) -> list[Pass]:
     """Those that can be the fullest in a step of so many: later ones have an earlier one's contributions in flight, and
     all but the last already gather for the next.
     """
     if micro_batches <= 1:
-        return [Turn(0, last=True)]
-    return [Turn(0 if micro_batches <= 2 else 2, last=False), Turn(1 if micro_batches <= 2 else 2, last=True)]
+        return [Pass(0, last=True)]
+    return [Pass(0 if micro_batches <= 2 else 2, last=False), Pass(1 if micro_batches <= 2 else 2, last=True)]
 
 
 class Weights:
@@ -75,12 +75,12 @@ class Weights:
         """Of cache=N, what is left for the recomputation of these first blocks."""
         return max(self._cached - (self._layers - below), 0) * self.gathered(*self.block)
 
-    def ahead(self, below: int, turn: Turn) -> float:
+    def ahead(self, below: int, now: Pass) -> float:
         """The next that oag gathers: for the recomputation of these first blocks, and then for the next micro-batch.
         With what each rank sends, where that is a cast.
         """
         again = min(below, self._layers - self._cached, self._depth) if self._recomputed else 0
-        following = [] if turn.last else self.first(self._depth)
+        following = [] if now.last else self.first(self._depth)
         tiles = [*self.block * again, *following][: self._depth]
         return sum(tiles) * self._compute * (1 + (1 / self._shards if self._narrow else 0))
 

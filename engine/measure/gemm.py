@@ -29,8 +29,8 @@ def full_precision(*, tf32: bool = False) -> Iterator[None]:
         torch.set_float32_matmul_precision(precision)
 
 
-class Product:
-    """It multiplies two n x n matrices of random numbers: zeros are faster. Raises torch.OutOfMemoryError.
+class GemmTimer:
+    """It times products of two n x n matrices of random numbers, as zeros are faster. Raises torch.OutOfMemoryError.
 
     mode: how both factors lie in memory, N row by row and T column by column.
     """
@@ -74,6 +74,6 @@ def joint(size: int, dtype: torch.dtype, device: torch.device, meet: Callable[[]
     one takes: where ranks take turns on a core, a short product is often over within its turn.
     """
     with full_precision():
-        product = Product(size, dtype, device)
+        timer = GemmTimer(size, dtype, device)
         meet()
-        return product.sustained(WINDOW_S)
+        return timer.sustained(WINDOW_S)

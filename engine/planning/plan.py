@@ -10,13 +10,13 @@ from engine.planning.grids import SearchSpace
 from engine.planning.origin import origin
 from engine.planning.rank import Candidate, Ranking, Workload, rank
 from engine.simulator.bandwidth import Bandwidths, agnostic, bandwidths
-from engine.simulator.machine import Machine
+from engine.simulator.machine import MachineModel
 from engine.training_record import Training
 from systems import System
 
 TOKENS_A_PARAMETER = 20
 """A training on so many tokens gets the most of its flops (Hoffmann et al. 2022)."""
-Forecasting = Callable[[Workload, Ranking, Machine], Sequence[Candidate]]
+Forecasting = Callable[[Workload, Ranking, MachineModel], Sequence[Candidate]]
 """It simulates the best grids of a ranking, and returns these with the times of their steps, the fastest first."""
 
 
@@ -43,7 +43,7 @@ def planned(
     memory = device_memory or (system.device.memory_bytes.value if system.device.memory_bytes else None)
     workload = Workload(training, memory, system.device.kind)
     grids = space.grids(devices, sequences)
-    machine = Machine.of(system, training.precision, measured, devices) if forecast else None
+    machine = MachineModel.of(system, training.precision, measured, devices) if forecast else None
     links = machine.bandwidths if machine else bandwidths(system, measured)
     taken = links if placement_aware else agnostic(links.inter)
     ranking = rank(workload, grids, taken, links_as_run=machine.links if machine else None, as_run=as_run)

@@ -52,7 +52,7 @@ class LaneTime(Record):
     busy_s: float
 
 
-class Machine(Record):
+class MachineUsage(Record):
     """It is what the ranks of one machine take of it in a step; of several machines the one with the longest bound.
 
     A machine is one running kernel, whatever host names its nodes have, or what a control group with a limit on
@@ -109,7 +109,7 @@ class Breakdown(Record):
     axes: tuple[AxisTime, ...] = ()
     phases: tuple[Phase, ...] = ()
     lanes: tuple[LaneTime, ...] = ()
-    machine: Machine | None = None
+    machine: MachineUsage | None = None
     bound: Bound | None = None
     hosts: tuple[HostTime, ...] = ()
 

@@ -22,7 +22,7 @@ VERSION: Literal[1] = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class MatrixProduct:
     """A matrix product [m, k] times [k, n]. mode: how both factors lie (layers/matmul.py). element: bytes of one."""
 
     m: int
@@ -99,9 +99,9 @@ class Mark:
     phase: str
 
 
-Event = Product | Attention | Sweep | Issue | Wait | Mark
+Event = MatrixProduct | Attention | Sweep | Issue | Wait | Mark
 KINDS: dict[str, type[Event]] = {
-    "product": Product,
+    "product": MatrixProduct,
     "attention": Attention,
     "sweep": Sweep,
     "issue": Issue,
@@ -147,7 +147,8 @@ class Trace:
     def flops(self) -> int:
         """Of products and attention in the whole step."""
         return sum(
-            segment.repeats * sum(event.flops for event in segment.events if isinstance(event, Product | Attention))
+            segment.repeats
+            * sum(event.flops for event in segment.events if isinstance(event, MatrixProduct | Attention))
             for segment in self.segments
         )
 

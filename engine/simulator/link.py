@@ -14,7 +14,7 @@ TIE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class RingTime:
     """Seconds of a collective of this input buffer among so many ranks."""
 
     kind: Kind
@@ -23,7 +23,7 @@ class Timed:
     time_s: float
 
 
-def fit_link(measured: Sequence[Timed]) -> Link:
+def fit_link(measured: Sequence[RingTime]) -> Link:
     """The link whose times differ the least from these, by least squares of their relative differences.
 
     Neither step_s nor half_bytes is negative, and fading is 0. In rings of one length alone nobody can tell a step's
@@ -33,17 +33,17 @@ def fit_link(measured: Sequence[Timed]) -> Link:
     return Link(1 / byte_s, step_s=step_s, half_bytes=lost_s / byte_s)
 
 
-def fit_taken(measured: Sequence[Timed]) -> Taken:
+def fit_taken(measured: Sequence[RingTime]) -> Taken:
     """The same for processor seconds, which time_s is of each. Raises ValueError without a single one."""
 
-    def terms(one: Timed) -> tuple[float, ...]:
+    def terms(one: RingTime) -> tuple[float, ...]:
         return steps(one.kind, one.ranks), moved_bytes(one.kind, one.num_bytes, one.ranks)
 
     return Taken(*_solved(measured, terms, ([1], [0, 1])))
 
 
 def _solved(
-    measured: Sequence[Timed], terms_of: Callable[[Timed], tuple[float, ...]], ways: Sequence[list[int]]
+    measured: Sequence[RingTime], terms_of: Callable[[RingTime], tuple[float, ...]], ways: Sequence[list[int]]
 ) -> list[float]:
     """What the terms of the times are multiplied by, where none but those of one of the ways isn't 0; of the ways, each
     of which has the second term, a later one only if it is better.
@@ -64,7 +64,7 @@ def _solved(
     return best.tolist()
 
 
-def _terms(one: Timed) -> tuple[float, float, float]:
+def _terms(one: RingTime) -> tuple[float, float, float]:
     """What step_s, 1 / bytes_per_s and half_bytes / bytes_per_s are multiplied by in its time: a sum of the three."""
 
     def taken(link: Link) -> float:

@@ -22,7 +22,7 @@ from engine.grid import Axis, Grid
 from engine.overlap.bucket import HOP_S
 from engine.simulator.bandwidth import Bandwidths, bandwidths, lacking
 from engine.simulator.collectives import WITHIN_NODE, Link, Links, Taken, ring_s
-from engine.simulator.events import Attention, Product, Sweep
+from engine.simulator.events import Attention, MatrixProduct, Sweep
 from systems import Dtype, Measured, OfProcessor, System
 from systems.store import Name
 
@@ -42,7 +42,7 @@ class Fitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineModel:
     """One system in one number format.
 
     peak_flops, empirical_peak: of a device, flop/s; the first is what utilisation is told of. by_size: what square
@@ -73,12 +73,12 @@ class Machine:
     taken: Mapping[str, Taken] = field(default_factory=dict)
     taken_within: Mapping[str, Taken] = field(default_factory=dict)
 
-    def compute_s(self, event: Product | Attention | Sweep) -> float:
+    def compute_s(self, event: MatrixProduct | Attention | Sweep) -> float:
         """Seconds on a device that does nothing else."""
         if isinstance(event, Sweep):
             return max(event.num_bytes / self.memory_bytes_per_s, event.kernels * self.kernel_s)
         rate = self.fitted.products * self._reached(event.flops)
-        if isinstance(event, Product):
+        if isinstance(event, MatrixProduct):
             rate *= self.modes.get(event.mode, 1.0)
         return max(event.flops / rate + event.num_bytes / self.memory_bytes_per_s, self.kernel_s)
 
@@ -121,7 +121,9 @@ class Machine:
         return self.ranks_a_core * found.of(Kind(kind), num_bytes, grid[axis]) if found and grid[axis] > 1 else 0.0
 
     @classmethod
-    def of(cls, system: System, precision: Dtype, measured: Measured | None, ranks: int | None = None) -> "Machine":
+    def of(
+        cls, system: System, precision: Dtype, measured: Measured | None, ranks: int | None = None
+    ) -> "MachineModel":
         """As a system's file and what was measured there tell. Raises UsageError that names the facts it lacks.
 
         A calibration comes before what the file says of published times. With neither, the numbers are what is usual
@@ -170,7 +172,7 @@ class Machine:
             taken_within=_taken(measured.intra_processor) if measured else {},
         )
 
-    def with_fitted(self, fitted: Fitted) -> "Machine":
+    def with_fitted(self, fitted: Fitted) -> "MachineModel":
         """The same hardware with other numbers."""
         return replace(self, fitted=fitted)
 

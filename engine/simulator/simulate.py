@@ -19,7 +19,7 @@ from engine.comm.collective import AXIS_OF_LANE
 from engine.grid import Axis, Grid
 from engine.result.step import Span, Timeline
 from engine.simulator.events import Issue, Mark, Trace, Wait
-from engine.simulator.machine import Machine
+from engine.simulator.machine import MachineModel
 
 END_S = 1e-12
 """What is left of a flight that is over."""
@@ -113,7 +113,7 @@ class Forecast:
 
 @dataclass(slots=True)
 class _Player:
-    machine: Machine
+    machine: MachineModel
     grid: Grid
     now_s: float = 0.0
     compute_s: float = 0.0
@@ -213,7 +213,7 @@ class _Player:
         self.flying.append(flight)
 
 
-def simulate(trace: Trace, machine: Machine, *, timeline: bool = False) -> Simulated:
+def simulate(trace: Trace, machine: MachineModel, *, timeline: bool = False) -> Simulated:
     """Play one step. timeline: whether to tell what runs when."""
     grid = Grid.parse(trace.about["grid"])
     player = _Player(machine, grid)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.planning.rank import Candidate, Ranking, Workload, ordered
-from engine.simulator.machine import Machine
+from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import Forecast, Simulated
 from engine.tracing.predict import Traced
 from engine.tracing.survey import survey
@@ -23,14 +23,14 @@ def chosen(ranking: Ranking, devices_per_node: int, most: int = SURVEYED) -> lis
     return list({candidate.grid: candidate for candidate in both}.values())
 
 
-def training_of(training: Training, candidate: Candidate, machine: Machine) -> Training:
+def training_of(training: Training, candidate: Candidate, machine: MachineModel) -> Training:
     """What the candidate stands for; it need not be possible here."""
     links, batch = machine.bandwidths, replace(training.batch, micro=candidate.micro)
     return replace(training, batch=batch).with_bucket(candidate.grid, links.inter, links.devices_per_node)
 
 
 def traces(
-    workload: Workload, candidates: Sequence[Candidate], machine: Machine, *, exact: bool = False
+    workload: Workload, candidates: Sequence[Candidate], machine: MachineModel, *, exact: bool = False
 ) -> list[Traced]:
     """What decides the time of each."""
     trainings = [training_of(workload.training, candidate, machine) for candidate in candidates]
@@ -39,7 +39,7 @@ def traces(
 
 
 def forecast(
-    workload: Workload, candidates: Sequence[Candidate], machine: Machine, *, exact: bool = False
+    workload: Workload, candidates: Sequence[Candidate], machine: MachineModel, *, exact: bool = False
 ) -> list[Candidate]:
     """The same with their times, the fastest first, which has a timeline; exact: the first FINAL once more, with the
     whole network's trace, before the others.
@@ -52,14 +52,14 @@ def forecast(
 
 
 def fastest(
-    candidates: Sequence[Candidate], of: Sequence[Traced], machine: Machine
+    candidates: Sequence[Candidate], of: Sequence[Traced], machine: MachineModel
 ) -> tuple[Candidate, Traced, Simulated]:
     """The grid whose step takes the least time on the machine, its trace and that step."""
     steps = [traced.on(machine) for traced in of]
     return min(zip(candidates, of, steps, strict=True), key=lambda found: found[2].time_s)
 
 
-def _played(candidates: Sequence[Candidate], of: Sequence[Traced], machine: Machine) -> list[Candidate]:
+def _played(candidates: Sequence[Candidate], of: Sequence[Traced], machine: MachineModel) -> list[Candidate]:
     found = [
         replace(candidate, forecast=Forecast(traced.on(machine), traced.whole is not None, traced.cached_blocks))
         for candidate, traced in zip(candidates, of, strict=True)

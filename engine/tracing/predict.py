@@ -13,7 +13,7 @@ from engine.footprint.memory import Footprint, cached_blocks
 from engine.grid import Grid
 from engine.overlap.flags import AUTO
 from engine.simulator.events import Trace
-from engine.simulator.machine import Machine
+from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import Simulated, in_turns, simulate
 from engine.tracing.step import trace
 from engine.training_record import Training
@@ -44,11 +44,11 @@ class Traced:
         assert trace is not None
         return trace.layers
 
-    def on(self, machine: Machine, *, timeline: bool = False) -> Simulated:
+    def on(self, machine: MachineModel, *, timeline: bool = False) -> Simulated:
         """A step of it. timeline: told of `drawn` layers."""
         return in_turns(self._at_its_share(machine, timeline), machine.ranks_a_core)
 
-    def _at_its_share(self, machine: Machine, timeline: bool) -> Simulated:
+    def _at_its_share(self, machine: MachineModel, timeline: bool) -> Simulated:
         if self.whole is not None:
             return simulate(self.whole, machine, timeline=timeline)
         assert self.few is not None

@@ -20,7 +20,7 @@ from engine.grid import Grid
 from engine.layers.compiled import traced
 from engine.overlap.flags import AUTO
 from engine.simulator.events import Mark, Segment, Trace
-from engine.tracing.watch import Collectives, Log, Operators, fused_attention
+from engine.tracing.watch import Log, Operators, TracingRecorder, fused_attention
 from engine.training.trainer import Trainer
 from engine.training_record import Training
 
@@ -51,7 +51,7 @@ def trace(
     operators = Operators(log)
     way = traced(operators.one_kernel) if compiled else nullcontext()
     with _rank_alone(grid, rank), operators, fused_attention(log), way:
-        comm = Comm(grid, recorder=Collectives(log), device="meta")
+        comm = Comm(grid, recorder=TracingRecorder(log), device="meta")
         assert comm.recorder is not None
         trainer = Trainer(_of_few(training, grid, 1), training.model.task.data.synthetic(), comm, comm.recorder)
         trainer.launch_step()  # in which the order of gathers is learnt, and what stays from step to step is made

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from engine.layers.attention import computed_by
 from engine.measure.pending import Pending
 from engine.measure.recorder import Recorder
-from engine.simulator.events import Attention, Event, Issue, Mark, Product, Segment, Sweep, Wait
+from engine.simulator.events import Attention, Event, Issue, Mark, MatrixProduct, Segment, Sweep, Wait
 
 aten = torch.ops.aten
 ROWS_ONLY = {aten.index_select.default: 2, aten.embedding.default: 2, aten.gather.default: 2}
@@ -121,7 +121,7 @@ class Operators(TorchDispatchMode):
     def _count(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made: list[Tensor]) -> None:
         if func in PRODUCTS:
             a, b = PRODUCTS[func](args)
-            self._log.add(Product(a.shape[0], b.shape[1], a.shape[1], _letter(a) + _letter(b), a.element_size()))
+            self._log.add(MatrixProduct(a.shape[0], b.shape[1], a.shape[1], _letter(a) + _letter(b), a.element_size()))
         elif func in ROWS_ONLY:
             self._log.sweep(ROWS_ONLY[func] * made[0].nbytes)
         elif func in ADDS_ROWS:
@@ -241,7 +241,7 @@ class _Waits(Pending):
         self.log.wait(self.number, blocking=self.blocking or unavoidable)
 
 
-class Collectives(Recorder):
+class TracingRecorder(Recorder):
     """Tells the log of collectives and phases; it records nothing itself."""
 
     def __init__(self, log: Log) -> None:

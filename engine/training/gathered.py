@@ -29,7 +29,7 @@ from engine.result.step import (
     Collective,
     HostTime,
     LaneTime,
-    Machine,
+    MachineUsage,
     Phase,
     Span,
     Timeline,
@@ -157,7 +157,7 @@ def _busiest(grid: Grid, seconds: Tensor) -> tuple[LaneTime, ...]:
     return tuple(found)
 
 
-def _bound(step_s: float, compute_s: float, lanes: tuple[LaneTime, ...], machine: Machine | None) -> Bound:
+def _bound(step_s: float, compute_s: float, lanes: tuple[LaneTime, ...], machine: MachineUsage | None) -> Bound:
     """Bound a step by what its ranks share."""
     if machine is not None and machine.shared:
         link_s = link_seconds(machine)
@@ -170,14 +170,14 @@ def _bound(step_s: float, compute_s: float, lanes: tuple[LaneTime, ...], machine
     return Bound(bound_s=bound_s, by=by, step_by_bound=metrics.step_by_bound(step_s, bound_s))
 
 
-def link_seconds(machine: Machine) -> float:
+def link_seconds(machine: MachineUsage) -> float:
     """Give the seconds that the busiest node's bytes take on its link at least; 0 where no rate is known."""
     return machine.link_bytes / machine.link_bytes_per_s if machine.link_bytes_per_s else 0.0
 
 
 def _machine(
     comm: Comm, names: Sequence[str], taken: list[list[float]], link_bytes_per_s: float | None
-) -> Machine | None:
+) -> MachineUsage | None:
     """Find the machine with the longest bound; None for a job on accelerators. names: the machine of each rank; taken:
     what it took in a step.
 
@@ -193,7 +193,7 @@ def _machine(
         for rank in mine:
             union |= int(allowed[rank][0], 16)
         machines.append(
-            Machine(
+            MachineUsage(
                 ranks=len(mine),
                 threads_per_rank=torch.get_num_threads(),
                 cores=min(union.bit_count(), float(allowed[mine[0]][1])),

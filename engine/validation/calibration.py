@@ -1,13 +1,13 @@
 """Calibrate a machine by trainings on it: what a kernel costs at least, and the four fitted numbers."""
 
-from engine.simulator.events import Attention, Product, Sweep
-from engine.simulator.machine import Fitted, Machine
+from engine.simulator.events import Attention, MatrixProduct, Sweep
+from engine.simulator.machine import Fitted, MachineModel
 from engine.simulator.simulate import share_of
 from engine.validation.document import MeasuredJob
 from engine.validation.validate import refitted, traced_job
 
 
-def kernel_s(machine: Machine, job: MeasuredJob) -> float:
+def kernel_s(machine: MachineModel, job: MeasuredJob) -> float:
     """Estimate the least seconds of a kernel: a rank's compute in a step of a tiny network, over its kernels' number.
 
     The fastest grid's step is taken. Where ranks take turns on cores, a rank's share of the step counts.
@@ -19,12 +19,12 @@ def kernel_s(machine: Machine, job: MeasuredJob) -> float:
     kernels = sum(
         event.kernels if isinstance(event, Sweep) else 1
         for event in traced.whole
-        if isinstance(event, Product | Attention | Sweep)
+        if isinstance(event, MatrixProduct | Attention | Sweep)
     )
     seen_s = time_s - sum(job.exposed_s[grid].values())
     return share_of(seen_s, time_s, machine.ranks_a_core) / kernels
 
 
-def fitted(machine: Machine, job: MeasuredJob) -> Fitted:
+def fitted(machine: MachineModel, job: MeasuredJob) -> Fitted:
     """Fit the four numbers and the spread to the grids of the job that are marked as fitted."""
     return refitted(machine, traced_job(job, machine).observations(machine))

@@ -9,7 +9,7 @@ from engine.grid import INNER, STREAM
 from engine.overlap.flags import Overlap
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Candidate, Workload, rank
-from engine.simulator.machine import Machine
+from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import Simulated
 from engine.tracing.forecast import fastest, traces
 from engine.tracing.predict import Traced
@@ -30,7 +30,7 @@ SLOW_MODE, OTHER_MODES = 0.06, 0.55
 """Products of GPT-320B reach these shares of the advertised peak in mode TN and in others (axonn-sc24 V-C)."""
 
 
-def effects(machine: Machine) -> list[Effect]:
+def effects(machine: MachineModel) -> list[Effect]:
     """Predict all effects on Frontier. Raises UsageError if the baseline's grid doesn't fit."""
     return [*_grid_effects(machine), _overlap_effect(machine), *_mode_effects(machine)]
 
@@ -40,11 +40,13 @@ def _saved(before: float, after: float) -> float:
     return 100 * (1 - after / before)
 
 
-def _best(workload: Workload, candidates: list[Candidate], machine: Machine) -> tuple[Candidate, Traced, Simulated]:
+def _best(
+    workload: Workload, candidates: list[Candidate], machine: MachineModel
+) -> tuple[Candidate, Traced, Simulated]:
     return fastest(candidates, traces(workload, candidates, machine), machine)
 
 
-def _grid_effects(machine: Machine) -> Iterator[Effect]:
+def _grid_effects(machine: MachineModel) -> Iterator[Effect]:
     """Compare the best grid with x within a node and, across nodes, as few shards over z as fit and the rest data."""
     for devices, name in SIZES.items():
         log.info("%s on %d devices: the planner's grid against tensor parallelism in the node and HSDP", name, devices)
@@ -67,7 +69,7 @@ def _grid_effects(machine: Machine) -> Iterator[Effect]:
         )
 
 
-def _overlap_effect(machine: Machine) -> Effect:
+def _overlap_effect(machine: MachineModel) -> Effect:
     devices, name = 8192, "gpt-80b"
     log.info("%s on %d devices: overlap by none", name, devices)
     workload = published_workload(name, SEQUENCES, PAPERS, machine)
@@ -85,7 +87,7 @@ def _overlap_effect(machine: Machine) -> Effect:
     )
 
 
-def _mode_effects(machine: Machine) -> Iterator[Effect]:
+def _mode_effects(machine: MachineModel) -> Iterator[Effect]:
     """Predict a batch's compute with all products in mode TN as slow as the paper's, and with none so slow."""
     devices, name = 32768, "gpt-320b"
     log.info("%s on %d devices: modes of products", name, devices)

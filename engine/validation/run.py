@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import yaml
 
 import systems
-from engine.simulator.machine import Machine
+from engine.simulator.machine import MachineModel
 from engine.validation.calibrate import Observation, rounded
 from engine.validation.document import JobRows, MeasuredRows, PublishedRow, Validation, published
 from engine.validation.effects import SYSTEM, effects
@@ -28,7 +28,7 @@ class Fit:
     """A machine, in one number format, has been fitted to the rows of these names."""
 
     system: str
-    machine: Machine
+    machine: MachineModel
     rows: tuple[str, ...]
 
     def as_yaml(self) -> str:
@@ -44,14 +44,14 @@ def run(measured: MeasuredRows, *, refit: bool = False) -> tuple[Validation, lis
     """Validate the model; refit: fit the machines anew first, and return these fits too."""
     fits: list[Fit] = []
 
-    def fitted(machine: Machine, to: Sequence[Observation]) -> Machine:
+    def fitted(machine: MachineModel, to: Sequence[Observation]) -> MachineModel:
         if not refit:
             return machine
         found = machine.with_fitted(refitted(machine, to))
         fits.append(Fit(machine.name, found, tuple(observation.name for observation in to)))
         return found
 
-    machines: dict[str, Machine] = {}
+    machines: dict[str, MachineModel] = {}
     rows: list[PublishedRow] = []
     by_system: dict[str, list[PublishedJob]] = defaultdict(list)
     for series in published():
@@ -73,11 +73,11 @@ def run(measured: MeasuredRows, *, refit: bool = False) -> tuple[Validation, lis
     return Validation(published=tuple(rows), jobs=tuple(jobs), effects=tuple(found_effects)), fits
 
 
-def _as_published(name: str) -> Machine:
+def _as_published(name: str) -> MachineModel:
     """Make the machine by its file alone, whatever was measured there since."""
-    return Machine.of(systems.load(name), "bf16", None)
+    return MachineModel.of(systems.load(name), "bf16", None)
 
 
-def _as_calibrated(measured: MeasuredRows, name: str, precision: Dtype) -> Machine:
+def _as_calibrated(measured: MeasuredRows, name: str, precision: Dtype) -> MachineModel:
     """Make the machine as it had been calibrated when it was measured."""
-    return Machine.of(systems.load(name), precision, measured.machines.get(name))
+    return MachineModel.of(systems.load(name), precision, measured.machines.get(name))

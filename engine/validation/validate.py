@@ -15,7 +15,7 @@ from engine.overlap.flags import Overlap
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Candidate, Workload, rank
 from engine.simulator.bandwidth import agnostic
-from engine.simulator.machine import Fitted, Machine
+from engine.simulator.machine import Fitted, MachineModel
 from engine.simulator.simulate import Simulated
 from engine.tracing.forecast import FINAL, chosen, fastest, traces
 from engine.tracing.predict import Traced
@@ -56,12 +56,12 @@ class PublishedJob:
         """Count the flops of a batch, recomputation included."""
         return hardware_flops(self.model, self.series.sequences, recompute=True)
 
-    def best(self, machine: Machine) -> tuple[Candidate, Simulated]:
+    def best(self, machine: MachineModel) -> tuple[Candidate, Simulated]:
         """Return the fastest grid on that machine, and its step."""
         candidate, _, step = fastest(self.candidates, self.traced, machine)
         return candidate, step
 
-    def observation(self, machine: Machine) -> Observation:
+    def observation(self, machine: MachineModel) -> Observation:
         def predicted(fitted: Fitted) -> tuple[float, float]:
             step = self.best(machine.with_fitted(fitted))[1]
             return step.time_s, step.communication_s
@@ -69,12 +69,12 @@ class PublishedJob:
         return Observation(predicted, self.measured_s, name=row_name(self.model.name, self.devices))
 
 
-def published_workload(name: str, sequences: int, overlap: Overlap, machine: Machine) -> Workload:
+def published_workload(name: str, sequences: int, overlap: Overlap, machine: MachineModel) -> Workload:
     """Make the workload of a published run: bf16, in which gradients are summed too, with activations recomputed."""
     return Workload(Training(lookup(name), Batch(sequences), "bf16", "bf16", True, overlap), machine.device_memory)
 
 
-def tried(workload: Workload, devices: int, machine: Machine) -> list[Candidate]:
+def tried(workload: Workload, devices: int, machine: MachineModel) -> list[Candidate]:
     """Choose the ten best grids by the papers' equations and the ten best as run. Raises UsageError if none fits."""
     model, sequences = workload.training.model, workload.training.batch.sequences
     grids = SearchSpace(model, sequences, exact=True).grids(devices, sequences)
@@ -85,7 +85,7 @@ def tried(workload: Workload, devices: int, machine: Machine) -> list[Candidate]
     return found
 
 
-def published_jobs(series: PublishedSeries, machine: Machine) -> Iterator[PublishedJob]:
+def published_jobs(series: PublishedSeries, machine: MachineModel) -> Iterator[PublishedJob]:
     overlap = Overlap.parse(series.overlap)
     for name, times in series.batch_s.items():
         for devices, measured_s in times.items():
@@ -96,7 +96,7 @@ def published_jobs(series: PublishedSeries, machine: Machine) -> Iterator[Publis
             yield PublishedJob(series, workload.training.model, devices, measured_s, candidates, traced)
 
 
-def published_rows(jobs: Sequence[PublishedJob], machine: Machine) -> list[PublishedRow]:
+def published_rows(jobs: Sequence[PublishedJob], machine: MachineModel) -> list[PublishedRow]:
     """Make the rows of one machine. Their baseline is the mean flop/s of a device in the jobs that it is fitted to."""
     baseline = mean(job.flops / job.devices / job.measured_s for job in jobs if job.fitted)
     rows = []
@@ -131,7 +131,7 @@ class TracedJob:
     job: MeasuredJob
     traced: Mapping[str, Traced]
 
-    def observations(self, machine: Machine) -> list[Observation]:
+    def observations(self, machine: MachineModel) -> list[Observation]:
         """List the grids that the machine is fitted to."""
 
         def of(grid: str) -> Observation:
@@ -145,7 +145,7 @@ class TracedJob:
         return [of(grid) for grid in self.job.fitted]
 
 
-def traced_job(job: MeasuredJob, machine: Machine) -> TracedJob:
+def traced_job(job: MeasuredJob, machine: MachineModel) -> TracedJob:
     log.info("%s: %s on %d ranks of %s", job.name, job.model, job.ranks, job.system)
     workload = Workload(job.training, machine.device_memory)
     candidates = [Candidate(grid, *workload.settled(grid), {}, {}) for grid in map(Grid.parse, job.time_s)]
@@ -153,7 +153,7 @@ def traced_job(job: MeasuredJob, machine: Machine) -> TracedJob:
     return TracedJob(job, {str(c.grid): traced for c, traced in zip(candidates, found, strict=True)})
 
 
-def job_rows(found: TracedJob, machine: Machine) -> JobRows:
+def job_rows(found: TracedJob, machine: MachineModel) -> JobRows:
     """Put every grid beside what is predicted of it, and judge the orders."""
     job = found.job
     steps = {grid: traced.on(machine) for grid, traced in found.traced.items()}
@@ -199,7 +199,7 @@ def job_rows(found: TracedJob, machine: Machine) -> JobRows:
     )
 
 
-def refitted(machine: Machine, rows: Sequence[Observation]) -> Fitted:
+def refitted(machine: MachineModel, rows: Sequence[Observation]) -> Fitted:
     """Fit the machine's numbers anew to these rows. Raises UsageError without any."""
     if not rows:
         raise UsageError(f"Nothing was measured that {machine.name} can be fitted to: measure a grid of one axis.")

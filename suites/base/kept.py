@@ -7,7 +7,7 @@ from typing import get_args
 from engine.comm.collective import Kind
 from engine.result.links import Rings
 from engine.result.schema import Result
-from engine.simulator.link import Timed, fit_link, fit_taken
+from engine.simulator.link import RingTime, fit_link, fit_taken
 from systems import store
 
 
@@ -73,10 +73,10 @@ def short(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def _timed(several: Sequence[Rings], kind: str, *, processor: bool) -> list[Timed]:
+def _timed(several: Sequence[Rings], kind: str, *, processor: bool) -> list[RingTime]:
     """The times of a kind of collective, or its processor seconds where they were measured."""
     found = [(one, one.processor_s if processor else one.median_s, rings) for rings in several for one in rings.times]
-    return [Timed(Kind(kind), one.input_bytes, rings.ranks, s) for one, s, rings in found if one.kind == kind and s]
+    return [RingTime(Kind(kind), one.input_bytes, rings.ranks, s) for one, s, rings in found if one.kind == kind and s]
 
 
 def _processor(several: Sequence[Rings]) -> dict[store.Name, store.OfProcessor]:

@@ -7,7 +7,7 @@ from engine.batch import Batch
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.peers.comparison import Case
-from engine.peers.layout import Layout
+from engine.peers.layout import PeerLayout
 from engine.peers.layout_choice import layout_choices
 from engine.peers.memory import Room
 from engine.peers.registry import ALONE, COMPARISONS
@@ -25,7 +25,7 @@ class Match:
 
     point: Point
     peer: str
-    layout: Layout | Grid
+    layout: PeerLayout
     micro_batch: int
     fits: bool
 

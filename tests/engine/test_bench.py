@@ -14,7 +14,7 @@ from engine.comm.funnel import Comm
 from engine.comm.launch import from_environment
 from engine.errors import UsageError
 from engine.grid import Grid
-from engine.measure.gemm import Product
+from engine.measure.gemm import GemmTimer
 from engine.measure.memory import free_bytes
 from engine.result import schema as result
 from engine.result.device import GemmPoint
@@ -123,11 +123,11 @@ def test_modes_are_of_the_largest_size_that_the_time_has_room_for() -> None:
 
 @pytest.mark.parametrize("mode", ["NN", "NT", "TN"])
 def test_a_mode_is_how_the_factors_lie(mode: str) -> None:
-    product = Product(8, torch.float64, CPU, mode)
-    a, b = product._a, product._b
+    timer = GemmTimer(8, torch.float64, CPU, mode)
+    a, b = timer._a, timer._b
     assert [("N" if factor.is_contiguous() else "T") for factor in (a, b)] == list(mode)
     assert [factor.stride(0) for factor in (a, b)] == [8 if letter == "N" else 1 for letter in mode]
-    torch.testing.assert_close(product._c, a @ b)
+    torch.testing.assert_close(timer._c, a @ b)
 
 
 def test_nothing_measured_is_a_failed_result_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,13 +159,13 @@ def test_bad_options_are_refused_before_anything_is_written(tmp_path: Path, bad:
 def test_a_size_that_fails_is_skipped_with_the_reason_and_the_others_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(self: Product, budget_s: float) -> tuple[float, int]:
+    def failing(self: GemmTimer, budget_s: float) -> tuple[float, int]:
         if self.size == 64:
             raise RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate\nmore")
         return median_s(self, budget_s)
 
-    median_s = Product.median_s
-    monkeypatch.setattr(Product, "median_s", failing)
+    median_s = GemmTimer.median_s
+    monkeypatch.setattr(GemmTimer, "median_s", failing)
     out = tmp_path / "result.json"
     written = run_gemm(out, sizes="32..128")
     assert written.status == "ok"

@@ -17,7 +17,7 @@ from engine.grid import Axis, Grid
 from engine.measure import machine
 from engine.measure.machine import cores, counted, link_bytes
 from engine.measure.recording import Recording
-from engine.result.step import Breakdown, LaneTime, Machine
+from engine.result.step import Breakdown, LaneTime, MachineUsage
 from engine.training.gathered import _bound, _busiest, _by_host, breakdown, joint_peak
 
 
@@ -99,7 +99,7 @@ def test_a_host_computes_as_long_as_its_ranks_do_on_average() -> None:
 def test_a_wait_for_a_turn_on_the_core_is_no_lane(
     compute_s: float, lane_s: float, shared: bool, by: str, bound_s: float
 ) -> None:
-    machine = Machine(ranks=4, threads_per_rank=1, cores=2 if shared else 4, processor_s=8.0, link_bytes=9e9)
+    machine = MachineUsage(ranks=4, threads_per_rank=1, cores=2 if shared else 4, processor_s=8.0, link_bytes=9e9)
     bound = _bound(5.0, compute_s, (LaneTime(lane="z", busy_s=lane_s),), machine)
     assert (bound.by, bound.bound_s) == (by, pytest.approx(bound_s))
 

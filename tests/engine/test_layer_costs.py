@@ -16,7 +16,7 @@ from engine.batch import Batch
 from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
-from engine.simulator.events import Attention, Mark, Product, Sweep
+from engine.simulator.events import Attention, Mark, MatrixProduct, Sweep
 from engine.tracing.step import trace
 
 HIDDEN, SEQUENCES, SEQUENCE, VOCABULARY = 256, 64, 512, 512
@@ -57,7 +57,7 @@ def costs(family: str, grid: str, layers: int, vocabulary: int) -> dict[str, tup
                 pass
             case Sweep(moved, kernels):
                 found[phase] = num_bytes + moved, operators + kernels
-            case Product() | Attention():
+            case MatrixProduct() | Attention():
                 found[phase] = num_bytes, operators + 1
     return found
 

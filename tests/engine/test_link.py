@@ -4,21 +4,21 @@ import pytest
 
 from engine.comm.collective import Kind
 from engine.simulator.collectives import Link, Taken, ring_s
-from engine.simulator.link import Timed, fit_link, fit_taken
+from engine.simulator.link import RingTime, fit_link, fit_taken
 
 KINDS = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
 SIZES = [4096 * 8**power for power in range(6)]
 
 
-def times(link: Link, lengths: tuple[int, ...], factor: float = 1.0) -> list[Timed]:
+def times(link: Link, lengths: tuple[int, ...], factor: float = 1.0) -> list[RingTime]:
     """Of all collectives and sizes in rings of these lengths; factor: by which every second one differs."""
     found = [
-        Timed(kind, size, ranks, ring_s(kind, size, ranks, link))
+        RingTime(kind, size, ranks, ring_s(kind, size, ranks, link))
         for ranks in lengths
         for size in SIZES
         for kind in KINDS
     ]
-    return [Timed(t.kind, t.num_bytes, t.ranks, t.time_s * (factor if n % 2 else 1)) for n, t in enumerate(found)]
+    return [RingTime(t.kind, t.num_bytes, t.ranks, t.time_s * (factor if n % 2 else 1)) for n, t in enumerate(found)]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_small_messages_count_as_much_as_large_ones() -> None:
 
 
 def test_small_messages_that_are_faster_than_the_large_ones_make_nothing_negative() -> None:
-    slow_when_large = [Timed(Kind.ALL_REDUCE, size, 2, size / (4e9 if size < 1e6 else 1e9)) for size in SIZES]
+    slow_when_large = [RingTime(Kind.ALL_REDUCE, size, 2, size / (4e9 if size < 1e6 else 1e9)) for size in SIZES]
     found = fit_link(slow_when_large)
     assert found.step_s == pytest.approx(0)
     assert found.half_bytes == pytest.approx(0)
@@ -62,18 +62,18 @@ def test_small_messages_that_are_faster_than_the_large_ones_make_nothing_negativ
 
 
 def test_one_time_is_a_bandwidth_and_none_is_an_error() -> None:
-    assert fit_link([Timed(Kind.ALL_REDUCE, 8e9, 2, 4.0)]).bytes_per_s == pytest.approx(2e9)
+    assert fit_link([RingTime(Kind.ALL_REDUCE, 8e9, 2, 4.0)]).bytes_per_s == pytest.approx(2e9)
     with pytest.raises(ValueError, match="at least one"):
         fit_link([])
 
 
 @pytest.mark.parametrize("taken", [Taken(4e-4, 1.6e-9), Taken(0.0, 3e-10)])
 def test_processor_seconds_tell_what_a_step_and_a_byte_take(taken: Taken) -> None:
-    times = [Timed(kind, n, ranks, taken.of(kind, n, ranks)) for ranks in (2, 4) for n in SIZES for kind in KINDS]
+    times = [RingTime(kind, n, ranks, taken.of(kind, n, ranks)) for ranks in (2, 4) for n in SIZES for kind in KINDS]
     found = fit_taken(times)
     assert found.byte_s == pytest.approx(taken.byte_s)
     assert found.step_s == pytest.approx(taken.step_s, abs=1e-12)
-    gathered = Timed(Kind.ALL_GATHER, 1e6, 4, taken.of(Kind.ALL_GATHER, 1e6, 4))
+    gathered = RingTime(Kind.ALL_GATHER, 1e6, 4, taken.of(Kind.ALL_GATHER, 1e6, 4))
     assert gathered.time_s == pytest.approx(3 * taken.step_s + 3e6 * taken.byte_s), "three steps of a whole buffer each"
     alone = fit_taken([gathered])
     assert alone == Taken(0.0, pytest.approx(gathered.time_s / 3e6)), "one size tells no step"

@@ -9,10 +9,10 @@ from engine.batch import Batch
 from engine.grid import Grid
 from engine.overlap.flags import Overlap
 from engine.simulator.bandwidth import Bandwidths
-from engine.simulator.machine import Fitted, Machine
+from engine.simulator.machine import Fitted, MachineModel
 from engine.tracing.predict import traced
 
-MACHINE = Machine(
+MACHINE = MachineModel(
     name="some",
     peak_flops=300e12,
     empirical_peak=200e12,

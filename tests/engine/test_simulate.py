@@ -15,13 +15,13 @@ from engine.models.catalogue import lookup
 from engine.overlap.flags import ALL, Overlap
 from engine.simulator.bandwidth import Bandwidths
 from engine.simulator.collectives import Taken, ring_s
-from engine.simulator.events import Attention, Event, Issue, Mark, Product, Segment, Sweep, Trace, Wait
-from engine.simulator.machine import Fitted, Machine
+from engine.simulator.events import Attention, Event, Issue, Mark, MatrixProduct, Segment, Sweep, Trace, Wait
+from engine.simulator.machine import Fitted, MachineModel
 from engine.simulator.simulate import in_turns, share_of, simulate
 from engine.tracing.step import trace
 
 EXACT = Fitted(products=1.0, link=1.0, fading=0.0, slowdown=0.0)
-MACHINE = Machine(
+MACHINE = MachineModel(
     name="test",
     peak_flops=2e9,
     empirical_peak=1e9,
@@ -32,7 +32,7 @@ MACHINE = Machine(
     step_s=0.0,
     kernel_s=0.0,
 )
-SECOND = Product(m=500, n=1000, k=1000, mode="NT", element=0)
+SECOND = MatrixProduct(m=500, n=1000, k=1000, mode="NT", element=0)
 """A second of compute."""
 GRID = Grid(2, 1, 2, 2)
 KINDS = ("all_gather", "all_reduce")
@@ -67,7 +67,7 @@ def test_what_is_in_flight_during_compute_is_hidden_and_slows_it() -> None:
     assert (partly.time_s, partly.communication_s, partly.hidden_s) == pytest.approx((3, 2, 1))
 
 
-def on_cores(between_s: float, within_s: float = 0.0, **more: float) -> Machine:
+def on_cores(between_s: float, within_s: float = 0.0, **more: float) -> MachineModel:
     """Each byte that a rank sends takes so much of its core, at 0.5 MB/s between nodes and 4 MB/s within."""
     between, within = Taken(0.0, between_s / 0.5e6), Taken(0.0, within_s / 4e6)
     taken = {"taken": dict.fromkeys(KINDS, between), "taken_within": dict.fromkeys(KINDS, within) if within_s else {}}
@@ -114,7 +114,7 @@ def test_where_sending_takes_processors_the_grid_that_sends_less_is_the_fastest(
     fast = replace(MACHINE, bandwidths=Bandwidths(2, 1e12, 4e12), memory_bytes_per_s=1e9)
     costly = replace(fast, taken=dict.fromkeys(("all_gather", "reduce_scatter", "all_reduce"), Taken(0.0, 1e-7)))
 
-    def fastest(machine: Machine) -> Grid:
+    def fastest(machine: MachineModel) -> Grid:
         return min(steps, key=lambda grid: simulate(steps[grid], machine).time_s)
 
     assert fastest(fast) == Grid(z=4), "the optimizer has less to do"
@@ -184,7 +184,7 @@ def test_a_step_is_at_least_its_longest_part_and_at_most_their_sum(slowdown: flo
         MACHINE.with_fitted(replace(EXACT, slowdown=slowdown)), bandwidths=Bandwidths(2, inter, 2 * inter)
     )
     told = simulate(found, machine, timeline=True)
-    compute_s = sum(machine.compute_s(event) for event in found if isinstance(event, Product | Attention | Sweep))
+    compute_s = sum(machine.compute_s(event) for event in found if isinstance(event, MatrixProduct | Attention | Sweep))
     lanes: dict[str, float] = {}
     for event in found:
         if isinstance(event, Issue):
@@ -238,7 +238,7 @@ def test_a_rank_with_a_core_of_its_own_or_nothing_to_wait_for_finds_the_step_as_
 def test_a_collective_within_a_node_reaches_what_its_kind_does() -> None:
     slower = replace(MACHINE, kinds={"all_gather": 0.25}, kinds_within={(1, 2): {"all_gather": 0.5}})
 
-    def times(machine: Machine) -> list[float]:
+    def times(machine: MachineModel) -> list[float]:
         """Of an all-gather and an all-reduce along x, within a node, and along z, between nodes."""
         return [machine.collective_s(kind, 1e6, GRID, axis) for axis in (Axis.X, Axis.Z) for kind in KINDS]
 
@@ -259,7 +259,7 @@ def test_a_product_reaches_what_its_size_does() -> None:
     machine = replace(MACHINE, by_size=((100.0, 1e8), (1000.0, 4e8)))
 
     def reached(rows: int) -> float:
-        product = Product(rows, rows, rows, "NT", 0)
+        product = MatrixProduct(rows, rows, rows, "NT", 0)
         return product.flops / machine.compute_s(product)
 
     assert [reached(10), reached(100)] == pytest.approx([1e8, 1e8])

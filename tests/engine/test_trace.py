@@ -16,7 +16,7 @@ from engine.layers.embedding import TokenEmbedding
 from engine.models.catalogue import lookup
 from engine.overlap.flags import ALL, Overlap
 from engine.simulator import events
-from engine.simulator.events import Attention, Event, Issue, Mark, Product, Trace, Wait
+from engine.simulator.events import Attention, Event, Issue, Mark, MatrixProduct, Trace, Wait
 from engine.tracing import step, watch
 from engine.tracing.agree import corners, disagreements, some_groups
 from engine.tracing.step import trace
@@ -56,7 +56,7 @@ def test_each_flag_puts_products_between_issue_and_wait(flag: str, kind: str, ax
                 sent = found[start]
                 assert isinstance(sent, Issue)
                 if (sent.kind, sent.axis) == (kind, axis):
-                    hidden += kinds(found[start:index]).count(Product)
+                    hidden += kinds(found[start:index]).count(MatrixProduct)
         return hidden
 
     assert products_in_flight("none") == 0

@@ -11,10 +11,10 @@ from sample_steps import Step, simulate
 
 from engine.result import metrics
 from engine.result.schema import Ratio, Result, Variant
-from engine.result.step import Machine
+from engine.result.step import MachineUsage
 
 STEPS = 3
-SHARED = Machine(
+SHARED = MachineUsage(
     ranks=8, threads_per_rank=1, cores=2, processor_s=1.9, link_bytes=60e6, link_bytes_per_s=125e6,
 )  # fmt: skip
 OWN_CORES = SHARED.model_copy(update={"ranks": 2, "processor_s": 1.9})
@@ -28,7 +28,7 @@ def variants_of(grid: str, cache: str = "auto") -> list[str]:
 
 def ablation(
     *, jobs: int = 1, rounds: int = 8, grid: str = "2x2x2x1", system: str = "vcluster", model: str = "gpt-local-4",
-    cache: str = "auto", overlaps: Sequence[str] = (), job: int = 0, machine: Machine | None = None,
+    cache: str = "auto", overlaps: Sequence[str] = (), job: int = 0, machine: MachineUsage | None = None,
     noise: float = 0.015, failure: str | None = None, **shape: Any,
 ) -> list[Result]:  # fmt: skip
     """So many jobs of one setting. Noise of a round disturbs all its variants alike, what differs is a tenth of it."""
@@ -52,7 +52,8 @@ def ablation(
 
 def in_turns(
     overlaps: Sequence[str], times: Sequence[Sequence[Sequence[float]]], steps: Sequence[Step | None] = (), *,
-    machine: Machine | None = None, grid: str = "2x2x2x1", failure: str | None = None, hosts: int = 4, **shape: Any,
+    machine: MachineUsage | None = None, grid: str = "2x2x2x1", failure: str | None = None, hosts: int = 4,
+    **shape: Any,
 ) -> Result:  # fmt: skip
     """One job. times: seconds of each step by variant and round; steps: what ran when in each, where it is told."""
     known = {"partition": "cpu", "dtype": "fp32", "sequences": 16, "study": "overlap_ablation", "system": "vcluster"}
@@ -69,7 +70,9 @@ def in_turns(
     return run.model_copy(update={"variants": tuple(_compared(one, bases[0]) if bases else one for one in listed)})
 
 
-def _variant(overlap: str, rounds: Sequence[Sequence[float]], step: Step | None, machine: Machine | None) -> Variant:
+def _variant(
+    overlap: str, rounds: Sequence[Sequence[float]], step: Step | None, machine: MachineUsage | None
+) -> Variant:
     time_s = mean(seconds for one in rounds for seconds in one)
     return Variant(
         overlap=overlap, rounds_s=tuple(map(tuple, rounds)), time_per_iteration_s=time_s,

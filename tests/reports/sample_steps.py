@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from engine.measure.intervals import Interval, common, union
 from engine.result import metrics
-from engine.result.step import AxisTime, Bound, Breakdown, LaneTime, Machine, Phase, Span, Timeline
+from engine.result.step import AxisTime, Bound, Breakdown, LaneTime, MachineUsage, Phase, Span, Timeline
 
 BLOCKS, WEIGHTS = 4, 4
 MATMUL, GATHER, REDUCE, PARTIAL, DATA, ISSUE = 0.0238, 0.0140, 0.0140, 0.0124, 0.012, 0.001
@@ -57,7 +57,7 @@ class Step:
             self._now["blocking_s" if blocking else "exposed_s"] += end - self.length
             self.length = end
 
-    def breakdown(self, time_s: float, machine: Machine | None = None) -> Breakdown:
+    def breakdown(self, time_s: float, machine: MachineUsage | None = None) -> Breakdown:
         """The parts of a step that took so long in all, on accelerators or on this machine."""
         scale = time_s / self.length
         waited = sum(self.exposed.values())

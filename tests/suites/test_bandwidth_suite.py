@@ -11,7 +11,7 @@ from engine.comm.collective import Kind
 from engine.result.links import CollectiveTime, FittedLink, Rings
 from engine.result.schema import parse
 from engine.simulator.collectives import Taken, moved_bytes
-from engine.simulator.link import Timed
+from engine.simulator.link import RingTime
 from suites.base.kept import links_of, superseded
 from systems import Between, Measured, Performance, Source
 from systems.store import Name
@@ -62,7 +62,7 @@ def test_what_messages_between_nodes_take_is_that_of_few_ranks_in_small_and_of_a
     made = Taken(3e-4, 2e-9)
 
     def rings(ranks: int, num_bytes: int) -> Rings:
-        of = [Timed(Kind(kind), num_bytes, ranks, made.of(Kind(kind), num_bytes, ranks)) for kind in get_args(Name)]
+        of = [RingTime(Kind(kind), num_bytes, ranks, made.of(Kind(kind), num_bytes, ranks)) for kind in get_args(Name)]
         times = tuple(
             CollectiveTime(
                 **{"kind": one.kind.value, "input_bytes": num_bytes, "samples": 3, "calls": 1},

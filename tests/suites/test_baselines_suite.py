@@ -10,7 +10,7 @@ from engine.footprint.memory import USABLE
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.peers.comparison import Case
-from engine.peers.layout import Layout
+from engine.peers.layout import Layout, PeerLayout
 from engine.peers.layout_choice import LayoutChoice, layout_choices
 from engine.peers.memory import Room
 from engine.peers.registry import COMPARISONS
@@ -23,7 +23,7 @@ LOCAL += ["-S", "rounds=1", "-S", "steps_per_round=1"]
 NOTHING_KNOWN = Room("cpu")
 
 
-def of(name: str, ranks: int, per_node: int, model: str) -> list[Layout | Grid]:
+def of(name: str, ranks: int, per_node: int, model: str) -> list[PeerLayout]:
     case = Case(lookup(model), Batch(16))
     return [one.layout for one in layout_choices(COMPARISONS[name], case, ranks, per_node, NOTHING_KNOWN)]
 

@@ -11,7 +11,7 @@ from running import Run, reframe
 import systems
 from engine.errors import RunError, UsageError
 from engine.result.provenance import processor_name
-from engine.simulator.machine import Machine
+from engine.simulator.machine import MachineModel
 from reports.par4d import main
 from suites import calibrate
 from suites.base.series import CALIBRATION, points
@@ -53,7 +53,7 @@ def test_what_was_measured_becomes_the_machine_of_a_plan(
     assert found.source.device == processor_name()
     assert found.performance is not None
     assert set(found.performance.fitted_to) == {"gpt-local-2 on 1x1x1x2"}
-    machine = Machine.of(systems.load("local"), "fp32", found)
+    machine = MachineModel.of(systems.load("local"), "fp32", found)
     (gemm,) = (case["record"] for case in run.cases() if case["record"]["kind"] == "gemm")
     assert machine.empirical_peak == pytest.approx(gemm["best_flops_per_s"], rel=1e-4)
     assert dict(machine.by_size) == pytest.approx(
@@ -85,7 +85,7 @@ def test_ranks_that_share_cores_are_counted_and_the_newest_that_fit_are_taken(ru
     assert found is not None
     assert found.peak_flops["fp32"].value < 1e15
     assert found.shared == Cores(ranks=8, cores=2)
-    one, eight = (Machine.of(systems.load("local"), "fp32", _with(found), ranks) for ranks in (1, 8))
+    one, eight = (MachineModel.of(systems.load("local"), "fp32", _with(found), ranks) for ranks in (1, 8))
     assert (one.ranks_a_core, eight.ranks_a_core) == (1, 4)
     assert one.empirical_peak == pytest.approx(4 * eight.empirical_peak)
     assert one.modes == pytest.approx({"NN": 1, "NT": 1.5, "TN": 0.5})
