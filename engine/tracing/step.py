@@ -1,7 +1,7 @@
-"""The real engine's training step of one rank, run on the meta device over the fake back end, as a trace.
+"""The real engine's training step of one rank is traced, on the meta device over the fake back end.
 
-Nothing is computed and nothing is sent: the layers, the schedule and the funnel are those of a real job, so that a flag
-of overlap changes the trace because the engine issues and waits otherwise.
+Nothing is computed and nothing is sent, but the layers, the schedule and the funnel are those of a real job: a flag of
+overlap changes the trace because the engine issues and waits at other times.
 """
 
 from collections.abc import Iterator
@@ -19,13 +19,14 @@ from engine.footprint.memory import cached_blocks
 from engine.grid import Grid
 from engine.layers.compiled import traced
 from engine.overlap.flags import AUTO
+from engine.overlap.tasks import ONE_BY_ONE, StepSchedule
 from engine.simulator.events import Mark, Segment, Trace
 from engine.tracing.watch import Log, Operators, TracingRecorder, fused_attention
 from engine.training.trainer import Trainer
 from engine.training_record import Training
 
 MOST_PASSES = 3
-"""The first micro-batch, one that stands for those between, and the last."""
+"""So many are traced at most: the first micro-batch, one that stands for those between, and the last."""
 
 
 @contextmanager
@@ -40,12 +41,19 @@ def _rank_alone(grid: Grid, rank: int) -> Iterator[None]:
 
 
 def trace(
-    training: Training, grid: Grid, rank: int = 0, *, device_memory: float | None = None, compiled: bool = False
+    training: Training,
+    grid: Grid,
+    rank: int = 0,
+    *,
+    device_memory: float | None = None,
+    compiled: bool = False,
+    order: StepSchedule = ONE_BY_ONE,
 ) -> Trace:
     """Trace one rank's step as it is once the schedule has learnt its order. Raises UsageError for no such rank.
 
-    device_memory: bytes, by which cache=auto is sized as a real run would; without it, it keeps nothing. compiled: what
-    GPUs compile is one kernel for each function, not what processors run.
+    device_memory: bytes, by which cache=auto is sized as in a real run; without it, it keeps nothing. compiled: whether
+    each function that GPUs compile is one kernel, instead of the operators that processors run. order: in which a
+    step's forwards and backwards are carried out; unless each pass is over before the next, all passes are traced.
     """
     log = Log()
     operators = Operators(log)
@@ -53,14 +61,17 @@ def trace(
     with _rank_alone(grid, rank), operators, fused_attention(log), way:
         comm = Comm(grid, recorder=TracingRecorder(log), device="meta")
         assert comm.recorder is not None
-        trainer = Trainer(_of_few(training, grid, 1), training.model.task.data.synthetic(), comm, comm.recorder)
+        data = training.model.task.data.synthetic()
+        trainer = Trainer(_of_few(training, grid, 1), data, comm, comm.recorder, order=order)
         trainer.launch_step()  # in which the order of gathers is learnt, and what stays from step to step is made
         state_bytes = log.live
         _size_cache(trainer, device_memory, log.peak)
         passes = training.batch.per_rank(grid) // training.batch.at_once(grid)
-        trainer.training = _of_few(training, grid, min(passes, MOST_PASSES))
+        one_by_one = list(order.tasks(passes)) == ONE_BY_ONE.tasks(passes)
+        few = min(passes, MOST_PASSES) if one_by_one else passes
+        trainer.training = _of_few(training, grid, few)
         log.peak = log.live
-        segments = _segments(trainer, log, passes)
+        segments = _segments(trainer, log, passes - few)
     return Trace(
         about={
             "model": training.model.options,
@@ -82,30 +93,29 @@ def trace(
     )
 
 
-def _segments(trainer: Trainer, log: Log, passes: int) -> list[Segment]:
-    """The step, cut where a micro-batch begins."""
+def _segments(trainer: Trainer, log: Log, more: int) -> list[Segment]:
+    """Trace a step. If more passes are to follow the second of three, cut it where the second and the third begin."""
     log.start()
     trainer.launch_step()
     whole = log.segment(1)
-    starts = [index for index, event in enumerate(whole.events) if event == Mark("forward")]
-    if passes <= MOST_PASSES:
+    if not more:
         return [whole]
-    cuts = [0, starts[1], starts[2], len(whole.events)]
+    starts = [index for index, event in enumerate(whole.events) if event == Mark("forward")]
     found = []
-    for repeats, (low, high) in zip((1, passes - 2, 1), pairwise(cuts), strict=True):
+    for repeats, (low, high) in zip((1, 1 + more, 1), pairwise([0, *starts[1:], len(whole.events)]), strict=True):
         memory = [(index - low, size) for index, size in whole.memory[low:high]]
         found.append(Segment(repeats, whole.events[low:high], memory))
     return found
 
 
 def _of_few(training: Training, grid: Grid, passes: int) -> Training:
-    """The same training with a batch of so many micro-batches a rank."""
+    """Change a training to so many micro-batches a rank."""
     micro = training.batch.at_once(grid)
     return replace(training, batch=Batch(passes * micro * grid.batch_split, micro))
 
 
 def _size_cache(trainer: Trainer, device_memory: float | None, peak: int) -> None:
-    """As Trainer does once a step has shown what memory is left."""
+    """Settle cache="auto" by the memory that a step left, as Trainer does."""
     overlap = trainer.training.overlap
     if overlap.cache != AUTO or not trainer.model.can_cache:
         return

@@ -15,6 +15,7 @@ from engine.grid import Grid
 from engine.layers.embedding import TokenEmbedding
 from engine.models.catalogue import lookup
 from engine.overlap.flags import ALL, Overlap
+from engine.overlap.tasks import Direction, Task
 from engine.simulator import events
 from engine.simulator.events import Attention, Event, Issue, Mark, MatrixProduct, Trace, Wait
 from engine.tracing import step, watch
@@ -86,6 +87,21 @@ def test_the_middle_micro_batches_are_alike(monkeypatch: pytest.MonkeyPatch) -> 
     assert [segment.repeats for segment in whole.segments] == [1]
     assert list(folded)[1:] == list(whole)[1:], "but for the copies of tokens that begin a step"
     assert folded.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.01), "but for the tokens of the others"
+
+
+class ForwardsFirst:
+    def tasks(self, passes: int) -> list[Task]:
+        return [Task(direction, number) for direction in Direction for number in range(passes)]
+
+
+def test_passes_that_are_under_way_together_are_all_traced() -> None:
+    plan = dry_plan(SMALL, GRID, Batch(48, 2))
+    found, one_by_one = trace(*plan, order=ForwardsFirst()), trace(*plan)
+    assert [segment.repeats for segment in found.segments] == [1]
+    marks = [event.phase for event in found if isinstance(event, Mark)]
+    assert marks[:12] == ["forward"] * 6 + ["backward"] * 6
+    assert found.flops == one_by_one.flops
+    assert found.peak_bytes > one_by_one.peak_bytes, "the activations of all passes are kept"
 
 
 def test_attention_is_one_event_also_where_blocks_are_run_again() -> None:
