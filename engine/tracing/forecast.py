@@ -1,4 +1,4 @@
-"""How long a step takes on the grids of a plan: their traces, played on a machine."""
+"""The grids of a plan are traced and played on a machine, to say how long a step takes on each."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,41 +8,38 @@ from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import Forecast, Simulated
 from engine.tracing.predict import Traced
 from engine.tracing.survey import survey
-from engine.training_record import Training
 
 SURVEYED = 24
-"""Grids that are simulated of each order: the papers', and that of all that a run repeats."""
+"""So many grids are simulated of each order: by the papers' equations, and by all that a run repeats."""
 FINAL = 10
-"""Of these, how many are traced as a whole where that is asked for."""
+"""So many of these are traced as a whole where that is asked for."""
 
 
 def chosen(ranking: Ranking, devices_per_node: int, most: int = SURVEYED) -> list[Candidate]:
-    """The first of the papers' order and of that of all that a run repeats, each once."""
+    """List the first of both orders (SURVEYED), each once."""
     by_run = ordered(ranking.candidates, devices_per_node, as_run=True)
     both = (*ranking.candidates[:most], *by_run[:most])
     return list({candidate.grid: candidate for candidate in both}.values())
 
 
-def training_of(training: Training, candidate: Candidate, machine: MachineModel) -> Training:
-    """What the candidate stands for; it need not be possible here."""
-    links, batch = machine.bandwidths, replace(training.batch, micro=candidate.micro)
-    return replace(training, batch=batch).with_bucket(candidate.grid, links.inter, links.devices_per_node)
-
-
 def traces(
     workload: Workload, candidates: Sequence[Candidate], machine: MachineModel, *, exact: bool = False
 ) -> list[Traced]:
-    """What decides the time of each."""
-    trainings = [training_of(workload.training, candidate, machine) for candidate in candidates]
-    grids = [candidate.grid for candidate in candidates]
+    """Trace each candidate, with its micro-batch and the bucket that the machine wants."""
+    links, grids = machine.bandwidths, [candidate.grid for candidate in candidates]
+    batches = [replace(workload.training.batch, micro=candidate.micro) for candidate in candidates]
+    trainings = [
+        replace(workload.training, batch=batch).with_bucket(grid, links.inter, links.devices_per_node)
+        for batch, grid in zip(batches, grids, strict=True)
+    ]
     return survey(trainings, grids, device_memory=workload.device_memory, exact=exact)
 
 
 def forecast(
     workload: Workload, candidates: Sequence[Candidate], machine: MachineModel, *, exact: bool = False
 ) -> list[Candidate]:
-    """The same with their times, the fastest first, which has a timeline; exact: the first FINAL once more, with the
-    whole network's trace, before the others.
+    """Give the candidates with their forecasts, the fastest first, which has a timeline. exact: the first FINAL are
+    forecast once more, by the whole network's trace, and come before the others.
     """
     found = _played(candidates, traces(workload, candidates, machine), machine)
     if not exact:
@@ -54,19 +51,19 @@ def forecast(
 def fastest(
     candidates: Sequence[Candidate], of: Sequence[Traced], machine: MachineModel
 ) -> tuple[Candidate, Traced, Simulated]:
-    """The grid whose step takes the least time on the machine, its trace and that step."""
+    """Find the candidate whose step takes the least time on the machine, its trace and that step."""
     steps = [traced.on(machine) for traced in of]
     return min(zip(candidates, of, steps, strict=True), key=lambda found: found[2].time_s)
 
 
 def _played(candidates: Sequence[Candidate], of: Sequence[Traced], machine: MachineModel) -> list[Candidate]:
-    found = [
-        replace(candidate, forecast=Forecast(traced.on(machine), traced.whole is not None, traced.cached_blocks))
-        for candidate, traced in zip(candidates, of, strict=True)
-    ]
-    order = sorted(range(len(found)), key=lambda at: found[at].forecast.step.time_s)  # type: ignore[union-attr]
-    best, first = order[0], of[order[0]]
-    exact = first.whole is not None
-    drawn = Forecast(first.on(machine, timeline=True), exact, first.cached_blocks, first.drawn)
-    found[best] = replace(found[best], forecast=drawn)
-    return [found[at] for at in order]
+    steps = [traced.on(machine) for traced in of]
+    order = sorted(range(len(of)), key=lambda at: steps[at].time_s)
+    best = order[0]
+    steps[best] = of[best].on(machine, timeline=True)
+
+    def of_candidate(at: int) -> Forecast:
+        drawn = of[at].drawn if at == best else None
+        return Forecast(steps[at], of[at].whole is not None, of[at].cached_blocks, drawn)
+
+    return [replace(candidates[at], forecast=of_candidate(at)) for at in order]

@@ -1,8 +1,8 @@
-"""How long a step of a job takes, from the traces of its rank 0.
+"""Traces of a job's rank 0 say how long a step takes.
 
-By default few layers at full width are traced, and two more: every block is like the one before it, so that time,
-exposed and hidden communication grow alike with each. The few are two and as many as weigh what the table of tokens
-does, whose gradient is still on its way while as much is computed (tests compare both ways). exact: all layers.
+Unless all layers are asked for (exact), few at full width are traced, and then two more: every block is like the one
+before it, so that time, exposed and hidden communication grow alike with each. The few are two and as many as weigh
+what the table of tokens does, whose gradient is on its way while they are computed (tests compare both ways).
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,15 @@ from engine.tracing.step import trace
 from engine.training_record import Training
 
 STEP = 2
-"""Layers by which the two traces differ."""
+"""The two traces differ by so many layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """What decides the time of a training's step, on any machine.
+    """It holds what decides the time of a training's step, on any machine.
 
-    whole: of all layers; or of few and of more, and, if blocks are cached, of as many of which STEP are.
+    whole: the trace of all layers. Without it few and more are those of so many layers; cached is of as many as more,
+    STEP of them cached, if blocks are.
     """
 
     layers: int
@@ -39,13 +40,13 @@ class Traced:
 
     @property
     def drawn(self) -> int:
-        """Layers of the largest trace."""
+        """Count the layers of the largest trace, which a timeline shows."""
         trace = self.whole or self.more
         assert trace is not None
         return trace.layers
 
     def on(self, machine: MachineModel, *, timeline: bool = False) -> Simulated:
-        """A step of it. timeline: told of `drawn` layers."""
+        """Simulate a step. timeline: whether to say what runs when."""
         return in_turns(self._at_its_share(machine, timeline), machine.ranks_a_core)
 
     def _at_its_share(self, machine: MachineModel, timeline: bool) -> Simulated:
@@ -54,16 +55,16 @@ class Traced:
         assert self.few is not None
         assert self.more is not None
         few, more = simulate(self.few, machine), simulate(self.more, machine, timeline=timeline)
-        layer = _scaled(_minus(more, few), 1 / STEP)
-        found = _plus(few, _scaled(layer, self.layers - self.few.layers))
+        layer = _scaled(_combined(more, few, -1.0), 1 / STEP)
+        found = _combined(few, _scaled(layer, self.layers - self.few.layers))
         if self.cached is not None:
-            saved = _scaled(_minus(simulate(self.cached, machine), more), 1 / STEP)
-            found = _plus(found, _scaled(saved, self.cached_blocks))
+            saved = _scaled(_combined(simulate(self.cached, machine), more, -1.0), 1 / STEP)
+            found = _combined(found, _scaled(saved, self.cached_blocks))
         return replace(_none_negative(found), peak_bytes=round(self.peak_bytes), timeline=more.timeline)
 
 
 def traced(training: Training, grid: Grid, *, device_memory: float | None = None, exact: bool = False) -> Traced:
-    """Trace rank 0 of a grid. device_memory: sizes cache=auto, as a real run would."""
+    """Trace rank 0 of a grid. device_memory: bytes, by which cache=auto is sized as in a real run."""
     layers, overlap = training.model.layers, training.overlap
     few = _few(training)
     more = few + STEP
@@ -93,7 +94,7 @@ def _few(training: Training) -> int:
 
 
 def _fitting(training: Training, grid: Grid, device_memory: float | None) -> int:
-    """Blocks that cache=auto would keep."""
+    """Count the blocks that cache=auto would keep."""
     model, needed = training.model, Footprint(training).on(grid).total
     of_block = sum(p.local_numel(grid) for p in model.network().blocks.placements() if p.sharded)
     block_bytes = of_block * grid.shards * training.compute
@@ -101,13 +102,13 @@ def _fitting(training: Training, grid: Grid, device_memory: float | None) -> int
 
 
 def _of(training: Training, layers: int, cached: int) -> Training:
-    """The same training with so many layers, of which so many are cached."""
+    """Change a training to so many layers, of which so many are cached."""
     model = replace(training.model, layers=layers)  # type: ignore[type-var]
     return replace(training, model=model, overlap=replace(training.overlap, cache=cached))
 
 
-def _combined(one: Simulated, two: Simulated, by: float) -> Simulated:
-    """one + by * two, figure by figure; what is not told of both is 0 there."""
+def _combined(one: Simulated, two: Simulated, by: float = 1.0) -> Simulated:
+    """Add up one + by * two, figure by figure; an axis or phase that one of them lacks is 0 there."""
 
     def of(name: str) -> object:
         mine, yours = getattr(one, name), getattr(two, name)
@@ -120,18 +121,10 @@ def _combined(one: Simulated, two: Simulated, by: float) -> Simulated:
 
 
 def _none_negative(found: Simulated) -> Simulated:
-    """What the line through few layers takes below zero of an axis is compute."""
+    """Count exposed time as compute where the extrapolation takes that of an axis below zero."""
     exposed = {axis: max(0.0, seconds) for axis, seconds in found.exposed_s.items()}
     more_s = sum(exposed.values()) - found.communication_s
     return replace(found, exposed_s=exposed, compute_s=found.compute_s - more_s)
-
-
-def _plus(one: Simulated, two: Simulated) -> Simulated:
-    return _combined(one, two, 1.0)
-
-
-def _minus(one: Simulated, two: Simulated) -> Simulated:
-    return _combined(one, two, -1.0)
 
 
 def _scaled(one: Simulated, by: float) -> Simulated:
