@@ -1,7 +1,7 @@
-"""Activations of one rank in bytes, the logits among them. No torch in it.
+"""Activations of one rank are counted in bytes, the logits among them. No torch in it.
 
-What a block keeps follows from its operations (models/operations.py); what the engine's own layers make of that besides
-is here, each beside the layer that makes it. A rank works on `rows` tokens at once.
+What a block keeps follows from its operations (models/operations.py). What the engine's own layers make besides that is
+here; each method names the layer. A rank works on `rows` tokens at once.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from engine.models.operations import Activation, Kept, Linear, Norm
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What a block keeps of a token, and its feed-forward: two products, and an activation between them.
+    """It says what a block keeps of a token, and describes its feed-forward: two products with an activation between.
 
     norm: one of its norms. norm_last: whether it ends with one, behind the feed-forward.
     """
@@ -39,16 +39,15 @@ class Block:
 
     @property
     def kept_inside(self) -> int:
-        """Features over x that are kept from the first product's result on."""
+        """Count the features over x that are kept from the first product's result on."""
         return self.activation.kept.over_inner + self.last.kept.over_inner
 
 
 class Activations:
-    """On one grid. compute, master: bytes of an element of activations, and of statistics and losses.
+    """It counts those on one grid. compute, master: bytes of an element of activations, and of statistics and losses.
 
-    Bytes: over_x, a feature that x splits; stream, the residual stream, of which y splits the features, as it is a
-    block's input or the gradient of that; wide_stream, the same in the master dtype. head_share: which part of all
-    tokens the head reads.
+    Bytes: over_x, of a feature that x splits; stream, of the residual stream, which y splits, as a block's input or its
+    gradient; wide_stream, of the same in the master dtype. head_share: the part of all tokens that the head reads.
     """
 
     def __init__(
@@ -75,15 +74,15 @@ class Activations:
         self.wide_stream = self.stream * master / compute
 
     def kept(self, blocks: int) -> float:
-        """What these first blocks keep for the backward: of one that is recomputed its input alone."""
+        """Count what the first blocks keep for the backward: of one that is recomputed its input alone."""
         return blocks * (self.stream if self._recomputed else self.kept_of_block())
 
     def kept_of_block(self) -> float:
-        """What its operations save, its input among it, which the first norm keeps."""
+        """Count what a block's operations save, including its input, which the first norm keeps."""
         return self._bytes(self._block.kept)
 
     def kept_of_head(self) -> float:
-        """What the operations behind the blocks save, the input of the first among it."""
+        """Count what the operations behind the blocks save, including the input of the first."""
         return self._bytes(self._head.kept) * self.head_share
 
     def _bytes(self, kept: Kept) -> float:
@@ -91,31 +90,30 @@ class Activations:
         return products + kept.streams * self.stream + kept.angles * self._model.sequence * self._master
 
     def recomputed_of_block(self) -> float:
-        """What a block has more of once it is recomputed."""
-        if not self._recomputed:
-            return 0.0
-        return self.kept_of_block() - self.stream
+        """Count what recomputing a block adds to its input, which is there already."""
+        return self.kept_of_block() - self.stream if self._recomputed else 0.0
 
     def made_by_norm(self) -> float:
-        """In its backward, of a kernel the gradient; of the engine's own norms products in the master dtype, too.
+        """Count what a norm's backward makes: a kernel the gradient, the engine's own norms two products, too.
 
-        PyTorch has kernels of both norms on a GPU, of LayerNorm alone on a processor (layers/norm.py).
+        The products are in the master dtype. PyTorch has kernels of both norms on a GPU, on a processor of LayerNorm
+        alone (layers/norm.py).
         """
         if self._grid[STREAM] > 1 or (self._block.norm.kind == "rmsnorm" and self._on_cpu):
             return 2 * self.wide_stream + (self.stream if self._narrow else 0.0)
         return self.stream
 
     def made_by_table(self) -> float:
-        """In its backward, a gradient among it: zeros for other ranks' tokens in a copy, and a cast to sum them in."""
+        """Count the looked-up rows' gradient, a copy with zeros for other ranks' tokens, and a cast for the sum."""
         copies = 2 if self._grid[INNER] > 1 else 1
         return copies * self.stream + (self.wide_stream if self._narrow else 0.0)
 
     def logits(self) -> float:
-        """The one copy, which becomes their gradient in place."""
+        """Count the one copy, which becomes their gradient in place."""
         return self._model.outputs * self.over_x * self.head_share
 
     def made_by_loss(self) -> float:
-        """Some rows at a time, never below fp32 (layers/loss.py); a processor casts them first."""
+        """Count rows of logits, some at a time, never below fp32 (layers/loss.py); a processor casts them first."""
         row = self._model.outputs / self._grid[INNER] * self._master
         rows = min(self._rows, max(1, self._chunk // row))
         return rows * row * (2 if self._on_cpu and self._narrow else 1)

@@ -1,4 +1,4 @@
-"""Does a grid fit a model and a batch? No torch in it."""
+"""Does a grid fit a model, a batch, a device's memory and nodes? No torch in it."""
 
 from engine.batch import Batch
 from engine.errors import UsageError
@@ -9,13 +9,13 @@ from engine.training_record import Training
 
 
 def parameters_per_rank(model: Architecture, grid: Grid) -> int:
-    """Elements that each rank stores."""
+    """Count the elements that each rank stores."""
     return sum(placement.local_numel(grid) for placement in model.placements().values())
 
 
 def check_memory(training: Training, grid: Grid, device_memory: float, device: str = "cuda") -> None:
-    """Raises UsageError if what a training step is known to need is more than a device's whole memory (bytes). A choice
-    leaves some of it free (memory.usable); who names a grid may take more.
+    """Raises UsageError if a training step needs more than a device's whole memory (bytes). Choosing a grid leaves some
+    of it free (memory.usable); one that a user names may fill it.
     """
     needs = Footprint(training, device).on(grid)
     if needs.total > device_memory:
@@ -28,14 +28,14 @@ def check_memory(training: Training, grid: Grid, device_memory: float, device: s
 
 
 def check_grid(model: Architecture, grid: Grid, batch: Batch) -> None:
-    """Raises UsageError, naming the numbers and what would fit, unless the grid divides all that it has to."""
+    """Raises UsageError, naming the numbers and what would fit, unless the grid divides network and batch."""
     batch.check(grid)
     model.check(grid)
 
 
 def fits_nodes(grid: Grid, devices_per_node: int) -> bool:
-    """Whether the ranks of one x and y plane fill whole nodes, or a node whole planes, so that no plane lies across the
-    border of two nodes which it doesn't fill. Ranks are numbered x first, and node by node.
+    """Say whether each plane of x and y fills whole nodes, or each node whole planes, so that no plane lies across the
+    border of two nodes that it doesn't fill. Ranks are numbered x first, and node by node.
     """
     plane = grid.plane
     return grid.size <= devices_per_node or devices_per_node % plane == 0 or plane % devices_per_node == 0

@@ -1,4 +1,4 @@
-"""Weight gradients on their way to their sums, in bytes of one rank. No torch in it.
+"""Weight gradients on their way to their sums are counted in bytes of one rank. No torch in it.
 
 The backward makes a contribution, casts it if it travels in another dtype, and gives it to a reduce-scatter, of which
 the last few are in flight with ors (overlap/reduction.py). Sums over model replicas travel in copies, unless they are
@@ -15,8 +15,9 @@ from engine.overlap.flags import Overlap
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """Of one rank. scattered, summed, master: bytes of an element in a reduce-scatter, in the sum over model replicas,
-    and where it is summed.
+    """It counts those of one rank. Bytes of an element: scattered, in a reduce-scatter; summed, in the sum over model
+    replicas; master, where it is accumulated.
+
     on_cpu: over gloo, whose reduce-scatter is an exchange into a second buffer and a sum (comm/gloo.py).
     """
 
@@ -29,9 +30,9 @@ class Gradients:
     on_cpu: bool
 
     def given(self, tile: float, dtype: int, now: Pass) -> float:
-        """A contribution that is made in a dtype of so many bytes, and given away.
+        """Count a contribution that is made in a dtype of so many bytes, and given to its sum.
 
-        What isn't sent is made where it belongs, or else added to that, for which a processor casts it first.
+        One that isn't sent is made in its place, or else added to that, for which a processor casts it first.
         """
         made = tile * dtype if dtype != self.scattered else 0.0
         if self.grid.shards > 1:
@@ -42,7 +43,7 @@ class Gradients:
         return made + tile * self.scattered + added
 
     def in_flight(self, made: Sequence[float], now: Pass) -> float:
-        """After these of this micro-batch, the latest first; those of the one before it come after them."""
+        """Count the latest contributions. made: by this pass so far, latest first; the pass before made the others."""
         own = made[: self._window]
         flights = sum(own) * self._of_flight(now.number)
         if now.number and len(own) < self._window:
@@ -51,18 +52,18 @@ class Gradients:
         return flights
 
     def made_above(self, blocks: int) -> list[float]:
-        """By the head and so many blocks, as far as they can be in flight, the latest first."""
+        """List what the head and so many blocks make, as far as it can be in flight, the latest first."""
         return [*self.weights.block * min(blocks, self._window), self.weights.head]
 
     def summing(self, blocks: int, now: Pass) -> float:
-        """Copies that are summed over model replicas already, of so many blocks: whole buckets."""
+        """Count copies of so many blocks that are summed over model replicas already: whole buckets."""
         if not (now.last and self.overlap.data and self._copied):
             return 0.0
         bucket = self.overlap.bucket(self.grid)
         return blocks * self.weights.stored_block * self.summed // bucket * bucket
 
     def at_end(self) -> float:
-        """Copies that are summed over model replicas when all is made."""
+        """Count the copies that are summed over model replicas at the end of the step."""
         return self.summed * self.weights.stored if self._copied else 0.0
 
     @property
@@ -74,8 +75,8 @@ class Gradients:
         return self.overlap.reduce_window if self.overlap.ors and self.grid.shards > 1 else 0
 
     def _of_flight(self, number: int) -> float:
-        """Bytes an element: what is sent, what comes in, and the sum; that has its place already in a first micro-batch
-        and one dtype.
+        """Count the bytes of an element in flight: what is sent, what comes in, and the sum. In the first pass the sum
+        has its place already, where it has the same dtype.
         """
         placed = number == 0 and self.scattered == self.master
         return self.scattered * ((2 if self.on_cpu else 1) + (0 if placed else 1 / self.grid.shards))

@@ -1,12 +1,12 @@
-"""How much a rank's device holds at the fullest moment of a training step, as formulas. No torch in it.
+"""Formulas say how much a rank's device holds at the fullest moment of a training step. No torch in it.
 
-Counted is what PyTorch's allocator hands out, state included, at each of the moments of which one is the fullest,
-whatever the network, the grid and the flags: _Moments says which they are, and what is there. What each part takes has
-a file of its own: activations.py, weights.py, gradients.py. A processor and a GPU differ where these say so.
+They count what PyTorch's allocator hands out, state included. Whatever the network, the grid and the flags, the fullest
+is one of a few moments: _Moments says which, and what is there. Each part of that has a file of its own:
+activations.py, weights.py, gradients.py. A processor and a GPU differ where these say so.
 
-Against the profiler's record of allocations of real steps on processors the sum is right within 5 %, mostly within 2 %
-(tests/engine/test_memory.py), and of steps that are traced on the meta device at full size within 1 %. No GPU has
-confirmed what is said of one. Not counted:
+The sum is within 5 %, mostly within 2 %, of the profiler's record of allocations in real steps on processors
+(tests/engine/test_memory.py), and within 1 % of steps traced on the meta device at full size. No GPU has confirmed what
+is said of one. Not counted are:
 
     statistics of norms, of attention and of the loss, tokens, biases: some hundred bytes a token, some thousand a block
     masks of dropout: a byte an element of the residual stream, twice a block
@@ -14,6 +14,7 @@ confirmed what is said of one. Not counted:
     attention in a format without a fused kernel, such as fp64 on a GPU, which keeps all scores
     gloo's copy of a gather that is on its way, of which there are two at most
     cache=auto, which is a share of what is left
+    passes that are under way together: each is taken to be over before the next one begins
     a network of one block whose window of reduce-scatters holds more than its weights: up to 7 % off
 """
 
@@ -30,35 +31,35 @@ from engine.overlap.flags import Overlap
 from engine.training_record import Training
 
 SPARE = {"formulas": 0.05, "fragments": 0.1, "libraries": 0.15}
-"""Of a device's memory, what a plan leaves free. All but the first are assumptions that no GPU has confirmed.
+"""A plan leaves these shares of a device's memory free. No GPU has confirmed any but the first.
 
-formulas: what they may be wrong by. fragments: of the allocator. libraries: the device's context, about 0.5 GB, and the
-buffers of NCCL, 0.5 to 0.7 GB a group on A100s with NVLink (its issue 964), of which a grid has up to five: 4 GB of a
-device's 40 or more.
+formulas: their error. fragments: memory that the allocator can't use. libraries: the device's context, about 0.5 GB,
+and buffers of NCCL, 0.5 to 0.7 GB a group on A100s with NVLink (its issue 964), of which a grid has up to five: 4 GB of
+a device's 40 or more.
 """
 RESERVE = round(sum(SPARE.values()), 2)
 USABLE = 1 - RESERVE
 
 
 def usable(device_memory: float | None) -> float:
-    """Bytes that a step may need of a device's memory: all but RESERVE, or any number where it isn't known."""
+    """Give the bytes that a step may need of a device's memory: all but RESERVE, or any number where it isn't known."""
     return USABLE * device_memory if device_memory else inf
 
 
 def cached_blocks(overlap: Overlap, device_memory: float | None, needed: float, block_bytes: float, layers: int) -> int:
-    """Blocks that cache=auto would keep beside a step that needs so many bytes; none where the memory isn't known."""
+    """Count the blocks that cache=auto keeps beside a step that needs so many bytes; none of an unknown memory."""
     free = usable(device_memory) - needed if device_memory else 0.0
     return overlap.auto_blocks(free, block_bytes, layers)
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes of one rank, by what they are for. All but the state are those of the moment at which the sum is largest.
+    """It has bytes of one rank, by what they are for, at the moment at which their sum is largest.
 
-    state: weights, gradients and optimizer. activations: what the forward keeps for the backward, a block's recomputed
-    ones included, and gradients of activations. weights: copies in the compute dtype, gathered for use or ahead of it.
-    cache: gathered ones of cache=N. logits: with what the loss makes of some rows at a time. gradients: contributions
-    of weights, and copies of their sums, on their way.
+    state: weights, gradients and optimizer, as always. activations: what the forward keeps for the backward, a block's
+    recomputed ones included, and gradients of activations. weights: copies in the compute dtype, gathered for use or
+    ahead of it. cache: gathered ones of cache=N. logits: with what the loss makes of some rows at a time. gradients:
+    contributions of weights, and copies of their sums, on their way.
     """
 
     state: float
@@ -70,7 +71,6 @@ class Needs:
 
     @property
     def total(self) -> float:
-        """Bytes in all."""
         return self.state + self.activations + self.weights + self.cache + self.logits + self.gradients
 
 
@@ -85,7 +85,7 @@ class Footprint:
         self._head = network.head_weight
 
     def on(self, grid: Grid) -> Needs:
-        """What each rank of the grid needs. The grid needn't divide everything: parts are taken as fractions."""
+        """Count what each rank of the grid needs. It needn't divide everything: parts are taken as fractions."""
         of, model, device = self._training, self._training.model, self._device
         dtypes, recomputed = (of.compute, of.master), of.checkpoint_activations
         share = of.batch.sequences / grid.batch_split
@@ -103,12 +103,12 @@ class Footprint:
 
 
 Held = tuple[float, float, float, float, float]
-"""Of a moment: activations, weights, cache, logits and gradients, as Needs has them, but for what is there always."""
+"""A moment has activations, weights, cache, logits and gradients, as Needs does, but for what is always there."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Moments:
-    """At which a rank's step can be fullest."""
+    """It lists the moments at which a rank's step can be fullest."""
 
     block: Block
     layers: int
@@ -119,8 +119,8 @@ class _Moments:
     gradients: Gradients
 
     def of_step(self, micro_batches: float) -> Iterator[Held]:
-        """The loss and the head's backward; the backward of the last block, of the one before it, which begins with
-        more gradients on their way, and of the first; that of the token table; the sum over model replicas.
+        """Yield the loss and the head's backward; the backward of the last block, of the one before it, which begins
+        with more gradients on their way, and of the first; that of the token table; the sum over model replicas.
         """
         for now in fullest_passes(micro_batches):
             yield from self._at_head(now)
@@ -130,7 +130,7 @@ class _Moments:
         yield 0.0, 0.0, 0.0, 0.0, self.gradients.at_end()
 
     def _at_head(self, now: Pass) -> Iterator[Held]:
-        """The loss, the backward of the product before it, and that of the norm before that."""
+        """Yield the loss, the backward of the product before it, and that of the norm before that."""
         act, weights, gradients = self.activations, self.weights, self.gradients
         kept = act.kept(self.layers) + act.kept_of_head()
         held = weights.waiting(self.layers) + weights.ahead(self.layers, now)
@@ -143,8 +143,8 @@ class _Moments:
         yield kept + act.made_by_norm() * act.head_share, held, cache, 0.0, after
 
     def _in_block(self, index: int, now: Pass) -> Iterator[Held]:
-        """The backward of its last product, of the activation function before that, of the product before that, and of
-        the norm before that; first that of a norm behind them.
+        """Yield a block's backward from its end: of a norm behind its feed-forward, of the second product, of the
+        activation function, of the first product, and of the norm before that.
         """
         act, weights, gradients, block = self.activations, self.weights, self.gradients, self.block
         *others, up, down = weights.block
@@ -167,7 +167,7 @@ class _Moments:
         yield then(without + act.made_by_norm(), [], [up, down], None)
 
     def _at_table(self, now: Pass) -> Held:
-        """The backward of the token table, whose many rows are summed in the master dtype."""
+        """Count the backward of the token table, whose many rows are summed in the master dtype."""
         weights, gradients = self.weights, self.gradients
         sent = gradients.given(weights.table, self.master, now)
         flights = gradients.in_flight(gradients.made_above(self.layers), now) + gradients.summing(self.layers, now)

@@ -1,4 +1,4 @@
-"""A rank's part of the weights: what it stores, and what it has gathered, in bytes. No torch in it."""
+"""A rank stores a part of the weights, and gathers others; both are counted in bytes. No torch in it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from engine.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A micro-batch of a step: its number, counted from 0 as far as it matters, and whether it is the last."""
+    """It is one pass of a step. number: how many came before it, as far as that matters; last: whether none follows."""
 
     number: int
     last: bool
 
 
 def fullest_passes(micro_batches: float) -> list[Pass]:
-    """Those that can be the fullest in a step of so many: later ones have an earlier one's contributions in flight, and
-    all but the last already gather for the next.
+    """List the passes that can be the fullest in a step of so many: later ones have an earlier one's contributions in
+    flight, and all but the last already gather for the next.
     """
     if micro_batches <= 1:
         return [Pass(0, last=True)]
@@ -27,11 +27,11 @@ def fullest_passes(micro_batches: float) -> list[Pass]:
 
 
 class Weights:
-    """On one grid, which needn't divide everything: parts are taken as fractions.
+    """It counts those on one grid, which needn't divide everything: parts are taken as fractions.
 
     Elements: block, of each weight of a block before it is sharded, in the order of their use; table and head, of the
-    first and the last weight; stored_block and stored, of what a rank stores. compute, master: bytes of one that is
-    used, and that is stored.
+    first and the last weight; stored_block and stored, of what a rank stores, of a block and in all. compute, master:
+    bytes of an element that is used, and that is stored.
     """
 
     def __init__(
@@ -58,26 +58,26 @@ class Weights:
         self._narrow = compute != master
         copied = self.stored if grid.shards == 1 else self.stored - (layers * sum(self.block) + sum(rest)) / grid.shards
         self.casts = compute * copied if self._narrow else 0.0
-        """Copies in the compute dtype of what isn't sharded: made once a step, and kept."""
+        """What isn't sharded is cast to the compute dtype once a step, and kept."""
         gathers = grid.shards > 1
         self._cached = overlap.cache if recomputed and gathers and overlap.cache != AUTO else 0
         self._depth = overlap.prefetch_depth if overlap.oag and gathers else 0
 
     def gathered(self, *tiles: float) -> float:
-        """These, where they are sharded."""
+        """Count these weights, where they are sharded."""
         return self._compute * sum(tiles) if self._shards > 1 else 0.0
 
     def waiting(self, blocks: int) -> float:
-        """Of these first blocks, gathered in the forward, for the backward; one that is recomputed gathers again."""
+        """Count what the first blocks keep gathered for the backward; one that is recomputed gathers again."""
         return 0.0 if self._recomputed else blocks * self.gathered(*self.block)
 
     def cached(self, below: int) -> float:
-        """Of cache=N, what is left for the recomputation of these first blocks."""
+        """Count what cache=N still holds for the recomputation of the first blocks."""
         return max(self._cached - (self._layers - below), 0) * self.gathered(*self.block)
 
     def ahead(self, below: int, now: Pass) -> float:
-        """The next that oag gathers: for the recomputation of these first blocks, and then for the next micro-batch.
-        With what each rank sends, where that is a cast.
+        """Count the next weights that oag gathers: for the recomputation of the first blocks, then for the next pass.
+        What each rank sends is counted where it is a cast.
         """
         again = min(below, self._layers - self._cached, self._depth) if self._recomputed else 0
         following = [] if now.last else self.first(self._depth)
@@ -85,7 +85,7 @@ class Weights:
         return sum(tiles) * self._compute * (1 + (1 / self._shards if self._narrow else 0))
 
     def first(self, count: int) -> list[float]:
-        """That a micro-batch uses, in that order; the other way round, the last whose gradients it makes."""
+        """List the first weights that a pass uses, in that order. Their gradients come last, in the reverse order."""
         one = [self.table, *self.block * min(self._layers, count), self.head]
         return (one * (count // len(one) + 1))[:count]
 

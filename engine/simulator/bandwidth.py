@@ -1,4 +1,4 @@
-"""Which bandwidth the ranks of an axis find, and which links with it (axonn-sc24 V-B, par4d V-B). No torch in it."""
+"""The groups of an axis find a bandwidth that follows from their place (axonn-sc24 V-B, par4d V-B). No torch in it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 LinksOn = Callable[[Grid], Links]
 ANY_NUMBER = 1 << 62
-"""Of ranks on a node that holds every job."""
+"""A node with so many ranks holds every job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bandwidths:
-    """Of one machine, bytes/s in one direction.
+    """It has those of one machine, in bytes/s and one direction.
 
-    inter: beta_inter, between two nodes. intra: within a node, for groups of g1 ranks that are g0 apart, while all
-    groups of the node communicate at once: {(g0, g1): bytes/s}, the paper's case 1; what isn't in it is `within`.
-    of_rank: the most that one rank sends to other nodes by itself, such as the rate of its NIC where a node has
-    several. The papers know of no such limit: without it Eq. 7 is theirs.
+    inter: between two nodes (beta_inter). intra: {(g0, g1): bytes/s} within a node, for groups of g1 ranks that are g0
+    apart, while all groups of the node communicate at once (the paper's case 1); other groups find `within`. of_rank:
+    the most that one rank sends to other nodes, such as the rate of its NIC where a node has several. The papers have
+    no such limit: without it Eq. 7 is theirs.
     """
 
     devices_per_node: int
@@ -35,10 +35,10 @@ class Bandwidths:
     of_rank: float = inf
 
     def along(self, grid: Grid, axis: Axis) -> float:
-        """Bytes/s that one group of the axis finds while all of them communicate (axonn-sc24 case 1, Eq. 7).
+        """Give the bytes/s that one group of the axis finds while all of them communicate (axonn-sc24 case 1, Eq. 7).
 
-        beta_i = beta_inter / min(G_node, G_0 ... G_i-1) where a group leaves the node, but not more than its ranks on a
-        node can send: libraries let rings leave a node by as many of them as there are.
+        Where a group leaves the node it is beta_i = beta_inter / min(G_node, G_0 ... G_i-1), but not more than the
+        group's ranks on a node can send together.
         """
         inner = grid.stride(axis)
         if inner * grid[axis] <= self.devices_per_node:
@@ -46,15 +46,15 @@ class Bandwidths:
         return self._between(inner, max(1, self.devices_per_node // inner))
 
     def leaves_node(self, grid: Grid, axis: Axis) -> bool:
-        """Whether groups of the axis have ranks on several nodes: larger than a node, or not filling it evenly."""
+        """Say whether groups of the axis lie on several nodes: they are larger than a node, or don't fill it evenly."""
         span = grid.stride(axis) * grid[axis]
         return grid.size > self.devices_per_node and (span > self.devices_per_node or self.devices_per_node % span != 0)
 
     def in_a_run(self, grid: Grid, axis: Axis, link: float = 1.0) -> float:
-        """Bytes/s of one group as a run finds it, where `link` of the network's bandwidth is reached.
+        """Give the bytes/s that one group finds in a run, where `link` of the network's bandwidth is reached.
 
-        Beyond Eq. 7: a group that is smaller than a node but lies across two leaves them by one rank, and no ring that
-        leaves its nodes is faster than one within, whose links it takes too.
+        Beyond Eq. 7, a group that is smaller than a node but lies across two leaves them by one rank, and no ring that
+        leaves its nodes is faster than one within, as it uses the links there, too.
         """
         if not self.leaves_node(grid, axis):
             return self.along(grid, axis)
@@ -68,17 +68,17 @@ class Bandwidths:
 
 
 def agnostic(bandwidth: float = 1.0) -> Bandwidths:
-    """The same everywhere, whatever the placement (par4d V-A). Its node is larger than any job."""
+    """Make a machine with one bandwidth, whatever the placement (par4d V-A): one node that holds every job."""
     return Bandwidths(devices_per_node=ANY_NUMBER, inter=bandwidth, within=bandwidth)
 
 
 def papers_links(bandwidths: Bandwidths) -> LinksOn:
-    """The papers' links: a bandwidth and nothing else, as the placement of a grid gives it (axonn-sc24 Eq. 7)."""
+    """Make the papers' links: they have no latency, and a bandwidth by the grid's placement (axonn-sc24 Eq. 7)."""
     return lambda grid: {axis: Link(bandwidths.along(grid, axis)) for axis in Axis}
 
 
 def run_links(bandwidths: Bandwidths) -> LinksOn:
-    """Links with what the papers leave out: each step of a ring has a latency, and see Bandwidths.in_a_run."""
+    """Make links with what the papers leave out: a latency of each step of a ring, and Bandwidths.in_a_run."""
 
     def links(grid: Grid) -> Links:
         found: dict[Axis, Link] = {}
@@ -91,11 +91,11 @@ def run_links(bandwidths: Bandwidths) -> LinksOn:
 
 
 def bandwidths(system: "System", measured: "Measured | None") -> Bandwidths:
-    """What was measured on a system, and what its file says where nothing was.
+    """Take what was measured on a system, and what its file says where nothing was.
 
-    A node's way out (inter) is measured by all of its ranks at once, of_rank by one of them alone; published, they are
-    its NICs together and one of them. A pair (g0, g1) that wasn't measured counts as the slowest that was. A machine
-    that is no cluster is one node, whatever a job's size.
+    All ranks of a node together measure its way out (inter), one of them alone of_rank; where they are published they
+    are all NICs of a node and one of them. A pair (g0, g1) that wasn't measured counts as the slowest that was. A
+    machine that is no cluster is one node, whatever a job's size.
 
     Raises UsageError, which names the facts that are missing.
     """
@@ -121,7 +121,7 @@ def bandwidths(system: "System", measured: "Measured | None") -> Bandwidths:
 
 
 def lacking(system: "System", measured: "Measured | None") -> list[str]:
-    """The facts that a system's file would have to have for its bandwidths."""
+    """List the facts that bandwidths need and a system's file lacks."""
     node, one_node = system.node, _is_one_node(system)
     needed: dict[str, Count | Fact | None] = {}
     if measured is None and not one_node:

@@ -1,4 +1,4 @@
-"""How long a collective takes over a link, and what it takes of a processor. No torch in it.
+"""A collective takes time of a link, and of a processor where that carries it out. No torch in it.
 
 Bytes are those of a rank's input buffer, as the recorder counts them.
 """
@@ -11,16 +11,16 @@ from engine.comm.collective import Kind
 from engine.grid import Axis
 
 WITHIN_NODE = 0.25
-"""Of a step's latency between nodes, that of one within."""
+"""Within a node, a ring's step is taken to have this share of the latency between nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What the messages of a ring travel over.
+    """Messages of a ring travel over it.
 
     bytes_per_s: the peer-to-peer bandwidth (beta) of a ring of two. step_s: latency of each step of a ring (alpha).
-    half_bytes: a buffer of this size reaches half of the bandwidth, one of n bytes n / (n + half_bytes) of it. fading:
-    how much of the bandwidth each doubling of the ring costs: over G ranks it is divided by 1 + fading log2(G / 2).
+    half_bytes: a buffer of n bytes reaches n / (n + half_bytes) of the bandwidth. fading: over a ring of G ranks the
+    bandwidth is divided by 1 + fading log2(G / 2).
     """
 
     bytes_per_s: float
@@ -29,7 +29,7 @@ class Link:
     fading: float = 0.0
 
     def over(self, ranks: int) -> float:
-        """Bandwidth in a ring of so many, bytes/s."""
+        """Give the bandwidth in a ring of so many ranks, bytes/s."""
         return self.bytes_per_s / (1 + self.fading * log2(max(ranks, 2) / 2))
 
 
@@ -38,33 +38,33 @@ Links = Mapping[Axis, Link]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a collective takes of a rank's processor, whose threads send, receive and add up: seconds for each step of a
-    ring, and for each byte that the rank sends in it.
+    """It is the time that a collective takes of a rank's processor, whose threads send, receive and add up: seconds for
+    each step of a ring, and for each byte that the rank sends.
     """
 
     step_s: float
     byte_s: float
 
     def of(self, kind: Kind, num_bytes: float, ranks: int) -> float:
-        """Seconds of a collective of this input buffer among so many ranks."""
+        """Give the processor seconds of a collective of this input buffer among so many ranks."""
         return steps(kind, ranks) * self.step_s + moved_bytes(kind, num_bytes, ranks) * self.byte_s
 
 
 def steps(kind: Kind, ranks: int) -> int:
-    """Steps of a ring (Thakur et al. 2003; Rabenseifner 2004)."""
+    """Count the steps of a ring (Thakur et al. 2003; Rabenseifner 2004)."""
     if kind in (Kind.SEND, Kind.RECV):
         return 1
     return (2 if kind in (Kind.ALL_REDUCE, Kind.MAX_REDUCE) else 1) * (ranks - 1)
 
 
 def moved_bytes(kind: Kind, num_bytes: float, ranks: int) -> float:
-    """What each rank of a ring sends, and receives, for an input buffer of so many bytes."""
+    """Count the bytes that each rank of a ring sends, and receives, for an input buffer of so many."""
     piece = num_bytes if kind in (Kind.ALL_GATHER, Kind.SEND, Kind.RECV) else num_bytes / ranks
     return steps(kind, ranks) * piece
 
 
 def ring_s(kind: Kind, num_bytes: float, ranks: int, link: Link) -> float:
-    """Seconds of a collective of this input buffer among so many ranks; 0 for one alone."""
+    """Give the seconds of a collective of this input buffer among so many ranks; 0 for one alone."""
     if ranks == 1:
         return 0.0
     moved = moved_bytes(kind, num_bytes, ranks)

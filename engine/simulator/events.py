@@ -1,4 +1,4 @@
-"""A trace: what one rank does in one step, in the order in which it does it, as a versioned JSON file. No torch in it.
+"""A trace lists what one rank does in one step, in order, and is kept as a versioned JSON file. No torch in it.
 
 It holds no times: simulate.py plays it on a machine. Micro-batches between the first and the last are alike, so that a
 step is three segments at most, the middle one repeated.
@@ -23,7 +23,7 @@ VERSION: Literal[1] = 1
 
 @dataclass(frozen=True, slots=True)
 class MatrixProduct:
-    """A matrix product [m, k] times [k, n]. mode: how both factors lie (layers/matmul.py). element: bytes of one."""
+    """It multiplies [m, k] by [k, n]. mode: how both lie in memory (layers/matmul.py). element: bytes of one."""
 
     m: int
     n: int
@@ -33,18 +33,18 @@ class MatrixProduct:
 
     @property
     def flops(self) -> int:
-        """2 m n k."""
+        """Count a multiplication and an addition as two: 2 m n k."""
         return 2 * self.m * self.n * self.k
 
     @property
     def num_bytes(self) -> int:
-        """Of both factors and the product, each once."""
+        """Count both factors and the product, each once."""
         return (self.m * self.k + self.k * self.n + self.m * self.n) * self.element
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Fused attention of so many sequences times heads. flops: as the papers count, both halves of the scores."""
+    """It is one fused kernel. heads: of all sequences; flops count both halves of the scores, as the papers do."""
 
     heads: int
     sequence: int
@@ -54,18 +54,18 @@ class Attention:
 
     @property
     def flops(self) -> int:
-        """Two products of s x s x d forward, four backward; what a kernel recomputes is not counted."""
+        """Count two products of s x s x d forward, four backward, and nothing that a kernel recomputes."""
         return (8 if self.backward else 4) * self.heads * self.sequence**2 * self.head_size
 
     @property
     def num_bytes(self) -> int:
-        """Query, key, value and output; backward their gradients too."""
+        """Count query, key, value and output, and backward their gradients, too."""
         return (8 if self.backward else 4) * self.heads * self.sequence * self.head_size * self.element
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Element-wise work and sums: so many kernels, and the bytes that they read and write."""
+    """It stands for so many kernels of element-wise work and sums, and the bytes that they read and write."""
 
     num_bytes: int
     kernels: int
@@ -73,7 +73,7 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """A collective is issued. num_bytes: of the rank's input buffer. lane: of its axis, each of which is a queue."""
+    """A collective is issued. num_bytes: of the rank's input buffer. lane: the queue of its axis in which it waits."""
 
     kind: str
     axis: str
@@ -83,9 +83,9 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The rank needs the result of the collective that was issued so many issues ago; 1 is the last one.
+    """The rank needs the result of the collective that was issued so many issues back; 1 is the last one.
 
-    blocking: there is nothing left that it could do without it.
+    blocking: nothing is left that it could do without it.
     """
 
     back: int
@@ -99,7 +99,8 @@ class Mark:
     phase: str
 
 
-Event = MatrixProduct | Attention | Sweep | Issue | Wait | Mark
+Compute = MatrixProduct | Attention | Sweep
+Event = Compute | Issue | Wait | Mark
 KINDS: dict[str, type[Event]] = {
     "product": MatrixProduct,
     "attention": Attention,
@@ -113,7 +114,7 @@ NAMES = {kind: name for name, kind in KINDS.items()}
 
 @dataclass(slots=True)
 class Segment:
-    """Events that are run so many times. memory: (index of an event, bytes that live at most before the next one)."""
+    """Its events run so many times. memory: (index of an event, the most bytes that lived since the one before it)."""
 
     repeats: int
     events: list[Event]
@@ -122,11 +123,11 @@ class Segment:
 
 @dataclass(slots=True)
 class Trace:
-    """One step of one rank.
+    """It is one step of one rank.
 
-    about: model, grid, rank and the options that decide it. layers: blocks that were run: all of them, or few that
-    stand for all. state_bytes: of parameters, gradients and moments. peak_bytes: the most that tensors take in the
-    step, the state included. cached_blocks: as cache=N or auto came out.
+    about: model, grid, rank and the options that decide it. layers: blocks that were run, all or few that stand for
+    all. state_bytes: those of parameters, gradients and moments. peak_bytes: the most that tensors take in the step,
+    the state included. cached_blocks: as cache=N or auto came out.
     """
 
     about: dict[str, Any]
@@ -138,22 +139,23 @@ class Trace:
     segments: list[Segment]
 
     def __iter__(self) -> Iterator[Event]:
-        """Every event of the step, those of repeated segments each time."""
+        """Yield every event of the step, those of repeated segments each time."""
         for segment in self.segments:
             for _ in range(segment.repeats):
                 yield from segment.events
 
     @property
     def flops(self) -> int:
-        """Of products and attention in the whole step."""
+        """Count those of products and attention in the whole step."""
         return sum(
-            segment.repeats
-            * sum(event.flops for event in segment.events if isinstance(event, MatrixProduct | Attention))
+            segment.repeats * event.flops
             for segment in self.segments
+            for event in segment.events
+            if isinstance(event, MatrixProduct | Attention)
         )
 
     def sent(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Calls and bytes of the step by (kind, axis)."""
+        """Count calls and bytes of the step by (kind, axis)."""
         found: dict[tuple[str, str], tuple[int, int]] = {}
         for segment in self.segments:
             for event in segment.events:
@@ -171,7 +173,7 @@ class _SegmentRecord(Record):
 
 
 class TraceRecord(Record):
-    """A trace as a file has it: an event is a list, its kind first and then its fields in their order."""
+    """It is a trace in a file: an event is a list, its kind first and then its fields in their order."""
 
     schema_: Literal["par4d.trace"] = Field(default=SCHEMA, alias="schema")
     version: Literal[1] = VERSION
@@ -185,12 +187,11 @@ class TraceRecord(Record):
 
 
 def write(trace: Trace, path: Path) -> None:
-    """As JSON, in one step."""
+    """Write a trace as JSON, so that a reader finds all of it or nothing."""
     write_text(path, json.dumps(as_json(trace), separators=(",", ":")) + "\n")
 
 
 def as_json(trace: Trace) -> dict[str, Any]:
-    """In JSON's types."""
     segments = [
         {
             "repeats": segment.repeats,
@@ -204,7 +205,7 @@ def as_json(trace: Trace) -> dict[str, Any]:
 
 
 def read(path: Path) -> Trace:
-    """Raises UsageError if it is cut short, newer than this code or no trace."""
+    """Read a trace. Raises UsageError if it is cut short, newer than this code or no trace."""
     try:
         data = json.loads(path.read_text())
     except OSError as error:
@@ -215,7 +216,7 @@ def read(path: Path) -> Trace:
 
 
 def from_json(data: object, where: str) -> Trace:
-    """Check a decoded document. Raises ResultError, which is an UsageError."""
+    """Check a decoded document; where names it in errors. Raises ResultError, which is a UsageError."""
     record = checked(TraceRecord, "trace", data, where)
     segments = []
     for segment in record.segments:

@@ -1,4 +1,4 @@
-"""A Link from measured times, the inverse of collectives.ring_s, and what it takes of a processor."""
+"""Measured times tell a Link and what collectives take of a processor: the inverse of collectives.ring_s."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from engine.comm.collective import Kind
 from engine.simulator.collectives import Link, Taken, moved_bytes, ring_s, steps
 
 TIE = 1e-6
-"""Of the times, what more parameters have to gain."""
+"""More parameters have to reduce the relative error by so much."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingTime:
-    """Seconds of a collective of this input buffer among so many ranks."""
+    """It is the time of one collective of this input buffer in a ring of so many ranks."""
 
     kind: Kind
     num_bytes: float
@@ -24,17 +24,17 @@ class RingTime:
 
 
 def fit_link(measured: Sequence[RingTime]) -> Link:
-    """The link whose times differ the least from these, by least squares of their relative differences.
+    """Find the link whose times differ the least from these, by least squares of the relative differences.
 
-    Neither step_s nor half_bytes is negative, and fading is 0. In rings of one length alone nobody can tell a step's
-    latency from a small message's loss: all of it is step_s then. Raises ValueError without a single time.
+    Neither step_s nor half_bytes is negative, and fading is 0. Rings of one length can't tell a step's latency from a
+    small message's loss: all of it is step_s then. Raises ValueError without a single time.
     """
     step_s, byte_s, lost_s = _solved(measured, _terms, ([1], [0, 1], [1, 2], [0, 1, 2]))
     return Link(1 / byte_s, step_s=step_s, half_bytes=lost_s / byte_s)
 
 
 def fit_taken(measured: Sequence[RingTime]) -> Taken:
-    """The same for processor seconds, which time_s is of each. Raises ValueError without a single one."""
+    """Fit processor seconds, which each time_s holds here, in the same way. Raises ValueError without a single one."""
 
     def terms(one: RingTime) -> tuple[float, ...]:
         return steps(one.kind, one.ranks), moved_bytes(one.kind, one.num_bytes, one.ranks)
@@ -45,8 +45,10 @@ def fit_taken(measured: Sequence[RingTime]) -> Taken:
 def _solved(
     measured: Sequence[RingTime], terms_of: Callable[[RingTime], tuple[float, ...]], ways: Sequence[list[int]]
 ) -> list[float]:
-    """What the terms of the times are multiplied by, where none but those of one of the ways isn't 0; of the ways, each
-    of which has the second term, a later one only if it is better.
+    """Find the factors by which the terms of each time add up to it, by least squares of relative errors.
+
+    ways: sets of terms, by index, whose factors may differ from 0; each has term 1, whose factor is positive. Of the
+    ways without a negative factor the best is taken, and a later one only if it is better by TIE.
     """
     if not measured:
         raise ValueError("A link is fitted to at least one time.")
@@ -65,10 +67,10 @@ def _solved(
 
 
 def _terms(one: RingTime) -> tuple[float, float, float]:
-    """What step_s, 1 / bytes_per_s and half_bytes / bytes_per_s are multiplied by in its time: a sum of the three."""
+    """Give what step_s, 1 / bytes_per_s and half_bytes / bytes_per_s are multiplied by in its time, their sum."""
 
-    def taken(link: Link) -> float:
+    def over(link: Link) -> float:
         return ring_s(one.kind, one.num_bytes, one.ranks, link)
 
-    moved = taken(Link(1.0))
-    return taken(Link(inf, step_s=1.0)), moved, (taken(Link(1.0, half_bytes=one.num_bytes)) - moved) / one.num_bytes
+    moved = over(Link(1.0))
+    return over(Link(inf, step_s=1.0)), moved, (over(Link(1.0, half_bytes=one.num_bytes)) - moved) / one.num_bytes

@@ -1,19 +1,18 @@
-"""A machine as the simulator knows it: how long a product, a sweep over memory or a collective takes. No torch in it.
+"""A model of a machine says how long a product, a sweep over memory or a collective takes. No torch in it.
 
-What was measured or published of the hardware comes from systems/: peaks, memory and network bandwidths. What no data
-sheet says is at most four numbers, fitted to measured times (calibrate.py) and kept there with the rows that they were
-fitted to:
+Peaks, memory and network bandwidths come from systems/, as measured or published. No data sheet gives four more
+numbers, which are fitted to measured times (validation/calibrate.py) and kept there with the rows they were fitted to:
 
-    products    of the empirical peak, what products of a training step reach beyond the time for their bytes
-    link        of the network's bandwidth, what collectives between nodes reach
-    fading      of that bandwidth, what each doubling of a ring's ranks costs
-    slowdown    by how much compute is slower while a collective is in flight; 0 on processors where it was measured
-                what collectives take of them
+    products    the share of the empirical peak that products of a training step reach, beside the time for their bytes
+    link        the share of the network's bandwidth that collectives between nodes reach
+    fading      the loss of that bandwidth with each doubling of a ring's ranks (collectives.Link)
+    slowdown    the part by which compute is slower while a collective is in flight; 0 on processors where the time
+                that collectives take of them was measured
 """
 
 from bisect import bisect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import cbrt, log
 
 from engine.comm.collective import Kind
@@ -22,17 +21,17 @@ from engine.grid import Axis, Grid
 from engine.overlap.bucket import HOP_S
 from engine.simulator.bandwidth import Bandwidths, bandwidths, lacking
 from engine.simulator.collectives import WITHIN_NODE, Link, Links, Taken, ring_s
-from engine.simulator.events import Attention, MatrixProduct, Sweep
+from engine.simulator.events import Compute, MatrixProduct, Sweep
 from systems import Dtype, Measured, OfProcessor, System
 from systems.store import Name
 
 KERNEL_S = 4e-6
-"""The least that a kernel takes."""
+"""Seconds that a kernel takes at least, where that was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """See the file's head. spread: of the errors that are left; nine times in ten a time is within this factor."""
+    """It has the numbers of the file's head. spread: nine times in ten a time is within the factor 1 + spread."""
 
     products: float = 0.8
     link: float = 0.7
@@ -43,15 +42,15 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True)
 class MachineModel:
-    """One system in one number format.
+    """It describes one system in one number format.
 
-    peak_flops, empirical_peak: of a device, flop/s; the first is what utilisation is told of. by_size: what square
-    products reach instead of that peak, from few rows to many, where it was measured. modes: of that,
-    what products reach in a mode. kinds: of the bandwidth between nodes, what a kind of collective
-    reaches where they differ; kinds_within: the same within a node, by the pairs of Bandwidths.intra. step_s: latency
-    of a ring's step; step_within_s: of one within a node, where that was measured. kernel_s: the least that a kernel
-    takes. ranks_a_core: that take turns, where all that is said of a device is of its share. taken, taken_within: what
-    each kind of collective takes of a processor, between nodes and within; empty for accelerators.
+    peak_flops: of a device, flop/s, to which utilisation refers; empirical_peak: what products reach. by_size: (rows,
+    flop/s) of square products, from few rows to many, instead of empirical_peak where it was measured. modes: the share
+    of that which a mode reaches. kinds: the share of the bandwidth between nodes that a kind of collective reaches;
+    kinds_within: the same within a node, by the pairs of Bandwidths.intra. step_s: latency of a ring's step;
+    step_within_s: that within a node, where it was measured. kernel_s: the least that a kernel takes. ranks_a_core: so
+    many take turns on a core, and each figure of a device is of a rank's share. taken, taken_within: processor time
+    that each kind of collective takes, between nodes and within; empty for accelerators.
     """
 
     name: str
@@ -73,8 +72,8 @@ class MachineModel:
     taken: Mapping[str, Taken] = field(default_factory=dict)
     taken_within: Mapping[str, Taken] = field(default_factory=dict)
 
-    def compute_s(self, event: MatrixProduct | Attention | Sweep) -> float:
-        """Seconds on a device that does nothing else."""
+    def compute_s(self, event: Compute) -> float:
+        """Give the seconds on a device that does nothing else."""
         if isinstance(event, Sweep):
             return max(event.num_bytes / self.memory_bytes_per_s, event.kernels * self.kernel_s)
         rate = self.fitted.products * self._reached(event.flops)
@@ -83,7 +82,7 @@ class MachineModel:
         return max(event.flops / rate + event.num_bytes / self.memory_bytes_per_s, self.kernel_s)
 
     def _reached(self, flops: float) -> float:
-        """Flop/s of a square product of so many flops, on a line through the sizes that were measured."""
+        """Give the flop/s of a square product of so many flops, interpolated in the logarithm of its rows."""
         if not self.by_size:
             return self.empirical_peak
         rows = cbrt(flops / 2)
@@ -94,7 +93,7 @@ class MachineModel:
         return low + (high - low) * log(rows / fewer) / log(more / fewer)
 
     def link(self, grid: Grid, axis: Axis) -> Link:
-        """What one group of the axis finds while all of them, and no other axis, communicate."""
+        """Give what one group of the axis finds while all of them, and no other axis, communicate."""
         bandwidth = self.bandwidths.in_a_run(grid, axis, self.fitted.link)
         if not self.bandwidths.leaves_node(grid, axis):
             if self.step_within_s is not None:
@@ -103,11 +102,10 @@ class MachineModel:
         return Link(bandwidth, self.step_s, self.half_bytes, self.fitted.fading)
 
     def links(self, grid: Grid) -> Links:
-        """Of every axis."""
         return {axis: self.link(grid, axis) for axis in Axis}
 
     def collective_s(self, kind: str, num_bytes: float, grid: Grid, axis: Axis) -> float:
-        """Seconds of a collective along the axis that shares its link with nobody else's."""
+        """Give the seconds of a collective along the axis while no other axis uses its link."""
         link, kinds = self.link(grid, axis), self.kinds
         if not self.bandwidths.leaves_node(grid, axis):
             kinds = self.kinds_within.get((grid.stride(axis), grid[axis]), {})
@@ -115,7 +113,7 @@ class MachineModel:
         return ring_s(Kind(kind), num_bytes, grid[axis], reached)
 
     def processor_s(self, kind: str, num_bytes: float, grid: Grid, axis: Axis) -> float:
-        """Seconds of a rank's share of a core that the collective takes beside compute; 0 on accelerators."""
+        """Give the seconds that the collective takes of a rank's share of a core; 0 on accelerators."""
         taken = self.taken if self.bandwidths.leaves_node(grid, axis) else self.taken_within
         found = taken.get(kind) or taken.get(Kind.ALL_REDUCE)
         return self.ranks_a_core * found.of(Kind(kind), num_bytes, grid[axis]) if found and grid[axis] > 1 else 0.0
@@ -124,10 +122,10 @@ class MachineModel:
     def of(
         cls, system: System, precision: Dtype, measured: Measured | None, ranks: int | None = None
     ) -> "MachineModel":
-        """As a system's file and what was measured there tell. Raises UsageError that names the facts it lacks.
+        """Make the model from a system's file and what was measured there. Raises UsageError that names missing facts.
 
-        A calibration comes before what the file says of published times. With neither, the numbers are what is usual
-        (calibrate.py), and the interval is wide. ranks: of the job, where fewer share cores than in the calibration.
+        A calibration comes before numbers of the file, which were fitted to published times. With neither they are the
+        usual ones (Fitted), and the interval is wide. ranks: of the job, where fewer share cores than were calibrated.
         """
         if measured is not None and measured.performance is None and system.performance is not None:
             measured = None  # the file's numbers were fitted with the file's links
@@ -147,8 +145,7 @@ class MachineModel:
         assert memory
         shared = own.shared if own else None
         turns = shared.ranks_a_core(ranks or shared.ranks) if shared else 1.0
-        more = shared.ranks_a_core(shared.ranks) / turns if shared else 1.0  # of a core than in the calibration
-        names = ("products", "link", "fading", "slowdown", "spread")
+        more = shared.ranks_a_core(shared.ranks) / turns if shared else 1.0  # a rank has so many times the core it had
         between = measured.inter if measured else None
         sizes = own.by_size.get(precision, {}) if own else {}
         return cls(
@@ -158,7 +155,7 @@ class MachineModel:
             memory_bytes_per_s=more * memory.value,
             device_memory=device.memory_bytes.value if device.memory_bytes else None,
             bandwidths=bandwidths(system, measured),
-            fitted=Fitted(**{name: getattr(own, name) for name in names}) if own else Fitted(),
+            fitted=Fitted(**{one.name: getattr(own, one.name) for one in fields(Fitted)}) if own else Fitted(),
             modes={mode: fact.value for mode, fact in own.modes.items()} if own else {},
             kinds={kind: rate / between.bytes_per_s for kind, rate in between.kinds.items()} if between else {},
             kinds_within=measured.kinds_of() if measured else {},
@@ -173,7 +170,6 @@ class MachineModel:
         )
 
     def with_fitted(self, fitted: Fitted) -> "MachineModel":
-        """The same hardware with other numbers."""
         return replace(self, fitted=fitted)
 
 

@@ -1,14 +1,13 @@
-"""Plays a trace on a machine: how long the step takes, and where its time goes. No torch in it.
+"""A trace is played on a machine: how long does the step take, and where does its time go? No torch in it.
 
-One rank stands for all, which do the same at the same time. Its compute runs in the trace's order. A collective begins
-when it is issued and those before it on its lane are over; collectives that are in flight at once and use the same kind
-of link, within nodes or between them, share it equally; compute is slower while any is in flight. A wait lasts until
+One rank stands for all, which do the same at the same time. It computes in the trace's order. A collective begins when
+it is issued and those before it on its lane are over. Collectives that are in flight at once and use the same kind of
+link, within nodes or between them, share it equally, and compute is slower while any is in flight. A wait lasts until
 the collective is over.
 
-Where it was measured what collectives take of a processor, compute is slower by what those in flight between nodes
-take; it has half of the core at least, and then these are slower. Within a node such ranks exchange through memory,
-which is their own work: it is done when it is waited for. Exposed and hidden communication are told as a recorder tells
-them (measure/recorder.py).
+Where the processor time of collectives was measured, compute is slower by what those in flight between nodes take. They
+take half of the core at most, and are slower where they need more. Within a node such ranks exchange through memory,
+which each does itself while it waits. Exposed and hidden communication mean what they do in measure/recorder.py.
 """
 
 from collections import defaultdict, deque
@@ -22,15 +21,15 @@ from engine.simulator.events import Issue, Mark, Trace, Wait
 from engine.simulator.machine import MachineModel
 
 END_S = 1e-12
-"""What is left of a flight that is over."""
+"""A collective that would take so long is over: the rest is rounding."""
 FAIR = 0.5
-"""Of a core, what threads of collectives get at most while the rank computes, as schedulers are fair."""
+"""While the rank computes, threads of collectives get this share of its core at most, as schedulers are fair."""
 
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """A collective. left_s: seconds that it still takes on a link of its own. share: of the rank's core, that it takes
-    meanwhile. own: whether the rank does it itself when it waits.
+    """It is a collective on its way. left_s: seconds that it still takes on a link of its own. share: the part of the
+    rank's core that it takes meanwhile. own: whether the rank carries it out itself when it waits.
     """
 
     event: Issue
@@ -47,9 +46,9 @@ class _Flight:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """One step. compute_s + the sum of exposed_s is time_s; hidden_s: of compute, with a collective in flight.
+    """It says how a step went. compute_s and the sum of exposed_s make time_s, whose interval is low_s to high_s.
 
-    exposed_s, hidden_by_axis_s: by axis, as a result's breakdown has them. low_s, high_s: the interval of time_s.
+    hidden_s: compute with a collective in flight. exposed_s, hidden_by_axis_s: by axis, as in a result's breakdown.
     """
 
     time_s: float
@@ -65,18 +64,18 @@ class Simulated:
 
     @property
     def communication_s(self) -> float:
-        """Exposed, all axes."""
+        """Sum what is exposed of all axes."""
         return sum(self.exposed_s.values())
 
 
 def in_turns(step: Simulated, ranks_a_core: float) -> Simulated:
-    """The same step as one of several ranks finds it that take turns on a core: it computes for a shorter time, since
+    """Find the same step of one of several ranks that take turns on a core. It computes for a shorter time, since
     others often wait while it does, and waits longer, since they often compute while it doesn't.
 
-    A step is simulated with each rank at its share s = 1/k of the core. Alone a rank would compute C = s S of those S
-    seconds; each of the k - 1 others wants the core for the part R/T of the time, in which it computes itself, so that
-    R = C (1 + (k - 1) R / T): P. Schweitzer's approximate mean value analysis, of one queue with k customers. It has no
-    timeline: which waits are longer isn't said.
+    The step was simulated with each of k ranks at its share s = 1/k of the core. Alone, a rank would compute for
+    C = s S of those S seconds. In a step of T seconds it computes for R, and each of the k - 1 others wants the core
+    for a part R/T of the time, so that R = C (1 + (k - 1) R / T): P. Schweitzer's approximate mean value analysis of
+    one queue with k customers. The step has no timeline, as it isn't known which waits are longer.
     """
     alone_s = step.compute_s / ranks_a_core
     if ranks_a_core == 1 or not alone_s:
@@ -95,14 +94,14 @@ def in_turns(step: Simulated, ranks_a_core: float) -> Simulated:
 
 
 def share_of(compute_s: float, time_s: float, ranks_a_core: float) -> float:
-    """The inverse: what a rank computes at its share of the core, from what it is seen to compute in a step."""
+    """Invert in_turns: find the seconds of compute at a share of the core from those seen in a step."""
     return ranks_a_core * compute_s / (1 + (ranks_a_core - 1) * compute_s / time_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A simulated step of a grid. exact: of a trace of the whole network. cached_blocks: as the overlap came out.
-    timeline_layers: of the network that the step's timeline is of.
+    """It is a simulated step of a grid. exact: whether the whole network was traced. cached_blocks: as the overlap came
+    out. timeline_layers: layers of the network that the timeline shows.
     """
 
     step: Simulated
@@ -124,11 +123,11 @@ class _Player:
     exposed_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def compute(self, work_s: float) -> None:
-        """Of so many seconds on a device that does nothing else."""
+        """Do work that takes so many seconds on a device that does nothing else."""
         self.compute_s += self._work(work_s, hides=True)
 
     def _work(self, work_s: float, *, hides: bool) -> float:
-        """Returns how long it takes. hides: whether what is in flight meanwhile is hidden."""
+        """Do the work and return how long it took. hides: whether it hides what is in flight meanwhile."""
         start_s = self.now_s
         slowdown = 1 + self.machine.fitted.slowdown
         while work_s > 0:
@@ -166,7 +165,7 @@ class _Player:
             self._start(flight)
 
     def wait(self, event: Wait) -> tuple[_Flight, float]:
-        """Stand still until it is over; returns it, and when the wait began."""
+        """Stand still until a collective is over; return it, and when the wait began."""
         flight, start_s = self.issued[-event.back], self.now_s
         while flight.end_s is None:
             if flight.own:
@@ -177,23 +176,24 @@ class _Player:
         return flight, start_s
 
     def _carry_out(self, flight: _Flight) -> None:
-        """The rank itself, the first of its lane."""
+        """Have the rank itself carry out the first collective of a lane."""
         flight.start_s = self.now_s
         self._work(flight.left_s, hides=False)
         flight.end_s = self.now_s
         self.queues[flight.event.lane].popleft()
 
     def _next_end_s(self) -> float:
-        """Until the first of those in flight is over, if nothing else begins."""
+        """Give the seconds until the first of those in flight is over, if nothing else begins."""
         sharing = self._sharing()
         return min(flight.left_s * sharing[flight.between_nodes] for flight in self.flying)
 
     def _sharing(self) -> tuple[int, int]:
+        """Count those in flight within nodes and between them."""
         between = sum(flight.between_nodes for flight in self.flying)
         return len(self.flying) - between, between
 
     def _pass(self, seconds: float, speed: float = 1.0) -> None:
-        """Time goes by, for those in flight too, at such a speed."""
+        """Let time go by; those in flight advance at this speed."""
         self.now_s += seconds
         if not self.flying:
             return
@@ -214,7 +214,7 @@ class _Player:
 
 
 def simulate(trace: Trace, machine: MachineModel, *, timeline: bool = False) -> Simulated:
-    """Play one step. timeline: whether to tell what runs when."""
+    """Play one step. timeline: whether to say what runs when."""
     grid = Grid.parse(trace.about["grid"])
     player = _Player(machine, grid)
     spans: list[Span] = []

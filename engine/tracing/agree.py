@@ -1,4 +1,4 @@
-"""Do the ranks of a group issue the same collectives in the same order? Else a real job hangs or mixes up data."""
+"""Do the ranks of a group issue the same collectives in the same order? Otherwise a job hangs or mixes up data."""
 
 import random
 from collections import defaultdict
@@ -10,17 +10,17 @@ from engine.grid import Axis, Grid
 from engine.simulator.events import Issue, Trace
 
 Sequence = tuple[tuple[str, int], ...]
-"""(kind, bytes) of each collective on a lane."""
+"""A lane's collectives, each as (kind, bytes)."""
 
 
 def corners(grid: Grid) -> set[int]:
-    """The ranks at the ends of all axes."""
+    """Find the ranks at the ends of all axes."""
     ends = [sorted({0, grid[axis] - 1}) for axis in Axis]
     return {grid.rank(**dict(zip(Axis, at, strict=True))) for at in product(*ends)}
 
 
 def some_groups(grid: Grid, count: int, seed: int = 0) -> set[int]:
-    """Two ranks each of so many groups drawn by chance, of every axis in turn."""
+    """Draw two ranks each of so many random groups, of every axis in turn."""
     draw, active = random.Random(seed), [axis for axis in Axis if grid[axis] > 1]
     found: set[int] = set()
     for number in range(count if active else 0):
@@ -30,7 +30,7 @@ def some_groups(grid: Grid, count: int, seed: int = 0) -> set[int]:
 
 
 def disagreements(grid: Grid, ranks: Iterable[int], traced: Callable[[int], Trace]) -> list[str]:
-    """A sentence for every lane on which two of these ranks, of one group, differ. traced: the step of a rank."""
+    """Write a sentence for every lane on which two of these ranks, of one group, differ. traced: the step of a rank."""
     lanes_of = {rank: _lanes(traced(rank)) for rank in sorted(ranks)}
     found = []
     for lane, axis in AXIS_OF_LANE.items():

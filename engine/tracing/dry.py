@@ -1,4 +1,4 @@
-"""One rank of any job, run alone: what it sends in a training step, and what finding out took."""
+"""One rank of any job runs alone, to say what it sends in a training step."""
 
 import time
 from dataclasses import asdict, dataclass
@@ -15,7 +15,7 @@ from engine.training_record import Training
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One kind of collective along one axis in a step: bytes of the rank's input buffers."""
+    """They are a step's collectives of one kind along one axis. bytes: of the rank's input buffers."""
 
     kind: str
     axis: str
@@ -25,10 +25,10 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What one rank does in one step.
+    """It says what one rank does in one step.
 
     step_bytes: the most that its tensors take, state_bytes of them from step to step. traced_s, peak_memory_bytes: what
-    it took to find out on this machine.
+    tracing took on this machine.
     """
 
     model: str
@@ -46,12 +46,11 @@ class DryRun:
     peak_memory_bytes: int
 
     def as_json(self) -> dict[str, object]:
-        """In JSON's types."""
         return asdict(self)
 
 
 def dry_run(training: Training, grid: Grid, rank: int, *, device_memory: float | None = None) -> tuple[DryRun, Trace]:
-    """A step of one rank of the grid. Raises UsageError for a rank that the grid hasn't."""
+    """Trace a step of one rank of the grid. Raises UsageError for a rank that the grid hasn't."""
     start = time.perf_counter()
     traced = trace(training, grid, rank, device_memory=device_memory)
     return DryRun(

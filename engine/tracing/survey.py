@@ -1,4 +1,4 @@
-"""Traces of many plans, several at a time where there are several."""
+"""Many trainings are traced, several at a time where there are several cores."""
 
 import logging
 import multiprocessing
@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 
 BAR = 20
 WORTH_A_POOL = {True: 4, False: 16}
-"""How many whole networks, or grids by few layers: processes of their own take some seconds to start."""
+"""So many whole networks (True), or grids by few layers, are worth the seconds that processes take to start."""
 
 
 def survey(
     trainings: Sequence[Training], grids: Sequence[Grid], *, device_memory: float | None = None, exact: bool = False
 ) -> list[Traced]:
-    """Of each training on its grid what decides its time; tells the log how far it is."""
+    """Trace each training on its grid; log how far that is."""
     what = "whole networks" if exact else "grids"
     one = partial(traced, device_memory=device_memory, exact=exact)
     found: list[Traced] = []
@@ -43,7 +43,7 @@ def _bar(done: int, of: int) -> str:
 
 @contextmanager
 def _several(pool: bool) -> Iterator[type[map]]:
-    """A map over processes, or in this one. New ones are forked from a server that has done nothing but load."""
+    """Give a map over processes, or in this one. New ones are forked from a server that has done nothing but load."""
     workers = min(len(cores()), 8)
     if not pool or workers == 1:
         yield map

@@ -1,4 +1,4 @@
-"""What tracing watches: torch's operators on the meta device, attention, collectives, and every storage that lives."""
+"""Tracing watches torch's operators on the meta device, attention, collectives, and every storage that lives."""
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,14 +16,14 @@ from engine.simulator.events import Attention, Event, Issue, Mark, MatrixProduct
 
 aten = torch.ops.aten
 ROWS_ONLY = {aten.index_select.default: 2, aten.embedding.default: 2, aten.gather.default: 2}
-"""Of these operators only what they give back is read: so many times its bytes are moved."""
+"""These operators read only the rows that they give back: so many times the bytes of these are moved."""
 ADDS_ROWS = {aten._index_put_impl_.default: 3, aten.scatter_add_.default: 1, aten.scatter_.value_reduce: 1}
-"""They write as many elements as their last tensor has, so many times its bytes."""
+"""These write only as many elements as their last tensor has: so many times its bytes are moved."""
 FREE = {aten.detach.default, aten.empty.memory_format, aten.new_empty.default, aten.empty_like.default}
 
 
 class Log:
-    """Events as they come, and the bytes that live."""
+    """It keeps events as they come, and counts the bytes that live."""
 
     def __init__(self) -> None:
         self.live = self.peak = 0
@@ -31,36 +31,36 @@ class Log:
         self.start()
 
     def start(self) -> None:
-        """A segment begins."""
+        """Begin a segment."""
         self.events: list[Event] = []
         self.memory: list[tuple[int, int]] = []
         self._bytes = self._kernels = 0
         self._most = self.live
 
     def sweep(self, num_bytes: int) -> None:
-        """A kernel that reads and writes so much; neighbours are one event."""
+        """Add a kernel that reads and writes so much; neighbours are one event."""
         self._bytes += num_bytes
         self._kernels += 1
 
     def add(self, event: Event) -> None:
-        """After what was swept before it."""
+        """Add an event, after the sweep of the kernels before it."""
         if self._kernels:
             self._append(Sweep(self._bytes, self._kernels))
             self._bytes = self._kernels = 0
         self._append(event)
 
     def issue(self, event: Issue) -> int:
-        """Returns which of all collectives it is."""
+        """Add a collective and return its number, counted from 1."""
         self.add(event)
         self._issued += 1
         return self._issued
 
     def wait(self, number: int, *, blocking: bool) -> None:
-        """For that collective."""
+        """Add a wait for the collective of that number."""
         self.add(Wait(self._issued + 1 - number, blocking))
 
     def segment(self, repeats: int) -> Segment:
-        """What came since start()."""
+        """Return what came since start()."""
         if self._kernels:
             self._append(Sweep(self._bytes, self._kernels))
         return Segment(repeats, self.events, self.memory)
@@ -80,7 +80,7 @@ class Log:
 
 
 class Operators(TorchDispatchMode):
-    """Every operator on the meta device, and the storages that they make."""
+    """It sees every operator on the meta device, and the storages that they make."""
 
     def __init__(self, log: Log) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Operators(TorchDispatchMode):
         return out
 
     def one_kernel(self, function: Callable[..., Any], *args: Any, **given: Any) -> Any:
-        """Run a function as a GPU's compiler would have it, who reads each argument and writes each result once."""
+        """Run a function as a GPU's compiler would have it: it reads each argument and writes each result once."""
         taken = {id(tensor): tensor for tensor in _meta([*args, *given.values()])}
         versions = [tensor._version for tensor in taken.values()]
         with _disable_current_modes():
@@ -146,8 +146,8 @@ class Operators(TorchDispatchMode):
 
 
 def _shape(func: Any, args: Sequence[Any]) -> Tensor | None:
-    """What an element-wise operator gives back where that is plain to see: torch's own answer, in Python, takes most of
-    the time of a trace. None for any other operator.
+    """Make what an element-wise operator gives back where that is plain to see, as torch's own answer, in Python, takes
+    most of the time of a trace. None for any other operator.
     """
     if func in IN_PLACE:
         return args[0] if args[0].is_meta else None
@@ -194,7 +194,7 @@ def _meta(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def _held(tensor: Tensor) -> int:
-    """Bytes of a tensor; what is repeated by a stride of 0 is read once."""
+    """Count the bytes of a tensor; what is repeated by a stride of 0 is read once."""
     return min(tensor.nbytes, tensor.untyped_storage().nbytes())
 
 
@@ -203,7 +203,7 @@ def _letter(matrix: Tensor) -> str:
 
 
 class _FusedAttention(torch.autograd.Function):
-    """Shapes and storages of the fused kernels: the output lies by position, and a logarithm for each row is kept."""
+    """It has the fused kernels' shapes and storages: the output lies by position, and each row keeps a logarithm."""
 
     @staticmethod
     def forward(ctx: Any, q_BNSD: Tensor, k_BNSD: Tensor, v_BNSD: Tensor, log: Log) -> Tensor:
@@ -225,24 +225,23 @@ class _FusedAttention(torch.autograd.Function):
 
 
 def fused_attention(log: Log) -> AbstractContextManager[None]:
-    """Attention as one event, in blocks that are recomputed in a backward, too."""
+    """Log attention as one event, in blocks that are recomputed in a backward, too."""
     return computed_by(lambda q, k, v, **_: _FusedAttention.apply(q, k, v, log))
 
 
 class _Waits(Pending):
-    """A collective whose wait is an event."""
+    """It is a collective whose wait is an event."""
 
     __slots__ = ("log", "number")
     log: Log
     number: int
 
     def wait(self, *, unavoidable: bool) -> None:
-        """See Pending.wait."""
         self.log.wait(self.number, blocking=self.blocking or unavoidable)
 
 
 class TracingRecorder(Recorder):
-    """Tells the log of collectives and phases; it records nothing itself."""
+    """It writes collectives and phases to a log, and records nothing itself."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(alone=True)
@@ -251,11 +250,9 @@ class TracingRecorder(Recorder):
     def issued(
         self, kind: str, axis: str, lane: str, num_bytes: int, *, blocking: bool, at_once: bool = False
     ) -> Pending | None:
-        """See Recorder.issued."""
         pending = _Waits(self._clock, kind, axis, lane, blocking, at_once, 0.0)
         pending.log, pending.number = self._log, self._log.issue(Issue(str(kind), str(axis), str(lane), num_bytes))
         return pending
 
     def mark(self, phase: str) -> None:
-        """A phase begins."""
         self._log.add(Mark(phase))
