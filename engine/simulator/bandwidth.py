@@ -80,14 +80,11 @@ def papers_links(bandwidths: Bandwidths) -> LinksOn:
 def run_links(bandwidths: Bandwidths) -> LinksOn:
     """Make links with what the papers leave out: a latency of each step of a ring, and Bandwidths.in_a_run."""
 
-    def links(grid: Grid) -> Links:
-        found: dict[Axis, Link] = {}
-        for axis in Axis:
-            latency_s = HOP_S * (1 if bandwidths.leaves_node(grid, axis) else WITHIN_NODE)
-            found[axis] = Link(bandwidths.in_a_run(grid, axis), latency_s)
-        return found
+    def link(grid: Grid, axis: Axis) -> Link:
+        latency_s = HOP_S * (1 if bandwidths.leaves_node(grid, axis) else WITHIN_NODE)
+        return Link(bandwidths.in_a_run(grid, axis), latency_s)
 
-    return links
+    return lambda grid: {axis: link(grid, axis) for axis in Axis}
 
 
 def bandwidths(system: "System", measured: "Measured | None") -> Bandwidths:

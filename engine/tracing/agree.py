@@ -9,7 +9,7 @@ from engine.comm.collective import AXIS_OF_LANE
 from engine.grid import Axis, Grid
 from engine.simulator.events import Issue, Trace
 
-Sequence = tuple[tuple[str, int], ...]
+Issued = list[tuple[str, int]]
 """A lane's collectives, each as (kind, bytes)."""
 
 
@@ -39,20 +39,20 @@ def disagreements(grid: Grid, ranks: Iterable[int], traced: Callable[[int], Trac
             groups[grid.members(axis, rank)].append(rank)
         for first, *others in groups.values():
             for other in others:
-                if why := _difference(lanes_of[first].get(lane, ()), lanes_of[other].get(lane, ())):
+                if why := _difference(lanes_of[first][lane], lanes_of[other][lane]):
                     found.append(f"On lane {lane} ranks {first} and {other} differ: {why}.")
     return found
 
 
-def _lanes(trace: Trace) -> dict[str, Sequence]:
-    lanes: dict[str, list[tuple[str, int]]] = defaultdict(list)
+def _lanes(trace: Trace) -> defaultdict[str, Issued]:
+    lanes: defaultdict[str, Issued] = defaultdict(list)
     for event in trace:
         if isinstance(event, Issue):
             lanes[event.lane].append((event.kind, event.num_bytes))
-    return {lane: tuple(issued) for lane, issued in lanes.items()}
+    return lanes
 
 
-def _difference(one: Sequence, two: Sequence) -> str | None:
+def _difference(one: Issued, two: Issued) -> str | None:
     for number, (mine, yours) in enumerate(zip(one, two, strict=False)):
         if mine != yours:
             return f"collective {number} is {mine[0]} of {mine[1]} bytes on one, {yours[0]} of {yours[1]} on the other"
