@@ -18,8 +18,7 @@ from torch import Tensor
 from engine.comm.backend import Backend, Channel
 from engine.comm.collective import IN_PLACE, LANES, POINT_TO_POINT, Kind, Lane, lane_name
 from engine.comm.groups import ProcessGroups
-from engine.comm.handle import Handle
-from engine.comm.outstanding import Outstanding
+from engine.comm.handle import Handle, Outstanding
 from engine.comm.process_group import carried
 from engine.comm.shared_memory import SharedMemoryChannel
 from engine.errors import ContactError
@@ -72,6 +71,7 @@ class Comm:
         out: Tensor | None = None,
         peer: int | None = None,
         at_once: bool = False,
+        unavoidable: bool = False,
     ) -> Handle:
         """Start a collective along an axis; other work may be done until its handle is waited for.
 
@@ -83,34 +83,11 @@ class Comm:
         sends; sizes and dtypes agree. Of two ranks' messages one way, the first sent is the first received.
 
         at_once: it is waited for before anything else is done, so that on CUDA it needs no stream of its own.
+        unavoidable: as in Handle.wait.
 
         Raises ValueError for a buffer or a peer that doesn't fit; here or in wait() LostContact, if other ranks of the
         axis don't take part.
         """
-        return self._issue(kind, axis, lane, tensor, out, peer, at_once=at_once, unavoidable=False)
-
-    def run(self, kind: Kind, axis: Axis, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """Issue and wait, where the very next operation needs the result."""
-        return self._issue(kind, axis, Lane.MAIN, tensor, out, None, at_once=True, unavoidable=True).wait()
-
-    def sum(self, tensor: Tensor, axes: Iterable[Axis] = Axis) -> Tensor:
-        """Sum it over all ranks of these axes, in place, where the very next operation needs the result."""
-        for axis in axes:
-            self.run(Kind.ALL_REDUCE, axis, tensor)
-        return tensor
-
-    def _issue(
-        self,
-        kind: Kind,
-        axis: Axis,
-        lane: Lane,
-        tensor: Tensor,
-        out: Tensor | None,
-        peer: int | None,
-        *,
-        at_once: bool,
-        unavoidable: bool,
-    ) -> Handle:
         size = self.grid[axis]
         if peer is not None or kind in POINT_TO_POINT:
             self._check_peer(kind, axis, size, peer)
@@ -129,6 +106,16 @@ class Comm:
         source, target = tensor.detach().view(-1), result.detach().view(-1)
         finish = self._channels[axis, lane].start(kind, source, target, peer, pending, blocking=at_once)
         return Handle(result, tensor, finish, call, outstanding, pending)
+
+    def run(self, kind: Kind, axis: Axis, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """Issue and wait, where the very next operation needs the result."""
+        return self.issue(kind, axis, tensor, out=out, at_once=True, unavoidable=True).wait()
+
+    def sum(self, tensor: Tensor, axes: Iterable[Axis] = Axis) -> Tensor:
+        """Sum it over all ranks of these axes, in place, where the very next operation needs the result."""
+        for axis in axes:
+            self.run(Kind.ALL_REDUCE, axis, tensor)
+        return tensor
 
     def abandon(self) -> None:
         """Wait for all that is in flight after an exception, in the order in which it was issued.

@@ -1,11 +1,40 @@
-"""A handle is what is left of a collective for its caller to wait for."""
+"""A handle is what is left of a collective for its caller to wait for, and Outstanding has those of a rank."""
 
 from collections.abc import Callable
 
 from torch import Tensor
 
-from engine.comm.outstanding import Call, Outstanding
+from engine.comm.collective import Kind, Lane
+from engine.grid import Axis
 from engine.measure.pending import Pending
+
+Call = tuple[Kind, Axis, Lane]
+"""A call is what is reported of one collective."""
+
+
+class Outstanding:
+    """A thread that observes a rank sees here what its collectives are at, also while the main one stands still, which
+    writes these plain attributes at every collective, without a lock.
+
+    in_flight: handles that are still to be waited for. moves: rises with each that is issued, and each whose wait has
+    ended. awaited: the one in whose wait the host stands now. unconfirmed: the last that was issued since the host last
+    knew all to be over; on CUDA, where a wait is the device's, that is all that the host knows. ranks: who takes part,
+    where it isn't who does in the Comm that is looked on at.
+    """
+
+    __slots__ = ("awaited", "in_flight", "moves", "ranks", "unconfirmed")
+
+    def __init__(self) -> None:
+        self.in_flight: dict[Handle, Call] = {}
+        self.moves = 0
+        self.awaited: Call | None = None
+        self.unconfirmed: Call | None = None
+        self.ranks: tuple[int, ...] | None = None
+
+    def settle(self) -> None:
+        """Note that the host has waited for its device, so that all is over that was waited for there."""
+        self.unconfirmed = None
+        self.moves += 1
 
 
 class Handle:
