@@ -27,7 +27,6 @@ class Channel(Protocol):
         has waited. peer: the other rank's coordinate, for SEND and RECV. pending: if there is one, the back end stamps
         its end, and its beginning where that is known. blocking: the wait comes at once.
         """
-        ...
 
 
 class Backend(Protocol):
@@ -37,7 +36,6 @@ class Backend(Protocol):
 
     def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> Channel:
         """Make the channel of these ranks, this one among them. All of them make their channels in the same order."""
-        ...
 
 
 def launch(

@@ -6,7 +6,6 @@ Every rank writes its input where the others can read it, and reads what it need
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -16,9 +15,6 @@ from torch import Tensor
 
 from engine.comm.exchange import Inputs
 from engine.comm.memory_group import GroupWithMemory, operation
-
-Leave = Callable[[], dist.Work]
-"""It hands a collective to gloo."""
 
 
 class MemoryGroup(GroupWithMemory):
@@ -78,29 +74,26 @@ class MemoryGroup(GroupWithMemory):
         return self._work("allgather", [one], one.nbytes, _into(targets, one), outputs, opts)
 
     def all_gather_single(self, output: Tensor, one: Tensor, opts: Any = None) -> dist.Work:
-        return self._gather_all(
-            [output], [one], opts, output, lambda: self._leave("_allgather_base", output, one, opts)
-        )
+        return self._gather_all("_allgather_base", [output], [one], (output, one), opts)
 
     _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> dist.Work:
-        leave = partial(self._leave, "allgather_into_tensor_coalesced", outputs, tensors, opts, by=self._plain)
-        return self._gather_all(outputs, tensors, opts, outputs, leave)
+        return self._gather_all("allgather_into_tensor_coalesced", outputs, tensors, (outputs, tensors), opts)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def _gather_all(
-        self, outputs: list[Tensor], tensors: list[Tensor], opts: Any, results: Any, leave: Leave
+        self, name: str, outputs: list[Tensor], tensors: list[Tensor], called: tuple[Any, Any], opts: Any
     ) -> dist.Work:
         if not self._can(*tensors, *outputs):
-            return leave()
+            return self._leave(name, *called, opts)
 
         def read(inputs: Inputs) -> None:
             for output, (one, offset) in zip(outputs, _with_offsets(tensors), strict=True):
                 _into(output.view(-1).chunk(self._ranks), one.view(-1), offset)(inputs)
 
-        return self._work("allgather", tensors, _bytes(tensors), read, results, opts)
+        return self._work("allgather", tensors, _bytes(tensors), read, called[0], opts)
 
     def reduce_scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any = None) -> dist.Work:
         (output,), (parts,), op = outputs, tensors, operation(opts)
@@ -113,31 +106,29 @@ class MemoryGroup(GroupWithMemory):
         )  # fmt: skip
 
     def reduce_scatter_single(self, output: Tensor, one: Tensor, opts: Any = None) -> dist.Work:
-        leave = partial(self._leave, "_reduce_scatter_base", output, one, opts)
-        return self._scatter_sums([output], [one], opts, output, leave)
+        return self._scatter_sums("_reduce_scatter_base", [output], [one], (output, one), opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None
     ) -> dist.Work:
-        leave = partial(self._leave, "reduce_scatter_tensor_coalesced", outputs, tensors, opts, by=self._plain)
-        return self._scatter_sums(outputs, tensors, opts, outputs, leave)
+        return self._scatter_sums("reduce_scatter_tensor_coalesced", outputs, tensors, (outputs, tensors), opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def _scatter_sums(
-        self, outputs: list[Tensor], tensors: list[Tensor], opts: Any, results: Any, leave: Leave
+        self, name: str, outputs: list[Tensor], tensors: list[Tensor], called: tuple[Any, Any], opts: Any
     ) -> dist.Work:
         op = operation(opts)
         if not self._can(*outputs, *tensors, op=op):
-            return leave()
+            return self._leave(name, *called, opts)
 
         def read(inputs: Inputs) -> None:
             for output, (_, offset) in zip(outputs, _with_offsets(tensors), strict=True):
                 self._reduced(inputs.every(output, offset + self._own * output.nbytes), op, output)
 
-        return self._work("reduce_scatter", tensors, _bytes(tensors), read, results, opts)
+        return self._work("reduce_scatter", tensors, _bytes(tensors), read, called[0], opts)
 
     def alltoall(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> dist.Work:
         if self._exchange is None:

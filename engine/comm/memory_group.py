@@ -60,11 +60,11 @@ class GroupWithMemory(dist.ProcessGroup):
             work.wait()
         return work
 
-    def _leave(self, name: str, *arguments: Any, by: Any = None) -> dist.Work:
-        """Hand a call to gloo. by: the group through which Python reaches a call that gloo's back end doesn't offer."""
+    def _leave(self, name: str, *arguments: Any) -> dist.Work:
+        """Hand a call to gloo, as it was called."""
         self.carried["gloo"] += 1
-        work: dist.Work = getattr(by or self._gloo, name)(*(one for one in arguments if one is not None))
-        return work
+        by = self._plain if name.endswith("_tensor_coalesced") else self._gloo  # Python reaches those of a group only
+        return getattr(by, name)(*(one for one in arguments if one is not None))
 
     def _can(self, *tensors: Tensor, op: Any = None) -> bool:
         """Say whether memory carries these: tensors of processors, dense, and with a sum that it knows."""

@@ -52,7 +52,7 @@ def group_options(timeout: timedelta) -> Any:
 
 
 @dataclass(slots=True)
-class _Exchange:
+class _Messages:
     """These sends and receives are launched together. ready: all their buffers are; done: of their launch."""
 
     ops: list[dist.P2POp] = field(default_factory=list)
@@ -66,14 +66,14 @@ class NcclChannel:
 
     def __init__(self, group: dist.ProcessGroup, streams: CudaStreams, line: Line) -> None:
         self._group, self._streams, self._lane, self._line = group, streams, streams.lane(), line
-        self._exchange = _Exchange()
+        self._messages = _Messages()
 
     def start(
         self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
     ) -> Callable[[], None]:
         if kind in POINT_TO_POINT:
-            return self._join_exchange(kind, target, peer, pending)
-        self._launch_exchange()
+            return self._join_messages(kind, target, peer, pending)
+        self._launch_messages()
         computing = self._streams.current()
         if blocking:
             # Stays where its result is needed, after what the lane still has in flight on the same communicator.
@@ -95,7 +95,7 @@ class NcclChannel:
         if pending is not None:
             pending.end()
 
-    def _join_exchange(
+    def _join_messages(
         self, kind: Kind, buffer: Tensor, peer: int | None, pending: Pending | None
     ) -> Callable[[], None]:
         """Launch nothing yet: NCCL's send waits for the other's receive, so two ranks that both send first would hang.
@@ -103,35 +103,35 @@ class NcclChannel:
         All that were issued are launched as one group when one of them is waited for, or when a collective comes. If
         that is the first use of the process group, NCCL wants every rank of it to take part.
         """
-        exchange = self._exchange
-        exchange.ops.append(
+        messages = self._messages
+        messages.ops.append(
             dist.P2POp(dist.isend if kind is Kind.SEND else dist.irecv, buffer, group=self._group, group_peer=peer)
         )
-        exchange.ready = self._streams.current().record_event()
+        messages.ready = self._streams.current().record_event()
         if pending is not None:
-            exchange.collectives.append(pending)
+            messages.collectives.append(pending)
 
         def finish() -> None:
-            if exchange is self._exchange:
-                self._launch_exchange()
-            assert exchange.done is not None
-            self._streams.current().wait_event(exchange.done)
+            if messages is self._messages:
+                self._launch_messages()
+            assert messages.done is not None
+            self._streams.current().wait_event(messages.done)
 
         return finish
 
-    def _launch_exchange(self) -> None:
-        exchange = self._exchange
-        if exchange.ready is None:
+    def _launch_messages(self) -> None:
+        messages = self._messages
+        if messages.ready is None:
             return
-        self._exchange = _Exchange()
-        self._lane.wait_event(exchange.ready)
+        self._messages = _Messages()
+        self._lane.wait_event(messages.ready)
         with self._streams.use(self._lane):
-            for pending in exchange.collectives:
+            for pending in messages.collectives:
                 pending.begin()
-            self.carry_out_messages(exchange.ops)
-            for pending in exchange.collectives:
+            self.carry_out_messages(messages.ops)
+            for pending in messages.collectives:
                 pending.end()
-            exchange.done = self._lane.record_event()
+            messages.done = self._lane.record_event()
 
     def carry_out_messages(self, ops: list[dist.P2POp]) -> None:
         """Launch sends and receives as one group, on the current stream."""

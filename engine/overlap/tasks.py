@@ -28,7 +28,6 @@ class StepSchedule(Protocol):
 
     def tasks(self, passes: int) -> Sequence[Task]:
         """List the tasks of a step of so many passes, in the order in which a rank carries them out."""
-        ...
 
 
 class OneByOne:
