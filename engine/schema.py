@@ -9,6 +9,16 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
+class Document(Record):
+    """A document is a whole file, of which the keys "schema" and "version" say how it is read."""
+
+    model_config = ConfigDict(validate_by_name=True)
+
+    def to_json(self) -> str:
+        """Write the text of the file."""
+        return self.model_dump_json(by_alias=True, indent=1) + "\n"
+
+
 def first_problem(error: ValidationError) -> str:
     """Give the first finding of a pydantic error as one sentence: the key, what is expected there, what was given."""
     problem = error.errors()[0]

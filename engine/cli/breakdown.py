@@ -42,7 +42,7 @@ def breakdown(
     from engine.profiling.breakdown import break_down
 
     found = break_down(trace, iteration)
-    sys.stdout.write(f"{found.model_dump_json(by_alias=True, indent=1)}\n" if json else f"{described(found)}\n")
+    sys.stdout.write(found.to_json() if json else f"{described(found)}\n")
     return EXIT_CODES[found.outcome]
 
 

@@ -132,9 +132,9 @@ def plan(
         kind = "were simulated" if found.ordered_by == "simulated" else "fit"
         raise UsageError(f"--explain {explain} names a grid that there isn't: {len(rows)} {kind}.")
     if out is not None:
-        write_text(out, found.as_json())
+        write_text(out, found.to_json())
     if json:
-        sys.stdout.write(found.as_json())
+        sys.stdout.write(found.to_json())
         return 0
     sys.stdout.write(f"{head(found)}\n{table(found.rows)}")
     if explain is not None:

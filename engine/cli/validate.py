@@ -19,8 +19,8 @@ def validated(measured: Path | None, *, refit: bool, json: bool, out: Path | Non
     rows = measured_rows() if measured is None else rows_in(measured, refit=refit)
     found, fits = run(rows, refit=refit)
     if out is not None:
-        write_text(out, found.as_json())
-    sys.stdout.write(found.as_json() if json else as_text(found))
+        write_text(out, found.to_json())
+    sys.stdout.write(found.to_json() if json else as_text(found))
     others_out = sys.stderr if json else sys.stdout
     for fit in fits:
         if fit.system in rows.machines:

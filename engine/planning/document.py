@@ -13,7 +13,7 @@ from engine.planning.rank import Candidate, Workload
 from engine.result import metrics
 from engine.result.schema import GridText
 from engine.result.step import Timeline
-from engine.schema import Record
+from engine.schema import Document, Record
 
 SCHEMA: Literal["par4d.plan"] = "par4d.plan"
 VERSION: Literal[1] = 1
@@ -72,7 +72,7 @@ class Row(Record):
     device_hours: float | None = None
 
 
-class GridPlan(Record):
+class GridPlan(Document):
     """A plan states what was asked, and the best grids for it, in bytes and seconds.
 
     machine: where the machine's numbers come from, if they were used. asked_sequences: of a batch, before it was
@@ -103,7 +103,8 @@ class GridPlan(Record):
     fit: int
     rows: tuple[Row, ...]
 
-    def as_json(self) -> str:
+    def to_json(self) -> str:
+        """Write the text of the file, without what isn't known."""
         return self.model_dump_json(by_alias=True, exclude_none=True, indent=1) + "\n"
 
 

@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from engine.files import write_text
 from engine.result.schema import Provenance, checked
-from engine.schema import Record
+from engine.schema import Document, Record
 
 SCHEMA: Literal["par4d.gpu_check"] = "par4d.gpu_check"
 VERSION: Literal[2] = 2
@@ -38,7 +38,7 @@ class Finding(Record):
     seconds: float | None = None
 
 
-class GpuCheck(Record):
+class GpuCheck(Document):
     """It is one run of the command. device: "cpu" is the rehearsal. device_name: of the first of so many devices.
 
     memory_bytes: of one device. minutes: that it might take; seconds: that it has taken so far. What has not been run
@@ -56,8 +56,6 @@ class GpuCheck(Record):
     findings: tuple[Finding, ...]
     provenance: Provenance
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_by_name=True)
-
     @property
     def status(self) -> Literal["ok", "failed", "undecided"]:
         """Judge the whole: one that fails is enough; without one, one that is undecided or was not run."""
@@ -72,7 +70,7 @@ def parse(data: object, where: str) -> GpuCheck:
 
 def write(result: GpuCheck, path: Path) -> None:
     """Write the file, in one step."""
-    write_text(path, result.model_dump_json(by_alias=True, indent=1) + "\n")
+    write_text(path, result.to_json())
 
 
 def read_findings(path: Path) -> list[Finding]:

@@ -10,14 +10,14 @@ from itertools import chain
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from engine.result import gate, metrics
 from engine.result.interval import Interval
 from engine.result.matmul import Tuning
 from engine.result.schema import GridText, Memory, Provenance, Ratio, checked
 from engine.result.transport import Transport
-from engine.schema import Record
+from engine.schema import Document, Record
 
 SCHEMA: Literal["par4d.peers"] = "par4d.peers"
 VERSION: Literal[4] = 4
@@ -160,7 +160,7 @@ class Compared(Asked):
     apart: bool = False
 
 
-class PeersResult(Record):
+class PeersResult(Document):
     """It has all contests of one command, and what they ran. They were held in the order in which they were asked for.
 
     labels are the caller's own words. case is every option as it came out: what was trained, how often it was timed,
@@ -181,12 +181,6 @@ class PeersResult(Record):
     comparisons: tuple[Compared, ...]
     transport: Transport | None = None
     provenance: Provenance
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_by_name=True)
-
-    def to_json(self) -> str:
-        """Write the text of the file."""
-        return self.model_dump_json(by_alias=True, indent=1) + "\n"
 
 
 def parse(data: object, where: str) -> PeersResult:

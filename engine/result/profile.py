@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from engine.result.gate import Outcome
 from engine.result.step import AxisTime, LaneTime
-from engine.schema import Record
+from engine.schema import Document, Record
 
 PROFILE_SCHEMA: Literal["par4d.profile"] = "par4d.profile"
 KEY = "par4d"
@@ -38,7 +38,7 @@ class RecordedStep(Record):
     axes: tuple[AxisTime, ...] = ()
 
 
-class Profiled(Record):
+class Profiled(Document):
     """A trace file of a profile says this of the run that wrote it.
 
     lanes_in_memory: those whose collectives go through memory that ranks share; older files don't say.
@@ -53,8 +53,6 @@ class Profiled(Record):
     device: Literal["cpu", "cuda"]
     lanes_in_memory: tuple[str, ...] | None = None
     steps: tuple[RecordedStep, ...]
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_by_name=True)
 
 
 class OperationTime(Record):
@@ -92,7 +90,7 @@ class Difference(Record):
     outcome: Outcome = "undecided"
 
 
-class TraceBreakdown(Record):
+class TraceBreakdown(Document):
     """It says where the time of a profiled step went, in seconds of one rank, by its trace.
 
     compute_s + exposed_s is the step, hidden_s what of compute has a collective in flight, as in Breakdown. work_s
@@ -129,5 +127,3 @@ class TraceBreakdown(Record):
     lost: int
     outcome: Outcome
     notes: tuple[str, ...]
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_by_name=True)

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from engine.errors import UsageError
 from engine.files import write_text
@@ -22,7 +22,7 @@ from engine.result.metrics import Paired
 from engine.result.profile import Profile
 from engine.result.step import Breakdown, Collective, Timeline
 from engine.result.transport import Transport
-from engine.schema import Record, first_problem
+from engine.schema import Document, Record, first_problem
 
 SCHEMA: Literal["par4d.result"] = "par4d.result"
 VERSION: Literal[5] = 5
@@ -181,7 +181,7 @@ class Provenance(Record):
     end: str
 
 
-class Result(Record):
+class Result(Document):
     """It is a whole result.json. kind "train" carries iterations and summary, "ablation" variants, "gemm" gemm,
     "matmul" tuning, "memory" stream, "latency" launches, "collectives" links.
 
@@ -229,12 +229,6 @@ class Result(Record):
     links: Links | None = None
     provenance: Provenance
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_by_name=True)
-
-    def to_json(self) -> str:
-        """Write the text of the file."""
-        return self.model_dump_json(by_alias=True, indent=1)
-
 
 class ResultError(UsageError):
     """The file is not a result that this version can read; the message names the file and the key."""
@@ -280,5 +274,4 @@ def read(path: Path) -> Result:
 
 def write(result: Result, path: Path) -> None:
     """Check and write one file, in one step."""
-    text = Result.model_validate_json(result.to_json()).to_json()
-    write_text(path, text + "\n")
+    write_text(path, Result.model_validate_json(result.to_json()).to_json())

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 
 from engine.files import cache_folder, locked, write_text
 from engine.result.matmul import TunedShape
-from engine.schema import Record, first_problem
+from engine.schema import Document, Record, first_problem
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Table(Record):
         return max(self.flops_per_s, other.flops_per_s) / min(self.flops_per_s, other.flops_per_s)
 
 
-class Tables(Record):
+class Tables(Document):
     """This is a file of tables. Version 2: before it a file was one table, without a rate."""
 
     schema_: Literal["par4d.matmul"] = Field(default="par4d.matmul", alias="schema")
@@ -88,7 +88,7 @@ def save(file: Path | None, table: Table, timed: TunedShape) -> Table:
             shapes = tuple(shape for shape in table.shapes if key(shape) != key(timed))
             table = table.model_copy(update={"shapes": (*shapes, timed)})
             others = tuple(other for other in kept.tables if other is not old)
-            write_text(file, Tables(tables=(*others, table)).model_dump_json(by_alias=True, indent=1))
+            write_text(file, Tables(tables=(*others, table)).to_json())
     except OSError as error:
         log.warning("The table of tuned products can't be kept, so the next job tunes again: %s", error)
     return table

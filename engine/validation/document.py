@@ -14,7 +14,7 @@ from engine.models.catalogue import lookup
 from engine.overlap.flags import Overlap
 from engine.result import metrics
 from engine.result.schema import GridText
-from engine.schema import Record, first_problem
+from engine.schema import Document, Record, first_problem
 from engine.training_record import Training
 from systems import Measured
 
@@ -182,15 +182,12 @@ class Effect(Record):
     source: str
 
 
-class Validation(Record):
+class Validation(Document):
     schema_: Literal["par4d.validation"] = Field(default=SCHEMA, alias="schema")
     version: Literal[1] = VERSION
     published: tuple[PublishedRow, ...] = ()
     jobs: tuple[JobRows, ...] = ()
     effects: tuple[Effect, ...] = ()
-
-    def as_json(self) -> str:
-        return self.model_dump_json(by_alias=True, indent=1) + "\n"
 
 
 def judged(name: OrderName, predicted: Sequence[str], fastest: Sequence[str]) -> Order:

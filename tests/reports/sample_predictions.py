@@ -126,7 +126,7 @@ def save_predictions(made: Sequence[GridPlan | Validation], folder: Path) -> lis
     paths = []
     for number, one in enumerate(made):
         path = folder / f"predicted-{number}.json"
-        path.write_text(one.as_json())
+        path.write_text(one.to_json())
         moment = START.timestamp() + 3600 * number
         os.utime(path, (moment, moment))
         paths.append(path)
