@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine.energy import devices, pm_counters, rapl
 from engine.energy.counter import Count, Counter, Found, Unreadable
-from engine.result.energy import Component
+from engine.result.energy import Component, ComponentEnergy
 
 ROUND_S = 20.0
 """A counter that goes round is read so often between steps."""
@@ -22,20 +22,6 @@ class Device:
 
     index: int
     uuid: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """It is one component's energy as a rank has read it. joules: None where they could not be, and unmeasured says
-    why.
-    """
-
-    joules: float | None
-    counters: int = 0
-    source: str = ""
-    scope: str = ""
-    sample_s: float | None = None
-    unmeasured: str = ""
 
 
 def find(root: Path, device: Device | None, *, of_machine: bool, on_devices: bool) -> Found:
@@ -121,21 +107,32 @@ class Meter:
             except Unreadable as why:
                 self._missing[count.counter.component] = str(why)
 
-    def readings(self) -> dict[Component, Reading]:
-        """Read every component that this rank reads."""
-        found = {component: Reading(None, unmeasured=why) for component, why in self._missing.items()}
+    def readings(self) -> dict[Component, ComponentEnergy]:
+        """Give every component that this rank reads, as it has read it."""
+        found = {of: ComponentEnergy(component=of, unmeasured=why) for of, why in self._missing.items()}
         for component in {count.counter.component for count in self._counts} - set(found):
             found[component] = self._reading([c for c in self._counts if c.counter.component == component])
         return found
 
-    def _reading(self, counts: Sequence[Count]) -> Reading:
+    def _reading(self, counts: Sequence[Count]) -> ComponentEnergy:
         """Make the reading of the counts of one component."""
         counter, joules = counts[0].counter, sum(count.joules for count in counts)
+        component = counter.component
         if self.seconds < SHORTEST * counter.renewed_s * self._stretches:
             short = (
                 f"{counter.source} is renewed every {counter.renewed_s:g} s, too rarely for the {self.seconds:.2g} s"
             )
-            return Reading(None, unmeasured=f"{short} of the counted iterations: take more of them")
+            return ComponentEnergy(
+                component=component, unmeasured=f"{short} of the counted iterations: take more of them"
+            )
         if not joules:
-            return Reading(None, unmeasured=f"no counter of {counter.source} moved in {self.seconds:.1f} s")
-        return Reading(joules, len(counts), counter.source, counter.scope, counter.sample_s)
+            still = f"no counter of {counter.source} moved in {self.seconds:.1f} s"
+            return ComponentEnergy(component=component, unmeasured=still)
+        return ComponentEnergy(
+            component=component,
+            joules=joules,
+            counters=len(counts),
+            scope=counter.scope,
+            source=counter.source,
+            sample_s=counter.sample_s,
+        )

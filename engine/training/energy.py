@@ -1,10 +1,8 @@
 """Measure the energy of a job: choose which rank reads which counter, so that each counts once, and sum over all."""
 
-import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 
 import torch
 
@@ -12,7 +10,7 @@ from engine.comm.agreement import texts
 from engine.comm.funnel import Comm
 from engine.energy import meter as metering
 from engine.energy.counter import Found
-from engine.energy.meter import Meter, Reading
+from engine.energy.meter import Meter
 from engine.measure.machine import kernel_name, sysfs
 from engine.result import metrics
 from engine.result.energy import COMPONENTS, Component, ComponentEnergy, Energy
@@ -67,20 +65,20 @@ class JobMeter:
         parts = []
         for component in COMPONENTS:
             written = texts(self._comm, _to_text(own.get(component)), READING_BYTES)
-            readings = {rank: Reading(**json.loads(text)) for rank, text in enumerate(written) if text}
+            readings = {r: ComponentEnergy.model_validate_json(text) for r, text in enumerate(written) if text}
             if readings:
                 parts.append(self._summed(component, readings, iterations, tokens))
         return Energy(seconds=seconds, iterations=iterations, components=tuple(parts))
 
     def _summed(
-        self, component: Component, readings: dict[int, Reading], iterations: int, tokens: int
+        self, component: Component, readings: dict[int, ComponentEnergy], iterations: int, tokens: int
     ) -> ComponentEnergy:
         """Sum one component, by the rank that read it."""
         known = [reading.joules for reading in readings.values() if reading.joules is not None]
         missing = [reading.unmeasured for reading in readings.values() if reading.joules is None]
         if missing:
             some = f" ({len(missing)} of {len(readings)} that were to read it say so)" if known else ""
-            return ComponentEnergy(component=component, unmeasured=missing[0] + some)
+            return ComponentEnergy(component=component, unmeasured=f"{missing[0]}{some}")
         joules = sum(known)
         return ComponentEnergy(
             component=component,
@@ -95,13 +93,13 @@ class JobMeter:
         )
 
 
-def _to_text(reading: Reading | None) -> str:
+def _to_text(reading: ComponentEnergy | None) -> str:
     """Write a reading as text, short enough to be exchanged; empty for none."""
     if reading is None:
         return ""
-    fields = asdict(reading) | {"unmeasured": reading.unmeasured[:REASON_LETTERS]}
-    return json.dumps(fields, ensure_ascii=False)
+    reason = reading.unmeasured and reading.unmeasured[:REASON_LETTERS]
+    return reading.model_copy(update={"unmeasured": reason}).model_dump_json(exclude_none=True)
 
 
-def _each_once(words: Sequence[str]) -> str:
-    return " and ".join(dict.fromkeys(words))
+def _each_once(words: Sequence[str | None]) -> str:
+    return " and ".join(dict.fromkeys(filter(None, words)))
