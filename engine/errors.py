@@ -43,6 +43,11 @@ def sentence(clause: str, detail: str = "") -> str:
     return f"{clause[:1].upper()}{clause[1:]}{f' ({detail})' if detail else ''}."
 
 
+def first_line(error: BaseException) -> str:
+    """Give the first line that an error says, or the name of its class if it says nothing."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Say whether a rank's own memory, host or device, has run out. torch is asked only if it is loaded already.
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from engine.errors import ContactError, is_out_of_memory
+from engine.errors import ContactError, first_line, is_out_of_memory
 
 NAMED = 8
 """Of more ranks only some are named."""
@@ -15,8 +15,7 @@ class LostContact(ContactError):
 
     def __init__(self, line: "Line", error: Exception) -> None:
         self._line = line
-        words = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        super().__init__(line.lost(), f"{line.backend}: {words}")
+        super().__init__(line.lost(), f"{line.backend}: {first_line(error)}")
 
     def story(self, lost: Collection[int] = ()) -> str:
         """Name with whom contact was lost, of several those that are known to be lost (ContactError.story)."""

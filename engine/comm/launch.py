@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from engine.comm import watchdog
-from engine.errors import ContactError, UsageError
+from engine.errors import ContactError, UsageError, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -276,7 +276,7 @@ def _not_met(launch: Launch, limit_s: float) -> Iterator[None]:
             f"rank {launch.rank} of {launch.world_size} did not meet the others at {_place(launch)} within "
             f"{limit_s:g} s: see what the others say, or set MASTER_ADDR and MASTER_PORT if that place "
             "is wrong",
-            str(error).strip().splitlines()[0],
+            first_line(error),
         ) from None
 
 

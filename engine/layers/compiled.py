@@ -18,6 +18,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from engine.errors import first_line
 from engine.files import cache_folder
 
 Given = ParamSpec("Given")
@@ -150,7 +151,7 @@ def _fault(device: torch.device) -> str | None:
         try:
             return None if _compiled(_incremented)(one) == 2 else "1 + 1 isn't 2 when it is compiled"
         except Exception as error:  # Inductor, Triton and the compilers behind them have many kinds
-            return _in_a_line(error)
+            return first_line(error)
 
 
 @contextmanager
@@ -169,7 +170,3 @@ def _nothing_kept() -> Iterator[None]:
 
 def _incremented(x: Tensor) -> Tensor:
     return x + 1
-
-
-def _in_a_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
