@@ -1,11 +1,13 @@
-"""The same serial model under other people's parallelism, to be timed against the engine's grid in the same run.
+"""A comparison times the same serial model under other people's parallelism and on the engine's grid, in the same run.
 
 What is known of each peer, with what its library is set to, is a file in known/, which is found by being there
 (registry.py). It names the class that satisfies peer.Peer, which only ranks load: no torch in this file and in those.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -23,12 +25,12 @@ from engine.timeouts import Timeouts
 from engine.training_record import PrecisionName, ReduceDtype, Training
 
 Road = Literal["equal", "own", "gloo"]
-"""Which way the collectives of both sides go between ranks of a host."""
+"""The collectives of both sides go this way between ranks of a host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What a library is set to for speed, on processors and on GPUs, beyond what a comparison itself fixes; None is the
+    """A library is set to this for speed, on processors and on GPUs, beyond what a comparison itself fixes; None is the
     library's own. The columns of GPUs follow the libraries' sources; no GPU has run them yet.
 
     source: a file of the library at the version that external/*.txt pins, or a page of its documentation. needs: the
@@ -42,22 +44,23 @@ class Option:
 
 
 class Unavailable(EngineError):
-    """A comparison that can't be held here, for want of a package, a compiler or a like network: the sentence says."""
+    """A comparison can't be held here, for want of a package, a compiler or a like network: the sentence says."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One peer against one grid of ours. built_by: "module:class" of the peer, loaded by the ranks only.
+    """It sets one peer against one grid of ours. built_by: "module:class" of the peer, loaded by the ranks only;
+    arguments: further ones of that class, by name.
 
-    target: what the ratio of medians, our step time by the peer's, is to be at most; None where it is only told.
+    target: what the ratio of medians, our step time by the peer's, is to be at most; None where it is only reported.
     axes: those that may be larger than 1, as the peer has nothing like the others. ties: whether it keeps one table
     for token embedding and head where the network has one. tunes: whether the engine's side is tuned (--tune-matmul).
     library: in whose environment (environments.py) the peer runs, if not in ours. splits: of ranks, where a peer splits
     them its own way; any grid of as many ranks is a match then. layout: how the peer splits its ranks, on a grid of its
     own where it has no splits; None where it does what our grid does. does: what of the work it does how. about: the
     split without which it is another comparison of its library. families: of networks that it has; None where it is
-    made of our serial model, whatever that is; recomputes:
-    whether it computes activations again. chunks: stages of a pipeline that each rank has.
+    made of our serial model, whatever that is. recomputes: whether it computes activations again. chunks: stages of a
+    pipeline that each rank has.
     """
 
     name: str
@@ -76,14 +79,14 @@ class Comparison:
     families: tuple[str, ...] | None = None
     recomputes: bool = True
     chunks: int = 1
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
-    def implementation(self) -> Any:
-        """Load the class of the peer."""
+    def implementation(self) -> Callable[..., Any]:
         module, _, name = self.built_by.partition(":")
-        return getattr(import_module(module), name)
+        return partial(getattr(import_module(module), name), **self.arguments)
 
     def lacking(self, model: Architecture, *, recompute: bool) -> str | None:
-        """Why the peer has nothing like that training, in a sentence; None where it has."""
+        """Say in a sentence why the peer has nothing like that training; None where it has."""
         if self.families is not None and model.family not in self.families:
             return f"{self.name} has no {model.family}: compare a {' or a '.join(self.families)}."
         if recompute and not self.recomputes:
@@ -100,7 +103,7 @@ class Comparison:
             raise UsageError(f"{self.name} makes two tables of a tied one: compare a network that isn't tied.")
 
     def on(self, grid: Grid) -> "Comparison":
-        """The same comparison on another grid. Raises UsageError if the peer can't do what that grid does."""
+        """Give the same comparison on another grid. Raises UsageError if the peer can't do what that grid does."""
         if self.splits:
             return replace(self, grid=grid, layout=usual(grid.size, self.splits))
         if beyond := [axis.value for axis in Axis if grid[axis] > 1 and axis.value not in self.axes]:
@@ -112,8 +115,8 @@ class Comparison:
         return replace(self, grid=grid)
 
     def laid_out(self, layout: PeerLayout, grid: Grid) -> "Comparison":
-        """The same comparison with another layout of the peer against a grid of as many ranks. Raises UsageError if the
-        peer can't do that.
+        """Give the same comparison with another layout of the peer against a grid of as many ranks. Raises UsageError
+        if the peer can't do that.
         """
         if isinstance(layout, Grid) is bool(self.splits):
             takes = f"some of {', '.join(self.splits)}" if self.splits else "a grid"
@@ -134,14 +137,14 @@ class Comparison:
 
 
 class SharedMemory(NamedTuple):
-    """Whether ranks of a host exchange through memory that they share; else gloo carries all, on processors."""
+    """It says whether ranks of a host exchange through memory that they share; else gloo carries all, on processors."""
 
     ours: bool
     peer: bool
 
 
 def through_memory(comparison: Comparison, road: Road) -> SharedMemory:
-    """What that road comes to in that comparison.
+    """Say what that road comes to in that comparison.
 
     Equal is over gloo for both where the peer is a pipeline, as messages between two ranks go over gloo.
     """
@@ -152,7 +155,7 @@ def through_memory(comparison: Comparison, road: Road) -> SharedMemory:
 
 
 DECODERS = ("gpt", "llama")
-"""Families of causal language models, of which each library here has its own."""
+"""Each library here has its own networks of these families of causal language models."""
 
 WHOLE = "vocabulary and activations whole on each rank, clipped by the norm over all ranks"
 
@@ -160,21 +163,20 @@ STREAM_WHOLE, STREAM_BY_POSITIONS = "activations whole on each", "activations by
 
 
 def and_by_positions(comparison: Comparison) -> tuple[Comparison, Comparison]:
-    """A library's tensor parallelism, and its module's SequenceParallel, which splits the residual stream, too."""
-    module, _, _ = comparison.built_by.partition(":")
+    """Give a library's tensor parallelism without and with its sequence parallelism of the residual stream."""
     return comparison, replace(
         comparison,
         name=f"{comparison.name}-sp",
         peer=f"{comparison.peer}, sequence parallel",
-        built_by=f"{module}:SequenceParallel",
         does=comparison.does.replace(STREAM_WHOLE, STREAM_BY_POSITIONS),
         about="tensor",
+        arguments={"sequence_parallel": True},
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling(Timeouts):
-    """How often both sides are timed.
+    """It says how often both sides are timed.
 
     A round is `steps` steps of one side, then of the other. A job is a set of processes with so many rounds. There are
     several jobs, one after the other: where a process happens to place its memory makes one side faster by 1 % for as
@@ -208,7 +210,7 @@ class Sampling(Timeouts):
 
 
 class Tolerance(NamedTuple):
-    """By how much losses of both sides may differ, relative, and their first gradient norms."""
+    """Losses of both sides may differ by so much, relative, and their first gradient norms."""
 
     losses: float
     norms: float
@@ -232,7 +234,7 @@ steps is not. What changes so little is found in fp32 and fp64, in which tests t
 
 @dataclass(frozen=True)
 class Case(Sampling, Training):
-    """What both sides train, and how often. overlap: the engine's.
+    """It says what both sides train, and how often. overlap: the engine's.
 
     device: auto, cpu or cuda. warmup: untimed steps of each side, whose losses are compared. autocast: whether peers
     that leave it to their users compute in bf16 by autocast, with fp32 parameters, gradients and residual stream,
@@ -254,10 +256,10 @@ class Case(Sampling, Training):
 
     @property
     def peer_batch(self) -> Batch:
-        """The same batch as a rank of the peer takes it."""
+        """Give the same batch as a rank of the peer takes it."""
         return Batch(self.batch.sequences, self.peer_micro_batch)
 
     @property
     def collective_timeout(self) -> timedelta:
-        """No less than a turn may take: its limit ends a side that stands still, and names it (watchdog.py)."""
+        """Give no less than a turn may take: its limit ends a side that stands still, and names it (watchdog.py)."""
         return timedelta(seconds=max(self.timeout_s, self.meeting_timeout_s))

@@ -1,4 +1,4 @@
-"""The serial model under DTensor's tensor parallelism, in the layout of Megatron-LM.
+"""DTensor's tensor parallelism splits the serial model in the layout of Megatron-LM.
 
 Heads, the feed-forward's width and the head's and the loss's vocabulary are split; norms, positions and the residual
 stream are copies on every rank, which all see the whole batch. The token table is split by features: split by tokens,
@@ -30,15 +30,16 @@ from engine.placement import NORMAL, Placement
 
 
 class TensorParallel(TrainingStep):
-    """Clipping and AdamW treat DTensors and plain parameters apart, as one fused call can't mix them."""
+    """Clipping and AdamW treat DTensors and plain parameters apart, as one fused call can't mix them.
 
-    by_positions = False
+    sequence_parallel: what lies between the products [B, S, h] is split over S, too; else each rank has it whole.
+    """
 
-    def __init__(self, case: Case, comm: Comm) -> None:
+    def __init__(self, case: Case, comm: Comm, *, sequence_parallel: bool = False) -> None:
         model, placements = serial_model(case, comm.device), case.model.placements()
         regroup_parts(model, placements, comm.grid.size)
         mesh = init_device_mesh(comm.device.type, (comm.grid.size,))
-        parallelize_module(model, mesh, plan(model, placements, by_positions=self.by_positions))
+        parallelize_module(model, mesh, parallelize_plan(model, placements, sequence_parallel))
         super().__init__(case, model, comm.device)
 
     def _backward(self, batch: Tensors) -> Tensor:
@@ -46,18 +47,11 @@ class TensorParallel(TrainingStep):
             return super()._backward(batch)
 
 
-class SequenceParallelToo(TensorParallel):
-    """The same with activations split by positions between the products."""
-
-    by_positions = True
-
-
-def plan(model: SerialModel, placements: Mapping[str, Placement], *, by_positions: bool) -> dict[str, ParallelStyle]:
-    """The style of each layer with a matrix: what the engine splits over x, DTensor splits over its one axis.
-
-    by_positions: whether what lies between the products [B, S, h] is split over S; else each rank has it whole.
-    """
-    between = Shard(1) if by_positions else Replicate()
+def parallelize_plan(
+    model: SerialModel, placements: Mapping[str, Placement], sequence_parallel: bool
+) -> dict[str, ParallelStyle]:
+    """Give the style of each layer with a matrix: what the engine splits over x, DTensor splits over its one axis."""
+    between = Shard(1) if sequence_parallel else Replicate()
     styles: dict[str, ParallelStyle] = {}
     for name, layer in model.named_modules():
         if layer is model.head:
@@ -67,9 +61,9 @@ def plan(model: SerialModel, placements: Mapping[str, Placement], *, by_position
         elif isinstance(layer, nn.Linear):
             column = placements[f"{name}.weight"].split == NORMAL
             styles[name] = ColwiseParallel(input_layouts=between) if column else RowwiseParallel(output_layouts=between)
-        elif by_positions and isinstance(layer, nn.Embedding):
+        elif sequence_parallel and isinstance(layer, nn.Embedding):
             styles[name] = ColwiseParallel(output_layouts=Shard(0))  # of positions: [S, h]
-        elif by_positions and isinstance(layer, nn.LayerNorm | nn.RMSNorm):
+        elif sequence_parallel and isinstance(layer, nn.LayerNorm | nn.RMSNorm):
             styles[name] = SequenceParallel(use_local_output=True)
     return styles
 

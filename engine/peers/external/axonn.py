@@ -1,4 +1,4 @@
-"""AxoNN, whose algorithm the engine's is: the serial model with its parallel layers in place of the linear ones.
+"""AxoNN, whose algorithm is the engine's, puts its parallel layers in place of the serial model's linear ones.
 
 This is what it calls expert mode: tensor ranks are its rows (G_intra_r), which split heads, the feed-forward's width
 and the vocabulary; logits are gathered for the loss, norms and the residual stream are whole on each. Data ranks are
@@ -39,23 +39,23 @@ from engine.placement import NORMAL, Placement
 
 
 class AxoNN(TrainingStep):
-    """Ranks are in its order: tensor ranks are neighbours, then depth, then data."""
+    """Ranks are in its order: tensor ranks are neighbours, then depth, then data. by_depth: data ranks split weights,
+    too, which are gathered ahead of their use.
+    """
 
-    depth = False
-
-    def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
+    def __init__(self, case: Case, layout: Layout, device: torch.device, *, by_depth: bool = False) -> None:
         if case.precision == "bf16" and device.type == "cpu":
             raise Unavailable("AxoNN's layers compute in bf16 on GPUs only: compare in fp32 or fp64.")
         if device.type == "cpu":
             without_gpu()
         self._overlapped = chosen("axonn", "optimize_communication", device.type)
         self._overlapped["overlap_reduce_scatter"] &= not case.checkpoint_activations
-        self._overlapped["overlap_all_gather"] &= self.depth
-        copies, depth = (1, layout.data) if self.depth else (layout.data, 1)
+        self._overlapped["overlap_all_gather"] &= by_depth
+        copies, depth = (1, layout.data) if by_depth else (layout.data, 1)
         own = layout.size if device.type == "cpu" else None
         axonn.init(G_data=copies, G_intra_r=layout.tensor, G_intra_d=depth, gpus_per_node=own)
         places = axonn.config.data_parallel_rank, axonn.config.intra_layer_depth_parallel_rank
-        self.data_rank = places[1] if self.depth else places[0]
+        self.data_rank = places[1] if by_depth else places[0]
         model, placements = serial_model(case, "cpu"), case.model.placements()
         regroup_parts(model, placements, layout.tensor)
         put_layers(model, placements, device)
@@ -80,14 +80,7 @@ class AxoNN(TrainingStep):
         return loss
 
     def _clip(self) -> Tensor:
-        norm: Tensor = clip_grad_norm_(self._masters.parameters, self._case.optim.clip)
-        return norm
-
-
-class Depth(AxoNN):
-    """Data ranks split weights, too, which are gathered ahead of their use."""
-
-    depth = True
+        return clip_grad_norm_(self._masters.parameters, self._case.optim.clip)
 
 
 class _Gathered(nn.Module):
@@ -98,12 +91,11 @@ class _Gathered(nn.Module):
         self.layer = layer
 
     def forward(self, x_BSH: Tensor) -> Tensor:
-        logits_BSV: Tensor = Gather.apply(self.layer(x_BSH), self.layer.outer_group)
-        return logits_BSV
+        return Gather.apply(self.layer(x_BSH), self.layer.outer_group)
 
 
 def put_layers(model: SerialModel, placements: Mapping[str, Placement], device: torch.device) -> None:
-    """Its layers in place of the linear ones, with their weights. Of each pair the second is transposed."""
+    """Put its layers in place of the linear ones, with their weights. Of each pair the second is transposed."""
     for name, layer in list(model.named_modules()):
         if not isinstance(layer, nn.Linear):
             continue
@@ -120,7 +112,7 @@ def put_layers(model: SerialModel, placements: Mapping[str, Placement], device: 
 
 
 def without_gpu() -> None:
-    """What it takes for granted of GPUs and of NCCL; nothing that it computes changes.
+    """Replace what it takes for granted of GPUs and of NCCL; nothing that it computes changes.
 
     set_device, synchronize, current_device, init_device: where it makes its tensors, and waits. new_group: each of its
     groups is one of NCCL. clear_handles: it drops what isn't done yet, as a GPU's streams would wait for it. dist: gloo

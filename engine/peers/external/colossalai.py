@@ -1,4 +1,4 @@
-"""Colossal-AI: transformers' Llama and GPT-2, sharded by its HybridParallelPlugin, which clips and steps, too.
+"""Colossal-AI shards transformers' Llama and GPT-2 by its HybridParallelPlugin, which clips and steps, too.
 
 Vocabulary, heads and feed-forward are split over tensor ranks, the residual stream is whole on each; the loss is its
 own, over the split vocabulary. A pipeline is 1F1B. GPT-2's attention is transformers' eager one, as its forward hands
@@ -62,7 +62,6 @@ class ColossalAI:
         self._model, self._optimizer, *_ = self._booster.boost(model, optimizer, criterion=_its_loss)
 
     def step(self, batch: Tensors) -> StepMetrics:
-        """See peer.ExternalPeer."""
         self._optimizer.zero_grad()
         if self._pipeline:
             found = self._booster.execute_pipeline(
@@ -80,7 +79,7 @@ class ColossalAI:
         return named | ({"labels": batch["targets"]} if self._targets else {})
 
     def _accumulated(self, batch: Tensors) -> float:
-        """The mean loss of all micro-batches, of which only the last sums gradients over data ranks."""
+        """Give the mean loss of all micro-batches, of which only the last sums gradients over data ranks."""
 
         def train(part: Tensors, last: bool) -> Tensor:
             with nullcontext() if last else self._booster.no_sync(self._model, self._optimizer):
@@ -94,12 +93,11 @@ class ColossalAI:
 
 
 def _its_loss(outputs: Any, _: object) -> Tensor:
-    loss: Tensor = outputs.loss
-    return loss
+    return outputs.loss
 
 
 def _model(case: Case) -> Any:
-    """transformers' network of the case's shape, of before version 5. Raises Unavailable where it has none."""
+    """Make transformers' network of the case's shape, of before version 5. Raises Unavailable where it has none."""
     shape = case.model
     of_llama: dict[str, Any] = {}
     if isinstance(shape, LlamaConfig):
@@ -113,28 +111,27 @@ def _model(case: Case) -> Any:
 
 
 def with_loss(vocabulary: int, tensor_ranks: dist.ProcessGroup) -> None:
-    """The mean over all positions in place of its models' own, which shift the targets and leave the last one out."""
+    """Put the mean over all positions in place of its models' own, which shift targets and leave the last one out."""
 
     def mean(labels: Tensor, logits: Tensor, *others: object, **options: object) -> Tensor:
         if logits.shape[-1] == vocabulary:
             return mean_cross_entropy(logits, labels)
         logits_MV = at_least_fp32(logits).flatten(0, 1)
-        loss: Tensor = cross_entropy_1d(
+        return cross_entropy_1d(
             logits_MV, labels.flatten(), process_group=tensor_ranks, vocab_size=vocabulary, dtype=logits_MV.dtype
         )
-        return loss
 
     their_gpt2.dist_cross_entropy = their_llama.dist_cross_entropy = mean
 
 
 def with_norms() -> None:
-    """GPT-2's fused projections are shards of another class, whose norms it takes for those of copies."""
+    """Have it know GPT-2's fused projections, shards of another class, whose norms it takes for those of copies."""
     before = hybrid.is_distributed_tensor
     hybrid.is_distributed_tensor = lambda value: before(value) or is_customized_distributed_tensor(value)
 
 
 def without_gpu() -> None:
-    """What its processor lacks beside a GPU; nothing that it computes changes.
+    """Give its processor what it lacks beside a GPU; nothing that it computes changes.
 
     Random numbers, of dropout, which is off: it hands torch a device that torch doesn't take, and can't be seeded.
     set_device: in each of GPT-2's forwards. is_hccl_available: asked of every PyTorch, only Ascend's has it.

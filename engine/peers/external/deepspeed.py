@@ -1,4 +1,4 @@
-"""DeepSpeed: the serial model under ZeRO, or cut into the stages of its pipeline, with its own optimizer loop.
+"""DeepSpeed trains the serial model under ZeRO, or cut into the stages of its pipeline, with its own optimizer loop.
 
 Activations are split by nothing but the batch, and the vocabulary by nothing but the tensor ranks of DeepSpeed-3D.
 Clipping is by the norm over all ranks.
@@ -34,20 +34,19 @@ from engine.peers.tensor_parallel import regroup_parts
 from engine.placement import NORMAL
 
 
-class _ZeRO:
-    stage: int
+class ZeRO:
+    """Of stage 1 optimizer states are split, of stage 2 gradients too, of stage 3 weights too."""
 
-    def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
+    def __init__(self, case: Case, layout: Layout, device: torch.device, *, stage: int) -> None:
         without_building()
         self.data_rank = torch.distributed.get_rank()
         self._case, self._parts, self._model = case, layout.micro_batches, serial_model(case, device)
-        config = _config(case, layout, device, self.stage)
+        config = _config(case, layout, device, stage)
         self._engine, *_ = deepspeed.initialize(
             model=self._model, model_parameters=decaying(case.optim, self._model.parameters()), config=config
         )
 
     def step(self, batch: Tensors) -> StepMetrics:
-        """See peer.ExternalPeer."""
         divisor = mean_divisor(self._case, batch) / self._parts  # it divides gradients by their number
 
         def train(part: Tensors, last: bool) -> Tensor:
@@ -60,28 +59,10 @@ class _ZeRO:
         return StepMetrics(loss.item(), float(self._engine.get_global_grad_norm()))
 
 
-class ZeRO1(_ZeRO):
-    """Optimizer states are split."""
-
-    stage = 1
-
-
-class ZeRO2(_ZeRO):
-    """Gradients are split, too."""
-
-    stage = 2
-
-
-class ZeRO3(_ZeRO):
-    """Weights are split, too."""
-
-    stage = 3
-
-
 class Pipeline:
-    """One forward, one backward (1F1B), over stages that are cut by their parameters, with ZeRO-1.
+    """It is 1F1B over stages that are cut by their parameters, with ZeRO-1.
 
-    With tensor ranks, which are neighbours, the papers' DeepSpeed-3D; the layers that split are DeepSpeed's own.
+    With tensor ranks, which are neighbours, it is the papers' DeepSpeed-3D; the layers that split are DeepSpeed's own.
     """
 
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
@@ -105,15 +86,14 @@ class Pipeline:
         self.data_rank = self._engine.grid.get_data_parallel_rank()
 
     def step(self, batch: Tensors) -> StepMetrics:
-        """See peer.ExternalPeer."""
         loss = self._engine.train_batch((one["tokens"], one["targets"]) for one in micro_batches(batch, self._parts))
         return StepMetrics(loss.item(), float(self._engine.get_global_grad_norm() or math.nan))
 
 
 def without_building() -> None:
-    """On processors it compiles a sum by shared memory when it starts, for inference only, in a folder that all its
-    environments share: it takes minutes beside other work, and a rank that is ended in it leaves a lock for which the
-    next ones wait without end.
+    """Keep it from compiling a sum by shared memory when it starts on processors, for inference only, in a folder that
+    all its environments share: it takes minutes beside other work, and a rank that is ended in it leaves a lock for
+    which the next ones wait without end.
     """
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]  # not .torch itself
 

@@ -1,4 +1,4 @@
-"""litgpt: its GPT, trained through Lightning's Fabric on one rank, or on several by its ddp.
+"""litgpt trains its GPT through Lightning's Fabric on one rank, or on several by its ddp.
 
 Fabric's FSDP, which litgpt's own pretraining takes on several devices, is for GPUs only, and so not offered.
 Vocabulary and activations are whole on each rank; the loss is its own, in chunks of tokens. It knows rotary positions
@@ -57,8 +57,7 @@ class LitGPT(TrainingStep):
         self._model, self._optimizer = self._fabric.setup(self._model, self._optimizer)
 
     def _around(self, last: bool) -> AbstractContextManager[object]:
-        synced: AbstractContextManager[object] = self._fabric.no_backward_sync(self._model, enabled=not last)
-        return synced
+        return self._fabric.no_backward_sync(self._model, enabled=not last)
 
     def _loss(self, batch: Tensors, divisor: float | Tensor) -> Tensor:
         mean: Tensor = chunked_cross_entropy(self._model(batch["tokens"]), batch["targets"])
@@ -68,8 +67,7 @@ class LitGPT(TrainingStep):
         self._fabric.backward(loss)
 
     def _clip(self) -> Tensor | float:
-        norm: Tensor = self._fabric.clip_gradients(self._model, self._optimizer, max_norm=self._case.optim.clip)
-        return norm
+        return self._fabric.clip_gradients(self._model, self._optimizer, max_norm=self._case.optim.clip)
 
 
 def _config(case: Case) -> Config:
@@ -101,7 +99,7 @@ def _config(case: Case) -> Config:
 
 
 def _load(model: GPT, case: Case) -> None:
-    """The serial model's weights, under its names; of learnt positions, a table that it didn't have."""
+    """Load the serial model's weights under its names; of learnt positions, a table that it didn't have."""
     shape, learnt = case.model, None
     if isinstance(shape, GPTConfig) and shape.rotary is None:
         learnt = serial_model(case, "cpu").state_dict().get("positions.weight")

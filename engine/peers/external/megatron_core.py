@@ -1,8 +1,8 @@
-"""Megatron-core: the network, the parallelism, the schedule, the gradients' buffers and the optimizer are all its own.
+"""Of Megatron-core network, parallelism, schedule, the gradients' buffers and the optimizer are all its own.
 
-Its "local" layers, which need no Transformer Engine: attention is in parts, but on GPUs where that is installed.
-Vocabulary, heads and feed-forward are split over tensor ranks, the residual stream too with its sequence parallelism.
-Clipping is by the norm over all ranks.
+The layers are its "local" ones, which need no Transformer Engine: attention is in parts, but on GPUs where that is
+installed. Vocabulary, heads and feed-forward are split over tensor ranks, the residual stream too with its sequence
+parallelism. Clipping is by the norm over all ranks.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,11 +37,11 @@ from engine.peers.settings import chosen
 
 
 class MegatronCore:
-    """Ranks are in its order: tensor ranks are neighbours, then data, then pipeline."""
+    """Ranks are in its order: tensor ranks are neighbours, then data, then pipeline. sequence_parallel: the residual
+    stream and norms are split by positions over tensor ranks.
+    """
 
-    sequence_parallel = False
-
-    def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
+    def __init__(self, case: Case, layout: Layout, device: torch.device, *, sequence_parallel: bool = False) -> None:
         if case.precision != "fp32" and device.type == "cpu":
             raise Unavailable("Megatron-core's optimizers of other formats than fp32 take tensors of GPUs only.")
         if case.checkpoint_activations and device.type == "cpu":
@@ -53,7 +53,7 @@ class MegatronCore:
         if device.type == "cuda":
             model_parallel_cuda_manual_seed(case.seed)  # else its initialisation finds no random state in fork()
         self.data_rank = parallel_state.get_data_parallel_rank()
-        config = _config(case, layout, device, sequence_parallel=self.sequence_parallel)
+        config = _config(case, layout, device, sequence_parallel=sequence_parallel)
         model = _model(case, config, device)
         _load(model, renamed(case, stored(case.model, names(case.model, layout.tensor))), layout)
         self._model = DistributedDataParallel(
@@ -79,7 +79,6 @@ class MegatronCore:
         self._forward_backward = get_forward_backward_func()
 
     def step(self, batch: Tensors) -> StepMetrics:
-        """See peer.ExternalPeer."""
         self._model.zero_grad_buffer()
         self._optimizer.zero_grad()
         parts = micro_batches(batch, self._layout.micro_batches)
@@ -104,12 +103,6 @@ class MegatronCore:
             return mean, {"loss": mean.detach().clone()}  # it scales the mean in place
 
         return out, loss
-
-
-class SequenceParallel(MegatronCore):
-    """The same with the residual stream and norms split by positions over tensor ranks."""
-
-    sequence_parallel = True
 
 
 def _of_data_ranks(section: str, layout: Layout, device: torch.device) -> dict[str, Any]:
@@ -162,7 +155,7 @@ def _model(case: Case, config: TransformerConfig, device: torch.device) -> GPTMo
 
 
 def _layers(config: TransformerConfig, device: torch.device) -> Any:
-    """Its own; but with sequence parallelism their norms are those of Apex or Transformer Engine: hence _Norm."""
+    """Take its own; but with sequence parallelism their norms are those of Apex or Transformer Engine: hence _Norm."""
     layer = get_gpt_layer_local_spec(normalization=config.normalization)
     if chosen("megatron-core", "layers", device.type)["TEDotProductAttention"]:
         from megatron.core.extensions.transformer_engine import TEDotProductAttention
@@ -175,7 +168,7 @@ def _layers(config: TransformerConfig, device: torch.device) -> Any:
 
 
 class _Norm:
-    """torch's, whose parameters say that a tensor rank's gradients are of its own positions, as theirs do."""
+    """It is torch's, whose parameters say that a tensor rank's gradients are of its own positions, as theirs do."""
 
     def __new__(cls, config: TransformerConfig, hidden_size: int, eps: float) -> nn.Module:  # type: ignore[misc]
         norm = {"LayerNorm": nn.LayerNorm, "RMSNorm": nn.RMSNorm}[config.normalization](hidden_size, eps)
@@ -185,7 +178,7 @@ class _Norm:
 
 
 def names(shape: Architecture, tensor: int) -> Names:
-    """The names of its layers, ordered so that contiguous shares are those of so many tensor ranks."""
+    """Name its layers, ordered so that contiguous shares are those of so many tensor ranks."""
     keys = shape.kv_heads if isinstance(shape, LlamaConfig) else shape.heads
     fused = grouped(shape.heads, keys, shape.hidden // shape.heads, halved=isinstance(shape, LlamaConfig))
     found: dict[str, str | Sequence[tuple[str, Index]]] = {
@@ -220,7 +213,7 @@ def _load(model: GPTModel, whole: Mapping[str, Tensor], layout: Layout) -> None:
 
 
 def without_gpu() -> None:
-    """What it takes for granted of a GPU, turned to the processor; nothing that it computes changes.
+    """Turn to the processor what it takes for granted of a GPU; nothing that it computes changes.
 
     current_device, device="cuda", Tensor.cuda, synchronize: where it makes its tensors, and waits. fork: random numbers
     of dropout, which is off, are a GPU's. Clipping: it insists on tensors of GPUs; torch's own does the same.

@@ -1,21 +1,13 @@
-"""torch.distributed.pipelining: the serial model cut into equal stages, one or two a rank, under PyTorch's schedules.
+"""torch.distributed.pipelining runs the serial model, cut into equal stages, one or two a rank, under its schedules.
 
 Vocabulary and activations are whole on each rank. Every stage holds its own part of the network only, and clips by the
 norm over all of them.
 """
 
-from typing import ClassVar
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import (
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-)
+from torch.distributed.pipelining import PipelineStage, schedules
 
 from engine.peers.comparison import Case
 from engine.peers.layout import Layout
@@ -24,14 +16,13 @@ from engine.peers.stages import cut, mean_cross_entropy
 from engine.peers.step import TrainingStep
 
 
-class _Pipelining(TrainingStep):
-    schedule: ClassVar[type]
-    stages_a_rank: ClassVar[int] = 1
+class Pipelining(TrainingStep):
+    """schedule: the name of its class. chunks: stages of each rank."""
 
-    def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
+    def __init__(self, case: Case, layout: Layout, device: torch.device, *, schedule: str, chunks: int) -> None:
         self.data_rank = 0
         rank, ranks = dist.get_rank(), layout.pipeline
-        count = ranks * self.stages_a_rank
+        count = ranks * chunks
         assert case.model.layers % count == 0
         layers, a_stage = cut(serial_model(case, device)), case.model.layers // count
         places = range(rank, count, ranks)
@@ -46,8 +37,8 @@ class _Pipelining(TrainingStep):
         self._first, self._last = rank == 0, rank == ranks - 1
         super().__init__(case, nn.ModuleList(parts), device)
         stages = [PipelineStage(part, place, count, device) for part, place in zip(parts, places, strict=True)]
-        self._schedule = self.schedule(
-            stages if self.stages_a_rank > 1 else stages[0], layout.micro_batches, loss_fn=mean_cross_entropy
+        self._schedule = getattr(schedules, schedule)(
+            stages if chunks > 1 else stages[0], layout.micro_batches, loss_fn=mean_cross_entropy
         )
 
     def _backward(self, batch: Tensors) -> Tensor:
@@ -66,29 +57,3 @@ class _Pipelining(TrainingStep):
         norm = norm.sqrt()
         nn.utils.clip_grads_with_norm_(parameters, self._case.optim.clip, norm)
         return norm
-
-
-class GPipe(_Pipelining):
-    """All forwards come before all backwards."""
-
-    schedule = ScheduleGPipe
-
-
-class OneForwardOneBackward(_Pipelining):
-    """Each stage takes forward and backward of micro-batches in turn (1F1B)."""
-
-    schedule = Schedule1F1B
-
-
-class Interleaved(_Pipelining):
-    """A rank has two stages, under 1F1B."""
-
-    schedule = ScheduleInterleaved1F1B
-    stages_a_rank = 2
-
-
-class ZeroBubble(_Pipelining):
-    """Gradients of weights are computed in what would be the bubble of the interleaved schedule."""
-
-    schedule = ScheduleInterleavedZeroBubble
-    stages_a_rank = 2

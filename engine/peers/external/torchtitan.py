@@ -1,4 +1,4 @@
-"""torchtitan: its Llama, with its own parallelism, losses, pipeline schedule and clipping, as its trainer calls them.
+"""torchtitan's Llama has its own parallelism, losses, pipeline schedule and clipping, as its trainer calls them.
 
 Vocabulary, heads and feed-forward are split over tensor ranks, the residual stream too with sequence parallelism;
 weights over data ranks (FSDP2, which gathers a block's twice unless there is a pipeline). Every parameter is a DTensor
@@ -30,15 +30,15 @@ from engine.peers.step import TrainingStep
 from engine.precision import Precision
 
 ANY = {"weight": nn.init.ones_, "bias": nn.init.zeros_}
-"""How parameters start before they are loaded."""
+"""Parameters start so before they are loaded."""
 
 
 class TorchTitan(TrainingStep):
-    """Ranks are in its order: tensor ranks are neighbours, then data, then pipeline."""
+    """Ranks are in its order: tensor ranks are neighbours, then data, then pipeline. sequence_parallel: the residual
+    stream and norms are split by positions over tensor ranks, which is its default.
+    """
 
-    sequence_parallel = False
-
-    def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
+    def __init__(self, case: Case, layout: Layout, device: torch.device, *, sequence_parallel: bool = False) -> None:
         shape = checked(case, layout)
         without_triton()
         if device.type == "cpu":
@@ -55,7 +55,7 @@ class TorchTitan(TrainingStep):
         share = case.batch.sequences // layout.data
         parallelism = ParallelismConfig(
             data_parallel_shard_degree=layout.data, tensor_parallel_degree=layout.tensor,
-            pipeline_parallel_degree=layout.pipeline, enable_sequence_parallel=self.sequence_parallel,
+            pipeline_parallel_degree=layout.pipeline, enable_sequence_parallel=sequence_parallel,
             pipeline_parallel_schedule="1F1B", pipeline_parallel_microbatch_size=share // layout.micro_batches,
             pipeline_parallel_first_stage_less_layers=0, pipeline_parallel_last_stage_less_layers=0,
             spmd_backend="full_dtensor",
@@ -65,7 +65,7 @@ class TorchTitan(TrainingStep):
         self.data_rank = self._dims.get_mesh("batch").get_local_rank() if self._dims.dp_enabled else 0
         utils.set_spmd_backend("full_dtensor")
         config = _config(shape)
-        set_llama3_sharding_config(config, enable_sp=self.sequence_parallel)
+        set_llama3_sharding_config(config, enable_sp=sequence_parallel)
         with torch.device("meta"):
             model = config.build()
         compiler = CompileConfig(**chosen("torchtitan", "CompileConfig", device.type))
@@ -111,16 +111,8 @@ class TorchTitan(TrainingStep):
         return sum(losses[1:], losses[0])
 
     def _clip(self) -> Tensor:
-        norm: Tensor = self._clip_all(
-            self._masters.parameters, self._case.optim.clip, foreach=True, pp_mesh=self._dims.get_optional_mesh("pp")
-        )
-        return norm
-
-
-class SequenceParallel(TorchTitan):
-    """The same with the residual stream and norms split by positions over tensor ranks, which is its default."""
-
-    sequence_parallel = True
+        pipeline = self._dims.get_optional_mesh("pp")
+        return self._clip_all(self._masters.parameters, self._case.optim.clip, foreach=True, pp_mesh=pipeline)
 
 
 def checked(case: Case, layout: Layout) -> LlamaConfig:
@@ -176,7 +168,7 @@ def _config(shape: LlamaConfig) -> Any:
 
 
 def names(shape: LlamaConfig) -> Names:
-    """The names of its layers. Rotary pairs are neighbours, as the serial model has them."""
+    """Name its layers. Rotary pairs are neighbours, as the serial model has them."""
     fused, ffn = grouped(shape.heads, shape.kv_heads, shape.head_size, halved=False), np.arange(shape.ffn)
     return {
         "tokens": "tok_embeddings", "blocks": "layers", "norm1": "attention_norm",
@@ -188,7 +180,7 @@ def names(shape: LlamaConfig) -> Names:
 
 @torch.no_grad()
 def _load(part: Any, whole: Mapping[str, Tensor], device: torch.device) -> None:
-    """This rank's part of every parameter of a model, or of a stage of its pipeline, made on the meta device."""
+    """Load this rank's part of every parameter of a model, or of a stage of its pipeline, made on the meta device."""
     part.to_empty(device=device)
     part.init_weights(buffer_device=None)
     part.train()
@@ -204,12 +196,12 @@ def _load(part: Any, whole: Mapping[str, Tensor], device: torch.device) -> None:
 
 
 def without_triton() -> None:
-    """Its layers load kernels of mixtures of experts, which take Triton; there are no experts here."""
+    """Spare its layers the kernels of mixtures of experts, which take Triton; there are no experts here."""
     kernels = ModuleType("torchtitan.distributed.minimal_async_ep.kernels")
     kernels.__getattr__ = lambda name: None  # type: ignore[method-assign]
     sys.modules.setdefault(kernels.__name__, kernels)
 
 
 def without_gpu() -> None:
-    """It takes "cuda" where PyTorch names no accelerator; nothing that it computes changes."""
+    """Keep it from taking "cuda" where PyTorch names no accelerator; nothing that it computes changes."""
     torch._utils._get_available_device_type = lambda: "cpu"

@@ -1,9 +1,9 @@
-"""transformers' own tensor parallelism, and its FSDP over data ranks: the network is sharded as it is made.
+"""transformers shards a network as it is made, by its own tensor parallelism, and by FSDP over data ranks.
 
-Its plan for Llama: the table and the head are split by the vocabulary, logits gathered, the residual stream whole on
-each rank. Its GPT-2 has no plan and can't have one, as its layers are no nn.Linear: a GPT is its OPT, which is the same
-network, with the like plan. Attention is torch's fused one; bf16 is throughout, or by autocast; clipping is by the norm
-over all ranks. Its pipeline is not offered: nothing flows back through it.
+By its plan for Llama the table and the head are split by the vocabulary, logits gathered, and the residual stream is
+whole on each rank. Its GPT-2 has no plan and can't have one, as its layers are no nn.Linear: a GPT is its OPT, which is
+the same network, with the like plan. Attention is torch's fused one; bf16 is throughout, or by autocast; clipping is by
+the norm over all ranks. Its pipeline is not offered: nothing flows back through it.
 """
 
 from dataclasses import replace
@@ -40,11 +40,11 @@ PLAN = {f"{LAYER}.self_attn.{one}_proj": "colwise" for one in "qkv"} | {
     f"{LAYER}.self_attn.out_proj": "rowwise", f"{LAYER}.fc1": "colwise", f"{LAYER}.fc2": "rowwise",
     "model.decoder.embed_tokens": "embedding_rowwise", "lm_head": "colwise_gather_output",
 }  # fmt: skip
-"""Of OPT, by its Llama's."""
+"""It is made for OPT after that of its Llama."""
 SHARDED = dict.fromkeys([LAYER, "model.decoder.embed_tokens", "model.decoder.embed_positions"], "free_full_weight")
-"""Over data ranks, likewise."""
+"""These modules are sharded over data ranks, likewise."""
 BEFORE = 2
-"""Rows of OPT's table of positions that come before the first one."""
+"""OPT's table of positions has so many rows before the first one."""
 
 
 class TransformersTP(TransformersStep):
@@ -86,7 +86,7 @@ class TransformersTP(TransformersStep):
 
 
 def opt(case: Case, device: str) -> "OPTForCausalLM":
-    """The network of the case as an OPT. Raises Unavailable for a shape that it isn't."""
+    """Make the network of the case as an OPT. Raises Unavailable for a shape that it isn't."""
     shape = case.model
     known = isinstance(shape, GPTConfig) and shape.rotary is None and not shape.parallel_residual and shape.bias
     if not isinstance(shape, GPTConfig) or not known or shape.norm != "layernorm" or shape.norm_eps != 1e-5:
@@ -117,7 +117,7 @@ def opt_stored(case: Case) -> Stored:
 
 @torch.no_grad()
 def _load(model: Any, case: Case, places: Stored, device: torch.device) -> dict[nn.Parameter, nn.Parameter]:
-    """This rank's part of every parameter; returns the master of each, where the case has masters."""
+    """Load this rank's part of every parameter; returns the master of each, where the case has masters."""
     masters: dict[nn.Parameter, nn.Parameter] = {}
     whole = renamed(case, places, device)
     for name, parameter in model.named_parameters():

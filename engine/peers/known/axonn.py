@@ -5,13 +5,12 @@ from dataclasses import replace
 from engine.grid import Grid
 from engine.peers.comparison import DECODERS, Comparison, Option
 
-_MODULE = "engine.peers.external.axonn"
 _DOES = "head split over tensor ranks and logits gathered, table and activations whole on each, "
 _ROWS = Comparison(
     "axonn",
     "AxoNN, rows and data",
     Grid(x=2),
-    f"{_MODULE}:AxoNN",
+    "engine.peers.external.axonn:AxoNN",
     ties=False,
     library="axonn",
     splits=("tensor", "data"),
@@ -25,10 +24,10 @@ COMPARISONS = (
         name="axonn-depth",
         peer="AxoNN, depth and rows",
         grid=Grid(z=2),
-        built_by=f"{_MODULE}:Depth",
         splits=("data", "tensor"),
         does=f"{_DOES}weights split over data ranks, clipped by the norm over all ranks",
         about="data",
+        arguments={"by_depth": True},
     ),
 )
 _SOURCE = "axonn/intra_layer/__init__.py"

@@ -10,10 +10,11 @@ COMPARISONS = (
             f"deepspeed-zero{stage}",
             f"DeepSpeed, ZeRO-{stage}",
             Grid(z=2),
-            f"{_MODULE}:ZeRO{stage}",
+            f"{_MODULE}:ZeRO",
             library="deepspeed",
             splits=("data",),
             does=WHOLE,
+            arguments={"stage": stage},
         )
         for stage in (1, 2, 3)
     ),

@@ -8,17 +8,18 @@ COMPARISONS = tuple(
         f"pipeline-{name}",
         f"torch.distributed.pipelining, {what}",
         Grid(z=2),
-        f"engine.peers.external.pipelining:{built}",
+        "engine.peers.external.pipelining:Pipelining",
         ties=False,
         families=DECODERS,
         splits=("pipeline",),
         does=WHOLE,
         chunks=chunks,
+        arguments={"schedule": schedule, "chunks": chunks},
     )
-    for name, what, built, chunks in (
-        ("gpipe", "GPipe", "GPipe", 1),
-        ("1f1b", "1F1B", "OneForwardOneBackward", 1),
-        ("interleaved", "interleaved 1F1B", "Interleaved", 2),
-        ("zero-bubble", "interleaved zero bubble", "ZeroBubble", 2),
+    for name, what, schedule, chunks in (
+        ("gpipe", "GPipe", "ScheduleGPipe", 1),
+        ("1f1b", "1F1B", "Schedule1F1B", 1),
+        ("interleaved", "interleaved 1F1B", "ScheduleInterleaved1F1B", 2),
+        ("zero-bubble", "interleaved zero bubble", "ScheduleInterleavedZeroBubble", 2),
     )
 )
