@@ -12,7 +12,7 @@ from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL
 from engine.peers.comparison import Case
-from engine.peers.memory import Room, both
+from engine.peers.memory import Room, side_bytes
 from engine.peers.registry import COMPARISONS
 from engine.training_record import BYTES, PrecisionName
 
@@ -63,7 +63,7 @@ class Training:
         case = Case(
             self.choice.resolve(), Batch(self.sequences, self.micro), self.precision, peer_micro_batch=self.micro
         )
-        return both(COMPARISONS["plain"], case, "cuda").together(Room("cuda", memory_bytes))
+        return Room("cuda", memory_bytes).fits(sum(side_bytes(COMPARISONS["plain"], case, "cuda")))
 
     def fits_alone(self, memory_bytes: float) -> bool:
         """Whether the engine's side fits."""

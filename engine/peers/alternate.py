@@ -1,5 +1,5 @@
-"""What one rank of a comparison does: both sides in turns, so that the machine's drift cancels. A peer whose libraries
-are in another environment has a process beside it (external_side.py).
+"""One rank of a comparison takes both sides in turns, so that the machine's drift cancels. A peer whose libraries are
+in another environment has a process beside it (external_side.py).
 """
 
 import math
@@ -21,8 +21,8 @@ from engine.peers.equality import check_equal
 from engine.peers.external_side import ExternalSide
 from engine.peers.ours import Ours
 from engine.peers.peer import Peer, StepMetrics
-from engine.peers.timed_side import LocalSide, TimedSide, on_batches
-from engine.peers.watchdog import At, Fail, Phase, end, limited, nobody, timed, warm_up
+from engine.peers.timed_side import LocalSide, on_batches
+from engine.peers.watchdog import At, Fail, Turn, end, limited, nobody, timed, warm_up
 from engine.result.peers import NOTHING, SIDES, Measured, SideName
 from engine.training.run import tuned
 from engine.training.stall import Stalled, watched
@@ -49,7 +49,7 @@ def looked_on(comm: Comm, comparison: Comparison, case: Case, fail: Fail) -> Ite
 
     with watched(comm, case.meeting_timeout_s, engines) as watch, limited(comparison, comm.rank, fail) as begin:
 
-        def at(turn: Phase) -> None:
+        def at(turn: Turn) -> None:
             watch.allow(math.inf if turn.peers else turn.limit_s)
             begin(turn)
 
@@ -68,13 +68,14 @@ def measure(
     """Warm the sides up, check that they train alike, and time them in turns; before, tune ours where the comparison
     asks for it. Collective.
 
-    names: of the sides; of one that is left out nothing is measured. launch: this rank's. at: told of turns. Raises
-    RunError if losses or gradient norms of the warm-up steps differ, Unavailable for a peer that can't be held here.
+    names: of the sides; of one that is left out nothing is measured. launch: this rank's. at: called with each turn.
+    Raises RunError if losses or gradient norms of the warm-up steps differ, Unavailable for a peer that can't be held
+    here.
     """
     kernels, tuning = tuned(case, comm) if comparison.tunes and "ours" in names else ({}, None)
     with ExitStack() as processes:
 
-        def theirs() -> TimedSide:
+        def theirs() -> LocalSide | ExternalSide:
             if comparison.splits:
                 return processes.enter_context(ExternalSide(comparison, case, comm, launch))
             peer = comparison.implementation()
@@ -83,11 +84,11 @@ def measure(
                 own = on_grid(comparison.layout, case, comm.device, memory=memory)
             return LocalSide(lambda: peer_side(case, own, peer(case, own)), comm.device, case.warmup, own.carried)
 
-        build: dict[SideName, Callable[[], TimedSide]] = {
+        build: dict[SideName, Callable[[], LocalSide | ExternalSide]] = {
             "ours": lambda: LocalSide(lambda: Ours(case, comm, kernels).step, comm.device, case.warmup, comm.carried),
             "peer": theirs,
         }
-        sides: dict[SideName, TimedSide] = {}
+        sides: dict[SideName, LocalSide | ExternalSide] = {}
         for name in names:
             at(warm_up(name, comparison, case))
             sides[name] = build[name]()

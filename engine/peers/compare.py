@@ -1,4 +1,4 @@
-"""The engine against its peers on this machine: comparisons one after the other, their statistics, table and file.
+"""The engine is compared with its peers on this machine, one after the other: it gives statistics, table and file.
 
 A command that starts its ranks on processors doesn't load torch, which takes longer than a short comparison.
 """
@@ -23,8 +23,8 @@ from engine.peers.apart import order_in_a_job, put_together
 from engine.peers.comparison import TOLERANCES, Case, Comparison, Tolerance, Unavailable
 from engine.peers.fit import room_here, settled
 from engine.peers.layout import PeerLayout
-from engine.peers.memory import Both, Room, both
-from engine.peers.ranks import Job, run_ranks, take_part
+from engine.peers.memory import Room, SideBytes, side_bytes
+from engine.peers.ranks import HeldJob, run_ranks, take_part
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON
 from engine.peers.result_writer import ResultWriter, asked_fields
 from engine.result.metrics import paired_ratio, ratio_of_medians
@@ -52,8 +52,8 @@ log = logging.getLogger(__name__)
 
 
 def chosen(names: Sequence[str], grids: Sequence[Grid] = (), layouts: Sequence[PeerLayout] = ()) -> list[Comparison]:
-    """The comparisons of those names, or every one for "all", each on each of the grids or on its own; in each layout,
-    of those that have one.
+    """Choose the comparisons of those names, or every one for "all", each on each of the grids or on its own; in each
+    layout, of those that have one.
 
     Raises UsageError for an unknown name, a grid or a layout that one of them is no match for, or a named one whose
     environment isn't there.
@@ -77,7 +77,7 @@ def chosen(names: Sequence[str], grids: Sequence[Grid] = (), layouts: Sequence[P
 
 
 def kind_of_device(name: str, local_rank: int) -> DeviceKind:
-    """What --device auto, cpu or cuda comes to; whether a GPU is there is asked of what is held (check_devices)."""
+    """Decide for --device auto, cpu or cuda; whether a GPU is there is asked of what is held (check_devices)."""
     if name != "auto":
         return "cuda" if name == "cuda" else "cpu"
     return "cuda" if choose_device(name, local_rank).type == "cuda" else "cpu"
@@ -172,7 +172,7 @@ def compare(
             raise
         if launch.rank:
             continue
-        found = compared(comparison, jobs, TOLERANCES[case.precision], load, both(comparison, case, device))
+        found = compared(comparison, jobs, TOLERANCES[case.precision], load, side_bytes(comparison, case, device))
         log.info("%s on %s: paired ratio %s", comparison.name, comparison.grid, found.paired)
         result = writer.held(found, jobs)
         measure_peak = False  # once is enough
@@ -182,7 +182,7 @@ def compare(
 
 
 def _ready(comparison: Comparison, case: Case, room: Room | None) -> Case | Unavailable:
-    """The case with what memory decides, where the room is known; or why the comparison can't be held."""
+    """Give the case with what memory decides, where the room is known; or why the comparison can't be held."""
     if reason := environments.lacking(comparison.library):
         return Unavailable(reason)
     if reason := comparison.lacking(case.model, recompute=case.checkpoint_activations):
@@ -193,16 +193,15 @@ def _ready(comparison: Comparison, case: Case, room: Room | None) -> Case | Unav
         return lacking
 
 
-def _next(joined: Iterator[Job | Unavailable]) -> Job:
-    """Raises what it is instead of a job."""
+def _next(joined: Iterator[HeldJob | Unavailable]) -> HeldJob:
     job = next(joined)
     if isinstance(job, Unavailable):
         raise job
     return job
 
 
-def _job(comparison: Comparison, case: Case, number: int) -> Job:
-    """The job of that number, counted from 0; only the first one measures the peak of matrix products.
+def _job(comparison: Comparison, case: Case, number: int) -> HeldJob:
+    """Hold the job of that number, counted from 0; only the first one measures the peak of matrix products.
 
     Of sides that are apart, each goes first in every other job. Raises RunError, Unavailable.
     """
@@ -215,23 +214,25 @@ def _job(comparison: Comparison, case: Case, number: int) -> Job:
     }
     ours, peer = (halves[name] for name in SIDES)
     measured = put_together(comparison, case, [ours.measured, peer.measured])
-    peaks = zip(ours.memory.peak_bytes_per_rank, peer.memory.peak_bytes_per_rank, strict=True)
-    memory = ours.memory.model_copy(update={"peak_bytes_per_rank": tuple(map(max, peaks))})
-    return replace(ours, measured=measured, memory=memory, apart=True)
+    return replace(ours, measured=measured, memory=_most([ours.memory, peer.memory]), apart=True)
+
+
+def _most(memories: Sequence[Memory]) -> Memory:
+    peaks = zip(*(memory.peak_bytes_per_rank for memory in memories), strict=True)
+    return Memory(kind=memories[0].kind, peak_bytes_per_rank=tuple(map(max, peaks)))
 
 
 def compared(
-    comparison: Comparison, jobs: Sequence[Job], tolerance: Tolerance, load: float, needs: Both | None = None
+    comparison: Comparison, jobs: Sequence[HeldJob], tolerance: Tolerance, load: float, needed: SideBytes | None = None
 ) -> Compared:
-    """The statistics of what rank 0 of each job measured. needs: of a rank, as told by memory.py."""
+    """Make the statistics of what rank 0 of each job measured. needed: by a rank, as memory.py has it."""
     measured = tuple(job.measured for job in jobs)
     times = [(steps(job.ours), steps(job.peer)) for job in measured]
     processor_times = [(steps(job.ours, processor=True), steps(job.peer, processor=True)) for job in measured]
     rounds_by_job = tuple(tuple(paired_ratio([pair]) for pair in pairs) for pairs in rounds(measured))
     losses, norms = zip(*map(difference, measured), strict=True)
-    peaks = [job.memory.peak_bytes_per_rank for job in jobs]
     return Compared(
-        **asked_fields(comparison, needs),
+        **asked_fields(comparison, needed),
         apart=jobs[0].apart,
         ratio=ratio_of_medians(times),
         job_ratios=tuple(ratio_of_medians([job]) for job in times),
@@ -248,7 +249,7 @@ def compared(
             tolerance=tolerance.losses,
             norm_tolerance=tolerance.norms,
         ),
-        memory=Memory(kind=jobs[0].memory.kind, peak_bytes_per_rank=tuple(map(max, zip(*peaks, strict=True)))),
+        memory=_most([job.memory for job in jobs]),
         measured=measured,
         load=load,
         road=road(measured, comparison.grid.size),
@@ -256,7 +257,7 @@ def compared(
 
 
 def table(report: PeersResult) -> str:
-    """For a person: a line each, with what it decides: won, lost or undecided, and whether a target is met."""
+    """Write for a person a line each, with what it decides: won, lost or undecided, and whether a target is met."""
 
     def name(comparison: Asked) -> str:
         return f"{comparison.peer} {comparison.layout}" if comparison.layout else comparison.peer

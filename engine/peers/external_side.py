@@ -1,7 +1,7 @@
-"""A side in another Python, whose libraries contradict ours: a process beside each rank, that a baton passes to.
+"""A side in another Python, whose libraries contradict ours, is a process beside each rank, that a baton passes to.
 
 A rank that waits, ours or the peer's, blocks on a pipe and leaves its core to the other. The peer's ranks meet among
-themselves. What they write goes into a file, whose end is told when one fails.
+themselves. What they write goes into a file, whose end is logged when one fails.
 """
 
 import logging
@@ -24,33 +24,33 @@ from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.peers.environments import ROOT, python_of
 from engine.peers.peer import StepMetrics
 from engine.peers.settings import environ
-from engine.peers.watchdog import Phase, end, timed, warm_up
+from engine.peers.watchdog import Turn, end, timed, warm_up
 from engine.result.peers import Side
 
 log = logging.getLogger(__name__)
 
 LEAVE_S, PAUSE_S = 10.0, 0.01
 BEFORE_OUR_OWN = 0.9
-"""Of the limit of a turn, after which our own process is ended: before, it ends the other and tells what that wrote."""
+"""After this part of a turn's limit our own process ends the other and logs what that wrote, before it is ended."""
 LINES = 20
-"""Of what a peer wrote, told when it fails."""
+"""So much of what a peer wrote is logged when it fails."""
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a peer's process takes over: all but those of NCCL's log, which goes to one of our own files
-    by its number (transport.py), and would overwrite whichever file has that number there.
+    """Give the variables that a peer's process takes over: all but those of NCCL's log, which goes to one of our own
+    files by its number (transport.py), and would overwrite whichever file has that number there.
     """
     return {name: value for name, value in environ.items() if not name.startswith("NCCL_DEBUG")}
 
 
 class ExternalSide:
-    """See TimedSide. Collective: every rank has its own. To be closed, which ends the process."""
+    """It is as LocalSide. Collective: every rank has its own. To be closed, which ends the process."""
 
     def __init__(self, comparison: Comparison, case: Case, comm: Comm, launch: Launch) -> None:
-        self._contest, self._case, self._rank = comparison, case, launch.rank
-        self._turn, self._rounds = warm_up("peer", comparison, case), 0
-        self._until = time.monotonic() + BEFORE_OUR_OWN * self._turn.limit_s
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        self._comparison, self._case, self._rank = comparison, case, launch.rank
+        self._begin(warm_up("peer", comparison, case))
+        self._rounds = 0
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115
         here, there = Pipe()
         words = [str(python_of(comparison.library)), "-P", "-m", "engine.peers.external", str(there.fileno())]
         own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(case.threads), "PYTHONUNBUFFERED": "1"}
@@ -59,35 +59,32 @@ class ExternalSide:
             words,
             pass_fds=(there.fileno(),),
             stdin=subprocess.DEVNULL,
-            stdout=self._said,
+            stdout=self._output,
             stderr=subprocess.STDOUT,
             env=inherited(os.environ) | own,
-            start_new_session=True,  # an interrupt is ours to handle: the pipe tells it
+            start_new_session=True,  # an interrupt is ours to handle: the pipe says it
         )
         there.close()
         self._pipe: Connection = here
         try:
-            self._tell((comparison, case, launch))
+            self._send((comparison, case, launch))
             port = self._answer() if launch.rank == 0 else 0
-            self._tell(int(comm.everyone(torch.tensor([port], dtype=torch.float64))[0]))
+            self._send(int(comm.everyone(torch.tensor([port], dtype=torch.float64))[0]))
             self.values: Sequence[StepMetrics] = self._answer()
         except BaseException:
             self.close()
             raise
 
     def take(self, steps: int) -> None:
-        """See TimedSide.take."""
-        self._begin(timed("peer", self._contest, self._case, self._rounds))
+        self._begin(timed("peer", self._comparison, self._case, self._rounds))
         self._rounds += 1
-        self._tell(steps)
+        self._send(steps)
         self._answer()
 
     def measured(self) -> Side:
-        """See TimedSide.measured."""
         self._begin(end(self._case))
-        self._tell(None)
-        side: Side = self._answer()
-        return side
+        self._send(None)
+        return self._answer()
 
     def close(self) -> None:
         """End the process: it ends by itself when nobody holds the pipe any more."""
@@ -96,10 +93,10 @@ class ExternalSide:
         while not self._has_ended() and time.monotonic() < until:
             time.sleep(PAUSE_S)
         self._kill()
-        self._said.close()
+        self._output.close()
 
     def _has_ended(self) -> bool:
-        """Whether it has ended; its number stays its own until it is waited for (_kill)."""
+        """Say whether it has ended; its number stays its own until it is waited for (_kill)."""
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return self._process.returncode is not None or os.waitid(os.P_PID, self._process.pid, options) is not None
 
@@ -109,7 +106,7 @@ class ExternalSide:
                 os.killpg(self._process.pid, signal.SIGKILL)  # what it may have started, too
         self._process.wait()
 
-    def _begin(self, turn: Phase) -> None:
+    def _begin(self, turn: Turn) -> None:
         self._turn, self._until = turn, time.monotonic() + BEFORE_OUR_OWN * turn.limit_s
 
     def __enter__(self) -> Self:
@@ -118,19 +115,19 @@ class ExternalSide:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _tell(self, what: Any) -> None:
+    def _send(self, what: Any) -> None:
         """Send it something; that it has died shows when it is to answer."""
         with suppress(OSError):
             self._pipe.send(what)
 
     def _answer(self) -> Any:
-        """What it sent. Raises RunError, Unavailable."""
+        """Receive what it sent. Raises RunError, Unavailable."""
         if not self._pipe.poll(max(0.0, self._until - time.monotonic())):
             raise self._stands_still()
         try:
             answer = self._pipe.recv()
         except (EOFError, OSError):
-            answer = RunError(f"A rank of {self._contest.name} died: is memory short for two models?")
+            answer = RunError(f"A rank of {self._comparison.name} died: is memory short for two models?")
         if isinstance(answer, Unavailable):
             raise answer
         if isinstance(answer, Exception):
@@ -144,11 +141,11 @@ class ExternalSide:
         self._log_last_lines()
         turn = self._turn
         return ContactError(
-            f"{self._contest.name} beside rank {self._rank} has been at {turn.at} for "
+            f"{self._comparison.name} beside rank {self._rank} has been at {turn.at} for "
             f"{BEFORE_OUR_OWN * turn.limit_s:.3g} s, as {turn.option} allows {turn.limit_s:g} s"
         )
 
     def _log_last_lines(self) -> None:
-        self._said.seek(0)
-        lines = self._said.read().decode(errors="replace").splitlines()[-LINES:]
-        log.error("The last that %s wrote:\n%s", self._contest.name, "\n".join(lines))
+        self._output.seek(0)
+        lines = self._output.read().decode(errors="replace").splitlines()[-LINES:]
+        log.error("The last that %s wrote:\n%s", self._comparison.name, "\n".join(lines))

@@ -1,9 +1,10 @@
-"""How a peer splits a network and a batch over ranks where its ways aren't the axes of a grid. No torch in it."""
+"""A peer whose ways aren't the axes of a grid splits a network and a batch over ranks so. No torch in it."""
 
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from itertools import cycle
 from math import prod
 from typing import Literal, get_args
 
@@ -16,12 +17,12 @@ from engine.planning import grids
 Split = Literal["tensor", "pipeline", "data"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 PER_STAGE = 4
-"""Micro-batches a pipeline stage has by default: its bubble is then at most a fifth of the step."""
+"""A pipeline stage has so many micro-batches by default: its bubble is then at most a fifth of the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """tensor, pipeline, data: ranks of each kind of parallelism. micro_batches: of a data rank in a step, in turn."""
+    """It has so many ranks of each kind of parallelism. micro_batches: of a data rank in a step, in turn."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -43,7 +44,6 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """How many ranks it has."""
         return prod(getattr(self, name) for name in SPLITS)
 
     def __str__(self) -> str:
@@ -67,8 +67,8 @@ class Layout:
                 )
 
     def for_batch(self, batch: Batch) -> "Layout":
-        """The same with micro-batches where none were named: of the batch's size; of a pipeline without one, as many as
-        divide a data rank's share, up to PER_STAGE a stage. Raises UsageError where a share has no such parts.
+        """Give the same with micro-batches where none were named: of the batch's size; of a pipeline without one, as
+        many as divide a data rank's share, up to PER_STAGE a stage. Raises UsageError where a share has no such parts.
         """
         if self.micro_batches > 1 or batch.sequences % self.data:
             return self
@@ -87,13 +87,13 @@ class Layout:
         return replace(self, micro_batches=fitting[-1])
 
     def rows(self, index: int, sequences: int) -> range:
-        """The sequences of the data rank of that index."""
+        """Give the sequences of the data rank of that index."""
         share = sequences // self.data
         return range(index * share, (index + 1) * share)
 
 
 PeerLayout = Layout | Grid
-"""How a peer splits its ranks: in ways of its own, or as one of our grids does."""
+"""A peer splits its ranks in ways of its own, or as one of our grids does."""
 
 
 def parse(text: str) -> PeerLayout:
@@ -102,11 +102,12 @@ def parse(text: str) -> PeerLayout:
 
 
 def usual(ranks: int, splits: Sequence[Split]) -> Layout:
-    """Of so many ranks: their prime factors, the smallest first, are given to the splits in turn."""
-    layout = Layout()
-    for place, factor in enumerate(_primes(ranks)):
-        split = splits[place % len(splits)]
-        layout = replace(layout, **{split: getattr(layout, split) * factor})
+    """Lay out so many ranks: their prime factors, the smallest first, are given to the splits in turn."""
+    layout, turns = Layout(), cycle(splits)
+    while layout.size < ranks:
+        _, smallest, *_ = grids.divisors(ranks // layout.size)
+        split = next(turns)
+        layout = replace(layout, **{split: getattr(layout, split) * smallest})
     return layout
 
 
@@ -121,18 +122,8 @@ def every(ranks: int, splits: Sequence[Split], model: Architecture, sequences: i
 
 
 def accepted(check: Callable[..., object], *arguments: object) -> bool:
-    """Whether a check raises no UsageError."""
+    """Say whether a check raises no UsageError."""
     with suppress(UsageError):
         check(*arguments)
         return True
     return False
-
-
-def _primes(number: int) -> list[int]:
-    factor, found = 2, []
-    while number > 1:
-        while number % factor == 0:
-            found.append(factor)
-            number //= factor
-        factor += 1
-    return found

@@ -1,8 +1,8 @@
-"""Which layouts of a peer are worth a measurement on so many devices, and in which micro-batches. No torch.
+"""Some layouts of a peer are worth a measurement on so many devices, in micro-batches that fit. No torch.
 
-Of a few devices all that divide the network, with tensor parallelism within a node. Of more, one, by what its users do:
-tensor ranks fill a node, there are as few pipeline stages as the memory allows, and data ranks are what is left
-(Narayanan et al. 2021, takeaways 1 to 3); hybrid shards fill a node, or as many nodes as they need. Each takes the
+Of a few devices these are all that divide the network, with tensor parallelism within a node. Of more, one, by what its
+users do: tensor ranks fill a node, there are as few pipeline stages as the memory allows, and data ranks are what is
+left (Narayanan et al. 2021, takeaways 1 to 3); hybrid shards fill a node, or as many nodes as they need. Each takes the
 largest micro-batches with which it fits; one that doesn't fit says so. Of a pipeline they are so small that its stages
 are idle for at most BUBBLE of a step, where there are enough sequences (the same, 2.2.1).
 """
@@ -21,13 +21,13 @@ from engine.planning.grids import divisors, factorisations
 FEW = 16
 BUBBLE = 0.05
 HARDLY_IDLE = ("pipeline-interleaved", "pipeline-zero-bubble")
-"""Whose schedules fill that time."""
+"""Their schedules fill that time."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutChoice:
-    """A layout. micro_batch: sequences a rank takes at once. needs: bytes of a device. lacking: why it doesn't fit, in
-    a sentence; None where it does.
+    """micro_batch: sequences a rank takes at once. needs: bytes of a device. lacking: why it doesn't fit, in a
+    sentence; None where it does.
     """
 
     layout: PeerLayout
@@ -37,8 +37,8 @@ class LayoutChoice:
 
 
 def layout_choices(comparison: Comparison, case: Case, ranks: int, per_node: int, room: Room) -> list[LayoutChoice]:
-    """Of the comparison's peer: every one of few ranks; of more the first that fits, or that which needs least. None
-    where nothing divides the network and the batch.
+    """List every layout of the comparison's peer of few ranks; of more the first that fits, or that which needs least.
+    None where nothing divides the network and the batch.
     """
     layouts: Sequence[PeerLayout]
     usual: Sequence[PeerLayout]  # the likeliest first
@@ -87,8 +87,8 @@ def settled(comparison: Comparison, case: Case, layout: PeerLayout, per_node: in
 
 
 def _micro_batches(layout: PeerLayout, sequences: int, *, idle: bool) -> list[int]:
-    """What is taken unasked, then all that are smaller, the largest first. idle: whether stages wait for the first and
-    the last micro-batches.
+    """List what is taken unasked, then all that are smaller, the largest first. idle: whether stages wait for the first
+    and the last micro-batches.
     """
     if isinstance(layout, Grid):
         share = unasked = sequences // layout.batch_split
@@ -103,11 +103,11 @@ def _micro_batches(layout: PeerLayout, sequences: int, *, idle: bool) -> list[in
 
 
 def _is_about(comparison: Comparison, layout: Layout) -> bool:
-    """Whether it has the split without which it is another comparison."""
+    """Say whether it has the split without which it is another comparison."""
     return comparison.about is None or getattr(layout, comparison.about) > 1
 
 
 def _uses(comparison: Comparison, grid: Grid) -> bool:
-    """Whether the peer can do what the grid does, along all of its axes."""
+    """Say whether the peer can do what the grid does, along all of its axes."""
     axes = grid.size == 1 or all(grid[Axis(name)] > 1 for name in comparison.axes)
     return axes and accepted(comparison.on, grid)

@@ -1,4 +1,4 @@
-"""What both sides of a contest need of a device, by the formulas of engine/footprint. No torch in it.
+"""Both sides of a comparison need so much of a device, by the formulas of engine/footprint. No torch in it.
 
 Ours is Footprint's. A peer's is put together of the same parts: what the network's blocks keep of a token (Kept), the
 activation of a rank's rows, and the states of a parameter. What differs from peer to peer is data: MEMORY below says of
@@ -28,20 +28,20 @@ Divided = Literal["nothing", "optimizer", "gradients", "weights"]
 Keeps = Literal["never", "always", "unless recomputing", "in a pipeline"]
 Built = Literal["device", "host", "parts"]
 UNFIT = "does not fit"
-"""In the sentence of each contest that isn't held for want of memory."""
+"""The sentence of each comparison that isn't held for want of memory has these words."""
 MOMENTS = len(ADAMW.names)
 DISTRIBUTED_OPTIMIZER = ("megatron-core", "OptimizerConfig")
-"""Where known/ says on which devices its data ranks divide the optimizer's states."""
+"""There known/ says on which devices its data ranks divide the optimizer's states."""
 FUSED_ATTENTION = {
     "megatron-core": ("layers", "TEDotProductAttention"),
     "colossalai": ("HybridParallelPlugin", "enable_flash_attention"),
 }
-"""By library, where it says on which devices attention is one kernel, which keeps no scores."""
+"""There it says, by library, on which devices attention is one kernel, which keeps no scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """How a peer uses memory.
+    """A peer uses memory in these ways.
 
     data: the most that its data ranks divide: nothing (DDP), optimizer states (ZeRO-1), gradients (ZeRO-2), or weights
     (ZeRO-3, FSDP); each takes in what comes before it. keeps: when gathered weights of all blocks are there at once;
@@ -110,7 +110,7 @@ MEMORY: Mapping[str, Habits] = MappingProxyType(
 
 
 class Ranks(NamedTuple):
-    """Of a peer: how many split the network each way. shards: over which data ranks divide. parts: micro-batches."""
+    """So many ranks of a peer split the network each way. shards: that data ranks divide over. parts: micro-batches."""
 
     tensor: int
     pipeline: int
@@ -130,74 +130,62 @@ class Room:
     node_memory: float | None = None
 
     def fits(self, needed: float) -> bool:
-        """Whether a device has room for so many bytes."""
+        """Say whether a device has room for so many bytes."""
         return needed <= usable(self.device_memory)
 
     def lacking(self, who: str, needed: float) -> str | None:
-        """Why it has no room, in a sentence; None where it has."""
-        if self.device_memory is None or self.fits(needed):
-            return None
-        return (
-            f"{who} {UNFIT}: needs {needed / 1e9:.3g} of {usable(self.device_memory) / 1e9:.3g} GB that a plan "
-            f"counts on of a device's {self.device_memory / 1e9:.3g}."
-        )
+        """Say in a sentence why it has no room; None where it has."""
+        return _unfit(f"{who} {UNFIT}: needs", needed, self.device_memory, "device")
 
     def lacking_in_node(self, who: str, needed: float) -> str | None:
-        """Why a node has no room for what its ranks make, in a sentence; None where it has."""
-        if self.node_memory is None or needed <= usable(self.node_memory):
-            return None
-        return (
-            f"{who} {UNFIT}: its ranks make whole networks first, which needs {needed / 1e9:.3g} of "
-            f"{usable(self.node_memory) / 1e9:.3g} GB that a plan counts on of a node's {self.node_memory / 1e9:.3g}."
-        )
+        """Say in a sentence why a node has no room for what its ranks make; None where it has."""
+        clause = f"{who} {UNFIT}: its ranks make whole networks first, which needs"
+        return _unfit(clause, needed, self.node_memory, "node")
 
 
-@dataclass(frozen=True, slots=True)
-class Both:
-    """Bytes that a rank of each side needs."""
+def _unfit(clause: str, needed: float, memory: float | None, of: str) -> str | None:
+    if memory is None or needed <= (room := usable(memory)):
+        return None
+    return f"{clause} {needed / 1e9:.3g} of {room / 1e9:.3g} GB that a plan counts on of a {of}'s {memory / 1e9:.3g}."
+
+
+class SideBytes(NamedTuple):
+    """These are the bytes of a device that a rank of each side needs."""
 
     ours: float
     peer: float
 
-    def lacking(self, name: str, room: Room) -> str | None:
-        """Which side doesn't fit alone, in a sentence; None where both do."""
-        return room.lacking("the engine", self.ours) or room.lacking(name, self.peer)
 
-    def together(self, room: Room) -> bool:
-        """Whether one device holds both at once."""
-        return room.fits(self.ours + self.peer)
-
-
-def both(contest: Comparison, case: Case, device: str) -> Both:
-    """What a comparison needs of devices of a kind, cpu or cuda."""
-    return Both(ours(case, contest.grid, device), peer(contest, case, device))
+def side_bytes(comparison: Comparison, case: Case, device: str) -> SideBytes:
+    """Give what a comparison needs of devices of a kind, cpu or cuda."""
+    return SideBytes(ours(case, comparison.grid, device), peer(comparison, case, device))
 
 
 def ours(case: Case, grid: Grid, device: str) -> float:
-    """Bytes of a rank of the engine."""
+    """Give the bytes of a rank of the engine."""
     return Footprint(case, device).on(grid).total
 
 
-def peer(contest: Comparison, case: Case, device: str) -> float:
-    """Bytes of a rank of the peer: the most of training and of what it makes first. A peer that MEMORY doesn't have is
-    ourselves.
+def peer(comparison: Comparison, case: Case, device: str) -> float:
+    """Give the bytes of a rank of the peer: the most of training and of what it makes first. A peer that MEMORY doesn't
+    have is ourselves.
     """
-    habits = MEMORY.get(contest.name)
+    habits = MEMORY.get(comparison.name)
     if habits is None:
-        return ours(case, contest.grid, device)
-    installed = partial(environments.has, contest.library)
-    if contest.library == "megatron-core" and chosen(*DISTRIBUTED_OPTIMIZER, device).get("use_distributed_optimizer"):
+        return ours(case, comparison.grid, device)
+    library, installed = comparison.library, partial(environments.has, comparison.library)
+    if library == "megatron-core" and chosen(*DISTRIBUTED_OPTIMIZER, device).get("use_distributed_optimizer"):
         habits = replace(habits, data="optimizer")
-    if contest.library in FUSED_ATTENTION:
-        section, name = FUSED_ATTENTION[contest.library]
-        habits = replace(habits, scores=habits.scores and not chosen(contest.library, section, device, installed)[name])
-    ranks = _ranks(contest, case)
+    if library in FUSED_ATTENTION:
+        section, name = FUSED_ATTENTION[library]
+        habits = replace(habits, scores=habits.scores and not chosen(library, section, device, installed)[name])
+    ranks = _ranks(comparison, case)
     return max(_trained(habits, ranks, case), _built(habits, ranks, case))
 
 
-def _ranks(contest: Comparison, case: Case) -> Ranks:
+def _ranks(comparison: Comparison, case: Case) -> Ranks:
     """Count the ranks of its layout or its grid."""
-    layout = contest.layout if contest.layout is not None else contest.grid
+    layout = comparison.layout if comparison.layout is not None else comparison.grid
     if isinstance(layout, Layout):
         settled = layout.for_batch(case.peer_batch)
         share = case.batch.sequences / layout.data
@@ -207,7 +195,7 @@ def _ranks(contest: Comparison, case: Case) -> Ranks:
 
 
 def _states(habits: Habits, case: Case) -> tuple[float, float, float]:
-    """Bytes of a parameter: what is computed with, its gradient, and master and moments."""
+    """Give the bytes of a parameter: what is computed with, its gradient, and master and moments."""
     master = case.master
     if case.precision != "bf16":
         return master, master, MOMENTS * master
@@ -217,13 +205,13 @@ def _states(habits: Habits, case: Case) -> tuple[float, float, float]:
 
 
 def _widened(habits: Habits, case: Case) -> float:
-    """Bytes of a parameter by which its gradient, in bf16 until the backward has ended, is wider in its master's."""
+    """Give by how many bytes of a parameter its gradient, bf16 until the backward ends, is wider in its master's."""
     pure = case.precision == "bf16" and habits.autocast and not case.autocast
     return BYTES["fp32"] - BYTES["bf16"] if pure else 0.0
 
 
 def _trained(habits: Habits, ranks: Ranks, case: Case) -> float:
-    """At the fullest moment: states, weights gathered, activations of what is in flight, logits."""
+    """Add up the fullest moment: states, weights gathered, activations of what is in flight, logits."""
     model = case.model
     mine = model.parameters / (ranks.tensor * ranks.pipeline)
     divided = {"nothing": 0, "optimizer": 1, "gradients": 2, "weights": 3}[habits.data]
@@ -236,21 +224,16 @@ def _trained(habits: Habits, ranks: Ranks, case: Case) -> float:
         ends = model.outputs * model.hidden
         a_block = (model.parameters - ends) / model.layers
         some, every = max(2 * a_block, ends) / ranks.tensor, mine
-        keeps = _keeps(habits.keeps, ranks, case)
+        keeps = habits.keeps == "always" or (habits.keeps == "in a pipeline" and ranks.pipeline > 1)
+        keeps = keeps or (habits.keeps == "unless recomputing" and not case.checkpoint_activations)
         held += (every if keeps else some) * case.compute  # weights, and gradients on their way or until the last
         held += (every if keeps and habits.sums and ranks.parts > 1 else some) * case.compute
     widened = mine * _widened(habits, case) / over[1]
     return held - widened + max(_activations(habits, ranks, case), widened)
 
 
-def _keeps(keeps: Keeps, ranks: Ranks, case: Case) -> bool:
-    if keeps == "unless recomputing":
-        return not case.checkpoint_activations
-    return keeps == "always" or (keeps == "in a pipeline" and ranks.pipeline > 1)
-
-
 def _activations(habits: Habits, ranks: Ranks, case: Case) -> float:
-    """Of the micro-batches in flight, with the fullest moment of one: a block recomputed, or the loss."""
+    """Add up the micro-batches in flight, with the fullest moment of one: a block recomputed, or the loss."""
     model, compute, master = case.model, case.compute, case.master
     network, tokens = model.network(), ranks.at_once * model.sequence
     head_tokens, kept_of_block = ranks.at_once * (network.stages[-1].tokens or model.sequence), network.blocks.kept
@@ -270,8 +253,8 @@ def _activations(habits: Habits, ranks: Ranks, case: Case) -> float:
 
 
 def _built(habits: Habits, ranks: Ranks, case: Case) -> float:
-    """On the device, before anything is trained: the whole network in the master format, where it is made there, and
-    the shares that it is cut into.
+    """Count what is on the device before anything is trained: the whole network in the master format, where it is made
+    there, and the shares that it is cut into.
     """
     if habits.built != "device":
         return 0.0
@@ -279,9 +262,9 @@ def _built(habits: Habits, ranks: Ranks, case: Case) -> float:
     return case.model.parameters * case.master * (1 + (1 / cut if cut > 1 else 0))
 
 
-def host(contest: Comparison, case: Case, ranks_of_a_node: int) -> float:
-    """Bytes of a node's own memory while its ranks make the network there, each one whole and once more renamed."""
-    habits = MEMORY.get(contest.name)
+def host(comparison: Comparison, case: Case, ranks_of_a_node: int) -> float:
+    """Give the bytes of a node's memory while its ranks make the network there, each whole and once more renamed."""
+    habits = MEMORY.get(comparison.name)
     if habits is None or habits.built != "host":
         return 0.0
     return 2 * BYTES["fp32"] * case.model.parameters * ranks_of_a_node

@@ -1,9 +1,27 @@
-"""The serial model in plain PyTorch, on one rank; bf16 throughout, or by autocast."""
+"""Plain PyTorch trains the serial model on one rank, with or without torch.compile; bf16 is throughout, or by autocast.
+
+It is compiled in the first step, which is never timed. Clipping and the fused optimizer stay as they are.
+"""
+
+from subprocess import CalledProcessError
+
+import torch
+from torch import Tensor
 
 from engine.comm.funnel import Comm
-from engine.peers.comparison import Case
-from engine.peers.peer import serial_model
+from engine.errors import first_line
+from engine.peers.comparison import Case, Unavailable
+from engine.peers.peer import StepMetrics, Tensors, serial_model
+from engine.peers.settings import chosen
 from engine.peers.step import TrainingStep
+
+NO_COMPILER = (
+    *("InvalidCxxCompiler", "CppCompileError", "TritonMissing", "CalledProcessError", "FileNotFoundError"),
+    "Failed to find C compiler",
+)
+"""By these words torch and Triton say that it is the compiler which is missing or broken; anything else is a failure of
+the comparison.
+"""
 
 
 class Plain(TrainingStep):
@@ -11,3 +29,26 @@ class Plain(TrainingStep):
 
     def __init__(self, case: Case, comm: Comm) -> None:
         super().__init__(case, serial_model(case, comm.device), comm.device)
+
+
+class Compiled(Plain):
+    """Forward, loss and backward are compiled as one graph; the rest of the step is plain."""
+
+    def __init__(self, case: Case, comm: Comm) -> None:
+        super().__init__(case, comm)
+        self._compiled = torch.compile(super()._loss, **chosen("compile", "torch.compile", comm.device.type))
+
+    def step(self, batch: Tensors) -> StepMetrics:
+        """Take a step. Raises Unavailable where nothing can be compiled."""
+        try:
+            return super().step(batch)
+        except (RuntimeError, CalledProcessError, FileNotFoundError) as error:  # Triton's too, when it launches
+            if not any(name in f"{type(error).__name__} {error}" for name in NO_COMPILER):
+                raise
+            raise Unavailable(
+                f"torch.compile fails here: {first_line(error).rstrip('.:')}. It takes a C++ compiler that works, such "
+                "as g++, and on a GPU triton and a C compiler."
+            ) from error
+
+    def _loss(self, batch: Tensors, divisor: float | Tensor) -> Tensor:
+        return self._compiled(batch, divisor)

@@ -1,5 +1,5 @@
-"""The ranks of a comparison: started on this machine, one process each with a limit on the time of all, or those that a
-launcher has started.
+"""The ranks of a comparison are started on this machine, one process each with a limit on the time of all, or a
+launcher has started them.
 """
 
 import logging
@@ -15,13 +15,13 @@ from multiprocessing.context import SpawnProcess
 from typing import TYPE_CHECKING, Final
 
 from engine.comm.launch import Launch
-from engine.errors import EngineError, RunError
+from engine.errors import EngineError, RunError, first_line
 from engine.loading import loading
 from engine.peers.apart import parts_in_a_launch, put_together
 from engine.peers.comparison import Case, Comparison, Unavailable, through_memory
 from engine.peers.fit import bytes_of_gpu, settled
 from engine.peers.memory import Room
-from engine.peers.watchdog import At, Fail, Phase, nobody, start
+from engine.peers.watchdog import At, Fail, Turn, nobody, start
 from engine.progress import log_to_stderr
 from engine.result.peers import SIDES, Measured, SideName
 from engine.result.schema import Memory
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OWN: Final = "spawn"
-"""How ranks are started here, and what the record calls their launcher: each loads all anew, and no two lay out their
+"""Ranks are started so here, and the record calls their launcher so: each loads all anew, and no two lay out their
 memory alike.
 """
 LEAVE_S = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What rank 0 knows of one job. memory, hosts, devices, transport, clocks: of all ranks. peak_flops_per_s: what
+class HeldJob:
+    """Rank 0 knows this of one job. memory, hosts, devices, transport, clocks: of all ranks. peak_flops_per_s: what
     matrix products reached on each rank, all at once, where that was asked for. apart: whether its sides were measured
     one after the other.
     """
@@ -68,12 +68,12 @@ def take_part(
     names: Sequence[SideName] = SIDES,
     at: At = nobody,
     fail: Fail | None = None,
-) -> Iterator[Job | Unavailable]:
+) -> Iterator[HeldJob | Unavailable]:
     """Take part in each comparison as one of the ranks of a launch, who meet first and part at the end.
 
     store: where they meet, instead of at the master. met: called when they have. names: of the sides to measure. at:
-    told of turns. fail: called if one lasts too long, instead of at. What matrix products reach is measured before
-    the first comparison that is held.
+    called with each turn. fail: called if one lasts too long, instead of at. What matrix products reach is measured
+    before the first comparison that is held.
     """
     with loading():
         import torch
@@ -105,13 +105,13 @@ def take_part(
     met()
 
     def room(comm: "Comm") -> Room:
-        """The same on all ranks: that of the smallest of their GPUs, where nothing else is said."""
+        """Give all ranks that of the smallest of their GPUs, where nothing else is said."""
         memory = case.device_memory
         if memory is None and device.type == "cuda":
             memory = float(comm.everyone(torch.tensor([bytes_of_gpu(device.index)], dtype=torch.float64)).min())
         return Room(device.type, memory, case.node_memory)
 
-    def hold(comparison: Comparison, comm: "Comm", at: At) -> Job | Unavailable:
+    def hold(comparison: Comparison, comm: "Comm", at: At) -> HeldJob | Unavailable:
         at(start(case))
         try:
             one = settled(comparison, case, room(comm))
@@ -128,22 +128,22 @@ def take_part(
             return lacking
         ranks = everyones(comm, heard)
         hosts, devices, clocks = tuple(ranks.hosts), tuple(ranks.devices), tuple(ranks.clocks)
-        return Job(measured, ranks.memory, hosts, devices, ranks.transport, peak, clocks, bool(one.apart))
+        return HeldJob(measured, ranks.memory, hosts, devices, ranks.transport, peak, clocks, bool(one.apart))
 
     for comparison in comparisons:
         recorder = Recorder.on(device, breakdown=False, alone=comparison.grid.size == 1)
         comm = on_grid(comparison.grid, case, device, recorder, memory=through_memory(comparison, case.road).ours)
-        with looked_on(comm, comparison, case, fail) if fail else nullcontext(at) as told:
-            found = hold(comparison, comm, told)
+        with looked_on(comm, comparison, case, fail) if fail else nullcontext(at) as begin:
+            found = hold(comparison, comm, begin)
             yield found
-            if isinstance(found, Job):
+            if isinstance(found, HeldJob):
                 case = replace(case, measure_peak=False)  # once is enough
             comm.barrier()
     dist.destroy_process_group()
 
 
-def run_ranks(comparison: Comparison, case: Case, names: Sequence[SideName] = SIDES) -> Job:
-    """Run one comparison, or those sides of it, on ranks of its own; what its rank 0 knows.
+def run_ranks(comparison: Comparison, case: Case, names: Sequence[SideName] = SIDES) -> HeldJob:
+    """Run one comparison, or those sides of it, on ranks of its own; returns what its rank 0 knows.
 
     Raises RunError if a rank fails or a turn lasts too long, Unavailable for a peer that can't be held here.
     """
@@ -169,10 +169,10 @@ def run_ranks(comparison: Comparison, case: Case, names: Sequence[SideName] = SI
                 process.join()
 
 
-def _first_job(pipes: list[Connection], name: str, first: Phase) -> Job:
-    """What rank 0, whose pipe is the first, sent, once every rank has sent more than its turns."""
+def _first_job(pipes: list[Connection], name: str, first: Turn) -> HeldJob:
+    """Receive what rank 0, whose pipe is the first, sends, once every rank has sent more than its turns."""
     turns, latest, deadline = dict.fromkeys(pipes, first), first, time.monotonic() + first.limit_s
-    received: dict[Connection, Job] = {}
+    received: dict[Connection, HeldJob] = {}
     while len(received) < len(pipes):
         ready = wait([pipe for pipe in pipes if pipe not in received], max(0.0, deadline - time.monotonic()))
         if not ready:
@@ -189,13 +189,11 @@ def _first_job(pipes: list[Connection], name: str, first: Phase) -> Job:
                 raise RunError(
                     f"Rank {pipes.index(pipe)} of the comparison with {name} died: is memory short for two models?"
                 ) from None
-            if isinstance(outcome, Phase):
+            if isinstance(outcome, Turn):
                 turns[pipe], latest, deadline = outcome, outcome, time.monotonic() + outcome.limit_s
                 continue
-            if isinstance(outcome, Unavailable):
+            if isinstance(outcome, Exception):
                 raise outcome
-            if isinstance(outcome, str):
-                raise RunError(outcome)
             received[pipe] = outcome
     return received[pipes[0]]
 
@@ -203,7 +201,7 @@ def _first_job(pipes: list[Connection], name: str, first: Phase) -> Job:
 def _rank(
     pipe: Connection, store: str, rank: int, comparison: Comparison, case: Case, names: Sequence[SideName]
 ) -> None:
-    """The life of one rank: sends a Job, or the reason why there is none."""
+    """Live as one rank: send a HeldJob, or the reason why there is none."""
     os.environ["OMP_NUM_THREADS"] = str(case.threads)  # before torch is loaded
     log_to_stderr(rank)
     size = comparison.grid.size
@@ -216,14 +214,13 @@ def _rank(
             pipe.send(job)
     except Unavailable as error:
         pipe.send(error)
-    except EngineError as error:
-        pipe.send(str(error))
     except Exception as error:
-        log.error("", exc_info=error)
-        pipe.send(failure(error, rank, comparison.name))
+        if not isinstance(error, EngineError):
+            log.error("", exc_info=error)
+        pipe.send(RunError(failure(error, rank, comparison.name)))
 
 
 def failure(error: Exception, rank: int, name: str) -> str:
-    """Why a rank failed in the comparison with a peer of that name, as one sentence."""
-    told = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    return told if isinstance(error, EngineError) else f"Rank {rank} of the comparison with {name} failed: {told}"
+    """Say in one sentence why a rank failed in the comparison with a peer of that name."""
+    reason = first_line(error)
+    return reason if isinstance(error, EngineError) else f"Rank {rank} of the comparison with {name} failed: {reason}"

@@ -1,4 +1,4 @@
-"""The file that a command leaves: what its comparisons measured, or why one failed.
+"""A command leaves a file that says what its comparisons measured, or why one failed.
 
 Rank 0 writes a failed one before the ranks meet, which has the comparisons that were held so far, so that even a
 command that is killed has said so.
@@ -18,8 +18,8 @@ from engine.files import write_text
 from engine.models.flops import hardware_flops, model_flops
 from engine.peers import settings
 from engine.peers.comparison import Case, Comparison
-from engine.peers.memory import Both, both
-from engine.peers.ranks import OWN, Job, failure
+from engine.peers.memory import SideBytes, side_bytes
+from engine.peers.ranks import OWN, HeldJob, failure
 from engine.result import provenance
 from engine.result.peers import Asked, Compared, Peaks, PeersResult, Work, parse
 from engine.training.failure import end_after
@@ -30,7 +30,7 @@ UNFINISHED = "The comparisons did not end: their processes were killed, or their
 
 
 class ResultWriter:
-    """What one rank of a command knows and writes. Only rank 0 knows of comparisons that were held."""
+    """It has what one rank of a command knows and writes. Only rank 0 knows of comparisons that were held."""
 
     def __init__(
         self, case: Case, device: Literal["cpu", "cuda"], comparisons: Sequence[Comparison], labels: dict[str, str],
@@ -39,7 +39,7 @@ class ResultWriter:
         self._case, self._device, self._labels, self._launch, self._out = case, device, labels, launch, out
         self._asked = [self._of(comparison) for comparison in comparisons]
         self._held: list[Compared] = []
-        self._jobs: list[Job] = []
+        self._jobs: list[HeldJob] = []
         self._start = provenance.now()
         self._met = False
 
@@ -49,10 +49,10 @@ class ResultWriter:
             self._write(self._result("failed", UNFINISHED))
 
     def meet(self) -> None:
-        """The ranks have found each other: from now on the file is surely of this command."""
+        """Note that the ranks have found each other: from now on the file is surely of this command."""
         self._met = True
 
-    def held(self, compared: Compared, jobs: Sequence[Job]) -> PeersResult:
+    def held(self, compared: Compared, jobs: Sequence[HeldJob]) -> PeersResult:
         """Add one comparison and write all so far: they are whole when every one that was asked for is among them."""
         self._held.append(compared)
         self._jobs += jobs
@@ -65,7 +65,7 @@ class ResultWriter:
         return self._as_far_as_it_is()
 
     def _of(self, comparison: Comparison) -> Asked:
-        return Asked(**asked_fields(comparison, both(comparison, self._case, self._device)))
+        return Asked(**asked_fields(comparison, side_bytes(comparison, self._case, self._device)))
 
     def _as_far_as_it_is(self) -> PeersResult:
         whole = len(self._held) == sum(asked.missing is None for asked in self._asked)
@@ -74,7 +74,7 @@ class ResultWriter:
         return result
 
     def fail(self, error: Exception, comparison: Comparison) -> None:
-        """Write why this rank fails, unless another one has told its own reason and this one has only lost contact."""
+        """Write why this rank fails, unless it has only lost contact and another one has written its own reason."""
         reason = failure(error, self._launch.rank, comparison.name)
         with suppress(EngineError, OSError, ValueError):
             if not self._met:
@@ -117,7 +117,7 @@ class ResultWriter:
         )
 
     def _options(self) -> dict[str, Any]:
-        """Every option as it came out. Weight gradients are reduced in the precision that is computed in."""
+        """Give every option as it came out. Weight gradients are reduced in the precision that is computed in."""
         case, options = self._case, asdict(self._case)
         del options["batch"]
         options |= {"sequences": case.batch.sequences, "micro_batch": case.batch.micro, "family": case.model.family}
@@ -143,8 +143,8 @@ class ResultWriter:
         write_text(self._out, result.to_json())
 
 
-def asked_fields(comparison: Comparison, needs: Both | None = None) -> dict[str, Any]:
-    """What the file says of a comparison. needs: of a rank, where it is known."""
+def asked_fields(comparison: Comparison, needed: SideBytes | None = None) -> dict[str, Any]:
+    """Give what the file says of a comparison. needed: by a rank, where it is known."""
     return {
         "peer": comparison.name,
         "peer_is": comparison.peer,
@@ -154,5 +154,5 @@ def asked_fields(comparison: Comparison, needs: Both | None = None) -> dict[str,
         "layout": str(comparison.layout) if comparison.layout else None,
         "does": comparison.does,
         "settings": settings.recorded(comparison.name),
-        "needs": needs and (round(needs.ours), round(needs.peer)),
+        "needs": needed and (round(needed.ours), round(needed.peer)),
     }

@@ -4,7 +4,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Protocol
 
 import torch
 
@@ -20,7 +19,7 @@ from engine.result.peers import Side
 def on_batches(
     step: Callable[[Tensors], StepMetrics], case: Case, rows: range, device: torch.device
 ) -> Callable[[], StepMetrics]:
-    """The next step of a peer at each call, on those rows of one global batch after the other."""
+    """Make what takes a peer's next step at each call, on those rows of one global batch after the other."""
     task, done = case.model.task, 0
     dataset = task.data.synthetic()
 
@@ -33,24 +32,10 @@ def on_batches(
     return next_step
 
 
-class TimedSide(Protocol):
-    """A side that is built and warmed up. values: of the steps of the warm-up."""
-
-    values: Sequence[StepMetrics]
-
-    def take(self, steps: int) -> None:
-        """Take and time so many steps. Returns when the device has done all of them."""
-        ...
-
-    def measured(self) -> Side:
-        """All that was measured."""
-        ...
-
-
 class LocalSide:
-    """A side in this process. A step has ended when the device has done all of it.
+    """A side in this process is built and warmed up. A step has ended when the device has done all of it.
 
-    The last step of the warm-up is not watched by what counts its memory.
+    values: of the steps of the warm-up, the last of which is not watched by what counts its memory.
     """
 
     def __init__(
@@ -75,7 +60,7 @@ class LocalSide:
         self._cpu_s: list[tuple[float, ...]] = []
 
     def take(self, steps: int) -> None:
-        """See TimedSide.take."""
+        """Take and time so many steps. Returns when the device has done all of them."""
         before = self._count()
         wall, cpu = [self._clock.stamp_end()], [time.process_time()]
         for _ in range(steps):
@@ -87,7 +72,7 @@ class LocalSide:
         self._cpu_s.append(tuple(end - start for start, end in pairwise(cpu)))
 
     def measured(self) -> Side:
-        """See TimedSide.measured."""
+        """Give all that was measured."""
         return Side(
             losses=tuple(v.loss for v in self.values),
             gradient_norms=tuple(v.gradient_norm for v in self.values),

@@ -1,4 +1,4 @@
-"""A side of a comparison that stands still: each of its turns has a limit, and what exceeds it is named. No torch.
+"""A side of a comparison may stand still: each of its turns has a limit, and what exceeds it is named. No torch.
 
 A peer waits in its own library, of whose collectives we know nothing: only that its turn doesn't end.
 """
@@ -14,8 +14,8 @@ from engine.result.peers import SideName
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
-    """What a rank is at, in words. limit_s: how long at most, as the option says. peers: whether it is the peer's."""
+class Turn:
+    """A rank is at this, in words. limit_s: how long at most, as the option says. peers: whether it is the peer's."""
 
     at: str
     limit_s: float
@@ -23,35 +23,35 @@ class Phase:
     peers: bool = False
 
 
-At = Callable[[Phase], object]
-"""Is told of each turn as it begins."""
+At = Callable[[Turn], object]
+"""It is called with each turn as it begins."""
 Fail = Callable[[ContactError, Comparison], object]
-"""Is called from another thread when a rank stands still."""
+"""It is called from another thread when a rank stands still."""
 
 
-def nobody(_: Phase) -> None:
-    """Take no notice of a phase, where nobody asks."""
+def nobody(_: Turn) -> None:
+    """Take no notice of a turn, where nobody asks."""
 
 
-def start(case: Case) -> Phase:
+def start(case: Case) -> Turn:
     """It lasts until the first side is built."""
-    return Phase("its start", case.meeting_timeout_s, "--meeting-timeout")
+    return Turn("its start", case.meeting_timeout_s, "--meeting-timeout")
 
 
-def warm_up(side: SideName, comparison: Comparison, case: Case) -> Phase:
+def warm_up(side: SideName, comparison: Comparison, case: Case) -> Turn:
     """A side is loaded, built and warmed up, for which it may have to compile."""
-    return Phase(f"{_whose(side, comparison)} warm-up", case.meeting_timeout_s, "--meeting-timeout", side == "peer")
+    return Turn(f"{_whose(side, comparison)} warm-up", case.meeting_timeout_s, "--meeting-timeout", side == "peer")
 
 
-def timed(side: SideName, comparison: Comparison, case: Case, index: int) -> Phase:
+def timed(side: SideName, comparison: Comparison, case: Case, index: int) -> Turn:
     """A side takes the steps of one round, counted from 0."""
     at = f"{_whose(side, comparison)} round {index + 1} of {case.rounds}"
-    return Phase(at, case.timeout_s, "--timeout", side == "peer")
+    return Turn(at, case.timeout_s, "--timeout", side == "peer")
 
 
-def end(case: Case) -> Phase:
+def end(case: Case) -> Turn:
     """What was measured is collected after the last round."""
-    return Phase("its end", case.timeout_s, "--timeout")
+    return Turn("its end", case.timeout_s, "--timeout")
 
 
 def _whose(side: SideName, comparison: Comparison) -> str:
@@ -60,10 +60,10 @@ def _whose(side: SideName, comparison: Comparison) -> str:
 
 @contextmanager
 def limited(comparison: Comparison, rank: int, fail: Fail) -> Iterator[At]:
-    """Call fail if a turn lasts too long, of those that what is yielded is told of."""
+    """Call fail if a turn lasts too long, of those with which what is yielded is called."""
     timer: threading.Timer | None = None
 
-    def begin(turn: Phase) -> None:
+    def begin(turn: Turn) -> None:
         nonlocal timer
         if timer:
             timer.cancel()

@@ -158,7 +158,7 @@ def two_contests(comm: Comm) -> list[str]:
 
 
 def test_under_a_launcher_contests_go_on_after_one_that_can_not_be_held() -> None:
-    assert run_processes(Grid(data=2), two_contests) == [["Unavailable", "Job"]] * 2
+    assert run_processes(Grid(data=2), two_contests) == [["Unavailable", "HeldJob"]] * 2
 
 
 def test_without_its_environment_a_peer_of_all_is_a_row_that_says_why(

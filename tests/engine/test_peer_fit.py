@@ -24,8 +24,8 @@ from engine.peers import alternate, compare
 from engine.peers.apart import order_in_a_job, parts_in_a_launch, put_together
 from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.peers.fit import settled
-from engine.peers.memory import Room, both
-from engine.peers.ranks import Job
+from engine.peers.memory import Room, side_bytes
+from engine.peers.ranks import HeldJob
 from engine.peers.registry import COMPARISONS
 from engine.result.peers import NOTHING, Measured, PeersResult, Side, SideName, parse
 
@@ -36,8 +36,7 @@ CASE = Case(GPTConfig("tiny", layers=1, hidden=16, heads=2, vocabulary=32, seque
 
 def for_one(contest: Comparison) -> float:
     """Of a device that holds each side, but not both."""
-    needs = both(contest, CASE, "cpu")
-    return 1.5 * max(needs.ours, needs.peer) / USABLE
+    return 1.5 * max(side_bytes(contest, CASE, "cpu")) / USABLE
 
 
 def written(out: Path) -> PeersResult:
@@ -47,19 +46,19 @@ def written(out: Path) -> PeersResult:
 def test_what_does_not_fit_is_a_row_and_no_rank_is_started_for_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(*_: object) -> Job:
+    def start(*_: object) -> HeldJob:
         raise AssertionError("a rank was started")
 
     monkeypatch.setattr(compare, "run_ranks", start)
     out, contest = tmp_path / "a.json", COMPARISONS["ddp"]
-    needs = both(contest, CASE, "cpu")
+    needed = side_bytes(contest, CASE, "cpu")
     words = ["--peer", "ddp", "--device-memory", "1000", "--label", "study=baselines", "--out", str(out)]
     assert main(["bench", "peers", *TINY, *words]) == 0
     found = written(out)
     (asked,) = found.contests
-    sentence = f"the engine does not fit: needs {needs.ours / 1e9:.3g} of 7e-07 GB that a plan counts on of a device's"
+    sentence = f"the engine does not fit: needs {needed.ours / 1e9:.3g} of 7e-07 GB that a plan counts on of a device's"
     assert str(asked.missing).startswith(sentence)
-    assert asked.needs == (round(needs.ours), round(needs.peer))
+    assert asked.needs == (round(needed.ours), round(needed.peer))
     assert (found.status, found.comparisons) == ("ok", ())
     assert f"not held: {sentence}" in capsys.readouterr().out
 
@@ -79,7 +78,7 @@ def test_sides_that_fit_alone_but_not_together_are_apart_and_each_comes_first_in
     order: list[Sequence[SideName]] = []
     run_ranks = compare.run_ranks
 
-    def noted(contest: Comparison, case: Case, names: Sequence[SideName]) -> Job:
+    def noted(contest: Comparison, case: Case, names: Sequence[SideName]) -> HeldJob:
         order.append(names)
         return run_ranks(contest, case, names)
 
@@ -117,7 +116,7 @@ def test_where_ranks_make_whole_networks_their_node_has_to_hold_them() -> None:
     settled(contest, replace(CASE, devices_per_node=1), Room("cpu", None, 1.5 * of_one))
 
 
-def parts(comm: Comm, device_memory: float) -> tuple[list[tuple[Sequence[SideName], int]], Job | Unavailable]:
+def parts(comm: Comm, device_memory: float) -> tuple[list[tuple[Sequence[SideName], int]], HeldJob | Unavailable]:
     """What ranks of a launcher measure, and what of it they tell."""
     order: list[tuple[Sequence[SideName], int]] = []
     measure = alternate.measure
@@ -135,7 +134,7 @@ def parts(comm: Comm, device_memory: float) -> tuple[list[tuple[Sequence[SideNam
 def test_under_a_launcher_half_of_our_rounds_come_before_the_peers_and_half_after() -> None:
     for order, job in run_processes(Grid(data=2), parts, for_one(COMPARISONS["ddp"])):
         assert order == [(("ours",), 2), (("peer",), 3), (("ours",), 1)]
-        assert isinstance(job, Job)
+        assert isinstance(job, HeldJob)
         assert job.apart
         assert [len(steps) for steps in job.measured.ours.wall_s] == [1, 1, 1]
         assert [len(steps) for steps in job.measured.peer.wall_s] == [1, 1, 1]

@@ -125,14 +125,14 @@ def test_a_head_that_reads_one_token_makes_logits_of_it_alone() -> None:
 
 
 def test_what_does_not_fit_is_told_with_its_numbers() -> None:
-    found, room = memory.Both(88e9, 20e9), memory.Room("cuda", 40e9, 256e9)
-    assert found.lacking("ddp", room) == (
+    room = memory.Room("cuda", 40e9, 256e9)
+    assert room.lacking("the engine", 88e9) == (
         "the engine does not fit: needs 88 of 28 GB that a plan counts on of a device's 40."
     )
-    assert memory.Both(20e9, 20e9).lacking("ddp", room) is None
-    assert not memory.Both(20e9, 20e9).together(room)
-    assert memory.Both(10e9, 10e9).together(room)
-    assert memory.Both(88e9, 20e9).together(memory.Room("cuda"))
+    assert room.lacking("ddp", 20e9) is None
+    assert not room.fits(40e9)
+    assert room.fits(20e9)
+    assert memory.Room("cuda").fits(108e9)
     assert "needs 200 of 179 GB" in str(room.lacking_in_node("megatron-core", 200e9))
 
 

@@ -23,7 +23,7 @@ from engine.peers.compare import ONE_JOB, check_comparisons, check_devices, chos
 from engine.peers.comparison import TOLERANCES, Case
 from engine.peers.ddp import DDP
 from engine.peers.peer import StepMetrics
-from engine.peers.ranks import Job
+from engine.peers.ranks import HeldJob
 from engine.peers.registry import COMPARISONS
 from engine.peers.result_writer import UNFINISHED, ResultWriter
 from engine.result.metrics import paired
@@ -40,10 +40,10 @@ def side(scale: float = 1.0, *rounds: tuple[float, ...], losses: tuple[float, ..
     return Side(losses=losses, gradient_norms=losses, wall_s=wall, cpu_s=((scale, scale),))
 
 
-def job(ours: Side, peer: Side, peak: int = 5) -> Job:
+def job(ours: Side, peer: Side, peak: int = 5) -> HeldJob:
     memory = Memory(kind="resident", peak_bytes_per_rank=(peak, 10 - peak))
     clocks = (("n1", 1e8 * peak), ("n0", 2e9))
-    return Job(Measured(ours=ours, peer=peer), memory, ("n0", "n1"), ("a core",), None, clocks=clocks)
+    return HeldJob(Measured(ours=ours, peer=peer), memory, ("n0", "n1"), ("a core",), None, clocks=clocks)
 
 
 JOBS = [
@@ -68,7 +68,7 @@ def test_the_paired_ratio_is_over_jobs_and_of_each_over_its_rounds() -> None:
     assert found.paired.ratio == pytest.approx((0.375 + 11.5) / 2 * 6 ** (1 / 3))
 
 
-def line_of(tmp_path: Path, jobs: list[Job], target: float) -> str:
+def line_of(tmp_path: Path, jobs: list[HeldJob], target: float) -> str:
     mine = account(tmp_path / "a.json", names=("ddp",))
     found = compared(COMPARISONS["ddp"], jobs, TOLERANCES["fp32"], 0.0).model_copy(update={"target": target})
     return table(mine.held(found, jobs))

@@ -27,9 +27,9 @@ from engine.models.rotary import rotary_frequencies
 from engine.peers.alternate import measure
 from engine.peers.compare import check_comparisons
 from engine.peers.comparison import TOLERANCES, Case, Unavailable
-from engine.peers.compiled import Compiled
 from engine.peers.equality import check_apart
-from engine.peers.ranks import Job
+from engine.peers.plain import Compiled
+from engine.peers.ranks import HeldJob
 from engine.peers.registry import COMPARISONS
 from engine.result.peers import Measured, Peaks, PeersResult, Side, Work, parse, peak_bytes, speed
 from engine.training_record import OptimConfig
@@ -123,7 +123,7 @@ def test_a_peak_that_is_none_is_refused(change: dict[str, float], sentence: str)
 def _apart(comm: Comm) -> tuple[int, int]:
     """As ranks of a launcher, with so many timed steps of each side."""
     (job,) = take_part_again(comm, [COMPARISONS["ddp"]], replace(CASE, apart=True, rounds=2, steps=2))
-    assert isinstance(job, Job)
+    assert isinstance(job, HeldJob)
     return sum(map(len, job.measured.ours.wall_s)), sum(map(len, job.measured.peer.wall_s))
 
 

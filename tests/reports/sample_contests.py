@@ -12,7 +12,7 @@ from engine.grid import Grid
 from engine.peers.compare import compared
 from engine.peers.comparison import TOLERANCES
 from engine.peers.layout import Layout
-from engine.peers.ranks import Job
+from engine.peers.ranks import HeldJob
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON
 from engine.peers.result_writer import asked_fields
 from engine.result.peers import Asked, Compared, Measured, Peaks, PeersResult, Side, Work
@@ -45,11 +45,11 @@ def held(peer: str, *, ratio: float = 1.0, jobs: int = 3, rounds: int = 6, sprea
             carried=CARRIED,
         )
 
-    def job() -> Job:
+    def job() -> HeldJob:
         here, losses = noise.gauss(1.0, spread / 2), (8.31, 8.02, 7.77)
         equal = [loss * (1 + tolerance.losses / 300) for loss in losses]
         memory = Memory(kind="resident", peak_bytes_per_rank=(700 * 2**20,) * contest.grid.size)
-        return Job(
+        return HeldJob(
             Measured(ours=side(ratio * here, losses), peer=side(1.0, equal)), memory, ("n0",), ("a processor",), None
         )
 

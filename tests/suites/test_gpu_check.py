@@ -16,7 +16,7 @@ from forked_python import BRIEFLY, forked_python
 
 from engine.peers.compare import compared
 from engine.peers.comparison import TOLERANCES
-from engine.peers.ranks import Job
+from engine.peers.ranks import HeldJob
 from engine.peers.registry import COMPARISONS
 from engine.result import provenance, schema
 from engine.result.gpu_check import Finding, GpuCheck, Status, parse, write_findings
@@ -198,14 +198,14 @@ def test_the_last_words_of_what_raised_are_not_the_hints_that_follow(named: str)
     assert process.last_words("\n", raised=True) == "it said nothing"
 
 
-def _job(ours_s: float, theirs_s: float, bytes_of: tuple[int, int], compiled: bool | None) -> Job:
+def _job(ours_s: float, theirs_s: float, bytes_of: tuple[int, int], compiled: bool | None) -> HeldJob:
     """Six rounds of one step a side."""
     sides = [
         Side(losses=(1.0,), gradient_norms=(1.0,), wall_s=((time_s,),) * 6, cpu_s=((time_s,),) * 6, peak_bytes=taken)
         for time_s, taken in zip((ours_s, theirs_s), bytes_of, strict=True)
     ]
     measured = Measured(ours=sides[0], peer=sides[1], compiled=compiled)
-    return Job(measured, Memory(kind="allocated", peak_bytes_per_rank=(1,)), (), (), None)
+    return HeldJob(measured, Memory(kind="allocated", peak_bytes_per_rank=(1,)), (), (), None)
 
 
 def _contest(

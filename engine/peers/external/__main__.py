@@ -1,4 +1,4 @@
-"""One rank of a peer in its own environment: python -m engine.peers.external DESCRIPTOR, started by external_side.py.
+"""This is one rank of a peer in its own environment: python -m engine.peers.external DESCRIPTOR, by external_side.py.
 
 It is sent its comparison, meets the others, warms up and answers with losses and norms; then takes steps whenever it is
 asked to. When nobody holds the other end of its pipe it ends, whatever it is doing.
@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from engine.comm.launch import Launch
-from engine.errors import EngineError, RunError
+from engine.errors import EngineError, RunError, first_line
 from engine.loading import loading
 from engine.peers.comparison import Case, Comparison, Unavailable, through_memory
 
@@ -36,13 +36,12 @@ with loading():
 
 
 def main() -> None:
-    """See the file's head."""
     pipe = Connection(int(sys.argv[1]))
-    told: SimpleQueue[Any] = SimpleQueue()
-    threading.Thread(target=_listen, args=(pipe, told), daemon=True).start()
-    comparison, case, launch = told.get()
+    orders: SimpleQueue[Any] = SimpleQueue()
+    threading.Thread(target=_listen, args=(pipe, orders), daemon=True).start()
+    comparison, case, launch = orders.get()
     try:
-        for answer in _life(comparison, case, launch, told):
+        for answer in _life(comparison, case, launch, orders):
             pipe.send(answer)
     except Unavailable as error:
         pipe.send(error)
@@ -50,21 +49,20 @@ def main() -> None:
         pipe.send(RunError(str(error)))
     except Exception as error:
         logging.exception("Rank %d failed.", launch.rank)
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        pipe.send(RunError(f"Rank {launch.rank} of {comparison.name} failed: {first}"))
-    told.get()  # until the pipe is closed, which ends the process
+        pipe.send(RunError(f"Rank {launch.rank} of {comparison.name} failed: {first_line(error)}"))
+    orders.get()  # until the pipe is closed, which ends the process
 
 
-def _listen(pipe: Connection, told: "SimpleQueue[Any]") -> None:
+def _listen(pipe: Connection, orders: "SimpleQueue[Any]") -> None:
     while True:
         try:
-            told.put(pipe.recv())
+            orders.put(pipe.recv())
         except (EOFError, OSError):
             os._exit(0)
 
 
-def _life(comparison: Comparison, case: Case, launch: Launch, told: "SimpleQueue[Any]") -> Iterator[Any]:
-    """What it answers. launch: of the rank beside which it runs, and whose place it takes among as many of its own."""
+def _life(comparison: Comparison, case: Case, launch: Launch, orders: "SimpleQueue[Any]") -> Iterator[Any]:
+    """Yield what it answers. launch: of the rank beside which it runs, whose place it takes among its own."""
     device = choose_device(case.device, launch.local_rank)
     torch.set_num_threads(case.threads)
     if device.type == "cpu":
@@ -74,7 +72,7 @@ def _life(comparison: Comparison, case: Case, launch: Launch, told: "SimpleQueue
     if launch.rank == 0:
         store = dist.TCPStore(host, 0, launch.world_size, is_master=True, wait_for_workers=False, timeout=timeout)
         yield store.port
-    port = told.get()
+    port = orders.get()
     store = store or dist.TCPStore(
         host, port, launch.world_size, is_master=False, wait_for_workers=False, timeout=timeout
     )
@@ -85,7 +83,7 @@ def _life(comparison: Comparison, case: Case, launch: Launch, told: "SimpleQueue
     turns = LocalSide(lambda: external_step(comparison, case, device), device, case.warmup, carried)
     turns.values = of_all(turns.values)
     yield turns.values
-    while (steps := told.get()) is not None:
+    while (steps := orders.get()) is not None:
         dist.barrier()
         turns.take(steps)
         yield None
@@ -96,7 +94,7 @@ def _life(comparison: Comparison, case: Case, launch: Launch, told: "SimpleQueue
 
 
 def external_step(comparison: Comparison, case: Case, device: torch.device) -> Callable[[], StepMetrics]:
-    """The peer's next step on this rank's rows, after its ranks have met."""
+    """Make the peer, once its ranks have met, and what takes its next step on this rank's rows."""
     assert isinstance(comparison.layout, Layout)
     layout = comparison.layout.for_batch(case.peer_batch)
     sequences = case.batch.sequences
@@ -106,7 +104,7 @@ def external_step(comparison: Comparison, case: Case, device: torch.device) -> C
 
 
 def of_all(values: Sequence[StepMetrics]) -> list[StepMetrics]:
-    """Losses are means of what ranks know. Every data rank has as many of them that know."""
+    """Take the means of what ranks know. Every data rank has as many of them that know."""
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, [tuple(value) for value in values])
     mean = [

@@ -5,7 +5,7 @@ from engine.peers.comparison import Comparison, Option
 
 COMPARISONS = (
     Comparison("plain", "plain PyTorch", Grid(), "engine.peers.plain:Plain", target=1.0),
-    Comparison("compile", "plain PyTorch, torch.compile", Grid(), "engine.peers.compiled:Compiled", target=1.05),
+    Comparison("compile", "plain PyTorch, torch.compile", Grid(), "engine.peers.plain:Compiled", target=1.05),
 )
 OPTIONS = {
     "compile": {
